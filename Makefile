@@ -75,6 +75,7 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.packaging.size --check
 	@! grep -rnwE 'create_task|ensure_future|TaskGroup' --include='*.py' --exclude=concurrency.py connect connectors rest bench || \
 		{ echo "start the tasks above in a Scope (connect/kafka/concurrency.py), which ends them"; exit 1; }
 	@! grep -rnF 'asyncio.wait_for(' --include='*.py' connect connectors rest bench || \

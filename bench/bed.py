@@ -13,12 +13,12 @@ from typing import Final
 from bench.loads import AnyLoad, Load
 from connect.core.errors import RetriableError
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
-from connect.kafka.offsets import LATEST, list_offsets
-from connect.kafka.settings import connection_settings
+from connect.kafka.log.offsets import LATEST, list_offsets
+from connect.kafka.log.topic_admin import Admin
+from connect.kafka.security.connection_settings import connection_settings
 from connect.wire.batch import BatchHeader, extents, read_header
-from connectors.dataplane import reading
+from connectors.dataplane import fetch_api
 from tests.kit.pipe import Direction
 from tests.kit.proxy import FaultProxy
 from tests.kit.secured import Secured, start_secured
@@ -137,9 +137,9 @@ class Side:
         if leader is None:
             raise BenchError(f"{self.bootstrap}: {topic}-{index} has no leader")
         connection = await self.cluster.connection(leader)
-        on_wire = reading.TopicOnWire(topic, metadata.topics[topic].topic_id)
-        limits = reading.FetchLimits(0, 1, limit, limit, reading.READ_UNCOMMITTED)
-        row = await reading.fetch_one(connection, on_wire, index, (offset, -1, -1), limits)
+        on_wire = fetch_api.TopicOnWire(topic, metadata.topics[topic].topic_id)
+        limits = fetch_api.FetchLimits(0, 1, limit, limit, fetch_api.READ_UNCOMMITTED)
+        row = await fetch_api.fetch_one(connection, on_wire, index, (offset, -1, -1), limits)
         headers = [read_header(row.records, start) for start, _, _ in extents(row.records)]
         return [header for header in headers if not header.is_control]
 

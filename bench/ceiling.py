@@ -29,11 +29,11 @@ from bench.loads import Load
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import together
 from connect.kafka.connection import Connection
-from connect.kafka.settings import connection_settings
+from connect.kafka.security.connection_settings import connection_settings
 from connect.wire.batch import CODEC_MASK, extents, read_header, rewrite
-from connect.wire.hot import PRODUCE_TOPIC_IDS_FROM, decode_produce, encode_produce, topic_name_key
+from connect.wire.fetch_produce import PRODUCE_TOPIC_IDS_FROM, decode_produce, encode_produce, topic_name_key
 from connect.wire.merge import merge
-from connectors.dataplane import reading
+from connectors.dataplane import fetch_api
 
 _PRODUCE: Final = 0
 _VERSION: Final = PRODUCE_TOPIC_IDS_FROM - 1
@@ -43,10 +43,10 @@ _NONE: Final = 0
 _NO_PRODUCER: Final = (-1, -1, -1)
 #: What a loop holds of each partition, and how large merged batches are.
 _HELD_BYTES: Final = 8 * 1024 * 1024
-_HELD: Final = reading.FetchLimits(100, 1, _HELD_BYTES, _HELD_BYTES, reading.READ_UNCOMMITTED)
+_HELD: Final = fetch_api.FetchLimits(100, 1, _HELD_BYTES, _HELD_BYTES, fetch_api.READ_UNCOMMITTED)
 _MERGED_BYTES: Final = 1_000_000
 _FETCH_BYTES: Final = 4 * 1024 * 1024
-_LIMITS: Final = reading.FetchLimits(100, 1, _FETCH_BYTES, _FETCH_BYTES, reading.READ_UNCOMMITTED)
+_LIMITS: Final = fetch_api.FetchLimits(100, 1, _FETCH_BYTES, _FETCH_BYTES, fetch_api.READ_UNCOMMITTED)
 #: How far the reader may be ahead of the producer.
 _AHEAD_BYTES: Final = 2 * _FETCH_BYTES
 _REPOSITORY: Final = Path(__file__).parents[1]
@@ -173,7 +173,7 @@ class Loop:
         self._leaders = await self._target.metadata({self._target_topic})
         connection, topic = await self._reading()
         for index in self._partitions:
-            row = await reading.fetch_one(connection, topic, index, (0, -1, -1), _HELD)
+            row = await fetch_api.fetch_one(connection, topic, index, (0, -1, -1), _HELD)
             self._batches[index] = cycle(self._ready(row.records))
 
     def _ready(self, fetched: memoryview) -> list[memoryview]:
@@ -221,18 +221,18 @@ class Loop:
             while self._read_bytes > self._produced_bytes + _AHEAD_BYTES:
                 self._produced.clear()
                 await self._produced.wait()
-            row = await reading.fetch_one(connection, topic, index, (positions[index], -1, -1), _LIMITS)
+            row = await fetch_api.fetch_one(connection, topic, index, (positions[index], -1, -1), _LIMITS)
             self._read_bytes += len(row.records)
             last = [read_header(row.records, start) for start, _, _ in extents(row.records)][-1:]
             positions[index] = last[0].last_offset + 1 if last else 0
             await asyncio.sleep(0)
 
-    async def _reading(self) -> tuple[Connection, reading.TopicOnWire]:
+    async def _reading(self) -> tuple[Connection, fetch_api.TopicOnWire]:
         metadata = await self._source.metadata({self._source_topic})
         leader = metadata.leader(self._source_topic, 0)
         if leader is None:
             raise BenchError(f"{self._source_topic} has no leader")
-        topic = reading.TopicOnWire(self._source_topic, metadata.topics[self._source_topic].topic_id)
+        topic = fetch_api.TopicOnWire(self._source_topic, metadata.topics[self._source_topic].topic_id)
         return await self._source.connection(leader), topic
 
 

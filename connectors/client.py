@@ -20,12 +20,12 @@ from typing import NamedTuple, Self, TypeVar
 from connect.api.policy import ReplicationPolicy
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
-from connect.kafka.known_topic import known_topic
-from connect.kafka.settings import connection_settings
-from connect.kafka.topiclog import LogRecord, read_to_end
-from connectors.clients import properties_with_prefix
-from connectors.mirror_records import Checkpoint
-from connectors.policies import make_policy
+from connect.kafka.log.compacted_topic import LogRecord, read_to_end
+from connect.kafka.log.topic_admin import known_topic
+from connect.kafka.security.connection_settings import connection_settings
+from connectors.config.client_config import properties_with_prefix
+from connectors.formats.mirror_records import Checkpoint
+from connectors.policy import make_policy
 
 log = logging.getLogger(__name__)
 

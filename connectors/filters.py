@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from connect.api.filters import TopicFilter
 from connect.api.policy import ReplicationPolicy
+from connect.core.config.java_regex import UnsupportedRegex, compile_java
 from connect.core.errors import ConfigError
-from connect.core.java_regex import UnsupportedRegex, compile_java
 from connectors.policy import is_cycle
 
 

@@ -2,32 +2,45 @@
 
 Kafka's ``MirrorHeartbeatConnector`` and ``MirrorHeartbeatTask``. The worker's producer writes the records, so they
 show that the whole way works: worker, target and, where they are mirrored, the flows behind it.
+
+Reads the heartbeats of a cluster: the newest of each flow in each topic, and not the whole of a long log.
+
+Which flows are alive, and over which flows records come to a cluster, as its heartbeats tell. Pure.
+
+The worker of a flow ``us->eu`` writes heartbeats into ``heartbeats`` on eu: they say that the worker lives and gets to
+its target. The flow mirrors those that are on us as ``us.heartbeats`` (and ``us.ap.heartbeats`` of a flow before it):
+these say that records pass.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Any, Final
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
 
 from connect.api.connector import Props
 from connect.api.plugins import KAFKA_VERSION
+from connect.api.policy import ReplicationPolicy
 from connect.api.source import BYTES, RecordMetadata, SourceConnector, SourceRecord, SourceTask
-from connect.core.config import ConfigDef, Values
+from connect.core.config.config_def import ConfigDef, Values
 from connect.core.model import NewTopic
-from connect.kafka.admin import Admin
-from connect.kafka.clock import wall_ms
-from connect.kafka.concurrency import Scope
-from connect.kafka.settings import connection_settings
-from connectors.clients import connector_client, inner_client_id
-from connectors.config_defs import HEARTBEAT
-from connectors.internal_topic import keep_making
-from connectors.latencies import Latencies, Task, Written
-from connectors.mirror_records import Heartbeat
-from connectors.offset_checks import require_offset, require_string
-from connectors.policies import make_policy
+from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import Scope, wall_ms
+from connect.kafka.log.compacted_topic import LogRecord, read_to_end
+from connect.kafka.log.offsets import EARLIEST, LATEST, list_offset
+from connect.kafka.log.topic_admin import Admin
+from connect.kafka.security.connection_settings import connection_settings
+from connectors.client import all_sources
+from connectors.config.client_config import connector_client, inner_client_id
+from connectors.config.definitions import HEARTBEAT
+from connectors.connector_base import Latencies, Task, WrittenLatencies, require_offset, require_string
+from connectors.formats.mirror_records import Heartbeat
+from connectors.internal_topics import keep_making
+from connectors.policy import make_policy
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +62,8 @@ def topic_of_heartbeats(props: Props) -> NewTopic:
 class MirrorHeartbeatConnector(SourceConnector):
     """``org.apache.kafka.connect.mirror.MirrorHeartbeatConnector``: makes the topic, and has one task."""
 
-    def __init__(self, written: Written | None = None) -> None:
-        self._written = written or Written()
+    def __init__(self, written: WrittenLatencies | None = None) -> None:
+        self._written = written or WrittenLatencies()
         self._props: Props = {}
         self._interval_s: int | None = None
         self._closing = AsyncExitStack()
@@ -119,7 +132,7 @@ class MirrorHeartbeatConnector(SourceConnector):
 class MirrorHeartbeatTask(SourceTask):
     """Sleeps an interval, then has one record."""
 
-    def __init__(self, written: Written) -> None:
+    def __init__(self, written: WrittenLatencies) -> None:
         self._written = written
         self._latencies = Latencies()
         self._name = Task("", "", "")
@@ -170,3 +183,207 @@ def _interval_s(values: Values) -> int | None:
     """Seconds between heartbeats, None where there are none."""
     interval_s = values.integer("emit.heartbeats.interval.seconds")
     return interval_s if values.boolean("emit.heartbeats.enabled") and interval_s >= 0 else None
+
+
+class Age(NamedTuple):
+    """Of the newest heartbeat, in seconds; ``at_least`` where it is older than all that was read."""
+
+    seconds: float
+    at_least: bool = False
+
+
+class FlowState(StrEnum):
+    ALIVE = "alive"
+    STOPPED = "stopped"
+    NONE = "no heartbeats"
+    OFF = "heartbeats are off"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicHeartbeats:
+    """What heartbeats in one topic tell: when the newest of each flow was sent, and since when they were read."""
+
+    topic: str
+    newest_ms: Mapping[tuple[str, str], int]
+    read_from_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterHeartbeats:
+    """One cluster: its heartbeats' topics, or why they could not be read; and how names are understood there."""
+
+    alias: str
+    told: Sequence[TopicHeartbeats] = ()
+    policies: Sequence[ReplicationPolicy] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfiguredFlow:
+    """A flow of the file: whether it mirrors heartbeats with other records, whether its worker sends any, and how
+    often."""
+
+    source: str
+    target: str
+    carries_beats: bool
+    beats_every_s: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class FlowHealth:
+    source: str
+    target: str
+    state: FlowState
+    age: Age | None
+    in_file: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.source}->{self.target}"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How records come to ``cluster``: the clusters before it, the nearest first. ``in_file``: all its flows are in the
+    file, and mirror heartbeats."""
+
+    cluster: str
+    topic: str
+    through: tuple[str, ...]
+    state: FlowState
+    age: Age | None
+    in_file: bool = False
+
+
+#: Of a flow or a way that should be alive.
+_GONE: Final = (FlowState.STOPPED, FlowState.NONE)
+
+
+def flows_told(
+    wanted: Iterable[ConfiguredFlow], clusters: Mapping[str, ClusterHeartbeats], now_ms: int, stale_s: float
+) -> list[FlowHealth]:
+    """Every flow of the file, and those that nobody wrote into the file and that have heartbeats all the same."""
+    found = []
+    listed = set()
+    for flow in wanted:
+        listed.add((flow.source, flow.target))
+        seen = clusters[flow.target]
+        age = _age(_own(seen), (flow.source, flow.target), now_ms)
+        if seen.error:
+            state = FlowState.UNKNOWN
+        elif flow.beats_every_s is None:
+            state = FlowState.OFF
+        else:
+            state = _state(age, _limit_s(flow, stale_s))
+        found.append(FlowHealth(flow.source, flow.target, state, age, in_file=True))
+    for seen in clusters.values():
+        for source, target in sorted({flow for one in _own(seen) for flow in one.newest_ms}):
+            if target == seen.alias and (source, target) not in listed:
+                age = _age(_own(seen), (source, target), now_ms)
+                found.append(FlowHealth(source, target, _state(age, stale_s), age, in_file=False))
+    return found
+
+
+def ways_told(
+    wanted: Collection[ConfiguredFlow], clusters: Iterable[ClusterHeartbeats], now_ms: int, stale_s: float
+) -> list[Way]:
+    """Of all clusters that could be read, by cluster and hops. One is alive while the heartbeats of any flow come over
+    it in time: those of a flow that has stopped do not, and of a slow one nobody knows for a while."""
+    limits_s = {(flow.source, flow.target): _limit_s(flow, stale_s) for flow in wanted}
+    carried = {(flow.source, flow.target) for flow in wanted if flow.carries_beats}
+    found = []
+    for seen in clusters:
+        for one in seen.told:
+            if through := _through(seen.policies, one.topic):
+                ages = {flow: _since(at_ms, now_ms) for flow, at_ms in one.newest_ms.items()}
+                states = {_state(age, limits_s.get(flow, stale_s)) for flow, age in ages.items()} or {FlowState.NONE}
+                state = FlowState.ALIVE if FlowState.ALIVE in states else states.pop()
+                in_file = all(hop in carried for hop in zip(through, (seen.alias, *through), strict=False))
+                found.append(Way(seen.alias, one.topic, through, state, min(ages.values(), default=None), in_file))
+    return sorted(found, key=lambda way: (way.cluster, len(way.through), way.through))
+
+
+def has_stopped(flows: Collection[FlowHealth], ways: Iterable[Way]) -> bool:
+    """Whether a flow of the file is not alive, or records do not pass over one: its worker may send heartbeats while
+    nobody mirrors. A way on which nobody sends any now tells nothing."""
+    sent_to = {flow.target for flow in flows if flow.state is FlowState.ALIVE}
+    return any(flow.in_file and flow.state in _GONE for flow in flows) or any(
+        way.in_file and way.state in _GONE and way.through[-1] in sent_to for way in ways
+    )
+
+
+def _limit_s(flow: ConfiguredFlow, stale_s: float) -> float:
+    """How old the last heartbeat of a flow may be: three of its own intervals, where that is longer."""
+    return max(stale_s, 3 * (flow.beats_every_s or 0))
+
+
+def _through(policies: Collection[ReplicationPolicy], topic: str) -> tuple[str, ...]:
+    """By the policy that knows most of it: flows to one cluster may name their topics differently."""
+    return max((tuple(all_sources(policy, topic)) for policy in policies), key=len, default=())
+
+
+def _own(seen: ClusterHeartbeats) -> list[TopicHeartbeats]:
+    """The topics that workers write into."""
+    return [one for one in seen.told if not _through(seen.policies, one.topic)]
+
+
+def _age(told: Iterable[TopicHeartbeats], flow: tuple[str, str], now_ms: int) -> Age | None:
+    """None where there is no heartbeat of the flow, in a topic that was read whole."""
+    least: Age | None = None
+    for one in told:
+        if (newest_ms := one.newest_ms.get(flow)) is not None:
+            return _since(newest_ms, now_ms)
+        if one.read_from_ms is not None:
+            least = _since(one.read_from_ms, now_ms)._replace(at_least=True)
+    return least
+
+
+def _since(at_ms: int, now_ms: int) -> Age:
+    # The clocks of two machines differ by a little.
+    return Age(max(now_ms - at_ms, 0) / 1000)
+
+
+def _state(age: Age | None, stale_s: float) -> FlowState:
+    if age is None:
+        return FlowState.NONE
+    return FlowState.STOPPED if age.seconds > stale_s or age.at_least else FlowState.ALIVE
+
+
+#: Of one topic: hours of heartbeats of several flows. A flow that has stopped before is known to be so long gone.
+MOST: Final = 20_000
+
+
+async def read_heartbeats(
+    cluster: Cluster, policies: Collection[ReplicationPolicy], timeout_s: float, most: int = MOST
+) -> list[TopicHeartbeats]:
+    """Of every topic of heartbeats there, by name.
+
+    Raises:
+        RetriableError: the cluster does not answer, or not in time.
+        SecurityError: a right is missing.
+    """
+    topics = (await cluster.metadata(None)).topics
+    names = sorted(
+        name
+        for name, topic in topics.items()
+        if topic.partitions and any(policy.is_heartbeats_topic(name) for policy in policies)
+    )
+    return [await _read(cluster, name, timeout_s, most) for name in names]
+
+
+async def _read(cluster: Cluster, topic: str, timeout_s: float, most: int) -> TopicHeartbeats:
+    start, end = [await list_offset(cluster, (topic, 0), at) for at in (EARLIEST, LATEST)]
+    begin = max(start, end - most)
+    newest_ms: dict[tuple[str, str], int] = {}
+    read_from_ms: list[int] = []
+
+    def take(record: LogRecord) -> None:
+        one = Heartbeat.decode(record.key, record.value)
+        if not read_from_ms:
+            read_from_ms.append(one.timestamp_ms)
+        flow = (one.source_alias, one.target_alias)
+        newest_ms[flow] = max(one.timestamp_ms, newest_ms.get(flow, 0))
+
+    await read_to_end(cluster, topic, take, partitions=[0], after={0: begin}, timeout_s=timeout_s)
+    return TopicHeartbeats(topic, newest_ms, read_from_ms[0] if begin > start and read_from_ms else None)

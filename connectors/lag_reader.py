@@ -1,9 +1,13 @@
 """The lag of a flow as its two clusters tell it, whether a worker runs or not: stored positions against the source's
-ends. Of the source nothing is read but the first batch that waits in each partition, for its timestamp."""
+ends. Of the source nothing is read but the first batch that waits in each partition, for its timestamp.
+
+Asks the two clusters of a flow every few seconds whether they are there, and says when one does not answer.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -14,23 +18,105 @@ from uuid import UUID
 from kafka.protocol.admin import DescribeLogDirsRequest
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
-from connect.kafka.clock import wall_ms
 from connect.kafka.cluster import Cluster
-from connect.kafka.concurrency import gather_limited, in_turns, unless
-from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, told_offsets
+from connect.kafka.concurrency import Scope, gather_limited, in_turns, unless, wall_ms
+from connect.kafka.error_causes import CAUSES, Causes
+from connect.kafka.log.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, told_offsets
 from connect.wire import batch as wire
-from connectors.clients import FlowClients
-from connectors.dataplane import reading
-from connectors.dataplane.plan import TopicPartition
-from connectors.lag import FlowLag, PartitionLag, furthest, lag_of
-from connectors.settings import MirrorSourceSettings
-from connectors.source.contact_watch import ContactWatch
-from connectors.source.first_offsets import begin_of, first_offsets
-from connectors.source.topology import selected
-from connectors.stored_offsets import read_copied
+from connectors.config.client_config import FlowClients
+from connectors.config.connector_configs import MirrorSourceSettings
+from connectors.dataplane import fetch_api
+from connectors.flow_progress import (
+    SOURCE,
+    TARGET,
+    ClusterContact,
+    Contact,
+    FlowLag,
+    PartitionLag,
+    furthest,
+    lag_of,
+    since_text,
+)
+from connectors.formats.types import FlowName, TopicPartition
+from connectors.internal_topics import read_copied
+from connectors.topic_sync.partition_assignment import begin_of, first_offsets, selected
+
+log = logging.getLogger(__name__)
+
+_EVERY_S: Final = 2.0
+_WITHIN_S: Final = 5.0
+#: Within so long a cluster that is stuck is known to be.
+NOTICED_WITHIN_S: Final = 10.0
+
+
+class ContactWatch:
+    """Of one flow, while it runs; ``contact`` is what it has found so far. The clusters are their owner's.
+
+    The first flow of those that share a cluster says that it does not answer, once a minute.
+    """
+
+    def __init__(self, flow: FlowName, source: Cluster, target: Cluster, causes: Causes = CAUSES) -> None:
+        self.flow = flow
+        self._causes = causes
+        self._clusters = {SOURCE: source, TARGET: target}
+        self._sides = {SOURCE: ClusterContact(), TARGET: ClusterContact()}
+        self._watched = {side: causes.watch(each) for side, each in self._clusters.items()}
+        #: Set while the source does not answer.
+        self.source_is_silent = asyncio.Event()
+        self._scope = Scope(str(flow))
+        for side in self._clusters:
+            self._scope.spawn(self._ask_forever(side), f"{flow}: does the {side} answer?")
+
+    @property
+    def contact(self) -> Contact:
+        return Contact(self._sides[SOURCE], self._sides[TARGET])
+
+    async def stop(self) -> None:
+        await self._scope.close()
+        for watched in self._watched.values():
+            self._causes.unwatch(watched)
+
+    async def _ask_forever(self, side: str) -> None:
+        name = self._clusters[side].name
+        while True:
+            before = self._sides[side]
+            self._sides[side] = found = await self._asked(side, before)
+            self._causes.asked(self._watched[side], answers=bool(found.answers))
+            if side == SOURCE and found.answers:
+                self.source_is_silent.clear()
+            elif side == SOURCE:
+                self.source_is_silent.set()
+            if not found.answers and self._causes.is_news(name):
+                self._say(side, found)
+            elif found.answers and before.answers is False:
+                self._causes.over(name)
+                log.info("%s: %s cluster %s answers again", self.flow, side, name)
+            await asyncio.sleep(_EVERY_S)
+
+    async def _asked(self, side: str, before: ClusterContact) -> ClusterContact:
+        try:
+            async with asyncio.timeout(_WITHIN_S):
+                await self._clusters[side].metadata(())
+        except TimeoutError:
+            return replace(before, answers=False, reason=f"no answer within {_WITHIN_S:.0f} s")
+        except HeliographError as error:
+            return replace(before, answers=False, reason=str(error))
+        return ClusterContact(answers=True, answered_ms=wall_ms())
+
+    def _say(self, side: str, found: ClusterContact) -> None:
+        log.warning(
+            "%s: %s cluster %s does not answer %s%s: %s",
+            self.flow,
+            side,
+            self._clusters[side].name,
+            since_text(found.answered_ms),
+            ", so its lag is unknown" if side == SOURCE else "",
+            found.reason,
+        )
+
 
 #: One batch comes whatever its size (KIP-74).
-_SMALLEST: Final = reading.FetchLimits(0, 0, 1, 1, reading.READ_UNCOMMITTED)
+_SMALLEST: Final = fetch_api.FetchLimits(0, 0, 1, 1, fetch_api.READ_UNCOMMITTED)
 _AT_ONCE: Final = 8
 #: So many partitions before others of the loop have their turn; each takes some 10 us.
 _LOOKED_AT_ONCE: Final = 500
@@ -144,7 +230,7 @@ class LagReader:
         wanted = [TopicPartition(lag.topic, lag.partition) for lag in furthest(unknown, most)]
 
         async def look(one: TopicPartition) -> None:
-            topic = reading.TopicOnWire(one.topic, ids[one.topic])
+            topic = fetch_api.TopicOnWire(one.topic, ids[one.topic])
             stamp_ms = await _timestamp(self._source, topic, one.partition, oldest[one])
             if stamp_ms >= 0:
                 self._stamps[one] = (oldest[one], stamp_ms)
@@ -224,14 +310,14 @@ async def _sizes(source: Cluster, partitions: Collection[TopicPartition]) -> dic
     return found
 
 
-async def _timestamp(source: Cluster, topic: reading.TopicOnWire, index: int, offset: int) -> int:
+async def _timestamp(source: Cluster, topic: fetch_api.TopicOnWire, index: int, offset: int) -> int:
     """The timestamp of the batch at ``offset``, in milliseconds since 1970; -1 where it has none or is gone."""
     leader = (await source.metadata({topic.name})).leader(topic.name, index)
     if leader is None:
         return -1
     try:
         connection = await source.connection(leader)
-        row = await reading.fetch_one(connection, topic, index, (offset, -1, -1), _SMALLEST)
+        row = await fetch_api.fetch_one(connection, topic, index, (offset, -1, -1), _SMALLEST)
     except HeliographError:
         return -1  # the age of one partition; the rest still stands
     for start, size, magic in wire.extents(row.records):

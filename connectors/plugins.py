@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from connect.api.plugins import KAFKA_VERSION, PluginDescription, PluginKind
-from connectors.checkpoint.connector import MirrorCheckpointConnector
-from connectors.checkpoint.shared_maps import SharedMaps
-from connectors.config_defs import CHECKPOINT, HEARTBEAT, SOURCE
+from connectors.checkpoint.connector import MirrorCheckpointConnector, SharedMaps
+from connectors.config.definitions import CHECKPOINT, HEARTBEAT, SOURCE
 from connectors.heartbeat import MirrorHeartbeatConnector
-from connectors.source.host import MirrorHost
 from connectors.source.plugin import MirrorSource
+from connectors.source.worker_context import MirrorHost
 
 _PACKAGE: Final = "org.apache.kafka.connect.mirror."
 

@@ -20,9 +20,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from connect.core import herding
+from connect.core import herder_api
 from connect.core.errors import HeliographError, RetriableError
-from connect.core.herding import RequestRefused
+from connect.core.herder_api import RequestRefused
 
 log = logging.getLogger(__name__)
 
@@ -30,14 +30,14 @@ TOO_LARGE: Final = 413
 JSON: Final = "application/json"
 
 _STATUS: Final[Mapping[type[RequestRefused], int]] = {
-    herding.BadRequest: 400,
-    herding.Forbidden: 403,
-    herding.NotFound: 404,
-    herding.AlreadyExists: 409,
-    herding.RebalanceExpected: 409,
-    herding.RequestConflict: 409,
-    herding.ElsewhereError: 409,
-    herding.NotReady: 503,
+    herder_api.BadRequest: 400,
+    herder_api.Forbidden: 403,
+    herder_api.NotFound: 404,
+    herder_api.AlreadyExists: 409,
+    herder_api.RebalanceExpected: 409,
+    herder_api.RequestConflict: 409,
+    herder_api.ElsewhereError: 409,
+    herder_api.NotReady: 503,
 }
 #: The order in which Java's hash has them.
 _METHODS: Final = ("HEAD", "DELETE", "POST", "GET", "OPTIONS", "PUT", "PATCH")

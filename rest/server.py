@@ -1,4 +1,9 @@
-"""The HTTP servers of a process: one for each listener, in the worker's own loop (Kafka's ``RestServer``)."""
+"""The HTTP servers of a process: one for each listener, in the worker's own loop (Kafka's ``RestServer``).
+
+The FastAPI applications: the whole API of a worker, its loggers alone, what other workers ask alone.
+
+HTTP connections that cannot be held for ever by clients that send, or read, slowly or not at all.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +12,163 @@ import logging
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from ssl import SSLContext
 from typing import Final
 
+import h11
 import uvicorn
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
+from starlette.routing import Route
 from uvicorn.lifespan.off import LifespanOff  # which uvicorn would import on the loop
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from connect.core.config.rest_settings import RestListener
 from connect.core.errors import ConfigError, PermanentError
-from connect.core.herding import Herder
-from connect.core.rest_defs import Listener
+from connect.core.herder_api import HerderApi
 from connect.kafka.concurrency import Scope
-from rest.app import Limits, Part, create_app
-from rest.forward import Forwarder
-from rest.front import Flows, Front, ManyHerders, OneHerder, TopOfFlows
-from rest.headers import AnswerHeaders
-from rest.protocol import BoundedProtocol
-from rest.settings import ADMIN_HTTPS_PREFIX, HTTPS_PREFIX, Metrics, RestSettings, RestTls
+from rest import errors, routes
+from rest.asgi_entry import AnswerHeaders, Flows, Front, ManyHerders, OneHerder, TopOfFlows
+from rest.request_handling import REQUEST_TIMEOUT_S, Forwarder
+from rest.rest_config import ADMIN_HTTPS_PREFIX, HTTPS_PREFIX, Metrics, RestSettings, RestTls
+
+HEALTH_TIMEOUT_S: Final = 10.0
+
+_WORKER: Final = (
+    routes.worker_router,
+    routes.connectors_router,
+    routes.lifecycle_router,
+    routes.offsets_router,
+    routes.reports_router,
+    routes.internal_router,
+    routes.plugins_router,
+)
+
+
+class Part(Enum):
+    """What an application serves."""
+
+    ALL = (*_WORKER, routes.loggers_router)
+    WITHOUT_LOGGERS = _WORKER
+    LOGGERS = (routes.loggers_router,)
+    INTERNAL = (routes.internal_router,)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long a request and a question for the worker's health may take."""
+
+    request_s: float = REQUEST_TIMEOUT_S
+    health_s: float = HEALTH_TIMEOUT_S
+
+
+def create_app(
+    part: Part, settings: RestSettings, forwarder: Forwarder, metrics: Metrics, limits: Limits | None = None
+) -> FastAPI:
+    """An application for any herder: that of a request stands in its scope (:data:`rest.request_handling.HERDER`)."""
+    app = FastAPI(
+        title="Kafka Connect REST API of Heliograph",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json" if part in (Part.ALL, Part.WITHOUT_LOGGERS) else None,
+        redirect_slashes=False,
+    )
+    limits = limits or Limits()
+    app.state.settings, app.state.forwarder, app.state.metrics = settings, forwarder, metrics
+    app.state.request_timeout_s, app.state.health_timeout_s = limits.request_s, limits.health_s
+    routers: Sequence[APIRouter] = part.value
+    for each in routers:
+        app.include_router(each)
+    errors.install(app, [route for each in routers for route in each.routes if isinstance(route, Route)])
+    _prepare_routes(app)
+    return app
+
+
+def _prepare_routes(app: FastAPI) -> None:
+    """What FastAPI would do at the first request, a tenth of a second long: while nobody waits for an answer."""
+    nowhere = {"type": "http", "method": "GET", "path": "/ ", "root_path": "", "headers": ()}
+    for each in app.routes:
+        each.matches(nowhere)
+
+
+#: From a request's first byte, or the connection's beginning, to its last byte.
+REQUEST_ARRIVES_WITHIN_S: Final = 60.0
+#: How long a client may leave an answer unread while more of it waits.
+ANSWER_MOVES_WITHIN_S: Final = 30.0
+#: How long a closed connection may take to hand over what is left.
+_CLOSES_WITHIN_S: Final = 10.0
+
+
+class _Deadline:
+    """Cuts a connection when its time has come, once armed and until disarmed."""
+
+    def __init__(self, transport: asyncio.Transport, seconds: float) -> None:
+        self._transport = transport
+        self._seconds = seconds
+        self._timer: asyncio.TimerHandle | None = None
+
+    def arm(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._seconds, self._transport.abort)
+
+    def disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class BoundedProtocol(H11Protocol):
+    """uvicorn's protocol with a deadline for everything that a client does."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._arrival = _Deadline(transport, REQUEST_ARRIVES_WITHIN_S)
+        self._reading = _Deadline(transport, ANSWER_MOVES_WITHIN_S)
+        self._end = _Deadline(transport, _CLOSES_WITHIN_S)
+        self._arrival.arm()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for deadline in (self._arrival, self._reading, self._end):
+            deadline.disarm()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch_arrival()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch_arrival()
+        if self.transport.is_closing():
+            self._end.arm()
+
+    def _watch_arrival(self) -> None:
+        """A request that has begun must end. Between two, uvicorn's keep-alive is the deadline."""
+        unread, _ = self.conn.trailing_data
+        if self.conn.their_state is h11.SEND_BODY or (self.conn.their_state is h11.IDLE and unread):
+            self._arrival.arm()
+        else:
+            self._arrival.disarm()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._reading.arm()
+
+    def resume_writing(self) -> None:
+        self._reading.disarm()
+        super().resume_writing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._end.arm()
+
+    def send_400_response(self, msg: str) -> None:
+        # Behind an answer that has begun there is no place for another one.
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
+
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +185,7 @@ class CannotListen(PermanentError):
 
 @dataclass(slots=True)
 class _Running:
-    listener: Listener
+    listener: RestListener
     socket: socket.socket
     server: uvicorn.Server
     scope: Scope
@@ -119,7 +264,7 @@ class RestServer:
         """Make what is to be served, by default by :meth:`serve`, in a thread: that takes a tenth of a second."""
         await asyncio.to_thread(self._app, part or self._whole)
 
-    def serve(self, herder: Herder) -> None:
+    def serve(self, herder: HerderApi) -> None:
         """Serve the whole API of the one herder of this process."""
         self._front.app = OneHerder(self._app(self._whole), herder)
         if self._admin:
@@ -167,7 +312,7 @@ class RestServer:
         first = next((each for each in self._main if each.listener.scheme == scheme), None)
         host = settings.advertised_host or (first and first.listener.host) or self._own_host
         port = settings.advertised_port or (first or self._main[0]).port
-        return f"{Listener(scheme, host, port)}/"
+        return f"{RestListener(scheme, host, port)}/"
 
     async def stop(self) -> None:
         """Take no more requests, end those that run within a few seconds, and close everything. May be repeated."""
@@ -176,7 +321,7 @@ class RestServer:
         await asyncio.gather(*map(_stopped, running))
         await self.forwarder.close()
 
-    async def _listen(self, listener: Listener, front: Front, https_prefix: str) -> _Running:
+    async def _listen(self, listener: RestListener, front: Front, https_prefix: str) -> _Running:
         context = self._server_context(https_prefix) if listener.scheme == "https" else None
         bound = await _bind(listener)
         try:
@@ -229,7 +374,7 @@ async def _stopped(running: _Running) -> None:
     await asyncio.gather(*server.server_state.tasks, return_exceptions=True)
 
 
-async def _bind(listener: Listener) -> socket.socket:
+async def _bind(listener: RestListener) -> socket.socket:
     try:
         if not listener.host:
             return _bind_everywhere(listener.port)
@@ -287,4 +432,4 @@ def _is_loopback(host: str) -> bool:
 
 
 def _listed(running: Sequence[_Running]) -> str:
-    return ", ".join(str(Listener(each.listener.scheme, each.listener.host, each.port)) for each in running)
+    return ", ".join(str(RestListener(each.listener.scheme, each.listener.host, each.port)) for each in running)

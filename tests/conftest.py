@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from connect.embedded import ports
+from connect.embedded import cluster_config
 from connect.embedded.brokers import KafkaCluster
 from tests.kit.mirror import Mirror
 from tests.kit.shared_mirror import LISTENERS
@@ -40,9 +40,9 @@ def _choose_ports_of_our_own() -> None:
     listen on yet, no other takes."""
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    share = (ports._HIGHEST - ports._LOWEST) // count
-    ports._LOWEST += number * share
-    ports._HIGHEST = ports._LOWEST + share
+    share = (cluster_config._HIGHEST - cluster_config._LOWEST) // count
+    cluster_config._LOWEST += number * share
+    cluster_config._HIGHEST = cluster_config._LOWEST + share
 
 
 def _accept_sigint() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from connect.api.connector import Props
 from connect.api.source import Schema, SourceRecord
-from connect.core.config import ConfigDef
+from connect.core.config.config_def import ConfigDef
 from connect.core.errors import PermanentError
 
 

@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Any, Protocol, TypeVar
 
 from connect.api.connector import Props
-from connect.core.config import ConfigDef, ConfigValue
+from connect.core.config.config_def import ConfigDef, ConfigValue
 
 #: Source partitions and offsets: objects of JSON with string keys and primitive values. The order of their fields is
 #: part of the stored key.

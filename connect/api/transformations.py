@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from connect.api.convert import Predicate, Transformation
 from connect.api.source import SourceRecord
-from connect.core.config import split_list
+from connect.core.config.config_def import split_list
 from connect.core.errors import ConfigError
 
 

@@ -1,7 +1,11 @@
-"""What every command shares: errors as one line, exit codes, logging set-up, stopping on signals."""
+"""What every command shares: errors as one line, exit codes, logging set-up, stopping on signals.
+
+``--version`` of every command.
+"""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import importlib
 import logging
@@ -11,15 +15,15 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from connect.core.errors import HeliographError
-from connect.kafka.causes import OneOfEachCause
 from connect.kafka.concurrency import unless
-from connect.runtime.loggers import REVEALING
+from connect.kafka.error_causes import OneOfEachCause
+from connect.runtime.herder.loggers import REVEALING
 
 logger = logging.getLogger(__name__)
 
@@ -165,7 +169,7 @@ def _import(modules: Iterable[str], plugins: bool) -> bool:
     for module in modules:
         importlib.import_module(module)
     if plugins:
-        from connect.runtime.discovery import installed
+        from connect.api.plugins import installed
 
         installed()
     return True
@@ -202,3 +206,29 @@ class _ExitGuard:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         os._exit(EXIT_OK if self._stopped else self._exit_late)
+
+
+def version_line() -> str:
+    """What ``--version`` prints."""
+    from importlib.metadata import version
+
+    return f"heliograph {version('heliograph')}"
+
+
+class ShowVersion(argparse.Action):
+    """Prints it and ends with 0. argparse's own wants the text beforehand, which takes a moment to find."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **settings: Any) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help="Print the version and exit.", **settings)
+        del dest
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        del namespace, values, option_string
+        print(version_line())
+        parser.exit()

@@ -18,20 +18,19 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Console
 
 from connect.cli.console import EXIT_DIFFERENT, EXIT_OK, configure_logging, stop_signals
-from connect.cli.demo_orders import TOPICS, OrderWriter
-from connect.cli.demo_view import REFRESH_PER_S, LastWarning, LiveView, PlainView, View
-from connect.cli.mirror_maker import run as run_mirror
+from connect.cli.daemons.connect_mirror_maker import run as run_mirror
+from connect.cli.demo_shop import REFRESH_PER_S, TOPICS, LastWarning, LiveView, OrderWriter, PlainView, View
 from connect.cli.rates import BATCH_KINDS, FlowRates, RateMeter
 from connect.core.errors import HeliographError
 from connect.kafka.concurrency import Scope
-from connect.kafka.settings import ConnectionSettings, connection_settings
+from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
+from connectors.inspection.topic_verification import VerificationReport, compare_topics
 from connectors.policy import DefaultReplicationPolicy
-from connectors.verify import Report, compare_topics
 
 if TYPE_CHECKING:
-    from connect.cli.maker import MirrorMaker
+    from connect.cli.daemons.mirror_process import MirrorMaker
     from connect.embedded.brokers import KafkaCluster
-    from connectors.source.progress import FlowProgress
+    from connectors.flow_progress import FlowProgress
 
 SOURCE: Final = "us"
 TARGET: Final = "eu"
@@ -124,9 +123,9 @@ def _settings(alias: str, bootstrap: str) -> ConnectionSettings:
 
 def _mirror_maker(file: Path) -> Callable[[], MirrorMaker]:
     """What ``heliograph mirror`` would do with the file."""
-    from connect.cli.maker import MirrorMaker
-    from connect.cli.spark import spark_of_flows
-    from connectors.flows import load, mirrored
+    from connect.cli.daemons.mirror_process import MirrorMaker
+    from connect.cli.daemons.spark import spark_of_flows
+    from connectors.config.mm2_properties import load, mirrored
 
     config = load(file)
     flows = config.flows_to_run()
@@ -184,7 +183,7 @@ async def _clusters(stop: asyncio.Event) -> AsyncIterator[dict[str, KafkaCluster
 
 async def _create_topics(settings: ConnectionSettings) -> None:
     from connect.core.model import NewTopic
-    from connect.kafka.admin import Admin
+    from connect.kafka.log.topic_admin import Admin
 
     admin = Admin(settings, SOURCE)
     try:
@@ -285,7 +284,7 @@ async def _judge(running: _Demo, source: ConnectionSettings, target: ConnectionS
     return EXIT_OK if report.difference is None and report.records == running.records else EXIT_DIFFERENT
 
 
-def summary_lines(written: int, elapsed_s: float, flows: Iterable[FlowRates], report: Report) -> list[str]:
+def summary_lines(written: int, elapsed_s: float, flows: Iterable[FlowRates], report: VerificationReport) -> list[str]:
     """The demo's last words."""
     speed = f"{elapsed_s:.1f} s ({written / elapsed_s:,.0f} records/s, writing included)"
     lines = [

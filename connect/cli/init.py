@@ -11,7 +11,7 @@ from typing import Annotated, Final, TypeVar
 
 import typer
 
-from connect.cli.first_answers import Answers, Mode, Place, Policy
+from connect.cli.options_and_help import Answers, ClusterAddress, Policy, RunMode
 from connect.core.errors import ConfigError
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ def init(
         str | None, typer.Option(metavar=_PLACE, help="The cluster to mirror it to.", show_default=False)
     ] = None,
     mode: Annotated[
-        Mode | None, typer.Option(help="A process of its own, or connectors in a Connect group.", show_default=False)
+        RunMode | None, typer.Option(help="A process of its own, or connectors in a Connect group.", show_default=False)
     ] = None,
     policy: Annotated[
         Policy | None, typer.Option(help="Topics as ALIAS.topic on the target, or as they are.", show_default=False)
@@ -51,11 +51,11 @@ def init(
     """Write the first files of a mirror: asks what the flags leave open, and nothing where there is no terminal.
 
     What is written is parsed first, and commented; files that are there stay as they are without --force."""
-    from connect.cli.first_files import files
+    from connect.cli.init_files import files
 
     asks = sys.stdin.isatty()
     places = [
-        _answered(each, asks, question, partial(Place.parse, key=key), None, key)
+        _answered(each, asks, question, partial(ClusterAddress.parse, key=key), None, key)
         for each, question, key in (
             (source, "Which cluster is mirrored? An alias and its addresses, such as us=us-kafka:9092", "--source"),
             (target, "Which cluster is it mirrored to? Such as eu=eu-kafka:9092", "--target"),
@@ -65,7 +65,7 @@ def init(
     written = _written(files(answers), directory, force=force)
     for path in written:
         print(f"wrote {path}")
-    if answers.mode is Mode.DEDICATED:
+    if answers.mode is RunMode.DEDICATED:
         print(f"look:  heliograph plan {written[0]}\nstart: heliograph mirror {written[0]}")
     else:
         print(f"start: connect-distributed {written[0]}")
@@ -76,7 +76,7 @@ def init(
 def _rest(
     begun: Answers,
     asks: bool,
-    mode: Mode | None,
+    mode: RunMode | None,
     policy: Policy | None,
     topics: str | None,
     groups: str | None,
@@ -95,7 +95,7 @@ def _rest(
     us, eu = begun.source.alias, begun.target.alias
     mode = mode or _answered(
         None, asks, "How does it run: dedicated (a process of its own) or connect (a Connect group)?",
-        one_of(Mode, "--mode"), begun.mode, "--mode",
+        one_of(RunMode, "--mode"), begun.mode, "--mode",
     )  # fmt: skip
     policy = policy or _answered(
         None, asks, f"What is topic orders of {us} called on {eu}: {us}.orders (default) or orders (identity)?",
@@ -109,7 +109,7 @@ def _rest(
         topics or _answered(None, asks, "Which topics? Regular expressions", str, begun.topics, "--topics"),
         groups or _answered(None, asks, "Which consumer groups?", str, begun.groups, "--groups"),
         _yes(sync_groups, asks, f"Are positions of groups stored for them on {eu}, so that they can move at once?"),
-        _yes(both_ways, asks and mode is Mode.DEDICATED, f"Is {eu} mirrored back to {us} as well?"),
+        _yes(both_ways, asks and mode is RunMode.DEDICATED, f"Is {eu} mirrored back to {us} as well?"),
     )
 
 

@@ -5,18 +5,38 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Final, NoReturn
 
 import typer
-from typer.core import TyperCommand
 
-from connect.cli import connectors
-from connect.cli.check_command import check
-from connect.cli.completion import completion, prepare
-from connect.cli.console import EXIT_DIFFERENT, EXIT_ERROR, EXIT_OK, configure_logging, run_command
+from connect.cli.commands import connectors
+from connect.cli.console import EXIT_DIFFERENT, EXIT_OK, configure_logging, run_command
 from connect.cli.dev import dev
 from connect.cli.init import init
-from connect.cli.teaching import taught
+from connect.cli.options_and_help import (
+    Accept,
+    DetailedExit,
+    Everything,
+    Execute,
+    FailoverCommand,
+    Groups,
+    HelpAll,
+    Json,
+    KeepOffset,
+    LeaveUnreplicated,
+    Rest,
+    Rewind,
+    Sample,
+    Source,
+    Target,
+    Timeout,
+    UndoFile,
+    Yes,
+    check,
+    completion,
+    prepare,
+    taught,
+)
 
 PROGRAM: Final = "heliograph"
 
@@ -32,7 +52,7 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from connect.cli.version import version_line
+        from connect.cli.console import version_line
 
         print(version_line())
         raise typer.Exit
@@ -45,18 +65,6 @@ def _heliograph(
     ] = False,
 ) -> None:
     del version
-
-
-class DetailedExit(TyperCommand):
-    """A command whose exit code 2 says something: wrong arguments end in 1."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, args)
-        except Exception as error:  # the class of wrong arguments is not one that typer shows
-            if getattr(error, "exit_code", None) == EXIT_ERROR:
-                error.exit_code = EXIT_DIFFERENT  # type: ignore[attr-defined]
-            raise
 
 
 @app.command(short_help="Mirror sample orders between two clusters, and show it.")
@@ -87,7 +95,7 @@ app.add_typer(connectors.app)
 @app.command(short_help="Record Spark's classes once, for quicker starts.")
 def warm() -> None:
     """Record the classes that Spark loads, once for this Java and Spark, so that every later start takes less time."""
-    from connect.cli.warm import warm as record
+    from connect.cli.daemons.spark import warm as record
 
     raise typer.Exit(record())
 
@@ -114,7 +122,7 @@ def lag(
 
     Exit codes: 0 it was told, 1 an error, a partition that could not be looked at, or a flow that copies nothing, as no
     topic is selected or its connector is stopped or paused."""
-    from connect.cli.lag import EXIT_UNKNOWN, run_lag
+    from connect.cli.commands.lag import EXIT_UNKNOWN, run_lag
 
     configure_logging("CRITICAL")
     told = partial(run_lag, file, flow=flow, top=top, as_json=as_json, rest=rest, watch=watch, every_s=every)
@@ -150,11 +158,11 @@ def offsets(
 
     The columns are those of the old ConsumerOffsetChecker. Exit codes: 0 it was told, 1 an error, or a partition that
     could not be looked at."""
-    from connect.cli.offset_check import EXIT_UNKNOWN, Question, run_offsets
+    from connect.cli.commands.offsets import EXIT_UNKNOWN, OffsetsQuestion, run_offsets
 
     configure_logging("CRITICAL")
     topics = frozenset(filter(None, (name.strip() for name in (topic or "").split(","))))
-    question = Question(file, cluster, bootstrap_server, command_config, group or (), flow, topics, broker_info)
+    question = OffsetsQuestion(file, cluster, bootstrap_server, command_config, group or (), flow, topics, broker_info)
     told = partial(run_offsets, question, as_json=as_json, watch=watch, every_s=every)
     raise typer.Exit(run_command(PROGRAM, told, EXIT_UNKNOWN))
 
@@ -178,10 +186,10 @@ def offset_map(
 
     With --rebuild both logs are read and compared, and what is proven is added to the map. The flow may run
     meanwhile."""
-    from connect.cli.offset_map import run_map, run_rebuild
-    from connectors.map_view import Question
+    from connect.cli.commands.offsets import run_map, run_rebuild
+    from connectors.offset_map.view_and_rebuild import MapQuery
 
-    question = Question(topic, partition, offset, reverse)
+    question = MapQuery(topic, partition, offset, reverse)
     run = run_rebuild if rebuild else run_map
     raise typer.Exit(run(file, question, flow=flow, as_json=as_json))
 
@@ -199,7 +207,7 @@ def plan(
     """Print what a run would change on the clusters, and change nothing.
 
     Exit codes: 0 nothing to change, 2 changes, 1 an error, or something that could not be looked at."""
-    from connect.cli.plan import EXIT_UNKNOWN, run_plan
+    from connect.cli.commands.plan import EXIT_UNKNOWN, run_plan
 
     configure_logging("CRITICAL")  # what is found is printed
     planned = partial(run_plan, file, flow=flow, as_json=as_json, everything=everything)
@@ -219,7 +227,7 @@ def drift(
     """Print what differs from what the flows set: what a run would put right, and what it would leave as it is.
 
     Exit codes: 0 nothing differs, 2 something does, 1 an error, or something that could not be looked at."""
-    from connect.cli.drift import run_drift
+    from connect.cli.commands.plan import run_drift
 
     configure_logging("CRITICAL")
     looked = partial(run_drift, file, flow=flow, as_json=as_json, everything=everything, ignored=ignore or ())
@@ -238,7 +246,7 @@ def topology(
 
     Exit codes: 0 all are alive, 2 a flow has stopped or never began, or records do not pass over one, 1 an error, or a
     cluster that does not answer."""
-    from connect.cli.topology import EXIT_UNKNOWN, run_topology
+    from connect.cli.commands.topology import EXIT_UNKNOWN, run_topology
 
     configure_logging("CRITICAL")
     looked = partial(run_topology, file, stale_after_s=stale_after, as_json=as_json)
@@ -256,89 +264,11 @@ def takeover(
     """Print what a start would continue, of MirrorMaker 2 (Java's or ours) or a MirrorMaker 1 group, and from where.
 
     Exit codes: 0 it can start, 2 something is in the way, 1 an error, or something that could not be looked at."""
-    from connect.cli.takeover import run_check
+    from connect.cli.commands.takeover import run_check
 
     configure_logging("CRITICAL")
     checked = partial(run_check, file, flow=flow, as_json=as_json, everything=everything, is_asked=check)
     raise typer.Exit(run_command(PROGRAM, checked, EXIT_DIFFERENT))
-
-
-Source = Annotated[
-    str | None,
-    typer.Option("--from", metavar="CLUSTER", help="Where readers are now; else as the file has it.", hidden=True),
-]
-Target = Annotated[str, typer.Option("--to", metavar="CLUSTER", help="Where readers go.", show_default=False)]
-Groups = Annotated[
-    list[str] | None,
-    typer.Option("--group", metavar="GROUP", help="Only this group, or those that match; else those of the file."),
-]
-Rest = Annotated[
-    list[str] | None,
-    typer.Option("--rest", metavar="URL", help="A worker of each flow, or the mirror, to stop and start flows by."),
-]
-Execute = Annotated[bool, typer.Option("--execute", help="Do it, after a question; without this nothing is changed.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Ask no question.")]
-Timeout = Annotated[
-    float, typer.Option("--timeout", min=1, help="How long to wait for a flow, in seconds.", hidden=True)
-]
-LeaveUnreplicated = Annotated[
-    bool,
-    typer.Option(
-        "--leave-unreplicated",
-        "--leave-stranded",
-        help="Leave records that only one cluster holds as they are.",
-        hidden=True,
-    ),
-]
-Accept = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="WHAT=GROUP",
-        help="Move a group in spite of: not-mirrored, checkpoints, deleted, copy-time, diverged.",
-        hidden=True,
-    ),
-]
-Rewind = Annotated[
-    list[str] | None,
-    typer.Option("--rewind", metavar="GROUP", help="This group may go back on the target.", hidden=True),
-]
-KeepOffset = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--keep-offset", metavar="GROUP", help="This group keeps what lies further on the target.", hidden=True
-    ),
-]
-UndoFile = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Has no effect: the journal on the target is what undo reads.", hidden=True),
-]
-Sample = Annotated[
-    int, typer.Option(min=0, help="Compare so many next records of each partition of a group.", hidden=True)
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.", hidden=True)]
-Everything = Annotated[bool, typer.Option("--all", help="Name every offset, however many there are.", hidden=True)]
-
-
-def _show_all(ctx: typer.Context, wanted: bool) -> None:
-    if wanted:
-        for one in ctx.command.params:
-            one.hidden = False  # type: ignore[attr-defined]
-        print(ctx.get_help())
-        raise typer.Exit
-
-
-HelpAll = Annotated[
-    bool, typer.Option("--help-all", is_eager=True, callback=_show_all, help="Show the rare options too, and exit.")
-]
-
-
-class FailoverCommand(DetailedExit):
-    """``--source-gone`` may stand without its value, and ``--rewind`` too, for one more release."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        from connect.cli.failover import with_values
-
-        return super().parse_args(ctx, with_values(args))
 
 
 @app.command(cls=FailoverCommand, short_help="Move groups to the other cluster, record by record.")
@@ -391,11 +321,11 @@ def failover(
     stopped, the next records of each group are compared, and groups move. Interrupted anywhere, it is run again.
 
     Exit codes: 0 all groups moved, 2 none could, 3 some were left, 1 an error."""
-    from connect.cli.failover import EXIT_FAILED, Arguments, run_failover, run_undo
+    from connect.cli.commands.failover import EXIT_FAILED, FailoverArguments, run_failover, run_undo
 
     configure_logging("CRITICAL")
     _warn_of_old(undo_file)
-    arguments = Arguments(
+    arguments = FailoverArguments(
         file, source, target, groups or (), rest or (), executes=execute, asks=not yes, gone=source_gone,
         denies_writes=deny_writes, rewinds=rewind or (), keeps=keep_offset or (),
         leaves_unreplicated=leave_unreplicated, at=at, undo=undo, rehearses=rehearse, on_done=on_done, sample=sample,
@@ -407,7 +337,7 @@ def failover(
 
 
 def _warn_of_old(undo_file: Path | None) -> None:
-    from connect.cli.failover import warn
+    from connect.cli.commands.failover import warn
 
     if undo_file is not None:
         warn("--undo-file has no effect: what is done is in a journal on the target, and heliograph undo reads it")
@@ -439,11 +369,11 @@ def failback(
     drained and stopped, and the groups move. Writers must have stopped by then. Without --execute it is a look.
 
     Exit codes: 0 all groups moved, 2 none could, 3 some were left, 1 an error."""
-    from connect.cli.failover import EXIT_FAILED, Arguments, run_failback
+    from connect.cli.commands.failover import EXIT_FAILED, FailoverArguments, run_failback
 
     configure_logging("CRITICAL")
     _warn_of_old(undo_file)
-    arguments = Arguments(
+    arguments = FailoverArguments(
         file, source, target, groups or (), rest or (), executes=execute, asks=not yes, rewinds=rewind or (),
         keeps=keep_offset or (), leaves_unreplicated=leave_unreplicated, sample=sample, timeout_s=timeout,
         as_json=as_json, everything=everything, accepts=accept or (),
@@ -468,10 +398,10 @@ def undo(
     A group that has gone on in any of its partitions stays as it is, in all of them.
 
     Exit codes: 0 all was taken back, 2 nothing could be, 3 some was left, 1 an error."""
-    from connect.cli.failover import EXIT_FAILED, Arguments, run_undo
+    from connect.cli.commands.failover import EXIT_FAILED, FailoverArguments, run_undo
 
     configure_logging("CRITICAL")
-    arguments = Arguments(file, source, target, rest=rest or (), executes=execute, asks=not yes)
+    arguments = FailoverArguments(file, source, target, rest=rest or (), executes=execute, asks=not yes)
     raise typer.Exit(run_command(PROGRAM, partial(run_undo, arguments), EXIT_FAILED))
 
 
@@ -492,7 +422,7 @@ def unreplicated(
     """Name the records that only the old primary holds, once it is back after a failover that was not planned.
 
     Exit codes: 0 there are none, or they were appended; 2 there are some; 1 an error."""
-    from connect.cli.unreplicated import EXIT_FAILED, run_unreplicated
+    from connect.cli.commands.failover import EXIT_FAILED, run_unreplicated
 
     configure_logging("CRITICAL")
     found = partial(run_unreplicated, file, source, target, export_to=export, appends=append, as_json=as_json)
@@ -509,7 +439,7 @@ def stranded_records(
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """The old name of ``unreplicated``, for one more release."""
-    from connect.cli.failover import warn
+    from connect.cli.commands.failover import warn
 
     warn("heliograph stranded is heliograph unreplicated now; the next release drops the old name")
     unreplicated(file, target, source, export, append, as_json)
@@ -542,9 +472,9 @@ def mirror(
     """Mirror every enabled flow of a file until stopped: connect-mirror-maker under another name.
 
     With -f FILE the file is a KafkaMirrorMaker2 resource of Strimzi's; heliograph mirror -f FILE --help says more."""
-    from connect.cli import mirror_maker, strimzi
+    from connect.cli.daemons import connect_mirror_maker, strimzi_resource
 
-    run = strimzi if strimzi.is_of_resource(arguments or []) else mirror_maker
+    run = strimzi_resource if strimzi_resource.is_of_resource(arguments or []) else connect_mirror_maker
     raise typer.Exit(run.run_with_arguments(f"{PROGRAM} mirror", arguments or []))
 
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from connect.cli.console import counted
 from connect.kafka.concurrency import in_turns
-from connectors.contact import NOTHING_KNOWN, SOURCE, TARGET, UNKNOWN, Contact, since_text
+from connectors.flow_progress import NOTHING_KNOWN, SOURCE, TARGET, UNKNOWN, Contact, since_text
 
 if TYPE_CHECKING:
-    from connectors.flow_name import FlowName
-    from connectors.source.progress import FlowProgress, PartitionView
+    from connectors.flow_progress import FlowProgress, PartitionView
+    from connectors.formats.types import FlowName
 
 #: State of a flow whose connector has found nothing to copy.
 NO_TOPICS: Final = "without topics"

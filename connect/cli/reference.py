@@ -1,6 +1,8 @@
 """``heliograph config --reference``: every setting as it is declared, and the pages of ``docs/reference`` made of them.
 
 ``python -m connect.cli.reference FOLDER`` writes the pages.
+
+Declared settings as tables of Markdown: the source of ``docs/reference``.
 """
 
 from __future__ import annotations
@@ -12,19 +14,47 @@ from pathlib import Path
 from typing import Final
 
 from connect.api.plugins import PluginDescription
-from connect.core.alias_defs import topic_group
-from connect.core.client_defs import CLIENTS
-from connect.core.config import REQUIRED, ConfigDef
-from connect.core.connector_defs import CONNECTOR, SOURCE_CONNECTOR
+from connect.core.config.alias_settings import topic_group
+from connect.core.config.client_settings import CLIENTS
+from connect.core.config.config_def import REQUIRED, ConfigDef, Importance, Required, Value
+from connect.core.config.connector_settings import CONNECTOR, SOURCE_CONNECTOR
+from connect.core.config.rest_settings import REST
+from connect.core.config.security_settings import SECURITY
+from connect.core.config.worker_settings import OWN as OWN_OF_WORKER
+from connect.core.config.worker_settings import WORKER
 from connect.core.errors import ConfigError
-from connect.core.reference import markdown
-from connect.core.rest_defs import REST
-from connect.core.security_defs import SECURITY
-from connect.core.worker_defs import OWN as OWN_OF_WORKER
-from connect.core.worker_defs import WORKER
 from connect.plugins import builtin
-from connectors import config_defs
-from connectors.settings import CONSUMER, PRODUCER
+from connectors.config import definitions
+from connectors.config.connector_configs import CONSUMER, PRODUCER
+
+
+def markdown(config: ConfigDef) -> str:
+    """A table of all settings, the important ones first."""
+    order = list(Importance)
+    rows = sorted(config.settings.values(), key=lambda each: (order.index(each.importance), each.name))
+    lines = ["| key | type | default | valid values | meaning |", "| --- | --- | --- | --- | --- |"]
+    for each in rows:
+        check = "" if each.check is None else str(each.check)
+        cells = (f"`{each.name}`", str(each.type), _default_text(each.default), check, each.doc.replace("<", "&lt;"))
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _default_text(default: Value | Required) -> str:
+    match default:
+        case Required():
+            return "required"
+        case None:
+            return "null"
+        case bool():
+            return str(default).lower()
+        case tuple():
+            return f"`{','.join(default)}`" if default else "empty"
+        case "":
+            return "empty"
+        case _:
+            return f"`{default}`"
+
 
 _SECURITY: Final = "`security.protocol`, `ssl.*` and `sasl.*` belong here too: see [security](security.md)."
 _NOTE: Final = "This page is made from the declarations in the code; `heliograph config --reference` prints it.\n"
@@ -71,11 +101,11 @@ def pages() -> dict[str, Page]:
             "same keys, plain for every flow or as `us->eu.key` for one. Those of [every connector](source.md) "
             "belong here too.",
             (
-                ("MirrorSourceConnector", _without(config_defs.SOURCE, CONNECTOR, SECURITY, config_defs.OWN)),
-                ("MirrorSourceConnector: DefaultConfigPropertyFilter", config_defs.USE_DEFAULTS_FROM),
-                ("MirrorSourceConnector: settings that Java does not have", config_defs.OWN),
-                ("MirrorCheckpointConnector", _without(config_defs.CHECKPOINT, CONNECTOR, SECURITY)),
-                ("MirrorHeartbeatConnector", _without(config_defs.HEARTBEAT, CONNECTOR, SECURITY)),
+                ("MirrorSourceConnector", _without(definitions.SOURCE, CONNECTOR, SECURITY, definitions.OWN)),
+                ("MirrorSourceConnector: DefaultConfigPropertyFilter", definitions.USE_DEFAULTS_FROM),
+                ("MirrorSourceConnector: settings that Java does not have", definitions.OWN),
+                ("MirrorCheckpointConnector", _without(definitions.CHECKPOINT, CONNECTOR, SECURITY)),
+                ("MirrorHeartbeatConnector", _without(definitions.HEARTBEAT, CONNECTOR, SECURITY)),
                 ("The source's consumer, behind `consumer.` or `source.consumer.`", CONSUMER),
                 ("The producer of records, behind `producer.override.`", PRODUCER),
             ),

@@ -1,11 +1,16 @@
-"""What the parts of a worker group talk about: ids, states, and the pictures that REST shows of them."""
+"""What the parts of a worker group talk about: ids, states, and the pictures that REST shows of them.
+
+The life of a connector's instance as a table (Kafka's ``WorkerConnector``): what to call, and what comes of it.
+
+What a restart request restarts (KIP-745; Kafka ``RestartRequest``, ``RestartPlan``).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 
 class TaskId(NamedTuple):
@@ -129,3 +134,101 @@ class RestartRequest:
     connector: str
     only_failed: bool = False
     include_tasks: bool = False
+
+
+class Phase(StrEnum):
+    """Where an instance stands. INIT: made, and told nothing yet."""
+
+    INIT = "INIT"
+    STARTED = "STARTED"
+    PAUSED = "PAUSED"
+    STOPPED = "STOPPED"
+    FAILED = "FAILED"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a change of target asks of an instance.
+
+    ``call`` is made first, where there is one (``stop`` only on what was started). Then the instance is ``phase`` and
+    shows ``state``; where the call raised, it is ``phase_on_error`` and shows FAILED, unless that is STOPPED, which
+    counts even then.
+    """
+
+    call: Literal["start", "stop"] | None
+    phase: Phase
+    state: State
+    phase_on_error: Phase = Phase.FAILED
+
+
+_RUN: Final = Step("start", Phase.STARTED, State.RUNNING)
+_WAIT: Final = Step(None, Phase.PAUSED, State.PAUSED)
+_REST: Final = Step("stop", Phase.STOPPED, State.STOPPED, Phase.STOPPED)
+
+#: A pair that is missing asks for nothing: the instance is there already, or has failed and is not stopped.
+_STEPS: Final = {
+    (Phase.INIT, TargetState.STARTED): _RUN,
+    (Phase.INIT, TargetState.PAUSED): _WAIT,
+    (Phase.INIT, TargetState.STOPPED): _REST,
+    (Phase.STARTED, TargetState.PAUSED): Step("stop", Phase.PAUSED, State.PAUSED),
+    (Phase.STARTED, TargetState.STOPPED): _REST,
+    (Phase.PAUSED, TargetState.STARTED): _RUN,
+    (Phase.PAUSED, TargetState.STOPPED): _REST,
+    (Phase.STOPPED, TargetState.STARTED): _RUN,
+    (Phase.STOPPED, TargetState.PAUSED): _WAIT,
+    # Only this, or a restart, leads out of FAILED.
+    (Phase.FAILED, TargetState.STOPPED): _REST,
+}
+
+
+def step_to(phase: Phase, target: TargetState) -> Step | None:
+    """What an instance in ``phase`` has to do for ``target``; None: nothing."""
+    return _STEPS.get((phase, target))
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPlan:
+    """A request against the statuses of its moment.
+
+    ``shown`` is the connector's status with RESTARTING wherever something is going to be restarted; traces stay.
+    """
+
+    request: RestartRequest
+    restarts_connector: bool
+    tasks: tuple[TaskId, ...]
+    shown: ConnectorStateInfo
+
+    def __str__(self) -> str:
+        connector = "connector and " if self.restarts_connector else ""
+        return (
+            f"plan to restart {connector}{len(self.tasks)} of {len(self.shown.tasks)} tasks of {self.request.connector}"
+        )
+
+
+def impact(request: RestartRequest) -> int:
+    """How much a request is likely to restart: of several for one connector the highest is the one to keep."""
+    return 2 * (not request.only_failed) + request.include_tasks
+
+
+def plan_restart(request: RestartRequest, current: ConnectorStateInfo) -> RestartPlan:
+    """The plan for ``request``, from the statuses of the connector and its tasks."""
+    tasks = tuple(
+        number
+        for number, status in sorted(current.tasks.items())
+        if request.include_tasks and _restarts(request, status)
+    )
+    restarts_connector = _restarts(request, current.connector)
+    shown = replace(
+        current,
+        connector=_restarting(current.connector) if restarts_connector else current.connector,
+        tasks={number: _restarting(status) if number in tasks else status for number, status in current.tasks.items()},
+    )
+    return RestartPlan(request, restarts_connector, tuple(TaskId(request.connector, task) for task in tasks), shown)
+
+
+def _restarts(request: RestartRequest, status: Status) -> bool:
+    return not request.only_failed or status.state is State.FAILED
+
+
+def _restarting(status: Status) -> Status:
+    return replace(status, state=State.RESTARTING)

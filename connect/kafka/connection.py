@@ -18,11 +18,8 @@ from typing import Any, Final, NamedTuple, Self
 
 from connect.core.errors import HeliographError, NoAnswer, PermanentError
 from connect.kafka.concurrency import Scope
-from connect.kafka.framing import BrokerProtocol
-from connect.kafka.framing import ConnectionLost as ConnectionLost
-from connect.kafka.opening import OpeningConnection, one_line, open_with_aiokafka
-from connect.kafka.session import Session
-from connect.kafka.settings import ConnectionSettings, format_address
+from connect.kafka.framing_and_sasl import BrokerProtocol, OpeningConnection, Session, one_line, open_with_aiokafka
+from connect.kafka.security.connection_settings import ConnectionSettings, format_address
 
 DEFAULT_MAX_FRAME_BYTES: Final = 200 * 1024 * 1024
 _CLOSE_TIMEOUT_S: Final = 1.0

@@ -30,7 +30,7 @@ from connect.core.errors import (
     RetriableError,
     SecurityError,
 )
-from connect.kafka.settings import ConnectionSettings
+from connect.kafka.security.connection_settings import ConnectionSettings
 
 if TYPE_CHECKING:
     from connect.kafka.cluster import Cluster
@@ -45,7 +45,7 @@ FRAME: Final = struct.Struct(">iI")
 ERRORS: Final[Mapping[str, type[HeliographError]]] = {
     one.__name__: one for one in (SecurityError, PermanentError, ClusterUnreachable, RetriableError)
 }
-_READER: Final = "connect.kafka.long_log_reader"
+_READER: Final = "connect.kafka.log.long_log_reader"
 #: The readers of a start come within a minute, and who looks at tasks that rest comes every minute.
 _KEPT_S: Final = 120.0
 #: Of one log, each behind the one before. Once the first is gone, all are read again as one.
@@ -82,7 +82,7 @@ class LongLogs:
 
         Raises:
             RetriableError: the process ended before its work did, or the cluster did not answer it.
-            SecurityError, PermanentError: as :func:`connect.kafka.topiclog.read_to_end`.
+            SecurityError, PermanentError: as :func:`connect.kafka.log.compacted_topic.read_to_end`.
         """
         at = {partition: first for partition, (first, _) in spans.items()}
         if _left(spans, at) <= LONG_OFFSETS:
@@ -134,14 +134,14 @@ class LongLogs:
             self._shelves.remove(shelf)
 
 
-class _Log(NamedTuple):
+class _LogVersion(NamedTuple):
     """What a topic is: as long as all of this is the same, no leader has cut what was read of it."""
 
     topic_id: UUID
     leader_epochs: tuple[tuple[int, int], ...]
 
 
-async def _look(cluster: Cluster, topic: str) -> _Log | None:
+async def _look(cluster: Cluster, topic: str) -> _LogVersion | None:
     """None where brokers are too old to tell, or do not tell now."""
     try:
         known = (await cluster.topics({topic})).topics[topic]
@@ -150,7 +150,7 @@ async def _look(cluster: Cluster, topic: str) -> _Log | None:
     epochs = tuple(sorted((index, one.leader_epoch) for index, one in known.partitions.items()))
     if known.topic_id is None or any(epoch < 0 for _, epoch in epochs):
         return None
-    return _Log(known.topic_id, epochs)
+    return _LogVersion(known.topic_id, epochs)
 
 
 @dataclass(eq=False, slots=True)
@@ -171,14 +171,18 @@ class _Shelf:
 class _Piece:
     """The last record of each key in ``spans``, in a file without a name, which is gone with the piece."""
 
-    def __init__(self, file: int, spans: Spans, log: _Log | None) -> None:
+    def __init__(self, file: int, spans: Spans, log: _LogVersion | None) -> None:
         self._file = file
         self._spans = spans
         self._log = log
         weakref.finalize(self, os.close, file)
 
     async def hand_over(
-        self, at: dict[int, int], log: _Log | None, hand_over: Callable[[Row], None], progressed: Callable[[], None]
+        self,
+        at: dict[int, int],
+        log: _LogVersion | None,
+        hand_over: Callable[[Row], None],
+        progressed: Callable[[], None],
     ) -> None:
         """What there is of ``log`` from the offsets ``at`` on, which are moved behind it."""
         if log != self._log:

@@ -8,8 +8,15 @@ from typing import Final
 from connect.api.convert import Plugin
 from connect.api.plugins import KAFKA_VERSION, PluginDescription, PluginKind
 from connect.api.source import SourceConnector
-from connect.plugins import converters, file_source, header_converter, json_converter, predicates
-from connect.plugins.transforms import cast, contents, headers, moves, routers, timestamps
+from connect.plugins import (
+    cast_and_timestamp_transforms,
+    converters,
+    field_structure_transforms,
+    field_value_transforms,
+    file_source,
+    headers_routers_predicates,
+    json_converter,
+)
 
 _PACKAGE: Final = "org.apache.kafka.connect."
 _CONVERTERS: Final[dict[str, type[Plugin]]] = {
@@ -25,40 +32,40 @@ _CONVERTERS: Final[dict[str, type[Plugin]]] = {
 }
 _HEADER_CONVERTERS: Final[dict[str, type[Plugin]]] = {
     **_CONVERTERS,
-    "storage.SimpleHeaderConverter": header_converter.SimpleHeaderConverter,
+    "storage.SimpleHeaderConverter": converters.SimpleHeaderConverter,
 }
 _TRANSFORMATIONS: Final[dict[str, type[Plugin]]] = {
-    "transforms.Cast$Key": cast.CastKey,
-    "transforms.Cast$Value": cast.CastValue,
-    "transforms.DropHeaders": headers.DropHeaders,
-    "transforms.ExtractField$Key": moves.ExtractFieldKey,
-    "transforms.ExtractField$Value": moves.ExtractFieldValue,
-    "transforms.Filter": contents.Filter,
-    "transforms.Flatten$Key": moves.FlattenKey,
-    "transforms.Flatten$Value": moves.FlattenValue,
-    "transforms.HeaderFrom$Key": headers.HeaderFromKey,
-    "transforms.HeaderFrom$Value": headers.HeaderFromValue,
-    "transforms.HoistField$Key": moves.HoistFieldKey,
-    "transforms.HoistField$Value": moves.HoistFieldValue,
-    "transforms.InsertField$Key": contents.InsertFieldKey,
-    "transforms.InsertField$Value": contents.InsertFieldValue,
-    "transforms.InsertHeader": headers.InsertHeader,
-    "transforms.MaskField$Key": contents.MaskFieldKey,
-    "transforms.MaskField$Value": contents.MaskFieldValue,
-    "transforms.RegexRouter": routers.RegexRouter,
-    "transforms.ReplaceField$Key": moves.ReplaceFieldKey,
-    "transforms.ReplaceField$Value": moves.ReplaceFieldValue,
-    "transforms.SetSchemaMetadata$Key": contents.SetSchemaMetadataKey,
-    "transforms.SetSchemaMetadata$Value": contents.SetSchemaMetadataValue,
-    "transforms.TimestampConverter$Key": timestamps.TimestampConverterKey,
-    "transforms.TimestampConverter$Value": timestamps.TimestampConverterValue,
-    "transforms.TimestampRouter": routers.TimestampRouter,
-    "transforms.ValueToKey": moves.ValueToKey,
+    "transforms.Cast$Key": cast_and_timestamp_transforms.CastKey,
+    "transforms.Cast$Value": cast_and_timestamp_transforms.CastValue,
+    "transforms.DropHeaders": headers_routers_predicates.DropHeaders,
+    "transforms.ExtractField$Key": field_structure_transforms.ExtractFieldKey,
+    "transforms.ExtractField$Value": field_structure_transforms.ExtractFieldValue,
+    "transforms.Filter": field_value_transforms.Filter,
+    "transforms.Flatten$Key": field_structure_transforms.FlattenKey,
+    "transforms.Flatten$Value": field_structure_transforms.FlattenValue,
+    "transforms.HeaderFrom$Key": headers_routers_predicates.HeaderFromKey,
+    "transforms.HeaderFrom$Value": headers_routers_predicates.HeaderFromValue,
+    "transforms.HoistField$Key": field_structure_transforms.HoistFieldKey,
+    "transforms.HoistField$Value": field_structure_transforms.HoistFieldValue,
+    "transforms.InsertField$Key": field_value_transforms.InsertFieldKey,
+    "transforms.InsertField$Value": field_value_transforms.InsertFieldValue,
+    "transforms.InsertHeader": headers_routers_predicates.InsertHeader,
+    "transforms.MaskField$Key": field_value_transforms.MaskFieldKey,
+    "transforms.MaskField$Value": field_value_transforms.MaskFieldValue,
+    "transforms.RegexRouter": headers_routers_predicates.RegexRouter,
+    "transforms.ReplaceField$Key": field_structure_transforms.ReplaceFieldKey,
+    "transforms.ReplaceField$Value": field_structure_transforms.ReplaceFieldValue,
+    "transforms.SetSchemaMetadata$Key": field_value_transforms.SetSchemaMetadataKey,
+    "transforms.SetSchemaMetadata$Value": field_value_transforms.SetSchemaMetadataValue,
+    "transforms.TimestampConverter$Key": cast_and_timestamp_transforms.TimestampConverterKey,
+    "transforms.TimestampConverter$Value": cast_and_timestamp_transforms.TimestampConverterValue,
+    "transforms.TimestampRouter": headers_routers_predicates.TimestampRouter,
+    "transforms.ValueToKey": field_structure_transforms.ValueToKey,
 }
 _PREDICATES: Final[dict[str, type[Plugin]]] = {
-    "transforms.predicates.HasHeaderKey": predicates.HasHeaderKey,
-    "transforms.predicates.RecordIsTombstone": predicates.RecordIsTombstone,
-    "transforms.predicates.TopicNameMatches": predicates.TopicNameMatches,
+    "transforms.predicates.HasHeaderKey": headers_routers_predicates.HasHeaderKey,
+    "transforms.predicates.RecordIsTombstone": headers_routers_predicates.RecordIsTombstone,
+    "transforms.predicates.TopicNameMatches": headers_routers_predicates.TopicNameMatches,
 }
 _SOURCES: Final[dict[str, type[SourceConnector]]] = {
     "file.FileStreamSourceConnector": file_source.FileStreamSourceConnector,

@@ -1,4 +1,7 @@
-"""Java's converters of single values: bytes, strings, numbers, booleans. All of them convert headers too."""
+"""Java's converters of single values: bytes, strings, numbers, booleans. All of them convert headers too.
+
+SimpleHeaderConverter: headers as text, from which their type is guessed (Kafka's default header converter).
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,9 @@ from typing import Any, ClassVar, Final
 from connect.api.connector import Props
 from connect.api.convert import Converter, DataError, HeaderConverter
 from connect.api.source import OPTIONAL_BYTES, OPTIONAL_STRING, Schema
-from connect.core.config import REQUIRED, ConfigDef, Importance, OneOf, Setting, Type, Width
+from connect.core.config.config_def import REQUIRED, ConfigDef, Importance, OneOf, Setting, Type, Width
 from connect.core.errors import ConfigError
-from connect.plugins.java_values import java_class, to_string
+from connect.plugins.java_values import java_class, parse_string, to_string, values_text
 
 #: Of every converter (Kafka's ``ConverterConfig``); the worker sets it.
 CONVERTER: Final = ConfigDef.of(
@@ -218,3 +221,14 @@ class BooleanConverter(ConverterOfBoth):
 def _require_type(converter: str, type_: str, schema: Schema | None) -> None:
     if schema is not None and schema.type != type_:
         raise DataError(f"Invalid schema type for {converter}: {schema.type.upper()}")
+
+
+class SimpleHeaderConverter(HeaderConverter):
+    """``org.apache.kafka.connect.storage.SimpleHeaderConverter``; it has no settings."""
+
+    def from_connect_header(self, topic: str, key: str, schema: Schema | None, value: Any) -> bytes | None:
+        return None if value is None else values_text(value, schema).encode(errors="replace")
+
+    def to_connect_header(self, topic: str, key: str, data: bytes | None) -> tuple[Schema | None, Any]:
+        # Java replaces what is not UTF-8 too.
+        return (None, None) if data is None else parse_string(data.decode(errors="replace"))

@@ -26,8 +26,8 @@ from connect.api.source import (
     SourceRecord,
     SourceTask,
 )
-from connect.core.checks import NonEmpty
-from connect.core.config import REQUIRED, ConfigDef, Importance, Setting, Type
+from connect.core.config.config_def import REQUIRED, ConfigDef, Importance, Setting, Type
+from connect.core.config.validation import NonEmpty
 from connect.core.errors import PermanentError
 
 log = logging.getLogger(__name__)

@@ -2,20 +2,26 @@
 
 A Python int stands for Java's four integers and is taken as a Long; a float is a Double; a ``datetime`` in UTC is a
 ``java.util.Date``, a ``Decimal`` a ``BigDecimal``.
+
+What a text means (Kafka's ``Values.parseString``): headers in SimpleHeaderConverter, the literal of InsertHeader.
+
+``null``, booleans, numbers in the smallest type that holds them, dates, times, lists and maps; what is none of these
+is the text itself.
 """
 
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
 from connect.api.convert import DataError
-from connect.api.source import Schema
-from connect.core.jackson import float32_text, float64_text
-from connect.plugins.simple_date_format import SimpleDateFormat
+from connect.api.source import STRING, Schema
+from connect.core.jackson import float32_text, float64_text, to_float32
+from connect.plugins.simple_date_format import NoDate, SimpleDateFormat
 
 _DATA: Final = "org.apache.kafka.connect.data."
 DATE: Final = Schema("int32", name=_DATA + "Date", version=1)
@@ -182,3 +188,237 @@ def _schema_in(schema: Schema | None, name: Any) -> Schema | None:
     if schema is None:
         return None
     return dict(schema.fields).get(name) if schema.type == "struct" else schema.values
+
+
+#: A schema and a value; both None for null.
+Parsed = tuple[Schema | None, Any]
+
+_NULL: Final[Parsed] = (None, None)
+_DELIMITERS: Final = ':,{}[]"'
+_DECIMAL: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_INTEGERS: Final = (("int8", 7), ("int16", 15), ("int32", 31), ("int64", 63))
+_NUMBERS: Final = ("int8", "int16", "int32", "int64", "float32", "float64")
+#: By the length of the text.
+_TEMPORAL: Final = {
+    10: (DATE, SimpleDateFormat("yyyy-MM-dd")),
+    13: (TIME, SimpleDateFormat("HH:mm:ss.SSS'Z'")),
+    24: (TIMESTAMP, SimpleDateFormat("yyyy-MM-dd'T'HH:mm:ss.SSS'Z'")),
+}
+#: Beyond these powers of ten a number fits neither an int64 nor a float64.
+_MOST_DIGITS: Final = 400
+#: How deep lists and maps may lie within each other; Java ends at the depth of its stack.
+_DEEPEST: Final = 100
+
+
+class _NotParsed(Exception):
+    """A text that began as a list or a map is none."""
+
+
+def parse_string(text: str) -> Parsed:
+    """The schema and the value of a text."""
+    return _ValueParser(text).value(0) if text else (STRING, text)
+
+
+class _ValueParser:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    def value(self, depth: int) -> Parsed:
+        """The next value; one at ``depth`` 0 is the whole text, and whatever is no value is a string there.
+
+        Raises:
+            _NotParsed: A value within a list or a map is none.
+        """
+        embedded = depth > 0
+        if embedded and self._consume('"'):
+            return self._quoted()
+        for literal, parsed in (
+            ("null", _NULL),
+            ("true", (Schema("boolean"), True)),
+            ("false", (Schema("boolean"), False)),
+        ):
+            if self._literal(literal, embedded):
+                return parsed
+        start = self._at
+        try:
+            if depth >= _DEEPEST:
+                raise _NotParsed
+            if self._consume("["):
+                return self._list(depth + 1)
+            if self._consume("{"):
+                return self._map(depth + 1)
+        except _NotParsed:
+            self._at = start
+        token = self._token()
+        if not token.strip():
+            return STRING, token
+        return self._scalar(token.strip(), embedded)
+
+    def _scalar(self, token: str, embedded: bool) -> Parsed:
+        if token[0].isdigit():
+            temporal = self._temporal(token)
+            if temporal is not None:
+                return temporal
+        if token[0].isdigit() or token[0] in "+-":
+            number = _number(token)
+            if number is not None:
+                return number
+        if embedded:
+            raise _NotParsed
+        return STRING, self._text
+
+    def _temporal(self, token: str) -> Parsed | None:
+        # Colons delimit, so a time that is not quoted comes in five tokens.
+        start = self._at
+        tokens = [self._token() for _ in range(4) if self._at < len(self._text)]
+        whole = _temporal(token + "".join(tokens)) if len(tokens) == 4 else None
+        if whole is None:
+            self._at = start
+        return whole or _temporal(token)
+
+    def _quoted(self) -> Parsed:
+        content = ""
+        while self._at < len(self._text) and not self._consume('"', skip_blank=False):
+            content += self._token()
+        return _temporal(content) or (STRING, content)
+
+    def _list(self, depth: int) -> Parsed:
+        values: list[Any] = []
+        schemas: list[Schema | None] = []
+        while self._at < len(self._text):
+            if self._consume("]"):
+                common = _common(schemas)
+                return Schema("array", values=common), _aligned(common, values)
+            if self._consume(","):
+                raise _NotParsed
+            schema, value = self.value(depth)
+            schemas.append(schema)
+            values.append(value)
+            if not self._is_next("]") and not self._consume(","):
+                raise _NotParsed
+        raise _NotParsed
+
+    def _map(self, depth: int) -> Parsed:
+        names: list[Any] = []
+        values: list[Any] = []
+        name_schemas: list[Schema | None] = []
+        schemas: list[Schema | None] = []
+        while self._at < len(self._text):
+            if self._consume("}"):
+                keys = _common(name_schemas)
+                common = _common(schemas) if keys is not None else None
+                aligned = zip(_aligned(keys, names), _aligned(common, values), strict=True)
+                return Schema("map", keys=keys, values=common), dict(aligned)
+            if self._consume(","):
+                raise _NotParsed
+            name_schema, name = self.value(depth)
+            if name is None or isinstance(name, list | dict) or not self._consume(":"):
+                raise _NotParsed
+            schema, value = self.value(depth)
+            names.append(name)
+            values.append(value)
+            name_schemas.append(name_schema)
+            schemas.append(schema)
+            self._consume(",")
+        raise _NotParsed
+
+    def _literal(self, literal: str, embedded: bool) -> bool:
+        """Whether the next token is ``literal``, and, unless embedded, the last."""
+        start = self._at
+        if self._consume(literal) and (embedded or self._at == len(self._text)):
+            return True
+        self._at = start
+        return False
+
+    def _consume(self, expected: str, *, skip_blank: bool = True) -> bool:
+        """Go past the next token if it is ``expected``, blanks around it aside."""
+        start = self._at
+        token = self._token()
+        while skip_blank and not token.strip() and self._at < len(self._text):
+            token = self._token()
+        if (token.strip() if skip_blank else token) == expected:
+            return True
+        self._at = start
+        return False
+
+    def _is_next(self, expected: str) -> bool:
+        start = self._at
+        found = self._consume(expected)
+        self._at = start
+        return found
+
+    def _token(self) -> str:
+        """The next delimiter, or the text before it; a backslash takes a delimiter its meaning."""
+        start = self._at
+        escaped = False
+        while self._at < len(self._text):
+            char = self._text[self._at]
+            if char in _DELIMITERS and not escaped:
+                if start == self._at:
+                    self._at += 1
+                break
+            escaped = char == "\\" and not escaped
+            self._at += 1
+        return self._text[start : self._at]
+
+
+def _number(token: str) -> Parsed | None:
+    """A number in the smallest type that holds it."""
+    if _DECIMAL.fullmatch(token) is None:
+        return None
+    decimal = Decimal(token)
+    scale = -int(decimal.as_tuple().exponent)
+    if -_MOST_DIGITS <= decimal.adjusted() <= _MOST_DIGITS:
+        if decimal == decimal.to_integral_value():
+            for name, bits in _INTEGERS:
+                if -(1 << bits) <= int(decimal) < 1 << bits:
+                    return Schema(name), int(decimal)
+        double = float(decimal)
+        single = to_float32(double)
+        if scale and abs(single) != float("inf"):
+            return Schema("float32"), single
+        if scale and abs(double) != float("inf"):
+            return Schema("float64"), double
+    return Schema("bytes", name=DECIMAL_NAME, version=1, parameters=(("scale", str(scale)),)), decimal
+
+
+def _temporal(token: str) -> Parsed | None:
+    unescaped = token.replace("\\:", ":")
+    schema, form = _TEMPORAL.get(len(unescaped), (None, None))
+    if form is None:
+        return None
+    try:
+        return schema, form.parse(unescaped)
+    except NoDate:
+        return None
+
+
+def _common(schemas: Sequence[Schema | None]) -> Schema | None:
+    """The schema that fits all, nulls aside: of numbers the widest; None where there is none."""
+    common: Schema | None = None
+    for schema in schemas:
+        if schema is None:
+            continue
+        if common is None or common.type == schema.type:
+            common = schema
+        elif common.type in _NUMBERS and schema.type in _NUMBERS:
+            common = max(common, schema, key=lambda each: _NUMBERS.index(each.type))
+        else:
+            return None
+    return common
+
+
+def _aligned(common: Schema | None, values: list[Any]) -> list[Any]:
+    """The values in their common type, which has no nulls.
+
+    Raises:
+        _NotParsed: A value is null.
+    """
+    if common is None:
+        return values
+    if any(value is None for value in values):
+        raise _NotParsed
+    if common.type in ("float32", "float64"):
+        return [float(value) if isinstance(value, int | float) else value for value in values]
+    return values

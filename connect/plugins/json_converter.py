@@ -1,4 +1,9 @@
-"""JsonConverter: JSON with its schema around it, or plain (Java's ``org.apache.kafka.connect.json.JsonConverter``)."""
+"""JsonConverter: JSON with its schema around it, or plain (Java's ``org.apache.kafka.connect.json.JsonConverter``).
+
+Schemas in the JSON of Java's ``JsonConverter`` (``JsonSchema``), without documentation and defaults.
+
+Connect's ``Decimal`` (``org.apache.kafka.connect.data.Decimal``): a whole number, and its scale in the schema.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +19,9 @@ from typing import Any, Final
 from connect.api.connector import Props
 from connect.api.convert import DataError
 from connect.api.source import Schema
-from connect.core.config import ConfigDef, Importance, OneOf, Setting, Type, Width
+from connect.core.config.config_def import ConfigDef, Importance, OneOf, Setting, Type, Width
 from connect.core.jackson import float32_text, json_text, string_text, to_float32
 from connect.plugins.converters import CONVERTER, ConverterOfBoth
-from connect.plugins.decimals import bytes_of_decimal, decimal_of_bytes, number_of_decimal
 from connect.plugins.java_values import (
     DATE,
     DAY_MS,
@@ -29,7 +33,178 @@ from connect.plugins.java_values import (
     java_class,
     logical_number,
 )
-from connect.plugins.json_schema import schema_from_json, schema_to_json
+
+#: Connect's names of types, and JSON's where they differ.
+_TYPES: Final = {
+    **{name: name for name in ("boolean", "int8", "int16", "int32", "int64", "string", "bytes")},
+    "float32": "float",
+    "float64": "double",
+    "array": "array",
+    "map": "map",
+    "struct": "struct",
+}
+_FROM_JSON: Final = {json: connect for connect, json in _TYPES.items()}
+
+
+def schema_to_json(schema: Schema) -> dict[str, Any]:
+    """The schema's object, fields in Java's order.
+
+    Raises:
+        DataError: Connect has no such type.
+    """
+    if schema.type not in _TYPES:
+        raise DataError(f"Couldn't translate unsupported schema type Schema{{{schema.type}}}.")
+    made: dict[str, Any] = {"type": _TYPES[schema.type]}
+    match schema.type:
+        case "array":
+            made["items"] = _optional(schema.values)
+        case "map":
+            made["keys"] = _optional(schema.keys)
+            made["values"] = _optional(schema.values)
+        case "struct":
+            made["fields"] = [{**schema_to_json(each), "field": name} for name, each in schema.fields]
+    made["optional"] = schema.optional
+    if schema.name is not None:
+        made["name"] = schema.name
+    if schema.version is not None:
+        made["version"] = schema.version
+    if schema.parameters:
+        made["parameters"] = dict(schema.parameters)
+    return made
+
+
+def _optional(schema: Schema | None) -> dict[str, Any] | None:
+    # A list of values that have nothing in common says not what it holds.
+    return None if schema is None else schema_to_json(schema)
+
+
+def schema_from_json(json: Any) -> Schema | None:
+    """The schema that an object says.
+
+    Raises:
+        DataError: It says none, in Java's words.
+    """
+    if json is None:
+        return None
+    if not isinstance(json, Mapping) or not isinstance(json.get("type"), str):
+        raise DataError("Schema must contain 'type' field")
+    type_ = _FROM_JSON.get(json["type"])
+    if type_ is None:
+        raise DataError(f"Unknown schema type: {json['type']}")
+    name, version, optional = json.get("name"), json.get("version"), json.get("optional")
+    return Schema(
+        type_,
+        optional=optional is True,
+        name=name if isinstance(name, str) else None,
+        version=version if isinstance(version, int) and not isinstance(version, bool) else None,
+        parameters=_parameters(json.get("parameters")),
+        keys=_part(json, "keys", "Map schema did not specify the key type") if type_ == "map" else None,
+        values=_values(type_, json),
+        fields=_fields(json.get("fields")) if type_ == "struct" else (),
+    )
+
+
+def _values(type_: str, json: Mapping[str, Any]) -> Schema | None:
+    if type_ == "array":
+        return _part(json, "items", "Array schema did not specify the element type")
+    return _part(json, "values", "Map schema did not specify the value type") if type_ == "map" else None
+
+
+def _part(json: Mapping[str, Any], name: str, missing: str) -> Schema:
+    return _required(schema_from_json(json.get(name)), missing)
+
+
+def _required(schema: Schema | None, missing: str) -> Schema:
+    if schema is None:
+        raise DataError(missing)
+    return schema
+
+
+def _parameters(json: Any) -> tuple[tuple[str, str], ...]:
+    if not isinstance(json, Mapping):
+        return ()
+    if not all(isinstance(value, str) for value in json.values()):
+        raise DataError("Schema parameters must have string values.")
+    return tuple(json.items())
+
+
+def _fields(json: Any) -> tuple[tuple[str, Schema], ...]:
+    if not isinstance(json, list):
+        raise DataError('Struct schema\'s "fields" argument is not an array.')
+    fields = []
+    for each in json:
+        if not isinstance(each, Mapping) or not isinstance(each.get("field"), str):
+            raise DataError("Struct schema's field name not specified properly")
+        fields.append((each["field"], _required(schema_from_json(each), "Schema must contain 'type' field")))
+    return tuple(fields)
+
+
+#: No longer text is made a whole number by Python, and few bytes such as 1E+999999999 would fill the memory.
+_MOST_DIGITS: Final = 4300
+
+
+def bytes_of_decimal(schema: Schema, value: Decimal) -> bytes:
+    """The digits without their point as a big endian two's complement (``Decimal.fromLogical``).
+
+    Java refuses every value of another scale than its schema's. Arithmetic in Python drops places and exponents
+    (``Decimal("1E+3")``), so here a value is written at the schema's scale wherever that loses no digit.
+
+    Raises:
+        DataError: It would lose one, or there is no scale.
+    """
+    scale = _scale(schema)
+    sign, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int):
+        raise _no_number(value)
+    text = "".join(map(str, digits)).lstrip("0")
+    missing = scale + exponent
+    if text and len(text) + missing > _MOST_DIGITS:
+        raise DataError(f"Decimal value has {len(text) + missing} digits at scale {scale}, which are too many")
+    if missing < 0:
+        text, lost = text[:missing], text[missing:]
+        if lost.strip("0"):
+            raise DataError(
+                "Decimal value has mismatching scale for given Decimal schema. "
+                f"Schema has scale {scale}, value has scale {-exponent}."
+            )
+    elif text:
+        text += "0" * missing
+    unscaled = int(text or "0") * (-1 if sign else 1)
+    size = (unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1
+    return unscaled.to_bytes(size, "big", signed=True)
+
+
+def decimal_of_bytes(schema: Schema, data: bytes) -> Decimal:
+    """What :func:`bytes_of_decimal` wrote (``Decimal.toLogical``).
+
+    Raises:
+        DataError: There is no scale.
+    """
+    # Not by scaleb, which rounds.
+    return Decimal(f"{int.from_bytes(data, 'big', signed=True)}E{-_scale(schema)}")
+
+
+def number_of_decimal(value: Decimal) -> str:
+    """It as a number of JSON, which says its own scale: as in Java that of the schema is not looked at.
+
+    Raises:
+        DataError: It is infinite or no number, for which JSON has no words.
+    """
+    if not value.is_finite():
+        raise _no_number(value)
+    return str(value)
+
+
+def _scale(schema: Schema) -> int:
+    scale = dict(schema.parameters).get("scale", "")
+    if not scale.removeprefix("-").isdecimal():
+        raise DataError("Invalid Decimal schema: its parameter scale is missing or no whole number")
+    return int(scale)
+
+
+def _no_number(value: Decimal) -> DataError:
+    return DataError(f"{value} is no decimal number")
+
 
 #: Of dates: what one of the stored number is in milliseconds.
 _UNITS_MS: Final = {DATE.name: DAY_MS, TIME.name: 1, TIMESTAMP.name: 1}

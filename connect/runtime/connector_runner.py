@@ -12,15 +12,12 @@ from typing import Any, Final, TypeVar
 from connect.api.connector import Props
 from connect.api.source import OffsetReader, SourceConnector
 from connect.core.errors import NotRunning
-from connect.core.lifecycle import Phase, Step, step_to
-from connect.core.model import State, TargetState
+from connect.core.model import Phase, State, Step, TargetState, step_to
 from connect.kafka.concurrency import Scope
-from connect.kafka.plugin_thread import PluginThread
-from connect.runtime.counters import Starts
-from connect.runtime.known import Known
-from connect.runtime.listener import Failure, WorkerListener
-from connect.runtime.offsets import ConnectorOffsets
-from connect.runtime.plugin_calls import masked, plugin_call
+from connect.kafka.threads import PluginThread
+from connect.runtime.plugins.plugin_errors import masked, plugin_call
+from connect.runtime.task.connector_offsets import ConnectorOffsets
+from connect.runtime.task.task_control import FailureTrace, Known, Starts, WorkerListener
 
 T = TypeVar("T")
 
@@ -301,14 +298,14 @@ class ConnectorRunner:
         if self._phase is Phase.FAILED:
             return
         self._phase = Phase.FAILED
-        failure = Failure.of(error, self.known.secrets, is_at_end=self._stopping)
+        failure = FailureTrace.of(error, self.known.secrets, is_at_end=self._stopping)
         log.error("connector %s has failed: %s", self.name, self.known.secrets.line(error))
         log.debug("connector %s: %s", self.name, failure.trace)
         self._tell(State.FAILED, failure)
         if not self._stopping:
             self._listener.connector_failed(self.name)
 
-    def _tell(self, state: State, failure: Failure | None = None) -> None:
+    def _tell(self, state: State, failure: FailureTrace | None = None) -> None:
         if self._abandoned:
             return
         if self._starts is not None:

@@ -11,21 +11,19 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from connect.core.config.properties import ConfigTransformer
+from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import NotRunning
-from connect.core.herder_tasks import InvalidTaskConfigs, checked
+from connect.core.herder.task_configs import InvalidTaskConfigs, checked
 from connect.core.model import TargetState, TaskId
-from connect.core.providers import ConfigTransformer
-from connect.core.worker_config import WorkerConfig
 from connect.runtime.connector_runner import ConnectorRunner
-from connect.runtime.counters import Starts
-from connect.runtime.listener import WorkerListener
-from connect.runtime.making import Check, Maker, TaskOrder, check_task_count
-from connect.runtime.offset_stores import OffsetStores
-from connect.runtime.offsets import OffsetTopic
-from connect.runtime.plugin_calls import plugin_call
-from connect.runtime.plugins import Plugins
-from connect.runtime.task_runner import TaskRunner
-from connect.runtime.traces import has_reference
+from connect.runtime.plugins.plugin_errors import has_reference, plugin_call
+from connect.runtime.plugins.plugin_registry import Plugins
+from connect.runtime.task.connector_offsets import OffsetTopic
+from connect.runtime.task.offset_stores import OffsetStores
+from connect.runtime.task.source_task import TaskRunner
+from connect.runtime.task.task_control import Starts, WorkerListener
+from connect.runtime.task_builder import Check, Maker, TaskOrder, check_task_count
 
 log = logging.getLogger(__name__)
 

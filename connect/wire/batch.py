@@ -7,6 +7,11 @@ Layout of magic 2 (Kafka ``DefaultRecordBatch``), 61 bytes, big endian::
     51 producer epoch i16 | 53 base sequence i32 | 57 record count i32 | 61 records
 
 The CRC-32C covers byte 21 to the end. Magic stands at byte 16 in every format, so it is looked at first.
+
+Keys of headers: text by Kafka's protocol, yet any bytes in fact, as producers other than Java's write them.
+
+Brokers keep these bytes, Java's consumer puts U+FFFD in the place of what is no UTF-8. Here a key is text in which each
+such byte is a lone surrogate (PEP 383): nothing of it is lost. Code of other people is shown what Java's would be.
 """
 
 from __future__ import annotations
@@ -135,3 +140,28 @@ def rewrite(batch: memoryview, attributes: int, producer_id: int, producer_epoch
     _ATTRIBUTES.pack_into(batch, 21, attributes)
     _PRODUCER.pack_into(batch, 43, producer_id, producer_epoch, base_sequence)
     _CRC.pack_into(batch, 17, crc32c.crc32c(batch[21:]))
+
+
+def key_of(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def bytes_of(key: str) -> bytes:
+    """Raises UnicodeEncodeError for halves of surrogate pairs that stand for no byte."""
+    return key.encode("utf-8", "surrogateescape")
+
+
+def is_text(key: str) -> bool:
+    """Whether it is UTF-8 on the wire."""
+    if key.isascii():
+        return True
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def readable(key: str) -> str:
+    """As Java reads it."""
+    return key if is_text(key) else bytes_of(key).decode(errors="replace")

@@ -9,8 +9,8 @@ from types import ModuleType
 from typing import Final, NamedTuple
 
 from connect.wire import batch as wire
-from connect.wire import opening, records
 from connect.wire import rebase as in_python
+from connect.wire import records
 from connect.wire.rebase import MORE_BYTES
 
 
@@ -121,7 +121,7 @@ class _Opened:
 
     def __init__(self, codec: int) -> None:
         self._codec = codec
-        self._zstd = opening.zstd()
+        self._zstd = records.zstd()
         self._bytes = 0
 
     def rebase_batches(
@@ -132,7 +132,7 @@ class _Opened:
             end = start + size
             last, base_ms, its_ms = _COUNT_AND_TIMES.unpack_from(region, start + _AT)
             payload = bytes(region[start + wire.HEADER_BYTES : end])
-            opened = opening.opened(payload, self._codec, MOST_OPENED_BYTES - self._bytes, self._zstd)
+            opened = records.open_payload(payload, self._codec, MOST_OPENED_BYTES - self._bytes, self._zstd)
             self._bytes += len(opened)
             latest_ms = max(latest_ms, its_ms)
             following = offset + last + 1

@@ -15,7 +15,7 @@ from typing import Final
 
 import crc32c
 
-from connect.wire.hot import uvarint
+from connect.wire.fetch_produce import uvarint
 
 #: Of these functions: a compiled module of another version is left alone.
 VERSION: Final = 1

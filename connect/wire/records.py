@@ -1,25 +1,263 @@
-"""Records inside a batch, through aiokafka's record classes: for the few batches that must be opened."""
+"""Records inside a batch, through aiokafka's record classes: for the few batches that must be opened.
+
+Records of a magic 2 batch read and written in plain Python: for headers whose keys are no UTF-8, at which aiokafka's
+record classes raise. Layout: Kafka's ``DefaultRecord``.
+
+What compressed messages of magic 0 and 1 hold. The header checksum of lz4 frames of magic 0 covers the frame's magic
+number too, and so it is wrong.
+
+Kafka wrote them so until 0.10 (KAFKA-3160) and reads them to this day without looking at that checksum. Libraries
+look, so it is put right before.
+
+Payloads of compressed batches opened within a bound, so that one that expands a thousandfold costs no memory.
+"""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
+import cramjam
+import zstandard
 from aiokafka.codec import gzip_encode, lz4_encode, snappy_encode, zstd_encode
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from aiokafka.record.legacy_records import LegacyRecordBatch
+from aiokafka.record.util import decode_varint, encode_varint
 
 from connect.wire import batch as wire
-from connect.wire import old_lz4, opening, plain_records
-from connect.wire.batch import NO_TIMESTAMP as NO_TIMESTAMP
-from connect.wire.header_keys import is_text
-from connect.wire.plain_records import Headers
+from connect.wire.batch import NO_TIMESTAMP, bytes_of, is_text, key_of
+
+_NONE, _GZIP, _SNAPPY, _LZ4, _ZSTD = range(5)
+_INTO: Final = {
+    _GZIP: cramjam.gzip.decompress_into,
+    _LZ4: cramjam.lz4.decompress_into,
+    _ZSTD: cramjam.zstd.decompress_into,
+}
+#: Of one batch, or eight times its payload if that is more. Java's producer fills a batch by how well records have
+#: compressed before, so that more than 100 MiB come to 1 MiB seldom.
+MOST_BYTES: Final = 128 * 1024 * 1024
+#: Records seldom compress better: what does is opened once more, with room for so many times more.
+_TIMES: Final = 8
+_LEAST_BYTES: Final = 4096
+#: What Java's producer puts before blocks of raw snappy, each behind its size.
+_XERIAL: Final = b"\x82SNAPPY\x00"
+_XERIAL_BYTES: Final = 16
+#: The byte of a header with the codec.
+_ATTRIBUTES_AT: Final = 22
+_SIZE: Final = struct.Struct(">i")
+#: Frames that ask for more memory are left to the other library, which keeps none.
+_MOST_WINDOW_BYTES: Final = 8 * 1024 * 1024
+
+Zstd = zstandard.ZstdDecompressor
+
+
+class TooLarge(ValueError):
+    """A payload that is larger than it may be, or that is damaged: the libraries do not tell which."""
+
+
+def zstd() -> Zstd:
+    """What one thread opens many payloads with: a new one for each takes five times as long as to open some records."""
+    return zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW_BYTES)
+
+
+def open_payload(payload: bytes, codec: int, most_bytes: int, many: Zstd | None = None) -> memoryview:
+    """The records of a batch's ``payload``, at most ``most_bytes``; ``many`` is of :func:`zstd`.
+
+    Raises:
+        TooLarge: They are more, or cannot be read.
+    """
+    room = max(_TIMES * len(payload), _LEAST_BYTES)
+    while room < most_bytes:
+        with suppress(TooLarge):
+            return _opened(payload, codec, room, many)
+        room *= _TIMES
+    return _opened(payload, codec, most_bytes, many)
+
+
+def opened_batch(batch: bytes) -> bytes:
+    """The batch of magic 2 with its records uncompressed; of its header the codec changes alone. Raises TooLarge."""
+    attributes = batch[_ATTRIBUTES_AT]
+    if not attributes & wire.CODEC_MASK:
+        return batch
+    header = bytearray(batch[: wire.HEADER_BYTES])
+    header[_ATTRIBUTES_AT] = attributes & ~wire.CODEC_MASK
+    return b"".join((header, opened_payload(batch[wire.HEADER_BYTES :], attributes & wire.CODEC_MASK)))
+
+
+def opened_payload(payload: bytes, codec: int) -> memoryview:
+    """As :func:`opened`, with as much room as a batch may ever need."""
+    return open_payload(payload, codec, max(MOST_BYTES, _TIMES * len(payload)))
+
+
+def _opened(payload: bytes, codec: int, room: int, many: Zstd | None) -> memoryview:
+    try:
+        if codec == _SNAPPY:
+            return _snappy(payload, room)
+        if codec == _ZSTD and many is not None and (found := _one_frame(payload, room, many)) is not None:
+            return memoryview(found)
+        out = bytearray(max(room, 0))
+        return memoryview(out)[: _INTO[codec](payload, out)]
+    except cramjam.DecompressionError as error:
+        raise TooLarge(f"a payload is damaged, or more than {room} bytes: {error}") from error
+
+
+def _one_frame(payload: bytes, room: int, many: Zstd) -> bytes | None:
+    """None leaves what is larger, damaged or several frames to the other library."""
+    try:
+        if zstandard.frame_content_size(payload) > room:
+            return None
+        return many.decompress(payload, max(room, 1), allow_extra_data=False)
+    except zstandard.ZstdError:
+        return None
+
+
+def _snappy(payload: bytes, most_bytes: int) -> memoryview:
+    blocks = list(_blocks(payload)) if payload.startswith(_XERIAL) else [payload]
+    if sum(map(cramjam.snappy.decompress_raw_len, blocks)) > most_bytes:
+        raise TooLarge(f"a payload is more than {most_bytes} bytes")
+    return memoryview(b"".join(bytes(cramjam.snappy.decompress_raw(block)) for block in blocks))
+
+
+def _blocks(payload: bytes) -> Iterator[bytes]:
+    at = _XERIAL_BYTES
+    while at + _SIZE.size <= len(payload):
+        end = at + _SIZE.size + _SIZE.unpack_from(payload, at)[0]
+        if not at + _SIZE.size <= end <= len(payload):
+            raise TooLarge("a block of snappy does not end where it says")
+        yield payload[at + _SIZE.size : end]
+        at = end
+
+
+Headers = list[tuple[str, bytes | None]]
+#: Offset, timestamp, key, value, headers.
+Fields = tuple[int, int, bytes | None, bytes | None, Headers]
+
+
+def read(batch: bytes) -> Iterator[Fields]:
+    """The records of a batch, whatever the keys of their headers. Raises CorruptRecordException or TooLarge."""
+    header = wire.read_header(batch)
+    reader = _RecordReader(opened_batch(batch)[wire.HEADER_BYTES :])
+    for _ in range(header.record_count):
+        end = reader.varint() + reader.position
+        reader.position += 1  # its attributes, of which none are used
+        time_ms = header.base_timestamp + reader.varint()
+        offset = header.base_offset + reader.varint()
+        key, value = reader.nullable(), reader.nullable()
+        headers = [(key_of(reader.nullable() or b""), reader.nullable()) for _ in range(reader.varint())]
+        if reader.position != end:
+            raise CorruptRecordException(f"the record at offset {offset} is not as long as it says")
+        yield offset, header.max_timestamp if header.is_log_append_time else time_ms, key, value, headers
+
+
+class _RecordReader:
+    def __init__(self, payload: bytes) -> None:
+        self._payload = bytearray(payload)
+        self.position = 0
+
+    def varint(self) -> int:
+        try:
+            value, self.position = decode_varint(self._payload, self.position)
+        except (IndexError, ValueError) as error:
+            raise CorruptRecordException(f"a number cannot be read at byte {self.position} of the records") from error
+        return int(value)
+
+    def nullable(self) -> bytes | None:
+        length = self.varint()
+        if length < 0:
+            return None
+        start, self.position = self.position, self.position + length
+        if self.position > len(self._payload):
+            raise CorruptRecordException(f"the records end within the {length} bytes from byte {start}")
+        return bytes(self._payload[start : self.position])
+
+
+def payload(records: Iterable[Fields]) -> bytes:
+    """What stands behind a batch's header, uncompressed, of records with dense offset deltas; the first has the base
+    timestamp. Raises UnicodeEncodeError for a header's key that stands for no bytes."""
+    out = bytearray()
+    first_ms: int | None = None
+    for delta, (_, timestamp_ms, key, value, headers) in enumerate(records):
+        first_ms = timestamp_ms if first_ms is None else first_ms
+        one = bytearray(1)
+        _put(one, timestamp_ms - first_ms, delta)
+        _put_bytes(one, key, value)
+        _put(one, len(headers))
+        for name, content in headers:
+            _put_bytes(one, bytes_of(name), content)
+        _put(out, len(one))
+        out += one
+    return bytes(out)
+
+
+def _put(out: bytearray, *numbers: int) -> None:
+    for number in numbers:
+        encode_varint(number, out.append)
+
+
+def _put_bytes(out: bytearray, *fields: bytes | None) -> None:
+    for one in fields:
+        _put(out, -1 if one is None else len(one))
+        out += one or b""
+
+
+LZ4: Final = 3
+_OLD_LZ4_ATTRIBUTES_AT: Final = 17
+#: By magic; a timestamp stands before it in magic 1.
+_KEY_AT: Final = (18, 26)
+_LENGTH: Final = struct.Struct(">i")
+_MAGIC_BYTES: Final = 4
+_DESCRIPTOR_BYTES: Final = 2
+_CONTENT_SIZE: Final = 0x08
+_CONTENT_SIZE_BYTES: Final = 8
+_MASK: Final = 0xFFFFFFFF
+_PRIMES: Final = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1)
+
+
+def codec_of(message: bytes) -> int:
+    """The number of a message's codec, 0 for none."""
+    return message[_OLD_LZ4_ATTRIBUTES_AT] & wire.CODEC_MASK
+
+
+def messages_inside(wrapper: bytes, magic: int) -> wire.Buffer:
+    """The messages in a compressed message of magic 0 or 1, one behind the other; none in another. Raises TooLarge."""
+    codec = codec_of(wrapper)
+    if not codec:
+        return b""
+    key_length = _LENGTH.unpack_from(wrapper, _KEY_AT[magic])[0]
+    value_at = _KEY_AT[magic] + _LENGTH.size + max(key_length, 0)
+    length = _LENGTH.unpack_from(wrapper, value_at)[0]
+    payload = bytearray(wrapper[value_at + _LENGTH.size : value_at + _LENGTH.size + length])
+    if magic == 0 and codec == LZ4:
+        end = _MAGIC_BYTES + _DESCRIPTOR_BYTES + (_CONTENT_SIZE_BYTES if payload[_MAGIC_BYTES] & _CONTENT_SIZE else 0)
+        payload[end] = header_checksum(payload[_MAGIC_BYTES:end])
+    return opened_payload(bytes(payload), codec)
+
+
+def header_checksum(descriptor: bytes | bytearray) -> int:
+    """The second byte of the descriptor's xxHash32, for the fewer than 16 bytes that a descriptor has."""
+    first, second, third, fourth, fifth = _PRIMES
+    value, at = fifth + len(descriptor), 0
+    while at + 4 <= len(descriptor):
+        lane = int.from_bytes(descriptor[at : at + 4], "little")
+        value = _rotated(value + lane * third, 17) * fourth & _MASK
+        at += 4
+    for byte in descriptor[at:]:
+        value = _rotated(value + byte * fifth, 11) * first & _MASK
+    value = (value ^ value >> 15) * second & _MASK
+    value = (value ^ value >> 13) * third & _MASK
+    return (value ^ value >> 16) >> 8 & 0xFF
+
+
+def _rotated(value: int, bits: int) -> int:
+    value &= _MASK
+    return (value << bits | value >> 32 - bits) & _MASK
+
 
 _UNLIMITED: Final = 2**31 - 1
-_LENGTH: Final = struct.Struct(">i")
 _ATTRIBUTES: Final = struct.Struct(">h")
 _TIMESTAMPS: Final = struct.Struct(">qq")  # base and max
 _CRC: Final = struct.Struct(">I")
@@ -28,7 +266,7 @@ _CRC: Final = struct.Struct(">I")
 class Record(NamedTuple):
     """One record with its offset and timestamp (ms) as a consumer of the log sees them.
 
-    A header's key that is no UTF-8 holds lone surrogates: see :mod:`connect.wire.header_keys`.
+    A header's key that is no UTF-8 holds lone surrogates: see :mod:`connect.wire.batch`.
     """
 
     offset: int
@@ -56,10 +294,10 @@ def decode(batch: wire.Buffer, magic: int) -> Iterator[Record]:
     """The records of one batch, or of a run of messages of magic 0 and 1, with absolute offsets.
 
     With LogAppendTime every record carries the batch's max timestamp, as consumers see it. Raises
-    :class:`connect.wire.opening.TooLarge` before more is opened than a batch may hold.
+    :class:`connect.wire.records.TooLarge` before more is opened than a batch may hold.
     """
     if magic >= 2:
-        yield from _decode(opening.opened_batch(bytes(batch)))
+        yield from _decode(opened_batch(bytes(batch)))
         return
     for message in _old_messages(batch):
         yield from map(_record, message)
@@ -74,7 +312,7 @@ def _decode(batch: bytes) -> Iterator[Record]:
     except (UnicodeDecodeError, CorruptRecordException) as error:
         if not is_of_a_key(error):
             raise
-        yield from map(Record._make, islice(plain_records.read(batch), given, None))
+        yield from map(Record._make, islice(read(batch), given, None))
 
 
 def is_of_a_key(error: Exception) -> bool:
@@ -91,8 +329,8 @@ def _record(record: Any) -> Record:
 def _old_messages(messages: wire.Buffer) -> Iterator[LegacyRecordBatch]:
     for start, size, magic in wire.extents(messages):
         message = bytes(messages[start : start + size])
-        inside = old_lz4.messages_inside(message, magic)
-        if magic == 0 and old_lz4.codec_of(message) == old_lz4.LZ4:
+        inside = messages_inside(message, magic)
+        if magic == 0 and codec_of(message) == LZ4:
             yield from _old_messages(inside)
         else:  # which opens it again, since it knows the offsets and the times of what is inside
             yield LegacyRecordBatch(message, magic)
@@ -121,7 +359,7 @@ def build(
         builder.append(delta, record.timestamp_ms + shift_ms, record.key, record.value, headers)
     built: bytearray = builder.build()
     if not is_plain:
-        built[wire.HEADER_BYTES :] = plain_records.payload(records)
+        built[wire.HEADER_BYTES :] = payload(records)
     if shift_ms:
         base_ms, max_ms = _TIMESTAMPS.unpack_from(built, 27)
         _TIMESTAMPS.pack_into(built, 27, base_ms - shift_ms, max_ms - shift_ms)

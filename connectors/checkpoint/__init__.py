@@ -1,1 +1,1 @@
-"""MirrorCheckpoint."""
+"""MirrorCheckpoint: offsets of consumer groups, translated for the target."""

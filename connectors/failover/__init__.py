@@ -1,1 +1,1 @@
-"""Groups moved from one cluster to the other, and back: a plan first, then steps that can be taken again."""
+"""Failover, failback and undo: collect a snapshot, plan, execute with a journal."""

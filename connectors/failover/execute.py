@@ -3,10 +3,14 @@
 A group moves in one transaction with its entry in the journal. The brokers keep whatever else was committed since the
 transaction's offsets were written, and what was committed before that is looked at before the transaction ends. So
 nothing newer is overwritten, whenever this process stands still or ends. Who takes the lease over fences it.
+
+A failover rehearsed: everything but what changes anything, with the time that it takes.
 """
 
 from __future__ import annotations
 
+import time
+import uuid
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,32 +18,37 @@ from typing import Final
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.concurrency import gather_limited
-from connect.kafka.group_offsets import NO_OFFSET, Committed, Partition, committed, listed_group
-from connect.kafka.producer import TransactionalWriter
-from connect.kafka.transactions import Superseded
-from connectors.checkpoint.offset_sync import why_left
-from connectors.dataplane.plan import TopicPartition
-from connectors.failover import collect
-from connectors.failover.denying import denied_already, deny_writes, first_rules
-from connectors.failover.draining import (
+from connect.kafka.log.committed_offsets import NO_OFFSET, Committed, Partition, committed, listed_group
+from connect.kafka.log.producer import TransactionalWriter
+from connect.kafka.log.transactions import Superseded
+from connectors.checkpoint.group_offset_sync import why_left
+from connectors.failover import collect_snapshot
+from connectors.failover.clusters_and_lease import LANES, InHand, Lease, Site, await_no_way_back, hold
+from connectors.failover.collect_snapshot import collect
+from connectors.failover.drain import (
+    LOOK_S,
     CopiedEnd,
     FlowControl,
     Tell,
     behind,
     copied_ends,
+    denied_already,
+    deny_writes,
     drain,
     fence_writers,
+    first_rules,
     how_to_start,
     stop_flow,
 )
-from connectors.failover.group_reads import why_silent
-from connectors.failover.journal import GroupBefore, Journal, State, before_of
-from connectors.failover.lease import LANES, InHand, Lease, await_no_way_back, hold
+from connectors.failover.group_offsets import why_silent
+from connectors.failover.journal import GroupBefore, Journal, RunState, before_of
+from connectors.failover.log_comparison import first_records, prove
+from connectors.failover.offset_lookup import about
 from connectors.failover.plan import Plan, Wish, differing, gone_on, plan
-from connectors.failover.proving import prove
-from connectors.failover.site import Site
-from connectors.failover.snapshot import Finding, GroupMove, Proof, Rule, named
-from connectors.failover.starting import starts_due, store_starts, way_back
+from connectors.failover.reverse_flow import starts_due, store_starts, way_back
+from connectors.failover.snapshot import GroupFinding, GroupMove, GroupRule, SampleCheck, Snapshot, named
+from connectors.flow_progress import together
+from connectors.formats.types import TopicPartition
 
 _STOPPED: Final = frozenset({"STOPPED", "STOPPING"})
 #: Whether the source is there at all, once something has failed.
@@ -47,12 +56,12 @@ _LOOK_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class FailoverResult:
     """What was done. ``plan`` has each group's offset as it was before, and blocks those that were not moved;
     ``proofs`` are of the sample check; ``late`` says what was written at the source after the drain."""
 
     plan: Plan
-    proofs: tuple[Proof, ...] = ()
+    proofs: tuple[SampleCheck, ...] = ()
     late: str = ""
 
 
@@ -76,7 +85,7 @@ class GroupMover:
         self._journal = journal
         self._tell = tell
 
-    async def move_all(self, groups: Iterable[Sequence[GroupMove]]) -> list[Finding]:
+    async def move_all(self, groups: Iterable[Sequence[GroupMove]]) -> list[GroupFinding]:
         """Move groups, and return why some were not. Raises InHand if another operator has taken over."""
         return await self.change_all(
             [
@@ -91,13 +100,13 @@ class GroupMover:
             "moved",
         )
 
-    async def change_all(self, changes: Collection[Change], done: str) -> list[Finding]:
+    async def change_all(self, changes: Collection[Change], done: str) -> list[GroupFinding]:
         """Make changes, each in a transaction of its own, and return why some were not made; ``done`` says what was.
 
         Raises InHand if another operator has taken over.
         """
         waiting = deque(changes)
-        findings: list[Finding] = []
+        findings: list[GroupFinding] = []
 
         async def lane(writer: TransactionalWriter) -> None:
             while waiting:
@@ -110,9 +119,9 @@ class GroupMover:
         await gather_limited(lane, self._lease.lanes[: len(waiting)], LANES)
         return findings
 
-    async def _change(self, one: Change, writer: TransactionalWriter) -> Finding | None:
+    async def _change(self, one: Change, writer: TransactionalWriter) -> GroupFinding | None:
         """Return why not."""
-        found: list[Finding] = []
+        found: list[GroupFinding] = []
 
         async def may_commit(_: object) -> bool:
             """Asked when the brokers have the offsets: what is committed from now on is newer, and stays. Who has
@@ -130,15 +139,17 @@ class GroupMover:
         except Superseded as error:
             raise InHand("another operator has taken this failover over: this one stops") from error
         except HeliographError as error:
-            return Finding(one.group, Rule.NOT_MOVED, f"was not changed: {error}")
+            return GroupFinding(one.group, GroupRule.NOT_MOVED, f"was not changed: {error}")
         if any(now.get(place, NO_OFFSET).offset != wanted.offset for place, wanted in one.wanted.items()):
-            return Finding(one.group, Rule.USED_MEANWHILE, "has committed other offsets meanwhile, which stay")
+            return GroupFinding(
+                one.group, GroupRule.USED_MEANWHILE, "has committed other offsets meanwhile, which stay"
+            )
         return None
 
-    async def _why_not(self, change: Change) -> list[Finding]:
+    async def _why_not(self, change: Change) -> list[GroupFinding]:
         group = change.group
         if why := why_left(await listed_group(self._target, group)):
-            return [Finding(group, Rule.USED_AT_TARGET, why)]
+            return [GroupFinding(group, GroupRule.USED_AT_TARGET, why)]
         now = await committed(self._target, group, list(change.before)) if change.before else {}
         for one, before in change.before.items():
             stored = now.get(one, NO_OFFSET).offset
@@ -147,7 +158,7 @@ class GroupMover:
                 expected.add(change.wanted[one].offset)
             if stored not in expected:
                 why = f"has committed offset {stored} on the target since it was looked at, and stays there"
-                return [Finding(group, Rule.NOT_MOVED, why, f"{one[0]}-{one[1]} ")]
+                return [GroupFinding(group, GroupRule.NOT_MOVED, why, f"{one[0]}-{one[1]} ")]
         return []
 
 
@@ -171,10 +182,10 @@ class Failover:
         self._journal: Journal | None = None
 
     async def look(self) -> Plan:
-        """See :func:`connectors.failover.plan.plan`. Raises as :func:`connectors.failover.collect.collect`."""
-        return plan(await collect.collect(self._site, self._wish, self._back), self._wish)
+        """See :func:`connectors.failover.plan.plan`. Raises as :func:`connectors.failover.collect_snapshot.collect`."""
+        return plan(await collect_snapshot.collect(self._site, self._wish, self._back), self._wish)
 
-    async def run(self, command: str, looked: Plan) -> Done:
+    async def run(self, command: str, looked: Plan) -> FailoverResult:
         """Do what ``looked`` says as far as it still holds.
 
         Raises:
@@ -199,7 +210,7 @@ class Failover:
         self._tell(f"{flow.flow} stays stopped: heliograph failback --to {flow.source_alias} starts it again")
         return done
 
-    async def run_under(self, lease: Lease, looked: Plan, journal: Journal | None = None) -> Done:
+    async def run_under(self, lease: Lease, looked: Plan, journal: Journal | None = None) -> FailoverResult:
         """The same under a lease that is held; one that does not come to its end says what it leaves behind.
 
         ``journal`` None: it begins one.
@@ -224,7 +235,7 @@ class Failover:
                 "them in with heliograph undo"
             )
 
-    async def _run_under(self, lease: Lease, journal: Journal, looked: Plan) -> Done:
+    async def _run_under(self, lease: Lease, journal: Journal, looked: Plan) -> FailoverResult:
         site, wish = self._site, self._wish
         left_out = looked.snapshot.stopped.keys()
         if not wish.is_gone:
@@ -250,12 +261,12 @@ class Failover:
         now = await self._move(lease, journal, now)
         late = ""
         if not wish.is_gone:
-            now = now.with_blocked(gone_on(now, await collect.groups_now(site, wish)))
+            now = now.with_blocked(gone_on(now, await collect_snapshot.groups_now(site, wish)))
             late = await self._written_late(left_out)
         if journal.run.changes:
-            await journal.store(state=State.OPEN if now.blocked else State.DONE)
+            await journal.store(state=RunState.OPEN if now.blocked else RunState.DONE)
         await self._step(lease, "done")
-        return Done(now, tuple(proofs), late)
+        return FailoverResult(now, tuple(proofs), late)
 
     async def _look_again(self) -> Plan:
         """Raises PermanentError if no group can be moved now."""
@@ -349,3 +360,71 @@ async def start_again(site: Site, control: FlowControl | None, tell: Tell, left_
         )
     await control.resume()
     tell(f"{flow.flow} is stopped, {now}: it was started again")
+
+
+#: Of each partition of a group.
+_RECORDS: Final = 1
+#: Groups whose round trips are measured.
+_MEASURED: Final = 5
+#: Requests of a move: the transaction's partitions and group, its offsets, its record, two looks at the group, its end.
+_REQUESTS: Final = 8
+_MEASURED_REQUESTS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """``plan`` blocks what a failover would leave. In seconds by step: ``took_s`` is measured, ``estimated_s`` what was
+    not done. ``read`` target offsets were read from."""
+
+    plan: Plan
+    proofs: tuple[SampleCheck, ...]
+    took_s: Mapping[str, float]
+    estimated_s: Mapping[str, float]
+    read: int
+
+    @property
+    def rto_s(self) -> float:
+        """How long a failover takes, in seconds."""
+        return sum(self.took_s.values()) + sum(self.estimated_s.values())
+
+
+async def rehearse(site: Site, wish: Wish) -> Rehearsal:
+    """Change nothing; what reads on the target has a group of its own, and commits nothing. Raises as the clusters."""
+    took_s: dict[str, float] = {}
+    began_s = time.monotonic()
+
+    def passed(step: str) -> None:
+        nonlocal began_s
+        now_s = time.monotonic()
+        took_s[step], began_s = now_s - began_s, now_s
+
+    snapshot = await collect(site, wish)
+    passed("collect")
+    found = plan(snapshot, wish)
+    passed("plan")
+    proofs = await prove(site, found.moves, wish.sample, is_gone=wish.is_gone or bool(snapshot.source_error))
+    found = found.with_blocked(differing(proofs))
+    passed("sample")
+    estimated_s = await _estimate(site, snapshot, found)
+    moves = found.moves
+    group = f"heliograph-rehearse-{uuid.uuid4().hex[:8]}"
+    readable = await first_records(site.target, {one.target: one.after for one in moves}, _RECORDS, group)
+    unread = [
+        about(one, GroupRule.UNREADABLE, f"could not be read from offset {one.after}")
+        for one in moves
+        if one.target not in readable
+    ]
+    return Rehearsal(found.with_blocked(unread), tuple(proofs), took_s, estimated_s, len(moves) - len(unread))
+
+
+async def _estimate(site: Site, snapshot: Snapshot, found: Plan) -> dict[str, float]:
+    """Of the drain: the age of the oldest record that waits; of the stop: two looks; of the moves: by the round trips
+    of some groups."""
+    some, began_s = found.ready[:_MEASURED], time.monotonic()
+    for one in some:
+        await listed_group(site.target, one.group)
+        await committed(site.target, one.group)
+    request_s = (time.monotonic() - began_s) / max(len(some) * _MEASURED_REQUESTS, 1)
+    turns = -(-len(found.ready) // LANES)
+    waits = {} if snapshot.lag is None else {"drain": max(together(snapshot.lag.partitions).ms, 0) / 1000}
+    return {**waits, "stop": 2 * LOOK_S, "moves": turns * _REQUESTS * request_s}

@@ -16,13 +16,12 @@ from enum import StrEnum
 from typing import Any, Final
 
 from connect.core.errors import PermanentError
-from connect.kafka.clock import wall_ms
-from connect.kafka.group_offsets import Partition
-from connect.kafka.producer import OutRecord
-from connectors.failover.lease import PARTITION_KEY, Lease, decode_object, encode_key, stored
-from connectors.failover.site import Site
+from connect.kafka.concurrency import wall_ms
+from connect.kafka.log.committed_offsets import Partition
+from connect.kafka.log.producer import OutRecord
+from connectors.failover.clusters_and_lease import PARTITION_KEY, Lease, Site, decode_object, encode_key, stored
 from connectors.failover.snapshot import GroupMove
-from connectors.positions import text
+from connectors.formats.position import text
 
 FORMAT: Final = 2
 _JOURNAL: Final = text("journal")
@@ -32,7 +31,7 @@ OLD_MS: Final = 86_400_000
 _KEPT: Final = 10
 
 
-class State(StrEnum):
+class RunState(StrEnum):
     OPEN = "open"  # it is under way, was interrupted, or has left groups behind
     DONE = "done"
     UNDONE = "undone"
@@ -61,7 +60,7 @@ class StartBefore:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class FailoverRun:
     """What one run has changed.
 
     Args:
@@ -77,7 +76,7 @@ class Run:
     owner: str = ""
     command: str = ""
     updated_ms: int = 0
-    state: State = State.OPEN
+    state: RunState = RunState.OPEN
     groups: Mapping[str, tuple[GroupBefore, ...]] = field(default_factory=dict)
     starts: tuple[StartBefore, ...] = ()
     begins: tuple[StartBefore, ...] = ()
@@ -94,33 +93,33 @@ def before_of(moves: Sequence[GroupMove]) -> tuple[GroupBefore, ...]:
     return tuple(GroupBefore(one.group, *one.target, one.before, one.before_metadata, one.after) for one in moves)
 
 
-async def read_runs(site: Site) -> list[Run]:
-    """The runs of the site's flow, the newest last. Raises as :func:`connectors.failover.lease.stored`."""
+async def read_runs(site: Site) -> list[FailoverRun]:
+    """The runs of the site's flow, the newest last. Raises as :func:`connectors.failover.clusters_and_lease.stored`."""
     front = encode_key(site.flow.flow) + _JOURNAL
     kept = await stored(site.target, site.flow.map_topic, site.flow.flow)
     return decode_runs([value for key, value in kept.items() if key.startswith(front)])
 
 
-def decode_runs(values: Iterable[bytes]) -> list[Run]:
+def decode_runs(values: Iterable[bytes]) -> list[FailoverRun]:
     """Raises PermanentError for what a later version wrote."""
     entries = [decode_object(value) for value in values]
     if any(one.get("format") != FORMAT for one in entries):
         raise PermanentError("another version of Heliograph has written the journal of this failover: use that one")
-    runs, groups = dict[str, Run](), dict[str, dict[str, tuple[GroupBefore, ...]]]()
+    runs, groups = dict[str, FailoverRun](), dict[str, dict[str, tuple[GroupBefore, ...]]]()
     for one in entries:
         rows = _unpacked(one["rows"])
         if "group" in one:
             groups.setdefault(one["run"], {})[one["group"]] = tuple(GroupBefore(one["group"], *row) for row in rows)
         else:
             starts, begins = (tuple(StartBefore(*row) for row in some) for some in rows)
-            runs[one["run"]] = Run(
+            runs[one["run"]] = FailoverRun(
                 one["run"],
                 one["from"],
                 one["to"],
                 one["owner"],
                 one["command"],
                 one["updated_ms"],
-                State(one["state"]),
+                RunState(one["state"]),
                 starts=starts,
                 begins=begins,
                 denied=tuple(one["denied"]),
@@ -137,7 +136,7 @@ def _unpacked(text: str) -> Any:
     return json.loads(zlib.decompress(base64.b64decode(text)))
 
 
-def denied_by(runs: Iterable[Run]) -> frozenset[str]:
+def denied_by(runs: Iterable[FailoverRun]) -> frozenset[str]:
     """Topics of the source whose writers any of the runs has refused."""
     return frozenset(topic for run in runs for topic in run.denied)
 
@@ -152,15 +151,15 @@ async def moved(site: Site) -> dict[tuple[str, Partition], int]:
     return {(row.group, (row.topic, row.partition)): row.after for row in rows}
 
 
-def is_open(run: Run, now_ms: int) -> bool:
+def is_open(run: FailoverRun, now_ms: int) -> bool:
     """Whether a run was lately at work, and did not come to its end."""
-    return run.state is State.OPEN and now_ms - run.updated_ms < OLD_MS
+    return run.state is RunState.OPEN and now_ms - run.updated_ms < OLD_MS
 
 
 class Journal:
     """Written under a lease. ``run`` is what is known of the present run."""
 
-    def __init__(self, site: Site, lease: Lease, run: Run, known: Sequence[Run] = ()) -> None:
+    def __init__(self, site: Site, lease: Lease, run: FailoverRun, known: Sequence[FailoverRun] = ()) -> None:
         self._flow = site.flow.flow
         self._topic = site.flow.map_topic
         self._lease = lease
@@ -174,7 +173,7 @@ class Journal:
         # Ids sort by time, and in the order of runs if clocks differ.
         at_ms = max(wall_ms(), int(known[-1].id.partition("-")[0]) + 1 if known else 0)
         name = f"{at_ms:015d}-{uuid.uuid4().hex[:8]}"
-        return cls(site, lease, Run(name, site.flow.source_alias, site.flow.target_alias), known)
+        return cls(site, lease, FailoverRun(name, site.flow.source_alias, site.flow.target_alias), known)
 
     @property
     def denied(self) -> frozenset[str]:
@@ -184,7 +183,7 @@ class Journal:
     async def store(
         self,
         *,
-        state: State = State.OPEN,
+        state: RunState = RunState.OPEN,
         starts: Sequence[StartBefore] | None = None,
         begins: Sequence[StartBefore] | None = None,
         denied: Sequence[str] | None = None,
@@ -218,7 +217,7 @@ class Journal:
         groups = {name: one for name, one in self.run.groups.items() if name != group}
         self.run = replace(self.run, groups={**groups, group: tuple(rows)} if rows else groups)
 
-    def _head(self, run: Run) -> OutRecord:
+    def _head(self, run: FailoverRun) -> OutRecord:
         content = {
             "from": run.source,
             "to": run.target,

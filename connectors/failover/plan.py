@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from connectors.failover.snapshot import DIFFERS, Finding, GroupMove, Groups, How, Proof, Rule, Snapshot
+from connectors.failover.snapshot import DIFFERS, GroupFinding, GroupMove, GroupRule, Groups, How, SampleCheck, Snapshot
 
 if TYPE_CHECKING:
-    from connect.kafka.group_offsets import Partition
+    from connect.kafka.log.committed_offsets import Partition
 
 #: In a set of groups: every group.
 EVERY: Final = "*"
@@ -23,7 +23,7 @@ class Reason(NamedTuple):
     remedy: str
 
 
-class Outcome(StrEnum):
+class GroupOutcome(StrEnum):
     READY = "ready"
     IN_PLACE = "in place"
     BLOCKED = "blocked"
@@ -58,7 +58,7 @@ class Wish:
     takes: Callable[[str], bool] = _every
     rewinds: frozenset[str] = frozenset()
     keeps: frozenset[str] = frozenset()
-    accepts: Mapping[Rule, frozenset[str]] = field(default_factory=dict)
+    accepts: Mapping[GroupRule, frozenset[str]] = field(default_factory=dict)
     named: frozenset[str] = frozenset()
     at_ms: int | None = None
     is_gone: bool = False
@@ -70,16 +70,16 @@ class Wish:
     def rewinds_group(self, group: str) -> bool:
         return has(self.rewinds, group)
 
-    def accepts_for(self, group: str, rule: Rule) -> bool:
+    def accepts_for(self, group: str, rule: GroupRule) -> bool:
         return has(self.accepts.get(_WORDS.get(rule, rule), frozenset()), group)
 
 
 @dataclass(frozen=True, slots=True)
-class GroupPlan:
+class GroupFailoverPlan:
     """What becomes of a group. ``moves`` are its offsets, also those that it has already."""
 
     group: str
-    outcome: Outcome
+    outcome: GroupOutcome
     moves: tuple[GroupMove, ...] = ()
     reasons: tuple[Reason, ...] = ()
     notes: tuple[str, ...] = ()
@@ -95,37 +95,39 @@ class Plan:
     """``obstacles`` keep every group from moving; none: those that are ready go."""
 
     snapshot: Snapshot
-    groups: tuple[GroupPlan, ...] = ()
+    groups: tuple[GroupFailoverPlan, ...] = ()
     obstacles: tuple[str, ...] = ()
 
-    def of(self, outcome: Outcome) -> tuple[GroupPlan, ...]:
+    def of(self, outcome: GroupOutcome) -> tuple[GroupFailoverPlan, ...]:
         return tuple(one for one in self.groups if one.outcome is outcome)
 
     @property
-    def ready(self) -> tuple[GroupPlan, ...]:
-        return self.of(Outcome.READY)
+    def ready(self) -> tuple[GroupFailoverPlan, ...]:
+        return self.of(GroupOutcome.READY)
 
     @property
-    def blocked(self) -> tuple[GroupPlan, ...]:
-        return self.of(Outcome.BLOCKED)
+    def blocked(self) -> tuple[GroupFailoverPlan, ...]:
+        return self.of(GroupOutcome.BLOCKED)
 
     @property
     def moves(self) -> tuple[GroupMove, ...]:
         """Of all groups that are not blocked."""
-        return tuple(move for one in self.groups if one.outcome is not Outcome.BLOCKED for move in one.moves)
+        return tuple(move for one in self.groups if one.outcome is not GroupOutcome.BLOCKED for move in one.moves)
 
     @property
     def can_go(self) -> bool:
         """Whether anything is left to be done, or is done already."""
-        return not self.obstacles and any(one.outcome in (Outcome.READY, Outcome.IN_PLACE) for one in self.groups)
+        return not self.obstacles and any(
+            one.outcome in (GroupOutcome.READY, GroupOutcome.IN_PLACE) for one in self.groups
+        )
 
-    def with_blocked(self, findings: Sequence[Finding]) -> Plan:
+    def with_blocked(self, findings: Sequence[GroupFinding]) -> Plan:
         """The same with more findings, which block their groups."""
         more: dict[str, list[Reason]] = {}
         for one in findings:
             more.setdefault(one.group, []).append(Reason(str(one), _remedy(one)))
         groups = tuple(
-            replace(one, outcome=Outcome.BLOCKED, reasons=(*one.reasons, *more[one.group]))
+            replace(one, outcome=GroupOutcome.BLOCKED, reasons=(*one.reasons, *more[one.group]))
             if one.group in more
             else one
             for one in self.groups
@@ -134,55 +136,56 @@ class Plan:
 
 
 #: What ``--accept`` calls a rule.
-ACCEPTABLE: Final[Mapping[str, Rule]] = {
-    "not-mirrored": Rule.NOT_MIRRORED,
-    "checkpoints": Rule.STALE_CHECKPOINT,
-    "deleted": Rule.DELETED,
-    "copy-time": Rule.COPY_TIME,
-    "diverged": Rule.DIVERGED,
+ACCEPTABLE: Final[Mapping[str, GroupRule]] = {
+    "not-mirrored": GroupRule.NOT_MIRRORED,
+    "checkpoints": GroupRule.STALE_CHECKPOINT,
+    "deleted": GroupRule.DELETED,
+    "copy-time": GroupRule.COPY_TIME,
+    "diverged": GroupRule.DIVERGED,
 }
-_WORDS: Final[Mapping[Rule, Rule]] = {Rule.NOT_COPIED: Rule.DELETED}
+_WORDS: Final[Mapping[GroupRule, GroupRule]] = {GroupRule.NOT_COPIED: GroupRule.DELETED}
 _RUN_AGAIN: Final = "run the command again"
 #: What to do about a finding that blocks its group; a rule that is not here blocks none.
-_REMEDIES: Final[Mapping[Rule, str]] = {
-    Rule.USED_AT_SOURCE: f"stop its consumers at the source, then {_RUN_AGAIN}",
-    Rule.USED_AT_TARGET: f"stop its consumers on the target, then {_RUN_AGAIN}",
-    Rule.USED_MEANWHILE: f"stop its consumers on both clusters, then {_RUN_AGAIN}",
-    Rule.NOT_MIRRORED: "move it without this topic: --accept not-mirrored={group}",
-    Rule.NO_OFFSET: f"wait until the flow has copied that offset, then {_RUN_AGAIN}",
-    Rule.STOPPED: f"have it copied (docs/runbooks/stopped-partition.md), then {_RUN_AGAIN}",
-    Rule.NOT_COPIED: (
+_REMEDIES: Final[Mapping[GroupRule, str]] = {
+    GroupRule.USED_AT_SOURCE: f"stop its consumers at the source, then {_RUN_AGAIN}",
+    GroupRule.USED_AT_TARGET: f"stop its consumers on the target, then {_RUN_AGAIN}",
+    GroupRule.USED_MEANWHILE: f"stop its consumers on both clusters, then {_RUN_AGAIN}",
+    GroupRule.NOT_MIRRORED: "move it without this topic: --accept not-mirrored={group}",
+    GroupRule.NO_OFFSET: f"wait until the flow has copied that offset, then {_RUN_AGAIN}",
+    GroupRule.STOPPED: f"have it copied (docs/runbooks/stopped-partition.md), then {_RUN_AGAIN}",
+    GroupRule.NOT_COPIED: (
         "let it read these records at the source first, or see whether heliograph map --rebuild finds older copies; to "
         "skip them: --accept deleted={group}"
     ),
-    Rule.DELETED: "let it read these records at the source first; to skip them: --accept deleted={group}",
-    Rule.DIVERGED: (
+    GroupRule.DELETED: "let it read these records at the source first; to skip them: --accept deleted={group}",
+    GroupRule.DIVERGED: (
         "export these records and compare (heliograph unreplicated --export DIR); to move it in spite of them: "
         "--accept diverged={group}"
     ),
-    Rule.STALE_CHECKPOINT: (
+    GroupRule.STALE_CHECKPOINT: (
         "if its consumers were ahead of the copy: --accept checkpoints={group}; else set it by time: --at TIME --group "
         "{group}"
     ),
-    Rule.NO_CHECKPOINT: (
+    GroupRule.NO_CHECKPOINT: (
         "set it by time: kafka-consumer-groups.sh --reset-offsets --to-datetime TIME --group {group} --topic TOPIC"
     ),
-    Rule.COPY_TIME: "choose the time by when records were copied, and say --accept copy-time={group}",
-    Rule.UNREADABLE: f"bring that broker or leader back, then {_RUN_AGAIN}, for this group alone: --group {{group}}",
-    Rule.AHEAD: (
+    GroupRule.COPY_TIME: "choose the time by when records were copied, and say --accept copy-time={group}",
+    GroupRule.UNREADABLE: f"bring that broker or leader back, then {_RUN_AGAIN}, for this group alone: --group "
+    f"{{group}}",
+    GroupRule.AHEAD: (
         "to take it back: --rewind {group}; if its consumers have read so far on the target themselves: --keep-offset "
         "{group}"
     ),
-    Rule.DIFFERS: "do not move it; compare the topics with heliograph map, and report this difference",
-    Rule.NOT_MOVED: _RUN_AGAIN,
+    GroupRule.DIFFERS: "do not move it; compare the topics with heliograph map, and report this difference",
+    GroupRule.NOT_MOVED: _RUN_AGAIN,
 }
 
 
-def _remedy(one: Finding) -> str:
+def _remedy(one: GroupFinding) -> str:
     return _REMEDIES[one.rule].format(group=one.group)
 
 
-def is_blocking(one: Finding, wish: Wish | None = None) -> bool:
+def is_blocking(one: GroupFinding, wish: Wish | None = None) -> bool:
     """Whether a finding keeps its group from moving."""
     return one.rule in _REMEDIES and not (wish or Wish()).accepts_for(one.group, one.rule)
 
@@ -193,12 +196,12 @@ def plan(snapshot: Snapshot, wish: Wish) -> Plan:
     if snapshot.is_gone and wish.at_ms is None:
         groups = with_moved(groups, snapshot.moved, wish)
     groups = without_rewinds(groups, wish)
-    stopped: dict[str, list[Finding]] = {}
+    stopped: dict[str, list[GroupFinding]] = {}
     if not snapshot.is_gone:
         for move in groups.moves:
             name = f"{move.source[0]}-{move.source[1]}"
             if (why := snapshot.stopped.get(name)) and not move.is_done:
-                one = Finding(move.group, Rule.STOPPED, f"is not copied to its end: {why}", f"{name} ")
+                one = GroupFinding(move.group, GroupRule.STOPPED, f"is not copied to its end: {why}", f"{name} ")
                 stopped.setdefault(move.group, []).append(one)
     planned = []
     for group in groups.found:
@@ -208,19 +211,19 @@ def plan(snapshot: Snapshot, wish: Wish) -> Plan:
     return Plan(snapshot, tuple(planned), tuple(_obstacles(snapshot)))
 
 
-def _group(group: str, moves: tuple[GroupMove, ...], findings: Sequence[Finding], wish: Wish) -> GroupPlan:
+def _group(group: str, moves: tuple[GroupMove, ...], findings: Sequence[GroupFinding], wish: Wish) -> GroupFailoverPlan:
     is_done = all(one.is_done for one in moves)
     # A group that has its offsets already may be used: nothing of it is changed.
     reasons = tuple(
         Reason(str(one), _remedy(one))
         for one in findings
-        if is_blocking(one, wish) and not (one.rule is Rule.USED_AT_TARGET and moves and is_done)
+        if is_blocking(one, wish) and not (one.rule is GroupRule.USED_AT_TARGET and moves and is_done)
     )
     notes = tuple(str(one) for one in findings if not is_blocking(one, wish))
     if reasons:
-        return GroupPlan(group, Outcome.BLOCKED, moves, reasons, notes)
-    outcome = Outcome.LEFT if not moves else Outcome.IN_PLACE if is_done else Outcome.READY
-    return GroupPlan(group, outcome, moves, (), notes)
+        return GroupFailoverPlan(group, GroupOutcome.BLOCKED, moves, reasons, notes)
+    outcome = GroupOutcome.LEFT if not moves else GroupOutcome.IN_PLACE if is_done else GroupOutcome.READY
+    return GroupFailoverPlan(group, outcome, moves, (), notes)
 
 
 def _obstacles(snapshot: Snapshot) -> list[str]:
@@ -266,23 +269,26 @@ def without_rewinds(groups: Groups, wish: Wish) -> Groups:
         else:
             kept.append(one)
             why = f"is at offset {one.before} on the target, and would go back to {one.after}"
-            findings.append(Finding(one.group, Rule.AHEAD, why, f"{one.target[0]}-{one.target[1]} "))
+            findings.append(GroupFinding(one.group, GroupRule.AHEAD, why, f"{one.target[0]}-{one.target[1]} "))
     return replace(groups, moves=tuple(kept), findings=(*groups.findings, *findings))
 
 
-def differing(proofs: Sequence[Proof]) -> list[Finding]:
+def differing(proofs: Sequence[SampleCheck]) -> list[GroupFinding]:
     """Groups whose next records are not the same on both sides."""
     return [
-        Finding(one.group, Rule.DIFFERS, f"the next records differ, {one.source} and {one.target}: {one.why}")
+        GroupFinding(one.group, GroupRule.DIFFERS, f"the next records differ, {one.source} and {one.target}: {one.why}")
         for one in proofs
         if one.outcome == DIFFERS
     ]
 
 
-def gone_on(before: Plan, now: Groups) -> list[Finding]:
+def gone_on(before: Plan, now: Groups) -> list[GroupFinding]:
     """Groups that are not blocked in ``before`` and were used at the source since."""
-    ours = {one.group for one in before.groups if one.outcome is not Outcome.BLOCKED}
+    ours = {one.group for one in before.groups if one.outcome is not GroupOutcome.BLOCKED}
     was = {(one.group, one.source): one.source_offset for one in before.moves}
     used = {one.group for one in now.moves if was.get((one.group, one.source), -1) != one.source_offset}
-    used |= {one.group for one in now.findings if one.rule is Rule.USED_AT_SOURCE}
-    return [Finding(group, Rule.USED_MEANWHILE, "was used at the source while it was moved") for group in used & ours]
+    used |= {one.group for one in now.findings if one.rule is GroupRule.USED_AT_SOURCE}
+    return [
+        GroupFinding(group, GroupRule.USED_MEANWHILE, "was used at the source while it was moved")
+        for group in used & ours
+    ]

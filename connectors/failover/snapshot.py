@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from connect.kafka.group_offsets import Committed, Partition
-    from connectors.lag import FlowLag
+    from connect.kafka.log.committed_offsets import Committed, Partition
+    from connectors.flow_progress import FlowLag
 
 #: Outcomes of a sample check.
 SAME: Final = "same"
@@ -39,7 +39,7 @@ class How(StrEnum):
     MOVED = "moved before"  # by a run that was interrupted, and knew more
 
 
-class Rule(StrEnum):
+class GroupRule(StrEnum):
     """What was found about a group. :mod:`connectors.failover.plan` says what follows from it."""
 
     USED_AT_SOURCE = "used at source"
@@ -125,11 +125,11 @@ def move_of(
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class GroupFinding:
     """Something about a group: ``why`` is a sentence whose subject is the group, or ``what`` of it."""
 
     group: str
-    rule: Rule
+    rule: GroupRule
     why: str
     what: str = ""
 
@@ -138,7 +138,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class SampleCheck:
     """The next records of a group on both sides. ``outcome``: same, differs or not compared; ``why`` says more."""
 
     group: str
@@ -156,7 +156,7 @@ class Groups:
 
     found: tuple[str, ...] = ()
     moves: tuple[GroupMove, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[GroupFinding, ...] = ()
     not_mirrored: tuple[str, ...] = ()
 
 

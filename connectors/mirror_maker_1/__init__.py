@@ -1,1 +1,1 @@
-"""MirrorMaker 1 (``kafka-mirror-maker``): topics keep their names, a group at the source says who copies what."""
+"""``kafka-mirror-maker``: MirrorMaker 1."""

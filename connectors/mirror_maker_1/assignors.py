@@ -14,7 +14,7 @@ from kafka.errors import KafkaError
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
 from connect.core.errors import PermanentError
-from connectors.dataplane.plan import TopicPartition
+from connectors.formats.types import TopicPartition
 
 RANGE: Final = "range"
 ROUND_ROBIN: Final = "roundrobin"

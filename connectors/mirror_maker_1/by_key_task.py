@@ -1,4 +1,7 @@
-"""Copies partitions by key: the worker's end, in place of MirrorSource's task.
+"""What to do about a partition that stopped, in words of this command: a connector's are its settings and its REST API.
+Pure.
+
+Copies partitions by key: the worker's end, in place of MirrorSource's task.
 
 Positions are the offsets of the group, stored behind what the target has acknowledged. A successor goes on there; what
 had arrived beyond it is copied again.
@@ -17,27 +20,63 @@ from uuid import UUID
 
 from connect.core.errors import RetriableError
 from connect.kafka.concurrency import Scope, unless
-from connect.kafka.group_offsets import Committed
-from connect.kafka.offsets import EARLIEST, LATEST, told_offsets
-from connectors.dataplane import shape
-from connectors.dataplane.plan import (
-    RUNNING,
-    STOPPED,
-    PartitionPlan,
-    PartitionProgress,
-    ProducerIdentity,
-    TopicPartition,
-)
-from connectors.mirror_maker_1.group_store import GroupOffsets
-from connectors.mirror_maker_1.lent import Lent
-from connectors.mirror_maker_1.notes import encode_by_key, topic_id_of
-from connectors.mirror_maker_1.remedies import told
-from connectors.mirror_maker_1.source_topics import shown
-from connectors.source.defects import Defects
-from connectors.source.first_offsets import warn_of_left_behind
-from connectors.source.progress import PartitionView, is_stopped
-from connectors.source.skip_log import SkipLog
-from connectors.source.slice import SliceHandle, SliceLost, close_quietly
+from connect.kafka.log.committed_offsets import Committed
+from connect.kafka.log.offsets import EARLIEST, LATEST, told_offsets
+from connectors.control_link.protocol import PartitionPlan, PartitionProgress
+from connectors.dataplane.batches import error_codes, fetched_batches
+from connectors.dataplane.log_divergence import facts
+from connectors.flow_progress import PartitionView, is_stopped
+from connectors.formats.gap import GapKind
+from connectors.formats.types import QUARANTINED, RUNNING, STOPPED, ProducerIdAndEpoch, TopicPartition
+from connectors.mirror_maker_1.group_offsets import GroupOffsets, encode_by_key, topic_id_of
+from connectors.mirror_maker_1.process_context import ProcessContext
+from connectors.mirror_maker_1.topics import shown
+from connectors.source.positions.partition_notes import SkipLog
+from connectors.source.slice_handle import Defects, SliceHandle, SliceLost, close_quietly
+from connectors.topic_sync.partition_assignment import warn_of_left_behind
+
+_WORDS: Final = {
+    error_codes.SKIP: "or set --abort.on.send.failure false to leave out what is refused",
+    error_codes.LEAVE_OUT: "leave it out with --include or --exclude",
+    error_codes.AGAIN: "then start kafka-mirror-maker again",
+}
+_LEAVES_OUT: Final = "with --abort.on.send.failure false such records are left out, named and counted"
+#: States of a partition that is copied to that of its number, and goes on only where somebody says.
+_BY_RESET: Final = frozenset({GapKind.TARGET_TRUNCATED.label, GapKind.SOURCE_TRUNCATED.label})
+_THE_SAME: Final = " (the same again, if the target is as it should be)"
+
+
+def stop_message(state: str, source: TopicPartition, reason: str, group_id: str) -> str:
+    """The ``reason`` of a partition that is copied to that of its number, with what to do; one that was told stays as
+    it is."""
+    what = _worded(facts(reason))
+    remedy = _until_reset(source, group_id)
+    if state in _BY_RESET and remedy not in what:
+        return f"{what}; {remedy}{_THE_SAME}"
+    return what
+
+
+def stop_message_at_end(state: str, source: TopicPartition, reason: str, group_id: str) -> str:
+    """As :func:`told`, where the process ends of it."""
+    what = stop_message(state, source, reason, group_id)
+    # What the target refuses has its advice; the others are records that a message handler fails on.
+    has_advice = any(words in what for words in _WORDS.values())
+    return f"{what}; {_LEAVES_OUT}" if state == QUARANTINED and not has_advice else what
+
+
+def _worded(reason: str) -> str:
+    """What a target refuses, with this command's options."""
+    for theirs, ours in _WORDS.items():
+        reason = reason.replace(theirs, ours)
+    return reason
+
+
+def _until_reset(source: TopicPartition, group_id: str) -> str:
+    return (
+        f"nothing more of {source} is copied until group {group_id} is without members and its offset of {source} was "
+        "set with kafka-consumer-groups --reset-offsets to where the copy is to go on"
+    )
+
 
 log = logging.getLogger(__name__)
 
@@ -48,11 +87,11 @@ _SLICE_S: Final = 3_600.0
 #: How often the source is asked whether a topic was recreated, or one that was missing is there.
 _LOOK_S: Final = 30.0
 #: What a slice that copies by key writes under is its own matter.
-_ITS_OWN: Final = ProducerIdentity(-1, -1)
+_ITS_OWN: Final = ProducerIdAndEpoch(-1, -1)
 
 
 @dataclass(slots=True)
-class Copied:
+class ByKeyProgress:
     """One partition. Counts are since the task began."""
 
     position: int
@@ -83,7 +122,7 @@ class Copied:
             state=self.state,
             records=self.records,
             bytes=self.bytes,
-            batches=dict.fromkeys(map(str, shape.Kind), 0),
+            batches=dict.fromkeys(map(str, fetched_batches.BatchKind), 0),
             next_source_offset=self.position,
             source_end_offset=self.high_watermark,
             lag_records=lag,
@@ -118,14 +157,18 @@ class ByKeyTask:
     counts us in, which ``holds`` says in the lease thread."""
 
     def __init__(
-        self, lent: Lent, offsets: GroupOffsets, partitions: Sequence[TopicPartition], holds: Callable[[], bool]
+        self,
+        lent: ProcessContext,
+        offsets: GroupOffsets,
+        partitions: Sequence[TopicPartition],
+        holds: Callable[[], bool],
     ) -> None:
         self._lent = lent
         self._holds = holds
         self._offsets = offsets
         self._partitions = partitions
         self._stopping = asyncio.Event()
-        self._copied: dict[TopicPartition, Copied] = {}
+        self._copied: dict[TopicPartition, ByKeyProgress] = {}
         self._stored: dict[TopicPartition, Committed] = {}
         #: Why a partition is to be looked at again, after a clean end of its slice.
         self._look_again = ""
@@ -253,7 +296,7 @@ class ByKeyTask:
                 offset, lost = first_offset(stored.offset, topic_id_then, topic_id, starts[partition], ends[partition])
                 if lost:
                     log.warning("%s: source %s: %s", self._name, partition, lost)
-            new = Copied(offset, topic_id)
+            new = ByKeyProgress(offset, topic_id)
             self._copied[partition] = replace(
                 before.get(partition, new), position=offset, topic_id=topic_id, state=RUNNING, reason=""
             )
@@ -267,7 +310,7 @@ class ByKeyTask:
             self._look_again = progress.reason
         elif is_stopped(progress.state) and not is_stopped(copied.state):
             copied.state = progress.state
-            copied.reason = told(progress.state, source, progress.reason, self._lent.source.group.group_id)
+            copied.reason = stop_message(progress.state, source, progress.reason, self._lent.source.group.group_id)
             log.error("%s: %s stopped: %s", self._name, source, copied.reason)
 
     async def _store(self) -> None:
@@ -279,7 +322,7 @@ class ByKeyTask:
             self._stored |= moved
 
 
-def _plan(source: TopicPartition, copied: Copied) -> PartitionPlan:
+def _plan(source: TopicPartition, copied: ByKeyProgress) -> PartitionPlan:
     return PartitionPlan(
         source=source,
         source_topic_id=copied.topic_id,

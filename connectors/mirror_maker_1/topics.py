@@ -1,13 +1,28 @@
-"""Which topics are copied, from the lists of MirrorMaker 1's command line. Pure."""
+"""Which topics are copied, from the lists of MirrorMaker 1's command line. Pure.
+
+Topics that a member is to copy, as the source has them now: one that was deleted meanwhile holds up no other.
+
+Topics that the target lacks: made with as many partitions as the source's has, and its settings.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from connect.core.errors import ConfigError
-from connect.core.java_regex import UnsupportedRegex, compile_java
+from connect.core.config.java_regex import UnsupportedRegex, compile_java
+from connect.core.errors import ConfigError, HeliographError, PermanentError, SecurityError
+from connect.kafka.cluster import Cluster, TopicMetadata
+from connect.kafka.log.topic_admin import Admin, describe
+from connectors.dataplane.batches import error_codes
+from connectors.dataplane.log_divergence import known_topics
+from connectors.filters import DefaultConfigPropertyFilter
+from connectors.source.positions.partition_pairs import Clusters
+from connectors.topic_sync.cluster_changes import CreateTopic, Refusals, make_topics
+from connectors.topic_sync.remote_topics import configs_of_new
 
 _QUOTES: Final = "\"'"
 _INTERNAL_ENDS: Final = ("-internal", ".internal")
@@ -66,3 +81,94 @@ def takes(include: str | None, exclude: str | None, option: str = "") -> TopicLi
     if include is not None:
         return TopicList(lambda topic: matches(topic) is not None)
     return TopicList(lambda topic: matches(topic) is None)
+
+
+#: So long is asked for one that a broker may not have heard of yet; it is looked for again later.
+_SHOWN_WITHIN_S: Final = 2.0
+
+
+async def shown(source: Cluster, names: Collection[str]) -> dict[str, TopicMetadata]:
+    """Those of ``names`` that the source has. Errors as those of ``source.topics``."""
+    known = await known_topics(source, names, _SHOWN_WITHIN_S)
+    return dict((await source.topics(known)).topics)
+
+
+log = logging.getLogger(__name__)
+
+_APPEAR_S: Final = 30.0
+_LOOK_S: Final = 0.1
+#: The brokers' own default.
+_REPLICATION_FACTOR: Final = -1
+_PROPERTIES: Final = DefaultConfigPropertyFilter((), source_defaults=False)
+
+
+class TopicRefusals(Refusals):
+    """What keeps topics from being made at the target, each said once by one member."""
+
+    def __init__(self, flow: str) -> None:
+        super().__init__(flow)
+        self._not_shown: Collection[str] = ()
+
+    def take(self, topic: str, error: Exception) -> None:
+        """Raises it where a right is missing."""
+        if isinstance(error, SecurityError):
+            raise error
+        rest = f"nothing of {topic} is copied before the target has it, the other topics are; it is tried again"
+        choice = "make the topic there yourself, or leave it out with --include or --exclude"
+        super().take(topic, PermanentError(f"{error}; {rest}. To help: {choice}"))
+
+    def not_shown(self, late: Collection[str]) -> None:
+        """These have been made, by us or by others, and the target does not tell of them."""
+        if new := sorted(set(late).difference(self._not_shown)):
+            names = ", ".join(new)
+            log.error(
+                "%s: the target does not show %s yet, the other topics are copied; it is asked again", self.flow, names
+            )
+        self._not_shown = late
+
+
+async def make_missing(
+    clusters: Clusters,
+    admin: Admin,
+    wanted: Mapping[str, TopicMetadata],
+    refused: TopicRefusals,
+    stopping: asyncio.Event,
+) -> dict[str, TopicMetadata]:
+    """Those of the target's topics of these names that are there, once all are that can be within half a minute.
+    ``wanted``: the source's; ``refused`` is told of the others; with ``stopping`` none is waited for.
+
+    Raises:
+        RetriableError: a cluster does not answer.
+        SecurityError: a right is missing; says which.
+    """
+    found = await _there(clusters, wanted)
+    missing = [name for name in wanted if name not in found]
+    if not missing:
+        return found
+    changes = []
+    for name, known in (await describe(clusters.source, missing)).items():
+        # Without its settings a compacted topic would lose records.
+        if isinstance(known, HeliographError):
+            refused.take(name, known)
+        else:
+            configs = configs_of_new(known, _PROPERTIES)
+            changes.append(CreateTopic(name, name, len(wanted[name].partitions), _REPLICATION_FACTOR, configs))
+    late = made = {change.topic for change in await make_topics(admin, changes, refused)}
+    until_s = asyncio.get_running_loop().time() + _APPEAR_S
+    while late and not stopping.is_set():
+        await asyncio.sleep(_LOOK_S)
+        found = await _there(clusters, wanted)
+        late = made - found.keys()
+        if asyncio.get_running_loop().time() > until_s:
+            break
+    if not stopping.is_set():
+        refused.not_shown(late)
+    return found
+
+
+async def _there(clusters: Clusters, wanted: Mapping[str, TopicMetadata]) -> dict[str, TopicMetadata]:
+    known = (await clusters.target.metadata(set(wanted))).topics
+    # Else one that is there would count as one that nobody has made.
+    if hidden := {name for name, topic in known.items() if topic.error_code == error_codes.TOPIC_AUTHORIZATION_FAILED}:
+        await clusters.target.topics(hidden)
+    return {name: topic for name, topic in known.items() if not topic.error_code and topic.partitions}

@@ -1,1 +1,1 @@
-"""MirrorSource: topics of one cluster copied to another, in slices that Spark runs."""
+"""MirrorSource: connector, tasks, slices."""

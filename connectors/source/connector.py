@@ -1,4 +1,6 @@
-"""MirrorSource's connector: keeps remote topics in step with the source's and hands partitions to tasks.
+"""What brokers must be able to do, by the versions of the APIs that they offer.
+
+MirrorSource's connector: keeps remote topics in step with the source's and hands partitions to tasks.
 
 Its jobs, in Java's order (Kafka ``MirrorSourceConnector.start``), are those of one :class:`Schedule`.
 """
@@ -8,25 +10,66 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from connect.api.source import SourceConnectorContext
-from connect.kafka.admin import Admin
+from connect.core.errors import PermanentError
 from connect.kafka.cluster import Cluster, TopicMetadata
 from connect.kafka.connection import UnsupportedVersion
-from connectors.access.sync import AccessSync
-from connectors.changes import AddPartitions, CreateTopic
-from connectors.dataplane.plan import TopicPartition
-from connectors.schedule import Schedule
-from connectors.settings import MirrorSourceSettings
-from connectors.source.applying import Refusals, add_partitions, make_topics
-from connectors.source.brokers import refuse_old_clusters
-from connectors.source.config_sync import ConfigSync
-from connectors.source.deletion import TopicDeletion
-from connectors.source.remote_topics import Naming
-from connectors.source.sync_writer import LOOK_EVERY_S, OffsetSyncsTopic
-from connectors.source.topic_plan import plan_topics
-from connectors.source.topology import ASSIGNED_PARTITIONS, assign, assigned_before, encode_partitions, selected
+from connect.kafka.log.topic_admin import Admin
+from connectors.config.connector_configs import MirrorSourceSettings
+from connectors.connector_base import Schedule
+from connectors.formats.types import TopicPartition
+from connectors.source.offset_sync_writer import LOOK_EVERY_S, OffsetSyncsTopic
+from connectors.topic_sync.acl_sync import AccessSync
+from connectors.topic_sync.cluster_changes import AddPartitions, CreateTopic, Refusals, add_partitions, make_topics
+from connectors.topic_sync.partition_assignment import (
+    ASSIGNED_PARTITIONS,
+    assign,
+    assigned_before,
+    encode_partitions,
+    selected,
+)
+from connectors.topic_sync.remote_topics import ConfigSync, Naming, plan_topics
+from connectors.topic_sync.topic_deletion import TopicDeletion
+
+
+class BrokersTooOld(PermanentError):
+    """A cluster cannot do what an exact copy needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """An API in a version, with the release of Kafka that first had it and what it is needed for."""
+
+    api: str
+    api_key: int
+    version: int
+    release: str
+    purpose: str
+
+
+OF_SOURCE: Final = Needed("Fetch", 1, 12, "2.7", "a source tells a reader that its log was truncated")
+OF_TARGET: Final = Needed("DescribeProducers", 61, 0, "2.8", "a target tells what it has of a writer that was lost")
+
+
+def refuse_old_brokers(cluster: str, offered: Mapping[int, tuple[int, int]], needed: Needed) -> None:
+    """``offered``: API key to its lowest and highest version. Raises :class:`BrokersTooOld`."""
+    highest = offered.get(needed.api_key, (0, -1))[1]
+    if highest < needed.version:
+        has = f"offer {needed.api} up to version {highest}" if highest >= 0 else f"do not offer {needed.api}"
+        raise BrokersTooOld(
+            f"cluster {cluster}: its brokers are older than Apache Kafka {needed.release} ({has}); since then "
+            f"{needed.purpose}. Use brokers of {needed.release} or later"
+        )
+
+
+async def refuse_old_clusters(source: Cluster, target: Cluster) -> None:
+    """Raise :class:`BrokersTooOld`, or RetriableError if a cluster does not answer."""
+    for cluster, needed in ((source, OF_SOURCE), (target, OF_TARGET)):
+        refuse_old_brokers(cluster.name, (await cluster.any_connection()).versions, needed)
+
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,7 @@
-"""MirrorSource as a plugin of a worker: Java's class name, the connector and its tasks made from their properties."""
+"""What a mirror tells of itself over REST, on any worker of its group: its lag, and the states of its partitions.
+
+MirrorSource as a plugin of a worker: Java's class name, the connector and its tasks made from their properties.
+"""
 
 from __future__ import annotations
 
@@ -14,37 +17,111 @@ from typing import Any, Final
 from connect.api.connector import Props
 from connect.api.plugins import KAFKA_VERSION
 from connect.api.source import EngineTask, ExactlyOnceSupport, SourceConnector, TaskReport
-from connect.core.config import ConfigDef, ConfigValue
+from connect.core.config.config_def import ConfigDef, ConfigValue
 from connect.core.errors import ConfigError, PermanentError, RetriableError
-from connect.kafka.clock import wall_ms
-from connect.kafka.concurrency import Scope
-from connect.kafka.offsets import EARLIEST, LATEST
-from connect.kafka.shared_transactions import SharedTransactions
-from connect.kafka.transactions import Superseded
-from connectors.access.records import AccessRecords
-from connectors.access.rules import Names
-from connectors.access.sync import AccessFlow, AccessSync
-from connectors.clients import FlowClients, Kind, Side, flow_clients
-from connectors.config_defs import SOURCE
-from connectors.dataplane.plan import SliceSettings
-from connectors.exactly_once import exactly_once_support, support_errors
-from connectors.offset_checks import require_offset, require_partition, require_string
-from connectors.partition_states import PARTITION_STATES
-from connectors.record_settings import Records, record_settings
-from connectors.settings import CONVERTERS, MirrorSourceSettings, source_settings
-from connectors.source.chain_plan import chain_plan, check_chain
+from connect.core.model import State
+from connect.kafka.concurrency import Scope, in_turns, wall_ms
+from connect.kafka.log.offsets import EARLIEST, LATEST
+from connect.kafka.log.shared_transactions import SharedTransactions
+from connect.kafka.log.transactions import Superseded
+from connectors.config.client_config import (
+    ClientKind,
+    ClusterSide,
+    FlowClients,
+    exactly_once_support,
+    flow_clients,
+    support_errors,
+)
+from connectors.config.connector_configs import CONVERTERS, MirrorSourceSettings, source_settings
+from connectors.config.definitions import SOURCE
+from connectors.connector_base import require_offset, require_partition, require_string
+from connectors.control_link.protocol import SliceSettings
+from connectors.flow_progress import FlowLag
+from connectors.formats.types import TopicPartition
+from connectors.internal_topics import PARTITION_STATES, PartitionState, Records, read_states, record_settings
 from connectors.source.connector import MirrorSourceConnector
-from connectors.source.exactly_once import MAX_RUNS_PER_CHUNK, ExactlyOnceTask
-from connectors.source.host import FlowParts, MirrorHost
-from connectors.source.reports import LAG, PARTITIONS, lag_report, partitions_report
-from connectors.source.slice import SliceFenced
-from connectors.source.store import MirrorPositionStore, StoreSettings
-from connectors.source.sync_writer import sync_writer, syncs_topic
+from connectors.source.exactly_once_task import MAX_RUNS_PER_CHUNK, ExactlyOnceTask
+from connectors.source.offset_sync_writer import sync_writer, syncs_topic
+from connectors.source.positions.gap_policy import advice
+from connectors.source.positions.position_store import MirrorPositionStore, StoreSettings
+from connectors.source.slice_handle import SliceFenced, TaskServices, TaskSettings
 from connectors.source.task import MirrorSourceTask
-from connectors.source.task_parts import TaskServices, TaskSettings
-from connectors.source.topology import ASSIGNED_PARTITIONS, decode_partitions
+from connectors.source.worker_context import FlowParts, MirrorHost
+from connectors.topic_sync.acl_plan import Names
+from connectors.topic_sync.acl_sync import AccessFlow, AccessRecords, AccessSync
+from connectors.topic_sync.partition_assignment import ASSIGNED_PARTITIONS, assigned_before, decode_partitions
 from connectors.transforms.smt_chain import ChainPlan
 from connectors.transforms.sql_query import KEY as QUERY_KEY
+from connectors.transforms.target_names import chain_plan, check_chain
+
+LAG: Final = "lag"
+PARTITIONS: Final = "partitions"
+_RUNNING: Final = "running"
+#: Partitions that are named at most, however many are asked for.
+_MOST_NAMED: Final = 1000
+#: So many are told of before others of the loop have their turn; each takes some 4 us.
+_AT_ONCE: Final = 500
+
+
+def lag_report(
+    settings: MirrorSourceSettings, lag: FlowLag, contact: Mapping[str, Any], query: Mapping[str, str]
+) -> dict[str, Any]:
+    """``contact`` as its JSON. Raises ConfigError for a ``top`` that is no count."""
+    top = query.get("top", "")
+    if not (top.isascii() and top.isdigit()):
+        raise ConfigError(f"top is '{top}'; it is how many partitions are named, such as 10", "top")
+    return {"connector": settings.name, "flow": settings.flow, **lag.to_json(min(int(top), _MOST_NAMED)), **contact}
+
+
+async def partitions_report(
+    settings: MirrorSourceSettings, parts: FlowParts, tasks: Sequence[TaskReport], query: Mapping[str, str]
+) -> dict[str, Any]:
+    """All partitions that tasks have, or those of the state that is asked for. Errors as those of the target."""
+    noted = await read_states(parts.store, record_settings(settings))
+    rows = await partition_rows(settings, tasks, noted)
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row["state"]] = counts.get(row["state"], 0) + 1
+    wanted = query.get("state", "")
+    shown = [row for row in rows if wanted in ("", row["state"])]
+    return {"connector": settings.name, "flow": settings.flow, "states": counts, "partitions": shown}
+
+
+async def partition_rows(
+    settings: MirrorSourceSettings, tasks: Sequence[TaskReport], noted: Mapping[TopicPartition, PartitionState]
+) -> list[dict[str, Any]]:
+    """A partition is ``running`` where its task is and nothing else is noted; else as noted, or as its task."""
+    assigned = zip(tasks, assigned_before([task.config for task in tasks]), strict=True)
+    each = ((task, one) for task, partitions in assigned for one in partitions)
+    rows = [_row(settings, task, one, noted.get(one)) async for task, one in in_turns(each, _AT_ONCE)]
+    return sorted(rows, key=lambda row: (row["topic"], row["partition"]))
+
+
+def _row(
+    settings: MirrorSourceSettings, task: TaskReport, partition: TopicPartition, state: PartitionState | None
+) -> dict[str, Any]:
+    told = {"state": _RUNNING if task.state == State.RUNNING else task.state.lower()}
+    shown = {**told, "reason": "", "since_ms": None, "gap": None} if state is None else state.to_json()
+    heals = state is not None and state.gap is not None
+    return {
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "target_topic": _remote_topic(settings, partition.topic) if state is None else state.target_topic,
+        "task": task.task,
+        "task_state": task.state,
+        "worker_id": task.worker_id,
+        **shown,
+        "advice": advice(settings.name, settings.source_alias, partition) if heals else "",
+    }
+
+
+def _remote_topic(settings: MirrorSourceSettings, topic: str) -> str:
+    """Empty where it has no name there: it is not mirrored then, and its connector has said why."""
+    try:
+        return settings.remote_topic(topic)
+    except PermanentError:
+        return ""
+
 
 log = logging.getLogger(__name__)
 
@@ -296,7 +373,7 @@ def settings_of(props: Props, host: MirrorHost) -> tuple[MirrorSourceSettings, F
     return settings, clients
 
 
-def _located(props: Props, error: ConfigError, side: Side, kind: Kind | None) -> ConfigError:
+def _located(props: Props, error: ConfigError, side: ClusterSide, kind: ClientKind | None) -> ConfigError:
     """An error of a client under the key that its connector has, or should have."""
     if kind is None or error.key is None:
         return ConfigError(f"{side} {kind or 'worker'}: {error.message}", error.key)

@@ -12,32 +12,20 @@ from typing import Any, Final, TypeVar
 
 from connect.core.errors import RetriableError
 from connect.kafka.concurrency import Scope, in_turns
-from connectors.dataplane.plan import (
-    PartitionPlan,
-    PartitionProgress,
-    ProducerIdentity,
-    Run,
-    TopicPartition,
-)
-from connectors.flow_name import FlowName
-from connectors.gaps import OnTopicRecreated
-from connectors.source import resume_log
-from connectors.source.defects import Defects
-from connectors.source.gap_policy import GapPasser, advice
-from connectors.source.ledger import STARTING, Cadence, Entry, Ledger, Pair, position_of, start_of
-from connectors.source.pairs import Pairing
-from connectors.source.progress import Meters, PartitionView
-from connectors.source.reach import Waiting
-from connectors.source.reconfiguring import Reconfiguring, named
-from connectors.source.returned import is_gone, look_for_returned
-from connectors.source.skip_log import SkipLog
-from connectors.source.slice import SliceHandle, SliceLost, close_quietly
-from connectors.source.state_notes import StateNotes, end_when_all_stopped
-from connectors.source.store import Commit, PositionStore, Start
-from connectors.source.takeover import Takeover, take_over
-from connectors.source.task_parts import TaskServices, TaskSettings
-from connectors.source.trimming import trim_forever
-from connectors.source.unowned import PositionsTaken
+from connectors.control_link.protocol import PartitionPlan, PartitionProgress
+from connectors.flow_progress import Meters, PartitionView
+from connectors.formats.gap import OnTopicRecreated
+from connectors.formats.types import FlowName, ProducerIdAndEpoch, Run, TopicPartition
+from connectors.source.epochs import Reconfiguring, named
+from connectors.source.positions import partition_notes
+from connectors.source.positions.gap_policy import GapPasser, advice, is_gone, look_for_returned
+from connectors.source.positions.ledger import Cadence, Ledger, trim_forever
+from connectors.source.positions.partition_notes import SkipLog, StateNotes, end_when_all_stopped
+from connectors.source.positions.partition_pairs import STARTING, Entry, Pairing, PartitionPair, position_of, start_of
+from connectors.source.positions.position_checks import UnavailablePartitions
+from connectors.source.positions.stored_positions import Commit, PositionsTaken, PositionStore, Start
+from connectors.source.positions.takeover import Takeover, take_over
+from connectors.source.slice_handle import Defects, SliceHandle, SliceLost, TaskServices, TaskSettings, close_quietly
 
 log = logging.getLogger(__name__)
 #: How often to look whether positions are due.
@@ -72,7 +60,7 @@ class MirrorSourceTask:
         self._slice: SliceHandle | None = None
         self._is_held = False
         self._filled = asyncio.Event()  # since the last look whether positions are due
-        self._producer: ProducerIdentity | None = None
+        self._producer: ProducerIdAndEpoch | None = None
         self._skip_log = SkipLog(str(settings.flow), each=settings.logs_skipped)
         #: For metrics.
         self.meters = Meters()
@@ -84,7 +72,7 @@ class MirrorSourceTask:
         self._defects = Defects(self._name)
         #: Whether the last slice has ended cleanly, and none copies since.
         self._has_ended = False
-        self._waiting = Waiting(services.clusters.source, services.clusters.target)
+        self._waiting = UnavailablePartitions(services.clusters.source, services.clusters.target)
         self._pairing = Pairing(
             settings.remote_topic,
             (services.clusters.source, services.clusters.target),
@@ -240,7 +228,7 @@ class MirrorSourceTask:
             await close_quietly(handle)
             await _close_opening(following)
 
-    async def _go(self, handle: SliceHandle, producer: ProducerIdentity, plans: Iterable[PartitionPlan]) -> None:
+    async def _go(self, handle: SliceHandle, producer: ProducerIdAndEpoch, plans: Iterable[PartitionPlan]) -> None:
         await handle.go(producer, plans)
         self._slice, self._is_held = handle, False
         self._hold_if_full()
@@ -256,7 +244,7 @@ class MirrorSourceTask:
 
     async def _prepare(
         self, handle: SliceHandle, opening: asyncio.Task[None]
-    ) -> tuple[ProducerIdentity, set[TopicPartition]]:
+    ) -> tuple[ProducerIdAndEpoch, set[TopicPartition]]:
         """Take over, and store where everything begins; the slice that is opening meanwhile may then write.
 
         Return its producer, and the source partitions whose targets bear our marker.
@@ -280,7 +268,7 @@ class MirrorSourceTask:
             log.warning("%s: %s waits: %s; the others go on", self._name, entry.pair.source, entry.reason)
         return takeover.producer, {plan.source for plan in takeover.plans if plan.pipelined}
 
-    async def _pairs(self) -> list[Pair]:
+    async def _pairs(self) -> list[PartitionPair]:
         """Return the assigned partitions with what both clusters say of them now. Those that a cluster does not know
         hold up no others: a later slice copies them."""
         partitions = self._settings.partitions
@@ -290,7 +278,7 @@ class MirrorSourceTask:
             raise RetriableError(f"a cluster does not know {named(sorted(unknown))} now")
         return found
 
-    async def find(self, partitions: Sequence[TopicPartition]) -> list[Pair]:
+    async def find(self, partitions: Sequence[TopicPartition]) -> list[PartitionPair]:
         """Return the pairs of those that both clusters know now."""
         return await self._pairing.pairs(partitions)
 
@@ -334,7 +322,7 @@ class MirrorSourceTask:
         return await self._plan(self._ledger, starts), starts
 
     async def _plan(
-        self, ledger: Ledger, starts: Mapping[TopicPartition, Start], running: ProducerIdentity | None = None
+        self, ledger: Ledger, starts: Mapping[TopicPartition, Start], running: ProducerIdAndEpoch | None = None
     ) -> Takeover:
         known = ledger.going()
         await self._pairing.renew(known)
@@ -387,7 +375,7 @@ class MirrorSourceTask:
             elif one.later:
                 entry.wait(one.later)
             else:
-                resume_log.tell(str(self.flow), one)
+                partition_notes.log_resumed(str(self.flow), one)
                 position = position_of(plan, *takeover.writer_of(plan))
                 ledger.begin(plan.source, position, one.runs, is_fenced=plan.source not in unfenced)
                 self._sync(plan.source, one.runs)
@@ -456,7 +444,7 @@ class MirrorSourceTask:
     def _progressed(self, progress: PartitionProgress) -> None:
         self._skip_log.add(progress.source, progress.skips)
         if late := self._ledger.late_records(progress):
-            resume_log.tell_late(str(self.flow), progress.source, late)
+            partition_notes.log_late_records(str(self.flow), progress.source, late)
         self.meters.apply(progress, time.time_ns() // 1_000_000)
         stopped = self._ledger.apply(progress)
         self._hold_if_full()

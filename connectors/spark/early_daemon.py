@@ -32,8 +32,8 @@ def load() -> None:
     import pyarrow
     import pyspark.worker  # noqa: F401
 
-    from connectors.dataplane import executor as _executor  # noqa: F401
-    from connectors.dataplane.shipping import running_code
+    from connectors.control_link.code_version import running_code
+    from connectors.dataplane import slice as _executor  # noqa: F401
 
     # Else the first array that a worker makes of a list looks for pandas and loads it, which takes longer than a lease
     # on a slow machine; nothing here needs it.

@@ -25,9 +25,9 @@ import orjson
 
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.concurrency import Scope
-from connectors.dataplane.shipping import make_archive, running_code
-from connectors.spark.failures import Failure
-from connectors.spark.settings import SparkKind, SparkSettings
+from connectors.control_link.code_version import make_archive, running_code
+from connectors.spark.config import SparkKind, SparkSettings
+from connectors.spark.sessions import SparkFailure
 
 log = logging.getLogger(__name__)
 
@@ -265,7 +265,7 @@ class SparkEngine:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "connectors.spark.driver",
+                "connectors.spark.driver_process",
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=printing_end,
@@ -317,7 +317,7 @@ class SparkEngine:
                 if event["type"] == "broken":
                     # It ends now, and what its JVM said may arrive behind this.
                     await asyncio.wait({printing}, timeout=_LAST_WORDS_S)
-                    end = self._why_broken(Failure.from_wire(event["failure"]))
+                    end = self._why_broken(SparkFailure.from_wire(event["failure"]))
                 elif event["type"] == "lost":
                     end = EngineLost(f"Spark ({self._settings.place}) is gone: {event['reason']}")
                 else:
@@ -334,7 +334,7 @@ class SparkEngine:
                 process.stdin.close()
             self._lost(end or self._ended_silently())
 
-    def _why_broken(self, failure: Failure) -> Exception:
+    def _why_broken(self, failure: SparkFailure) -> Exception:
         """A cluster or a server may be there a moment later; a JVM that ends on this machine again and again will go on
         to do so."""
         if _NO_JVM in failure.text and self._ended_starts < _MOST_ENDED_STARTS:
@@ -387,7 +387,7 @@ class SparkEngine:
         elif "problem" in event:
             job.finished.set_result(event["problem"])
         else:
-            job.finished.set_exception(_job_error(Failure.from_wire(event["failure"])))
+            job.finished.set_exception(_job_error(SparkFailure.from_wire(event["failure"])))
 
     def _lost(self, error: Exception) -> None:
         self._process = None
@@ -401,7 +401,7 @@ class SparkEngine:
         self._jobs.clear()
 
 
-def _job_error(failure: Failure) -> Exception:
+def _job_error(failure: SparkFailure) -> Exception:
     if failure.unfit:
         return ExecutorsUnfit(
             f"the Python of an executor {failure.unfit}; every executor needs what Heliograph depends on, in the same "

@@ -1,4 +1,10 @@
-"""The two kinds of Spark session, behind one face: one with a JVM below it, and a client of a Spark Connect server.
+"""What Spark says when something failed, in one line for people. Pure.
+
+Spark's messages hold the traces of Python and of the JVM, frame by frame; what ended a task stands somewhere inside.
+
+The JVM of a Spark driver. It starts before pyspark is imported, since either takes a second or more.
+
+The two kinds of Spark session, behind one face: one with a JVM below it, and a client of a Spark Connect server.
 
 Spark Connect knows no SparkContext: no job groups and no JVM to watch, but tags and a server that answers or does not.
 Each imports of pyspark what it needs when it is opened, as one may be without what the other needs.
@@ -7,21 +13,171 @@ Each imports of pyspark what it needs when it is opened, as one may be without w
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
+import re
+import runpy
 import shlex
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
-from connectors.dataplane import entry
+from connectors.spark import slice_job
 from connectors.spark.handover import PLACE_VARIABLE
-from connectors.spark.jvm import Jvm
+
+_MISSING: Final = re.compile(r"(?:ModuleNotFoundError|ImportError): No module named '([\w.]+)'")
+#: The executor's Python itself: not there, or of another version than the driver's.
+_NO_PYTHON: Final = re.compile(r"Cannot run program \"([^\"]+)\"")
+_OTHER_PYTHON: Final = re.compile(r"\[PYTHON_VERSION_MISMATCH\][^\n]*")
+_RAISED: Final = re.compile(r"^([\w.]+(?:Error|Exception|Exit|Interrupt|Warning|Code|Defect|Closed)\b: .*|\w+Error)$")
+#: What gRPC says in words, among much that it says in none.
+_DETAILS: Final = re.compile(r"^\s*details = \"(.+)\"$", re.MULTILINE)
+_TRACE: Final = "Traceback (most recent call last):"
+_MAX_CHARS: Final = 500
+#: What a changed setting mends and nothing else.
+_SETTINGS: Final = (
+    "IllegalArgumentException",
+    "Could not parse Master URL",
+    "UNAUTHENTICATED",
+    "PERMISSION_DENIED",
+    "[INVALID_CONNECT_URL]",
+    "[MASTER_URL_INVALID]",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SparkFailure:
+    """Why a job or a start failed.
+
+    Args:
+        text: One line.
+        unfit: What an executor's Python lacks, as the end of a sentence; empty if it lacks nothing.
+        python: Whether Python code of ours raised it.
+        settings: Whether only other settings help.
+    """
+
+    text: str
+    unfit: str = ""
+    python: bool = False
+    settings: bool = False
+
+    def to_wire(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_wire(cls, data: dict[str, Any]) -> Self:
+        return cls(**{name: data[name] for name in cls.__slots__})
+
+
+def failure_of(error: BaseException) -> SparkFailure:
+    """The failure behind an exception of pyspark."""
+    text = str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    python = _TRACE in text
+    raised = _last_raised(lines[lines.index(_TRACE) + 1 :]) if _TRACE in lines else _grpc_details(text)
+    line = raised or f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+    return SparkFailure(
+        text=line[:_MAX_CHARS],
+        unfit=_unfitness(text),
+        python=python,
+        settings=isinstance(error, ImportError) or any(word in text for word in _SETTINGS),
+    )
+
+
+def _grpc_details(text: str) -> str | None:
+    found = _DETAILS.search(text)
+    return found.group(1) if found else None
+
+
+def _last_raised(lines: Iterable[str]) -> str | None:
+    """The line in which a Python trace says what was raised; of a chain the last, which is what came out."""
+    found = None
+    for line in lines:
+        if line.startswith(("at ", "JVM stacktrace", "Driver stacktrace")):
+            break
+        if _RAISED.match(line):
+            found = line
+    return found
+
+
+def _unfitness(text: str) -> str:
+    if missing := _MISSING.search(text):
+        return f"cannot import {missing.group(1)}"
+    if no_python := _NO_PYTHON.search(text):
+        return f"is not there: {no_python.group(1)}"
+    if other := _OTHER_PYTHON.search(text):
+        return f"is of another version: {other.group(0)}"
+    return ""
+
+
+_LOOK_S: Final = 0.01
+_LENGTH_BYTES: Final = 4
+
+
+class JvmEnded(Exception):
+    """The JVM ended before it took commands; what it printed says why."""
+
+
+class Jvm:
+    """A JVM below this process, made by Spark's own scripts, which know its class path and ``spark-env.sh``.
+
+    Args:
+        arguments: Of ``spark-submit``.
+        folder: Gets the file in which the JVM says how it is reached.
+    """
+
+    def __init__(self, arguments: Sequence[str], folder: Path) -> None:
+        self._reached = folder / "gateway"
+        home = spark_home()
+        told = {
+            # What pyspark sets before it starts a JVM itself.
+            "SPARK_CONNECT_MODE": "0",
+            "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._reached),
+            # Else the scripts start a Python to find it.
+            "SPARK_HOME": str(home),
+        }
+        # The end of its standard input ends it.
+        self._process = subprocess.Popen(
+            [home / "bin" / "spark-submit", *arguments], stdin=subprocess.PIPE, env={**os.environ, **told}
+        )
+
+    def serve_pyspark(self) -> None:
+        """Wait until it takes commands, and let pyspark send its own there. Raises JvmEnded."""
+        while not self._reached.exists():
+            if self._process.poll() is not None:
+                self.end()
+                raise JvmEnded(f"the JVM ended with exit code {self._process.returncode}")
+            time.sleep(_LOOK_S)
+        told = self._reached.read_bytes()
+        os.environ["PYSPARK_GATEWAY_PORT"] = str(int.from_bytes(told[:_LENGTH_BYTES], "big"))
+        os.environ["PYSPARK_GATEWAY_SECRET"] = told[2 * _LENGTH_BYTES :].decode()
+
+    def wait(self) -> None:
+        """Return once it has ended."""
+        self._process.wait()
+
+    def end(self) -> None:
+        """Let it end in order, and return once it has."""
+        assert self._process.stdin is not None, "it has a pipe"
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def spark_home() -> Path:
+    """Return the folder of Spark, by pyspark's own rule."""
+    spec = importlib.util.find_spec("pyspark")  # because to import it takes a second
+    assert spec is not None and spec.origin is not None, "the project depends on it"
+    rule = runpy.run_path(str(Path(spec.origin).parent / "find_spark_home.py"))["_find_spark_home"]
+    return Path(rule())
+
 
 Lost = Callable[[str], None]
 #: Makes the frame of a job.
@@ -106,14 +262,14 @@ class ClassicSession:
     def _start_worker(self) -> None:
         # Whatever is wrong is found by the first slice as well, which has somebody to say it to.
         with contextlib.suppress(Exception):
-            self._context.parallelize([0], 1).mapPartitions(entry.begin).collect()
+            self._context.parallelize([0], 1).mapPartitions(slice_job.begin).collect()
         if self._daemon is not None and self._daemon.stdin is not None:
             self._daemon.stdin.close()  # which ends it unless it has the place of Spark's by now
 
     def copy(self, job: str, description: str, payload: dict[str, Any]) -> None:
         """Run the slice that ``payload`` names to its end."""
         self._context.setJobGroup(job, description)
-        self._context.parallelize([0], 1).mapPartitions(partial(entry.copy_slice, payload)).collect()
+        self._context.parallelize([0], 1).mapPartitions(partial(slice_job.copy_slice, payload)).collect()
 
     def run(self, job: str, description: str, make: Make) -> None:
         """Run a job of a query to its end."""
@@ -180,11 +336,13 @@ class ConnectSession:
         """Nothing: its Python workers are the server's to start."""
 
     def copy(self, job: str, description: str, payload: dict[str, Any]) -> None:
-        from connectors.dataplane import executor
+        from connectors.dataplane import slice as dataplane_slice
 
-        slice_ = partial(executor.copy_slices, payload)
+        slice_ = partial(dataplane_slice.copy_slices, payload)
         self.run(
-            job, description, lambda session: session.range(1, numPartitions=1).mapInArrow(slice_, executor.SCHEMA_DDL)
+            job,
+            description,
+            lambda session: session.range(1, numPartitions=1).mapInArrow(slice_, dataplane_slice.SCHEMA_DDL),
         )
 
     def run(self, job: str, description: str, make: Make) -> None:

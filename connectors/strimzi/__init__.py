@@ -1,1 +1,1 @@
-"""Strimzi's ``KafkaMirrorMaker2`` resources, read and turned into the settings of a worker and its connectors; pure."""
+"""Strimzi's ``KafkaMirrorMaker2`` resources, read as a worker's and connectors' settings."""

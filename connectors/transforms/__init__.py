@@ -1,1 +1,1 @@
-"""What transform settings say. Configurations and slices use it."""
+"""What settings of transforms and ``transform.sql`` say of records and of topics."""

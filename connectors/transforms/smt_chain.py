@@ -1,4 +1,10 @@
-"""Connect's single message transforms on mirrored records: the chain as it is told, and what it makes of one. Pure.
+"""Which of several topics a connector fills: ``transform.topic`` and ``transform.other.topics``. Pure.
+
+A query or a transform may send records of one topic to several. Each of these is filled by a connector of its own, with
+the same query and transforms: it copies what goes to its topic and leaves out what goes to those that others fill. A
+record that goes anywhere else stops its partition, so none is lost because nobody thought of its topic.
+
+Connect's single message transforms on mirrored records: the chain as it is told, and what it makes of one. Pure.
 
 A record looks to a transform as Java's does: its topic is the remote one, key and value are bytes, headers too
 (Kafka's ``MirrorSourceTask.convertRecord``), and what comes out goes through ``ByteArrayConverter``. Records that go
@@ -10,19 +16,66 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from connect.api.convert import Converter, DataError, HeaderConverter, Predicate, Transformation
 from connect.api.source import BYTES, OPTIONAL_BYTES, Header, SourceRecord
 from connect.api.transformations import TransformationStep
-from connect.core.errors import HeliographError, PermanentError
-from connect.wire.batch import NO_TIMESTAMP
-from connect.wire.header_keys import is_text, readable
-from connectors.dataplane.plan import PartitionPlan
-from connectors.transforms.topic_routes import OTHERS_KEY, TOPIC_KEY, told
+from connect.core.config.config_def import Values
+from connect.core.errors import ConfigError, HeliographError, PermanentError
+from connect.wire.batch import NO_TIMESTAMP, is_text, readable
+from connectors.control_link.protocol import PartitionPlan
+from connectors.policy import LONGEST_NAME
 
 if TYPE_CHECKING:
     from connect.wire.records import Record
+
+TOPIC_KEY: Final = "transform.topic"
+OTHERS_KEY: Final = "transform.other.topics"
+#: Stands for the source topic.
+UNCHANGED: Final = "${topic}"
+_IN_NAMES: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoutes:
+    """Names of topics as a query gives them, with ``${topic}`` for the source topic: ``own`` is filled, ``others`` are
+    left to others."""
+
+    own: str = UNCHANGED
+    others: tuple[str, ...] = ()
+
+    @property
+    def fills_the_usual(self) -> bool:
+        """Whether we fill the topic that records go to where nothing sends them elsewhere: where Java's would go."""
+        return self.own == UNCHANGED
+
+    def asked(self, topic: str) -> tuple[str, ...]:
+        """What a query may call the topic of a record of ``topic``; the first is ours."""
+        return tuple(one.replace(UNCHANGED, topic) for one in (self.own, *self.others))
+
+
+NO_ROUTES: Final = TopicRoutes()
+
+
+def routes_message(topic: object) -> str:
+    """A topic that was computed from a record, for people. What is no topic's name may be anything that stands in the
+    record, so it is not told."""
+    is_name = isinstance(topic, str) and len(topic) <= LONGEST_NAME and _IN_NAMES.issuperset(topic)
+    return str(topic) if is_name else "what is no topic's name"
+
+
+def topic_routes(values: Values) -> TopicRoutes:
+    """Raises ConfigError where a name is none, or ours is among the others."""
+    routes = TopicRoutes(values.string(TOPIC_KEY).strip(), values.strings(OTHERS_KEY))
+    for key, name in ((TOPIC_KEY, routes.own), *((OTHERS_KEY, other) for other in routes.others)):
+        if not name or not _IN_NAMES.issuperset(name.replace(UNCHANGED, "")):
+            raise ConfigError(f"{key} has '{name}', which is no topic's name; {UNCHANGED} is the source topic", key)
+    if routes.own in routes.others:
+        raise ConfigError(
+            f"{OTHERS_KEY} has {routes.own}, which is {TOPIC_KEY}: either we fill it or others", OTHERS_KEY
+        )
+    return routes
 
 
 class TransformUnusable(PermanentError):
@@ -167,11 +220,16 @@ class Chain:
     def _goes_to_others(self, plan: PartitionPlan, after: SourceRecord) -> bool:
         ours, *others = plan.ways.named or (self._name(_seen(plan)),)
         if after.partition != plan.source.partition:
-            where = told(after.topic) if after.partition is None else f"{told(after.topic)}-{after.partition}"
+            where = (
+                routes_message(after.topic)
+                if after.partition is None
+                else f"{routes_message(after.topic)}-{after.partition}"
+            )
             raise _Routed(f"a transform sends it to {where}; mirrored records stay in the partition of their number")
         if after.topic != ours and after.topic not in others:
             raise _Routed(
-                f"a transform sends it to {told(after.topic)}, which neither {TOPIC_KEY} nor {OTHERS_KEY} stands for"
+                f"a transform sends it to {routes_message(after.topic)}, which neither {TOPIC_KEY} nor {OTHERS_KEY} "
+                f"stands for"
             )
         return after.topic != ours
 

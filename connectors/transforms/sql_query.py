@@ -101,7 +101,7 @@ _OF_TIME: Final = ("date", "timestamp", "timestamp_ntz", "timestamp_ltz")
 
 
 @dataclass(frozen=True, slots=True)
-class _Token:
+class _SqlToken:
     kind: str
     text: str
     start: int
@@ -198,7 +198,7 @@ def parse_query(text: str) -> RecordsQuery:
     return RecordsQuery(stripped, tuple(_items(select)), alias[0].as_written if alias else VIEW, condition)
 
 
-def _tokens(text: str) -> Iterator[_Token]:
+def _tokens(text: str) -> Iterator[_SqlToken]:
     depth = 0
     for match in _TOKEN.finditer(text):
         kind, part = match.lastgroup or "other", match.group()
@@ -208,19 +208,19 @@ def _tokens(text: str) -> Iterator[_Token]:
             depth -= 1
         if depth < 0:
             raise _refused(f"a {part} closes nothing")
-        yield _Token(kind, part, match.start(), depth)
+        yield _SqlToken(kind, part, match.start(), depth)
         if kind == "other" and part in _OPENING:
             depth += 1
     if depth:
         raise _refused("a parenthesis is never closed")
 
 
-def _is_from(tokens: list[_Token], at: int) -> bool:
+def _is_from(tokens: list[_SqlToken], at: int) -> bool:
     """A ``FROM`` that is not the one of ``IS DISTINCT FROM``."""
     return tokens[at].word == "from" and not (at and tokens[at - 1].word == "distinct")
 
 
-def _refuse(tokens: list[_Token]) -> None:
+def _refuse(tokens: list[_SqlToken]) -> None:
     for at, token in enumerate(tokens):
         following = tokens[at + 1].text if at + 1 < len(tokens) else ""
         before = tokens[at - 1] if at else token
@@ -246,7 +246,7 @@ def _refuse(tokens: list[_Token]) -> None:
             raise _refused(f"{_REFUSED_WORDS[token.word]} are refused: a record is looked at by itself")
 
 
-def _refuse_changing(tokens: list[_Token], at: int) -> None:
+def _refuse_changing(tokens: list[_SqlToken], at: int) -> None:
     """Of a function that is called at ``at``, by whichever of its names."""
     name = tokens[at].name
     if name == "unix_timestamp" and tokens[at + 2].text != ")":
@@ -256,7 +256,7 @@ def _refuse_changing(tokens: list[_Token], at: int) -> None:
     )
 
 
-def _is_time_argument(tokens: list[_Token], at: int) -> bool:
+def _is_time_argument(tokens: list[_SqlToken], at: int) -> bool:
     """Whether a text is the first argument of what makes times of texts."""
     return at >= 2 and tokens[at - 1].text == "(" and tokens[at - 2].name in (
         "cast", "try_cast", "to_date", "to_timestamp", "try_to_timestamp", "try_to_date", *_OF_TIME

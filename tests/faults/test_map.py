@@ -14,10 +14,10 @@ from typing import Final
 import pytest
 from kafka.admin import KafkaAdminClient
 
-from connect.cli.offset_map import run_rebuild
+from connect.cli.commands.offsets import run_rebuild
 from connect.embedded.brokers import KafkaCluster
-from connectors.dataplane.plan import TopicPartition
-from connectors.map_view import Question
+from connectors.formats.types import TopicPartition
+from connectors.offset_map.view_and_rebuild import MapQuery
 from tests.kit.copies import read, until, write, write_transactions
 from tests.kit.direct import Broker
 from tests.kit.map_judge import Verdict, judge_map
@@ -151,7 +151,7 @@ async def test_a_lost_map_is_rebuilt_by_the_command(us: KafkaCluster, eu: KafkaC
         lost = await judge()
         assert all(told.below > 0 for told in lost.values()), lost
         file = mirror.properties_file
-        assert await asyncio.to_thread(run_rebuild, file, Question(), flow=None, as_json=False) == 0
+        assert await asyncio.to_thread(run_rebuild, file, MapQuery(), flow=None, as_json=False) == 0
         mirror.start()
         await load()
         await _arrives(us, eu, alias, topics[0])

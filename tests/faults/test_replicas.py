@@ -16,8 +16,8 @@ import pytest
 
 from connect.core.errors import ClusterUnreachable, RetriableError
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.settings import connection_settings
-from connectors.verify import compare_topics
+from connect.kafka.security.connection_settings import connection_settings
+from connectors.inspection.topic_verification import compare_topics
 from tests.kit.checker import Checker, TopicPair
 from tests.kit.direct import Broker, Replicas
 from tests.kit.mirror import SMALL, Mirror

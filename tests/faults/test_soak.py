@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.gaps import Gap, GapKey, GapKind, GapRecord
+from connectors.formats.gap import Gap, GapKey, GapKind, GapRecord
 from tests.kit.processes import Role
 from tests.kit.soak import lost_ranges, run
 from tests.kit.soak_judge import Lost, Seen, judge

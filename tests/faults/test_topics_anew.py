@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from connect.cli.lag import run_lag
+from connect.cli.commands.lag import run_lag
 from connect.embedded.brokers import KafkaCluster
-from connectors.gaps import Gap, GapKind
+from connectors.formats.gap import Gap, GapKind
 from tests.kit.direct import Broker, value_numbers
 from tests.kit.mirror import CALM, PATIENT, SMALL, Mirror
 from tests.kit.processes import wait_until

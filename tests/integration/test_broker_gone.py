@@ -12,12 +12,12 @@ import pytest
 from connect.core.errors import RetriableError
 from connect.core.model import NewTopic
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
-from connect.kafka.compacted import CompactedLog
-from connect.kafka.producer import OutRecord
-from connect.kafka.settings import connection_settings
-from connect.kafka.topiclog import LogRecord, ensure_compacted_topic
+from connect.kafka.log.compacted_log import CompactedLog
+from connect.kafka.log.compacted_topic import LogRecord, ensure_compacted_topic
+from connect.kafka.log.producer import OutRecord
+from connect.kafka.log.topic_admin import Admin
+from connect.kafka.security.connection_settings import connection_settings
 from tests.kit.members import SETTINGS, Joiner, agree, until
 
 pytestmark = pytest.mark.integration

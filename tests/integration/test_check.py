@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 from kafka import KafkaAdminClient
 
-from connect.cli.check import run_check
+from connect.cli.check.check_file import run_check
 from connect.embedded.brokers import KafkaCluster
 from tests.kit.rules import Guarded
 from tests.kit.secured import PLAIN

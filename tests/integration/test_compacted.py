@@ -15,14 +15,14 @@ from connect.core.errors import PermanentError, RetriableError
 from connect.core.model import NewTopic
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka import long_log
-from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
-from connect.kafka.compacted import CompactedLog
-from connect.kafka.offsets import LATEST, list_offsets
-from connect.kafka.producer import OutRecord, PlainWriter, TransactionalWriter, partition_of
-from connect.kafka.settings import connection_settings
-from connect.kafka.topiclog import LogRecord, ensure_compacted_topic
-from connect.kafka.transactions import add_partitions, claim, end_transaction, init_producer_id
+from connect.kafka.log.compacted_log import CompactedLog
+from connect.kafka.log.compacted_topic import LogRecord, ensure_compacted_topic
+from connect.kafka.log.offsets import LATEST, list_offsets
+from connect.kafka.log.producer import OutRecord, PlainWriter, TransactionalWriter, partition_of
+from connect.kafka.log.topic_admin import Admin
+from connect.kafka.log.transactions import add_partitions, claim, end_transaction, init_producer_id
+from connect.kafka.security.connection_settings import connection_settings
 from tests.kit.members import until
 
 pytestmark = pytest.mark.integration
@@ -221,7 +221,7 @@ async def test_an_open_transaction_is_waited_for(committed: Followed) -> None:
         await end_transaction(*arguments, commit=True)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("connect.kafka.transactions.end_transaction", commit_later)
+        patch.setattr("connect.kafka.log.transactions.end_transaction", commit_later)
         slow = TransactionalWriter(committed.cluster, f"slow-{uuid4()}")
         writing = asyncio.create_task(slow.write(committed.records(b"late")))
         await written.wait()
@@ -250,7 +250,7 @@ async def test_what_was_aborted_is_not_handed_over(committed: Followed) -> None:
         raise PermanentError("the leader is gone")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("connect.kafka.transactions.end_transaction", fail)
+        patch.setattr("connect.kafka.log.transactions.end_transaction", fail)
         with pytest.raises(PermanentError):
             await cut.write(committed.records(b"never"))
     await claim(committed.cluster, transactional_id)  # by the next one, which aborts it

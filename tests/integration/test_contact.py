@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from connect.embedded import ports
+from connect.embedded import cluster_config
 from connect.embedded.brokers import KafkaCluster
 from tests.kit.direct import Broker
 from tests.kit.mirror import PATIENT, SMALL, Mirror
@@ -71,7 +71,7 @@ def _properties(still: KafkaCluster, eu: KafkaCluster, port: int) -> dict[str, s
         "still->eu.emit.checkpoints.interval.seconds": "1",
         "eu.offset.flush.interval.ms": "500",
         "dedicated.mode.enable.public.rest": "true",
-        "listeners": f"http://{ports.HOST}:{port}",
+        "listeners": f"http://{cluster_config.HOST}:{port}",
     }
 
 
@@ -81,9 +81,9 @@ def seen(still: KafkaCluster, stuck: KafkaCluster, tmp_path_factory: pytest.Temp
     source, target = Broker(still, 0), Broker(stuck, 0)
     source.make_topic(_TOPIC, [[1]])
     asyncio.run(_commit(still.bootstrap))
-    (port,) = ports.choose(1)
+    (port,) = cluster_config.choose(1)
     with Mirror(_properties(still, stuck, port), tmp_path_factory.mktemp("seen")) as mirror:
-        seen = _Seen(mirror, f"http://{ports.HOST}:{port}", source, target)
+        seen = _Seen(mirror, f"http://{cluster_config.HOST}:{port}", source, target)
         mirror.start()
         seen.copies(100)
         yield seen

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from kafka import KafkaAdminClient
 
-from connect.embedded import ports
+from connect.embedded import cluster_config
 from tests.kit.processes import gone, tree, wait_until
 
 pytestmark = pytest.mark.integration
@@ -55,10 +55,10 @@ def told(err: str) -> list[str]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_clusters_serve_until_a_signal_and_leave_nothing(tmp_path: Path, number: signal.Signals) -> None:
-    port = ports.choose(1)[0]
+    port = cluster_config.choose(1)[0]
     with dev("--clusters", "us", "--port-base", str(port), folder=tmp_path) as command:
-        assert first_lines(command, 2) == ["clusters = us", f"us.bootstrap.servers = {ports.HOST}:{port}"]
-        admin = KafkaAdminClient(bootstrap_servers=f"{ports.HOST}:{port}")
+        assert first_lines(command, 2) == ["clusters = us", f"us.bootstrap.servers = {cluster_config.HOST}:{port}"]
+        admin = KafkaAdminClient(bootstrap_servers=f"{cluster_config.HOST}:{port}")
         assert len(admin.describe_cluster()["brokers"]) == 1
         admin.close()
         below = tree(command.pid)[1:]
@@ -85,7 +85,7 @@ def test_a_broker_that_ends_by_itself_ends_the_command_with_its_log(tmp_path: Pa
 
 
 def test_a_port_in_use_is_one_line_and_a_code(tmp_path: Path) -> None:
-    with socket.create_server((ports.HOST, 0)) as taken:
+    with socket.create_server((cluster_config.HOST, 0)) as taken:
         port = taken.getsockname()[1]
         with dev("--clusters", "us", "--port-base", str(port), folder=tmp_path) as command:
             _, err = command.communicate(timeout=_EXIT_S)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from connect.core.errors import DownloadFailed
-from connect.embedded import maven, ports
+from connect.embedded import cluster_config, kafka_releases
 
 pytestmark = pytest.mark.integration
 
@@ -59,13 +59,13 @@ class Repository:
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Repository]:
     folder = tmp_path / "repository"
     folder.mkdir()
-    server = ThreadingHTTPServer((ports.HOST, 0), partial(_Handler, directory=str(folder)))
+    server = ThreadingHTTPServer((cluster_config.HOST, 0), partial(_Handler, directory=str(folder)))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, name="repository")
     thread.start()
-    url = f"http://somebody:secret@{ports.HOST}:{server.server_port}"
-    monkeypatch.setenv("no_proxy", ports.HOST)
+    url = f"http://somebody:secret@{cluster_config.HOST}:{server.server_port}"
+    monkeypatch.setenv("no_proxy", cluster_config.HOST)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv(maven.REPOSITORY_VARIABLE, url)
+    monkeypatch.setenv(kafka_releases.REPOSITORY_VARIABLE, url)
     try:
         yield Repository(folder, url)
     finally:
@@ -83,15 +83,15 @@ def test_a_jar_comes_with_what_it_needs(
     repository: Repository, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wanted = [repository.add("first", needs="second"), repository.add("second")]
-    found = maven.classpath(["org.example:first:1.0"])
+    found = kafka_releases.classpath(["org.example:first:1.0"])
     assert [jar.read_bytes() for jar in found] == [jar.read_bytes() for jar in wanted]
     assert kept(tmp_path) == ["first-1.0.jar", "second-1.0.jar"]
     assert "downloading second-1.0.jar (0.0 MB)" in capsys.readouterr().err
     # Nothing is asked of the network again, not even when another class path needs the same jar.
     for served in repository.folder.rglob("*.[jp]*"):
         served.unlink()
-    assert maven.classpath(["org.example:first:1.0"]) == found
-    assert maven.classpath(["org.example:second:1.0"]) == found[1:]
+    assert kafka_releases.classpath(["org.example:first:1.0"]) == found
+    assert kafka_releases.classpath(["org.example:second:1.0"]) == found[1:]
 
 
 def test_a_broken_jar_is_not_kept(repository: Repository, tmp_path: Path) -> None:
@@ -100,15 +100,15 @@ def test_a_broken_jar_is_not_kept(repository: Repository, tmp_path: Path) -> Non
     place = whole.index(b"class class")
     jar.write_bytes(whole[:place] + b"?" + whole[place + 1 :])
     with pytest.raises(DownloadFailed, match=r"first-1\.0\.jar arrived broken"):
-        maven.classpath(["org.example:first:1.0"])
+        kafka_releases.classpath(["org.example:first:1.0"])
     assert kept(tmp_path) == []
     jar.write_bytes(whole)
-    assert [path.name for path in maven.classpath(["org.example:first:1.0"])] == ["first-1.0.jar"]
+    assert [path.name for path in kafka_releases.classpath(["org.example:first:1.0"])] == ["first-1.0.jar"]
 
 
 def test_a_missing_artifact_is_named_and_no_password(repository: Repository, tmp_path: Path) -> None:
     with pytest.raises(DownloadFailed) as raised:
-        maven.classpath(["org.example:first:1.0"])
+        kafka_releases.classpath(["org.example:first:1.0"])
     assert "org.example:first" in str(raised.value)
     assert "KAFKA_HOME" in str(raised.value)
     assert "secret" not in "".join(traceback.format_exception(raised.value))
@@ -117,7 +117,9 @@ def test_a_missing_artifact_is_named_and_no_password(repository: Repository, tmp
 
 def test_no_connection_names_the_host_and_the_remedies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("no_proxy", ports.HOST)
-    monkeypatch.setenv(maven.REPOSITORY_VARIABLE, f"http://{ports.HOST}:1/maven2")
-    with pytest.raises(DownloadFailed, match=rf"cannot download from {ports.HOST}: no connection.*HTTPS_PROXY"):
-        maven.classpath(["org.example:first:1.0"])
+    monkeypatch.setenv("no_proxy", cluster_config.HOST)
+    monkeypatch.setenv(kafka_releases.REPOSITORY_VARIABLE, f"http://{cluster_config.HOST}:1/maven2")
+    with pytest.raises(
+        DownloadFailed, match=rf"cannot download from {cluster_config.HOST}: no connection.*HTTPS_PROXY"
+    ):
+        kafka_releases.classpath(["org.example:first:1.0"])

@@ -18,9 +18,9 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import NewTopic
 
 from connect.core.errors import ConfigError, PermanentError
-from connect.embedded import brokers, maven, ports
+from connect.embedded import brokers, cluster_config, kafka_releases
 from connect.embedded.brokers import QUICK_JVM, KafkaCluster, PortInUse
-from connect.embedded.releases import DEFAULT_VERSION, Release
+from connect.embedded.kafka_releases import DEFAULT_VERSION, Release
 from tests.kit.processes import Member, Role, gone, wait_until
 
 pytestmark = pytest.mark.integration
@@ -85,7 +85,7 @@ def test_a_frozen_broker_accepts_connections_and_answers_nothing(own: KafkaClust
     request = bytes.fromhex("0000000a 0012 0000 00000007 ffff")
     own.freeze(0)
     try:
-        with socket.create_connection((ports.HOST, own.nodes[0].port), timeout=0.5) as connection:
+        with socket.create_connection((cluster_config.HOST, own.nodes[0].port), timeout=0.5) as connection:
             connection.sendall(request)
             with pytest.raises(TimeoutError):
                 connection.recv(1)
@@ -115,7 +115,7 @@ def test_a_node_that_runs_is_not_started_twice(own: KafkaCluster) -> None:
 
 
 def test_a_port_in_use_is_one_clear_line() -> None:
-    with socket.create_server((ports.HOST, 0)) as taken:
+    with socket.create_server((cluster_config.HOST, 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(PortInUse) as raised:
             KafkaCluster.start("us", client_ports=[port])
@@ -124,11 +124,11 @@ def test_a_port_in_use_is_one_clear_line() -> None:
 
 
 def test_ports_taken_between_choice_and_start_are_chosen_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server((ports.HOST, 0)) as taken:
-        first = [taken.getsockname()[1], *ports.choose(1)]
+    with socket.create_server((cluster_config.HOST, 0)) as taken:
+        first = [taken.getsockname()[1], *cluster_config.choose(1)]
         answers = [first]
-        chosen = ports.choose
-        monkeypatch.setattr(ports, "choose", lambda *asked: answers.pop() if answers else chosen(*asked))
+        chosen = cluster_config.choose
+        monkeypatch.setattr(cluster_config, "choose", lambda *asked: answers.pop() if answers else chosen(*asked))
         with KafkaCluster.start("again") as cluster:
             assert cluster.nodes[0].port != first[0]
             assert not answers
@@ -160,7 +160,7 @@ def test_kafka_home_is_used_and_stopping_leaves_nothing(monkeypatch: pytest.Monk
     libraries, data = tmp_path / "kafka" / "libs", tmp_path / "data"
     libraries.mkdir(parents=True)
     data.mkdir()
-    for jar in maven.classpath(Release.of(DEFAULT_VERSION).jars):
+    for jar in kafka_releases.classpath(Release.of(DEFAULT_VERSION).jars):
         (libraries / jar.name).symlink_to(jar)
     monkeypatch.setenv("KAFKA_HOME", str(libraries.parent))
     with KafkaCluster.start("home", base_dir=data) as cluster:

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from connect.cli.failover import EXIT_NO_GO, run_failback, run_failover, run_undo
-from connect.cli.unreplicated import run_unreplicated
+from connect.cli.commands.failover import EXIT_NO_GO, run_failback, run_failover, run_undo, run_unreplicated
 from connect.embedded.brokers import KafkaCluster
 from tests.kit.processes import wait_until
 from tests.kit.two_ways import DEADLINE_S, EACH, PLAIN, TRANSACTIONS, Running, TwoWays

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from connect.cli.failover import Arguments, run_failback, run_failover
+from connect.cli.commands.failover import FailoverArguments, run_failback, run_failover
 from connect.core.errors import ConfigError
 from connect.embedded.brokers import KafkaCluster
 from tests.kit.java_program import format_properties
@@ -131,7 +131,7 @@ def test_groups_of_connect_are_stopped_and_started_over_rest(two: TwoWays, group
         assert two.values(two.us, topic) == two.values(two.eu, topic), "the flow there went on behind what came back"
 
 
-def arguments(two: TwoWays, groups: Groups, source: str, target: str) -> Arguments:
+def arguments(two: TwoWays, groups: Groups, source: str, target: str) -> FailoverArguments:
     """With the groups described in the file."""
     file = written(two, source, target, groups.described(source) | groups.described(target))
     rest = [worker.url for worker in groups.workers.values()]
@@ -144,7 +144,7 @@ def written(two: TwoWays, source: str, target: str, more: dict[str, str]) -> Pat
     return file
 
 
-def a_file_that_does_not_know_the_connector_is_refused(two: TwoWays, over: Arguments) -> None:
+def a_file_that_does_not_know_the_connector_is_refused(two: TwoWays, over: FailoverArguments) -> None:
     with pytest.raises(ConfigError, match="call their connector"):
         run_failover(replace(over, file=written(two, two.us, two.eu, {})))
 

@@ -15,15 +15,20 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
-from connect.cli.failover import EXIT_NO_GO, EXIT_SOME_LEFT, Arguments, run_failback, run_failover, run_undo
-from connect.cli.unreplicated import run_unreplicated
-from connect.core.acls import AclBinding
+from connect.cli.commands.failover import (
+    EXIT_NO_GO,
+    EXIT_SOME_LEFT,
+    FailoverArguments,
+    run_failback,
+    run_failover,
+    run_undo,
+    run_unreplicated,
+)
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.acls import describe_acls
-from connect.kafka.group_offsets import list_groups
-from connectors.failover.lease import InHand, hold
-from connectors.failover.site import site
-from connectors.flows import load
+from connect.kafka.authorization import AclBinding, describe_acls
+from connect.kafka.log.committed_offsets import list_groups
+from connectors.config.mm2_properties import load
+from connectors.failover.clusters_and_lease import InHand, hold, site
 from tests.kit.copied import AHEAD, RECORDS, Copied
 from tests.kit.groups import cluster_at
 from tests.kit.moving import commit
@@ -40,7 +45,7 @@ async def copied(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> Copied:
     return made
 
 
-async def run(arguments: Arguments, capsys: Capture) -> tuple[int, Any]:
+async def run(arguments: FailoverArguments, capsys: Capture) -> tuple[int, Any]:
     capsys.readouterr()
     code = await asyncio.to_thread(run_failover, arguments)
     return code, json.loads(capsys.readouterr().out)

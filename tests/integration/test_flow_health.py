@@ -11,19 +11,18 @@ from typing import Any
 
 import pytest
 
-from connect.cli.topology import run_topology
+from connect.cli.commands.topology import run_topology
 from connect.core.errors import ConfigError
 from connect.core.model import NewTopic
-from connect.embedded import ports
+from connect.embedded import cluster_config
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.admin import Admin
-from connect.kafka.clock import wall_ms
 from connect.kafka.cluster import Cluster
-from connect.kafka.producer import OutRecord, PlainWriter
-from connect.kafka.settings import connection_settings
-from connectors.flow_health import Told
-from connectors.heartbeat_reader import MOST, read_heartbeats
-from connectors.mirror_records import Heartbeat
+from connect.kafka.concurrency import wall_ms
+from connect.kafka.log.producer import OutRecord, PlainWriter
+from connect.kafka.log.topic_admin import Admin
+from connect.kafka.security.connection_settings import connection_settings
+from connectors.formats.mirror_records import Heartbeat
+from connectors.heartbeat import MOST, TopicHeartbeats, read_heartbeats
 from connectors.policy import DefaultReplicationPolicy
 from tests.kit.topics import until_gone, until_led
 
@@ -98,14 +97,14 @@ async def test_it_tells_who_is_alive_and_who_reaches_whom(
     await site.beat("heartbeats", site.us, site.eu, 1)
     code, found = await _told(site, tmp_path, us.bootstrap, capsys)
     assert (code, found["flows"][0]["state"]) == (0, "alive")
-    nowhere = f"{ports.HOST}:1"
+    nowhere = f"{cluster_config.HOST}:1"
     code, found = await _told(site, tmp_path, nowhere, capsys)
     assert (code, found["complete"], found["flows"][0]["state"]) == (1, False, "alive")
     assert nowhere in found["clusters"][0]["error"]
     assert found["clusters"][1] == {"alias": site.eu, "error": None}
 
 
-async def _told_by(site: Site, topic: str, most: int = MOST) -> Told:
+async def _told_by(site: Site, topic: str, most: int = MOST) -> TopicHeartbeats:
     every = await read_heartbeats(site.cluster, [DefaultReplicationPolicy()], 120, most=most)
     (found,) = (one for one in every if one.topic == topic)
     return found
@@ -119,7 +118,9 @@ async def test_of_a_long_topic_the_end_is_read(site: Site) -> None:
     assert whole.newest_ms.keys() == {("gone", site.eu), (site.us, site.eu)}
     assert whole.read_from_ms is None
     end = await _told_by(site, "heartbeats", most=2)
-    assert end == Told("heartbeats", {(site.us, site.eu): whole.newest_ms[site.us, site.eu]}, end.read_from_ms)
+    assert end == TopicHeartbeats(
+        "heartbeats", {(site.us, site.eu): whole.newest_ms[site.us, site.eu]}, end.read_from_ms
+    )
     assert end.read_from_ms is not None
 
 

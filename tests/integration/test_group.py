@@ -16,9 +16,9 @@ from kafka.protocol.admin.groups import DescribeGroupsRequest
 
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
-from connect.kafka.group import GroupRefused, GroupSettings
-from connect.kafka.lease_thread import LeaseThread
-from connect.kafka.settings import connection_settings
+from connect.kafka.group_protocol import GroupRefused, GroupSettings
+from connect.kafka.security.connection_settings import connection_settings
+from connect.kafka.threads import LeaseThread
 from tests.kit.members import SETTINGS, Joiner, agree, until
 
 pytestmark = pytest.mark.integration

@@ -11,9 +11,9 @@ from aiokafka import AIOKafkaConsumer
 
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
-from connect.kafka.group_offsets import NO_OFFSET, Committed, committed, listed_group, move
-from connect.kafka.producer import OutRecord, TransactionalWriter
-from connect.kafka.transactions import Superseded
+from connect.kafka.log.committed_offsets import NO_OFFSET, Committed, committed, listed_group, move
+from connect.kafka.log.producer import OutRecord, TransactionalWriter
+from connect.kafka.log.transactions import Superseded
 from tests.kit.groups import cluster_at
 from tests.kit.topics import make_topics
 

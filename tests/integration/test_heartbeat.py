@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.admin import Admin
-from connect.kafka.settings import connection_settings
+from connect.kafka.log.topic_admin import Admin
+from connect.kafka.security.connection_settings import connection_settings
 from connectors.heartbeat import MirrorHeartbeatConnector
 
 pytestmark = pytest.mark.integration

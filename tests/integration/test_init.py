@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from connect.embedded import ports
+from connect.embedded import cluster_config
 from connect.embedded.brokers import KafkaCluster
 from tests.kit.direct import Broker
 from tests.kit.mirror import Mirror
@@ -58,7 +58,7 @@ def test_a_mirror_begins_with_its_file(us: KafkaCluster, eu: KafkaCluster, tmp_p
 def test_a_connect_group_begins_with_its_files(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> None:
     remote, theirs = _begun(us, eu, "initb", tmp_path, "--mode", "connect")
     written = (tmp_path / "worker.properties").read_text()
-    url = f"http://{ports.HOST}:{ports.choose(1)[0]}"
+    url = f"http://{cluster_config.HOST}:{cluster_config.choose(1)[0]}"
     with Mirror({}, tmp_path, [str(_BIN / "connect-distributed")]) as worker:
         worker.properties_file.write_text(written.replace("listeners = http://localhost:8083", f"listeners = {url}"))
         worker.start()

@@ -11,9 +11,9 @@ from typing import Final
 
 import pytest
 
-from connect.embedded import ports
+from connect.embedded import cluster_config
 from connect.embedded.brokers import KafkaCluster
-from connectors.mirror_records import Checkpoint, Heartbeat
+from connectors.formats.mirror_records import Checkpoint, Heartbeat
 from tests.interop.flow import read_all
 from tests.kit.direct import Broker
 from tests.kit.groups import cluster_at
@@ -91,7 +91,7 @@ def test_kafkas_sample_of_a_worker_takes_connectors_of_examples(pair: Pair, tmp_
     source, target = pair
     _fill(source, "connecttest-a")
     asyncio.run(commit(source.bootstrap, "readers-a", {"connecttest-a": _AT}))
-    address = f"http://{ports.HOST}:{ports.choose(1)[0]}"
+    address = f"http://{cluster_config.HOST}:{cluster_config.choose(1)[0]}"
     properties = {**SAMPLE_WORKER, "bootstrap.servers": target.bootstrap, "listeners": address}
     with OurWorker(properties, tmp_path) as worker:
         worker.await_ready(_DEADLINE_S)

@@ -35,11 +35,13 @@ from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest
 from connect.core.errors import ClusterUnreachable, RetriableError, SecurityError
 from connect.core.model import NewTopic
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster, NotAuthorized
-from connect.kafka.connection import Connection, ConnectionLost, RequestTimedOut, UnsupportedVersion
-from connect.kafka.settings import ConnectionSettings, connection_settings, format_address
-from connect.kafka.transactions import FenceRefused, ProducersRefused, TopicsRefused, describe_producers, fence
+from connect.kafka.connection import Connection, RequestTimedOut, UnsupportedVersion
+from connect.kafka.framing_and_sasl import ConnectionLost
+from connect.kafka.log.active_producers import ProducersRefused, describe_producers
+from connect.kafka.log.topic_admin import Admin
+from connect.kafka.log.transactions import FenceRefused, TopicsRefused, fence
+from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings, format_address
 from connect.wire import records
 from tests.kit.pipe import Direction
 from tests.kit.processes import wait_until

@@ -11,12 +11,12 @@ import pytest
 from connect.core.errors import ConfigError, PermanentError, RetriableError
 from connect.core.model import NewTopic
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.admin import Admin, TopicExists
 from connect.kafka.cluster import Cluster
-from connect.kafka.producer import OutRecord, TransactionalWriter, partition_of
-from connect.kafka.settings import connection_settings
-from connect.kafka.topiclog import LogRecord, ensure_compacted_topic, read_to_end
-from connect.kafka.transactions import add_partitions, end_transaction, init_producer_id
+from connect.kafka.log.compacted_topic import LogRecord, ensure_compacted_topic, read_to_end
+from connect.kafka.log.producer import OutRecord, TransactionalWriter, partition_of
+from connect.kafka.log.topic_admin import Admin, TopicExists
+from connect.kafka.log.transactions import add_partitions, end_transaction, init_producer_id
+from connect.kafka.security.connection_settings import connection_settings
 from tests.kit.topics import until_led
 
 pytestmark = pytest.mark.integration

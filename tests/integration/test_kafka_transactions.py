@@ -12,18 +12,11 @@ from kafka.protocol.producer.transaction import InitProducerIdRequest, InitProdu
 
 from connect.core.model import NewTopic
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
-from connect.kafka.settings import connection_settings
-from connect.kafka.transactions import (
-    ProducerIdentity,
-    Superseded,
-    add_partitions,
-    claim,
-    describe_producers,
-    fence,
-    init_producer_id,
-)
+from connect.kafka.log.active_producers import describe_producers
+from connect.kafka.log.topic_admin import Admin
+from connect.kafka.log.transactions import ProducerIdentity, Superseded, add_partitions, claim, fence, init_producer_id
+from connect.kafka.security.connection_settings import connection_settings
 from connect.wire import records
 from tests.kit.topics import until_led
 

@@ -15,11 +15,19 @@ from typing import Any
 import pytest
 
 from connect.core.errors import ConfigError
-from connect.kafka.lease_thread import LeaseThread
-from connectors.dataplane.link import Link, LinkAddress, LinkClosed, LinkUnreachable, Message
-from connectors.dataplane.shipping import running_code
-from connectors.source import links
-from connectors.source.links import LinkServer, LinkSettings, ServedLink, SliceRefused, SliceSilent, Ticket, server_tls
+from connect.kafka.threads import LeaseThread
+from connectors.control_link import server as links
+from connectors.control_link.code_version import running_code
+from connectors.control_link.protocol import Link, LinkAddress, LinkClosed, LinkUnreachable, Message
+from connectors.control_link.server import (
+    LinkServer,
+    LinkSettings,
+    ServedLink,
+    SliceRefused,
+    SliceSilent,
+    Ticket,
+    server_tls,
+)
 from tests.kit.one_loop import OneLoop
 
 pytestmark = pytest.mark.integration

@@ -16,7 +16,7 @@ import pytest
 from aiokafka import TopicPartition as Partition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
-from connect.embedded import ports
+from connect.embedded import cluster_config
 from connect.embedded.brokers import KafkaCluster
 from tests.kit.mirror import SMALL, Mirror
 from tests.kit.stream import DEADLINE_S, Stream, longest_gap_s, producers_of
@@ -66,7 +66,7 @@ def own_us() -> Iterator[KafkaCluster]:
 
 @pytest.fixture
 async def world(own_us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> AsyncIterator[World]:
-    (port,) = ports.choose(1)
+    (port,) = cluster_config.choose(1)
     properties = {
         "clusters": f"{ALIAS}, eu",
         f"{ALIAS}.bootstrap.servers": own_us.bootstrap,
@@ -78,12 +78,12 @@ async def world(own_us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> Async
         "refresh.look.interval.ms": "1000",
         "copy.epoch.ms": "600000",
         "dedicated.mode.enable.public.rest": "true",
-        "listeners": f"http://{ports.HOST}:{port}",
+        "listeners": f"http://{cluster_config.HOST}:{port}",
     }
     await make_topics(own_us.bootstrap, {"a": 3, "b": 2, "c": 1})
     with Mirror(properties, tmp_path) as mirror:
         mirror.start()
-        yield World(Stream(own_us, eu, ALIAS), mirror, f"http://{ports.HOST}:{port}/{ALIAS}/eu")
+        yield World(Stream(own_us, eu, ALIAS), mirror, f"http://{cluster_config.HOST}:{port}/{ALIAS}/eu")
         assert await asyncio.to_thread(mirror.stop) == 0
         mirror.assert_gone()
 

@@ -17,14 +17,14 @@ import pytest
 
 from connect.core.errors import ClusterUnreachable, RetriableError
 from connect.core.model import NewTopic
-from connect.embedded import ports
+from connect.embedded import cluster_config
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka import long_log
-from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
-from connect.kafka.producer import OutRecord, PlainWriter, TransactionalWriter
-from connect.kafka.settings import connection_settings
-from connect.kafka.topiclog import LogRecord, ensure_compacted_topic, read_to_end
+from connect.kafka.log.compacted_topic import LogRecord, ensure_compacted_topic, read_to_end
+from connect.kafka.log.producer import OutRecord, PlainWriter, TransactionalWriter
+from connect.kafka.log.topic_admin import Admin
+from connect.kafka.security.connection_settings import connection_settings
 from tests.kit.members import until
 from tests.kit.topics import until_led
 
@@ -195,12 +195,14 @@ async def test_it_ends_with_its_parent(client: Client, tmp_path: Path) -> None:
 
 async def test_what_it_cannot_do_is_said_as_readers_say_it(client: Client) -> None:
     await client.make(1)
-    (port,) = ports.choose(1)
-    nowhere = Cluster(replace(client.cluster.settings, bootstrap=((ports.HOST, port),)), "us")
+    (port,) = cluster_config.choose(1)
+    nowhere = Cluster(replace(client.cluster.settings, bootstrap=((cluster_config.HOST, port),)), "us")
 
     def progressed() -> None: ...
 
-    with pytest.raises(ClusterUnreachable, match=rf"cluster us \({ports.HOST}:{port}\): topic .* cannot be read"):
+    with pytest.raises(
+        ClusterUnreachable, match=rf"cluster us \({cluster_config.HOST}:{port}\): topic .* cannot be read"
+    ):
         await long_log._read(long_log._Order(nowhere, client.topic, {0: (0, 5)}, True), progressed)
     await client.write(random.Random(5), 3)
     order = long_log._Order(client.cluster, client.topic, {0: (0, 5)}, False)

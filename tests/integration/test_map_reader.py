@@ -13,25 +13,24 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from connect.cli.offset_map import run_map
+from connect.cli.commands.offsets import run_map
 from connect.core.errors import ConfigError
 from connect.core.model import NewTopic
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
-from connect.kafka.producer import OutRecord, PlainWriter
-from connect.kafka.settings import connection_settings
-from connectors.dataplane.plan import TopicPartition
-from connectors.map_reader import MapLimits, MapReader
-from connectors.map_rebuild import Rebuilder
-from connectors.map_view import Question
-from connectors.offset_map import Pair, Place, Run, Translation
-from connectors.source.store import Commit, Scope
+from connect.kafka.log.producer import OutRecord, PlainWriter
+from connect.kafka.log.topic_admin import Admin
+from connect.kafka.security.connection_settings import connection_settings
+from connectors.formats.types import TopicPartition
+from connectors.offset_map.reader import MapLimits, MapReader
+from connectors.offset_map.runs_and_chunks import MapPair, MappedOffset, MapRun, OffsetLocation
+from connectors.offset_map.view_and_rebuild import MapQuery, Rebuilder
+from connectors.source.positions.stored_positions import Commit, CommitScope
 from tests.integration.test_store import CONNECTOR, ORDERS, POSITION, Site
 
 pytestmark = pytest.mark.integration
 
-PAIR = Pair.of(POSITION)
+PAIR = MapPair.of(POSITION)
 _RUNS_A_CHUNK = 16
 
 
@@ -71,12 +70,12 @@ async def test_it_translates_while_the_map_grows_is_trimmed_and_begins_anew(site
         sizes.append(len(reader.chunks(PAIR)))
         for target in range(log_start, end, 137):
             source = target + target // 10
-            assert await reader.forward(PAIR, source) == Translation(target, Place.INSIDE)
-            assert await reader.reverse(PAIR, target) == Translation(source, Place.INSIDE)
-        assert await reader.forward(PAIR, 11 * 100 * turn + 10) == Translation(1000 * turn + 10, Place.GAP)
+            assert await reader.forward(PAIR, source) == MappedOffset(target, OffsetLocation.INSIDE)
+            assert await reader.reverse(PAIR, target) == MappedOffset(source, OffsetLocation.INSIDE)
+        assert await reader.forward(PAIR, 11 * 100 * turn + 10) == MappedOffset(1000 * turn + 10, OffsetLocation.GAP)
     bound = 2000 // 10 // _RUNS_A_CHUNK + 2
     assert max(sizes) <= bound, "as long as the target's log, not as its history"
-    assert (await reader.forward(PAIR, 3)).place is Place.BELOW  # type: ignore[union-attr]
+    assert (await reader.forward(PAIR, 3)).place is OffsetLocation.BELOW  # type: ignore[union-attr]
     assert reader.sources() == [ORDERS, TopicPartition("others", 0)]
 
     anew = replace(POSITION, target_topic_id=UUID(int=7), target_end=10, next_source_offset=11_010)
@@ -84,9 +83,9 @@ async def test_it_translates_while_the_map_grows_is_trimmed_and_begins_anew(site
     late = MapReader(site.cluster, site.settings.map_topic, connector=CONNECTOR, partitions=[ORDERS])
     for each in (reader, late):
         await each.follow()
-        assert each.pairs(ORDERS) == [Pair.of(anew)] == [each.current(ORDERS)]
+        assert each.pairs(ORDERS) == [MapPair.of(anew)] == [each.current(ORDERS)]
         assert await each.forward(PAIR, 5000) is None
-        assert await each.forward(Pair.of(anew), 11_004) == Translation(4, Place.INSIDE)
+        assert await each.forward(MapPair.of(anew), 11_004) == MappedOffset(4, OffsetLocation.INSIDE)
     assert late.sources() == [ORDERS]
 
 
@@ -100,7 +99,7 @@ async def test_a_reader_that_looks_at_a_chunk_which_was_written_again_follows(si
     index = reader._pairs[PAIR]
     index.put(0, 0, index.place(0).offset + 1)
     await store.commit([Commit(POSITION, [(10, 10, 10)])])
-    assert await reader.forward(PAIR, 15) == Translation(15, Place.INSIDE)
+    assert await reader.forward(PAIR, 15) == MappedOffset(15, OffsetLocation.INSIDE)
     assert reader.position(ORDERS) == POSITION
     assert reader.pairs_to(TopicPartition("us.orders", 0)) == [PAIR]
 
@@ -112,23 +111,23 @@ async def test_the_last_run_is_as_long_as_the_newest_position_says(site: Site) -
     await store.commit([Commit(POSITION, [(0, 0, 40)])])
     for at in range(40, 100, 10):
         later = replace(POSITION, next_source_offset=at + 10, target_end=at + 10, next_sequence=at + 10)
-        scope = Scope.OFFSETS if at == 60 else Scope.PROGRESS
+        scope = CommitScope.OFFSETS if at == 60 else CommitScope.PROGRESS
         await store.commit([Commit(later, [(at, at, 10)], scope=scope)])
         await reader.follow()
-        assert await reader.forward(PAIR, at + 9) == Translation(at + 9, Place.INSIDE)
-        assert await reader.reverse(PAIR, at + 9) == Translation(at + 9, Place.INSIDE)
+        assert await reader.forward(PAIR, at + 9) == MappedOffset(at + 9, OffsetLocation.INSIDE)
+        assert await reader.reverse(PAIR, at + 9) == MappedOffset(at + 9, OffsetLocation.INSIDE)
         assert reader.position(ORDERS) == later
-    assert await site.runs() == [Run(0, 0, 40)]
+    assert await site.runs() == [MapRun(0, 0, 40)]
     fresh = reader_of(site)
     await fresh.follow()
-    assert await fresh.forward(PAIR, 99) == Translation(99, Place.INSIDE)
-    assert await fresh.forward(PAIR, 101) == Translation(100, Place.BEYOND)
+    assert await fresh.forward(PAIR, 99) == MappedOffset(99, OffsetLocation.INSIDE)
+    assert await fresh.forward(PAIR, 101) == MappedOffset(100, OffsetLocation.BEYOND)
     store = site.store()
     start = (await store.load([ORDERS]))[ORDERS]
     assert (start.position, start.moved) == (later, False)
-    assert store.runs_of(later) == [Run(0, 0, 100)]
+    assert store.runs_of(later) == [MapRun(0, 0, 100)]
     await store.commit([Commit(replace(later, is_handed_over=True))])
-    assert await site.runs() == [Run(0, 0, 100)]
+    assert await site.runs() == [MapRun(0, 0, 100)]
 
 
 async def test_a_position_that_goes_to_another_topic_leaves_a_complete_map_of_the_one_before(site: Site) -> None:
@@ -136,15 +135,15 @@ async def test_a_position_that_goes_to_another_topic_leaves_a_complete_map_of_th
     await store.load([ORDERS])
     await store.commit([Commit(POSITION, [(0, 0, 40)])])
     grown = replace(POSITION, next_source_offset=50, target_end=50, next_sequence=50)
-    await store.commit([Commit(grown, [(40, 40, 10)], scope=Scope.PROGRESS)])
+    await store.commit([Commit(grown, [(40, 40, 10)], scope=CommitScope.PROGRESS)])
     store = site.store()
     await store.load([ORDERS])
     elsewhere = replace(grown, target_topic="other", target_end=10)
-    await store.commit([Commit(elsewhere, [(50, 0, 10)], scope=Scope.PROGRESS)])
+    await store.commit([Commit(elsewhere, [(50, 0, 10)], scope=CommitScope.PROGRESS)])
     reader = reader_of(site)
     await reader.follow()
-    assert await reader.forward(PAIR, 49) == Translation(49, Place.INSIDE)
-    assert await reader.forward(Pair.of(elsewhere), 59) == Translation(9, Place.INSIDE)
+    assert await reader.forward(PAIR, 49) == MappedOffset(49, OffsetLocation.INSIDE)
+    assert await reader.forward(MapPair.of(elsewhere), 59) == MappedOffset(9, OffsetLocation.INSIDE)
 
 
 async def test_people_ask_for_it_with_the_target_alone(
@@ -158,7 +157,7 @@ async def test_people_ask_for_it_with_the_target_alone(
     )
 
     async def ask(*, as_json: bool = False, **question: Any) -> str:
-        ran = await asyncio.to_thread(run_map, file, Question(**question), flow=f"{alias}->eu", as_json=as_json)
+        ran = await asyncio.to_thread(run_map, file, MapQuery(**question), flow=f"{alias}->eu", as_json=as_json)
         assert ran == 0
         return " ".join(capsys.readouterr().out.split())
 
@@ -176,7 +175,7 @@ async def test_people_ask_for_it_with_the_target_alone(
     ((pair,),) = [told["pairs"] for told in json.loads(await ask(as_json=True, topic="orders", offset=50))]
     assert pair["answer"] == {"offset": 40, "place": "beyond"}
     with pytest.raises(ConfigError, match="name its --topic"):
-        run_map(file, Question(offset=5), flow=None, as_json=False)
+        run_map(file, MapQuery(offset=5), flow=None, as_json=False)
 
 
 async def test_a_rebuild_adds_to_the_map_below_its_beginning(site: Site) -> None:
@@ -197,7 +196,7 @@ async def test_a_rebuild_adds_to_the_map_below_its_beginning(site: Site) -> None
         next_source_offset=20,
         target_end=23,
     )
-    pair, store = Pair.of(position), site.store()
+    pair, store = MapPair.of(position), site.store()
     await store.load([source])
     await store.commit([Commit(position, [(15, 18, 5)])])
     settings: Any = SimpleNamespace(map_topic=site.settings.map_topic, name=CONNECTOR, read_committed=False)
@@ -208,10 +207,10 @@ async def test_a_rebuild_adds_to_the_map_below_its_beginning(site: Site) -> None
     await store.commit([Commit(replace(position, next_source_offset=30, target_end=33), [(20, 23, 10)])])
     reader = reader_of(site)
     await reader.follow()
-    assert await reader.forward(pair, 4) == Translation(7, Place.INSIDE)
-    assert await reader.forward(pair, 29) == Translation(32, Place.INSIDE)
+    assert await reader.forward(pair, 4) == MappedOffset(7, OffsetLocation.INSIDE)
+    assert await reader.forward(pair, 29) == MappedOffset(32, OffsetLocation.INSIDE)
     store = site.store()
     await store.load([source])
     await store.commit([Commit(position, target_log_start=20)])
     await reader.follow()
-    assert await reader.forward(pair, 4) == Translation(18, Place.BELOW)
+    assert await reader.forward(pair, 4) == MappedOffset(18, OffsetLocation.BELOW)

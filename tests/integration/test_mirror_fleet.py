@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 import pytest
 
 from connect.core.errors import RetriableError
-from connect.embedded import ports
+from connect.embedded import cluster_config
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.offsets import LATEST, list_offsets
+from connect.kafka.log.offsets import LATEST, list_offsets
 from tests.kit.checker import Checker, Report, TopicPair
 from tests.kit.flow_group import SOURCE, FlowGroup
 from tests.kit.groups import cluster_at
@@ -62,10 +62,10 @@ class _Fleet:
         self._clusters = clusters
         self._names: dict[str, str] = {}
         self.nodes: dict[str, Mirror] = {}
-        for name, port in zip(_NODES, ports.choose(len(_NODES)), strict=True):
+        for name, port in zip(_NODES, cluster_config.choose(len(_NODES)), strict=True):
             folder = directory / name
             folder.mkdir()
-            self._names[f"{ports.HOST}:{port}"] = name
+            self._names[f"{cluster_config.HOST}:{port}"] = name
             self.nodes[name] = exits.enter_context(Mirror(self._properties(port), folder))
         loads = [Load(_TOPIC, _PARTITIONS)]
         self.writers = [
@@ -85,7 +85,7 @@ class _Fleet:
             **{key: value for key, value in SMALL.items() if not key.endswith(patience)},
             "refresh.topics.interval.seconds": "2",
             "dedicated.mode.enable.internal.rest": "true",
-            "listeners": f"http://{ports.HOST}:{port}",
+            "listeners": f"http://{cluster_config.HOST}:{port}",
         }
 
     def owners(self, flow: _Flow) -> Mapping[str, str]:

@@ -10,19 +10,21 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from connect.cli.offset_check import Question, run_offsets
+from connect.cli.commands.offsets import OffsetsQuestion, run_offsets
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
-from connect.kafka.group_offsets import Committed, Partition, move
-from connect.kafka.settings import connection_settings
+from connect.kafka.log.committed_offsets import Committed, Partition, move
+from connect.kafka.security.connection_settings import connection_settings
 from tests.kit.direct import Broker
 from tests.kit.topics import make_topics
 
 pytestmark = pytest.mark.integration
 
 
-def of_group(us: KafkaCluster, *groups: str, topics: frozenset[str] = frozenset(), brokers: bool = False) -> Question:
-    return Question(None, None, us.bootstrap, None, groups, None, topics, brokers)
+def of_group(
+    us: KafkaCluster, *groups: str, topics: frozenset[str] = frozenset(), brokers: bool = False
+) -> OffsetsQuestion:
+    return OffsetsQuestion(None, None, us.bootstrap, None, groups, None, topics, brokers)
 
 
 async def stand(us: KafkaCluster, group: str, offsets: dict[Partition, Committed]) -> None:
@@ -85,7 +87,7 @@ def test_a_group_that_nobody_is_in_and_a_flow(
         "idle->eu.heartbeats.replication.enabled = false\n"
         f"idle.bootstrap.servers = {us.bootstrap}\neu.bootstrap.servers = {us.bootstrap}\n"
     )
-    asked = Question(file, None, None, None, (), "idle->eu", frozenset(), with_brokers=False)
+    asked = OffsetsQuestion(file, None, None, None, (), "idle->eu", frozenset(), with_brokers=False)
     assert run_offsets(asked, as_json=False, watch=False, every_s=1) == 0
     line = capsys.readouterr().out.splitlines()[1].split()
     assert line == ["idle->eu", "idle-orders", "0", "0", "7", "7", "unknown"]

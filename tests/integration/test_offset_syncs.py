@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from connect.embedded.brokers import KafkaCluster
-from connectors.mirror_records import OffsetSync
+from connectors.formats.mirror_records import OffsetSync
 from tests.interop.flow import read_all
 from tests.kit.mirror import CALM, SMALL, Mirror
 from tests.kit.processes import wait_until

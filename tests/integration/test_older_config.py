@@ -10,20 +10,20 @@ from typing import cast
 import pytest
 
 from connect.api.connector import Props
-from connect.cli.flow_worker import FlowWorker
+from connect.cli.daemons.flow_worker import FlowWorker
 from connect.core.model import TargetState
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.lease_thread import LeaseThread
+from connect.kafka.threads import LeaseThread
 from connect.runtime import worker as runtime_worker
-from connect.runtime.plugins import Plugins
+from connect.runtime.plugins.plugin_registry import Plugins
 from connect.runtime.worker import Worker
-from connectors.flows import Connector, load
+from connectors.config.mm2_properties import Connector, load
+from connectors.control_link.server import LinkSettings
 from connectors.plugins import mirror_plugins
-from connectors.source.chain_plan import FindPlugin
-from connectors.source.host import MirrorHost, SharedSpark
-from connectors.source.links import LinkSettings
 from connectors.source.plugin import MirrorSource
+from connectors.source.worker_context import MirrorHost, SharedSpark
 from connectors.spark.engine import SparkEngine
+from connectors.transforms.target_names import FindPlugin
 from tests.kit.one_loop import OneLoop
 from tests.kit.work import Heard, memory_topic, worker_config
 

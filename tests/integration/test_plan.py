@@ -13,18 +13,17 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from connect.api.source import SourceConnectorContext
-from connect.cli.drift import run_drift
-from connect.cli.plan import run_plan
-from connect.cli.takeover import run_check
-from connect.core import offsetlog
+from connect.cli.commands.plan import run_drift, run_plan
+from connect.cli.commands.takeover import run_check
+from connect.core import status_and_offset_topics
 from connect.core.errors import ConfigError
 from connect.core.model import NewTopic
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.topic_configs import alter
-from connectors.flows import Flow, load
+from connect.kafka.log.topic_admin import alter
+from connectors.config.mm2_properties import Flow, load
 from connectors.source.connector import MirrorSourceConnector
-from connectors.source.host import looked_at_parts
-from connectors.source.sync_writer import syncs_topic
+from connectors.source.offset_sync_writer import syncs_topic
+from connectors.source.worker_context import looked_at_parts
 from tests.kit.direct import Broker
 from tests.kit.processes import wait_until
 
@@ -198,8 +197,8 @@ def test_what_a_start_would_continue_is_told_of_a_java_offset_of_a_group_and_of_
 
     async def predecessors() -> None:
         async with AIOKafkaProducer(bootstrap_servers=eu.bootstrap) as producer:
-            key = offsetlog.mirror_key("MirrorSourceConnector", "goes", "continued-java", 0)
-            await producer.send_and_wait(stored, offsetlog.mirror_value(4), key=key)
+            key = status_and_offset_topics.mirror_key("MirrorSourceConnector", "goes", "continued-java", 0)
+            await producer.send_and_wait(stored, status_and_offset_topics.mirror_value(4), key=key)
         mirror_maker_1 = AIOKafkaConsumer(
             "continued-group",
             bootstrap_servers=us.bootstrap,

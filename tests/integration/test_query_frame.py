@@ -9,14 +9,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from connect.embedded import ports
+from connect.embedded import cluster_config
 from connect.embedded.java import find_java, java_environment
 from connect.wire.records import Record
-from connectors.dataplane.plan import PartitionPlan, TopicPartition
-from connectors.dataplane.records_stage import outcome_by, rows_of
-from connectors.spark.class_archive import with_archive
-from connectors.spark.query_frame import STAGE_DDL, problem_of, transformed
-from connectors.spark.settings import SparkSettings
+from connectors.control_link.protocol import PartitionPlan
+from connectors.dataplane.sql_stage import outcome_by, rows_of
+from connectors.formats.types import TopicPartition
+from connectors.spark.class_data_archive import with_archive
+from connectors.spark.config import SparkSettings
+from connectors.spark.driver_process import STAGE_DDL, problem_of, transformed
 from connectors.transforms.smt_chain import Unfit
 
 pytestmark = [pytest.mark.integration]
@@ -36,7 +37,7 @@ def spark() -> Iterator[Any]:
         # As the worker starts it: on a machine that has no Java of its own, or whose name leads nowhere.
         for name, value in java_environment().items():
             patch.setenv(name, value)
-        patch.setenv("SPARK_LOCAL_IP", ports.HOST)
+        patch.setenv("SPARK_LOCAL_IP", cluster_config.HOST)
         conf: dict[str, Any] = with_archive(SparkSettings(find_java().parent.parent)).merged()
         session = SparkSession.builder.config(map=conf).getOrCreate()
         yield session

@@ -16,8 +16,8 @@ from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest, Describ
 from connect.core.errors import RetriableError
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
-from connect.kafka.offsets import LATEST, list_offset
-from connect.kafka.settings import connection_settings
+from connect.kafka.log.offsets import LATEST, list_offset
+from connect.kafka.security.connection_settings import connection_settings
 from tests.kit.mirror import CALM, SMALL, Mirror
 from tests.kit.processes import local_ports, slices
 from tests.kit.topics import make_topics

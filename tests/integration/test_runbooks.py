@@ -14,9 +14,9 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from typer.testing import CliRunner
 
+from connect.cli.commands.rest_client import RestClient, WorkerRefused, WorkerUnreachable
 from connect.cli.main import app
-from connect.cli.rest_client import RestClient, WorkerRefused, WorkerUnreachable
-from connect.embedded import ports
+from connect.embedded import cluster_config
 from connect.embedded.brokers import KafkaCluster
 from tests.interop.flow import read_all
 from tests.kit.mirror import CALM, SMALL, Mirror
@@ -81,8 +81,8 @@ class Stage:
         self.us, self.eu = f"us{self.name}", f"eu{self.name}"
         self.bootstrap = {self.us: us.bootstrap, self.eu: eu.bootstrap}
         self.topic = f"orders{self.name}"
-        port = ports.choose(1)[0]
-        self.url = f"http://{ports.HOST}:{port}"
+        port = cluster_config.choose(1)[0]
+        self.url = f"http://{cluster_config.HOST}:{port}"
         self.mirror = Mirror(self._properties(port, self.bootstrap), directory)
         self._gone = self._properties(port, {**self.bootstrap, self.us: _NOWHERE})
         self._here = self._properties(port, self.bootstrap)
@@ -100,7 +100,7 @@ class Stage:
             "emit.checkpoints.enabled": "true",
             "emit.checkpoints.interval.seconds": "1",
             "refresh.groups.interval.seconds": "1",
-            "listeners": f"http://{ports.HOST}:{port}",
+            "listeners": f"http://{cluster_config.HOST}:{port}",
             "dedicated.mode.enable.public.rest": "true",
         }
 

@@ -13,11 +13,12 @@ from kafka.protocol.metadata import MetadataRequest
 
 from connect.core.errors import ClusterUnreachable, ConfigError, SecurityError
 from connect.core.model import NewTopic
-from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
-from connect.kafka.connection import Connection, ConnectionLost
-from connect.kafka.settings import ConnectionSettings, connection_settings
-from connect.kafka.topiclog import LogRecord, read_to_end
+from connect.kafka.connection import Connection
+from connect.kafka.framing_and_sasl import ConnectionLost
+from connect.kafka.log.compacted_topic import LogRecord, read_to_end
+from connect.kafka.log.topic_admin import Admin
+from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
 from tests.kit.certificates import make_party
 from tests.kit.secured import PLAIN, SCRAM, Secured, jaas, set_password, start_secured
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 
-from connect.embedded import ports
+from connect.embedded import cluster_config
 from connect.embedded.brokers import KafkaCluster
 from tests.kit.copies import read
 from tests.kit.mirror import SMALL, Mirror
@@ -40,8 +40,8 @@ class Scene:
         self.us, self.eu = us, eu
         self.alias = f"split-{mode}"
         self.topic = f"{self.alias}-orders"
-        (port,) = ports.choose(1)
-        self.url = f"http://{ports.HOST}:{port}/{self.alias}/eu/connectors"
+        (port,) = cluster_config.choose(1)
+        self.url = f"http://{cluster_config.HOST}:{port}/{self.alias}/eu/connectors"
         atomic = {
             "eu.exactly.once.source.support": "enabled",
             f"{self.alias}->eu.consumer.isolation.level": "read_committed",
@@ -67,7 +67,7 @@ class Scene:
                 **(atomic if mode == "atomic" else {}),
                 "copy.epoch.ms": "4000",
                 "dedicated.mode.enable.public.rest": "true",
-                "listeners": f"http://{ports.HOST}:{port}",
+                "listeners": f"http://{cluster_config.HOST}:{port}",
             },
             directory,
         )

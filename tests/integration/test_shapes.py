@@ -21,9 +21,9 @@ from aiokafka import AIOKafkaProducer
 
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
-from connect.kafka.settings import connection_settings
-from connect.kafka.topic_configs import max_message_bytes, min_insync_replicas
-from connectors.positions import Kind, decode_kind, decode_position_key
+from connect.kafka.log.topic_admin import max_message_bytes, min_insync_replicas
+from connect.kafka.security.connection_settings import connection_settings
+from connectors.formats.position import KeyKind, decode_kind, decode_position_key
 from tests.kit import shapes
 from tests.kit.batches import Topics, topics_of
 from tests.kit.copies import read, until
@@ -164,7 +164,7 @@ async def write_while_running(us: KafkaCluster, eu: KafkaCluster, copies: Copies
 async def begun(eu: KafkaCluster, flow: str) -> set[tuple[str, str]]:
     """The partitions of a flow that have a position, one each topic."""
     stored = [one.key for one in await read(eu, f"mm2-offset-map.{flow}.internal") if one.value is not None]
-    keys = [decode_position_key(key) for key in stored if decode_kind(key) is Kind.POSITION]
+    keys = [decode_position_key(key) for key in stored if decode_kind(key) is KeyKind.POSITION]
     return {(flow, key.source_topic) for key in keys}
 
 

@@ -14,13 +14,13 @@ import pytest
 
 from connect.embedded.brokers import KafkaCluster
 from connect.embedded.java import find_java
-from connect.kafka.settings import connection_settings
-from connectors.dataplane.plan import SliceSettings
-from connectors.source.links import LinkServer, LinkSettings
-from connectors.source.slice import SliceHandle, SliceLost
-from connectors.spark.class_archive import record_archive, with_archive
+from connect.kafka.security.connection_settings import connection_settings
+from connectors.control_link.protocol import SliceSettings
+from connectors.control_link.server import LinkServer, LinkSettings
+from connectors.source.slice_handle import SliceHandle, SliceLost
+from connectors.spark.class_data_archive import record_archive, with_archive
+from connectors.spark.config import SparkSettings
 from connectors.spark.engine import EngineBroken, EngineLost, SparkEngine
-from connectors.spark.settings import SparkSettings
 from tests.kit.one_loop import OneLoop
 from tests.kit.processes import Member, Role, gone, tree, wait_until
 

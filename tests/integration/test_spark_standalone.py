@@ -48,7 +48,10 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %p %c{1}: %m%n
 """
 #: With the logs of everybody at their most talkative.
-COMMAND = "import sys; from connect.cli.mirror_maker import main; sys.argv += ['--log-level', 'DEBUG']; main()"
+COMMAND = (
+    "import sys; from connect.cli.daemons.connect_mirror_maker import main; sys.argv += ['--log-level', "
+    "'DEBUG']; main()"
+)
 
 
 @dataclass

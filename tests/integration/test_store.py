@@ -17,18 +17,18 @@ from kafka.protocol.admin import IncrementalAlterConfigsRequest
 from connect.core.errors import ConfigError, RetriableError
 from connect.core.model import CLEANED_SOON, NewTopic
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka import transactions
-from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
-from connect.kafka.producer import OutRecord, PlainWriter, TransactionalWriter, place, produce_all
-from connect.kafka.settings import connection_settings
-from connect.kafka.topiclog import LogRecord, read_to_end
-from connect.kafka.transactions import Superseded, TransactionalIdRefused, claim, until
-from connectors.dataplane.plan import TopicPartition
-from connectors.offset_map import Run, decode_chunk, decode_chunk_key
-from connectors.positions import Kind, Position, decode_kind
-from connectors.source.store import Commit, MirrorPositionStore, Scope, Start, StoreSettings
-from connectors.source.unowned import PositionsTaken
+from connect.kafka.log import transactions
+from connect.kafka.log.compacted_topic import LogRecord, read_to_end
+from connect.kafka.log.producer import OutRecord, PlainWriter, TransactionalWriter, place, produce_all
+from connect.kafka.log.topic_admin import Admin
+from connect.kafka.log.transactions import Superseded, TransactionalIdRefused, claim, until
+from connect.kafka.security.connection_settings import connection_settings
+from connectors.formats.position import KeyKind, Position, decode_kind
+from connectors.formats.types import TopicPartition
+from connectors.offset_map.runs_and_chunks import MapRun, decode_chunk, decode_chunk_key
+from connectors.source.positions.position_store import MirrorPositionStore, StoreSettings
+from connectors.source.positions.stored_positions import Commit, CommitScope, PositionsTaken, Start
 
 pytestmark = pytest.mark.integration
 
@@ -84,10 +84,10 @@ class Site:
     async def count(self) -> int:
         return sum([len(await self.records(one)) for one in (self.settings.offsets_topic, self.settings.map_topic)])
 
-    async def runs(self) -> list[Run]:
+    async def runs(self) -> list[MapRun]:
         chunks: dict[bytes, bytes | None] = {}
         for record in await self.records(self.settings.map_topic):
-            if decode_kind(record.key) is Kind.CHUNK:
+            if decode_kind(record.key) is KeyKind.CHUNK:
                 assert record.key is not None
                 chunks[record.key] = record.value
         starts = sorted((decode_chunk_key(key).first_upstream, value) for key, value in chunks.items() if value)
@@ -122,7 +122,7 @@ async def test_what_is_committed_is_found_again(site: Site) -> None:
     assert starts[ORDERS].position == later
     assert (starts[ORDERS].committed_source_offset, starts[ORDERS].moved) == (49, False)
     assert starts[TopicPartition("orders", 1)].position is None
-    assert await site.runs() == [Run(0, 0, 10), Run(12, 10, 38)]
+    assert await site.runs() == [MapRun(0, 0, 10), MapRun(12, 10, 38)]
 
 
 async def test_the_source_offsets_record_has_javas_bytes(site: Site) -> None:
@@ -162,7 +162,9 @@ async def alter(site: Site, value: bytes | None) -> None:
     await operator.stop()
 
 
-async def copy_on(store: MirrorPositionStore, ends: Sequence[int], scope: Scope = Scope.PROGRESS) -> Position:
+async def copy_on(
+    store: MirrorPositionStore, ends: Sequence[int], scope: CommitScope = CommitScope.PROGRESS
+) -> Position:
     """Commit growing positions of the one run that begins at 0 on both sides."""
     for end in ends:
         later = replace(POSITION, next_source_offset=end, target_end=end, next_sequence=end)
@@ -178,7 +180,7 @@ async def test_a_position_between_two_of_javas_offsets_costs_one_record(site: Si
     grown = replace(POSITION, next_source_offset=60, target_end=58, next_sequence=58)
     for at in range(42, 60, 2):
         moved = replace(grown, next_source_offset=at + 2, target_end=at, next_sequence=at)
-        await store.commit([Commit(moved, [(at, at - 2, 2)], scope=Scope.PROGRESS)])
+        await store.commit([Commit(moved, [(at, at - 2, 2)], scope=CommitScope.PROGRESS)])
     assert await site.count() - before == 10, "nine positions, and the chunk to which the first has added a run"
     start = (await site.store().load([ORDERS]))[ORDERS]
     assert (start.position, start.moved, start.committed_source_offset) == (moved, False, 59)
@@ -207,7 +209,7 @@ async def test_progress_of_a_store_that_was_superseded_does_not_count(site: Site
     taken_over = replace(POSITION, producer_epoch=6, next_sequence=0)
     await second.commit([Commit(taken_over)])
     await first.commit(
-        [Commit(replace(POSITION, next_source_offset=90, target_end=88, next_sequence=88), scope=Scope.PROGRESS)]
+        [Commit(replace(POSITION, next_source_offset=90, target_end=88, next_sequence=88), scope=CommitScope.PROGRESS)]
     )
     start = (await site.store().load([ORDERS]))[ORDERS]
     assert (start.position, start.moved) == (taken_over, False)
@@ -269,7 +271,7 @@ class TestWithoutRightsToItsId:
         await store.commit([Commit(POSITION, [(0, 0, 40)])])
         start = (await site.store().load([ORDERS]))[ORDERS]
         assert (start.position, start.committed_source_offset, start.moved) == (POSITION, 41, False)
-        assert await site.runs() == [Run(0, 0, 40)]
+        assert await site.runs() == [MapRun(0, 0, 40)]
         await alter(site, b'{"offset":99}')
         start = (await site.store().load([ORDERS]))[ORDERS]
         assert (start.committed_source_offset, start.moved) == (99, True)
@@ -293,7 +295,7 @@ class TestWithoutRightsToItsId:
                 await store.commit([Commit(later, [(40, 40, 8)])])
         start = (await site.store().load([ORDERS]))[ORDERS]
         assert (start.position, start.committed_source_offset, start.moved) == (POSITION, 41, False)
-        assert await site.runs() == [Run(0, 0, 40)]
+        assert await site.runs() == [MapRun(0, 0, 40)]
 
     async def test_the_first_plain_commit_torn_after_transactions_is_no_alteration(
         self, site: Site, monkeypatch: pytest.MonkeyPatch
@@ -400,7 +402,7 @@ async def test_of_two_tasks_that_are_given_an_unowned_partition_the_first_to_sto
     newer = replace(POSITION, transactional_id=site.writer(2), producer_id=2, next_source_offset=50)
     await owner.commit([Commit(newer)])
     newer = replace(newer, next_source_offset=60)
-    await owner.commit([Commit(newer, scope=Scope.PROGRESS)])
+    await owner.commit([Commit(newer, scope=CommitScope.PROGRESS)])
     others = TopicPartition("others", 0)
     first = replace(POSITION, transactional_id=site.writer(1), producer_id=1)
     with pytest.raises(PositionsTaken, match="another task has stored positions of orders-0 meanwhile") as raised:
@@ -472,7 +474,7 @@ async def test_commit_goes_on_after_its_connections_were_cut(site: Site) -> None
     later = replace(POSITION, next_source_offset=52)
     await store.commit([Commit(later, [(42, 42, 10)])])
     assert (await site.store().load([ORDERS]))[ORDERS].position == later
-    assert await site.runs() == [Run(0, 0, 52)]
+    assert await site.runs() == [MapRun(0, 0, 52)]
 
 
 async def test_an_open_transaction_of_a_predecessor_is_not_read(site: Site) -> None:
@@ -486,7 +488,7 @@ async def test_an_open_transaction_of_a_predecessor_is_not_read(site: Site) -> N
         raise SystemExit
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("connect.kafka.transactions.end_transaction", die)
+        patch.setattr("connect.kafka.log.transactions.end_transaction", die)
         with pytest.raises(SystemExit):
             await dying.write([OutRecord(site.settings.offsets_topic, b'["x",{}]', b'{"offset":1}')])
     assert (await site.store().load([ORDERS]))[ORDERS].position == POSITION
@@ -502,7 +504,7 @@ async def test_the_map_of_a_topic_made_anew_begins_anew(site: Site) -> None:
     await again.load([ORDERS])
     anew = replace(POSITION, target_topic_id=UUID(int=7), target_end=10)
     await again.commit([Commit(anew, [(42, 0, 10)])])
-    assert await site.runs() == [Run(42, 0, 10)]
+    assert await site.runs() == [MapRun(42, 0, 10)]
 
 
 async def test_a_map_begins_anew_within_one_life_of_the_store_too(site: Site) -> None:
@@ -510,12 +512,12 @@ async def test_a_map_begins_anew_within_one_life_of_the_store_too(site: Site) ->
     store = site.store()
     await store.load([ORDERS])
     await store.commit([Commit(POSITION, [(0, 0, 42)])])
-    assert store.runs_of(POSITION) == [Run(0, 0, 42)]
+    assert store.runs_of(POSITION) == [MapRun(0, 0, 42)]
     anew = replace(POSITION, target_topic_id=UUID(int=7), target_end=10)
     await store.commit([Commit(anew, [(42, 0, 10)])])
     assert store.runs_of(POSITION) == []
     await store.commit([Commit(anew, [(52, 10, 10)])])
-    assert await site.runs() == [Run(42, 0, 20)]
+    assert await site.runs() == [MapRun(42, 0, 20)]
 
 
 async def test_a_truncated_target_cuts_the_map(site: Site) -> None:
@@ -523,7 +525,7 @@ async def test_a_truncated_target_cuts_the_map(site: Site) -> None:
     await store.load([ORDERS])
     await store.commit([Commit(POSITION, [(0, 0, 10), (12, 10, 30)])])
     await store.commit([Commit(replace(POSITION, next_source_offset=17, target_end=15), target_truncated_to=15)])
-    assert await site.runs() == [Run(0, 0, 10), Run(12, 10, 5)]
+    assert await site.runs() == [MapRun(0, 0, 10), MapRun(12, 10, 5)]
 
 
 async def test_a_topic_that_loses_records_by_age_is_refused(site: Site) -> None:

@@ -8,28 +8,26 @@ from uuid import uuid4
 
 import pytest
 
-from connect.core import configlog
-from connect.core.config_changes import Unreadable
-from connect.core.configlog import ConfigLog
+from connect.core import config_topic
+from connect.core.config_topic import ConfigLog, SkippedConfigRecord
 from connect.core.errors import ConfigError, RetriableError
-from connect.core.events import ConfigRecord
+from connect.core.herder.events import ConfigRecord
 from connect.core.model import NewTopic, State, Status, TargetState, TaskId
-from connect.core.statuslog import TopicUse
+from connect.core.status_and_offset_topics import TopicUse
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
-from connect.kafka.settings import connection_settings
-from connect.kafka.topiclog import read_to_end
-from connect.kafka.transactions import Superseded
-from connect.runtime.stores.config import ConfigStore, LeaderWriter, LeaseOver
-from connect.runtime.stores.status import StatusStore
+from connect.kafka.log.compacted_topic import read_to_end
+from connect.kafka.log.topic_admin import Admin
+from connect.kafka.log.transactions import Superseded
+from connect.kafka.security.connection_settings import connection_settings
+from connect.runtime.herder.config_and_status_topics import ConfigStore, LeadershipLeaseOver, LeaderWriter, StatusStore
 from tests.kit.members import until
 
 pytestmark = pytest.mark.integration
 
-CONNECTOR = configlog.connector_record("c", {"name": "c"})
-TASKS = configlog.task_records("c", [{"a": "0"}, {"a": "1"}])
-COMMIT = configlog.commit_record("c", 2)
+CONNECTOR = config_topic.connector_record("c", {"name": "c"})
+TASKS = config_topic.task_records("c", [{"a": "0"}, {"a": "1"}])
+COMMIT = config_topic.commit_record("c", 2)
 TIMEOUT_S = 120.0
 
 
@@ -88,7 +86,7 @@ class Reading:
     def take(self, record: ConfigRecord) -> None:
         self.records.append(record)
         changes = self.log.apply(record.offset, record.key, record.value)
-        assert not [change for change in changes if isinstance(change, Unreadable)]
+        assert not [change for change in changes if isinstance(change, SkippedConfigRecord)]
 
 
 @pytest.fixture
@@ -104,7 +102,7 @@ async def place(us: KafkaCluster) -> AsyncIterator[Place]:
 async def test_what_is_written_has_come_back_and_others_read_the_same(place: Place) -> None:
     one = await place.config()
     await one.store.claim()  # nothing to claim where everybody writes plainly
-    await one.store.write([[configlog.target_state_record("c", TargetState.STOPPED), CONNECTOR], TASKS, [COMMIT]])
+    await one.store.write([[config_topic.target_state_record("c", TargetState.STOPPED), CONNECTOR], TASKS, [COMMIT]])
     assert [record.key for record in one.records] == [
         "target-state-c",
         "connector-c",
@@ -115,7 +113,7 @@ async def test_what_is_written_has_come_back_and_others_read_the_same(place: Pla
     assert list(one.log.all_task_configs("c")) == [{"a": "0"}, {"a": "1"}]
     other = await place.config()
     assert other.records == one.records
-    await one.store.write([configlog.removal_records("c")])
+    await one.store.write([config_topic.removal_records("c")])
     await other.store.read_to_end(TIMEOUT_S)
     assert other.log == one.log
     assert other.log.connectors() == ()
@@ -151,8 +149,8 @@ async def test_a_leader_that_another_has_followed_writes_nothing_more(place: Pla
         with pytest.raises(Superseded):
             await old.store.write([TASKS, [COMMIT]])
     # Anybody may set a target state, whoever leads.
-    await old.store.write([[configlog.target_state_record("c", TargetState.PAUSED)]], as_leader=False)
-    await new.store.write([[configlog.fencing_record("c", 2)]])
+    await old.store.write([[config_topic.target_state_record("c", TargetState.PAUSED)]], as_leader=False)
+    await new.store.write([[config_topic.fencing_record("c", 2)]])
     assert [record.key for record in new.records] == ["connector-c", "target-state-c", "tasks-fencing-c"]
     # It may become leader again.
     await old.store.claim()
@@ -179,12 +177,12 @@ async def test_a_write_that_takes_too_long_is_given_up_and_leaves_nothing_behind
     async def never(*_: object, **__: object) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr("connect.runtime.stores.config._WRITE_TIMEOUT_S", 0.5)
-    monkeypatch.setattr("connect.kafka.transactions.end_transaction", never)
+    monkeypatch.setattr("connect.runtime.herder.config_and_status_topics._WRITE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("connect.kafka.log.transactions.end_transaction", never)
     with pytest.raises(RetriableError, match="perhaps a part of it was written"):
         await one.store.write([[CONNECTOR]])
     monkeypatch.undo()
-    await one.store.write([[configlog.fencing_record("c", 1)]])
+    await one.store.write([[config_topic.fencing_record("c", 1)]])
     assert [record.key for record in one.records] == ["tasks-fencing-c"]
 
 
@@ -195,9 +193,9 @@ async def test_a_leader_whose_lease_ends_between_two_steps_writes_no_more(place:
     def leased() -> bool:
         return "task-c-1" not in {record.key for record in one.records}
 
-    with pytest.raises(LeaseOver):
+    with pytest.raises(LeadershipLeaseOver):
         await one.store.write([TASKS, [COMMIT]], leased=leased)
-    await one.store.write([[configlog.target_state_record("c", TargetState.PAUSED)]], as_leader=False, leased=leased)
+    await one.store.write([[config_topic.target_state_record("c", TargetState.PAUSED)]], as_leader=False, leased=leased)
     assert [record.key for record in one.records] == ["connector-c", "task-c-0", "task-c-1", "target-state-c"]
 
 
@@ -208,12 +206,12 @@ async def test_a_deleted_topic_is_named_and_one_made_anew_is_another_log(
     one = await place.config()
     await one.store.write([[CONNECTOR]])
     await place.admin.delete_topics([place.topic.name])
-    monkeypatch.setattr("connect.runtime.stores.config._WRITE_TIMEOUT_S", 12.0)
+    monkeypatch.setattr("connect.runtime.herder.config_and_status_topics._WRITE_TIMEOUT_S", 12.0)
     with pytest.raises(RetriableError, match=f"could not be written within 12 s; .*has no topic {place.topic.name}"):
         await one.store.write([TASKS])
     monkeypatch.undo()
     await place.admin.create_topics([NewTopic(place.topic.name, 1, 1, {"cleanup.policy": "compact"})])
-    await one.store.write([[configlog.fencing_record("c", 1)]])
+    await one.store.write([[config_topic.fencing_record("c", 1)]])
     assert [record.key for record in one.records] == ["tasks-fencing-c"]
     assert one.log.connectors() == ()
 
@@ -268,7 +266,9 @@ async def test_a_safe_write_is_left_out_where_a_newer_owner_has_spoken(place: Pl
 
 
 async def test_what_still_waits_is_written_before_the_end(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("connect.runtime.stores.status._FLUSH_TIMEOUT_S", TIMEOUT_S)  # however slow the machine is
+    monkeypatch.setattr(
+        "connect.runtime.herder.config_and_status_topics._FLUSH_TIMEOUT_S", TIMEOUT_S
+    )  # however slow the machine is
     one, other = [await place.status() for _ in range(2)]
     for task in range(50):
         one.put(TaskId("c", task), Status(State.UNASSIGNED, "one:1", 1))

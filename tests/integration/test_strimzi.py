@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from connect.embedded import ports
+from connect.embedded import cluster_config
 from connect.embedded.brokers import KafkaCluster
 from tests.kit.direct import Broker, value_numbers
 from tests.kit.mirror import Mirror
@@ -110,7 +110,7 @@ def test_a_resource_is_run_and_each_mirror_has_its_state(us: KafkaCluster, eu: K
     wait_until(lambda: ours.end(topic) == theirs.end(held) == 0, DEADLINE_S, "the topics are there", 0.1)
     ours.produce(topic, 0, RECORDS)
     program = str(Path(sys.executable).parent / "heliograph")
-    rest = f"listeners=http://{ports.HOST}:{ports.choose(1)[0]}"
+    rest = f"listeners=http://{cluster_config.HOST}:{cluster_config.choose(1)[0]}"
     with Mirror({}, tmp_path, [program, "mirror", "--set", rest, "-f"]) as mirror:
         addresses = {"us": us.bootstrap, "eu": eu.bootstrap, "topic": topic}
         mirror.properties_file.write_text(RESOURCE.format(**addresses, state="running") + STOPPED.format(**addresses))
@@ -142,7 +142,7 @@ def test_what_a_restart_cannot_fix_is_not_restarted(us: KafkaCluster, eu: KafkaC
     wait_until(lambda: ours.end(topic) == 0, DEADLINE_S, "the topic is there", 0.1)
     ours.produce(topic, 0, RECORDS)
     program = str(Path(sys.executable).parent / "heliograph")
-    rest = f"listeners=http://{ports.HOST}:{ports.choose(1)[0]}"
+    rest = f"listeners=http://{cluster_config.HOST}:{cluster_config.choose(1)[0]}"
     with Mirror({}, tmp_path, [program, "mirror", "--set", rest, "-f"]) as mirror:
         text = RESOURCE.format(us=us.bootstrap, eu=eu.bootstrap, topic=topic, state="running")
         text = text.replace("as-resource", "to-restart").replace("tasksMax: 1", f"tasksMax: 1\n        {AUTO_RESTART}")
@@ -187,7 +187,7 @@ def _run_secured(us: Secured, eu: Secured, topic: str, remote: str, secrets: Pat
     wait_until(lambda: ours.end(topic) == 0, DEADLINE_S, "the topic is there", 0.1)
     ours.produce(topic, 0, RECORDS)
     program = str(Path(sys.executable).parent / "heliograph")
-    rest = f"listeners=http://{ports.HOST}:{ports.choose(1)[0]}"
+    rest = f"listeners=http://{cluster_config.HOST}:{cluster_config.choose(1)[0]}"
     with Mirror({}, directory, [program, "mirror", "--set", rest, "--secrets", str(secrets), "-f"]) as mirror:
         ways = {"us": us.cluster.bootstrap_of("SCRAM_TLS"), "eu": eu.cluster.bootstrap_of("MUTUAL")}
         mirror.properties_file.write_text(SECURED.format(topic=topic, **ways))

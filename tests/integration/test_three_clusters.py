@@ -17,10 +17,10 @@ from typing import Final
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from connect.cli.topology import run_topology
+from connect.cli.commands.topology import run_topology
 from connect.embedded.brokers import KafkaCluster
 from connectors.client import heartbeat_topics, replication_hops, upstream_clusters
-from connectors.mirror_records import Checkpoint, Heartbeat
+from connectors.formats.mirror_records import Checkpoint, Heartbeat
 from tests.interop.flow import read_all
 from tests.kit.groups import cluster_at
 from tests.kit.java_client import DEFAULT, ask_java

@@ -14,14 +14,15 @@ import pytest
 
 from connect.api.source import SourceConnectorContext
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
-from connect.kafka.settings import connection_settings
-from connectors.dataplane.plan import TopicPartition
-from connectors.positions import Position
-from connectors.settings import source_settings
+from connect.kafka.log.topic_admin import Admin
+from connect.kafka.security.connection_settings import connection_settings
+from connectors.config.connector_configs import source_settings
+from connectors.formats.position import Position
+from connectors.formats.types import TopicPartition
 from connectors.source.connector import MirrorSourceConnector
-from connectors.source.store import Commit, MirrorPositionStore, StoreSettings
+from connectors.source.positions.position_store import MirrorPositionStore, StoreSettings
+from connectors.source.positions.stored_positions import Commit
 from tests.kit.stock import Stock, until
 
 pytestmark = pytest.mark.integration

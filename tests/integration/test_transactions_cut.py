@@ -12,18 +12,19 @@ import pytest
 
 from connect.core.errors import PermanentError
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka import transactions
-from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
-from connect.kafka.offsets import LATEST, list_offset
-from connect.kafka.producer import OutRecord, waiting_out
-from connect.kafka.settings import connection_settings
-from connect.kafka.shared_transactions import SharedTransactions
-from connect.kafka.transactions import Superseded, init_producer_id
-from connectors.dataplane.plan import TopicPartition
-from connectors.gaps import Gap, GapKind
-from connectors.positions import Kind, decode_kind
-from connectors.source.store import Commit, MirrorPositionStore
+from connect.kafka.log import transactions
+from connect.kafka.log.offsets import LATEST, list_offset
+from connect.kafka.log.producer import OutRecord, waiting_out
+from connect.kafka.log.shared_transactions import SharedTransactions
+from connect.kafka.log.topic_admin import Admin
+from connect.kafka.log.transactions import Superseded, init_producer_id
+from connect.kafka.security.connection_settings import connection_settings
+from connectors.formats.gap import Gap, GapKind
+from connectors.formats.position import KeyKind, decode_kind
+from connectors.formats.types import TopicPartition
+from connectors.source.positions.position_store import MirrorPositionStore
+from connectors.source.positions.stored_positions import Commit
 from tests.integration.test_kafka_transactions import spend_epochs
 from tests.integration.test_store import ORDERS, POSITION, Site
 from tests.kit.copies import read, until
@@ -128,7 +129,9 @@ async def test_records_and_position_are_there_or_neither(
     await successor.commit()
     await until_read(eu, topic, [b"%d" % at for at in range(len(there) + 1)])
     assert (await site.runs())[-1].upstream_end == len(there) + 1
-    records = [record for record in await site.records(site.settings.map_topic) if decode_kind(record.key) is Kind.GAP]
+    records = [
+        record for record in await site.records(site.settings.map_topic) if decode_kind(record.key) is KeyKind.GAP
+    ]
     assert len(records) == len(there) + 1, "a gap is told of with the position behind it, or not at all"
 
 

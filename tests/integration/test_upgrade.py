@@ -16,7 +16,7 @@ import pytest
 
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
-from connect.kafka.settings import connection_settings
+from connect.kafka.security.connection_settings import connection_settings
 from tests.kit.direct import Broker, value_numbers
 from tests.kit.mirror import PATIENT, SMALL, Mirror
 from tests.kit.processes import wait_until

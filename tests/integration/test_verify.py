@@ -13,8 +13,8 @@ from aiokafka import AIOKafkaProducer
 
 from connect.core.errors import ClusterUnreachable, PermanentError
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.settings import ConnectionSettings, connection_settings
-from connectors.verify import READ_COMMITTED, compare_topics
+from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
+from connectors.inspection.topic_verification import READ_COMMITTED, compare_topics
 from tests.kit.topics import make_topics
 
 pytestmark = pytest.mark.integration

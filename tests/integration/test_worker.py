@@ -16,17 +16,17 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from connect.api.connector import Props
 from connect.api.source import Header, SourceConnector, SourceRecord, SourceTask
+from connect.core.config.worker_config import WorkerConfig
 from connect.core.model import NewTopic, State, TargetState, TaskId
-from connect.core.worker_config import WorkerConfig
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
-from connect.kafka.compacted import CompactedLog
-from connect.kafka.settings import connection_settings
-from connect.kafka.topiclog import ensure_compacted_topic
-from connect.kafka.transactions import init_producer_id
-from connect.runtime.offsets import OffsetTopic
-from connect.runtime.record_producer import ProducerFenced
+from connect.kafka.log.compacted_log import CompactedLog
+from connect.kafka.log.compacted_topic import ensure_compacted_topic
+from connect.kafka.log.topic_admin import Admin
+from connect.kafka.log.transactions import init_producer_id
+from connect.kafka.security.connection_settings import connection_settings
+from connect.runtime.task.connector_offsets import OffsetTopic
+from connect.runtime.task.record_delivery import ProducerFenced
 from connect.runtime.worker import Worker
 from tests.kit.members import until
 from tests.kit.topics import make_topics

@@ -18,7 +18,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from connect.embedded.brokers import QUICK_JVM, KafkaCluster
 from connectors.client import translate_offsets
-from connectors.mirror_records import Checkpoint, Heartbeat
+from connectors.formats.mirror_records import Checkpoint, Heartbeat
 from tests.interop.flow import read_all
 from tests.kit.java_client import DEFAULT, ask_java, offsets_told
 from tests.kit.java_mm2 import JavaMirrorMaker

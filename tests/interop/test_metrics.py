@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from connect.embedded import ports
+from connect.embedded import cluster_config
 from connect.embedded.brokers import QUICK_JVM, KafkaCluster
 from tests.kit import jmx
 from tests.kit.java_connect import JavaWorker
@@ -46,7 +46,7 @@ _CHANGES: Final = {"exactly.once.source.support": "enabled"}
 
 def test_what_java_shows_we_show(us: KafkaCluster, tmp_path: Path) -> None:
     name = f"shown-{uuid.uuid4().hex[:8]}"
-    (port,) = ports.choose(1)
+    (port,) = cluster_config.choose(1)
     properties = {kind: worker_properties(us.bootstrap, f"{name}-{kind}", _CHANGES) for kind in ("java", "ours")}
     java = JavaWorker(properties["java"], tmp_path / "java.log", jvm_options=(*QUICK_JVM, *jmx.options(port)))
     asyncio.run(make_topics(us.bootstrap, dict.fromkeys((f"{name}-java", f"{name}-ours"), 1)))

@@ -15,16 +15,16 @@ from typing import Any, Final
 
 import pytest
 
-from connect.core.client_defs import ADMIN, CONSUMER, PRODUCER
+from connect.core.config.client_settings import ADMIN, CONSUMER, PRODUCER
+from connect.core.config.rest_settings import REST_INTERNAL
+from connect.core.config.security_settings import SECURITY
+from connect.core.config.worker_settings import WORKER
 from connect.core.errors import ConfigError
-from connect.core.rest_defs import REST_INTERNAL
-from connect.core.security_defs import SECURITY
-from connect.core.worker_defs import WORKER
 from connect.embedded.brokers import QUICK_JVM
 from connect.embedded.java import find_java
-from connect.embedded.maven import classpath
-from connectors.config_defs import CHECKPOINT, HEARTBEAT, OWN, SOURCE
-from connectors.flows import Connector, load
+from connect.embedded.kafka_releases import classpath
+from connectors.config.definitions import CHECKPOINT, HEARTBEAT, OWN, SOURCE
+from connectors.config.mm2_properties import Connector, load
 from tests.kit.java_files import SAMPLE_MIRROR
 from tests.kit.java_mm2 import COORDINATES
 from tests.kit.java_program import format_properties

@@ -18,12 +18,12 @@ import pytest
 
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
-from connect.kafka.settings import connection_settings
+from connect.kafka.security.connection_settings import connection_settings
 from connectors import client
 from connectors.client import Offsets, translate_offsets_of
-from connectors.dataplane.plan import TopicPartition
-from connectors.map_reader import MapReader
-from connectors.mirror_records import Checkpoint
+from connectors.formats.mirror_records import Checkpoint
+from connectors.formats.types import TopicPartition
+from connectors.offset_map.reader import MapReader
 from tests.interop.flow import read_all
 from tests.kit.java_client import ask_java, offsets_told
 from tests.kit.map_judge import judge_map

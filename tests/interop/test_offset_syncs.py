@@ -19,14 +19,14 @@ from aiokafka import AIOKafkaProducer
 
 from connect.embedded.brokers import QUICK_JVM, KafkaCluster
 from connect.embedded.java import find_java
-from connect.embedded.maven import classpath
+from connect.embedded.kafka_releases import classpath
 from connect.kafka.cluster import Cluster
-from connect.kafka.settings import connection_settings
-from connectors.dataplane.plan import TopicPartition
-from connectors.map_reader import MapReader
-from connectors.mirror_records import OffsetSync
-from connectors.offset_map import Place
-from connectors.offset_sync_store import OffsetSyncStore
+from connect.kafka.security.connection_settings import connection_settings
+from connectors.checkpoint.offset_translation import OffsetSyncStore
+from connectors.formats.mirror_records import OffsetSync
+from connectors.formats.types import TopicPartition
+from connectors.offset_map.reader import MapReader
+from connectors.offset_map.runs_and_chunks import OffsetLocation
 from tests.interop.flow import read_all
 from tests.kit.java_mm2 import COORDINATES, JavaMirrorMaker
 from tests.kit.mirror import CALM, SMALL, Mirror
@@ -168,7 +168,7 @@ async def _mapped(eu: KafkaCluster, alias: str, ends: Mapping[str, int]) -> dict
             pair = reader.current(TopicPartition(source, 0))
             assert pair is not None, f"{source} has a map"
             places = [await reader.forward(pair, offset) for offset in range(end + 2)]
-            assert {one.place for one in places if one is not None} <= {Place.INSIDE, Place.GAP}
+            assert {one.place for one in places if one is not None} <= {OffsetLocation.INSIDE, OffsetLocation.GAP}
             found[source] = [one.offset for one in places if one is not None]
     finally:
         await cluster.close()

@@ -11,7 +11,7 @@ import pytest
 from connect.api.convert import Converter, DataError, HeaderConverter
 from connect.api.plugins import PluginDescription
 from connect.api.source import Fields, SourceRecord
-from connect.core.config_infos import key_info
+from connect.core.config.validation import key_info
 from connect.plugins import builtin
 from connect.plugins.file_source import FileStreamSourceTask
 from tests.interop.plugins.cases import CASES, Case

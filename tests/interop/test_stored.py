@@ -7,13 +7,18 @@ from collections import Counter
 
 import pytest
 
-from connect.core import configlog, offsetlog, statuslog
-from connect.core.config_changes import Change, LoggerChanged, RestartAsked, Unreadable
-from connect.core.configlog import ConfigLog
-from connect.core.membership import VERSIONS, decode_assignment, decode_metadata, encode_assignment, encode_metadata
+from connect.core import config_topic, status_and_offset_topics
+from connect.core.config_topic import Change, ConfigLog, LoggerChanged, RestartAsked, SkippedConfigRecord
+from connect.core.herder.membership import (
+    VERSIONS,
+    decode_assignment,
+    decode_metadata,
+    encode_assignment,
+    encode_metadata,
+)
 from connect.core.model import State, TaskId
-from connect.core.statuslog import StatusLog
-from connect.kafka.producer import partition_of
+from connect.core.status_and_offset_topics import StatusLog
+from connect.kafka.log.producer import partition_of
 from tests.interop.stored import StoredMember, StoredRecord, load_members, load_records
 
 _SESSIONS = ("plain", "closed", "exactly-once")
@@ -27,7 +32,7 @@ def test_config_records(session: str) -> None:
     log = ConfigLog()
     for offset, record in enumerate(records):
         changes = log.apply(offset, record.key, _bytes(record))
-        assert not any(isinstance(change, Unreadable) for change in changes), (record, changes)
+        assert not any(isinstance(change, SkippedConfigRecord) for change in changes), (record, changes)
         written = _config_record_again(log, record, changes)
         if '"file":null' not in (record.value or ""):
             # A setting that is null counts as one that is not there; ours does not keep it.
@@ -45,59 +50,59 @@ def test_config_records(session: str) -> None:
 
 def _config_kind(record: StoredRecord) -> str:
     prefixes = (
-        configlog.TARGET_STATE_PREFIX,
-        configlog.CONNECTOR_PREFIX,
-        configlog.TASK_PREFIX,
-        configlog.COMMIT_PREFIX,
-        configlog.RESTART_PREFIX,
-        configlog.FENCING_PREFIX,
-        configlog.LOGGER_PREFIX,
-        configlog.SESSION_KEY,
+        config_topic.TARGET_STATE_PREFIX,
+        config_topic.CONNECTOR_PREFIX,
+        config_topic.TASK_PREFIX,
+        config_topic.COMMIT_PREFIX,
+        config_topic.RESTART_PREFIX,
+        config_topic.FENCING_PREFIX,
+        config_topic.LOGGER_PREFIX,
+        config_topic.SESSION_KEY,
     )
     assert record.key is not None
     return next(prefix for prefix in prefixes if record.key.startswith(prefix))
 
 
-def _config_record_again(log: ConfigLog, record: StoredRecord, changes: tuple[Change, ...]) -> configlog.Record:
+def _config_record_again(log: ConfigLog, record: StoredRecord, changes: tuple[Change, ...]) -> config_topic.Record:
     """The record, written from what the log says after it was read."""
     kind = _config_kind(record)
     assert record.key is not None
     name = record.key.removeprefix(kind)
     if record.value is None:
-        assert record.key in dict(configlog.removal_records(name))
+        assert record.key in dict(config_topic.removal_records(name))
         return record.key, None
-    if kind == configlog.CONNECTOR_PREFIX:
+    if kind == config_topic.CONNECTOR_PREFIX:
         config = log.connector_config(name)
         assert config is not None
-        return configlog.connector_record(name, config)
-    if kind == configlog.TARGET_STATE_PREFIX:
-        return configlog.target_state_record(name, log.target_state(name))
-    if kind == configlog.TASK_PREFIX:
+        return config_topic.connector_record(name, config)
+    if kind == config_topic.TARGET_STATE_PREFIX:
+        return config_topic.target_state_record(name, log.target_state(name))
+    if kind == config_topic.TASK_PREFIX:
         return _task_record_again(name, _bytes(record))
-    if kind == configlog.COMMIT_PREFIX:
-        return configlog.commit_record(name, log.task_count(name))
-    if kind == configlog.FENCING_PREFIX:
-        return configlog.fencing_record(name, log.task_count_record(name) or 0)
-    if kind == configlog.SESSION_KEY:
+    if kind == config_topic.COMMIT_PREFIX:
+        return config_topic.commit_record(name, log.task_count(name))
+    if kind == config_topic.FENCING_PREFIX:
+        return config_topic.fencing_record(name, log.task_count_record(name) or 0)
+    if kind == config_topic.SESSION_KEY:
         assert log.session_key is not None
-        return configlog.session_key_record(log.session_key)
+        return config_topic.session_key_record(log.session_key)
     (change,) = changes
     if isinstance(change, RestartAsked):
-        return configlog.restart_record(change.request)
+        return config_topic.restart_record(change.request)
     assert isinstance(change, LoggerChanged)
-    return configlog.logger_record(change.namespace, change.level)
+    return config_topic.logger_record(change.namespace, change.level)
 
 
-def _task_record_again(name: str, value: bytes | None) -> configlog.Record:
+def _task_record_again(name: str, value: bytes | None) -> config_topic.Record:
     """Task configs count once they are committed, so this one is, in a log of its own."""
     connector, _, number = name.rpartition("-")
     count = int(number) + 1
     log = ConfigLog()
-    log.apply(0, *configlog.connector_record(connector, {}))
+    log.apply(0, *config_topic.connector_record(connector, {}))
     for task in range(count):
-        log.apply(1 + task, f"{configlog.TASK_PREFIX}{connector}-{task}", value)
-    log.apply(1 + count, *configlog.commit_record(connector, count))
-    return configlog.task_records(connector, log.all_task_configs(connector))[-1]
+        log.apply(1 + task, f"{config_topic.TASK_PREFIX}{connector}-{task}", value)
+    log.apply(1 + count, *config_topic.commit_record(connector, count))
+    return config_topic.task_records(connector, log.all_task_configs(connector))[-1]
 
 
 @pytest.mark.parametrize("session", _SESSIONS)
@@ -121,16 +126,16 @@ def test_status_records(session: str) -> None:
     assert expected <= kinds.keys(), kinds
 
 
-def _status_record_again(log: StatusLog, key: str) -> tuple[statuslog.Record, str]:
+def _status_record_again(log: StatusLog, key: str) -> tuple[status_and_offset_topics.Record, str]:
     """The one record that the log has read, written again, and what it was."""
     for name in log.connectors():
         status = log.status(name)
         if status is not None:
-            return statuslog.status_record(name, status), status.state
+            return status_and_offset_topics.status_record(name, status), status.state
         ((number, status),) = log.tasks(name).items()
-        return statuslog.status_record(TaskId(name, number), status), status.state
+        return status_and_offset_topics.status_record(TaskId(name, number), status), status.state
     (use,) = log.topics(key.partition(":connector-")[2])
-    return statuslog.topic_record(use), "topic"
+    return status_and_offset_topics.topic_record(use), "topic"
 
 
 @pytest.mark.parametrize("session", _SESSIONS)
@@ -141,9 +146,9 @@ def test_offset_records(session: str) -> None:
         assert record.key is not None
         connector, partition = json.loads(record.key)
         key, value = record.key.encode(), _bytes(record)
-        assert offsetlog.apply(offsetlog.SourceOffsets(), key, value) is None, record
-        assert offsetlog.encode_key(connector, partition) == key
-        assert value is None or offsetlog.encode_value(json.loads(value)) == value
+        assert status_and_offset_topics.apply(status_and_offset_topics.SourceOffsets(), key, value) is None, record
+        assert status_and_offset_topics.encode_key(connector, partition) == key
+        assert value is None or status_and_offset_topics.encode_value(json.loads(value)) == value
 
 
 @pytest.mark.parametrize("topic", ["configs", "offsets", "status"])

@@ -12,7 +12,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.structs import ConsumerRecord
 
-from connect.core.offsetlog import SourceOffsets, apply, mirror_key, mirror_value
+from connect.core.status_and_offset_topics import SourceOffsets, apply, mirror_key, mirror_value
 from connect.embedded.brokers import QUICK_JVM, KafkaCluster
 from tests.interop.flow import CONNECTOR, Flow, create_topic, mirrored, read_all
 from tests.kit.checker import Checker, Report, TopicPair

@@ -10,10 +10,10 @@ from kafka.protocol.producer.produce import ProduceRequest
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
-from connect.kafka.settings import connection_settings
+from connect.kafka.security.connection_settings import connection_settings
 from connect.wire import batch as wire
 from connect.wire import records
-from connectors.dataplane import reading
+from connectors.dataplane import fetch_api
 
 #: Of batches by a producer without an id.
 NOBODY = (-1, -1, -1)
@@ -53,12 +53,12 @@ class Topics:
     async def headers(self, topic: str) -> list[wire.BatchHeader]:
         """Of all batches in partition 0."""
         connection = await self._cluster.connection(await self._leader(topic))
-        named = reading.TopicOnWire(topic, (await self._cluster.topics({topic})).topics[topic].topic_id)
-        limits = reading.FetchLimits(100, 1, 2**26, 2**26, reading.READ_UNCOMMITTED)
+        named = fetch_api.TopicOnWire(topic, (await self._cluster.topics({topic})).topics[topic].topic_id)
+        limits = fetch_api.FetchLimits(100, 1, 2**26, 2**26, fetch_api.READ_UNCOMMITTED)
         found: list[wire.BatchHeader] = []
         position = 0
         while True:
-            row = await reading.fetch_one(connection, named, 0, (position, -1, -1), limits)
+            row = await fetch_api.fetch_one(connection, named, 0, (position, -1, -1), limits)
             assert row.error_code == 0, f"{topic}: {row.error_code}"
             found += [wire.read_header(row.records, start) for start, _, _ in wire.extents(row.records)]
             if not found or found[-1].last_offset + 1 >= row.high_watermark:
@@ -71,9 +71,9 @@ class Topics:
             connection = await self._cluster.connection(await self._leader(topic))
         except RetriableError:
             return -1
-        named = reading.TopicOnWire(topic, (await self._cluster.topics({topic})).topics[topic].topic_id)
-        limits = reading.FetchLimits(0, 0, 1, 1, reading.READ_UNCOMMITTED)
-        row = await reading.fetch_one(connection, named, 0, (0, -1, -1), limits)
+        named = fetch_api.TopicOnWire(topic, (await self._cluster.topics({topic})).topics[topic].topic_id)
+        limits = fetch_api.FetchLimits(0, 0, 1, 1, fetch_api.READ_UNCOMMITTED)
+        row = await fetch_api.fetch_one(connection, named, 0, (0, -1, -1), limits)
         return -1 if row.error_code else row.high_watermark
 
     async def _leader(self, topic: str) -> int:

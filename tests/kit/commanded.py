@@ -9,9 +9,9 @@ from typing import Final
 
 import pytest
 
-from connect.cli.failover import Arguments, run_failback, run_failover
+from connect.cli.commands.failover import FailoverArguments, run_failback, run_failover
 from connect.core.errors import RetriableError
-from connect.embedded import ports
+from connect.embedded import cluster_config
 from connect.embedded.brokers import KafkaCluster
 from tests.kit.java_client import IDENTITY
 from tests.kit.mirror import SMALL, Mirror
@@ -42,7 +42,7 @@ class Commanded:
         self.feeds = {self.us: Feed(us.bootstrap, name), self.eu: Feed(eu.bootstrap, name)}
         self.feeds[self.eu].rounds = SECOND
         self._more = more
-        self._ports = dict(zip((self.us, self.eu), ports.choose(2), strict=True))
+        self._ports = dict(zip((self.us, self.eu), cluster_config.choose(2), strict=True))
 
     def mirror(self, source: str, target: str) -> Mirror:
         """Of one flow; not started."""
@@ -62,7 +62,7 @@ class Commanded:
             **{key: value for key, value in SMALL.items() if not key.startswith("eu.")},
             **{f"{alias}.consumer.isolation.level": "read_committed" for alias in self.bootstrap},
             **{f"{alias}.{key}": value for alias in self.bootstrap for key, value in self._more.items()},
-            "listeners": f"http://{ports.HOST}:{self._ports[source]}",
+            "listeners": f"http://{cluster_config.HOST}:{self._ports[source]}",
             "dedicated.mode.enable.public.rest": "true",
         }
 
@@ -74,11 +74,11 @@ class Commanded:
 
     def command(self, name: str, file: Path, source: str, target: str, capsys: pytest.CaptureFixture[str]) -> str:
         """Run it as often as it asks for, and return what it has said."""
-        arguments = Arguments(
+        arguments = FailoverArguments(
             file,
             source,
             target,
-            rest=[f"http://{ports.HOST}:{port}" for port in self._ports_running(source)],
+            rest=[f"http://{cluster_config.HOST}:{port}" for port in self._ports_running(source)],
             executes=True,
             timeout_s=DEADLINE_S,
             as_json=True,

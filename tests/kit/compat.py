@@ -21,9 +21,9 @@ from typing import Final
 
 from aiokafka import AIOKafkaProducer
 
-from connect.embedded.releases import DEFAULT_VERSION, Release
-from connect.kafka.settings import connection_settings
-from connectors.verify import READ_COMMITTED, compare_topics
+from connect.embedded.kafka_releases import DEFAULT_VERSION, Release
+from connect.kafka.security.connection_settings import connection_settings
+from connectors.inspection.topic_verification import READ_COMMITTED, compare_topics
 from tests.kit.kill import run
 from tests.kit.old_messages import FORMATS, write_old
 from tests.kit.processes import Role

@@ -11,18 +11,19 @@ from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
 
-from connect.cli.failover import Arguments
+from connect.cli.commands.failover import FailoverArguments
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
-from connect.kafka.settings import connection_settings
-from connectors.dataplane.plan import TopicPartition
+from connect.kafka.log.topic_admin import Admin
+from connect.kafka.security.connection_settings import connection_settings
+from connectors.config.mm2_properties import load
+from connectors.failover.clusters_and_lease import site
 from connectors.failover.journal import read_runs
-from connectors.failover.site import site
-from connectors.flows import load
-from connectors.mirror_records import Checkpoint
-from connectors.positions import Position
-from connectors.source.store import Commit, MirrorPositionStore, StoreSettings
+from connectors.formats.mirror_records import Checkpoint
+from connectors.formats.position import Position
+from connectors.formats.types import TopicPartition
+from connectors.source.positions.position_store import MirrorPositionStore, StoreSettings
+from connectors.source.positions.stored_positions import Commit
 from tests.kit.mirror import SMALL
 from tests.kit.moving import commit, committed
 from tests.kit.topics import make_topics
@@ -62,8 +63,8 @@ class Copied:
         }
         self.file.write_text("".join(f"{key} = {value}\n" for key, value in properties.items()))
 
-    def arguments(self, **more: Any) -> Arguments:
-        return Arguments(self.file, None, self.eu, as_json=True, timeout_s=300, **more)
+    def arguments(self, **more: Any) -> FailoverArguments:
+        return FailoverArguments(self.file, None, self.eu, as_json=True, timeout_s=300, **more)
 
     async def make(self) -> None:
         for address in self.bootstrap.values():

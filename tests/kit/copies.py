@@ -12,7 +12,7 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
-from connect.kafka.settings import connection_settings
+from connect.kafka.security.connection_settings import connection_settings
 
 _DEADLINE_S: Final = 200.0
 

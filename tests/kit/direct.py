@@ -22,8 +22,8 @@ from kafka.protocol.producer.produce import ProduceRequest
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
 from connect.kafka.connection import Connection
-from connect.kafka.settings import connection_settings
-from connect.kafka.topiclog import LogRecord, read_to_end
+from connect.kafka.log.compacted_topic import LogRecord, read_to_end
+from connect.kafka.security.connection_settings import connection_settings
 from connect.wire import records
 
 _TIMEOUT_MS: Final = 20_000

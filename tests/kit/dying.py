@@ -21,8 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from connect.cli.commands.rest_client import RestClient
 from connect.cli.main import main
-from connect.cli.rest_client import RestClient
 from connect.kafka.connection import Connection
 
 #: Of requests that change something: Produce, OffsetCommit, CreateTopics, InitProducerId, EndTxn, TxnOffsetCommit,

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Self
 
-from connect.core.configlog import ConfigLog
+from connect.core.config_topic import ConfigLog
 from connect.core.errors import RetriableError
-from connect.core.membership import decode_assignment
+from connect.core.herder.membership import decode_assignment
 from connect.core.model import State
-from connect.core.statuslog import StatusLog
+from connect.core.status_and_offset_topics import StatusLog
 from connect.kafka.cluster import Cluster
-from connect.kafka.topiclog import LogRecord, read_to_end
+from connect.kafka.log.compacted_topic import LogRecord, read_to_end
 from tests.kit.groups import cluster_at, describe
 from tests.kit.processes import wait_until
 

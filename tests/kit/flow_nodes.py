@@ -12,12 +12,12 @@ from typing import Any, Final, Self
 
 from aiokafka import AIOKafkaProducer
 
-from connect.core.configlog import connector_record
+from connect.core.config_topic import connector_record
 from connect.core.errors import RetriableError
 from connect.core.model import TaskId
-from connect.embedded import ports
+from connect.embedded import cluster_config
 from connect.embedded.brokers import QUICK_JVM, KafkaCluster
-from connect.kafka.offsets import LATEST, list_offsets
+from connect.kafka.log.offsets import LATEST, list_offsets
 from tests.kit.checker import Checker, Report, TopicPair
 from tests.kit.flow_group import SOURCE, FlowGroup
 from tests.kit.groups import cluster_at
@@ -71,11 +71,11 @@ class FlowNodes:
             self._runner = exits.enter_context(asyncio.Runner())
             pairs = [TopicPair(load.topic, f"{self.alias}.{load.topic}", load.partitions) for load in self._loads]
             self._checker = Checker(self._us.bootstrap, self._eu.bootstrap, pairs)
-            for name, port in zip(self._names, ports.choose(len(self._names)), strict=True):
+            for name, port in zip(self._names, cluster_config.choose(len(self._names)), strict=True):
                 directory = self._directory / name
                 directory.mkdir()
                 command = java_mirror(directory) if name in self._java else ()
-                self._netlocs[f"{ports.HOST}:{port}"] = name
+                self._netlocs[f"{cluster_config.HOST}:{port}"] = name
                 self.nodes[name] = exits.enter_context(Mirror(self._properties(port), directory, command))
             self.writer = exits.enter_context(
                 Writer(self._us.bootstrap, self._loads, records_per_s=self._records_per_s, seed=5)
@@ -98,7 +98,7 @@ class FlowNodes:
             **SMALL,
             "tasks.max": "2",
             "refresh.topics.interval.seconds": "1",
-            "listeners": f"http://{ports.HOST}:{port}",
+            "listeners": f"http://{cluster_config.HOST}:{port}",
             **self._changes,
         }
 

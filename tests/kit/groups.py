@@ -9,7 +9,7 @@ from kafka.protocol.admin import DescribeGroupsRequest
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
-from connect.kafka.settings import connection_settings
+from connect.kafka.security.connection_settings import connection_settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from connect.core import events
-from connect.core.configlog import (
+from connect.core.config_topic import (
     commit_record,
     connector_record,
     session_key_record,
     target_state_record,
     task_records,
 )
-from connect.core.events import Effect, Event, Joined, Reply
-from connect.core.herder import Herder, HerderSettings
-from connect.core.membership import (
+from connect.core.herder import events
+from connect.core.herder.events import Effect, Event, Joined, Reply
+from connect.core.herder.herder import Herder
+from connect.core.herder.membership import (
     NOTHING,
     SESSIONED,
     Allocation,
@@ -26,9 +26,10 @@ from connect.core.membership import (
     encode_assignment,
     encode_metadata,
 )
+from connect.core.herder.state import HerderSettings
+from connect.core.herder_api import SessionKey
 from connect.core.model import TargetState
-from connect.core.signing import SessionKey
-from connect.core.statuslog import StatusLog
+from connect.core.status_and_offset_topics import StatusLog
 
 E = TypeVar("E")
 

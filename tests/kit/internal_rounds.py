@@ -13,7 +13,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.protocol.producer.produce import ProduceRequest
 
 from connect.kafka.cluster import Cluster
-from connect.kafka.producer import OutRecord
+from connect.kafka.log.producer import OutRecord
 
 _CRC_AT: Final = 17
 _TIMES: Final = struct.Struct(">qq")  # base and max timestamp, at byte 27 of a batch

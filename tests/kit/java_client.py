@@ -10,7 +10,7 @@ from typing import Final
 
 from connect.embedded.brokers import QUICK_JVM
 from connect.embedded.java import find_java
-from connect.embedded.maven import classpath
+from connect.embedded.kafka_releases import classpath
 from connectors.client import OffsetAndMetadata, Offsets, TopicPartition
 from tests.kit.java_mm2 import COORDINATES
 

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from py4j.protocol import Py4JJavaError
 
-from connect.embedded import ports
+from connect.embedded import cluster_config
 from connect.embedded.java import find_java
 
 _PATH: Final = "jmxrmi"
@@ -26,8 +26,8 @@ class Bean(NamedTuple):
 
 def options(port: int) -> Sequence[str]:
     """What a JVM has to be told to be read at ``port``."""
-    keys = {"port": port, "rmi.port": port, "host": ports.HOST, "authenticate": "false", "ssl": "false"}
-    rmi = f"-Djava.rmi.server.hostname={ports.HOST}"
+    keys = {"port": port, "rmi.port": port, "host": cluster_config.HOST, "authenticate": "false", "ssl": "false"}
+    rmi = f"-Djava.rmi.server.hostname={cluster_config.HOST}"
     return (rmi, *(f"-Dcom.sun.management.jmxremote.{key}={value}" for key, value in keys.items()))
 
 
@@ -45,7 +45,7 @@ def reader() -> Iterator[JavaGateway]:
 def beans(through: JavaGateway, port: int, domain: str) -> list[Bean]:
     """All beans of a domain of the JVM behind ``port``, read once."""
     management: Any = through.jvm.javax.management
-    url = management.remote.JMXServiceURL(f"service:jmx:rmi:///jndi/rmi://{ports.HOST}:{port}/{_PATH}")
+    url = management.remote.JMXServiceURL(f"service:jmx:rmi:///jndi/rmi://{cluster_config.HOST}:{port}/{_PATH}")
     connector = management.remote.JMXConnectorFactory.connect(url)
     try:
         server = connector.getMBeanServerConnection()

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from connectors.dataplane.plan import TopicPartition
+from connectors.formats.types import TopicPartition
 from tests.kit.mirror import HANDOVERS, with_rest
 from tests.kit.reports import leave
 from tests.kit.rounds import FROZEN, FROZEN_ON_CLUSTER, KILLED, KILLED_ON_CLUSTER, Round, plan

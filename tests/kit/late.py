@@ -35,10 +35,10 @@ from bench.machine import this_run
 from bench.rows import BUSY, Partitions
 from connect.embedded.brokers import QUICK_JVM, KafkaCluster
 from connect.kafka.cluster import Cluster
-from connect.kafka.producer import OutRecord
-from connect.kafka.settings import connection_settings
-from connect.kafka.topiclog import LogRecord, read_to_end
-from connectors.positions import Kind, decode_kind
+from connect.kafka.log.compacted_topic import LogRecord, read_to_end
+from connect.kafka.log.producer import OutRecord
+from connect.kafka.security.connection_settings import connection_settings
+from connectors.formats.position import KeyKind, decode_kind
 from tests.kit import rest_load
 from tests.kit.internal_rounds import write_rounds
 from tests.kit.large_bodies import ENDPOINTS, MIB, OBJECTS, send
@@ -140,7 +140,7 @@ async def fill_map(bootstrap: str, records: int) -> int:
     last: dict[tuple[int, bytes], OutRecord] = {}
 
     def keep(record: LogRecord) -> None:
-        if record.key is not None and decode_kind(record.key) in {Kind.POSITION, Kind.CHUNK}:
+        if record.key is not None and decode_kind(record.key) in {KeyKind.POSITION, KeyKind.CHUNK}:
             last.pop((record.partition, record.key), None)
             if record.value is not None:
                 last[record.partition, record.key] = OutRecord(_MAP, record.key, record.value)

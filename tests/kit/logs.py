@@ -16,7 +16,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from connect.wire import batch as wire
 from connect.wire import records
-from connectors.dataplane.copier import PartitionCopier
+from connectors.dataplane.batches.copier import PartitionCopier
 
 OUT_OF_ORDER = 45
 FENCED = 47

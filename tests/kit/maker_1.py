@@ -12,7 +12,7 @@ from typing import Any, Final
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.structs import ConsumerRecord
 
-from connect.kafka.group_offsets import Committed, committed
+from connect.kafka.log.committed_offsets import Committed, committed
 from tests.kit.groups import cluster_at
 from tests.kit.mirror import Mirror
 

@@ -24,9 +24,9 @@ import psutil
 from aiokafka import AIOKafkaProducer
 
 from bench.processes import pss_bytes
-from connect.core.assignor import IncrementalAssignor, MemberState
-from connect.core.configlog import connector_record
-from connect.core.membership import NOTHING, Allocation
+from connect.core.config_topic import connector_record
+from connect.core.herder.assignor import IncrementalAssignor, MemberState
+from connect.core.herder.membership import NOTHING, Allocation
 from connect.core.model import TaskId
 from connect.embedded.brokers import KafkaCluster
 from tests.kit import numbers

@@ -16,17 +16,17 @@ from aiokafka import TopicPartition as KafkaPartition
 
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
-from connect.kafka.offsets import EARLIEST, LATEST, list_offset
-from connect.kafka.settings import connection_settings
-from connect.kafka.topiclog import reader
-from connectors.dataplane.plan import TopicPartition
-from connectors.map_reader import MapReader
-from connectors.offset_map import Pair, Place, Translation
+from connect.kafka.log.compacted_topic import reader
+from connect.kafka.log.offsets import EARLIEST, LATEST, list_offset
+from connect.kafka.security.connection_settings import connection_settings
+from connectors.formats.types import TopicPartition
+from connectors.offset_map.reader import MapReader
+from connectors.offset_map.runs_and_chunks import MapPair, MappedOffset, OffsetLocation
 
 #: A fault.
 UNKNOWN: Final = "a record of the target that the map does not know"
 #: In a fault: the map answers that it begins later.
-BELOW: Final = f"({Place.BELOW.value})"
+BELOW: Final = f"({OffsetLocation.BELOW.value})"
 
 
 class Content(NamedTuple):
@@ -119,7 +119,7 @@ def _chosen(log: Log, looks: int | None) -> Iterator[tuple[int, Content]]:
 
 
 async def _judge_forward(
-    maps: MapReader, pair: Pair, source: Log, target: Log, copied_to: int, verdict: Verdict, looks: int | None
+    maps: MapReader, pair: MapPair, source: Log, target: Log, copied_to: int, verdict: Verdict, looks: int | None
 ) -> None:
     survivors = _Survivors(target)
     for offset, content in _chosen(source, looks):
@@ -128,9 +128,9 @@ async def _judge_forward(
             continue
         found = await maps.forward(pair, offset)
         fault = ""
-        if found is None or found.place in (Place.GAP, Place.BEYOND):
+        if found is None or found.place in (OffsetLocation.GAP, OffsetLocation.BEYOND):
             fault = "a record that was copied is not in the map"
-        elif found.place is Place.BELOW:
+        elif found.place is OffsetLocation.BELOW:
             verdict.below += 1
             if survivors.first_from(target.start) not in (None, survivors.first_from(found.offset)):
                 fault = "it is below the map, though target records before the map are still there"
@@ -144,28 +144,28 @@ async def _judge_forward(
         _tell(verdict, f"source offset {offset} -> {_words(found)}: {fault}", fault)
 
 
-async def _judge_survivor(maps: MapReader, pair: Pair, offset: int, survivor: int | None) -> str:
+async def _judge_survivor(maps: MapReader, pair: MapPair, offset: int, survivor: int | None) -> str:
     """A record that the target lost maps to before the copies of all that come behind it, and behind none of them."""
     if survivor is None:
         return ""
     back = await maps.reverse(pair, survivor)
-    if back is None or back.place is not Place.INSIDE or back.offset <= offset:
+    if back is None or back.place is not OffsetLocation.INSIDE or back.offset <= offset:
         return f"the next that survives, {survivor}, is not one that comes later in the source ({_words(back)})"
     return ""
 
 
 async def _judge_reverse(
-    maps: MapReader, pair: Pair, source: Log, target: Log, verdict: Verdict, looks: int | None
+    maps: MapReader, pair: MapPair, source: Log, target: Log, verdict: Verdict, looks: int | None
 ) -> None:
     for offset, content in _chosen(target, looks):
         found = await maps.reverse(pair, offset)
         verdict.reversed += 1
         fault = ""
-        if found is None or found.place is not Place.INSIDE:
+        if found is None or found.place is not OffsetLocation.INSIDE:
             fault = UNKNOWN
         elif found.offset in source.records and source.records[found.offset] != content:
             fault = f"the source has {source.records[found.offset]} there, not {content}"
-        elif await maps.forward(pair, found.offset) != Translation(offset, Place.INSIDE):
+        elif await maps.forward(pair, found.offset) != MappedOffset(offset, OffsetLocation.INSIDE):
             fault = f"forward from there is {_words(await maps.forward(pair, found.offset))}"
         _tell(verdict, f"target offset {offset} -> {_words(found)}: {fault}", fault)
 
@@ -186,5 +186,5 @@ def _tell(verdict: Verdict, sentence: str, fault: str) -> None:
         verdict.faults.append(sentence)
 
 
-def _words(found: Translation | None) -> str:
+def _words(found: MappedOffset | None) -> str:
     return "nothing" if found is None else f"{found.offset} ({found.place.value})"

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from connect.kafka.cluster import Cluster
-from connect.kafka.group import GroupMember, GroupSettings, Membership
-from connect.kafka.lease_thread import LeaseLoop
-from connect.kafka.settings import connection_settings
+from connect.kafka.group_member import GroupMember, Membership
+from connect.kafka.group_protocol import GroupSettings
+from connect.kafka.security.connection_settings import connection_settings
+from connect.kafka.threads import LeaseLoop
 from tests.kit.one_loop import OneLoop
 
 PROTOCOLS = ("sessioned", "compatible")

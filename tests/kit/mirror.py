@@ -13,7 +13,7 @@ from typing import ClassVar, Final, Self
 
 import psutil
 
-from connect.embedded import ports
+from connect.embedded import cluster_config
 from connect.embedded.processes import Keeper
 from tests.kit.processes import Member, survivors, tree, wait_until
 from tests.kit.resumed import Resumed, resumed
@@ -70,8 +70,8 @@ def replicated(target_nodes: int) -> dict[str, str]:
 
 def with_rest() -> dict[str, str]:
     """Return what gives a mirror its REST API, on a free port; its address is the value of ``listeners``."""
-    (port,) = ports.choose(1)
-    return {"dedicated.mode.enable.public.rest": "true", "listeners": f"http://{ports.HOST}:{port}"}
+    (port,) = cluster_config.choose(1)
+    return {"dedicated.mode.enable.public.rest": "true", "listeners": f"http://{cluster_config.HOST}:{port}"}
 
 
 def in_sync(target_nodes: int) -> dict[str, str]:

@@ -17,8 +17,8 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from connect.kafka.cluster import Cluster
-from connect.kafka.offsets import LATEST, READ_COMMITTED, list_offsets
-from connect.kafka.settings import connection_settings
+from connect.kafka.log.offsets import LATEST, READ_COMMITTED, list_offsets
+from connect.kafka.security.connection_settings import connection_settings
 from tests.kit.log_reader import reading
 from tests.kit.operators import Partition, Ran, Seen
 

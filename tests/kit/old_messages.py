@@ -9,7 +9,7 @@ from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from kafka.protocol.producer.produce import ProduceRequest
 
 from connect.kafka.cluster import Cluster
-from connect.kafka.settings import connection_settings
+from connect.kafka.security.connection_settings import connection_settings
 
 #: What a topic of an old broker needs as ``message.format.version`` to keep them as they come, by magic.
 FORMATS: Final = {0: "0.9.0", 1: "0.10.0"}

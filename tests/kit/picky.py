@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from connect.wire import batch as wire
 from connect.wire import records
-from connectors.dataplane.refusals import Refusal
+from connectors.dataplane.batches.error_codes import Refusal
 from tests.kit.logs import TargetPartition
 
 MESSAGE_TOO_LARGE = 10

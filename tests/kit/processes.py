@@ -16,11 +16,11 @@ _POLL_S: Final = 0.01
 #: gives its place to; and that of a version before, which upgrade runs start.
 _DAEMONS: Final = (
     "pyspark.daemon",
-    "connectors.spark.daemon",
+    "connectors.spark.python_daemon",
     "connectors.spark.early_daemon",
     "connectors.dataplane.daemon",
 )
-_DRIVERS: Final = ("connectors.spark.driver", "connectors.dataplane.spark")
+_DRIVERS: Final = ("connectors.spark.driver_process", "connectors.dataplane.spark")
 T = TypeVar("T")
 
 

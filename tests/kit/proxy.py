@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeVar
 
-from connect.embedded import ports
+from connect.embedded import cluster_config
 from tests.kit.pipe import Direction, Pipe, Weather
 from tests.kit.proxied import ConnectionState, ProxiedConnection
 
@@ -208,7 +208,7 @@ class FaultProxy:
     def _listen_somewhere(self) -> None:
         for tries_left in reversed(range(_LISTEN_TRIES)):
             try:
-                self._call(self._listen(*ports.choose(1)))
+                self._call(self._listen(*cluster_config.choose(1)))
                 return
             except OSError:  # somebody was faster
                 if not tries_left:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from connect.core.herding import (
+from connect.core.herder_api import (
     AlreadyExists,
     Config,
     ConfigInfo,

@@ -16,11 +16,11 @@ import httpx
 
 from bench.loads import Load
 from connect.core.errors import RetriableError
-from connect.embedded import ports
+from connect.embedded import cluster_config
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
-from connect.kafka.offsets import LATEST, list_offsets
-from connect.kafka.settings import connection_settings
+from connect.kafka.log.offsets import LATEST, list_offsets
+from connect.kafka.security.connection_settings import connection_settings
 from tests.kit.java_mm2 import run_tool
 from tests.kit.mirror import SMALL, Mirror
 from tests.kit.topics import make_topics
@@ -78,7 +78,7 @@ def measure(directory: Path, *, records: int = 30_000_000, seconds: float = 20.0
     with KafkaCluster.start("us") as us, KafkaCluster.start("eu") as eu:
         asyncio.run(make_topics(us.bootstrap, {load.topic: _PARTITIONS}))
         run_tool(_PERFORMANCE, load.arguments(us.bootstrap, directory / "none"))
-        (port,) = ports.choose(1)
+        (port,) = cluster_config.choose(1)
         properties = {
             "clusters": "us, eu",
             "us.bootstrap.servers": us.bootstrap,
@@ -88,7 +88,7 @@ def measure(directory: Path, *, records: int = 30_000_000, seconds: float = 20.0
             **SMALL,
             "tasks.max": "2",
             "dedicated.mode.enable.public.rest": "true",
-            "listeners": f"http://{ports.HOST}:{port}",
+            "listeners": f"http://{cluster_config.HOST}:{port}",
         }
         with Mirror(properties, directory) as mirror:
             mirror.start()
@@ -103,7 +103,7 @@ async def _ask_while_copying(bootstrap: str, topic: str, port: int, seconds: flo
     try:
         await _until_copying(cluster, topic)
         before, begun_s = await _copied(cluster, topic), time.monotonic()
-        answered, refused = await _ask(f"http://{ports.HOST}:{port}", seconds)
+        answered, refused = await _ask(f"http://{cluster_config.HOST}:{port}", seconds)
         after = await _copied(cluster, topic)
         took_s = time.monotonic() - begun_s
     finally:

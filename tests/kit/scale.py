@@ -34,8 +34,8 @@ from bench.rows import IDLE, Partitions
 from connect.core.errors import RetriableError
 from connect.embedded.brokers import QUICK_JVM, KafkaCluster
 from connect.kafka.cluster import Cluster
-from connect.kafka.offsets import LATEST, list_offsets
-from connect.kafka.settings import connection_settings
+from connect.kafka.log.offsets import LATEST, list_offsets
+from connect.kafka.security.connection_settings import connection_settings
 from tests.kit import marked
 from tests.kit.checker import Checker, TopicPair
 from tests.kit.java_mm2 import run_tool

@@ -14,7 +14,7 @@ from typing import Any, Final
 from aiokafka import AIOKafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
-from connect.core import offsetlog
+from connect.core import status_and_offset_topics
 from connect.embedded.brokers import KafkaCluster
 from connect.wire.records import Record
 from tests.kit.batches import Topics, topics_of
@@ -163,8 +163,8 @@ async def make_targets(eu: KafkaCluster, alias: str) -> None:
     producer = AIOKafkaProducer(bootstrap_servers=eu.bootstrap)
     await producer.start()
     try:
-        key = offsetlog.mirror_key("MirrorSourceConnector", alias, "huge-inside", 0)
-        await producer.send_and_wait(stored, offsetlog.mirror_value(START_INSIDE - 1), key=key)
+        key = status_and_offset_topics.mirror_key("MirrorSourceConnector", alias, "huge-inside", 0)
+        await producer.send_and_wait(stored, status_and_offset_topics.mirror_value(START_INSIDE - 1), key=key)
     finally:
         await producer.stop()
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from connect.embedded import ports
+from connect.embedded import cluster_config
 from connect.embedded.brokers import KafkaCluster
-from connect.embedded.ports import HOST
+from connect.embedded.cluster_config import HOST
 from tests.kit.direct import Broker
 from tests.kit.masking import masking
 from tests.kit.mirror import CALM, SMALL, Mirror
@@ -64,7 +64,7 @@ def start_shared(us: KafkaCluster, eu: KafkaCluster, directory: Path) -> Iterato
     """Start the mirror of all flows; at the end it stops and leaves no process behind."""
     with contextlib.ExitStack() as exits:
         racks = _start_racks(exits)
-        (port,) = ports.choose(1)
+        (port,) = cluster_config.choose(1)
         properties = _properties(us, eu, racks, port)
         mirror = exits.enter_context(Mirror(properties, directory))
         mirror.start()

@@ -26,8 +26,8 @@ import psutil
 
 from connect.core.errors import HeliographError
 from connect.embedded.brokers import KafkaCluster
-from connectors.dataplane.plan import TopicPartition
-from connectors.gaps import GapKind, GapRecord
+from connectors.formats.gap import GapKind, GapRecord
+from connectors.formats.types import TopicPartition
 from tests.kit.map_judge import BELOW, UNKNOWN, judge_map
 from tests.kit.processes import DeadlinePassed, Role
 from tests.kit.reports import leave

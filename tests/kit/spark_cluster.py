@@ -22,11 +22,11 @@ from typing import Final, Self
 
 import psutil
 
+from connect.embedded.cluster_config import HOST, choose
 from connect.embedded.java import find_java
-from connect.embedded.ports import HOST, choose
 from connect.embedded.processes import Keeper
-from connectors.spark.class_archive import with_archive
-from connectors.spark.settings import SparkSettings
+from connectors.spark.class_data_archive import with_archive
+from connectors.spark.config import SparkSettings
 from tests.kit.processes import Member, Role, slices, tree, wait_until
 
 _START_DEADLINE_S: Final = 180.0

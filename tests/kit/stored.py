@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from connect.core import offsetlog
+from connect.core import status_and_offset_topics
 from connect.kafka.cluster import Cluster
-from connect.kafka.settings import connection_settings
-from connect.kafka.topiclog import LogRecord, read_to_end
-from connectors.gaps import GapRecord, decode_gap
-from connectors.positions import Kind, decode_kind
-from connectors.stored_offsets import read_stored_positions
+from connect.kafka.log.compacted_topic import LogRecord, read_to_end
+from connect.kafka.security.connection_settings import connection_settings
+from connectors.formats.gap import GapRecord, decode_gap
+from connectors.formats.position import KeyKind, decode_kind
+from connectors.internal_topics import read_stored_positions
 
 CONNECTOR = "MirrorSourceConnector"
 
@@ -18,7 +18,7 @@ CONNECTOR = "MirrorSourceConnector"
 async def stored_positions(bootstrap: str, alias: str, topics: Mapping[str, int]) -> dict[tuple[str, int], int]:
     """The next source offset of each partition of ``topics`` (name to partitions) that has one stored on the target at
     ``bootstrap``, for the flow from ``alias``: that of the position, unless Java's offset was altered since."""
-    state = offsetlog.SourceOffsets()
+    state = status_and_offset_topics.SourceOffsets()
     settings = connection_settings({"bootstrap.servers": bootstrap}, client_id="stored", where="the target")
     cluster = Cluster(settings)
     try:
@@ -44,8 +44,8 @@ async def stored_positions(bootstrap: str, alias: str, topics: Mapping[str, int]
     }
 
 
-def _apply_or_fail(state: offsetlog.SourceOffsets, record: LogRecord) -> None:
-    passed_over = offsetlog.apply(state, record.key, record.value)
+def _apply_or_fail(state: status_and_offset_topics.SourceOffsets, record: LogRecord) -> None:
+    passed_over = status_and_offset_topics.apply(state, record.key, record.value)
     assert not passed_over, passed_over
 
 
@@ -56,7 +56,7 @@ async def stored_gaps(bootstrap: str, alias: str) -> list[GapRecord]:
     found: list[GapRecord] = []
 
     def fold(record: LogRecord) -> None:
-        if record.key is not None and record.value is not None and decode_kind(record.key) is Kind.GAP:
+        if record.key is not None and record.value is not None and decode_kind(record.key) is KeyKind.GAP:
             found.append(decode_gap(record.key, record.value))
 
     try:

@@ -12,8 +12,8 @@ from aiokafka import TopicPartition as Partition
 
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
-from connect.kafka.settings import connection_settings
-from connect.kafka.transactions import describe_producers
+from connect.kafka.log.active_producers import describe_producers
+from connect.kafka.security.connection_settings import connection_settings
 
 DEADLINE_S: Final = 300.0
 _PAUSE_S: Final = 0.01

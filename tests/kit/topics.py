@@ -10,8 +10,8 @@ from kafka.admin import KafkaAdminClient, NewTopic
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
-from connect.kafka.offsets import LATEST, list_offsets
-from connect.kafka.settings import connection_settings
+from connect.kafka.log.offsets import LATEST, list_offsets
+from connect.kafka.security.connection_settings import connection_settings
 
 _LED_DEADLINE_S: Final = 120.0
 _POLL_S: Final = 0.02

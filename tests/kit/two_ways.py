@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
 
-from connect.cli.failover import Arguments, run_failover
+from connect.cli.commands.failover import FailoverArguments, run_failover
 from connect.embedded.brokers import KafkaCluster
 from tests.interop.flow import read_all
 from tests.kit.mirror import SMALL, Mirror
@@ -65,8 +65,8 @@ class TwoWays:
     def remote(self, topic: str, source: str) -> str:
         return topic if self.keeps_names else f"{source}.{topic}"
 
-    def arguments(self, file: Path, source: str, target: str, **more: Any) -> Arguments:
-        return Arguments(file, source, target, timeout_s=DEADLINE_S, as_json=True, **more)
+    def arguments(self, file: Path, source: str, target: str, **more: Any) -> FailoverArguments:
+        return FailoverArguments(file, source, target, timeout_s=DEADLINE_S, as_json=True, **more)
 
     # -- what is done -------------------------------------------------------------------------------------
 
@@ -125,14 +125,16 @@ class TwoWays:
 class Running:
     """A command in a thread of its own, as somebody else runs it."""
 
-    def __init__(self, arguments: Arguments, command: Callable[[Arguments], int] = run_failover) -> None:
+    def __init__(
+        self, arguments: FailoverArguments, command: Callable[[FailoverArguments], int] = run_failover
+    ) -> None:
         self._command = command
         self.exit_code: int | None = None
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, args=(arguments,), name="failover")
         self._thread.start()
 
-    def _run(self, arguments: Arguments) -> None:
+    def _run(self, arguments: FailoverArguments) -> None:
         try:
             self.exit_code = self._command(arguments)
         except BaseException as error:

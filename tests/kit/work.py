@@ -10,16 +10,16 @@ from typing import Any
 from connect.api.connector import Props
 from connect.api.plugins import PluginDescription, PluginKind
 from connect.api.source import RecordMetadata, SourceConnector, SourceRecord, SourceTask
-from connect.core.config import ConfigDef
+from connect.core.config.config_def import ConfigDef
+from connect.core.config.worker_config import WorkerConfig
 from connect.core.model import State, TaskId
-from connect.core.worker_config import WorkerConfig
-from connect.kafka.producer import OutRecord
-from connect.kafka.topiclog import LogRecord
+from connect.kafka.log.compacted_topic import LogRecord
+from connect.kafka.log.producer import OutRecord
 from connect.plugins import builtin
-from connect.runtime.listener import Failure
-from connect.runtime.offsets import OffsetTopic
-from connect.runtime.plugins import Plugins
-from connect.runtime.record_producer import Done, OutgoingRecord, RecordProducer
+from connect.runtime.plugins.plugin_registry import Plugins
+from connect.runtime.task.connector_offsets import OffsetTopic
+from connect.runtime.task.record_delivery import Done, OutgoingRecord, RecordProducer
+from connect.runtime.task.task_control import FailureTrace
 
 WORKER = {
     "bootstrap.servers": "127.0.0.1:1",
@@ -47,7 +47,7 @@ _BUILTIN = [
 
 
 class Heard:
-    """A :class:`connect.runtime.listener.WorkerListener` that remembers."""
+    """A :class:`connect.runtime.task.task_control.WorkerListener` that remembers."""
 
     def __init__(self) -> None:
         self.states: list[tuple[str | TaskId, State]] = []
@@ -58,13 +58,13 @@ class Heard:
         self.failed: list[str] = []
         self.failed_at_end: set[str | TaskId] = set()
 
-    def connector_changed(self, name: str, state: State, failure: Failure | None, version: str | None) -> None:
+    def connector_changed(self, name: str, state: State, failure: FailureTrace | None, version: str | None) -> None:
         self._changed(name, state, failure, version)
 
     def connector_failed(self, name: str) -> None:
         self.failed.append(name)
 
-    def task_changed(self, task: TaskId, state: State, failure: Failure | None, version: str | None) -> None:
+    def task_changed(self, task: TaskId, state: State, failure: FailureTrace | None, version: str | None) -> None:
         self._changed(task, state, failure, version)
 
     def task_configs_wanted(self, name: str) -> None:
@@ -80,7 +80,7 @@ class Heard:
     def last(self, work: str | TaskId) -> State | None:
         return next(iter(reversed(self.of(work))), None)
 
-    def _changed(self, work: str | TaskId, state: State, failure: Failure | None, version: str | None) -> None:
+    def _changed(self, work: str | TaskId, state: State, failure: FailureTrace | None, version: str | None) -> None:
         self.states.append((work, state))
         self.traces[work] = failure.trace if failure is not None else None
         self.versions[work] = version
@@ -89,7 +89,8 @@ class Heard:
 
 
 class MemoryLog:
-    """An :class:`connect.runtime.offsets.OffsetLog` in memory. ``refusing``: what a write raises after ``slow_s``."""
+    """An :class:`connect.runtime.task.connector_offsets.OffsetLog` in memory. ``refusing``: what a write raises after
+    ``slow_s``."""
 
     def __init__(self, on_record: Callable[[LogRecord], None], on_begin_anew: Callable[[], None]) -> None:
         self._on_record = on_record

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Self
 
-from connect.embedded import ports
+from connect.embedded import cluster_config
 from connect.embedded.processes import Keeper
 from tests.kit.java_program import format_properties
 from tests.kit.processes import wait_until
@@ -31,11 +31,11 @@ def worker_properties(bootstrap: str, group: str, changes: Mapping[str, str] | N
 
     Members that leave are not waited for, and offsets are stored often, so that tests need not wait.
     """
-    (port,) = ports.choose(1)
+    (port,) = cluster_config.choose(1)
     return {
         "bootstrap.servers": bootstrap,
         "group.id": group,
-        "listeners": f"http://{ports.HOST}:{port}",
+        "listeners": f"http://{cluster_config.HOST}:{port}",
         "config.storage.topic": f"{group}-configs",
         "offset.storage.topic": f"{group}-offsets",
         "status.storage.topic": f"{group}-status",

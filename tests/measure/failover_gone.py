@@ -28,19 +28,20 @@ from typing import Any, Final, NamedTuple
 from aiokafka import AIOKafkaProducer
 from kafka.admin import KafkaAdminClient, NewTopic
 
-from connect.embedded import ports
+from connect.embedded import cluster_config
 from connect.embedded.brokers import QUICK_JVM, KafkaCluster
-from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import gather_limited
-from connect.kafka.group_offsets import committed
-from connect.kafka.settings import connection_settings
-from connect.kafka.transactions import init_producer_id
-from connectors.checkpoint.live_offsets import LiveOffsets
-from connectors.dataplane.plan import TopicPartition
-from connectors.mirror_records import Checkpoint
-from connectors.positions import Position
-from connectors.source.store import Commit, MirrorPositionStore, StoreSettings
+from connect.kafka.log.committed_offsets import committed
+from connect.kafka.log.topic_admin import Admin
+from connect.kafka.log.transactions import init_producer_id
+from connect.kafka.security.connection_settings import connection_settings
+from connectors.checkpoint.group_checkpoints import LiveOffsets
+from connectors.formats.mirror_records import Checkpoint
+from connectors.formats.position import Position
+from connectors.formats.types import TopicPartition
+from connectors.source.positions.position_store import MirrorPositionStore, StoreSettings
+from connectors.source.positions.stored_positions import Commit
 from tests.kit.mirror import replicated
 from tests.kit.pipe import Direction
 from tests.kit.proxy import FaultProxy
@@ -252,7 +253,7 @@ def judge(layout: Layout, told: Mapping[str, Any], offsets: Mapping[str, Mapping
 def _dead(*, is_silent: bool) -> Iterator[str]:
     """The address of a source that refuses connections or, ``is_silent``, takes them and never answers."""
     if not is_silent:
-        yield f"127.0.0.1:{ports.choose(1)[0]}"
+        yield f"127.0.0.1:{cluster_config.choose(1)[0]}"
         return
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield f"127.0.0.1:{listening.getsockname()[1]}"

@@ -26,7 +26,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from connect.embedded.brokers import KafkaCluster
-from connectors.mirror_records import Checkpoint
+from connectors.formats.mirror_records import Checkpoint
 from tests.kit.log_reader import reading
 from tests.kit.mirror import CALM, SMALL, Mirror, with_rest
 from tests.kit.offset_history import Moved, judge, read_history, read_records

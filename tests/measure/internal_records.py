@@ -14,8 +14,8 @@ from aiokafka import AIOKafkaProducer
 from connect.core.errors import RetriableError
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
-from connect.kafka.offsets import LATEST, list_offsets
-from connect.kafka.settings import connection_settings
+from connect.kafka.log.offsets import LATEST, list_offsets
+from connect.kafka.security.connection_settings import connection_settings
 from tests.kit.mirror import SMALL, Mirror
 from tests.kit.topics import make_topics
 

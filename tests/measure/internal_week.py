@@ -17,26 +17,26 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-from connect.core import offsetlog
+from connect.core import status_and_offset_topics
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
-from connect.kafka.producer import OutRecord, partition_of
-from connect.kafka.settings import connection_settings
-from connect.kafka.topic_configs import alter
-from connectors.dataplane.plan import TopicPartition
-from connectors.map_reader import MapReader
-from connectors.offset_map import map_partition_key
-from connectors.positions import (
-    Kind,
+from connect.kafka.log.producer import OutRecord, partition_of
+from connect.kafka.log.topic_admin import Admin, alter
+from connect.kafka.security.connection_settings import connection_settings
+from connectors.formats.position import (
+    KeyKind,
     LastRun,
     Position,
     PositionKey,
     encode_position,
     encode_position_key,
     encode_progress,
+    map_partition_key,
 )
-from connectors.source.store import Commit, MirrorPositionStore, StoreSettings
+from connectors.formats.types import TopicPartition
+from connectors.offset_map.reader import MapReader
+from connectors.source.positions.position_store import MirrorPositionStore, StoreSettings
+from connectors.source.positions.stored_positions import Commit
 from tests.kit.internal_rounds import Moment, write_rounds
 
 _GOAL_BYTES: Final = 200 * 1024 * 1024
@@ -142,9 +142,11 @@ def _minute(settings: StoreSettings, positions: Sequence[Position]) -> list[list
         for moment in range(_PROGRESS_A_MINUTE):
             later = replace(position, next_source_offset=position.next_source_offset + 10 * (moment + 1))
             value = encode_progress(later, LastRun(0, later.next_source_offset))
-            moments[moment].append(OutRecord(settings.map_topic, encode_position_key(key, Kind.PROGRESS), value, place))
-        java = offsetlog.mirror_key(_CONNECTOR, "us", topic, partition)
-        last = offsetlog.mirror_value(position.next_source_offset - 1)
+            moments[moment].append(
+                OutRecord(settings.map_topic, encode_position_key(key, KeyKind.PROGRESS), value, place)
+            )
+        java = status_and_offset_topics.mirror_key(_CONNECTOR, "us", topic, partition)
+        last = status_and_offset_topics.mirror_value(position.next_source_offset - 1)
         moments[-1].append(OutRecord(settings.offsets_topic, java, last))
         moments[-1].append(OutRecord(settings.map_topic, encode_position_key(key), encode_position(position), place))
     return moments

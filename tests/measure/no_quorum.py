@@ -25,8 +25,8 @@ from kafka.admin import KafkaAdminClient, NewTopic
 from connect.core.errors import RetriableError
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
-from connect.kafka.offsets import LATEST, list_offsets
-from connect.kafka.settings import connection_settings
+from connect.kafka.log.offsets import LATEST, list_offsets
+from connect.kafka.security.connection_settings import connection_settings
 from tests.kit.checker import Checker, TopicPair
 from tests.kit.mirror import CALM, Mirror, replicated
 from tests.kit.topics import make_topics

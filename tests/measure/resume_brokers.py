@@ -19,19 +19,20 @@ from aiokafka import AIOKafkaProducer
 from kafka.protocol.producer.produce import ProduceRequest
 
 from connect.embedded.brokers import KafkaCluster
-from connect.embedded.releases import DEFAULT_VERSION
-from connect.kafka import transactions
+from connect.embedded.kafka_releases import DEFAULT_VERSION
 from connect.kafka.cluster import Cluster
-from connect.kafka.offsets import LATEST, list_offset
-from connect.kafka.settings import connection_settings
-from connect.kafka.transactions import fence
+from connect.kafka.log import transactions
+from connect.kafka.log.offsets import LATEST, list_offset
+from connect.kafka.log.transactions import fence
+from connect.kafka.security.connection_settings import connection_settings
 from connect.wire import batch as wire
 from connect.wire import records
-from connectors.dataplane import reading
-from connectors.dataplane.copier import PartitionCopier
-from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, Proof, SliceSettings, TopicPartition
-from connectors.dataplane.reading import FetchLimits, TopicOnWire
-from connectors.dataplane.resumer import Resumer
+from connectors.control_link.protocol import PartitionPlan, SliceSettings
+from connectors.dataplane import fetch_api
+from connectors.dataplane.batches.copier import PartitionCopier
+from connectors.dataplane.fetch_api import FetchLimits, TopicOnWire
+from connectors.dataplane.resume import Resumer
+from connectors.formats.types import ProducerIdAndEpoch, ResumeProof, TopicPartition
 from tests.kit.topics import make_topics, until_led
 
 _RECORDS: Final = 60
@@ -79,7 +80,7 @@ async def _play(version: str, bootstrap: str) -> list[str]:
 
 async def _taken_over(cluster: Cluster, bootstrap: str, topic: str) -> list[str]:
     target, txn = TopicPartition(topic, 0), f"mm2-{topic}"
-    wrote = ProducerIdentity(*await fence(cluster, txn, [target]))
+    wrote = ProducerIdAndEpoch(*await fence(cluster, txn, [target]))
     end = await list_offset(cluster, target, LATEST)
     plan = PartitionPlan(TopicPartition("orders", 0), None, target, None, 0, -1, end, 0, pipelined=True)
     predecessor = PartitionCopier(plan, wrote, read_committed=False)
@@ -91,7 +92,7 @@ async def _taken_over(cluster: Cluster, bootstrap: str, topic: str) -> list[str]
         sent += 1
         if sent <= _STORED_BATCHES:
             predecessor.acknowledged(outgoing, base)
-    proof = Proof(wrote, predecessor.next_sequence, True)
+    proof = ResumeProof(wrote, predecessor.next_sequence, True)
     stored = replace(
         plan, next_source_offset=predecessor.next_source_offset, target_end=predecessor.target_end, proof=proof
     )
@@ -103,7 +104,7 @@ async def _taken_over(cluster: Cluster, bootstrap: str, topic: str) -> list[str]
         await _write(bootstrap, topic, range(2))  # by others, so that segments roll
         before += 2
     cleaned = before - await _kept(cluster, target)
-    follows = ProducerIdentity(*await fence(cluster, txn, [target]))
+    follows = ProducerIdAndEpoch(*await fence(cluster, txn, [target]))
     resumer = Resumer(cluster, cluster, SliceSettings("us->eu", 0, {}, {}))
     found = await resumer.resume(stored)
     arrived = _RECORDS - stored.next_source_offset
@@ -133,7 +134,7 @@ async def _raised(cluster: Cluster, target: TopicPartition) -> list[str]:
         identity = await (
             transactions.new_producer_id(cluster) if txn is None else transactions.init_producer_id(cluster, txn)
         )
-        wrote = ProducerIdentity(*identity)
+        wrote = ProducerIdAndEpoch(*identity)
         following = replace(wrote, epoch=wrote.epoch + 1)
         codes = [
             (await _produce(cluster, target, _batch(who, sequence)))[0]
@@ -150,7 +151,7 @@ async def _release(cluster: Cluster) -> str:
     return f"Produce {versions[0][1]}, Fetch {versions[1][1]}"
 
 
-def _batch(who: ProducerIdentity, sequence: int) -> bytes:
+def _batch(who: ProducerIdAndEpoch, sequence: int) -> bytes:
     return bytes(records.build([records.Record(0, 1, b"k", b"v", [])], 0, who.producer_id, who.epoch, sequence))
 
 
@@ -166,9 +167,9 @@ async def _write(bootstrap: str, topic: str, values: Sequence[int]) -> None:
 async def _fetched(cluster: Cluster, partition: TopicPartition) -> memoryview:
     leader = (await cluster.metadata({partition.topic})).leader(*partition)
     assert leader is not None
-    limits = FetchLimits(500, 1, 2**20, 2**20, reading.READ_UNCOMMITTED)
+    limits = FetchLimits(500, 1, 2**20, 2**20, fetch_api.READ_UNCOMMITTED)
     connection = await cluster.connection(leader, "resume")
-    found = await reading.fetch_one(
+    found = await fetch_api.fetch_one(
         connection, TopicOnWire(partition.topic, None), partition.partition, (0, -1, -1), limits
     )
     return found.records

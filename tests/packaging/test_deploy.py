@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from connect.core.properties import parse_properties
-from connect.core.providers import ConfigTransformer
-from connectors.flows import load, mirrored
+from connect.core.config.properties import ConfigTransformer, parse_properties
+from connectors.config.mm2_properties import load, mirrored
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -56,18 +56,19 @@ def test_the_wheel_brings_both_commands(wheel: Path) -> None:
         (entry,) = [name for name in archive.namelist() if name.endswith("entry_points.txt")]
         text = archive.read(entry).decode()
     assert "heliograph = connect.cli.main:main" in text
-    assert "connect-mirror-maker = connect.cli.mirror_maker:main" in text
+    assert "connect-mirror-maker = connect.cli.daemons.connect_mirror_maker:main" in text
 
 
 def test_the_data_plane_of_the_wheel_loads_no_strangers(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path)
-    names = [module.stem for module in modules("connectors/dataplane") if module.stem != "__init__"]
+    paths = [module.relative_to(ROOT).with_suffix("") for module in modules("connectors/dataplane")]
+    names = [".".join(path.parts) for path in paths if path.name != "__init__"]
     assert names
     script = (
         "import importlib, sys\n"
         f"sys.path.insert(0, {str(tmp_path)!r})\n"
-        f"loaded = [importlib.import_module(f'connectors.dataplane.{{name}}') for name in {names!r}]\n"
+        f"loaded = [importlib.import_module(name) for name in {names!r}]\n"
         f"assert all(module.__file__.startswith({str(tmp_path)!r}) for module in loaded), loaded\n"
         f"print(*(name for name in {STRANGERS!r} if name in sys.modules), 'pyspark' in sys.modules)\n"
     )

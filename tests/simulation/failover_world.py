@@ -21,15 +21,15 @@ import pytest
 
 from connect.core.errors import HeliographError
 from connect.kafka.concurrency import Scope
-from connect.kafka.group_offsets import CLASSIC, Committed, GroupListing, Partition
-from connect.kafka.transactions import Superseded
-from connectors.failover import execute, journal, lease, undo
+from connect.kafka.log.committed_offsets import CLASSIC, Committed, GroupListing, Partition
+from connect.kafka.log.transactions import Superseded
+from connectors.failover import clusters_and_lease, execute, failback_and_undo, journal
 from connectors.failover.plan import Wish, plan
-from connectors.failover.snapshot import Finding, GroupMove, Groups, How, Rule, Snapshot
+from connectors.failover.snapshot import GroupFinding, GroupMove, GroupRule, Groups, How, Snapshot
 
 GROUPS: Final = ("billing", "mail", "search")
 PARTITIONS: Final[tuple[Partition, ...]] = (("us.orders", 0), ("us.orders", 1))
-TRANSACTION_TIMEOUT_S: Final = lease.TRANSACTION_TIMEOUT_MS / 1000
+TRANSACTION_TIMEOUT_S: Final = clusters_and_lease.TRANSACTION_TIMEOUT_MS / 1000
 PAUSE_S: Final = 30.0
 #: The operator that acts, in whose step what follows happens.
 _ACTOR: ContextVar[Operator | None] = ContextVar("actor", default=None)
@@ -153,10 +153,10 @@ class World:
         await self.step()
         return dict(self.topic)
 
-    async def look(self, *_: Any) -> lease.Record | None:
+    async def look(self, *_: Any) -> clusters_and_lease.LeaseRecord | None:
         await self.step()
-        value = self.topic.get(lease.encode_key("us->eu"))
-        return None if value is None else lease.decode(value)
+        value = self.topic.get(clusters_and_lease.encode_key("us->eu"))
+        return None if value is None else clusters_and_lease.decode(value)
 
     def writer(self, _: Any, name: str, **__: Any) -> Writer:
         return Writer(self, name)
@@ -166,7 +166,7 @@ class World:
 
 
 class Writer:
-    """As :class:`connect.kafka.producer.TransactionalWriter`."""
+    """As :class:`connect.kafka.log.producer.TransactionalWriter`."""
 
     def __init__(self, world: World, name: str) -> None:
         self._world, self._name, self._is_open = world, name, False
@@ -211,7 +211,7 @@ class Writer:
         world.end(self._name, commit=is_allowed)
         if is_allowed:
             for record in records:
-                if record.key == lease.encode_key("us->eu"):
+                if record.key == clusters_and_lease.encode_key("us->eu"):
                     world.holder = _ACTOR.get()
                 if record.value is None:
                     world.topic.pop(record.key, None)
@@ -251,7 +251,7 @@ def snapshot(world: World, by: Operator) -> Snapshot:
     moves, findings = [], []
     for group in GROUPS:
         if world.members[group]:
-            findings.append(Finding(group, Rule.USED_AT_TARGET, "has members"))
+            findings.append(GroupFinding(group, GroupRule.USED_AT_TARGET, "has members"))
         for index, place in enumerate(PARTITIONS):
             known = world.offsets.get((group, place))
             before, after = known.offset if known else None, world.read[group, place]
@@ -260,7 +260,7 @@ def snapshot(world: World, by: Operator) -> Snapshot:
     return Snapshot("us", "eu", groups=Groups(GROUPS, tuple(moves), tuple(findings)))
 
 
-async def renew(held: lease.Lease) -> None:
+async def renew(held: clusters_and_lease.Lease) -> None:
     """Until its process ends."""
     with suppress(Killed):
         await held.renew_forever()
@@ -273,14 +273,14 @@ async def operate(world: World, name: str, *, undoes: bool, after_s: float) -> N
     _ACTOR.set(operator)
     flow = SimpleNamespace(flow="us->eu", map_topic="map", source_alias="us", target_alias="eu")
     site: Any = SimpleNamespace(flow=flow, target=None, source=None)
-    record = lease.Record(name, name, 1, "failover", world.now_ms(), 0, run=name)
-    held = lease.Lease(site.target, "map", "us->eu", record)
+    record = clusters_and_lease.LeaseRecord(name, name, 1, "failover", world.now_ms(), 0, run=name)
+    held = clusters_and_lease.Lease(site.target, "map", "us->eu", record)
     scope = Scope(name)
     try:
         await held.claim()
         scope.spawn(renew(held), name)
         if undoes:
-            run = undo.newest(await journal.read_runs(site))
+            run = failback_and_undo.newest(await journal.read_runs(site))
             if run is not None:
                 await take_back(world, site, run, held, operator)
         else:
@@ -291,7 +291,7 @@ async def operate(world: World, name: str, *, undoes: bool, after_s: float) -> N
             mover = execute.GroupMover(site, held, written, lambda _: None)
             left = await mover.move_all(ready)
             world.moves += len(ready) - len(left)
-            await written.store(state=journal.State.DONE)
+            await written.store(state=journal.RunState.DONE)
         await held.release()
     except (Killed, HeliographError):
         pass
@@ -299,7 +299,9 @@ async def operate(world: World, name: str, *, undoes: bool, after_s: float) -> N
         await scope.close()
 
 
-async def take_back(world: World, site: Any, run: journal.Run, held: lease.Lease, operator: Operator) -> None:
+async def take_back(
+    world: World, site: Any, run: journal.FailoverRun, held: clusters_and_lease.Lease, operator: Operator
+) -> None:
     for group, rows in run.groups.items():
         for row in rows:
             operator.seen[group, (row.topic, row.partition)] = {row.before, row.after}
@@ -309,7 +311,7 @@ async def take_back(world: World, site: Any, run: journal.Run, held: lease.Lease
         for group, rows in run.groups.items()
         if any(before[group].get((row.topic, row.partition)) not in (row.after, row.before) for row in rows)
     }
-    await undo.take_back(site, run, held, lambda _: None, (None, None))
+    await failback_and_undo.take_back(site, run, held, lambda _: None, (None, None))
     for group in gone_on:
         ours = [place for (name, place), one in world.offsets.items() if name == group and one.by is operator]
         missing = [place for place, offset in group_state(world, group).items() if offset is None]
@@ -337,12 +339,12 @@ async def play(world: World) -> None:
 
 def simulate(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
     """Put the world's brokers in the place of real ones. Few groups are moved at a time, so that some wait."""
-    monkeypatch.setattr(lease, "LANES", 8)
-    monkeypatch.setattr(lease, "TransactionalWriter", world.writer)
-    for module in (lease, journal):
+    monkeypatch.setattr(clusters_and_lease, "LANES", 8)
+    monkeypatch.setattr(clusters_and_lease, "TransactionalWriter", world.writer)
+    for module in (clusters_and_lease, journal):
         monkeypatch.setattr(module, "wall_ms", world.now_ms)
-    monkeypatch.setattr(lease, "look", world.look)
+    monkeypatch.setattr(clusters_and_lease, "look", world.look)
     monkeypatch.setattr(journal, "stored", world.stored)
     monkeypatch.setattr(execute, "listed_group", world.listed)
-    for module in (execute, undo):
+    for module in (execute, failback_and_undo):
         monkeypatch.setattr(module, "committed", world.committed)

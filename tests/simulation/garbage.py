@@ -7,26 +7,28 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from connect.core import configlog, events
+from connect.core import config_topic
 from connect.core.errors import PermanentError, RetriableError
-from connect.core.events import Effect, Event
-from connect.core.herder import Herder, HerderSettings, Mode
-from connect.core.membership import Allocation, Assignment, WorkerMetadata, encode_assignment, encode_metadata
+from connect.core.herder import events
+from connect.core.herder.events import Effect, Event
+from connect.core.herder.herder import Herder
+from connect.core.herder.membership import Allocation, Assignment, WorkerMetadata, encode_assignment, encode_metadata
+from connect.core.herder.state import HerderMode, HerderSettings
 from connect.core.model import RestartRequest, TargetState, TaskId
-from connect.core.statuslog import StatusLog
+from connect.core.status_and_offset_topics import StatusLog
 
 _NAMES = ("a", "b", "", "x-1", "target-state-a", "\ufffd", "n" * 32_767, "l" * 32_768)
 #: Beside texts: what REST and connectors might hand over.
 _ODD: tuple[Any, ...] = ("1", "", "\udcff", b"x", 7, None, ["x"], {"k": "v"})
 _KEYS = (
-    configlog.CONNECTOR_PREFIX,
-    configlog.TASK_PREFIX,
-    configlog.COMMIT_PREFIX,
-    configlog.TARGET_STATE_PREFIX,
-    configlog.FENCING_PREFIX,
-    configlog.RESTART_PREFIX,
-    configlog.LOGGER_PREFIX,
-    configlog.SESSION_KEY,
+    config_topic.CONNECTOR_PREFIX,
+    config_topic.TASK_PREFIX,
+    config_topic.COMMIT_PREFIX,
+    config_topic.TARGET_STATE_PREFIX,
+    config_topic.FENCING_PREFIX,
+    config_topic.RESTART_PREFIX,
+    config_topic.LOGGER_PREFIX,
+    config_topic.SESSION_KEY,
     "nothing-",
 )
 _NUMBERS = (0, 1, 2, 3, -1, 2**31 - 1, 2**31, 2**63, 10**400, 0.5, True)
@@ -129,19 +131,19 @@ class Vandal:
         if chance < 0.1:
             self.statuses.apply(f"status-task-{self.name()}-{self.random.choice(_NUMBERS)}", self.value())
         key = self.random.choice(_KEYS)
-        if key == configlog.TASK_PREFIX:
+        if key == config_topic.TASK_PREFIX:
             key += f"{self.name()}-{self.random.choice(_NUMBERS)}"
-        elif key != configlog.SESSION_KEY:
+        elif key != config_topic.SESSION_KEY:
             key += self.name()
         self.put(self.random.choice((key, key, key, None, "")) if chance > 0.95 else key, self.value())
 
-    def sound_records(self) -> Sequence[configlog.Record]:
+    def sound_records(self) -> Sequence[config_topic.Record]:
         name = self.random.choice("ab")
         return (
-            configlog.connector_record(name, {"connector.class": "X"}),
-            configlog.task_records(name, [{"n": "0"}])[0],
-            configlog.commit_record(name, self.random.randint(0, 1)),
-            configlog.target_state_record(name, self.random.choice((TargetState.STARTED, *TargetState))),
+            config_topic.connector_record(name, {"connector.class": "X"}),
+            config_topic.task_records(name, [{"n": "0"}])[0],
+            config_topic.commit_record(name, self.random.randint(0, 1)),
+            config_topic.target_state_record(name, self.random.choice((TargetState.STARTED, *TargetState))),
         )
 
     def put(self, key: str | None, value: bytes | None) -> None:
@@ -209,7 +211,7 @@ class Vandal:
     # the group
 
     def rounds(self) -> None:
-        if self.join is None or self.herder.mode is not Mode.JOINING:
+        if self.join is None or self.herder.mode is not HerderMode.JOINING:
             return
         protocol, ours = self.random.choice(self.join.protocols)
         held = Allocation(

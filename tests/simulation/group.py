@@ -1,10 +1,10 @@
-"""A worker's side of the group: joins, heartbeats and the lease, as ``connect.kafka.group`` does them."""
+"""A worker's side of the group: joins, heartbeats and the lease, as ``connect.kafka.group_member`` does them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from connect.core.events import Event, Joined, LeaderElected, LeaseLost, MembershipLost, RebalanceBegun
+from connect.core.herder.events import Event, Joined, LeaderElected, LeaseLost, MembershipLost, RebalanceBegun
 from tests.simulation.coordinator import (
     ILLEGAL_GENERATION,
     MEMBER_ID_REQUIRED,

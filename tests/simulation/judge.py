@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from connect.core.configlog import ConfigLog
-from connect.core.herder import Mode
+from connect.core.config_topic import ConfigLog
+from connect.core.herder.state import HerderMode
 from connect.core.model import TargetState, TaskId
 from tests.simulation.process import Item, Process, Surroundings, task_configs
 
@@ -60,7 +60,7 @@ class Judge:
         living = [one for one in self.around.processes.values() if one.machine.alive]
         if not living:
             return ["nobody lives"]
-        found = [f"{one.name} is {one.herder.mode}" for one in living if one.herder.mode is not Mode.MEMBER]
+        found = [f"{one.name} is {one.herder.mode}" for one in living if one.herder.mode is not HerderMode.MEMBER]
         found += [f"{one.name} is behind" for one in living if one.position < len(self.around.topic.records)]
         generations = {one.herder.generation for one in living}
         leaders = [one.name for one in living if one.herder.is_leader]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from connect.core import events
-from connect.core.herder import HerderSettings
-from connect.core.herding import AlreadyExists, BadRequest, ElsewhereError, NotFound, RebalanceExpected
+from connect.core.herder import events
+from connect.core.herder.state import HerderSettings
+from connect.core.herder_api import AlreadyExists, BadRequest, ElsewhereError, NotFound, RebalanceExpected
 from connect.core.model import RestartRequest, TargetState, TaskId
-from connect.core.statuslog import StatusLog
+from connect.core.status_and_offset_topics import StatusLog
 from tests.simulation.coordinator import Coordinator
 from tests.simulation.judge import Judge, Violation, Written
 from tests.simulation.process import Process, Surroundings

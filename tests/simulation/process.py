@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from connect.core import events
 from connect.core.errors import RetriableError
-from connect.core.events import Effect, Event
-from connect.core.herder import Herder, HerderSettings
+from connect.core.herder import events
+from connect.core.herder.events import Effect, Event
+from connect.core.herder.herder import Herder
+from connect.core.herder.state import HerderSettings
 from connect.core.model import State, Status, TargetState, TaskId
-from connect.core.statuslog import StatusLog, status_record
+from connect.core.status_and_offset_topics import StatusLog, status_record
 from tests.simulation.coordinator import Coordinator
 from tests.simulation.group import GroupClient
 from tests.simulation.topic import ConfigTopic

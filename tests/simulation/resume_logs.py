@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from connect.kafka.transactions import ProducerIdentity, Superseded, TransactionalIdRefused
+from connect.kafka.log.transactions import ProducerIdentity, Superseded, TransactionalIdRefused
 from connect.wire import batch as wire
 from connect.wire import records
 from tests.kit.logs import Producer

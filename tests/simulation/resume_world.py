@@ -21,23 +21,24 @@ from uuid import UUID
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster, ClusterMetadata, PartitionMetadata, TopicMetadata
 from connect.kafka.leader_epochs import LeaderEpochs
-from connect.kafka.offsets import EARLIEST
-from connect.kafka.transactions import ProducerIdentity, Superseded, TransactionalIdRefused
+from connect.kafka.log.offsets import EARLIEST
+from connect.kafka.log.transactions import ProducerIdentity, Superseded, TransactionalIdRefused
 from connect.wire import batch as wire
-from connectors.dataplane import codes, lost, reading, resumer
-from connectors.dataplane.copier import PartitionCopier, TargetTruncated
-from connectors.dataplane.mending import CopiesUnderWay
-from connectors.dataplane.outgoing import Outgoing
-from connectors.dataplane.plan import Compression, PartitionPlan, SliceSettings, TopicPartition
-from connectors.dataplane.resumer import Resumer
-from connectors.positions import Position
-from connectors.source import first_offsets, predecessors, reach, standing, takeover, unowned
-from connectors.source.ledger import Entry, Ledger, Pair, position_of
-from connectors.source.predecessors import Predecessors
-from connectors.source.store import Start
-from connectors.source.takeover import Clusters, take_over
-from connectors.source.unfenced import MissingRights
-from connectors.source.unowned import PositionsTaken
+from connectors.control_link.protocol import PartitionPlan, SliceSettings
+from connectors.dataplane import fetch_api, log_divergence, resume
+from connectors.dataplane.batches import error_codes
+from connectors.dataplane.batches.copier import PartitionCopier, TargetTruncated
+from connectors.dataplane.batches.outgoing_batches import Outgoing
+from connectors.dataplane.batches.sequencer import CopiesUnderWay
+from connectors.dataplane.resume import Resumer
+from connectors.formats.position import Position
+from connectors.formats.types import Compression, TopicPartition
+from connectors.source.positions import position_checks, stored_positions, takeover
+from connectors.source.positions.ledger import Ledger
+from connectors.source.positions.partition_pairs import Clusters, Entry, PartitionPair, position_of
+from connectors.source.positions.stored_positions import MissingRights, PositionsTaken, Predecessors, Start
+from connectors.source.positions.takeover import take_over
+from connectors.topic_sync import partition_assignment
 from tests.kit import virtual_time
 from tests.simulation.resume_logs import Coordinator, Leader, Source
 
@@ -89,19 +90,18 @@ class World:
         """Answer in the place of the modules that talk to brokers."""
         answers: dict[Any, list[str]] = {
             takeover: ["fence", "init_producer_id", "new_producer_id", "list_offsets"],
-            standing: ["known_topics", "list_offsets"],
-            first_offsets: ["list_offsets"],
-            reach: ["min_insync_replicas", "unknown_ends"],
-            resumer: ["list_offset"],
-            predecessors: ["init_producer_id"],
-            lost: ["explain_topic"],
-            reading: ["fetch_one"],
+            position_checks: ["known_topics", "list_offsets", "min_insync_replicas", "unknown_ends"],
+            partition_assignment: ["list_offsets"],
+            resume: ["list_offset"],
+            stored_positions: ["init_producer_id"],
+            log_divergence: ["explain_topic"],
+            fetch_api: ["fetch_one"],
         }
         with ExitStack() as stack:
             for module, names in answers.items():
                 for name in names:
                     stack.enter_context(patch.object(module, name, getattr(self, f"_{name}")))
-            stack.enter_context(patch.object(predecessors, "TransactionalWriter", self._writer))
+            stack.enter_context(patch.object(stored_positions, "TransactionalWriter", self._writer))
             yield
 
     async def pause(self) -> None:
@@ -164,7 +164,7 @@ class World:
             if not self.is_quiet and self.chance.random() < 0.1:  # a leader that is behind
                 found, end = memoryview(b""), min(end, position[0])
         if not start <= position[0] <= end:
-            return SimpleNamespace(error_code=codes.OFFSET_OUT_OF_RANGE)
+            return SimpleNamespace(error_code=error_codes.OFFSET_OUT_OF_RANGE)
         return SimpleNamespace(
             error_code=0, records=found, aborted=(), diverging=None, last_stable_offset=end, high_watermark=end
         )
@@ -325,9 +325,9 @@ class Successor:
         self._world = world
         self._own = own
         self._rights = MissingRights()
-        self._writer = Writer(world, predecessors.store_id(own))
+        self._writer = Writer(world, stored_positions.store_id(own))
         self._predecessors = Predecessors(
-            cast(Cluster, None), predecessors.store_id(own), self._rights, is_atomic=False
+            cast(Cluster, None), stored_positions.store_id(own), self._rights, is_atomic=False
         )
         self._is_plain = False
         self._read_to: int | None = None
@@ -355,9 +355,9 @@ class Successor:
         except TransactionalIdRefused:
             self._is_plain = True
         starts: Mapping[TopicPartition, Start] = await world.read()
-        self._read_to = world.writes if unowned.is_unowned(starts[SOURCE]) else None
+        self._read_to = world.writes if stored_positions.is_unowned(starts[SOURCE]) else None
         starts = await self._predecessors.shut_out(starts, world.read, self._claim)
-        entry = Entry(Pair(SOURCE, IDS["orders"], TARGET, IDS["us.orders"]))
+        entry = Entry(PartitionPair(SOURCE, IDS["orders"], TARGET, IDS["us.orders"]))
         clusters = Clusters(_cluster("source"), _cluster("target"))
         takeover = self._takeover = await take_over(clusters, self._own, [entry], starts, reset_to=EARLIEST)
         if entry.is_stopped:
@@ -392,7 +392,7 @@ class Successor:
         self._read_to = None
 
     async def _claim(self, writer: Any, _: object) -> None:
-        await writer.claim(predecessors.store_id(self._own))
+        await writer.claim(stored_positions.store_id(self._own))
 
     async def _copy(self, plan: PartitionPlan) -> None:
         world, chance = self._world, self._world.chance

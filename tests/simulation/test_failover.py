@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from connectors.failover import execute, lease, undo
+from connectors.failover import clusters_and_lease, execute, failback_and_undo
 from tests.kit.virtual_time import run
 from tests.simulation.failover_world import World, play, simulate
 
@@ -48,8 +48,8 @@ def never(*_: Any) -> str:
 
 MUTANTS: Final[Mapping[str, tuple[Any, str, Any]]] = {
     "without the compare-and-set": (execute.GroupMover, "_why_not", nothing),
-    "without the claim of the writers": (lease, "gather_limited", nothing),
-    "with an undo by partition": (undo, "why_kept", never),
+    "without the claim of the writers": (clusters_and_lease, "gather_limited", nothing),
+    "with an undo by partition": (failback_and_undo, "why_kept", never),
 }
 
 

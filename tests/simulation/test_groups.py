@@ -5,10 +5,11 @@ A failure names its seed: ``python -m tests.simulation --seed N`` plays it again
 
 import pytest
 
-from connect.core import herder_group, herder_tasks, herder_work
-from connect.core.configlog import commit_record, task_records
-from connect.core.events import LeaseLost
-from connect.core.herder import Herder, Mode
+from connect.core.config_topic import commit_record, task_records
+from connect.core.herder import rebalance, running_work, task_configs
+from connect.core.herder.events import LeaseLost
+from connect.core.herder.herder import Herder
+from connect.core.herder.state import HerderMode
 from tests.simulation.judge import Judge, Violation
 from tests.simulation.play import Play
 from tests.simulation.process import Process
@@ -51,11 +52,13 @@ def test_the_judge_sees_work_that_outlives_its_lease(monkeypatch: pytest.MonkeyP
 
 def test_the_judge_sees_work_that_starts_after_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that was frozen while it joined, holding nothing, takes what it is given."""
-    lost = herder_group.lost
+    lost = rebalance.lost
     monkeypatch.setattr(
-        herder_group,
+        rebalance,
         "lost",
-        lambda s, reason: None if s.mode is Mode.JOINING and not (s.held and s.held.freeze()) else lost(s, reason),
+        lambda s, reason: (
+            None if s.mode is HerderMode.JOINING and not (s.held and s.held.freeze()) else lost(s, reason)
+        ),
     )
     assert _is_broken("without a lease")
 
@@ -64,23 +67,23 @@ def test_the_judge_sees_two_owners(monkeypatch: pytest.MonkeyPatch) -> None:
     """Work goes on although the group has dropped us: neither driver nor herder ends it."""
     monkeypatch.setattr(Judge, "between", lambda judge: None)
     monkeypatch.setattr(Process, "_give_up", Process.put)
-    monkeypatch.setattr(herder_work, "stop_all", lambda s: s.held is not None and s.held.clear())
+    monkeypatch.setattr(running_work, "stop_all", lambda s: s.held is not None and s.held.clear())
     assert _is_broken("owners at once")
 
 
 def test_the_judge_sees_work_that_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(herder_work, "revoke", lambda s, revoked: None)
+    monkeypatch.setattr(running_work, "revoke", lambda s, revoked: None)
     assert _is_broken("never calm")
 
 
 def test_the_judge_sees_tasks_that_run_on_with_an_old_config(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(herder_work, "reconfigure", lambda s, connector: None)
+    monkeypatch.setattr(running_work, "reconfigure", lambda s, connector: None)
     assert _is_broken("never calm")
 
 
 def test_the_judge_sees_tasks_committed_before_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        herder_tasks,
+        task_configs,
         "steps",
         lambda connector, configs: ((commit_record(connector, len(configs)),), task_records(connector, configs)),
     )

@@ -14,27 +14,21 @@ from typing import Any, cast
 import pytest
 
 from connect.core.errors import RetriableError
-from connect.kafka.transactions import Superseded
-from connectors.dataplane.plan import (
-    PartitionPlan,
-    PartitionProgress,
-    ProducerIdentity,
-    Proof,
-    SliceSettings,
-    TopicPartition,
-)
+from connect.kafka.log.transactions import Superseded
+from connectors.control_link.protocol import PartitionPlan, PartitionProgress, SliceSettings
 from connectors.dataplane.resume import Resumed
-from connectors.flow_name import FlowName
-from connectors.offset_map import Run
-from connectors.positions import Position
-from connectors.source import reach, task, unowned
-from connectors.source.ledger import Entry, Ledger, Pair
-from connectors.source.reconfiguring import Reconfiguring
-from connectors.source.slice import SliceFenced, SliceLost
-from connectors.source.store import Commit, PositionStore, Start
-from connectors.source.takeover import Clusters, Takeover
+from connectors.formats.position import Position
+from connectors.formats.types import FlowName, ProducerIdAndEpoch, ResumeProof, TopicPartition
+from connectors.offset_map.runs_and_chunks import MapRun
+from connectors.source import task
+from connectors.source.epochs import Reconfiguring
+from connectors.source.positions import position_checks, stored_positions
+from connectors.source.positions.ledger import Ledger
+from connectors.source.positions.partition_pairs import Clusters, Entry, PartitionPair
+from connectors.source.positions.stored_positions import Commit, PositionStore, Start
+from connectors.source.positions.takeover import Takeover
+from connectors.source.slice_handle import SliceFenced, SliceLost, TaskServices, TaskSettings
 from connectors.source.task import MirrorSourceTask
-from connectors.source.task_parts import TaskServices, TaskSettings
 from tests.kit import virtual_time
 
 PARTITIONS = [TopicPartition("orders", index) for index in range(5)]
@@ -57,7 +51,7 @@ class Slice:
         self._world = world
         self._on_progress = on_progress
         self.sequences: dict[TopicPartition, int] = {}
-        self.producer = ProducerIdentity(-1, -1)
+        self.producer = ProducerIdAndEpoch(-1, -1)
         self._copying: asyncio.Task[None] | None = None
 
     async def open(self, _: object) -> None:
@@ -70,7 +64,7 @@ class Slice:
         copied = self._world.copied
         return [Resumed(replace(one, next_source_offset=copied[one.source], proof=None)) for one in plans]
 
-    async def go(self, producer: ProducerIdentity, plans: Sequence[PartitionPlan]) -> None:
+    async def go(self, producer: ProducerIdAndEpoch, plans: Sequence[PartitionPlan]) -> None:
         self.producer = producer
         for plan in plans:
             self._world.begins(self, plan)
@@ -153,14 +147,14 @@ class Store:
         positions = {
             TopicPartition(one.position.source_topic, one.position.source_partition): one.position for one in commits
         }
-        first = {one for one in positions if one in self._read and unowned.is_unowned(self._read[one])}
+        first = {one for one in positions if one in self._read and stored_positions.is_unowned(self._read[one])}
         if taken := {one for one in first if self._world.stored[one] is not self._read[one]}:
-            raise unowned.PositionsTaken(taken)
+            raise stored_positions.PositionsTaken(taken)
         for source, position in positions.items():
             self._world.stored[source] = Start(position, position.next_source_offset - 1, False)
             self._read.pop(source, None)
 
-    def runs_of(self, _: Position) -> list[Run]:
+    def runs_of(self, _: Position) -> list[MapRun]:
         return []
 
     async def close(self) -> None: ...
@@ -172,7 +166,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         self.copied = dict.fromkeys(PARTITIONS, 0)
-        self.written: dict[tuple[ProducerIdentity, TopicPartition], int] = {}
+        self.written: dict[tuple[ProducerIdAndEpoch, TopicPartition], int] = {}
         self.stored = {one: Start(None, None, False) for one in PARTITIONS}
         self.claims: dict[str, int] = {}
         self.is_store_away = self.is_quiet = False
@@ -204,17 +198,17 @@ class World:
         entries: Sequence[Entry],
         starts: Mapping[TopicPartition, Start],
         *,
-        running: ProducerIdentity | None,
+        running: ProducerIdAndEpoch | None,
         **__: object,
     ) -> Takeover:
         await self.pause(1)
-        plans, mine = [], ProducerIdentity(int(name[-1]), self.claim_store(f"{name} data"))
+        plans, mine = [], ProducerIdAndEpoch(int(name[-1]), self.claim_store(f"{name} data"))
         for entry in entries:
             source, position = entry.pair.source, starts[entry.pair.source].position
             proof = None
             if position is not None and not position.is_handed_over:
-                writer = ProducerIdentity(position.producer_id, position.producer_epoch)
-                proof = Proof(writer, position.next_sequence, is_fenced=True)
+                writer = ProducerIdAndEpoch(position.producer_id, position.producer_epoch)
+                proof = ResumeProof(writer, position.next_sequence, is_fenced=True)
                 assert running is None or position.transactional_id != name, "its own slice would be fenced"
                 self._fence(position.producer_id)
             offset = position.next_source_offset if position else 0
@@ -229,9 +223,9 @@ class World:
             if one.producer.producer_id == producer_id and one.sequences:
                 one.end(SliceFenced("a successor has fenced it"))
 
-    async def find(self, partitions: Sequence[TopicPartition]) -> list[Pair]:
+    async def find(self, partitions: Sequence[TopicPartition]) -> list[PartitionPair]:
         await self.pause(0.3)
-        return [Pair(one, None, _target(one), None) for one in partitions if one not in self.unknown]
+        return [PartitionPair(one, None, _target(one), None) for one in partitions if one not in self.unknown]
 
     # -- what happens ---------------------------------------------------------------------------------
 
@@ -327,7 +321,7 @@ def play(seed: int, patch: pytest.MonkeyPatch) -> World:
     patch.setattr(task, "SliceHandle", Opened)
     patch.setattr(task, "take_over", world.take_over)
     patch.setattr(task, "trim_forever", nothing)
-    patch.setattr(reach, "still_away", none_away)
+    patch.setattr(position_checks, "still_away", none_away)
     patch.setattr(MirrorSourceTask, "find", lambda _, partitions: world.find(partitions))
     virtual_time.run(world.play())
     return world
@@ -361,7 +355,7 @@ def _left_at_once(patch: pytest.MonkeyPatch) -> None:
 def _sequences_are_not_remembered(patch: pytest.MonkeyPatch) -> None:
     began = Reconfiguring.began
 
-    def mutated(self: Any, producer: ProducerIdentity) -> None:
+    def mutated(self: Any, producer: ProducerIdAndEpoch) -> None:
         began(self, producer)
         self._written.clear()
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from connectors.dataplane.copier import PartitionCopier
-from connectors.dataplane.plan import ProducerIdentity
+from connectors.dataplane.batches.copier import PartitionCopier
 from connectors.dataplane.resume import Fingerprint, TargetScan
-from connectors.source import unowned
-from connectors.source.ledger import Ledger
-from connectors.source.predecessors import Predecessors
+from connectors.formats.types import ProducerIdAndEpoch
+from connectors.source.positions import stored_positions
+from connectors.source.positions.ledger import Ledger
+from connectors.source.positions.stored_positions import Predecessors
 from tests.simulation.resume_world import play
 
 _AT_ONCE = 50
@@ -121,7 +121,7 @@ def _another_log_is_scanned(patch: pytest.MonkeyPatch) -> None:
 
 
 def _epoch_is_not_raised(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ProducerIdentity, "raised", lambda _: None)
+    patch.setattr(ProducerIdAndEpoch, "raised", lambda _: None)
 
 
 def _late_records_are_not_announced(patch: pytest.MonkeyPatch) -> None:
@@ -139,7 +139,7 @@ def _first_batch_is_not_alone(patch: pytest.MonkeyPatch) -> None:
 
 
 def _first_positions_are_not_checked(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(unowned, "is_unowned", lambda _: False)
+    patch.setattr(stored_positions, "is_unowned", lambda _: False)
 
 
 #: Each with a seed near which it shows; ``make measure ARGS="resume_model --mutants N"`` looks for others.

@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from connect.core import events
-from connect.core.herder import HerderSettings
+from connect.core.herder import events
+from connect.core.herder.state import HerderSettings
 from connect.core.model import TaskId
-from connect.core.statuslog import StatusLog
+from connect.core.status_and_offset_topics import StatusLog
 from tests.simulation.coordinator import Coordinator
 from tests.simulation.judge import Judge
 from tests.simulation.process import Process, Surroundings

@@ -6,7 +6,7 @@ from typing import Final
 
 from aiokafka import AIOKafkaProducer
 
-from connect.core import offsetlog
+from connect.core import status_and_offset_topics
 from connect.embedded.brokers import KafkaCluster
 from tests.kit.copies import read, until, write, write_transactions
 from tests.kit.shared_mirror import SHAPES
@@ -23,8 +23,8 @@ async def write_offset(cluster: KafkaCluster, topic: str, partition: int, last_c
     try:
         await producer.send_and_wait(
             f"mm2-offsets.{SHAPES}.internal",
-            offsetlog.mirror_value(last_copied),
-            key=offsetlog.mirror_key(CONNECTOR, SHAPES, topic, partition),
+            status_and_offset_topics.mirror_value(last_copied),
+            key=status_and_offset_topics.mirror_key(CONNECTOR, SHAPES, topic, partition),
         )
     finally:
         await producer.stop()

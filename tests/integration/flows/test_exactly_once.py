@@ -9,17 +9,17 @@ from typing import Final
 import pytest
 
 from connect.embedded.brokers import KafkaCluster
-from connect.embedded.releases import DEFAULT_VERSION
+from connect.embedded.kafka_releases import DEFAULT_VERSION
 from connect.kafka.cluster import Cluster
-from connect.kafka.producer import OutRecord
-from connect.kafka.settings import connection_settings
-from connect.kafka.shared_transactions import SharedTransactions
-from connect.kafka.topiclog import LogRecord, read_to_end
-from connect.kafka.transactions import Superseded
+from connect.kafka.log.compacted_topic import LogRecord, read_to_end
+from connect.kafka.log.producer import OutRecord
+from connect.kafka.log.shared_transactions import SharedTransactions
+from connect.kafka.log.transactions import Superseded
+from connect.kafka.security.connection_settings import connection_settings
 from connect.wire import batch as wire
-from connectors.dataplane import reading
-from connectors.positions import Kind, Position, decode_kind, decode_position, decode_position_key
-from connectors.verify import compare_topics
+from connectors.dataplane import fetch_api
+from connectors.formats.position import KeyKind, Position, decode_kind, decode_position, decode_position_key
+from connectors.inspection.topic_verification import compare_topics
 from tests.kit.copies import read, until, write, write_transactions
 from tests.kit.kill import run
 from tests.kit.mirror import SMALL, Mirror
@@ -79,7 +79,7 @@ class Site:
         found: dict[tuple[str, int], Position] = {}
 
         def fold(record: LogRecord) -> None:
-            if decode_kind(record.key) is Kind.POSITION and record.value is not None:
+            if decode_kind(record.key) is KeyKind.POSITION and record.value is not None:
                 key = decode_position_key(record.key or b"")
                 found[key.source_topic, key.source_partition] = decode_position(key, record.value)
 
@@ -105,12 +105,12 @@ async def headers(cluster: Cluster, topic: str, partition: int) -> list[wire.Bat
     """Of all batches, aborted ones and markers too."""
     leader = (await cluster.metadata({topic})).leader(topic, partition)
     assert leader is not None
-    limits = reading.FetchLimits(100, 0, 16_000_000, 16_000_000, reading.READ_UNCOMMITTED)
+    limits = fetch_api.FetchLimits(100, 0, 16_000_000, 16_000_000, fetch_api.READ_UNCOMMITTED)
     found: list[wire.BatchHeader] = []
     while True:
         position = found[-1].last_offset + 1 if found else 0
-        row = await reading.fetch_one(
-            await cluster.connection(leader), reading.TopicOnWire(topic, None), partition, (position, -1, -1), limits
+        row = await fetch_api.fetch_one(
+            await cluster.connection(leader), fetch_api.TopicOnWire(topic, None), partition, (position, -1, -1), limits
         )
         assert not row.error_code
         more = [wire.read_header(row.records, start) for start, _, _ in wire.extents(row.records)]

@@ -12,16 +12,16 @@ from functools import partial
 import pytest
 from kafka.admin import KafkaAdminClient, NewPartitions
 
-from connect.core import offsetlog
+from connect.core import status_and_offset_topics
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
-from connect.kafka.settings import ConnectionSettings, connection_settings
-from connectors.dataplane.plan import TopicPartition
-from connectors.map_alignment import Found, Side
-from connectors.map_reader import MapReader
-from connectors.map_rebuild import LogFeed, lay_side_by_side
-from connectors.offset_map import RunList, decode_chunk
-from connectors.verify import compare_topics
+from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
+from connectors.formats.types import TopicPartition
+from connectors.inspection.topic_verification import compare_topics
+from connectors.offset_map.log_alignment import LogSide, ProvenMap
+from connectors.offset_map.reader import MapReader
+from connectors.offset_map.runs_and_chunks import RunList, decode_chunk
+from connectors.offset_map.view_and_rebuild import LogFeed, lay_side_by_side
 from tests.integration.flows.prepare import CODECS, CONNECTOR
 from tests.kit.copies import partition_count, read, until, write
 from tests.kit.direct import Broker
@@ -167,9 +167,9 @@ async def test_stored_offsets_are_javas_next_to_last(shapes: Shapes) -> None:
     await shapes.caught_up("shape-zstd")
 
     async def stored() -> bool:
-        offsets = offsetlog.SourceOffsets()
+        offsets = status_and_offset_topics.SourceOffsets()
         for record in await read(shapes.eu, f"mm2-offsets.{ALIAS}.internal"):
-            offsetlog.apply(offsets, record.key, record.value)
+            status_and_offset_topics.apply(offsets, record.key, record.value)
         return all(offsets.mirrored_offset(CONNECTOR, ALIAS, "shape-zstd", index) == 499 for index in (0, 1))
 
     await until(stored, "the offsets are stored")
@@ -226,12 +226,12 @@ async def rebuilt(shapes: Shapes, topic: str) -> tuple[RunList, RunList]:
         assert pair
         assert position
         known = RunList([run for chunk in maps.chunks(pair) for run in await maps.runs(pair, chunk)])
-        found, copy = Found(), TopicPartition(pair.target_topic, 0)
+        found, copy = ProvenMap(), TopicPartition(pair.target_topic, 0)
         feeds = {
-            Side.SOURCE: LogFeed(
+            LogSide.SOURCE: LogFeed(
                 source, partition, pair.source_topic_id, position.next_source_offset, read_committed=True
             ),
-            Side.TARGET: LogFeed(target, copy, pair.target_topic_id, position.target_end, read_committed=True),
+            LogSide.TARGET: LogFeed(target, copy, pair.target_topic_id, position.target_end, read_committed=True),
         }
         await lay_side_by_side(feeds, found)
         return RunList(run for upstream, value in found.chunks(pair) for run in decode_chunk(upstream, value)), known

@@ -14,10 +14,10 @@ from typing import Final
 
 from connect.core.model import NewTopic
 from connect.embedded.brokers import QUICK_JVM, KafkaCluster
-from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
-from connect.kafka.settings import connection_settings
-from connect.kafka.topiclog import LogRecord, read_to_end
+from connect.kafka.log.compacted_topic import LogRecord, read_to_end
+from connect.kafka.log.topic_admin import Admin
+from connect.kafka.security.connection_settings import connection_settings
 from connect.plugins.builtin import CONVERTERS, HEADER_CONVERTERS, PREDICATES, TRANSFORMATIONS
 from tests.interop.plugins.cases import CASES, Case
 from tests.interop.plugins.outcome import Outcomes, Written, save, save_definitions

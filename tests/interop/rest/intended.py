@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from connect.core.auto_restart import AUTO_RESTART
-from connectors.config_defs import OWN
+from connect.core.config.connector_settings import AUTO_RESTART
+from connectors.config.definitions import OWN
 from tests.interop.rest.compare import Intended
 
 _READABLE: Final = "whoever can make a connector of a name can also read and delete it"

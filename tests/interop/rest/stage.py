@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from connect.embedded import ports
+from connect.embedded import cluster_config
 from tests.interop.flow import Flow, create_topic
 from tests.interop.rest.asks import Session
 from tests.interop.rest.play import Place
@@ -62,25 +62,25 @@ def _worker(session: Session, bootstrap: str, folder: Path) -> Stage:
 
 def _dedicated(session: Session, bootstrap: str, folder: Path) -> Stage:
     flow = Flow(bootstrap, bootstrap)
-    (port,) = ports.choose(1)
+    (port,) = cluster_config.choose(1)
     properties = {
         **flow.properties(),
         "topics": "",
         "emit.heartbeats.enabled": "true",
         "heartbeats.topic.replication.factor": "1",
         "dedicated.mode.enable.internal.rest": "true",
-        "listeners": f"http://{ports.HOST}:{port}",
+        "listeners": f"http://{cluster_config.HOST}:{port}",
         **session.changes,
     }
     names = {
         "$FOLDER": str(folder),
         "$SOURCE": flow.alias,
         "$TARGET": "eu",
-        "$WORKER": f"{ports.HOST}:{port}",
+        "$WORKER": f"{cluster_config.HOST}:{port}",
         "$BOOTSTRAP": bootstrap,
     }
     key = _key(bootstrap, f"mm2-configs.{flow.alias}.internal")
-    return Stage(properties, Place(f"http://{ports.HOST}:{port}/", names, key), {})
+    return Stage(properties, Place(f"http://{cluster_config.HOST}:{port}/", names, key), {})
 
 
 def _key(bootstrap: str, config_topic: str) -> Callable[[], bytes]:

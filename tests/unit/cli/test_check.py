@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from connect.cli.check import checked, run_check
-from connect.cli.check_kind import Kind, kind_of_properties, kind_of_text
-from connect.cli.check_report import Finding, Level, Report
-from connect.cli.check_view import verdict
+from connect.cli.check.check_file import checked, run_check, verdict
+from connect.cli.check.findings import CheckFinding, CheckReport, FileKind, Level, kind_of_properties, kind_of_text
 from connect.core.errors import ConfigError
 
 MIRROR = """\
@@ -71,34 +69,34 @@ spec:
 """
 
 
-async def check(folder: Path, text: str, name: str = "file", kind: Kind | None = None) -> Report:
+async def check(folder: Path, text: str, name: str = "file", kind: FileKind | None = None) -> CheckReport:
     file = folder / name
     file.write_text(text)
     return await checked(file, kind, offline=True)
 
 
-def told(report: Report, level: Level) -> list[tuple[int | None, str | None]]:
+def told(report: CheckReport, level: Level) -> list[tuple[int | None, str | None]]:
     return [(one.line, one.key) for one in report.findings if one.level is level]
 
 
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        (MIRROR, Kind.MIRROR),
-        ("A->B.enabled = true\n", Kind.MIRROR),
-        (WORKER, Kind.WORKER),
-        ("key.converter = x\n", Kind.WORKER),
-        ("name = x\nconnector.class = FileStreamSource\n", Kind.CONNECTOR),
-        ('{"name": "x", "config": {}}', Kind.CONNECTOR),
-        ("zookeeper.connect = a:2181\ngroupid = g\n", Kind.CONSUMER),
-        ("bootstrap.servers = a:9092\nacks = all\n", Kind.PRODUCER),
-        (RESOURCE, Kind.STRIMZI),
-        (json.dumps(yaml.safe_load(RESOURCE), indent=4), Kind.STRIMZI),
-        (json.dumps({"name": "kind", "config": SOURCE}), Kind.CONNECTOR),
-        ('{"kind": "apiVersion", ', Kind.CONNECTOR),
+        (MIRROR, FileKind.MIRROR),
+        ("A->B.enabled = true\n", FileKind.MIRROR),
+        (WORKER, FileKind.WORKER),
+        ("key.converter = x\n", FileKind.WORKER),
+        ("name = x\nconnector.class = FileStreamSource\n", FileKind.CONNECTOR),
+        ('{"name": "x", "config": {}}', FileKind.CONNECTOR),
+        ("zookeeper.connect = a:2181\ngroupid = g\n", FileKind.CONSUMER),
+        ("bootstrap.servers = a:9092\nacks = all\n", FileKind.PRODUCER),
+        (RESOURCE, FileKind.STRIMZI),
+        (json.dumps(yaml.safe_load(RESOURCE), indent=4), FileKind.STRIMZI),
+        (json.dumps({"name": "kind", "config": SOURCE}), FileKind.CONNECTOR),
+        ('{"kind": "apiVersion", ', FileKind.CONNECTOR),
     ],
 )
-def test_what_a_file_is(text: str, kind: Kind) -> None:
+def test_what_a_file_is(text: str, kind: FileKind) -> None:
     lines = (line.partition("=") for line in text.splitlines())
     assert (kind_of_text(text) or kind_of_properties({key.strip(): value for key, _, value in lines}, "f")) is kind
 
@@ -183,7 +181,7 @@ NOT_WRITTEN = [
 async def test_what_is_missing_has_the_line_that_brings_it_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, line: int, key: str, word: str
 ) -> None:
-    monkeypatch.setattr("connect.kafka.settings.find_spec", lambda name: None)
+    monkeypatch.setattr("connect.kafka.security.connection_settings.find_spec", lambda name: None)
     report = await check(tmp_path, MIRROR + lines + "\n")
     errors = [one for one in report.findings if one.level is Level.ERROR]
     assert [(one.line, one.key) for one in errors] == [(line, key)]
@@ -198,7 +196,7 @@ async def test_a_provider_of_one_cluster_without_a_class_has_its_line(tmp_path: 
 
 
 async def test_what_is_missing_in_other_files_has_a_line_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("connect.kafka.settings.find_spec", lambda name: None)
+    monkeypatch.setattr("connect.kafka.security.connection_settings.find_spec", lambda name: None)
     consumer = "bootstrap.servers = a:9092\ngroup.id = g\nsasl.mechanism = GSSAPI\nsecurity.protocol = SASL_SSL\n"
     report = await check(tmp_path, consumer)
     assert told(report, Level.ERROR) == [(3, "sasl.kerberos.service.name")]
@@ -337,7 +335,9 @@ def test_exit_codes_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_the_last_line_counts() -> None:
-    report = Report("f", "mirror", "x")
+    report = CheckReport("f", "mirror", "x")
     assert verdict(report) == "f: nothing to say against it"
-    some = report.with_findings([Finding(Level.WARNING, "a"), Finding(Level.ERROR, "b"), Finding(Level.WARNING, "b")])
+    some = report.with_findings(
+        [CheckFinding(Level.WARNING, "a"), CheckFinding(Level.ERROR, "b"), CheckFinding(Level.WARNING, "b")]
+    )
     assert verdict(some) == "f: 1 error, 1 warning"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from connect.cli.check import checked, run_check
-from connect.cli.check_clusters import Looked, Sides
-from connect.cli.check_report import Finding, Level, Report
+from connect.cli.check.check_file import checked, run_check
+from connect.cli.check.clusters import Looked, Sides
+from connect.cli.check.findings import CheckFinding, CheckReport, Level
 from connect.core.errors import ConfigError
 from tests.unit.cli.test_check import MIRROR, RESOURCE, SOURCE, WORKER
 
@@ -39,7 +39,7 @@ _LOGIN = (
 RESOURCE_WITH_SECRET = RESOURCE.replace("a:9092\n", f"a:9092\n{_LOGIN}")
 
 
-async def check(folder: Path, text: str, *, offline: bool = True, secrets: Path | None = None) -> Report:
+async def check(folder: Path, text: str, *, offline: bool = True, secrets: Path | None = None) -> CheckReport:
     file = folder / "file"
     file.write_text(text)
     return await checked(file, None, offline=offline, secrets=secrets)
@@ -52,14 +52,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Sides]:
 
     async def look(sides: Sides, looked: Looked) -> None:
         seen.append(sides)
-        looked.findings.append(Finding(Level.WARNING, f"{sides.flow} was asked"))
+        looked.findings.append(CheckFinding(Level.WARNING, f"{sides.flow} was asked"))
 
-    monkeypatch.setattr("connect.cli.check_strimzi.look_at_flow", look)
-    monkeypatch.setattr("connect.cli.check_connector.look_at_flow", look)
+    monkeypatch.setattr("connect.cli.check.strimzi.look_at_flow", look)
+    monkeypatch.setattr("connect.cli.check.connector_config.look_at_flow", look)
     return seen
 
 
-def of_level(report: Report, level: Level) -> list[tuple[int | None, str]]:
+def of_level(report: CheckReport, level: Level) -> list[tuple[int | None, str]]:
     return [(one.line, one.text) for one in report.findings if one.level is level]
 
 

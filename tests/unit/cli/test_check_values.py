@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from connect.cli.check import checked
-from connect.cli.check_report import Level, Report
+from connect.cli.check.check_file import checked
+from connect.cli.check.findings import CheckReport, Level
 from tests.unit.cli.test_check import MIRROR, RESOURCE, SOURCE, WORKER
 
 CONSUMER = "bootstrap.servers = a:9092\ngroup.id = g\n"
@@ -50,7 +50,7 @@ KINDS = {
 }
 
 
-async def check(folder: Path, text: str) -> Report:
+async def check(folder: Path, text: str) -> CheckReport:
     file = folder / "file"
     file.write_text(text)
     return await checked(file, None, offline=True)

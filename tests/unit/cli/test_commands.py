@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 HELIOGRAPH = "from connect.cli.main import main; main()"
-MIRROR_MAKER = "from connect.cli.mirror_maker import main; main()"
+MIRROR_MAKER = "from connect.cli.daemons.connect_mirror_maker import main; main()"
 
 
 def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -57,7 +57,10 @@ def test_every_command_is_listed_and_explains_itself() -> None:
         assert explained.stdout.lower().startswith("usage: ")
 
 
-@pytest.mark.parametrize("module", ["main", "mirror_maker", "kafka_mirror_maker", "distributed"])
+@pytest.mark.parametrize(
+    "module",
+    ["main", "daemons.connect_mirror_maker", "daemons.kafka_mirror_maker", "daemons.connect_distributed"],
+)
 def test_the_version_is_printed(module: str) -> None:
     ended = run(f"from connect.cli.{module} import main; main()", "--version")
     assert (ended.returncode, ended.stdout) == (0, f"heliograph {version('heliograph')}\n")
@@ -67,7 +70,7 @@ def test_an_unknown_command_is_refused() -> None:
     assert run(HELIOGRAPH, "mirrror").returncode == 2
 
 
-@pytest.mark.parametrize("module", ["connect.cli.mirror_maker", "connect.cli.main"])
+@pytest.mark.parametrize("module", ["connect.cli.daemons.connect_mirror_maker", "connect.cli.main"])
 def test_a_command_loads_nothing_heavy_before_it_runs(module: str) -> None:
     code = f"import sys, {module}; print(*sys.modules)"
     loaded = {name.partition(".")[0] for name in run(code).stdout.split()}
@@ -76,7 +79,9 @@ def test_a_command_loads_nothing_heavy_before_it_runs(module: str) -> None:
 
 
 def test_mirroring_loads_neither_pandas_nor_spark_nor_a_web_framework_into_the_worker() -> None:
-    ended = run("import sys, connect.cli.mirror_maker, connect.cli.maker; print(*sys.modules)")
+    ended = run(
+        "import sys, connect.cli.daemons.connect_mirror_maker, connect.cli.daemons.mirror_process; print(*sys.modules)"
+    )
     assert ended.returncode == 0, ended.stderr
     loaded = {name.partition(".")[0] for name in ended.stdout.split()}
     assert not loaded & {"fastapi", "numpy", "pandas", "pyarrow", "pydantic", "pyspark", "rich", "typer", "uvicorn"}

@@ -12,14 +12,14 @@ from unittest.mock import AsyncMock
 import pytest
 from typer.testing import CliRunner, Result
 
-from connect.cli.connectors import app
-from connect.cli.rest_client import RestClient, WorkerRefused, WorkerUnreachable
+from connect.cli.commands.connectors import app
+from connect.cli.commands.rest_client import RestClient, WorkerRefused, WorkerUnreachable
+from connect.core.config.rest_settings import RestListener
 from connect.core.errors import ConfigError, HeliographError
-from connect.core.herding import BadRequest, NotFound, SourceOffset
+from connect.core.herder_api import BadRequest, NotFound, SourceOffset
 from connect.core.model import RestartRequest, TargetState, TaskId
-from connect.core.rest_defs import Listener
+from rest.rest_config import RestSettings
 from rest.server import RestServer
-from rest.settings import RestSettings
 from tests.kit.rest_herder import DictHerder
 
 
@@ -31,7 +31,7 @@ class Served:
         self._thread = threading.Thread(target=self._loop.run_forever, name="rest")
         self._thread.start()
         self._server = RestServer(
-            RestSettings((Listener("http", "127.0.0.1", 0),)), metrics=AsyncMock(return_value=b"m 1\n")
+            RestSettings((RestListener("http", "127.0.0.1", 0),)), metrics=AsyncMock(return_value=b"m 1\n")
         )
         asyncio.run_coroutine_threadsafe(self._server.start(), self._loop).result(30)
         self.url = self._server.advertised_url

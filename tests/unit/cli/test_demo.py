@@ -11,14 +11,13 @@ import pytest
 from rich.console import Console
 
 from connect.cli.demo import properties, records_left, summary_lines
-from connect.cli.demo_orders import TOPICS, sample_records
-from connect.cli.demo_view import LastWarning, LiveView, PlainView, picture
+from connect.cli.demo_shop import TOPICS, LastWarning, LiveView, PlainView, picture, sample_records
 from connect.cli.rates import FlowRates, TopicRates
-from connectors.comparison import Difference, Partition
-from connectors.flow_name import FlowName
-from connectors.flows import load, mirrored
-from connectors.source.progress import FlowProgress, PartitionView
-from connectors.verify import PartitionReport, Report
+from connectors.config.mm2_properties import load, mirrored
+from connectors.flow_progress import FlowProgress, PartitionView
+from connectors.formats.types import FlowName
+from connectors.inspection.partition_comparison import Difference, Partition
+from connectors.inspection.topic_verification import PartitionReport, VerificationReport
 
 ORDERS = TopicRates(
     FlowName("us", "eu"), "orders", "us.orders", 6, 12_000, 900_000, 1200.0, 90_000.0, 35, 12, {"shallow": 80}
@@ -67,11 +66,11 @@ def test_what_is_left_counts_partitions_nobody_copies_yet() -> None:
 
 def test_the_last_words_name_the_verdict() -> None:
     source, target = Partition("orders", 0), Partition("us.orders", 0)
-    equal = Report((PartitionReport(source, target, 200, None),))
+    equal = VerificationReport((PartitionReport(source, target, 200, None),))
     assert summary_lines(200, 4.0, [FLOW], equal)[-1].split() == ["EQUAL", "200", "records", "in", "1", "partitions"]
     assert "DIFFERENT: 200 records are equal, 201 were written" in summary_lines(201, 4.0, [FLOW], equal)
     difference = Difference(source, target, 7, 9, "value", "'a'", "'b'")
-    different = Report((PartitionReport(source, target, 7, difference),))
+    different = VerificationReport((PartitionReport(source, target, 7, difference),))
     last = summary_lines(200, 4.0, [FLOW], different)[-1]
     assert last.startswith("DIFFERENT after 7 equal records: orders-0 at offset 7 and us.orders-0 at offset 9 ")
     assert last.endswith(" differ in value: 'a' against 'b'")

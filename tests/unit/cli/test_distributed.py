@@ -6,11 +6,11 @@ import logging
 
 import pytest
 
-from connect.cli.distributed import tell_what_starts
-from connect.cli.node import tell_flows
-from connect.core.configlog import ConfigLog, connector_record
-from connect.core.worker_config import WorkerConfig
-from connectors.source.host import SharedSpark
+from connect.cli.daemons.connect_distributed import tell_what_starts
+from connect.cli.daemons.worker_process import tell_flows
+from connect.core.config.worker_config import WorkerConfig
+from connect.core.config_topic import ConfigLog, connector_record
+from connectors.source.worker_context import SharedSpark
 
 PROPS = {
     "bootstrap.servers": "a:9092,b:9092",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connect.cli.failover import _at_ms
+from connect.cli.commands.failover import _at_ms
 from connect.core.errors import ConfigError
 
 

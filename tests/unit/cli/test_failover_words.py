@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from connect.cli import failover
-from connect.cli.failover import Arguments, exit_code, find_source, wish_of, with_values
-from connect.cli.failover_view import show_done
+from connect.cli.commands import failover
+from connect.cli.commands.failover import FailoverArguments, exit_code, find_source, wish_of, with_values
+from connect.cli.commands.failover_view import show_done
 from connect.cli.main import app
 from connect.core.errors import ConfigError
-from connectors.failover.execute import Done
+from connectors.config.mm2_properties import MirrorMakerConfig, load
+from connectors.failover.execute import FailoverResult
 from connectors.failover.plan import Wish, plan
-from connectors.failover.snapshot import Finding, GroupMove, Groups, How, Rule, Snapshot
-from connectors.flows import MirrorMakerConfig, load
+from connectors.failover.snapshot import GroupFinding, GroupMove, GroupRule, Groups, How, Snapshot
 
 
 def config(tmp_path: Path, text: str) -> MirrorMakerConfig:
@@ -67,15 +67,15 @@ def test_old_forms_work_with_a_warning(tmp_path: Path, capsys: pytest.CaptureFix
     assert with_values(["--source-gone", str(file), "--rewind"]) == ["--source-gone", "", str(file), "--rewind", "*"]
     assert capsys.readouterr().err.count("warning:") == 2
     known = config(tmp_path, "clusters = us, eu\nus->eu.enabled = true\n")
-    wish = wish_of(Arguments(file, None, "eu", accepts=("ahead", "deleted", "checkpoints=g")), known)
+    wish = wish_of(FailoverArguments(file, None, "eu", accepts=("ahead", "deleted", "checkpoints=g")), known)
     assert (wish.keeps, capsys.readouterr().err.count("warning:")) == (frozenset("*"), 2)
-    assert wish.accepts == {Rule.DELETED: frozenset("*"), Rule.STALE_CHECKPOINT: frozenset("g")}
+    assert wish.accepts == {GroupRule.DELETED: frozenset("*"), GroupRule.STALE_CHECKPOINT: frozenset("g")}
 
 
 def test_another_cluster_than_the_source_is_not_taken_for_gone(tmp_path: Path) -> None:
     known = config(tmp_path, "clusters = us, eu\nus->eu.enabled = true\n")
     with pytest.raises(ConfigError, match="readers leave cluster us, and not eu"):
-        failover.run_failover(Arguments(Path(str(known.file)), None, "eu", gone="eu"))
+        failover.run_failover(FailoverArguments(Path(str(known.file)), None, "eu", gone="eu"))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_another_cluster_than_the_source_is_not_taken_for_gone(tmp_path: Path) -
 )
 def test_the_exit_code_says_what_was_left(blocked: list[str], code: int) -> None:
     moves = tuple(GroupMove(name, ("t", 0), 1, ("us.t", 0), None, "", 1, "", How.EXACT) for name in ("a", "b"))
-    findings = tuple(Finding(name, Rule.NO_OFFSET, "is not copied") for name in blocked)
+    findings = tuple(GroupFinding(name, GroupRule.NO_OFFSET, "is not copied") for name in blocked)
     found = plan(Snapshot("us", "eu", groups=Groups(("a", "b"), moves, findings)), Wish())
     assert exit_code(found) == code
     assert exit_code(plan(Snapshot("us", "eu", obstacles=("ann",), groups=Groups(("a",), moves[:1])), Wish())) == 2
@@ -92,7 +92,7 @@ def test_the_exit_code_says_what_was_left(blocked: list[str], code: int) -> None
 
 @pytest.mark.parametrize(("answer", "goes"), [("yes", True), ("Y", True), ("no", False), ("", False)])
 def test_nothing_changes_before_the_answer(monkeypatch: pytest.MonkeyPatch, answer: str, goes: bool) -> None:
-    asks = Arguments(Path("f"), None, "eu", asks=True)
+    asks = FailoverArguments(Path("f"), None, "eu", asks=True)
     monkeypatch.setattr(failover, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
     monkeypatch.setattr("builtins.input", lambda _: answer)
     assert failover.confirmed(asks, "Move 2 groups to eu?") == goes
@@ -102,8 +102,8 @@ def test_without_a_terminal_the_question_is_not_answered_by_silence(monkeypatch:
     silent: Any = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: False))
     monkeypatch.setattr(failover, "sys", silent)
     with pytest.raises(ConfigError, match="--yes"):
-        failover.confirmed(Arguments(Path("f"), None, "eu", asks=True), "Move 2 groups to eu?")
-    assert failover.confirmed(Arguments(Path("f"), None, "eu"), "Move 2 groups to eu?")
+        failover.confirmed(FailoverArguments(Path("f"), None, "eu", asks=True), "Move 2 groups to eu?")
+    assert failover.confirmed(FailoverArguments(Path("f"), None, "eu"), "Move 2 groups to eu?")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_group_is_given_by_its_name_or_by_a_regular_expression(
     tmp_path: Path, value: str, name: str | None, other: str
 ) -> None:
     known = config(tmp_path, "clusters = us, eu\nus->eu.enabled = true\n")
-    wish = wish_of(Arguments(Path(str(known.file)), None, "eu", groups=(value,)), known)
+    wish = wish_of(FailoverArguments(Path(str(known.file)), None, "eu", groups=(value,)), known)
     assert wish.named == (frozenset() if name is None else {name})
     matching = re.sub(r"\.\*?", "x", value) if name is None else name
     assert wish.takes(matching) and not wish.takes(other)
@@ -135,16 +135,16 @@ def test_what_was_shown_before_a_move_is_not_shown_behind_it(capsys: pytest.Capt
         return GroupMove(group, ("t", 0), after, ("us.t", 0), None, "", after, "", How.EXACT)
 
     moves = tuple(moved(f"g{at}", at) for at in range(3))
-    blocked = Finding("g2", Rule.NO_OFFSET, "is not copied")
+    blocked = GroupFinding("g2", GroupRule.NO_OFFSET, "is not copied")
     looked = plan(Snapshot("us", "eu", groups=Groups(("g0", "g1", "g2"), moves, (blocked,))), Wish())
     later = (moves[0], moved("g1", 7), moves[2])
     now = plan(Snapshot("us", "eu", groups=Groups(("g0", "g1", "g2"), later, (blocked,))), Wish())
-    now = now.with_blocked([Finding("g1", Rule.NOT_MOVED, "was not changed: no answer")])
-    show_done(Done(now), looked, Path("mm2.properties"), everything=False)
+    now = now.with_blocked([GroupFinding("g1", GroupRule.NOT_MOVED, "was not changed: no answer")])
+    show_done(FailoverResult(now), looked, Path("mm2.properties"), everything=False)
     said = capsys.readouterr().out
     assert "is not copied" not in said and "blocked: group g1: was not changed: no answer" in said
     assert [line.split()[0] for line in said.splitlines() if " us.t-0 " in line] == []
     assert "1 moved, 0 in place already, 2 left (g1, g2)" in said.replace("1 group moved", "1 moved")
-    show_done(Done(plan(now.snapshot, Wish())), looked, Path("mm2.properties"), everything=False)
+    show_done(FailoverResult(plan(now.snapshot, Wish())), looked, Path("mm2.properties"), everything=False)
     said = capsys.readouterr().out
     assert [line.split()[0] for line in said.splitlines() if " us.t-0 " in line] == ["g1"], "that has changed"

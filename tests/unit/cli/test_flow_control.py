@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from connect.cli.failover import Arguments, run_failover
-from connect.cli.flow_control import find_control
-from connect.cli.rest_client import RestClient, WorkerRefused, WorkerUnreachable
+from connect.cli.commands.failover import FailoverArguments, run_failover
+from connect.cli.commands.rest_client import RestClient, WorkerRefused, WorkerUnreachable, find_control
 from connect.core.errors import ConfigError
 
 URLS = ("http://one:1", "http://other:1")
@@ -82,7 +81,7 @@ def test_a_name_that_the_file_does_not_know_is_refused(monkeypatch: pytest.Monke
     file = tmp_path / "mm2.properties"
     file.write_text("clusters = us, eu\nus->eu.enabled = true\n")
     with pytest.raises(ConfigError, match=r"set us->eu.name = mine, .* eu.offset.storage.topic"):
-        run_failover(Arguments(file, "us", "eu", rest=URLS))
+        run_failover(FailoverArguments(file, "us", "eu", rest=URLS))
 
 
 @pytest.mark.parametrize("error", [WorkerUnreachable("nobody answers"), WorkerRefused("who are you?", 401)])

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from connect.cli.flow_worker import Failures, FlowWorker, reason
+from connect.cli.daemons.flow_worker import Failures, FlowWorker, reason
 from connect.core.errors import ConfigError
-from connect.core.herding import BadRequest, RebalanceExpected
+from connect.core.herder_api import BadRequest, RebalanceExpected
 from connect.core.model import State, Status
 
 

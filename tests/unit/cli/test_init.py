@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from connect.cli.first_answers import Answers, Mode, Place, Policy
-from connect.cli.first_files import files
+from connect.cli.init_files import files
 from connect.cli.main import app
+from connect.cli.options_and_help import Answers, ClusterAddress, Policy, RunMode
+from connect.core.config.properties import load_properties, parse_properties
 from connect.core.errors import ConfigError
-from connect.core.properties import load_properties, parse_properties
-from connectors.flows import load, mirrored
+from connectors.config.mm2_properties import load, mirrored
 
-US, EU = Place("us", "us-kafka:9092"), Place("eu", "a:1,b:2")
+US, EU = ClusterAddress("us", "us-kafka:9092"), ClusterAddress("eu", "a:1,b:2")
 DEADLINE_S = 60.0
 PAGE = Path(__file__).parents[3] / "docs" / "commands.md"
 #: How a question ends: with the default, or the example of an address.
@@ -46,11 +46,11 @@ def test_both_ways_are_two_flows_and_never_under_the_same_names() -> None:
     with pytest.raises(ConfigError, match="in circles"):
         files(Answers(US, EU, policy=Policy.IDENTITY, both_ways=True))
     with pytest.raises(ConfigError, match="writes to one cluster"):
-        files(Answers(US, EU, mode=Mode.CONNECT, both_ways=True))
+        files(Answers(US, EU, mode=RunMode.CONNECT, both_ways=True))
 
 
 def test_a_connect_group_gets_a_worker_and_three_connectors() -> None:
-    found = files(Answers(US, EU, mode=Mode.CONNECT, topics="orders"))
+    found = files(Answers(US, EU, mode=RunMode.CONNECT, topics="orders"))
     connectors = [f"mirror-{each}.properties" for each in ("source", "checkpoint", "heartbeat")]
     assert list(found) == ["worker.properties", *connectors]
     assert parse_properties(found["worker.properties"])["bootstrap.servers"] == EU.servers
@@ -60,9 +60,9 @@ def test_a_connect_group_gets_a_worker_and_three_connectors() -> None:
 @pytest.mark.parametrize(
     ("answers", "words"),
     [
-        (Answers(US, Place("us", "x:1")), "both called us"),
+        (Answers(US, ClusterAddress("us", "x:1")), "both called us"),
         (Answers(US, EU, topics="a("), "topics"),
-        (Answers(US, EU, mode=Mode.CONNECT, topics="a("), "topics"),
+        (Answers(US, EU, mode=RunMode.CONNECT, topics="a("), "topics"),
     ],
 )
 def test_answers_that_cannot_be_used_are_refused_before_anything_is_written(answers: Answers, words: str) -> None:
@@ -73,7 +73,7 @@ def test_answers_that_cannot_be_used_are_refused_before_anything_is_written(answ
 @pytest.mark.parametrize("text", ["us", "us=", "=a:1", "u s=a:1", "us=a", "us=a:b"])
 def test_a_cluster_is_an_alias_and_addresses(text: str) -> None:
     with pytest.raises(ConfigError):
-        Place.parse(text, "--source")
+        ClusterAddress.parse(text, "--source")
 
 
 def test_files_that_are_there_stay(tmp_path: Path) -> None:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from connect.cli.kafka_mirror_maker import _settings
-from connect.cli.kafka_mirror_maker_options import EXIT_FAILED, parse_arguments
+from connect.cli.daemons.kafka_mirror_maker import EXIT_FAILED, _settings, parse_arguments
 from connect.core.errors import ConfigError
 
 FILES = ("--consumer.config", "c.properties", "--producer.config", "p.properties")

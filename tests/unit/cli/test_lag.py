@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from connect.cli.lag import _rest_url, _stopped
-from connectors.flows import Flow, load
+from connect.cli.commands.lag import _rest_url, _stopped
+from connectors.config.mm2_properties import Flow, load
 
 FILE = "clusters = us, eu\nus->eu.enabled = true\n"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from connect.cli.lag_view import show_lags
-from connectors.lag import FlowLag, PartitionLag
+from connect.cli.commands.lag import show_lags
+from connectors.flow_progress import FlowLag, PartitionLag
 
 COPIED = PartitionLag("orders", 0, "us.orders", 5, 5, 0)
 WHY = {"us->eu": "cluster us: no broker answers"}

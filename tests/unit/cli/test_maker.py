@@ -10,13 +10,13 @@ from typing import Any, cast
 
 import pytest
 
-from connect.cli import maker
-from connect.cli.maker import FlowsFailed, MirrorMaker, StopFailed
+from connect.cli.daemons import mirror_process
+from connect.cli.daemons.mirror_process import FlowsFailed, MirrorMaker, StopFailed
 from connect.cli.rates import ENDED
 from connect.core.errors import ConfigError, PermanentError, RetriableError
-from connect.runtime.driver import WorkerFailed
-from connectors.flows import MirrorMakerConfig, load
-from connectors.source.progress import FlowProgress
+from connect.runtime.herder.driver import WorkerFailed
+from connectors.config.mm2_properties import MirrorMakerConfig, load
+from connectors.flow_progress import FlowProgress
 
 
 class Worker:
@@ -90,9 +90,9 @@ def config(tmp_path: Path) -> MirrorMakerConfig:
 def made(
     monkeypatch: pytest.MonkeyPatch, config: MirrorMakerConfig, *flows: SimpleNamespace
 ) -> tuple[MirrorMaker, Engine]:
-    monkeypatch.setattr(maker, "FlowWorker", Worker)
-    monkeypatch.setattr(maker, "check_flow", lambda _: None)
-    monkeypatch.setattr(maker, "worker_config", lambda _: SimpleNamespace(progress_timeout_ms=30_000))
+    monkeypatch.setattr(mirror_process, "FlowWorker", Worker)
+    monkeypatch.setattr(mirror_process, "check_flow", lambda _: None)
+    monkeypatch.setattr(mirror_process, "worker_config", lambda _: SimpleNamespace(progress_timeout_ms=30_000))
     engine = Engine()
     return MirrorMaker(config, cast(Any, flows), cast(Any, engine)), engine
 
@@ -134,7 +134,7 @@ async def test_a_flow_whose_worker_has_failed_leaves_its_group_and_the_others_go
 async def test_heartbeats_alone_come_back_and_hold_up_no_mirror(
     monkeypatch: pytest.MonkeyPatch, config: MirrorMakerConfig, how: str
 ) -> None:
-    monkeypatch.setattr(maker, "_ANEW_S", (0.0,))
+    monkeypatch.setattr(mirror_process, "_ANEW_S", (0.0,))
     failing = [RetriableError("no answer")] if how == "cannot start yet" else []
     beside = a_flow("eu->us", enabled=False, raises_in_starting=failing)
     mirrors, _ = made(monkeypatch, config, a_flow("us->eu"), beside)
@@ -152,7 +152,7 @@ async def test_heartbeats_alone_come_back_and_hold_up_no_mirror(
 async def test_heartbeats_that_are_refused_for_good_are_told_once(
     monkeypatch: pytest.MonkeyPatch, config: MirrorMakerConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(maker, "_ANEW_S", (0.0,))
+    monkeypatch.setattr(mirror_process, "_ANEW_S", (0.0,))
     beside = a_flow("eu->us", enabled=False, raises_in_starting=[PermanentError("topics are not made here")])
     mirrors, _ = made(monkeypatch, config, a_flow("us->eu"), beside)
     with caplog.at_level(logging.ERROR):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from connect.cli.metrics import ProcessMetrics
-from connect.kafka.lease_thread import LeaseThread
-from connect.runtime.loop_watch import LoopWatch
+from connect.cli.daemons.worker_process import ProcessMetrics
+from connect.kafka.threads import LeaseThread
+from connect.runtime.event_loop_monitor import LoopWatch
 
 
 async def test_the_loop_and_the_lease_thread_have_metrics() -> None:

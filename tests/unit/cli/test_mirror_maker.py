@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 
-from connect.cli import mirror_maker
-from connect.cli.mirror_maker import NotStarted, StopTimedOut, parse_arguments, run, until_next_summary
+from connect.cli.daemons import connect_mirror_maker
+from connect.cli.daemons.connect_mirror_maker import NotStarted, StopTimedOut, parse_arguments, run, until_next_summary
 from connect.core.errors import ClusterUnreachable, ConfigError
-from connectors.contact import NOTHING_KNOWN, Contact, Side
+from connectors.flow_progress import NOTHING_KNOWN, ClusterContact, Contact
 from tests.kit import virtual_time
 
 #: What the command does until it begins a Spark, and which of these libraries it has loaded then.
 BEFORE_SPARK = """
 import sys
 from pathlib import Path
-from connect.cli import mirror_maker
-from connectors.flows import load
+from connect.cli.daemons import connect_mirror_maker as mirror_maker
+from connectors.config.mm2_properties import load
 engine = mirror_maker._spark(load(Path(sys.argv[1])).flows_to_run(()))
 print(type(engine).__name__, *({"aiokafka", "kafka", "rich"} & set(sys.modules)))
 """
@@ -124,7 +124,7 @@ async def test_it_runs_until_told_to_stop_and_then_stops() -> None:
 async def test_an_unreachable_cluster_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(mirror_maker, "START_DELAYS_S", (0.0,))
+    monkeypatch.setattr(connect_mirror_maker, "START_DELAYS_S", (0.0,))
     down = [FakeMirrorMaker(ClusterUnreachable("cluster eu at 10.0.0.1:9092: connection refused")) for _ in range(3)]
     up, stop = FakeMirrorMaker(), asyncio.Event()
     task = asyncio.create_task(run(makes(*down, up), stop, watch=watch_nothing))
@@ -160,7 +160,7 @@ async def test_a_signal_ends_a_start_that_hangs() -> None:
 
 
 async def test_a_signal_ends_the_delay_between_two_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mirror_maker, "START_DELAYS_S", (3600.0,))
+    monkeypatch.setattr(connect_mirror_maker, "START_DELAYS_S", (3600.0,))
     stop, made = asyncio.Event(), asyncio.Event()
 
     def make() -> Any:
@@ -174,7 +174,7 @@ async def test_a_signal_ends_the_delay_between_two_starts(monkeypatch: pytest.Mo
 
 
 async def test_a_stop_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mirror_maker, "STOP_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(connect_mirror_maker, "STOP_TIMEOUT_S", 0.0)
     maker, stop = FakeMirrorMaker(stop_hangs=True), asyncio.Event()
     stop_soon = asyncio.create_task(_set_when(maker.running, stop))
     with pytest.raises(StopTimedOut):
@@ -221,10 +221,14 @@ async def _set_when(event: asyncio.Event, stop: asyncio.Event) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "waited_s"),
     [
-        (Contact(Side(answers=True)), Contact(Side(answers=False)), 4),
-        (Contact(Side(answers=False)), Contact(Side(answers=True)), 4),
-        (Contact(), Contact(target=Side(answers=False)), 4),
-        (NOTHING_KNOWN, Contact(Side(answers=True), Side(answers=True)), 10),  # what a start is about
+        (Contact(ClusterContact(answers=True)), Contact(ClusterContact(answers=False)), 4),
+        (Contact(ClusterContact(answers=False)), Contact(ClusterContact(answers=True)), 4),
+        (Contact(), Contact(target=ClusterContact(answers=False)), 4),
+        (
+            NOTHING_KNOWN,
+            Contact(ClusterContact(answers=True), ClusterContact(answers=True)),
+            10,
+        ),  # what a start is about
     ],
 )
 def test_a_cluster_that_falls_silent_is_summed_up_at_once(before: Contact, after: Contact, waited_s: float) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from connect.cli.offset_check import Question, run_offsets
+from connect.cli.commands.offsets import OffsetsQuestion, run_offsets
 from connect.core.errors import ConfigError
 
 
@@ -14,6 +14,6 @@ def test_a_clients_file_may_hold_references(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("PROTOCOL", "CARRIER_PIGEON")
     file = tmp_path / "client.properties"
     file.write_text("config.providers=env\nconfig.providers.env.class=env\nsecurity.protocol=${env:PROTOCOL}\n")
-    question = Question(None, None, "localhost:1", file, ("g",), None, frozenset(), with_brokers=False)
+    question = OffsetsQuestion(None, None, "localhost:1", file, ("g",), None, frozenset(), with_brokers=False)
     with pytest.raises(ConfigError, match=r"security.protocol is 'CARRIER_PIGEON'"):
         run_offsets(question, as_json=True, watch=False, every_s=1.0)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from connect.cli.offset_check import Row, Told, lines
-from connect.cli.strimzi import run_with_arguments
-from connect.core.properties import parse_properties
-from connectors.flows import MirrorMakerConfig
+from connect.cli.commands.offsets import OffsetsAnswer, Row, lines
+from connect.cli.daemons.strimzi_resource import run_with_arguments
+from connect.core.config.properties import parse_properties
+from connectors.config.mm2_properties import MirrorMakerConfig
 
 DOCS = Path(__file__).parents[3] / "docs"
 TWO_WAYS = """\
@@ -42,13 +42,13 @@ def test_offsets_are_printed_as_the_page_shows_them() -> None:
         Row("billing", "orders", 1, 4690, 4690, "billing-1-6f/10.0.0.7"),
         Row("billing", "payments", 0, -1, 120, "none"),
     )
-    told = lines(Told(rows, (("us", 1, "us-kafka:9092"),)))
+    told = lines(OffsetsAnswer(rows, (("us", 1, "us-kafka:9092"),)))
     page = (DOCS / "commands.md").read_text("utf-8")
     assert "".join(f"    {line.rstrip()}\n" for line in told) in page
 
 
 def test_a_group_that_nobody_knows_is_named() -> None:
-    told = Told((), nothing=("nobody",))
+    told = OffsetsAnswer((), nothing=("nobody",))
     assert list(lines(told))[1:] == ["group nobody has stored no offset and has no member"]
     assert told.to_json()["nothing"] == ["nobody"]
 

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connect.cli.rates import ENDED, NO_TOPICS, RateMeter, bytes_text, flow_line, idle_text, status_line
-from connectors.contact import Contact, Side
-from connectors.flow_name import FlowName
-from connectors.source.progress import FlowProgress, PartitionView
+from connectors.flow_progress import ClusterContact, Contact, FlowProgress, PartitionView
+from connectors.formats.types import FlowName
 
 
 def partition(number: int, records: int, *, topic: str = "orders", lag: int = 0, lag_ms: int = 0) -> PartitionView:
@@ -104,7 +103,7 @@ def test_bytes_for_people(count: float, text: str) -> None:
 
 
 def test_a_lag_that_is_not_known_is_said_to_be() -> None:
-    silent = Side(answers=False, answered_ms=1_767_276_182_000)
+    silent = ClusterContact(answers=False, answered_ms=1_767_276_182_000)
     meter = RateMeter()
     (rates,) = asyncio.run(meter.observe(0.0, [replace(flow(partition(0, 10)), contact=Contact(source=silent))]))
     assert ", lag unknown since 2026-01-01T14:03:02Z: the source does not answer, " in flow_line(rates)
@@ -133,8 +132,8 @@ def test_a_flow_that_copies_nothing_says_why(state: str, said: str) -> None:
 
 @pytest.mark.parametrize("state", ["running", "STOPPED", ENDED])
 def test_a_status_line_says_when_records_last_moved_and_who_does_not_answer(state: str) -> None:
-    source = Side(answers=False, answered_ms=1_767_276_182_000, moved_ms=1_767_276_181_000)
-    contact = Contact(source, Side(answers=True, moved_ms=1_767_276_122_000))
+    source = ClusterContact(answers=False, answered_ms=1_767_276_182_000, moved_ms=1_767_276_181_000)
+    contact = Contact(source, ClusterContact(answers=True, moved_ms=1_767_276_122_000))
     told = FlowProgress(FlowName("us", "eu"), state, 0, (), contact, at_ms=1_767_276_183_500)
     (rates,) = asyncio.run(RateMeter().observe(0.0, [told]))
     assert "the source does not answer" in status_line(rates) and "since 2026-01-01T14:03:02Z" in status_line(rates)

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from connect.cli.reference import index, pages, reference
-from connect.core.client_defs import CLIENTS
-from connect.core.connector_defs import SOURCE_CONNECTOR
+from connect.core.config.client_settings import CLIENTS
+from connect.core.config.connector_settings import SOURCE_CONNECTOR
+from connect.core.config.worker_settings import WORKER
 from connect.core.errors import ConfigError
-from connect.core.worker_defs import WORKER
-from connectors.config_defs import CHECKPOINT, HEARTBEAT, SOURCE
+from connectors.config.definitions import CHECKPOINT, HEARTBEAT, SOURCE
 
 FOLDER = Path(__file__).parents[3] / "docs" / "reference"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from connect.cli.rest_tls import rest_tls
+from connect.cli.daemons.worker_process import rest_tls
 from connect.core.errors import ConfigError
 from tests.kit.certificates import make_party
 

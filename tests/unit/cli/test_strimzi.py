@@ -10,14 +10,14 @@ from typing import Any, cast
 
 import pytest
 
-from connect.cli.strimzi import is_of_resource, parse_arguments, run_with_arguments
-from connect.cli.strimzi_worker import checked_connectors, see_to
+from connect.api.plugins import config_providers
+from connect.cli.daemons.strimzi_resource import is_of_resource, parse_arguments, run_with_arguments
+from connect.cli.daemons.strimzi_worker import checked_connectors, see_to
+from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import ConfigError, PermanentError, RetriableError
 from connect.core.model import TargetState
-from connect.core.worker_config import WorkerConfig
-from connect.runtime.discovery import config_providers
-from connect.runtime.distributed import DistributedWorker
-from connectors.strimzi.translating import Wanted
+from connect.runtime.distributed_worker import DistributedWorker
+from connectors.strimzi.translation import WantedConnector
 from tests.unit.connectors.strimzi.resources import NEW, source_of, translation
 
 PROGRAM = "heliograph mirror"
@@ -159,9 +159,9 @@ class FakeWorker:
         self.asked.append(("state", state))
 
 
-def wanted(state: TargetState | None) -> Wanted:
+def wanted(state: TargetState | None) -> WantedConnector:
     one = source_of(translation(NEW))
-    return Wanted(one.name, one.config, state, one.node)
+    return WantedConnector(one.name, one.config, state, one.node)
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import typer
 
-from connect.cli import connectors, main
-from connect.cli.completion import Shell, completion
-from connect.cli.mirror_maker import parse_arguments
-from connect.cli.teaching import EXAMPLES, examples, taught
+from connect.cli import main
+from connect.cli.commands import connectors
+from connect.cli.daemons.connect_mirror_maker import parse_arguments
+from connect.cli.options_and_help import EXAMPLES, Shell, completion, examples, taught
 
 GROUP: Any = taught(typer.main.get_command(main.app))
 PAGE = Path(__file__).parents[3] / "docs" / "commands.md"
@@ -30,7 +30,7 @@ def commands(group: Any = GROUP, above: str = "") -> dict[str, Any]:
 
 
 def test_every_command_has_examples_and_every_example_a_command() -> None:
-    """A new command gets its examples in ``connect/cli/teaching.py``, and its line in ``docs/commands.md``."""
+    """A new command gets its examples in ``connect/cli/options_and_help.py``, and its line in ``docs/commands.md``."""
     assert sorted(EXAMPLES) == sorted(commands())
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connect.core.acls import AclBinding
-from connectors.access.plan import AccessPlan, plan_access
-from connectors.access.rules import Wanted
-from connectors.changes import CreateAcl, DeleteAcl
+from connect.kafka.authorization import AclBinding
+from connectors.topic_sync.acl_plan import AccessPlan, WantedAcls, plan_access
+from connectors.topic_sync.cluster_changes import CreateAcl, DeleteAcl
 
 rules = st.sets(
     st.builds(
@@ -43,16 +42,16 @@ def rights(held: set[AclBinding]) -> set[tuple[str, str]]:
 def test_only_what_is_ours_goes(
     wanted: set[AclBinding], kept: set[AclBinding], there: set[AclBinding], ours: set[AclBinding]
 ) -> None:
-    plan = plan_access(Wanted(wanted, kept), there, ours)
+    plan = plan_access(WantedAcls(wanted, kept), there, ours)
     deleted = {change.binding for change in plan.changes if isinstance(change, DeleteAcl)}
     assert deleted == (ours & there) - wanted - kept
     assert states(plan, there)[-1] == (there | wanted) - deleted
-    assert not any(isinstance(change, DeleteAcl) for change in plan_access(Wanted(wanted), there, None).changes)
+    assert not any(isinstance(change, DeleteAcl) for change in plan_access(WantedAcls(wanted), there, None).changes)
 
 
 @given(rules, rules, rules)
 def test_no_step_widens(wanted: set[AclBinding], there: set[AclBinding], ours: set[AclBinding]) -> None:
-    steps = states(plan_access(Wanted(wanted), there, ours), there)
+    steps = states(plan_access(WantedAcls(wanted), there, ours), there)
     for held in steps:
         assert rights(held) <= rights(steps[0]) or rights(held) <= rights(steps[-1])
 
@@ -61,15 +60,15 @@ def test_no_step_widens(wanted: set[AclBinding], there: set[AclBinding], ours: s
 def test_a_crash_at_any_step_leaves_nothing_unrecorded_and_the_next_run_converges(
     wanted: set[AclBinding], there: set[AclBinding], ours: set[AclBinding], data: st.DataObject
 ) -> None:
-    first = plan_access(Wanted(wanted), there, ours)
+    first = plan_access(WantedAcls(wanted), there, ours)
     held = data.draw(st.sampled_from(states(first, there)))
     recorded = ours | first.claims
     assert held - there <= recorded
-    later = plan_access(Wanted(wanted), held, recorded)
+    later = plan_access(WantedAcls(wanted), held, recorded)
     end = states(later, held)[-1]
     recorded = (recorded | later.claims) - later.forgets - set(later.delete_allows) - set(later.delete_denies)
     assert end == states(first, there)[-1]
     assert recorded <= end, "what is gone is forgotten"
     others = frozenset(end) - wanted - recorded
     nothing = AccessPlan(present=frozenset(wanted), others=others)
-    assert plan_access(Wanted(wanted), end, recorded) == nothing, "and then there is nothing to do"
+    assert plan_access(WantedAcls(wanted), end, recorded) == nothing, "and then there is nothing to do"

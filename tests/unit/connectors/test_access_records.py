@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connect.core.acls import OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES, AclBinding
-from connectors.access.records import decode_acl_key, encode_acl_key
-from connectors.positions import Kind, UnknownFormat, decode_kind
+from connect.kafka.authorization import OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES, AclBinding
+from connectors.formats.position import KeyKind, UnknownFormat, decode_kind
+from connectors.topic_sync.acl_sync import decode_acl_key, encode_acl_key
 
 RULE = AclBinding("TOPIC", "us.o", "PREFIXED", "User:bob", "*", "READ", "DENY")
 BYTES = b"\x01\x05\x02\x04\x03\x02\x00\x01C\x00\x04us.o\x00\x08User:bob\x00\x01*"
@@ -16,7 +16,7 @@ BYTES = b"\x01\x05\x02\x04\x03\x02\x00\x01C\x00\x04us.o\x00\x08User:bob\x00\x01*
 
 def test_the_bytes() -> None:
     assert encode_acl_key("C", RULE) == BYTES
-    assert decode_kind(BYTES) is Kind.ACL
+    assert decode_kind(BYTES) is KeyKind.ACL
 
 
 @pytest.mark.parametrize("raw", [BYTES[:-1], BYTES + b"x", BYTES[:5]])

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connect.api.policy import ReplicationPolicy
-from connect.core.acls import AclBinding, refuses_writers
 from connect.core.errors import PermanentError
-from connectors.access.rules import RESOURCES, Names, Wanted, full_rules, topic_rules
-from connectors.failover import denying
+from connect.kafka.authorization import AclBinding, refuses_writers
+from connectors.config.definitions import RESOURCES
+from connectors.failover import drain
 from connectors.policy import DefaultReplicationPolicy, IdentityReplicationPolicy
-from connectors.remote_names import RemoteNames
+from connectors.topic_sync.acl_plan import Names, WantedAcls, full_rules, topic_rules
+from connectors.transforms.target_names import RemoteNames
 
 TOPICS = ("orders", "orders.eu", "audit", "heartbeats", "or")
 PRINCIPALS = ("User:ann", "User:bob", "User:*")
@@ -70,7 +71,7 @@ def full(
     writes: bool = False,
     mirrored: tuple[str, ...] = TOPICS,
     made: tuple[AclBinding, ...] = (),
-) -> Wanted:
+) -> WantedAcls:
     return full_rules(rules, names(policy, mirrored), resources=RESOURCES, writes=writes, mirrored=mirrored, made=made)
 
 
@@ -132,7 +133,7 @@ def test_the_full_rule(policy: str, source: str, target: str | None) -> None:
 @pytest.mark.parametrize("policy", ["default", "identity"])
 @pytest.mark.parametrize("writes", [False, True])
 def test_what_a_failover_refuses_at_the_source_is_refused_there_alone(policy: str, writes: bool) -> None:
-    refusals = denying.rules(["orders", "audit"])
+    refusals = drain.rules(["orders", "audit"])
     assert not topic_rules(refusals, names(policy)).rules
     wanted = full(*refusals, policy=policy, writes=writes)
     assert not wanted.rules and wanted.left_out.keys() == set(refusals)

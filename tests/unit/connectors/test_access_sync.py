@@ -10,17 +10,15 @@ from typing import Any, cast
 import pytest
 
 from connect.api.policy import ReplicationPolicy
-from connect.core.acls import AclBinding
 from connect.core.errors import PermanentError, RetriableError
-from connect.kafka.acls import AclFilter, Outcomes, SecurityDisabled
+from connect.kafka.authorization import AclBinding, AclFilter, Outcomes, SecurityDisabled
 from connect.kafka.cluster import Cluster, NotAuthorized
-from connectors.access import sync
-from connectors.access.records import AccessRecords
-from connectors.access.rules import Names
-from connectors.access.settings import AccessSettings
-from connectors.access.sync import AccessFlow, AccessNotSynced, AccessSync
+from connectors.config.connector_configs import AccessSettings
 from connectors.policy import DefaultReplicationPolicy
-from connectors.remote_names import RemoteNames
+from connectors.topic_sync import acl_sync
+from connectors.topic_sync.acl_plan import Names
+from connectors.topic_sync.acl_sync import AccessFlow, AccessNotSynced, AccessRecords, AccessSync
+from connectors.transforms.target_names import RemoteNames
 
 
 def group(permission: str, principal: str) -> AclBinding:
@@ -75,10 +73,10 @@ class Clusters:
         async def nothing(*_: object) -> dict[Any, Any]:
             return {}
 
-        monkeypatch.setattr(sync, "describe_acls", describe)
-        monkeypatch.setattr(sync, "create_acls", create)
-        monkeypatch.setattr(sync, "delete_acls", delete)
-        monkeypatch.setattr(sync, "read_all_records", nothing)
+        monkeypatch.setattr(acl_sync, "describe_acls", describe)
+        monkeypatch.setattr(acl_sync, "create_acls", create)
+        monkeypatch.setattr(acl_sync, "delete_acls", delete)
+        monkeypatch.setattr(acl_sync, "read_all_records", nothing)
         settings = AccessSettings(600, full, frozenset({"group", "topic"}), False, False, lambda name: True)
         flow = AccessFlow("us->eu", Names(RemoteNames("us", policy), lambda topic: True, lambda name: True), "m")
         return AccessSync(settings, flow, cast(Cluster, self), cast(Cluster, None), cast(AccessRecords, self))

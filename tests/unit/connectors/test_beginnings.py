@@ -9,11 +9,11 @@ from uuid import UUID
 
 import pytest
 
-from connectors.checkpoint import beginnings
-from connectors.checkpoint.beginnings import Beginnings
-from connectors.offset_map import Pair
+from connectors.checkpoint import offset_translation
+from connectors.checkpoint.offset_translation import Beginnings
+from connectors.offset_map.runs_and_chunks import MapPair
 
-PAIR = Pair("orders", UUID(int=1), 0, "us.orders", UUID(int=2), 0)
+PAIR = MapPair("orders", UUID(int=1), 0, "us.orders", UUID(int=2), 0)
 
 
 @pytest.mark.parametrize("has_some", [False, True])
@@ -29,8 +29,8 @@ async def test_what_lies_before_the_map_is_asked_for_once(monkeypatch: pytest.Mo
         asked.append(wanted)
         return has_some
 
-    monkeypatch.setattr(beginnings, "told_offsets", told_offsets)
-    monkeypatch.setattr(beginnings, "has_records", has_records)
+    monkeypatch.setattr(offset_translation, "told_offsets", told_offsets)
+    monkeypatch.setattr(offset_translation, "has_records", has_records)
     found = Beginnings(cast(Any, SimpleNamespace(name="eu")))
     await found.follow([PAIR])
     for _ in range(2):
@@ -50,7 +50,7 @@ async def test_a_leader_that_is_missing_for_a_moment_takes_no_beginning_away(mon
     async def told_offsets(*_: Any) -> Any:
         return answers.pop(0)
 
-    monkeypatch.setattr(beginnings, "told_offsets", told_offsets)
+    monkeypatch.setattr(offset_translation, "told_offsets", told_offsets)
     found, seen = Beginnings(cast(Any, SimpleNamespace(name="eu"))), []
     while answers:
         await found.follow([PAIR])

@@ -12,23 +12,22 @@ from uuid import UUID
 
 import pytest
 
+from connect.core.config.properties import parse_properties
 from connect.core.errors import RetriableError
-from connect.core.properties import parse_properties
 from connect.kafka.cluster import TopicMetadata
-from connect.kafka.group_offsets import Committed
-from connect.kafka.offsets import EARLIEST
-from connectors.dataplane import lost
-from connectors.dataplane.plan import QUARANTINED, STOPPED, PartitionPlan, PartitionProgress, TopicPartition
-from connectors.mirror_maker_1 import by_key_task, source_topics
+from connect.kafka.log.committed_offsets import Committed
+from connect.kafka.log.offsets import EARLIEST
+from connectors.control_link.protocol import PartitionPlan, PartitionProgress
+from connectors.dataplane import log_divergence
+from connectors.formats.types import QUARANTINED, STOPPED, TopicPartition
+from connectors.mirror_maker_1 import by_key_task, topics
 from connectors.mirror_maker_1.by_key_task import ByKeyTask, first_offset
-from connectors.mirror_maker_1.group_store import GroupOffsets
-from connectors.mirror_maker_1.lent import Lent
-from connectors.mirror_maker_1.notes import encode_by_key, topic_id_of
-from connectors.mirror_maker_1.settings import Options, mirror_settings
+from connectors.mirror_maker_1.config import Options, mirror_settings
+from connectors.mirror_maker_1.group_offsets import GroupOffsets, encode_by_key, topic_id_of
+from connectors.mirror_maker_1.process_context import ProcessContext
 from connectors.mirror_maker_1.topics import takes
-from connectors.source import first_offsets
-from connectors.source.defects import TaskDefective
-from connectors.source.slice import SliceDefect, SliceLost
+from connectors.source.slice_handle import SliceDefect, SliceLost, TaskDefective
+from connectors.topic_sync import partition_assignment
 from tests.kit.members import until
 
 ONE, OTHER = TopicPartition("orders", 0), TopicPartition("clicks", 0)
@@ -109,7 +108,9 @@ class Scene:
         self.source, self.group = Source(), Group()
         clusters = cast(Any, SimpleNamespace(target=None, source=self.source))
         nothing = cast(Any, None)
-        self.lent = Lent(settings, settings.sources[0], 0, "abc", nothing, nothing, nothing, clusters, nothing)
+        self.lent = ProcessContext(
+            settings, settings.sources[0], 0, "abc", nothing, nothing, nothing, clusters, nothing
+        )
         self.slices: list[Slice] = []
         self.defect = False
         self.leaderless: set[TopicPartition] = set()
@@ -160,12 +161,12 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
         return await list_offsets(_, led, at), dict.fromkeys(scene.leaderless & set(partitions), "no leader")
 
     monkeypatch.setattr(by_key_task, "told_offsets", told_offsets)
-    monkeypatch.setattr(first_offsets, "list_offsets", list_offsets)
+    monkeypatch.setattr(partition_assignment, "list_offsets", list_offsets)
     monkeypatch.setattr(by_key_task, "SliceHandle", lambda *args: Slice(scene, args[-1]))
     monkeypatch.setattr(by_key_task, "_MAX_RETRY_S", 0.01)
     monkeypatch.setattr(by_key_task, "_LOOK_S", 0.01)
-    monkeypatch.setattr(source_topics, "_SHOWN_WITHIN_S", 0)
-    monkeypatch.setattr(lost, "_ASK_AGAIN_S", 0)
+    monkeypatch.setattr(topics, "_SHOWN_WITHIN_S", 0)
+    monkeypatch.setattr(log_divergence, "_ASK_AGAIN_S", 0)
     return scene
 
 

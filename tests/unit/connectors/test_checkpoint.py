@@ -12,18 +12,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connect.core.errors import PermanentError, RetriableError
-from connect.kafka.admin import Admin
-from connect.kafka.group_offsets import CLASSIC, CONSUMER, SHARE, Committed, GroupListing
+from connect.kafka.log.committed_offsets import CLASSIC, CONSUMER, SHARE, Committed, GroupListing
+from connect.kafka.log.topic_admin import Admin
 from connectors.checkpoint import connector as connector_module
-from connectors.checkpoint import groups as finding
+from connectors.checkpoint import group_checkpoints as finding
 from connectors.checkpoint.connector import MirrorCheckpointConnector
-from connectors.checkpoint.emission import Checkpoints, Found
-from connectors.checkpoint.groups import GroupFinder, decode, encode, split
-from connectors.checkpoint.looking import GroupLook
-from connectors.checkpoint.offset_sync import AHEAD, GroupOffsetSync, to_move, why_left
-from connectors.dataplane.plan import TopicPartition
-from connectors.mirror_records import Checkpoint
-from connectors.planning.group_plan import groups_left
+from connectors.checkpoint.group_checkpoints import (
+    Checkpoints,
+    GroupFinder,
+    GroupLook,
+    TranslatedCheckpoint,
+    decode,
+    encode,
+    split,
+)
+from connectors.checkpoint.group_offset_sync import AHEAD, GroupOffsetSync, groups_left, to_move, why_left
+from connectors.formats.mirror_records import Checkpoint
+from connectors.formats.types import TopicPartition
 from tests.kit import virtual_time
 from tests.kit.virtual_time import in_virtual_time
 
@@ -59,8 +64,8 @@ def test_which_checkpoints_are_worth_writing(upstream: int, downstream: int, by_
         known = Checkpoints(["g"])
         known.take(Checkpoint("another", "us.t", 0, 1, 1))
         first, later = checkpoint(10, 20), checkpoint(upstream, downstream)
-        assert known.look("g", [Found(first, is_by_map)]) == [first]
-        assert known.look("g", [Found(later, is_by_map)]) == ([later] if is_written else [])
+        assert known.look("g", [TranslatedCheckpoint(first, is_by_map)]) == [first]
+        assert known.look("g", [TranslatedCheckpoint(later, is_by_map)]) == ([later] if is_written else [])
         assert known.standing("g") == {PLACE: later if is_written else first}
 
 
@@ -69,12 +74,12 @@ def test_what_was_written_before_moves_no_group() -> None:
     known = Checkpoints(["g"])
     known.take(checkpoint(900, 900))
     assert known.standing("g") == {}
-    assert known.look("g", [Found(checkpoint(1000, 500), by_map=True)]) == [checkpoint(1000, 500)]
+    assert known.look("g", [TranslatedCheckpoint(checkpoint(1000, 500), by_map=True)]) == [checkpoint(1000, 500)]
     assert known.standing("g") == {PLACE: checkpoint(1000, 500)}
     assert known.look("g", []) == []
     assert known.standing("g") == {}
     known.forget()
-    assert known.look("g", [Found(checkpoint(1000, 500), by_map=True)]) == [checkpoint(1000, 500)]
+    assert known.look("g", [TranslatedCheckpoint(checkpoint(1000, 500), by_map=True)]) == [checkpoint(1000, 500)]
 
 
 def test_a_group_is_moved_forward_only() -> None:

@@ -7,12 +7,11 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from connect.api import entry_points
+from connect.api import plugins
 from connect.core.errors import ConfigError
-from connectors import classes
-from connectors.filter_classes import make_group_filter, make_property_filter, make_topic_filter
-from connectors.policies import find_policy, make_policy
-from connectors.policy import IdentityReplicationPolicy
+from connectors import policy
+from connectors.config.connector_configs import make_group_filter, make_property_filter, make_topic_filter
+from connectors.policy import IdentityReplicationPolicy, find_policy, make_policy
 
 
 class Only:
@@ -46,10 +45,10 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         }.get(group, {"only": "Only"})
         return [EntryPoint(name, f"{__name__}:{value}", group) for name, value in offered.items()]
 
-    monkeypatch.setattr(entry_points, "entry_points", points)
-    classes.offered.cache_clear()
+    monkeypatch.setattr(plugins, "entry_points", points)
+    policy.offered.cache_clear()
     yield
-    classes.offered.cache_clear()
+    policy.offered.cache_clear()
 
 
 @pytest.mark.parametrize("name", ["only", f"{__name__}.Only"])

@@ -6,7 +6,7 @@ import pytest
 
 from connect.core.errors import ConfigError
 from connectors.client import MirrorClient, all_sources, hops
-from connectors.policies import IDENTITY_POLICY_CLASS, make_policy
+from connectors.policy import IDENTITY_POLICY_CLASS, make_policy
 
 DEFAULT = make_policy({})
 IDENTITY = make_policy({"replication.policy.class": IDENTITY_POLICY_CLASS, "source.cluster.alias": "us"})

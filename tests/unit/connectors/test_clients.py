@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from connect.core.config.properties import parse_properties
 from connect.core.errors import ConfigError
-from connect.core.properties import parse_properties
-from connectors.clients import FlowClients, connector_client, record_producer
-from connectors.flows import Flow, MirrorMakerConfig, mirrored
+from connectors.config.client_config import FlowClients, connector_client, record_producer
+from connectors.config.mm2_properties import Flow, MirrorMakerConfig, mirrored
 
 BASE = """
 clusters = us, eu

@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.comparison import ABBREVIATED_CHARS, IdAudit, Partition, PartitionComparison, Side, abbreviate
+from connectors.inspection.partition_comparison import (
+    ABBREVIATED_CHARS,
+    ComparedSide,
+    IdAudit,
+    Partition,
+    PartitionComparison,
+    abbreviate,
+)
 
 
 @dataclass(frozen=True)
@@ -34,10 +41,10 @@ def compared(source: Sequence[Rec], target: Sequence[Rec], piece: int = 3) -> Pa
     """A whole comparison, fed alternately in pieces."""
     comparison = PartitionComparison(Partition("orders", 3), Partition("us.orders", 3))
     for ours, theirs in zip_longest(batched(source, piece), batched(target, piece), fillvalue=()):
-        comparison.feed(Side.SOURCE, ours)
-        comparison.feed(Side.TARGET, theirs)
-    comparison.end(Side.SOURCE)
-    comparison.end(Side.TARGET)
+        comparison.feed(ComparedSide.SOURCE, ours)
+        comparison.feed(ComparedSide.TARGET, theirs)
+    comparison.end(ComparedSide.SOURCE)
+    comparison.end(ComparedSide.TARGET)
     assert comparison.complete
     return comparison
 
@@ -46,7 +53,7 @@ def test_equal_logs_with_other_offsets_are_equal() -> None:
     comparison = compared(records(10), records(10, start=50))
     assert comparison.difference is None
     assert comparison.records == 10
-    assert comparison.backlog(Side.SOURCE) == comparison.backlog(Side.TARGET) == 0
+    assert comparison.backlog(ComparedSide.SOURCE) == comparison.backlog(ComparedSide.TARGET) == 0
 
 
 @pytest.mark.parametrize(
@@ -83,21 +90,21 @@ def test_displaced_records_are_told_from_changed_ones(kind: str, order: list[int
 
 def test_a_field_that_is_left_out_is_not_compared() -> None:
     comparison = PartitionComparison(Partition("a", 0), Partition("b", 0), fields=("key", "value", "headers"))
-    comparison.feed(Side.SOURCE, records(3))
-    comparison.feed(Side.TARGET, [replace(record, timestamp=7) for record in records(3)])
+    comparison.feed(ComparedSide.SOURCE, records(3))
+    comparison.feed(ComparedSide.TARGET, [replace(record, timestamp=7) for record in records(3)])
     assert comparison.difference is None
 
 
 def test_ids_are_counted_on_behind_a_difference() -> None:
     comparison = PartitionComparison(Partition("a", 0), Partition("b", 0), record_id=lambda record: record.timestamp)
     source = [Rec(i, i, None, b"v") for i in range(10)]
-    comparison.feed(Side.SOURCE, source)
-    comparison.feed(Side.TARGET, [source[i] for i in (0, 1, 3, 4, 5, 5, 8, 7, 9)])
+    comparison.feed(ComparedSide.SOURCE, source)
+    comparison.feed(ComparedSide.TARGET, [source[i] for i in (0, 1, 3, 4, 5, 5, 8, 7, 9)])
     assert comparison.difference is not None
     assert not comparison.complete
-    comparison.end(Side.SOURCE)
-    comparison.end(Side.TARGET)
-    counts = comparison.ids(Side.TARGET)
+    comparison.end(ComparedSide.SOURCE)
+    comparison.end(ComparedSide.TARGET)
+    counts = comparison.ids(ComparedSide.TARGET)
     assert counts is not None
     assert (counts.missing, counts.duplicated, counts.disordered, counts.last_id) == (2, 1, 1, 9)
 
@@ -114,10 +121,10 @@ def test_the_verdict_is_that_of_a_plain_comparison(
     theirs = [Rec(i, 0, None, b"%d" % value) for i, value in enumerate(target)]
     comparison = PartitionComparison(Partition("a", 0), Partition("b", 0))
     for ours_piece, theirs_piece in zip_longest(batched(ours, pieces[0]), batched(theirs, pieces[1]), fillvalue=()):
-        comparison.feed(Side.SOURCE, ours_piece)
-        comparison.feed(Side.TARGET, theirs_piece)
-    comparison.end(Side.SOURCE)
-    comparison.end(Side.TARGET)
+        comparison.feed(ComparedSide.SOURCE, ours_piece)
+        comparison.feed(ComparedSide.TARGET, theirs_piece)
+    comparison.end(ComparedSide.SOURCE)
+    comparison.end(ComparedSide.TARGET)
     equal = 0
     while equal < min(len(source), len(target)) and source[equal] == target[equal]:
         equal += 1

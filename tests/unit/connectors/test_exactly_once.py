@@ -6,8 +6,8 @@ import pytest
 
 from connect.api.source import ExactlyOnceSupport
 from connect.core.errors import ConfigError
-from connectors.exactly_once import Rhythm, exactly_once_support, rhythm, support_errors
-from connectors.settings import WORKER
+from connectors.config.client_config import Rhythm, exactly_once_support, rhythm, support_errors
+from connectors.config.connector_configs import WORKER
 
 ENABLED = {
     "bootstrap.servers": "a:1,b:2",

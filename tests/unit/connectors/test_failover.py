@@ -15,26 +15,26 @@ from typing import Any
 import pytest
 
 from connect.core.errors import ConfigError, PermanentError
-from connectors.failover import lease, target_offsets, undo
+from connectors.failover import clusters_and_lease, failback_and_undo, offset_lookup
 from connectors.failover.journal import GroupBefore, StartBefore
-from connectors.failover.plan import EVERY, Outcome, Plan, Wish, differing, plan, with_moved
-from connectors.failover.proving import _rounds, compare
+from connectors.failover.log_comparison import _rounds, compare
+from connectors.failover.plan import EVERY, GroupOutcome, Plan, Wish, differing, plan, with_moved
 from connectors.failover.snapshot import (
     DIFFERS,
     NOT_COMPARED,
     SAME,
-    Finding,
+    GroupFinding,
     GroupMove,
+    GroupRule,
     Groups,
     How,
-    Proof,
-    Rule,
+    SampleCheck,
     Snapshot,
     TargetOffset,
 )
-from connectors.offset_map import Place as Lies
-from connectors.offset_map import Run, RunList, Translation
-from connectors.positions import Kind, decode_kind
+from connectors.formats.position import KeyKind, decode_kind
+from connectors.offset_map.runs_and_chunks import MappedOffset, MapRun, RunList
+from connectors.offset_map.runs_and_chunks import OffsetLocation as Lies
 
 MOVE = GroupMove("readers", ("orders", 0), 40, ("us.orders", 0), None, "", 37, "note", How.EXACT)
 
@@ -43,15 +43,15 @@ def snapshot(**more: Any) -> Snapshot:
     return Snapshot("us", "eu", **{"groups": Groups(("readers",), (MOVE,)), **more})
 
 
-def outcomes(found: Plan) -> dict[str, Outcome]:
+def outcomes(found: Plan) -> dict[str, GroupOutcome]:
     return {one.group: one.outcome for one in found.groups}
 
 
 def test_groups_go_if_nothing_keeps_them() -> None:
-    assert outcomes(plan(snapshot(), Wish())) == {"readers": Outcome.READY}
+    assert outcomes(plan(snapshot(), Wish())) == {"readers": GroupOutcome.READY}
     assert plan(snapshot(source_error="no answer", is_gone=True), Wish()).can_go
     done = snapshot(groups=Groups(("readers",), (replace(MOVE, before=37),)))
-    assert outcomes(plan(done, Wish())) == {"readers": Outcome.IN_PLACE}
+    assert outcomes(plan(done, Wish())) == {"readers": GroupOutcome.IN_PLACE}
 
 
 @pytest.mark.parametrize(
@@ -68,12 +68,12 @@ def test_what_keeps_every_group_is_an_obstacle(more: dict[str, Any], words: str)
     assert words in obstacle and not found.can_go
 
 
-@pytest.mark.parametrize("rule", list(Rule))
-def test_one_blocked_group_of_200_keeps_no_other(rule: Rule) -> None:
+@pytest.mark.parametrize("rule", list(GroupRule))
+def test_one_blocked_group_of_200_keeps_no_other(rule: GroupRule) -> None:
     """Whatever is found of it; it is named with what to do."""
     names = [f"g{number:03}" for number in range(200)]
     moves = tuple(replace(MOVE, group=name) for name in names)
-    found = plan(snapshot(groups=Groups(tuple(names), moves, (Finding("g007", rule, "has a reason"),))), Wish())
+    found = plan(snapshot(groups=Groups(tuple(names), moves, (GroupFinding("g007", rule, "has a reason"),))), Wish())
     assert found.can_go
     assert len(found.ready) == 200 - len(found.blocked)
     for one in found.blocked:
@@ -88,23 +88,23 @@ def test_a_partition_that_is_not_copied_blocks_its_readers_alone() -> None:
     other = replace(MOVE, group="others", source=("mail", 0), target=("us.mail", 0))
     groups = Groups(("others", "readers"), (MOVE, other))
     found = plan(snapshot(groups=groups, stopped={"orders-0": "it is quarantined"}), Wish())
-    assert outcomes(found) == {"readers": Outcome.BLOCKED, "others": Outcome.READY}
+    assert outcomes(found) == {"readers": GroupOutcome.BLOCKED, "others": GroupOutcome.READY}
     assert found.blocked[0].reasons[0].why == "orders-0 is not copied to its end: it is quarantined"
     gone = plan(snapshot(groups=groups, stopped={"orders-0": "it is quarantined"}, is_gone=True), Wish())
     assert not gone.blocked, "what was copied is all there will be"
 
 
 def test_a_group_in_use_that_is_in_place_is_not_blocked() -> None:
-    used = Finding("readers", Rule.USED_AT_TARGET, "has members")
-    for before, outcome in ((37, Outcome.IN_PLACE), (None, Outcome.BLOCKED)):
+    used = GroupFinding("readers", GroupRule.USED_AT_TARGET, "has members")
+    for before, outcome in ((37, GroupOutcome.IN_PLACE), (None, GroupOutcome.BLOCKED)):
         groups = Groups(("readers",), (replace(MOVE, before=before),), (used,))
         assert outcomes(plan(snapshot(groups=groups), Wish())) == {"readers": outcome}
 
 
 def test_a_group_without_offsets_is_left() -> None:
-    groups = Groups(("shared",), (), (Finding("shared", Rule.SHARE_GROUP, "is a share group"),))
+    groups = Groups(("shared",), (), (GroupFinding("shared", GroupRule.SHARE_GROUP, "is a share group"),))
     found = plan(snapshot(groups=groups), Wish())
-    assert (outcomes(found), found.can_go) == ({"shared": Outcome.LEFT}, False)
+    assert (outcomes(found), found.can_go) == ({"shared": GroupOutcome.LEFT}, False)
 
 
 def test_no_group_goes_back_unless_that_is_wanted() -> None:
@@ -112,28 +112,28 @@ def test_no_group_goes_back_unless_that_is_wanted() -> None:
     other = replace(back, group="others")
     groups = snapshot(groups=Groups(("others", "readers"), (back, other)))
     found = plan(groups, Wish(rewinds=frozenset({"readers"})))
-    assert outcomes(found) == {"readers": Outcome.READY, "others": Outcome.BLOCKED}
+    assert outcomes(found) == {"readers": GroupOutcome.READY, "others": GroupOutcome.BLOCKED}
     assert found.ready[0].due == (back,)
     ((why, remedy),) = found.blocked[0].reasons
     assert "50" in why and "--rewind others" in remedy and "--keep-offset others" in remedy
     kept = plan(groups, Wish(keeps=frozenset({"readers"}), rewinds=frozenset({"others"})))
-    assert outcomes(kept) == {"readers": Outcome.IN_PLACE, "others": Outcome.READY}
+    assert outcomes(kept) == {"readers": GroupOutcome.IN_PLACE, "others": GroupOutcome.READY}
     assert [one.after for one in kept.moves if one.group == "readers"] == [50]
 
 
 def test_what_is_accepted_is_accepted_for_the_group_that_is_named() -> None:
-    stale = [Finding(group, Rule.STALE_CHECKPOINT, "may be stale") for group in ("others", "readers")]
+    stale = [GroupFinding(group, GroupRule.STALE_CHECKPOINT, "may be stale") for group in ("others", "readers")]
     moves = (MOVE, replace(MOVE, group="others"))
     groups = snapshot(groups=Groups(("others", "readers"), moves, tuple(stale)))
-    found = plan(groups, Wish(accepts={Rule.STALE_CHECKPOINT: frozenset({"readers"})}))
-    assert outcomes(found) == {"readers": Outcome.READY, "others": Outcome.BLOCKED}
-    every = plan(groups, Wish(accepts={Rule.STALE_CHECKPOINT: frozenset({EVERY})}))
+    found = plan(groups, Wish(accepts={GroupRule.STALE_CHECKPOINT: frozenset({"readers"})}))
+    assert outcomes(found) == {"readers": GroupOutcome.READY, "others": GroupOutcome.BLOCKED}
+    every = plan(groups, Wish(accepts={GroupRule.STALE_CHECKPOINT: frozenset({EVERY})}))
     assert not every.blocked
 
 
 def test_groups_whose_samples_differ_are_blocked() -> None:
     found = plan(snapshot(), Wish())
-    proofs = [Proof("readers", "orders-0 at 40", "us.orders-0 at 37", 1, outcome, "'a' against 'b'")
+    proofs = [SampleCheck("readers", "orders-0 at 40", "us.orders-0 at 37", 1, outcome, "'a' against 'b'")
               for outcome in (SAME, NOT_COMPARED)]  # fmt: skip
     assert found.with_blocked(differing(proofs)) == found
     blocked = found.with_blocked(differing([*proofs, replace(proofs[0], outcome=DIFFERS)]))
@@ -201,31 +201,33 @@ def test_an_undo_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     document = {"format": 1, "from": "us", "to": "eu", "finished": True, "groups": [group], "starts": [start],
                 "begins": [], "denied": ["orders"]}  # fmt: skip
     file.write_text(json.dumps(document))
-    run = undo.read_file(file)
+    run = failback_and_undo.read_file(file)
     assert run.groups == {"readers": (GroupBefore("readers", "us.orders", 0, None, "", 37),)}
     assert (run.starts, run.denied) == ((StartBefore("us.orders", 0, None, 36),), ("orders",))
     file.write_text(json.dumps({**document, "format": 2}))
     with pytest.raises(ConfigError, match="format is 2"):
-        undo.read_file(file)
+        failback_and_undo.read_file(file)
     file.write_text("{}")
     with pytest.raises(ConfigError, match="no undo file"):
-        undo.read_file(file)
+        failback_and_undo.read_file(file)
     with pytest.raises(ConfigError, match="cannot be read"):
-        undo.read_file(tmp_path / "none")
+        failback_and_undo.read_file(tmp_path / "none")
 
 
 def test_who_is_at_it_is_told_and_the_dead_are_not_waited_for() -> None:
-    held = lease.Record("ann@host", platform.node(), os.getpid(), "heliograph failover", 0, 5000, "drain", "run")
-    assert lease.decode(lease.encode(held)) == held
+    held = clusters_and_lease.LeaseRecord(
+        "ann@host", platform.node(), os.getpid(), "heliograph failover", 0, 5000, "drain", "run"
+    )
+    assert clusters_and_lease.decode(clusters_and_lease.encode(held)) == held
     assert held.is_held(4999) and not held.is_held(5000)
     assert not held.is_of_the_dead
     dead = replace(held, pid=2**22 - 1 if sys.platform == "linux" else 99999)
     assert dead.is_of_the_dead and not dead.is_held(4999)
     assert not replace(dead, host="elsewhere").is_of_the_dead
     assert "ann@host" in str(held) and "«drain»" in str(held)
-    assert decode_kind(lease.encode_key("us->eu")) is Kind.FAILOVER
+    assert decode_kind(clusters_and_lease.encode_key("us->eu")) is KeyKind.FAILOVER
     with pytest.raises(PermanentError, match="later Heliograph"):
-        lease.decode(b'{"format": 2}')
+        clusters_and_lease.decode(b'{"format": 2}')
 
 
 @pytest.mark.parametrize(
@@ -234,27 +236,27 @@ def test_who_is_at_it_is_told_and_the_dead_are_not_waited_for() -> None:
 )
 async def test_a_map_knows_how_near_its_last_record_lies(offset: int, near: int) -> None:
     """Ten records, twenty offsets that came from elsewhere, ten records."""
-    runs = RunList([Run(0, 0, 10), Run(30, 25, 10)])
+    runs = RunList([MapRun(0, 0, 10), MapRun(30, 25, 10)])
 
-    async def inverse(downstream: int) -> Translation | None:
+    async def inverse(downstream: int) -> MappedOffset | None:
         return runs.reverse(downstream)
 
     found = runs.forward(offset)
     assert found is not None
-    assert await target_offsets._nearness(found, offset, inverse) == near
-    assert await target_offsets._nearness(Translation(0, Lies.BELOW), offset, inverse) == -1
+    assert await offset_lookup._nearness(found, offset, inverse) == near
+    assert await offset_lookup._nearness(MappedOffset(0, Lies.BELOW), offset, inverse) == -1
 
 
 async def test_behind_the_last_record_is_exact_once_the_copy_has_passed_what_lies_there() -> None:
-    runs = RunList([Run(0, 0, 10)])
+    runs = RunList([MapRun(0, 0, 10)])
 
-    async def inverse(downstream: int) -> Translation | None:
+    async def inverse(downstream: int) -> MappedOffset | None:
         return runs.reverse(downstream)
 
     for is_passed, how in ((True, How.EXACT), (False, How.END)):
-        found = await target_offsets._candidate(runs.forward(12), 12, ("orders", 0), inverse, is_passed=is_passed)
+        found = await offset_lookup._candidate(runs.forward(12), 12, ("orders", 0), inverse, is_passed=is_passed)
         assert found == (10, TargetOffset("orders", 0, 10, how))
-    assert await target_offsets._candidate(None, 12, ("orders", 0), inverse, is_passed=True) is None
+    assert await offset_lookup._candidate(None, 12, ("orders", 0), inverse, is_passed=True) is None
 
 
 def test_a_group_that_an_interrupted_run_has_moved_does_not_go_back_to_an_older_checkpoint() -> None:
@@ -273,11 +275,12 @@ def test_a_group_that_an_interrupted_run_has_moved_does_not_go_back_to_an_older_
 
 def test_the_planning_of_a_move_opens_few_files() -> None:
     """Who wants to know why a group is blocked reads two modules; from the command on it is at most 18."""
-    code = "import sys, connect.cli.failover, connectors.failover.plan; print(*sys.modules)"
+    modules = "(name for name, one in sys.modules.items() if not hasattr(one, '__path__'))"
+    code = f"import sys, connect.cli.commands.failover, connectors.failover.plan; print(*{modules})"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     ours = [name for name in told if name.partition(".")[0] in ("connect", "connectors", "rest")]
     assert {"connectors.failover.plan", "connectors.failover.snapshot"} <= set(ours)
     assert len(ours) <= 18, ours
     # Its filter of warnings, and how it waits for a signal, which do no I/O.
-    console = {"connect.kafka", "connect.kafka.causes", "connect.kafka.concurrency"}
+    console = {"connect.kafka", "connect.kafka.error_causes", "connect.kafka.concurrency"}
     assert not [name for name in ours if name.startswith("connect.kafka") and name not in console], "the plan is pure"

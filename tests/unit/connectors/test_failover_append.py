@@ -11,17 +11,16 @@ from uuid import UUID
 
 import pytest
 
-from connect.cli import unreplicated as cli
+from connect.cli.commands import failover as cli
+from connect.cli.commands.failover import EXIT_NO_GO
 from connect.cli.console import EXIT_OK
-from connect.cli.failover import EXIT_NO_GO
 from connect.core.errors import HeliographError, PermanentError
-from connect.kafka.producer import OutRecord
-from connect.kafka.transactions import TopicsRefused
-from connectors.dataplane.plan import TopicPartition
-from connectors.failover import append, lease, unreplicated
-from connectors.failover.append import HEADER, TOPIC_HEADER
-from connectors.failover.own import Own
-from connectors.failover.unreplicated import Mark, Unreplicated, encode_mark
+from connect.kafka.log.producer import OutRecord
+from connect.kafka.log.transactions import TopicsRefused
+from connectors.failover import clusters_and_lease, unreplicated
+from connectors.failover.log_comparison import Own
+from connectors.failover.unreplicated import HEADER, TOPIC_HEADER, Mark, Unreplicated, encode_mark
+from connectors.formats.types import TopicPartition
 from connectors.policy import DefaultReplicationPolicy
 
 ORDERS, MAIL = TopicPartition("orders", 0), TopicPartition("mail", 0)
@@ -119,7 +118,7 @@ async def run(
     held: Any = None,
     compacted: Sequence[str] = (),
     **more: Any,
-) -> append.Done:
+) -> unreplicated.AppendResult:
     """Append ``records`` of each partition of the source but for what the broker's marks say is appended."""
 
     async def read(_: Any, __: Any, ranges: Any) -> AsyncGenerator[Any, None]:
@@ -142,14 +141,15 @@ async def run(
         return topics & {*compacted}
 
     for module, name, fake in (
-        (append, "read_ranges", read), (append, "find", find), (append, "max_message_bytes", answer(320)),
-        (append, "why_running", answer("")), (append, "copied_ends", answer({})),
-        (append, "perhaps_compacted", cleaned), (append, "TransactionalWriter", broker.writer),
+        (unreplicated, "read_ranges", read), (unreplicated, "find", find), (unreplicated, "max_message_bytes",
+        answer(320)),
+        (unreplicated, "why_running", answer("")), (unreplicated, "copied_ends", answer({})),
+        (unreplicated, "perhaps_compacted", cleaned), (unreplicated, "TransactionalWriter", broker.writer),
         (unreplicated, "stored", answer(broker.marks)),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, fake)
     lease_held: Any = held or Held()
-    return await append.append_all(site, lease_held, None, tell)
+    return await unreplicated.append_all(site, lease_held, None, tell)
 
 
 TEN = [record(offset) for offset in range(20, 30)]
@@ -199,9 +199,9 @@ async def test_nothing_is_appended_by_who_has_lost_the_lease(monkeypatch: pytest
     class Lost(Held):
         async def check(self) -> None:
             if broker.log:
-                raise lease.InHand("taken over")
+                raise clusters_and_lease.InHand("taken over")
 
-    with pytest.raises(lease.InHand, match="taken over"):
+    with pytest.raises(clusters_and_lease.InHand, match="taken over"):
         await run(monkeypatch, site, broker, TEN, held=Lost())
     assert broker.log == [[20, 21, 22]]
 
@@ -266,10 +266,10 @@ async def test_it_stops_at_a_header_whose_key_is_no_text(monkeypatch: pytest.Mon
 
 
 async def test_nothing_is_appended_beside_a_flow_that_runs(monkeypatch: pytest.MonkeyPatch, site: Any) -> None:
-    monkeypatch.setattr(append, "why_running", answer("its connector is RUNNING"))
+    monkeypatch.setattr(unreplicated, "why_running", answer("its connector is RUNNING"))
     held: Any = None
     with pytest.raises(PermanentError, match=r"us->eu runs .* stop it first"):
-        await append.append_all(site, held, None, print)
+        await unreplicated.append_all(site, held, None, print)
 
 
 # -- marks -------------------------------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ async def test_marks_lie_beside_the_lease_each_by_itself(monkeypatch: pytest.Mon
     """Of ten thousand partitions none makes the record too large that is written every few seconds."""
     written = [(ORDERS, Mark("orders", 3)), (MAIL, Mark("mail", 7)), (ORDERS, MARK)]
     kept = dict(encode_mark("us->eu", *one) for one in written)
-    monkeypatch.setattr(unreplicated, "stored", answer({lease.encode_key("us->eu"): b"{}", **kept}))
+    monkeypatch.setattr(unreplicated, "stored", answer({clusters_and_lease.encode_key("us->eu"): b"{}", **kept}))
     assert await unreplicated.read_marks(site) == {ORDERS: MARK, MAIL: Mark("mail", 7)}
     monkeypatch.setattr(unreplicated, "stored", answer(dict.fromkeys(kept, b'{"format": 1}')))
     with pytest.raises(PermanentError, match="another version"):
@@ -296,20 +296,20 @@ ONE = Unreplicated(Own("orders", 0, 20, 29, 10), ((20, 30),), ORDERS, MARK)
 @pytest.mark.parametrize(
     ("done", "code"),
     [
-        (append.Done([], [], 0, {}), EXIT_OK),
-        (append.Done([ONE], [], 10, {}), EXIT_OK),
-        (append.Done([ONE, ONE], [ONE], 10, {ORDERS: "a doubt"}), EXIT_NO_GO),
+        (unreplicated.AppendResult([], [], 0, {}), EXIT_OK),
+        (unreplicated.AppendResult([ONE], [], 10, {}), EXIT_OK),
+        (unreplicated.AppendResult([ONE, ONE], [ONE], 10, {ORDERS: "a doubt"}), EXIT_NO_GO),
     ],
 )
 def test_who_left_some_says_so_by_the_exit_code(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
-    done: append.Done,
+    done: unreplicated.AppendResult,
     code: int,
 ) -> None:
     monkeypatch.setattr(cli, "_unreplicated", answer((done, [])))
-    monkeypatch.setattr("connectors.flows.load", lambda _: None)
+    monkeypatch.setattr("connectors.config.mm2_properties.load", lambda _: None)
     assert cli.run_unreplicated(tmp_path, "us", "eu", export_to=None, appends=True, as_json=True) == code
     left = {"topic": "orders", "partition": 0, "first": 20, "last": 29, "records": 10, "why": "a doubt"}
     assert json.loads(capsys.readouterr().out)["left"] == ([left] if done.left else [])

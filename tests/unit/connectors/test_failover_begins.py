@@ -10,16 +10,16 @@ from uuid import UUID
 
 import pytest
 
-from connect.kafka.offsets import EARLIEST
-from connectors.dataplane.plan import TopicPartition
-from connectors.failover import target_offsets
+from connect.kafka.log.offsets import EARLIEST
+from connectors.failover import offset_lookup
+from connectors.failover.offset_lookup import TargetOffsets
 from connectors.failover.plan import is_blocking
-from connectors.failover.snapshot import Finding, GroupMove, How, Rule, TargetOffset
-from connectors.failover.target_offsets import TargetOffsets
-from connectors.offset_map import Pair, Run, RunList, Translation
-from connectors.offset_map import Place as Lies
+from connectors.failover.snapshot import GroupFinding, GroupMove, GroupRule, How, TargetOffset
+from connectors.formats.position import Position
+from connectors.formats.types import TopicPartition
+from connectors.offset_map.runs_and_chunks import MapPair, MappedOffset, MapRun, RunList
+from connectors.offset_map.runs_and_chunks import OffsetLocation as Lies
 from connectors.policy import DefaultReplicationPolicy
-from connectors.positions import Position
 
 SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("us.orders", 0)
 IDS = {"orders": UUID(int=1), "us.orders": UUID(int=2)}
@@ -47,7 +47,7 @@ class Maps:
 
     is_whole = True
 
-    def __init__(self, runs: list[Run], position: Position | None) -> None:
+    def __init__(self, runs: list[MapRun], position: Position | None) -> None:
         self._runs, self._position = RunList(runs), position
 
     async def follow(self) -> None: ...
@@ -61,17 +61,17 @@ class Maps:
     def position(self, source: TopicPartition) -> Position | None:
         return next(iter(self.positions(source)), None)
 
-    def current(self, source: TopicPartition) -> Pair | None:
+    def current(self, source: TopicPartition) -> MapPair | None:
         position = self.position(source)
-        return None if position is None else Pair.of(position)
+        return None if position is None else MapPair.of(position)
 
-    def pairs_to(self, target: TopicPartition) -> list[Pair]:
-        return [Pair.of(self._position)] if self._position and target == TARGET else []
+    def pairs_to(self, target: TopicPartition) -> list[MapPair]:
+        return [MapPair.of(self._position)] if self._position and target == TARGET else []
 
-    async def forward(self, _: Pair, offset: int) -> Translation | None:
+    async def forward(self, _: MapPair, offset: int) -> MappedOffset | None:
         return self._runs.forward(offset)
 
-    async def reverse(self, _: Pair, offset: int) -> Translation | None:
+    async def reverse(self, _: MapPair, offset: int) -> MappedOffset | None:
         return self._runs.reverse(offset)
 
 
@@ -86,13 +86,13 @@ async def look(
     monkeypatch: pytest.MonkeyPatch,
     us: Cluster,
     eu: Cluster,
-    runs: list[Run],
+    runs: list[MapRun],
     offset: int,
     position: Position = POSITION,
     *,
     is_bare: bool = True,
     **of_flow: Any,
-) -> tuple[TargetOffset | None, list[Finding]]:
+) -> tuple[TargetOffset | None, list[GroupFinding]]:
     """Where a group at ``offset`` of us goes by the real :class:`TargetOffsets`, and what is said of it."""
 
     async def told(cluster: Cluster, partitions: Collection[Any], at: int, **_: Any) -> Any:
@@ -108,13 +108,13 @@ async def look(
         return bool([one async for one in cluster.read(begin, end)])
 
     maps = {"there": Maps(runs, position), "back": Maps([], None)}
-    monkeypatch.setattr(target_offsets, "MapReader", lambda _, topic, **__: maps[topic])
-    monkeypatch.setattr(target_offsets, "OffsetSyncs", NoSyncs)
-    monkeypatch.setattr(target_offsets, "list_offset", start)
-    monkeypatch.setattr("connectors.checkpoint.beginnings.told_offsets", told)
-    monkeypatch.setattr("connectors.checkpoint.beginnings.has_records", has_copies)
-    monkeypatch.setattr(target_offsets, "told_offsets", told)
-    monkeypatch.setattr(target_offsets, "has_records", has_records)
+    monkeypatch.setattr(offset_lookup, "MapReader", lambda _, topic, **__: maps[topic])
+    monkeypatch.setattr(offset_lookup, "OffsetSyncReader", NoSyncs)
+    monkeypatch.setattr(offset_lookup, "list_offset", start)
+    monkeypatch.setattr("connectors.checkpoint.offset_translation.told_offsets", told)
+    monkeypatch.setattr("connectors.checkpoint.offset_translation.has_records", has_copies)
+    monkeypatch.setattr(offset_lookup, "told_offsets", told)
+    monkeypatch.setattr(offset_lookup, "has_records", has_records)
     plain = {"changing_key": "", "skips_refused": False, "auto_offset_reset": "earliest", "initial_offsets_group": ""}
     flow, back = (
         cast(
@@ -136,7 +136,7 @@ async def look(
         policy=DefaultReplicationPolicy(),
     )  # fmt: skip
     site: Any = SimpleNamespace(
-        flow=flow, back=back, checkpoints=settings, target=clusters[1], maps=target_offsets.Maps()
+        flow=flow, back=back, checkpoints=settings, target=clusters[1], maps=offset_lookup.Maps()
     )
     found = TargetOffsets(site, clusters[0])
     await found.begin()
@@ -144,7 +144,7 @@ async def look(
     if place is None:
         return None, []
     move = GroupMove("g", ("orders", 0), offset, place[:2], None, "", place.offset, "", place.how)
-    (moved,), left = await target_offsets.readable([move], *clusters, found)
+    (moved,), left = await offset_lookup.readable([move], *clusters, found)
     return place._replace(offset=moved.after), left
 
 
@@ -152,7 +152,7 @@ async def test_a_flow_that_began_at_the_end_has_not_copied_what_a_group_has_not_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     us, eu = Cluster("us", 0, 1500), Cluster("eu", 0, 500)
-    place, (left,) = await look(monkeypatch, us, eu, [Run(1000, 0, 500)], 600)
+    place, (left,) = await look(monkeypatch, us, eu, [MapRun(1000, 0, 500)], 600)
     assert place == TargetOffset("us.orders", 0, 0, How.BEGIN)
     assert is_blocking(left) and "has of orders-0 from offset 600 on" in left.why
 
@@ -170,7 +170,7 @@ async def test_what_the_target_has_deleted_off_the_map_too_is_not_passed_over_in
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     us, eu = Cluster("us", 0, 1500), Cluster("eu", 500, 1500)
-    place, (left,) = await look(monkeypatch, us, eu, [Run(480, 480, 1020)], 300)
+    place, (left,) = await look(monkeypatch, us, eu, [MapRun(480, 480, 1020)], 300)
     assert place == TargetOffset("us.orders", 0, 500, How.BEGIN)
     assert is_blocking(left)
 
@@ -186,7 +186,7 @@ async def test_only_what_the_source_still_has_counts(
     monkeypatch: pytest.MonkeyPatch, us_start: int, obstacles: int
 ) -> None:
     us, eu = Cluster("us", us_start, 1500), Cluster("eu", 0, 500)
-    _, left = await look(monkeypatch, us, eu, [Run(1000, 0, 500)], 600)
+    _, left = await look(monkeypatch, us, eu, [MapRun(1000, 0, 500)], 600)
     assert len(left) == obstacles
 
 
@@ -209,7 +209,7 @@ async def test_what_the_flow_leaves_out_on_purpose_is_in_nobodys_way(
     monkeypatch: pytest.MonkeyPatch, of_flow: dict[str, Any], eu_start: int, is_obstacle: bool
 ) -> None:
     us, eu = Cluster("us", 0, 1500), Cluster("eu", eu_start, 500)
-    place, (left,) = await look(monkeypatch, us, eu, [Run(1000, 0, 500)], 0, **of_flow)
+    place, (left,) = await look(monkeypatch, us, eu, [MapRun(1000, 0, 500)], 0, **of_flow)
     assert place == TargetOffset("us.orders", 0, eu_start, How.BEGIN)
     assert is_blocking(left) == is_obstacle
     assert is_obstacle or f"{of_flow.get('changing_key', 'errors.tolerance')} may leave records out" in left.why
@@ -218,20 +218,20 @@ async def test_what_the_flow_leaves_out_on_purpose_is_in_nobodys_way(
 async def test_holes_before_the_first_record_are_nothing_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A compacted topic whose first records have newer values: the group stands at its beginning."""
     us, eu = Cluster("us", 0, 1500, [range(7)]), Cluster("eu", 0, 1493)
-    place, left = await look(monkeypatch, us, eu, [Run(7, 0, 1493)], 0)
+    place, left = await look(monkeypatch, us, eu, [MapRun(7, 0, 1493)], 0)
     assert (place, left) == (TargetOffset("us.orders", 0, 0, How.BEGIN), [])
 
 
 async def test_by_copies_that_the_map_does_not_know_nobody_can_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     us, eu = Cluster("us", 0, 1500), Cluster("eu", 0, 700)
-    place, (left,) = await look(monkeypatch, us, eu, [Run(1000, 200, 500)], 600, is_bare=False)
+    place, (left,) = await look(monkeypatch, us, eu, [MapRun(1000, 200, 500)], 600, is_bare=False)
     assert place == TargetOffset("us.orders", 0, 0, How.BEGIN)
-    assert left.rule is Rule.NOT_COPIED
+    assert left.rule is GroupRule.NOT_COPIED
 
 
 async def test_inside_the_map_places_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     us, eu = Cluster("us", 0, 1500), Cluster("eu", 0, 500)
-    assert await look(monkeypatch, us, eu, [Run(1000, 0, 500)], 1200) == (
+    assert await look(monkeypatch, us, eu, [MapRun(1000, 0, 500)], 1200) == (
         TargetOffset("us.orders", 0, 200, How.EXACT),
         [],
     )
@@ -250,4 +250,4 @@ async def test_inside_the_map_places_are_exact(monkeypatch: pytest.MonkeyPatch) 
 def test_of_two_maps_the_one_that_reaches_so_far_tells(
     copied: tuple[int, Lies] | None, back: tuple[int, Lies] | None, first: int | None
 ) -> None:
-    assert target_offsets.first_of([one and Translation(*one) for one in (copied, back)]) == first
+    assert offset_lookup.first_of([one and MappedOffset(*one) for one in (copied, back)]) == first

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from connect.cli.failover import Arguments, wish_of
-from connect.kafka.group_offsets import Committed, GroupListing
-from connect.kafka.offsets import LATEST
-from connectors.failover import collect, group_reads, target_offsets
-from connectors.failover.group_reads import GroupsLook
+from connect.cli.commands.failover import FailoverArguments, wish_of
+from connect.kafka.log.committed_offsets import Committed, GroupListing
+from connect.kafka.log.offsets import LATEST
+from connectors.failover import collect_snapshot, group_offsets, offset_lookup
+from connectors.failover.group_offsets import GroupsLook
 from connectors.failover.plan import Wish, is_blocking
-from connectors.failover.snapshot import GroupMove, Groups, How, Rule
-from connectors.mirror_records import Checkpoint
+from connectors.failover.snapshot import GroupMove, GroupRule, Groups, How
+from connectors.formats.mirror_records import Checkpoint
 
 #: On the target; of us.orders-2 nobody has written a record.
 TOPICS = {"us.orders": 3, "us.mail": 2, "local": 1}
@@ -59,11 +59,11 @@ def eu(monkeypatch: pytest.MonkeyPatch) -> Any:
         one = Checkpoint("readers", "us.orders", 0, 40, 37, "")
         return {("readers", ("us.orders", 0)): one} if look._wish.takes("readers") else {}
 
-    monkeypatch.setattr(group_reads, "committed", committed)
-    monkeypatch.setattr(group_reads, "told_offsets", told)
-    monkeypatch.setattr(group_reads, "list_groups", list_groups)
-    monkeypatch.setattr(group_reads, "read_live", nothing_stored)
-    monkeypatch.setattr(target_offsets, "told_offsets", told)
+    monkeypatch.setattr(group_offsets, "committed", committed)
+    monkeypatch.setattr(group_offsets, "told_offsets", told)
+    monkeypatch.setattr(group_offsets, "list_groups", list_groups)
+    monkeypatch.setattr(group_offsets, "read_live", nothing_stored)
+    monkeypatch.setattr(offset_lookup, "told_offsets", told)
     monkeypatch.setattr(GroupsLook, "_checkpoints", checkpoints)
     return SimpleNamespace(name="eu", metadata=metadata)
 
@@ -105,7 +105,7 @@ async def test_a_group_that_nobody_knows_is_in_the_way(eu: Any) -> None:
     for at_ms in (AT_MS, None):
         found = await plan(eu, at_ms, "readers", "new")
         (left,) = [one for one in found.findings if is_blocking(one)]
-        assert (left.group, left.rule) == ("new", Rule.NO_CHECKPOINT)
+        assert (left.group, left.rule) == ("new", GroupRule.NO_CHECKPOINT)
 
 
 async def test_what_no_checkpoint_tells_of_is_named(eu: Any) -> None:
@@ -128,16 +128,16 @@ async def test_a_time_of_copying_is_not_taken_for_one_of_the_source(
         assert (set(topics), key) == ({"us.a", "us.b", "us.c"}, "message.timestamp.type"), "by offset no clock counts"
         return {"us.a": "LogAppendTime", "us.b": "CreateTime"}
 
-    monkeypatch.setattr(collect, "topic_values", topic_values)
+    monkeypatch.setattr(collect_snapshot, "topic_values", topic_values)
     moves = [
         GroupMove("readers", (name, 0), 1, (name, 0), None, "", 1, "", How.TIME) for name in ("us.a", "us.b", "us.c")
     ]
     exact = GroupMove("readers", ("us.d", 0), 1, ("us.d", 0), None, "", 1, "", How.EXACT)
     site: Any = SimpleNamespace(target=SimpleNamespace(name="eu"))
-    options = Wish(accepts={Rule.COPY_TIME: frozenset({"readers"} if accepts else ())})
-    found, notes = await collect._with_clocks(site, Groups(("readers",), (*moves, exact)))
+    options = Wish(accepts={GroupRule.COPY_TIME: frozenset({"readers"} if accepts else ())})
+    found, notes = await collect_snapshot._with_clocks(site, Groups(("readers",), (*moves, exact)))
     (stamped,) = found.findings
-    assert (stamped.group, stamped.rule) == ("readers", Rule.COPY_TIME) and "us.a has" in stamped.why
+    assert (stamped.group, stamped.rule) == ("readers", GroupRule.COPY_TIME) and "us.a has" in stamped.why
     assert [line for line in notes if line.startswith("us.c may have LogAppendTime")] != []
     assert is_blocking(stamped, options) != accepts
 
@@ -147,7 +147,7 @@ async def test_a_time_of_copying_is_not_taken_for_one_of_the_source(
 
 def test_a_group_is_named_by_what_is_no_pattern() -> None:
     groups = ("orders-.*", "orders.billing", r"mail\.out", "a|b", r"x\d", "plain_1")
-    arguments = Arguments(Path("f"), "us", "eu", groups=groups, gone="us", at="2026-01-01T00:00Z")
+    arguments = FailoverArguments(Path("f"), "us", "eu", groups=groups, gone="us", at="2026-01-01T00:00Z")
     config: Any = None
     wish = wish_of(arguments, config)
     assert sorted(wish.named) == ["mail.out", "orders.billing", "plain_1"]

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from connect.core.acls import AclBinding
 from connect.core.errors import PermanentError
-from connect.kafka import topic_configs
+from connect.kafka.authorization import AclBinding
 from connect.kafka.cluster import TopicMetadata
-from connectors.dataplane.lost import known_topics
-from connectors.failover import denying, draining
-from connectors.failover.draining import Behind
-from connectors.lag import FlowLag, lag_of
+from connect.kafka.log import topic_admin
+from connectors.dataplane.log_divergence import known_topics
+from connectors.failover import drain
+from connectors.failover.drain import Behind
+from connectors.flow_progress import FlowLag, lag_of
 
 TOPICS = {"orders", "mail"}
 
@@ -34,10 +34,10 @@ def deny(name: str) -> AclBinding:
     [
         (False, [], ""),
         (True, [deny("orders")], "writers of mail would be the first"),
-        (True, [*denying.rules(["mail"]), deny("orders")], ""),
+        (True, [*drain.rules(["mail"]), deny("orders")], ""),
         (None, [], "if a broker's file says true, the rule that refuses writers of mail, orders is the first"),
-        (None, [*denying.rules(["mail"])], "refuses writers of orders is the first"),
-        (None, denying.rules(TOPICS), ""),
+        (None, [*drain.rules(["mail"])], "refuses writers of orders is the first"),
+        (None, drain.rules(TOPICS), ""),
         (True, [], "writers of mail, orders would be the first"),
         (True, [allow("LITERAL", "orders")], "writers of mail would be the first"),
         (True, [allow("LITERAL", "orders"), allow("PREFIXED", "ma")], ""),
@@ -56,10 +56,10 @@ async def test_a_topic_that_is_open_for_want_of_rules_is_not_closed_by_the_first
     async def describe_acls(_: Any, wanted: Any) -> list[AclBinding]:
         return [one for one in rules if wanted.permission in (None, one.permission)]
 
-    monkeypatch.setattr(denying, "is_perhaps_true", is_perhaps_true)
-    monkeypatch.setattr(denying, "describe_acls", describe_acls)
+    monkeypatch.setattr(drain, "is_perhaps_true", is_perhaps_true)
+    monkeypatch.setattr(drain, "describe_acls", describe_acls)
     source: Any = SimpleNamespace(name="us")
-    found = await denying.first_rules(source, TOPICS)
+    found = await drain.first_rules(source, TOPICS)
     said, other = (found.doubt, found.why_not) if opens is None else (found.why_not, found.doubt)
     assert words in said and bool(said) == bool(words) and not other
 
@@ -95,7 +95,7 @@ async def test_a_setting_that_one_broker_may_have_counts(rows: list[Any], expect
         return SimpleNamespace(call=call)
 
     cluster: Any = SimpleNamespace(metadata=metadata, connection=connection)
-    assert await topic_configs.is_perhaps_true(cluster, "allow.everyone.if.no.acl.found") is expected
+    assert await topic_admin.is_perhaps_true(cluster, "allow.everyone.if.no.acl.found") is expected
 
 
 @pytest.mark.parametrize(
@@ -119,14 +119,14 @@ async def test_a_denied_topic_that_is_hidden_is_not_taken_for_copied(
         assert names == {"mail"}, "what is seen is not asked for"
         return SimpleNamespace(topics={"mail": TopicMetadata("mail", None, mail, {})})
 
-    monkeypatch.setattr(draining, "behind", behind)
-    monkeypatch.setattr(draining, "LagReader", lambda *_: None)
-    monkeypatch.setattr(draining, "known_topics", partial(known_topics, for_s=0.0))
+    monkeypatch.setattr(drain, "behind", behind)
+    monkeypatch.setattr(drain, "LagReader", lambda *_: None)
+    monkeypatch.setattr(drain, "known_topics", partial(known_topics, for_s=0.0))
     flow = SimpleNamespace(flow="us->eu", source_alias="us", should_mirror=lambda name: is_taken or name != "mail")
     site: Any = SimpleNamespace(flow=flow, source=SimpleNamespace(metadata=metadata), target=None)
     told: list[str] = []
-    await draining.drain(site, told.append, lambda: None, 1.0, denied={"orders"})
+    await drain.drain(site, told.append, lambda: None, 1.0, denied={"orders"})
     refused = pytest.raises(PermanentError, match="does not show mail, whose writers it refuses")
     with refused if is_hidden else nullcontext():
-        await draining.drain(site, told.append, lambda: None, 1.0, denied=TOPICS)
+        await drain.drain(site, told.append, lambda: None, 1.0, denied=TOPICS)
     assert len(told) == (1 if is_hidden else 2)

@@ -10,15 +10,15 @@ from uuid import UUID
 import pytest
 
 from connect.kafka.cluster import NotAuthorized
-from connectors.dataplane.plan import TopicPartition
-from connectors.failover import collect, starting
-from connectors.failover.draining import CopiedEnd
+from connectors.failover import collect_snapshot, reverse_flow
+from connectors.failover.drain import CopiedEnd
 from connectors.failover.journal import StartBefore
-from connectors.failover.own import Fate, Log, Own
-from connectors.failover.plan import Outcome, Wish, plan
-from connectors.failover.snapshot import GroupMove, Groups, How, Rule, Snapshot
-from connectors.offset_map import Pair, Run, RunList, Translation
-from connectors.positions import Position
+from connectors.failover.log_comparison import Fate, Log, Own
+from connectors.failover.plan import GroupOutcome, Wish, plan
+from connectors.failover.snapshot import GroupMove, GroupRule, Groups, How, Snapshot
+from connectors.formats.position import Position
+from connectors.formats.types import TopicPartition
+from connectors.offset_map.runs_and_chunks import MapPair, MappedOffset, MapRun, RunList
 
 ORDERS, MAIL = TopicPartition("orders", 0), TopicPartition("mail", 0)
 ID = UUID(int=1)
@@ -30,16 +30,16 @@ CUT, SAME = Log(Fate.CUT, ID, 0, 20, 12), Log(Fate.SAME, ID, 0, 40, 30)
 class Copies:
     """The offset map of each flow; a map without ``runs`` tells of nothing."""
 
-    runs: Collection[Run] = (Run(0, 7, 30),)
+    runs: Collection[MapRun] = (MapRun(0, 7, 30),)
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
     async def follow(self) -> None: ...
 
-    def current(self, source: TopicPartition) -> Pair:
-        return Pair.of(POSITIONS[source])
+    def current(self, source: TopicPartition) -> MapPair:
+        return MapPair.of(POSITIONS[source])
 
-    async def forward(self, _: Pair, offset: int) -> Translation | None:
+    async def forward(self, _: MapPair, offset: int) -> MappedOffset | None:
         return RunList([*self.runs]).forward(offset) if self.runs else None
 
 
@@ -62,7 +62,7 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Any:
         "logs_now": logs_now, "MapReader": Copies,
     }  # fmt: skip
     for name, fake in fakes.items():
-        monkeypatch.setattr(starting, name, fake)
+        monkeypatch.setattr(reverse_flow, name, fake)
     flow, back = (
         SimpleNamespace(flow=f"{source}->{target}", source_alias=source, target_alias=target, map_topic="map", name="m",
                         enabled=True, should_mirror=lambda _: True, remote_topic=lambda topic: topic)
@@ -76,7 +76,7 @@ ENDS = dict.fromkeys(POSITIONS, CopiedEnd(37))
 
 async def test_the_flow_back_begins_where_the_logs_part(site: Any) -> None:
     """Behind that us lacks what eu has, and before it both have the same."""
-    due = await starting.starts_due(site, ENDS)
+    due = await reverse_flow.starts_due(site, ENDS)
     assert due == ([StartBefore("mail", 0, None, 36), StartBefore("orders", 0, None, 7 + 12 - 1)], [], {ORDERS: CUT})
 
 
@@ -84,13 +84,13 @@ async def test_a_flow_back_is_refused_where_it_is_not_known_where_the_logs_part(
     site: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Copies, "runs", ())
-    starts, (why,), _ = await starting.starts_due(site, ENDS)
+    starts, (why,), _ = await reverse_flow.starts_due(site, ENDS)
     assert [one.topic for one in starts] == ["mail"]
     assert why.startswith("cluster us has lost the end of orders-0") and "eu->us.topics.exclude = orders" in why
 
 
 async def test_what_only_the_old_primary_has_is_named(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert await starting.find_diverged(site) == {
+    assert await reverse_flow.find_diverged(site) == {
         ORDERS: "cluster us has lost the end of orders-0, which cluster eu has: they are the same up to offset 12 of "
         "30, and cluster us holds 8 records of its own there, offsets 12 to 19"
     }
@@ -98,9 +98,9 @@ async def test_what_only_the_old_primary_has_is_named(site: Any, monkeypatch: py
     async def refused(*_: Any) -> Any:
         raise NotAuthorized("grant DESCRIBE on topic map")
 
-    monkeypatch.setattr(starting, "read_positions", refused)
+    monkeypatch.setattr(reverse_flow, "read_positions", refused)
     site.flow.enabled = False
-    assert await starting.find_diverged(site) == {}, "a one-way mirror has no rights there"
+    assert await reverse_flow.find_diverged(site) == {}, "a one-way mirror has no rights there"
 
 
 @pytest.mark.parametrize("accepts", [False, True])
@@ -109,13 +109,13 @@ def test_only_groups_that_read_it_are_blocked(accepts: bool) -> None:
         GroupMove(group, (one.topic, 0), 40, (one.topic, 0), None, "", 33, "", How.EXACT)
         for group, one in (("billing", ORDERS), ("mailer", MAIL), ("mailer2", MAIL))
     )
-    groups = collect._with_diverged(
+    groups = collect_snapshot._with_diverged(
         Groups(tuple(one.group for one in moves), moves), {ORDERS: "cluster us has lost it"}
     )
-    options = Wish(accepts={Rule.DIVERGED: frozenset({"billing"} if accepts else ())})
+    options = Wish(accepts={GroupRule.DIVERGED: frozenset({"billing"} if accepts else ())})
     found = plan(Snapshot("eu", "us", groups=groups), options)
     outcomes = {one.group: one.outcome for one in found.groups}
-    expected = Outcome.READY if accepts else Outcome.BLOCKED
-    assert outcomes == {"billing": expected, "mailer": Outcome.READY, "mailer2": Outcome.READY}
+    expected = GroupOutcome.READY if accepts else GroupOutcome.BLOCKED
+    assert outcomes == {"billing": expected, "mailer": GroupOutcome.READY, "mailer2": GroupOutcome.READY}
     for one in found.blocked:
         assert "heliograph unreplicated" in one.reasons[0].remedy and "diverged=billing" in one.reasons[0].remedy

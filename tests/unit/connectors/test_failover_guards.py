@@ -13,38 +13,36 @@ from uuid import UUID
 
 import pytest
 
-from connect.core.acls import AclBinding
 from connect.core.errors import PermanentError, RetriableError
-from connect.kafka.group_offsets import CLASSIC, Committed, GroupListing
-from connect.kafka.log_ranges import merged
-from connect.kafka.offsets import EARLIEST, LATEST
-from connect.kafka.transactions import Superseded
-from connectors.dataplane.plan import TopicPartition
+from connect.kafka.authorization import AclBinding
+from connect.kafka.log.committed_offsets import CLASSIC, Committed, GroupListing
+from connect.kafka.log.log_ranges import merged
+from connect.kafka.log.offsets import EARLIEST, LATEST
+from connect.kafka.log.transactions import Superseded
 from connectors.failover import (
-    collect,
-    denying,
-    draining,
+    clusters_and_lease,
+    collect_snapshot,
+    drain,
     execute,
+    failback_and_undo,
     journal,
-    lease,
-    undo,
     unreplicated,
 )
-from connectors.failover.append import HEADER
-from connectors.failover.collect import why_several
-from connectors.failover.draining import Behind, CopiedEnd, still_open, without_heartbeats
-from connectors.failover.group_reads import why_not_mirrored, why_stale
+from connectors.failover.collect_snapshot import why_several
+from connectors.failover.drain import Behind, CopiedEnd, still_open, without_heartbeats
+from connectors.failover.failback_and_undo import still_stopped
+from connectors.failover.group_offsets import why_not_mirrored, why_stale
 from connectors.failover.journal import GroupBefore, StartBefore
-from connectors.failover.own import Fate, became, own_ranges
-from connectors.failover.plan import Outcome, Plan, Wish, gone_on, plan
-from connectors.failover.returning import still_stopped
-from connectors.failover.snapshot import DIFFERS, Finding, GroupMove, Groups, How, Proof, Rule, Snapshot
-from connectors.failover.starting import WayBack
-from connectors.failover.unreplicated import is_same
-from connectors.lag import FlowLag, lag_of
-from connectors.mirror_records import Checkpoint
+from connectors.failover.log_comparison import Fate, became, own_ranges
+from connectors.failover.plan import GroupOutcome, Plan, Wish, gone_on, plan
+from connectors.failover.reverse_flow import WayBack
+from connectors.failover.snapshot import DIFFERS, GroupFinding, GroupMove, GroupRule, Groups, How, SampleCheck, Snapshot
+from connectors.failover.unreplicated import HEADER, is_same
+from connectors.flow_progress import FlowLag, lag_of
+from connectors.formats.mirror_records import Checkpoint
+from connectors.formats.position import Position
+from connectors.formats.types import TopicPartition
 from connectors.policy import DefaultReplicationPolicy
-from connectors.positions import Position
 
 ONE, OTHER = UUID(int=1), UUID(int=2)
 ORDERS = TopicPartition("orders", 0)
@@ -100,13 +98,13 @@ async def test_what_a_writer_left_is_looked_for_where_the_log_still_is(monkeypat
         assert at in (EARLIEST, LATEST)
         return dict.fromkeys(partitions, 50)
 
-    monkeypatch.setattr(draining, "list_offsets", ends)
+    monkeypatch.setattr(drain, "list_offsets", ends)
     target: Any = None  # nobody has to be asked for records
     topic: Any = SimpleNamespace(topic_id=ONE, partitions={0: None})
-    assert await draining._end_of(target, POSITION, topic) == CopiedEnd(37)
-    assert await draining._end_of(target, POSITION, None) == CopiedEnd(0)
+    assert await drain._end_of(target, POSITION, topic) == CopiedEnd(37)
+    assert await drain._end_of(target, POSITION, None) == CopiedEnd(0)
     topic.topic_id = OTHER
-    assert await draining._end_of(target, POSITION, topic) == CopiedEnd(0)
+    assert await drain._end_of(target, POSITION, topic) == CopiedEnd(0)
 
 
 # -- drained ---------------------------------------------------------------------------------------------------
@@ -155,7 +153,7 @@ async def test_topics_whose_readers_stood_in_copies_on_the_lost_source_are_named
     site.others = ("ap",)
     site.target = SimpleNamespace(metadata=metadata)
     places: Any = SimpleNamespace(filled=lambda: {"orders"})
-    notes = await collect._not_in_checkpoints(site, places)
+    notes = await collect_snapshot._not_in_checkpoints(site, places)
     *own, of_ap = notes
     assert of_ap.startswith("cluster us may have copies of ap.orders: no checkpoint has the offsets of groups")
     assert len(own) == is_enabled
@@ -189,7 +187,7 @@ def test_connectors_that_share_a_topic_out_are_not_moved_by_halves() -> None:
     assert "connector paid" in why and "delete its offsets" in why
 
 
-def planned(*moves: GroupMove, findings: tuple[Finding, ...] = (), **options: Any) -> Plan:
+def planned(*moves: GroupMove, findings: tuple[GroupFinding, ...] = (), **options: Any) -> Plan:
     names = tuple(sorted({one.group for one in moves}))
     return plan(Snapshot("us", "eu", groups=Groups(names, moves, findings)), Wish(**options))
 
@@ -199,8 +197,8 @@ def test_a_group_that_reads_on_while_it_is_moved_is_seen() -> None:
     now = before.snapshot.groups
     assert gone_on(before, now) == []
     (found,) = gone_on(before, replace(now, moves=(replace(MOVE, source_offset=41), now.moves[1])))
-    assert (found.group, found.rule) == ("readers", Rule.USED_MEANWHILE)
-    woken = Finding("mail", Rule.USED_AT_SOURCE, "has members")
+    assert (found.group, found.rule) == ("readers", GroupRule.USED_MEANWHILE)
+    woken = GroupFinding("mail", GroupRule.USED_AT_SOURCE, "has members")
     assert [one.group for one in gone_on(before, replace(now, findings=(woken,)))] == ["mail"]
     blocked = planned(MOVE, replace(MOVE, group="mail"), findings=(woken,))
     assert gone_on(blocked, replace(now, findings=(woken,))) == [], "it was not moved"
@@ -266,7 +264,7 @@ class Eu:
             return GroupListing(CLASSIC, "consumer", "Stable" if group in self.members else "Empty")
 
         monkeypatch.setattr(execute, "listed_group", listed)
-        for module in (execute, undo):
+        for module in (execute, failback_and_undo):
             monkeypatch.setattr(module, "committed", committed)
 
     async def write(self, records: Any, may_commit: Any, offsets: Any) -> bool:
@@ -312,12 +310,12 @@ def arrange(monkeypatch: pytest.MonkeyPatch, objections: list[str], now: Groups)
     for name, answer in answers.items():
         monkeypatch.setattr(execute, name, does(name, answer))
     monkeypatch.setattr(journal, "read_runs", does("read the journal", []))
-    monkeypatch.setattr(collect, "collect", does("look", looked))
-    monkeypatch.setattr(collect, "groups_now", does("look at the source", now))
+    monkeypatch.setattr(collect_snapshot, "collect", does("look", looked))
+    monkeypatch.setattr(collect_snapshot, "groups_now", does("look at the source", now))
     return Eu(monkeypatch, done)
 
 
-async def go(options: Wish | None = None, tell: draining.Tell = print) -> execute.Done:
+async def go(options: Wish | None = None, tell: drain.Tell = print) -> execute.FailoverResult:
     site = place()
     site.flow.read_committed = False
     wish = options or Wish()
@@ -330,7 +328,7 @@ async def test_the_flow_back_is_given_its_begin_before_any_group_moves(monkeypat
     done = await go()
     assert eu.done.index("store_starts") < eu.done.index("prove") < eu.done.index("move")
     assert eu.done.index("move") < eu.done.index("look at the source")
-    assert [one.outcome for one in done.plan.groups] == [Outcome.READY]
+    assert [one.outcome for one in done.plan.groups] == [GroupOutcome.READY]
 
 
 async def test_no_group_moves_if_the_flow_back_may_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,8 +347,8 @@ async def test_a_consumer_that_comes_to_life_between_look_and_move_is_named(monk
 async def test_a_group_whose_sample_differs_is_not_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     eu = arrange(monkeypatch, [], Groups(("readers",), (MOVE,)))
 
-    async def prove(*_: Any, **__: Any) -> list[Proof]:
-        return [Proof("readers", "orders-0 at 40", "orders-0 at 37", 1, DIFFERS, "'a' against 'b'")]
+    async def prove(*_: Any, **__: Any) -> list[SampleCheck]:
+        return [SampleCheck("readers", "orders-0 at 40", "orders-0 at 37", 1, DIFFERS, "'a' against 'b'")]
 
     monkeypatch.setattr(execute, "prove", prove)
     (blocked,) = (await go()).plan.blocked
@@ -380,7 +378,7 @@ async def test_a_group_that_keeps_its_offset_ahead_is_watched_and_not_taken_for_
     async def look(*_: Any) -> Snapshot:
         return Snapshot("us", "eu", groups=Groups(("readers",), (ahead,)))
 
-    monkeypatch.setattr(collect, "collect", look)
+    monkeypatch.setattr(collect_snapshot, "collect", look)
     done = await go(Wish(keeps=frozenset({"readers"})))
     assert "move" not in eu.done
     assert bool(done.plan.blocked) == is_used
@@ -391,7 +389,7 @@ async def test_a_group_that_keeps_its_offset_ahead_is_watched_and_not_taken_for_
 
 def mover() -> tuple[execute.GroupMover, journal.Journal]:
     site = place()
-    known = journal.Journal(site, held(), journal.Run("1", "us", "eu"))
+    known = journal.Journal(site, held(), journal.FailoverRun("1", "us", "eu"))
     return execute.GroupMover(site, held(), known, print), known
 
 
@@ -409,7 +407,7 @@ async def test_what_was_committed_since_the_look_stays(monkeypatch: pytest.Monke
     found = {one.group: one for one in await moving.move_all([[one] for one in moves])}
     assert found.keys() == {"read", "used"}
     assert "has committed offset 300 on the target since" in found["read"].why
-    assert found["used"].rule is Rule.USED_AT_TARGET
+    assert found["used"].rule is GroupRule.USED_AT_TARGET
     assert eu.offsets == {"read": {("orders", 0): 300}, "used": {}, "idle": {("orders", 0): 37}}
     assert known.run.groups == {"idle": (GroupBefore("idle", "orders", 0, 10, "", 37),)}
 
@@ -419,7 +417,7 @@ async def test_an_operator_that_has_lost_the_lease_moves_nothing(monkeypatch: py
     eu = Eu(monkeypatch, [])
     eu.is_claimed = True
     moving, _ = mover()
-    with pytest.raises(lease.InHand):
+    with pytest.raises(clusters_and_lease.InHand):
         await moving.move_all([[MOVE]])
     assert eu.done == []
 
@@ -439,31 +437,31 @@ def let_in(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     async def allow(_: Any, topics: Any) -> None:
         found.update(topics)
 
-    monkeypatch.setattr(undo, "allow_writes", allow)
+    monkeypatch.setattr(failback_and_undo, "allow_writes", allow)
     return found
 
 
-async def take_back(run: journal.Run, *others: journal.Run) -> tuple[list[str], list[Any]]:
+async def take_back(run: journal.FailoverRun, *others: journal.FailoverRun) -> tuple[list[str], list[Any]]:
     """What is left, and what was stored."""
     stored: list[Any] = []
 
     async def store(*, records: Any) -> None:
         stored.extend(json.loads(one.value) for one in records)
 
-    async def read_runs(_: Any) -> list[journal.Run]:
+    async def read_runs(_: Any) -> list[journal.FailoverRun]:
         return [run, *others]
 
     of = held()
     of.store = store
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(undo, "read_runs", read_runs)
-        return await undo.take_back(place(), run, of, print, (None, None)), stored
+        patched.setattr(failback_and_undo, "read_runs", read_runs)
+        return await failback_and_undo.take_back(place(), run, of, print, (None, None)), stored
 
 
 async def test_an_undo_lets_in_whom_any_run_has_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     Eu(monkeypatch, [])
     topics = let_in(monkeypatch)
-    runs = [journal.Run(name, "us", "eu", denied=(topic,)) for name, topic in (("1", "a"), ("2", "b"))]
+    runs = [journal.FailoverRun(name, "us", "eu", denied=(topic,)) for name, topic in (("1", "a"), ("2", "b"))]
     left, stored = await take_back(*runs)
     assert (left, topics, {one["run"]: one["denied"] for one in stored}) == ([], {"a", "b"}, {"1": [], "2": []})
 
@@ -477,7 +475,7 @@ async def test_an_undo_leaves_the_group_that_is_used_and_takes_back_the_others(
     eu.offsets = {group: {("orders", 0): 37} for group in ("busy", "idle")}
     eu.members = {"busy"}
     groups = {group: (GroupBefore(group, "orders", 0, before, "", 37),) for group in eu.offsets}
-    (line,), _ = await take_back(journal.Run("1", "us", "eu", groups=groups, denied=("a",)))
+    (line,), _ = await take_back(journal.FailoverRun("1", "us", "eu", groups=groups, denied=("a",)))
     assert "group busy" in line and "has members" in line
     assert eu.offsets == {"busy": {("orders", 0): 37}, "idle": {("orders", 0): -1 if before is None else before}}
     assert topics == {"a"}
@@ -491,7 +489,7 @@ async def test_a_group_that_went_on_in_one_partition_is_left_in_all(
     eu = Eu(monkeypatch, [])
     eu.offsets = {"billing": {("orders", 0): 500, ("orders", 1): 20}}
     rows = tuple(GroupBefore("billing", "orders", index, before, "", after) for index, after in ((0, 10), (1, 20)))
-    run = journal.Run("1", "us", "eu", groups={"billing": rows})
+    run = journal.FailoverRun("1", "us", "eu", groups={"billing": rows})
     (line,), _ = await take_back(run)
     assert line == (
         "group billing stays as it is, in all partitions: it has committed 500 in orders-0, and it was moved to 10"
@@ -504,7 +502,7 @@ async def test_a_group_gets_back_what_it_had_and_in_other_partitions_nothing(mon
     eu = Eu(monkeypatch, [])
     eu.offsets = {"billing": {("orders", 0): 10, ("orders", 1): 20}}
     rows = (GroupBefore("billing", "orders", 0, None, "", 10), GroupBefore("billing", "orders", 1, 7, "", 20))
-    left, _ = await take_back(journal.Run("1", "us", "eu", groups={"billing": rows}))
+    left, _ = await take_back(journal.FailoverRun("1", "us", "eu", groups={"billing": rows}))
     assert (left, eu.offsets, eu.done) == ([], {"billing": {("orders", 0): -1, ("orders", 1): 7}}, ["move"])
 
 
@@ -513,16 +511,16 @@ async def test_a_group_that_comes_to_life_while_it_is_taken_back_keeps_its_offse
 ) -> None:
     eu = Eu(monkeypatch, [])
     eu.offsets = {"billing": {("orders", 0): 10}}
-    looked = undo.look
+    looked = failback_and_undo.look
 
     async def look(*of: Any) -> Any:
         found = await looked(*of)
         eu.offsets["billing"]["orders", 0] = 11
         return found
 
-    monkeypatch.setattr(undo, "look", look)
+    monkeypatch.setattr(failback_and_undo, "look", look)
     rows = (GroupBefore("billing", "orders", 0, None, "", 10),)
-    (line,), _ = await take_back(journal.Run("1", "us", "eu", groups={"billing": rows}))
+    (line,), _ = await take_back(journal.FailoverRun("1", "us", "eu", groups={"billing": rows}))
     assert line.startswith("group billing: orders-0 has committed offset 11 on the target since it was looked at")
     assert eu.offsets == {"billing": {("orders", 0): 11}}
 
@@ -531,19 +529,19 @@ async def test_a_group_that_comes_to_life_while_it_is_taken_back_keeps_its_offse
     ("names", "why"), [(("1", "2"), ""), (("1", "2", "3"), "has changed something"), (("1",), "was taken back")]
 )
 async def test_an_undo_takes_back_the_run_that_was_looked_at_and_no_other(names: tuple[str, ...], why: str) -> None:
-    runs = [journal.Run(name, "us", "eu", "ann@there", denied=("a",)) for name in names]
+    runs = [journal.FailoverRun(name, "us", "eu", "ann@there", denied=("a",)) for name in names]
 
-    async def read_runs(_: Any) -> list[journal.Run]:
+    async def read_runs(_: Any) -> list[journal.FailoverRun]:
         return runs
 
-    looked = journal.Run("2", "us", "eu", denied=("a",))
+    looked = journal.FailoverRun("2", "us", "eu", denied=("a",))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(undo, "read_runs", read_runs)
+        patched.setattr(failback_and_undo, "read_runs", read_runs)
         if not why:
-            assert (await undo.read_again(place(), looked)).owner == "ann@there"
+            assert (await failback_and_undo.read_again(place(), looked)).owner == "ann@there"
             return
         with pytest.raises(PermanentError, match=why):
-            await undo.read_again(place(), looked)
+            await failback_and_undo.read_again(place(), looked)
 
 
 async def test_begins_of_flows_that_went_on_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -554,27 +552,27 @@ async def test_begins_of_flows_that_went_on_are_left(monkeypatch: pytest.MonkeyP
         return ""
 
     Eu(monkeypatch, [])
-    monkeypatch.setattr(undo, "undo_starts", moved_on)
-    monkeypatch.setattr(undo, "why_back_runs", stopped)
+    monkeypatch.setattr(failback_and_undo, "undo_starts", moved_on)
+    monkeypatch.setattr(failback_and_undo, "why_back_runs", stopped)
     starts = tuple(StartBefore("orders", index, None, 36) for index in range(2))
-    (line,), _ = await take_back(journal.Run("1", "us", "eu", starts=starts))
+    (line,), _ = await take_back(journal.FailoverRun("1", "us", "eu", starts=starts))
     assert line == "orders-1: eu->us has gone on since"
 
 
 async def test_a_rule_that_an_operator_has_made_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     async def there(*_: Any) -> list[AclBinding]:
-        return denying.rules(["a"])
+        return drain.rules(["a"])
 
-    monkeypatch.setattr(denying, "describe_acls", there)
+    monkeypatch.setattr(drain, "describe_acls", there)
     cluster: Any = None
-    assert await denying.denied_already(cluster, {"a", "b"}) == {"a"}
+    assert await drain.denied_already(cluster, {"a", "b"}) == {"a"}
 
 
 # -- one at a time ---------------------------------------------------------------------------------------------
 
 
-def record_of(name: str, **more: Any) -> lease.Record:
-    return lease.Record(f"{name}@there", name, 1, "failover", 1, 5, run=name, **more)
+def record_of(name: str, **more: Any) -> clusters_and_lease.LeaseRecord:
+    return clusters_and_lease.LeaseRecord(f"{name}@there", name, 1, "failover", 1, 5, run=name, **more)
 
 
 async def test_a_lease_counts_as_long_as_it_is_renewed_whatever_the_clocks_say() -> None:
@@ -582,15 +580,15 @@ async def test_a_lease_counts_as_long_as_it_is_renewed_whatever_the_clocks_say()
     renewed = iter((theirs, theirs, replace(theirs, until_ms=6)))
     silent = iter([theirs] * 1000)
 
-    async def living() -> lease.Record | None:
+    async def living() -> clusters_and_lease.LeaseRecord | None:
         return next(renewed)
 
-    async def dead() -> lease.Record | None:
+    async def dead() -> clusters_and_lease.LeaseRecord | None:
         return next(silent)
 
-    with pytest.raises(lease.InHand, match="bob@there"):
-        await lease.await_free(living, mine, watch_s=60, look_s=0.001)
-    await lease.await_free(dead, mine, watch_s=0.05, look_s=0.001)
+    with pytest.raises(clusters_and_lease.InHand, match="bob@there"):
+        await clusters_and_lease.await_free(living, mine, watch_s=60, look_s=0.001)
+    await clusters_and_lease.await_free(dead, mine, watch_s=0.05, look_s=0.001)
     assert not replace(theirs, until_ms=10**9).is_held(0), "by another clock than ours"
 
 
@@ -601,34 +599,34 @@ async def test_a_failover_the_other_way_is_seen(monkeypatch: pytest.MonkeyPatch)
     renewed = iter(range(1, 100))
     asked: list[Any] = []
 
-    async def look(cluster: str, map_topic: str, flow: str) -> lease.Record | None:
+    async def look(cluster: str, map_topic: str, flow: str) -> clusters_and_lease.LeaseRecord | None:
         asked.append((cluster, map_topic, flow))
         return replace(theirs, until_ms=theirs.until_ms + next(renewed)) if cluster == "us" else None
 
-    monkeypatch.setattr(lease, "look", look)
-    monkeypatch.setattr(lease.await_free, "__kwdefaults__", {"watch_s": 60.0, "look_s": 0.001})
+    monkeypatch.setattr(clusters_and_lease, "look", look)
+    monkeypatch.setattr(clusters_and_lease.await_free, "__kwdefaults__", {"watch_s": 60.0, "look_s": 0.001})
     site = place(map_topic="map back")
-    with pytest.raises(lease.InHand, match="bob@there"):
-        await lease.await_no_way_back(site, record_of("ann"))
+    with pytest.raises(clusters_and_lease.InHand, match="bob@there"):
+        await clusters_and_lease.await_no_way_back(site, record_of("ann"))
     assert set(asked) == {("us", "map back", "eu->us")}
-    (line,) = await collect._operators(site, has_source=True)
+    (line,) = await collect_snapshot._operators(site, has_source=True)
     assert "bob@there is at it" in line
-    assert await collect._operators(site, has_source=False) == []
+    assert await collect_snapshot._operators(site, has_source=False) == []
 
 
 async def test_a_run_finds_another_in_its_way_and_not_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Itself by its last look, which the JSON is of: a success used to say no-go."""
     there, site = Coordinator(), place(map_topic="map back")
-    monkeypatch.setattr(lease, "TransactionalWriter", there.writer)
-    monkeypatch.setattr(lease, "look", there.look)
-    monkeypatch.setattr(lease, "record_settings", lambda _: SimpleNamespace(make_topic=made))
+    monkeypatch.setattr(clusters_and_lease, "TransactionalWriter", there.writer)
+    monkeypatch.setattr(clusters_and_lease, "look", there.look)
+    monkeypatch.setattr(clusters_and_lease, "record_settings", lambda _: SimpleNamespace(make_topic=made))
     site.target_admin = None
-    async with lease.hold(site, "failback"):
-        assert await collect._operators(site, has_source=True) == []
+    async with clusters_and_lease.hold(site, "failback"):
+        assert await collect_snapshot._operators(site, has_source=True) == []
         other = place(map_topic="map back")
-        (line, _) = await collect._operators(other, has_source=True)
+        (line, _) = await collect_snapshot._operators(other, has_source=True)
         assert "is at it" in line and "failback" in line
-    assert await collect._operators(other, has_source=True) == [], "it is given back"
+    assert await collect_snapshot._operators(other, has_source=True) == [], "it is given back"
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
@@ -675,19 +673,19 @@ class Coordinator:
         one = SimpleNamespace(open=opened, write=write)
         return one
 
-    async def look(self, *_: Any) -> lease.Record | None:
-        return lease.decode(self.log[-1]) if self.log else None
+    async def look(self, *_: Any) -> clusters_and_lease.LeaseRecord | None:
+        return clusters_and_lease.decode(self.log[-1]) if self.log else None
 
 
-def leases(monkeypatch: pytest.MonkeyPatch) -> tuple[Coordinator, lease.Lease, lease.Lease]:
+def leases(monkeypatch: pytest.MonkeyPatch) -> tuple[Coordinator, clusters_and_lease.Lease, clusters_and_lease.Lease]:
     """Of two operators, of whom neither finds the other at work."""
     there, eu = Coordinator(), cast(Any, None)
 
     async def free(*_: Any) -> None: ...
 
-    monkeypatch.setattr(lease, "TransactionalWriter", there.writer)
-    monkeypatch.setattr(lease, "await_free", free)
-    first, second = (lease.Lease(eu, "map", "us->eu", record_of(name)) for name in ("ann", "bob"))
+    monkeypatch.setattr(clusters_and_lease, "TransactionalWriter", there.writer)
+    monkeypatch.setattr(clusters_and_lease, "await_free", free)
+    first, second = (clusters_and_lease.Lease(eu, "map", "us->eu", record_of(name)) for name in ("ann", "bob"))
     return there, first, second
 
 
@@ -695,13 +693,13 @@ async def test_of_two_who_begin_at_the_same_time_the_later_one_goes_on(monkeypat
     there, first, second = leases(monkeypatch)
     await first.claim()
     await second.claim()
-    with pytest.raises(lease.InHand, match="taken the failover us->eu over"):
+    with pytest.raises(clusters_and_lease.InHand, match="taken the failover us->eu over"):
         await first.store(step="drain")
     for lane in first.lanes:
         with pytest.raises(Superseded):
             await lane.write([])
     await second.store(step="drain")
-    record = lease.decode(there.log[-1])
+    record = clusters_and_lease.decode(there.log[-1])
     assert (record.owner, record.step) == ("bob@there", "drain")
 
 
@@ -715,7 +713,7 @@ async def test_who_is_overtaken_while_it_claims_holds_nothing(monkeypatch: pytes
         await opened()
 
     lane.open = overtaken  # type: ignore[method-assign]
-    with pytest.raises(lease.InHand):
+    with pytest.raises(clusters_and_lease.InHand):
         await first.claim()
 
 
@@ -726,7 +724,7 @@ async def test_who_stood_still_learns_that_a_lease_is_lost_before_a_renewal_says
     await first.claim()
     await first.check()
     await second.claim()
-    with pytest.raises(lease.InHand, match="taken the failover us->eu over"):
+    with pytest.raises(clusters_and_lease.InHand, match="taken the failover us->eu over"):
         await first.check()
     first.lost = RetriableError("lost")
     with pytest.raises(RetriableError, match="lost"):

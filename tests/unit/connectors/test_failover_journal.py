@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from connect.core.errors import PermanentError
-from connect.kafka.producer import OutRecord
+from connect.kafka.log.producer import OutRecord
 from connectors.failover import journal
-from connectors.failover.journal import GroupBefore, Journal, Run, StartBefore, State, before_of, decode_runs
+from connectors.failover.failback_and_undo import newest
+from connectors.failover.journal import FailoverRun, GroupBefore, Journal, RunState, StartBefore, before_of, decode_runs
 from connectors.failover.snapshot import GroupMove, How
-from connectors.failover.undo import newest
 
 MOVE = GroupMove("readers", ("orders", 0), 40, ("us.orders", 0), None, "", 37, "note", How.EXACT)
 
@@ -35,7 +35,7 @@ class Topic:
             else:
                 self.values[one.key] = one.value
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[FailoverRun]:
         return decode_runs(self.values.values())
 
 
@@ -44,13 +44,13 @@ def topic() -> Topic:
     return Topic()
 
 
-def written(topic: Any, run: Run, known: list[Run] | None = None) -> Journal:
+def written(topic: Any, run: FailoverRun, known: list[FailoverRun] | None = None) -> Journal:
     site: Any = SimpleNamespace(flow=SimpleNamespace(flow="us->eu", map_topic="map"))
     return Journal(site, topic, run, known or [])
 
 
 async def test_what_was_written_is_read_on_another_machine(topic: Topic) -> None:
-    one = written(topic, Run("1", "us", "eu"))
+    one = written(topic, FailoverRun("1", "us", "eu"))
     starts = [StartBefore("orders", index, None, index) for index in range(5)]
     await one.store(starts=starts, denied=("orders",))
     rows = [GroupBefore("readers", "us.orders", index, index or None, "note", 9) for index in range(3)]
@@ -58,16 +58,16 @@ async def test_what_was_written_is_read_on_another_machine(topic: Topic) -> None
     one.changed("readers", rows)
     (run,) = topic.runs()
     assert (run.starts, run.groups, run.denied) == (tuple(starts), {"readers": tuple(rows)}, ("orders",))
-    assert (run.owner, run.state, one.denied) == ("ann@here", State.OPEN, frozenset({"orders"}))
+    assert (run.owner, run.state, one.denied) == ("ann@here", RunState.OPEN, frozenset({"orders"}))
     topic.put([one.of_group("readers", ())])
     one.changed("readers", ())
-    await one.store(starts=starts[:1], denied=(), state=State.UNDONE)
+    await one.store(starts=starts[:1], denied=(), state=RunState.UNDONE)
     (run,) = topic.runs()
-    assert (run.starts, run.groups, run.denied, run.state) == (tuple(starts[:1]), {}, (), State.UNDONE)
+    assert (run.starts, run.groups, run.denied, run.state) == (tuple(starts[:1]), {}, (), RunState.UNDONE)
 
 
 def test_a_record_of_ten_thousand_partitions_is_not_too_large(topic: Topic) -> None:
-    one = written(topic, Run("1", "us", "eu"))
+    one = written(topic, FailoverRun("1", "us", "eu"))
     rows = [GroupBefore("readers", f"us.orders-{at % 50}", at, at * 977, "", at * 1009) for at in range(10_000)]
     record = one.of_group("readers", rows)
     assert record.value is not None and len(record.value) < 300_000
@@ -78,7 +78,7 @@ async def test_a_run_has_what_it_has_changed_alone_though_another_was_interrupte
 ) -> None:
     """Else an undo would take back what another operator did in the morning."""
 
-    async def read_runs(_: Any) -> list[Run]:
+    async def read_runs(_: Any) -> list[FailoverRun]:
         return topic.runs()
 
     monkeypatch.setattr(journal, "read_runs", read_runs)
@@ -101,14 +101,14 @@ async def test_a_run_has_what_it_has_changed_alone_though_another_was_interrupte
     assert len(set(ids)) == len(ids)
     place = ("us.orders", 0)
     assert await journal.moved(site) == {("readers", place): 50, ("mail", place): 37}, "none has come to its end"
-    await one.store(state=State.DONE)
+    await one.store(state=RunState.DONE)
     assert await journal.moved(site) == {("readers", place): 50}
 
 
 async def test_old_runs_are_forgotten_with_all_that_they_had(topic: Topic) -> None:
     for number in range(20):
-        one = written(topic, Run(f"{number:03}", "us", "eu"), topic.runs())
-        await one.store(starts=[StartBefore("orders", 0, None, 36)], state=State.DONE)
+        one = written(topic, FailoverRun(f"{number:03}", "us", "eu"), topic.runs())
+        await one.store(starts=[StartBefore("orders", 0, None, 36)], state=RunState.DONE)
         topic.put([one.of_group("readers", before_of([MOVE]))])
     runs = topic.runs()
     assert [run.id for run in runs] == [f"{number:03}" for number in range(9, 20)]
@@ -116,27 +116,27 @@ async def test_old_runs_are_forgotten_with_all_that_they_had(topic: Topic) -> No
 
 
 async def test_writers_that_a_run_lets_in_are_refused_by_none_before(topic: Topic) -> None:
-    await written(topic, Run("1", "us", "eu")).store(denied=("orders",), state=State.DONE)
-    second = written(topic, Run("2", "us", "eu"), topic.runs())
+    await written(topic, FailoverRun("1", "us", "eu")).store(denied=("orders",), state=RunState.DONE)
+    second = written(topic, FailoverRun("2", "us", "eu"), topic.runs())
     await second.store(denied=("mail",))
     assert second.denied == {"orders", "mail"}
     await second.store(denied=())
-    assert [(run.denied, run.state) for run in topic.runs()] == [((), State.DONE), ((), State.OPEN)]
+    assert [(run.denied, run.state) for run in topic.runs()] == [((), RunState.DONE), ((), RunState.OPEN)]
 
 
 def test_an_undo_takes_back_the_newest_that_has_changed_anything() -> None:
-    changed = Run("1", "us", "eu", state=State.DONE, denied=("orders",))
-    nothing = Run("2", "us", "eu", state=State.DONE)
-    undone = Run("3", "us", "eu", state=State.UNDONE, denied=("orders",))
+    changed = FailoverRun("1", "us", "eu", state=RunState.DONE, denied=("orders",))
+    nothing = FailoverRun("2", "us", "eu", state=RunState.DONE)
+    undone = FailoverRun("3", "us", "eu", state=RunState.UNDONE, denied=("orders",))
     assert newest([changed, nothing, undone]) == changed
     assert newest([nothing, undone]) is None
 
 
 def test_only_a_run_that_was_interrupted_lately_is_open() -> None:
-    run = Run("1", "us", "eu", updated_ms=1000)
+    run = FailoverRun("1", "us", "eu", updated_ms=1000)
     assert journal.is_open(run, 1000 + journal.OLD_MS - 1)
     assert not journal.is_open(run, 1000 + journal.OLD_MS)
-    assert not journal.is_open(Run("1", "us", "eu", updated_ms=1000, state=State.DONE), 1000)
+    assert not journal.is_open(FailoverRun("1", "us", "eu", updated_ms=1000, state=RunState.DONE), 1000)
 
 
 def test_a_journal_of_a_later_version_is_not_read_in_part() -> None:

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from connect.cli.failover_view import show_plan, show_rehearsal
+from connect.cli.commands.failover_view import show_plan, show_rehearsal
 from connect.core.errors import RetriableError
-from connect.kafka import offsets
 from connect.kafka.concurrency import Scope
-from connect.kafka.offsets import LATEST, told_offsets
-from connectors.failover import collect, rehearse
+from connect.kafka.log import offsets
+from connect.kafka.log.offsets import LATEST, told_offsets
+from connectors.failover import collect_snapshot, execute
+from connectors.failover.execute import Rehearsal
 from connectors.failover.plan import Wish, plan
-from connectors.failover.rehearse import Rehearsal
 from connectors.failover.snapshot import GroupMove, Groups, How, LastKnown, Snapshot
-from connectors.lag import FlowLag, PartitionLag
+from connectors.flow_progress import FlowLag, PartitionLag
 from tests.kit.virtual_time import run
 
 MOVE = GroupMove("readers", ("orders", 0), 40, ("us.orders", 0), None, "", 37, "", How.EXACT)
@@ -35,7 +35,7 @@ def test_what_a_cluster_does_not_answer_by_its_deadline_is_named_and_holds_up_no
         clock = asyncio.get_running_loop().time
         began_s = clock()
         async with Scope("look") as scope:
-            looks = collect._Looks(scope, "us or eu")
+            looks = collect_snapshot._Looks(scope, "us or eu")
             tasks = [
                 looks.begin("lag", never(), 0, "us"),
                 looks.begin("groups", never(), 0),
@@ -45,7 +45,7 @@ def test_what_a_cluster_does_not_answer_by_its_deadline_is_named_and_holds_up_no
         return found, looks.obstacles, clock() - began_s
 
     found, unknown, took_s = run(look())
-    assert (found, took_s) == ([0, 0, 2], collect.DEADLINE_S)
+    assert (found, took_s) == ([0, 0, 2], collect_snapshot.DEADLINE_S)
     assert unknown == [
         "not looked at: lag: cluster us has not answered within 60 s",
         "not looked at: groups: cluster us or eu has not answered within 60 s",
@@ -92,7 +92,7 @@ def test_a_leader_that_is_slow_keeps_no_other_from_being_asked(monkeypatch: pyte
 def test_the_last_known_lag_of_a_source_that_is_gone_is_told_with_its_age(
     known: LastKnown, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("connect.cli.failover_view.wall_ms", lambda: 1_000_000)
+    monkeypatch.setattr("connect.cli.commands.failover_view.wall_ms", lambda: 1_000_000)
     snapshot = Snapshot(
         "us", "eu", is_gone=True, copied_until_ms=960_000, last_known=known, groups=Groups(("readers",))
     )
@@ -117,13 +117,13 @@ def test_a_rehearsal_tells_what_it_measured_from_what_it_estimates(
         lag = FlowLag((PartitionLag("orders", 0, "us.orders", 30, 35, 5, 0, 4000),))
         found = plan(Snapshot("us", "eu", lag=lag, groups=Groups(names, moves)), Wish())
         site: Any = SimpleNamespace(target="eu")
-        estimated_s = await rehearse._estimate(site, found.snapshot, found)
+        estimated_s = await execute._estimate(site, found.snapshot, found)
         return Rehearsal(found, (), {"collect": 1.0, "plan": 0.0, "sample": 0.5}, estimated_s, 20)
 
-    monkeypatch.setattr(rehearse, "listed_group", ask)
-    monkeypatch.setattr(rehearse, "committed", ask)
+    monkeypatch.setattr(execute, "listed_group", ask)
+    monkeypatch.setattr(execute, "committed", ask)
     done = asyncio.run(estimate())
-    assert len(asked) == 2 * rehearse._MEASURED
+    assert len(asked) == 2 * execute._MEASURED
     assert (done.estimated_s["drain"], done.estimated_s["stop"]) == (4.0, 2.0)
     assert 1.2 < done.estimated_s["moves"] < 3, "three turns of 32 groups, with eight requests of 50 ms"
     show_rehearsal(done)

@@ -8,13 +8,13 @@ from uuid import UUID
 
 import pytest
 
-from connect.kafka.topiclog import LogRecord
-from connectors import map_reader
-from connectors.failover import target_offsets
+from connect.kafka.log.compacted_topic import LogRecord
+from connectors.failover import offset_lookup
+from connectors.failover.offset_lookup import Maps, TargetOffsets
 from connectors.failover.snapshot import How, TargetOffset
-from connectors.failover.target_offsets import Maps, TargetOffsets
-from connectors.offset_map import ChunkKey, Pair, Run, encode_chunk, encode_chunk_key
-from connectors.positions import Position, PositionKey, encode_position, encode_position_key
+from connectors.formats.position import Position, PositionKey, encode_position, encode_position_key
+from connectors.offset_map import reader
+from connectors.offset_map.runs_and_chunks import ChunkKey, MapPair, MapRun, encode_chunk, encode_chunk_key
 
 CONNECTOR = "MirrorSourceConnector"
 IDS = {"orders": UUID(int=1), "us.orders": UUID(int=2)}
@@ -36,16 +36,16 @@ class MapTopic:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.log: list[LogRecord] = []
         self.read = self.fetched = 0
-        monkeypatch.setattr(map_reader, "known_topic", self._known)
-        monkeypatch.setattr(map_reader, "list_offsets", self._ends)
-        monkeypatch.setattr(map_reader, "read_to_end", self._read_to_end)
-        monkeypatch.setattr(map_reader.MapReader, "_value", self._value)
+        monkeypatch.setattr(reader, "known_topic", self._known)
+        monkeypatch.setattr(reader, "list_offsets", self._ends)
+        monkeypatch.setattr(reader, "read_to_end", self._read_to_end)
+        monkeypatch.setattr(reader.MapReader, "_value", self._value)
 
     def add(self, key: bytes, value: bytes) -> None:
         self.log.append(LogRecord(key, value, 0, len(self.log), 0))
 
-    def add_chunk(self, *runs: Run) -> None:
-        pair = Pair("orders", IDS["orders"], 0, "us.orders", IDS["us.orders"], 0)
+    def add_chunk(self, *runs: MapRun) -> None:
+        pair = MapPair("orders", IDS["orders"], 0, "us.orders", IDS["us.orders"], 0)
         self.add(encode_chunk_key(ChunkKey(pair, runs[0].upstream)), encode_chunk(list(runs)))
 
     async def _known(self, *_: object) -> Any:
@@ -76,7 +76,7 @@ async def look(eu: Eu, maps: Maps) -> TargetOffset | None:
 async def test_a_later_look_reads_only_what_was_added(monkeypatch: pytest.MonkeyPatch) -> None:
     topic, eu, maps = MapTopic(monkeypatch), Eu(), Maps()
     topic.add(encode_position_key(PositionKey(CONNECTOR, "orders", 0)), encode_position(POSITION))
-    topic.add_chunk(Run(100, 0, 100))
+    topic.add_chunk(MapRun(100, 0, 100))
     first = TargetOffset("us.orders", 0, 10, How.CHECKPOINT)
     for _ in range(2):
         assert await look(eu, maps) == first
@@ -89,12 +89,12 @@ async def test_a_later_look_reads_only_what_was_added(monkeypatch: pytest.Monkey
 async def test_a_chunk_that_was_written_again_is_looked_at_again(
     monkeypatch: pytest.MonkeyPatch, kept_bytes: int
 ) -> None:
-    monkeypatch.setattr(target_offsets, "_LIMITS", map_reader.MapLimits(max_kept_bytes=kept_bytes))
+    monkeypatch.setattr(offset_lookup, "_LIMITS", reader.MapLimits(max_kept_bytes=kept_bytes))
     topic, eu, maps = MapTopic(monkeypatch), Eu(), Maps()
     topic.add(encode_position_key(PositionKey(CONNECTOR, "orders", 0)), encode_position(POSITION))
-    topic.add_chunk(Run(100, 0, 100))
+    topic.add_chunk(MapRun(100, 0, 100))
     await look(eu, maps)
-    topic.add_chunk(Run(100, 0, 5), Run(105, 50, 50))
+    topic.add_chunk(MapRun(100, 0, 5), MapRun(105, 50, 50))
     assert await look(eu, maps) == TargetOffset("us.orders", 0, 55, How.CHECKPOINT)
     assert (topic.read, topic.fetched) == (3, 0 if kept_bytes else 2)
 
@@ -102,10 +102,10 @@ async def test_a_chunk_that_was_written_again_is_looked_at_again(
 async def test_a_map_that_was_not_read_for_long_is_read_from_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     """A suspended machine wakes up: a tombstone of a chunk may be gone."""
     now_ms = 10**12
-    monkeypatch.setattr(map_reader, "wall_ms", lambda: now_ms)
+    monkeypatch.setattr(reader, "wall_ms", lambda: now_ms)
     topic, eu, maps = MapTopic(monkeypatch), Eu(), Maps()
     topic.add(encode_position_key(PositionKey(CONNECTOR, "orders", 0)), encode_position(POSITION))
-    topic.add_chunk(Run(100, 0, 100))
+    topic.add_chunk(MapRun(100, 0, 100))
     for later_ms, read in ((0, 2), (60_000, 2), (3_600_000, 4)):
         now_ms += later_ms
         await look(eu, maps)

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from connect.core import offsetlog
+from connect.core import status_and_offset_topics
 from connect.core.errors import PermanentError
-from connect.core.offsetlog import SourceOffsets
-from connect.kafka.offsets import EARLIEST
-from connectors.dataplane.plan import TopicPartition
-from connectors.failover import returning, starting
+from connect.core.status_and_offset_topics import SourceOffsets
+from connect.kafka.log.offsets import EARLIEST
+from connectors.failover import failback_and_undo, reverse_flow
 from connectors.failover.plan import Wish
-from connectors.failover.starting import Copied, comes_back, copied
+from connectors.failover.reverse_flow import CopiedPartition, comes_back, copied
+from connectors.formats.types import TopicPartition
 
 ORDERS = TopicPartition("orders", 0)
 _NAME = "MirrorSourceConnector"
@@ -24,7 +24,11 @@ _NAME = "MirrorSourceConnector"
 def stored(alias: str, *offsets: tuple[str, int]) -> SourceOffsets:
     found = SourceOffsets()
     for topic, offset in offsets:
-        offsetlog.apply(found, offsetlog.mirror_key(_NAME, alias, topic, 0), offsetlog.mirror_value(offset))
+        status_and_offset_topics.apply(
+            found,
+            status_and_offset_topics.mirror_key(_NAME, alias, topic, 0),
+            status_and_offset_topics.mirror_value(offset),
+        )
     return found
 
 
@@ -42,8 +46,10 @@ def flow(alias: str, prefix: str = "", *, enabled: bool = True) -> Any:
 
 def test_only_copies_that_would_come_back_to_where_they_came_from_count() -> None:
     offsets = stored("us", ("orders", 40), ("nameless", 40), ("kept", 40))
-    offsetlog.apply(offsets, offsetlog.encode_key(_NAME, {"filename": "a"}), b'{"position": 3}')
-    assert copied(flow("us"), flow("eu"), offsets) == [Copied(ORDERS, ORDERS, 40)]
+    status_and_offset_topics.apply(
+        offsets, status_and_offset_topics.encode_key(_NAME, {"filename": "a"}), b'{"position": 3}'
+    )
+    assert copied(flow("us"), flow("eu"), offsets) == [CopiedPartition(ORDERS, ORDERS, 40)]
     assert copied(flow("us", "us."), flow("eu", "eu."), offsets) == []
 
 
@@ -84,8 +90,8 @@ async def test_what_java_copied_does_not_come_back_without_a_word(
         assert cluster.log is not None or not partitions, "what is not there is not asked for"
         return {} if cluster.log is None else dict.fromkeys(partitions, cluster.log[at != EARLIEST])
 
-    monkeypatch.setattr(starting, "read_stored_offsets", read)
-    monkeypatch.setattr(starting, "list_offsets", offsets)
+    monkeypatch.setattr(reverse_flow, "read_stored_offsets", read)
+    monkeypatch.setattr(reverse_flow, "list_offsets", offsets)
     site: Any = SimpleNamespace(
         flow=flow("us"), back=flow("eu", enabled=is_enabled), source=Cluster(us), target=Cluster(eu)
     )
@@ -103,12 +109,12 @@ async def test_it_is_asked_where_nothing_of_ours_is_stored_too(monkeypatch: pyte
         assert not ours
         return ["they would come back"]
 
-    for module in (starting, returning):
+    for module in (reverse_flow, failback_and_undo):
         monkeypatch.setattr(module, "read_positions", none)
         monkeypatch.setattr(module, "comes_back", why)
     flows: Any = SimpleNamespace(map_topic="map", name=_NAME, offsets_topic="offsets", source_alias="us")
     site: Any = SimpleNamespace(flow=flows, back=flows, source=None, target=None)
     site.turned = lambda: site
-    assert await starting.starts_due(site, {}) == ([], ["they would come back"], {})
-    failback = returning.Failback(site, Wish(lambda _: True), print)
+    assert await reverse_flow.starts_due(site, {}) == ([], ["they would come back"], {})
+    failback = failback_and_undo.Failback(site, Wish(lambda _: True), print)
     assert await failback._keeps_names(), "else nobody looks at where the flow begins"

@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import pytest
 
-from connect.cli.failover_view import show_proofs
-from connectors.failover import proving
-from connectors.failover.snapshot import DIFFERS, NOT_COMPARED, SAME, GroupMove, How, Proof
+from connect.cli.commands.failover_view import show_proofs
+from connectors.failover import log_comparison
+from connectors.failover.snapshot import DIFFERS, NOT_COMPARED, SAME, GroupMove, How, SampleCheck
 
 MOVE = GroupMove("readers", ("orders", 0), 40, ("us.orders", 0), None, "", 37, "note", How.EXACT)
 
@@ -28,7 +28,9 @@ NUMBERS = [record(at, None, b"%d" % at) for at in range(30)]
 MASKED = [record(at, None, b"masked") for at in range(30)]
 
 
-async def proof(monkeypatch: pytest.MonkeyPatch, eu: Sequence[Any], us: Sequence[Any], at: int, **more: Any) -> Proof:
+async def proof(
+    monkeypatch: pytest.MonkeyPatch, eu: Sequence[Any], us: Sequence[Any], at: int, **more: Any
+) -> SampleCheck:
     """Of a group at offset ``at`` on both sides; ``policies``: ``cleanup.policy`` by cluster, None unreadable."""
     policies = more.get("policies", {})
 
@@ -46,15 +48,15 @@ async def proof(monkeypatch: pytest.MonkeyPatch, eu: Sequence[Any], us: Sequence
             return {}
         return {one: {"eu": eu, "us": us}[cluster][at : at + count] for one in places}
 
-    monkeypatch.setattr(proving, "told_offsets", told_offsets)
-    monkeypatch.setattr(proving, "perhaps_compacted", perhaps_compacted)
-    monkeypatch.setattr(proving, "_next_records", next_records)
+    monkeypatch.setattr(log_comparison, "told_offsets", told_offsets)
+    monkeypatch.setattr(log_comparison, "perhaps_compacted", perhaps_compacted)
+    monkeypatch.setattr(log_comparison, "_next_records", next_records)
     move = GroupMove("readers", ("orders", 0), at, ("orders", 0), None, "", at, "", more.get("how", How.EXACT))
     flow, back = (
         SimpleNamespace(flow=name, changing_key=more.get(name, ""), read_committed=True) for name in ("there", "back")
     )
     site: Any = SimpleNamespace(flow=flow, back=back, source="eu", target="us")
-    (found,) = await proving.prove(site, [move], more.get("sample", 10), is_gone=more.get("is_gone", False))
+    (found,) = await log_comparison.prove(site, [move], more.get("sample", 10), is_gone=more.get("is_gone", False))
     return found
 
 
@@ -149,10 +151,10 @@ async def test_of_what_a_fetch_brings_no_more_is_kept_than_is_compared(monkeypat
         asked.update(arguments)
         return contextlib.nullcontext(consumer)
 
-    monkeypatch.setattr(proving, "reader", reader)
-    monkeypatch.setattr(proving, "_SILENCE_S", 0.1)
+    monkeypatch.setattr(log_comparison, "reader", reader)
+    monkeypatch.setattr(log_comparison, "_SILENCE_S", 0.1)
     places = {("orders", 0): 10, ("orders", 1): 10, ("orders", 2): 8998, ("orders", 3): 10, ("orders", 4): 9000}
-    found = await proving._next_records(cast(Any, "us"), places, 4, True)
+    found = await log_comparison._next_records(cast(Any, "us"), places, 4, True)
     assert {index: [one.offset for one in records] for (_, index), records in found.items()} == {
         0: [10, 11, 12, 13], 2: [8998, 8999], 4: [],
     }  # fmt: skip
@@ -162,7 +164,7 @@ async def test_of_what_a_fetch_brings_no_more_is_kept_than_is_compared(monkeypat
 
 def test_no_more_than_a_few_hundred_partitions_are_read_at_once() -> None:
     moves = [replace(MOVE, source=("orders", at), target=("us.orders", at)) for at in range(1000)]
-    assert [len(one) for one in proving._rounds(moves)] == [200] * 5
+    assert [len(one) for one in log_comparison._rounds(moves)] == [200] * 5
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
@@ -177,8 +179,8 @@ async def test_who_could_not_be_read_in_time_neither_differs_nor_ends(
 
 
 def test_why_places_were_not_compared_is_told_unasked(capsys: pytest.CaptureFixture[str]) -> None:
-    def of(group: str, outcome: str, why: str = "") -> Proof:
-        return Proof(group, "orders-0 at 4", "us.orders-0 at 3", 2, outcome, why)
+    def of(group: str, outcome: str, why: str = "") -> SampleCheck:
+        return SampleCheck(group, "orders-0 at 4", "us.orders-0 at 3", 2, outcome, why)
 
     proofs = [of("a", SAME), of("b", DIFFERS, "'1' against '2'"), of("c", NOT_COMPARED, "nothing follows")]
     proofs += [of(f"d{at}", NOT_COMPARED, "the flow") for at in range(40)]

@@ -12,14 +12,14 @@ import pytest
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
-from connect.kafka.group_offsets import CLASSIC, SHARE, STREAMS, Committed, GroupListing
-from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED
-from connectors.dataplane.plan import TopicPartition
-from connectors.failover import group_reads, returning, target_offsets
+from connect.kafka.log.committed_offsets import CLASSIC, SHARE, STREAMS, Committed, GroupListing
+from connect.kafka.log.offsets import EARLIEST, LATEST, READ_COMMITTED
+from connectors.failover import failback_and_undo, group_offsets, offset_lookup
 from connectors.failover.plan import Wish, is_blocking, plan
-from connectors.failover.snapshot import GroupMove, How, Rule, Snapshot, TargetOffset
-from connectors.mirror_records import Checkpoint
-from connectors.partition_states import PartitionState
+from connectors.failover.snapshot import GroupMove, GroupRule, How, Snapshot, TargetOffset
+from connectors.formats.mirror_records import Checkpoint
+from connectors.formats.types import TopicPartition
+from connectors.internal_topics import PartitionState
 from connectors.policy import DefaultReplicationPolicy
 
 ORDERS = TopicPartition("orders", 0)
@@ -45,7 +45,7 @@ class Us(Cluster):
 
 def test_a_streams_application_with_state_is_warned_of_and_moved() -> None:
     topics = ["orders", "app-counts-changelog", "app2-counts-changelog", "app-repartition"]
-    (found,) = group_reads.streams_state(["app", "plain"], topics)
+    (found,) = group_offsets.streams_state(["app", "plain"], topics)
     assert found.group == "app" and "app-counts-changelog" in found.why and not is_blocking(found)
 
 
@@ -71,12 +71,12 @@ async def test_what_concerns_one_group_or_partition_keeps_no_other(monkeypatch: 
     async def where(topic: str, partition: int, _: int) -> TargetOffset:
         return TargetOffset(f"us.{topic}", partition, 37, How.EXACT)
 
-    monkeypatch.setattr(group_reads, "list_groups", list_groups)
-    monkeypatch.setattr(group_reads, "committed", committed)
-    monkeypatch.setattr(target_offsets, "told_offsets", told)
+    monkeypatch.setattr(group_offsets, "list_groups", list_groups)
+    monkeypatch.setattr(group_offsets, "committed", committed)
+    monkeypatch.setattr(offset_lookup, "told_offsets", told)
     known: Any = SimpleNamespace(of=where)
-    monkeypatch.setattr(group_reads, "_GROUP_S", 0.05)
-    look = group_reads.GroupsLook(cast(Any, SimpleNamespace(target="eu")), Wish(lambda _: True), Us(), known)
+    monkeypatch.setattr(group_offsets, "_GROUP_S", 0.05)
+    look = group_offsets.GroupsLook(cast(Any, SimpleNamespace(target="eu")), Wish(lambda _: True), Us(), known)
     planned = plan(Snapshot("us", "eu", groups=await look.groups()), Wish())
     assert [one.group for one in planned.ready] == ["led"]
     reasons = {one.group: one.reasons[0].why for one in planned.blocked}
@@ -110,10 +110,10 @@ async def test_groups_whose_state_a_mirror_cannot_carry_are_left_with_a_word(mon
         return TargetOffset("orders", 0, 37, How.EXACT)
 
     for name, fake in (("list_groups", list_groups), ("committed", committed)):
-        monkeypatch.setattr(group_reads, name, fake)
-    monkeypatch.setattr(target_offsets, "told_offsets", told_offsets)
+        monkeypatch.setattr(group_offsets, name, fake)
+    monkeypatch.setattr(offset_lookup, "told_offsets", told_offsets)
     known, site = cast(Any, SimpleNamespace(of=where)), cast(Any, SimpleNamespace(target="eu"))
-    found = await group_reads.GroupsLook(site, Wish(lambda _: True), Us(), known).groups()
+    found = await group_offsets.GroupsLook(site, Wish(lambda _: True), Us(), known).groups()
     assert ([one.group for one in found.moves], found.not_mirrored) == (["classic"], ())
     told = {one.group: one for one in found.findings}
     assert "is a streams group" in told["streams"].why and "is a share group" in told["shared"].why
@@ -140,15 +140,15 @@ async def test_a_group_that_reads_a_third_clusters_topic_is_in_the_way_until_tha
         return TargetOffset("orders", 0, 37, How.EXACT) if topic == "orders" else None
 
     for name, fake in (("list_groups", list_groups), ("committed", committed)):
-        monkeypatch.setattr(group_reads, name, fake)
-    monkeypatch.setattr(target_offsets, "told_offsets", told_offsets)
+        monkeypatch.setattr(group_offsets, name, fake)
+    monkeypatch.setattr(offset_lookup, "told_offsets", told_offsets)
     flow = SimpleNamespace(flow="us->eu", source_alias="us", target_alias="eu", policy=DefaultReplicationPolicy())
     known: Any = SimpleNamespace(of=where, is_mirrored=lambda _: False)
     site: Any = SimpleNamespace(flow=flow, target="eu", others=("ap",))
-    found = await group_reads.GroupsLook(site, Wish(lambda _: True), Us(), known).groups()
+    found = await group_offsets.GroupsLook(site, Wish(lambda _: True), Us(), known).groups()
     assert ([one.source for one in found.moves], found.not_mirrored) == ([("orders", 0)], ("ap.mail",))
     (left,) = found.findings
-    options = Wish(accepts={Rule.NOT_MIRRORED: frozenset({"readers"} if accepts else {"others"})})
+    options = Wish(accepts={GroupRule.NOT_MIRRORED: frozenset({"readers"} if accepts else {"others"})})
     assert is_blocking(left, options) == (not accepts)
     assert "heliograph map FILE --topic mail --partition 3 --flow 'ap->us' --offset 41 --reverse" in left.why
 
@@ -185,20 +185,20 @@ async def test_a_place_that_the_target_has_deleted_is_told_and_never_skips_what_
         return wanted[0] < wanted[1]
 
     us, eu = (cast(Any, SimpleNamespace(name=name)) for name in ("us", "eu"))
-    monkeypatch.setattr(target_offsets, "told_offsets", told_offsets)
-    monkeypatch.setattr(target_offsets, "has_records", has_records)
+    monkeypatch.setattr(offset_lookup, "told_offsets", told_offsets)
+    monkeypatch.setattr(offset_lookup, "has_records", has_records)
     known: Any = SimpleNamespace(of=where, first_there=first, flow=SimpleNamespace(source_alias="us"))
-    options = Wish(accepts={Rule.DELETED: frozenset({"*"} if accepts else ())})
-    (move,), left = await target_offsets.readable([MOVE], us, eu, known)
+    options = Wish(accepts={GroupRule.DELETED: frozenset({"*"} if accepts else ())})
+    (move,), left = await offset_lookup.readable([MOVE], us, eu, known)
     assert (move.after, move.how) == (57, How.BEGIN)
     if obstacles is None:
         assert not left, "it has read all there is"
     else:
         assert [is_blocking(one, options) for one in left] == [bool(obstacles)]
-    (same,), left = await target_offsets.readable([replace(MOVE, after=57)], us, eu, known)
+    (same,), left = await offset_lookup.readable([replace(MOVE, after=57)], us, eu, known)
     assert (same.how, left) == (How.EXACT, [])
-    _, (told,) = await target_offsets.readable([MOVE], None, eu, known)
-    assert told.rule is Rule.LOG_BEGIN and "deleted" in told.why
+    _, (told,) = await offset_lookup.readable([MOVE], None, eu, known)
+    assert told.rule is GroupRule.LOG_BEGIN and "deleted" in told.why
 
 
 @pytest.mark.parametrize("at_ms", [None, 5])
@@ -235,16 +235,16 @@ async def test_a_checkpoint_of_a_topic_that_is_gone_moves_nobody_and_is_in_nobod
         return {("readers", one): Checkpoint("readers", *one, 40, 37, "") for one in of}
 
     for name, fake in (("list_groups", none), ("committed", none), ("told_offsets", told), ("read_live", none)):
-        monkeypatch.setattr(group_reads, name, fake)
-    monkeypatch.setattr(target_offsets, "told_offsets", told)
-    monkeypatch.setattr(group_reads.GroupsLook, "_checkpoints", checkpoints)
+        monkeypatch.setattr(group_offsets, name, fake)
+    monkeypatch.setattr(offset_lookup, "told_offsets", told)
+    monkeypatch.setattr(group_offsets.GroupsLook, "_checkpoints", checkpoints)
     eu: Any = SimpleNamespace(metadata=metadata)
     flow = SimpleNamespace(map_topic="map", flow="us->eu")
     known: Any = SimpleNamespace(by_checkpoint=unknown, filled=set, copied_from=lambda _: None)
     site: Any = SimpleNamespace(flow=flow, target=eu)
-    found = await group_reads.GroupsLook(site, Wish(lambda _: True, at_ms=at_ms), None, known).groups()
+    found = await group_offsets.GroupsLook(site, Wish(lambda _: True, at_ms=at_ms), None, known).groups()
     assert {one.target for one in found.moves} == kept
-    gone = [one for one in found.findings if one.rule is Rule.TOPIC_GONE]
+    gone = [one for one in found.findings if one.rule is GroupRule.TOPIC_GONE]
     assert {one.what for one in gone} == {"us.old-0 ", "us.fewer-1 ", "us.never-0 "}
     assert not any(is_blocking(one) for one in gone)
 
@@ -263,14 +263,14 @@ async def test_a_failback_starts_a_flow_anew_that_its_own_rule_has_stopped(
         return call
 
     state = PartitionState("QUARANTINED", "refused", refused, 0)
-    monkeypatch.setattr(returning, "allow_writes", does("allow"))
-    monkeypatch.setattr(returning, "read_states", does("look", {ORDERS: state}))
-    monkeypatch.setattr(returning, "record_settings", lambda _: None)
-    monkeypatch.setattr(returning, "stop_flow", does("stop"))
+    monkeypatch.setattr(failback_and_undo, "allow_writes", does("allow"))
+    monkeypatch.setattr(failback_and_undo, "read_states", does("look", {ORDERS: state}))
+    monkeypatch.setattr(failback_and_undo, "record_settings", lambda _: None)
+    monkeypatch.setattr(failback_and_undo, "stop_flow", does("stop"))
     flow = SimpleNamespace(flow="eu->us", target_alias="us")
     site: Any = SimpleNamespace(flow=flow, target="us", turned=lambda: None)
     said: list[str] = []
-    back = returning.Failback(site, Wish(lambda _: True), said.append)
+    back = failback_and_undo.Failback(site, Wish(lambda _: True), said.append)
     await back._let_in(("orders",))
     assert done == ["allow", "look", *(["stop"] if stops else [])], "the run starts it again afterwards"
     assert any("is started again" in line for line in said) == stops
@@ -295,7 +295,7 @@ async def test_a_group_behind_a_marker_is_not_taken_back_by_it(
             raise RetriableError("no leader")
         return bool(records)
 
-    monkeypatch.setattr(target_offsets, "told_offsets", told_offsets)
-    monkeypatch.setattr(target_offsets, "has_records", has_records)
-    (move,) = await target_offsets.without_empty_steps([replace(MOVE, before=before)], cast(Any, "eu"))
+    monkeypatch.setattr(offset_lookup, "told_offsets", told_offsets)
+    monkeypatch.setattr(offset_lookup, "has_records", has_records)
+    (move,) = await offset_lookup.without_empty_steps([replace(MOVE, before=before)], cast(Any, "eu"))
     assert (move.before, move.after) == (before, after)

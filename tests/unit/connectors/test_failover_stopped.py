@@ -14,17 +14,17 @@ import pytest
 
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.cluster import PartitionMetadata, TopicMetadata
-from connectors.dataplane import codes
-from connectors.dataplane.plan import TopicPartition
-from connectors.failover import collect, draining, execute, returning
-from connectors.failover.draining import Behind
-from connectors.failover.journal import Run, StartBefore
+from connectors.dataplane.batches import error_codes
+from connectors.failover import collect_snapshot, drain, execute, failback_and_undo
+from connectors.failover.drain import Behind
+from connectors.failover.journal import FailoverRun, StartBefore
 from connectors.failover.plan import Plan, Wish
+from connectors.failover.reverse_flow import Due
 from connectors.failover.snapshot import Snapshot
-from connectors.failover.starting import Due
-from connectors.lag import FlowLag, lag_of
-from connectors.partition_states import PartitionState
-from connectors.positions import Position
+from connectors.flow_progress import FlowLag, lag_of
+from connectors.formats.position import Position
+from connectors.formats.types import TopicPartition
+from connectors.internal_topics import PartitionState
 
 ORDERS = TopicPartition("orders", 0)
 POSITION = Position("orders", 0, None, 30, 4, "us.orders", 0, None, 37, "writer", 7, 0, 30)
@@ -56,17 +56,17 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def known_topics(_: Any, wanted: Any, for_s: float) -> dict[str, TopicMetadata]:
         assert set(wanted) == {"orders", "secret", "deleted"}
-        return {"orders": topic("orders"), "secret": topic("secret", error_code=codes.TOPIC_AUTHORIZATION_FAILED)}
+        return {"orders": topic("orders"), "secret": topic("secret", error_code=error_codes.TOPIC_AUTHORIZATION_FAILED)}
 
-    monkeypatch.setattr(collect, "read_states", read_states)
-    monkeypatch.setattr(collect, "record_settings", lambda _: None)
-    monkeypatch.setattr(collect, "known_topics", known_topics)
+    monkeypatch.setattr(collect_snapshot, "read_states", read_states)
+    monkeypatch.setattr(collect_snapshot, "record_settings", lambda _: None)
+    monkeypatch.setattr(collect_snapshot, "known_topics", known_topics)
 
 
 @pytest.mark.usefixtures("noted")
 async def test_a_topic_that_the_flow_has_no_more_is_not_in_the_way() -> None:
     source = cast(Any, object())
-    assert await collect.not_copied(site(), source) == {
+    assert await collect_snapshot.not_copied(site(), source) == {
         "orders-0": "it is waiting: of orders",
         "secret-0": "it is waiting: of secret",
     }
@@ -74,12 +74,12 @@ async def test_a_topic_that_the_flow_has_no_more_is_not_in_the_way() -> None:
 
 @pytest.mark.usefixtures("noted")
 async def test_a_source_that_is_gone_is_not_asked_and_what_was_not_copied_is_noted() -> None:
-    stopped = await collect.not_copied(site(), None)
+    stopped = await collect_snapshot.not_copied(site(), None)
     assert list(stopped) == ["deleted-0", "orders-0", "orders-7", "secret-0"]
-    (note,) = collect.as_notes({**stopped, **{f"t-{at}": "it is waiting" for at in range(9)}})
+    (note,) = collect_snapshot.as_notes({**stopped, **{f"t-{at}": "it is waiting" for at in range(9)}})
     assert note.startswith("not copied to their ends: deleted-0: it is waiting: of deleted; orders-0: ")
     assert note.endswith("; t-0: it is waiting and 8 more")
-    assert collect.as_notes({}) == []
+    assert collect_snapshot.as_notes({}) == []
 
 
 async def test_nobody_is_shut_out_of_a_topic_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,14 +95,14 @@ async def test_nobody_is_shut_out_of_a_topic_that_is_gone(monkeypatch: pytest.Mo
     async def fence(_: Any, name: str, partitions: Any) -> None:
         fenced.append((name, partitions))
 
-    monkeypatch.setattr(draining, "known_topics", known_topics)
-    monkeypatch.setattr(draining, "fence", fence)
+    monkeypatch.setattr(drain, "known_topics", known_topics)
+    monkeypatch.setattr(drain, "fence", fence)
     gone = replace(POSITION, target_topic="us.deleted", target_partition=1)
     alone = replace(gone, transactional_id="another")
     leaderless = replace(POSITION, target_topic="us.leaderless")
     unclean = {TopicPartition("orders", at): one for at, one in enumerate((POSITION, gone, alone, leaderless))}
-    monkeypatch.setattr(draining, "_positions", answers(unclean))
-    await draining.fence_writers(site(), print)
+    monkeypatch.setattr(drain, "_positions", answers(unclean))
+    await drain.fence_writers(site(), print)
     assert fenced == [("writer", [("us.orders", 0)])]
 
 
@@ -113,13 +113,13 @@ async def test_writers_do_not_wait_for_each_other_to_be_shut_out(monkeypatch: py
     async def fence(*_: Any) -> None:
         await together.wait()
 
-    monkeypatch.setattr(draining, "known_topics", answers({"us.orders": topic("us.orders")}))
-    monkeypatch.setattr(draining, "fence", fence)
+    monkeypatch.setattr(drain, "known_topics", answers({"us.orders": topic("us.orders")}))
+    monkeypatch.setattr(drain, "fence", fence)
     writers = {TopicPartition("orders", at): replace(POSITION, transactional_id=f"writer-{at}") for at in range(3)}
-    monkeypatch.setattr(draining, "_positions", answers(writers))
+    monkeypatch.setattr(drain, "_positions", answers(writers))
     said: list[str] = []
     async with asyncio.timeout(1):
-        await draining.fence_writers(site(), said.append)
+        await drain.fence_writers(site(), said.append)
     assert len(said) == 3
 
 
@@ -198,7 +198,7 @@ async def test_a_run_that_fails_behind_its_stop_says_that_the_flow_is_stopped(
     ):
         monkeypatch.setattr(execute, name, answer)
     lease: Any = SimpleNamespace(check_not_lost=lambda: None, store=answers(None), record=SimpleNamespace(since_ms=0))
-    journal = SimpleNamespace(run=Run("1", "us", "eu"), denied={"mail"})
+    journal = SimpleNamespace(run=FailoverRun("1", "us", "eu"), denied={"mail"})
     monkeypatch.setattr("connectors.failover.journal.Journal.begin", answers(journal))
     said, control = list[str](), Control()
     failover = execute.Failover(site(source="us"), Wish(lambda _: True), said.append, (control, None))
@@ -221,12 +221,12 @@ async def test_a_run_that_fails_behind_its_stop_says_that_the_flow_is_stopped(
 async def test_workers_that_emit_heartbeats_alone_are_not_the_flow_back(
     monkeypatch: pytest.MonkeyPatch, enabled: bool, positions: Any, control: Control | None, words: str
 ) -> None:
-    monkeypatch.setattr(draining, "read_positions", answers(positions))
-    monkeypatch.setattr(draining, "group_state", answers(SimpleNamespace(members=["worker"])))
+    monkeypatch.setattr(drain, "read_positions", answers(positions))
+    monkeypatch.setattr(drain, "group_state", answers(SimpleNamespace(members=["worker"])))
     back = SimpleNamespace(map_topic="map", name="Source", enabled=enabled)
     turned = SimpleNamespace(flow=back, target=SimpleNamespace(name="us"), flow_workers="us-mm2")
     place = site(turned=lambda: turned)
-    assert re.fullmatch(words + "(, such as worker)?", await draining.why_back_runs(place, control))
+    assert re.fullmatch(words + "(, such as worker)?", await drain.why_back_runs(place, control))
 
 
 @pytest.mark.parametrize("keeps_names", [True, False])
@@ -238,9 +238,9 @@ async def test_a_failback_says_that_its_flow_is_stopped_and_what_starts_it(
         yield SimpleNamespace(store=answers(None))
 
     back, control, said = Control(), Control(), list[str]()
-    failback = returning.Failback(two_ways(), Wish(lambda _: True), said.append, (control, back))
-    monkeypatch.setattr(returning, "hold", hold)
-    monkeypatch.setattr(returning, "read_runs", answers([]))
+    failback = failback_and_undo.Failback(two_ways(), Wish(lambda _: True), said.append, (control, back))
+    monkeypatch.setattr(failback_and_undo, "hold", hold)
+    monkeypatch.setattr(failback_and_undo, "read_runs", answers([]))
     monkeypatch.setattr("connectors.failover.journal.Journal.begin", answers(None))
     monkeypatch.setattr(failback, "_prepare", answers(keeps_names))
     monkeypatch.setattr(failback._steps, "run_under", answers("done"))

@@ -13,16 +13,16 @@ import pytest
 
 from connect.core.errors import PermanentError
 from connect.kafka.concurrency import gather_limited
-from connect.kafka.log_ranges import Range
-from connect.kafka.offsets import EARLIEST, READ_COMMITTED
-from connectors.dataplane.plan import TopicPartition
+from connect.kafka.log.log_ranges import Range
+from connect.kafka.log.offsets import EARLIEST, READ_COMMITTED
 from connectors.failover import unreplicated
-from connectors.failover.draining import CopiedEnd
-from connectors.failover.own import Fate, Log, Own
-from connectors.failover.site import Site
+from connectors.failover.clusters_and_lease import Site
+from connectors.failover.drain import CopiedEnd
+from connectors.failover.log_comparison import Fate, Log, Own
 from connectors.failover.unreplicated import Mark
+from connectors.formats.position import Position
+from connectors.formats.types import TopicPartition
 from connectors.policy import DefaultReplicationPolicy
-from connectors.positions import Position
 
 ORDERS, GREW, NEW, JAVAS = (
     TopicPartition(*one) for one in (("orders", 0), ("orders", 1), ("payments", 0), ("mail", 0))

@@ -11,16 +11,15 @@ from uuid import UUID
 import pytest
 
 from connect.kafka.cluster import Cluster, NotAuthorized, TopicMetadata
-from connectors.dataplane.plan import TopicPartition
-from connectors.failover import collect, starting
-from connectors.failover.denying import FirstRules
-from connectors.failover.draining import CopiedEnd
+from connectors.failover import collect_snapshot, reverse_flow
+from connectors.failover.drain import CopiedEnd, FirstRules
+from connectors.failover.offset_lookup import Maps, TargetOffsets
 from connectors.failover.plan import Wish
 from connectors.failover.snapshot import Groups
-from connectors.failover.target_offsets import Maps, TargetOffsets
-from connectors.lag import FlowLag
+from connectors.flow_progress import FlowLag
+from connectors.formats.position import Position
+from connectors.formats.types import TopicPartition
 from connectors.policy import DefaultReplicationPolicy
-from connectors.positions import Position
 
 BACK_MAP, BACK_OFFSETS = "mm2-offset-map.eu.internal", "mm2-offsets.eu.internal"
 _UNKNOWN, _NOT_AUTHORIZED = 3, 29
@@ -113,18 +112,18 @@ async def test_who_looks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         "find_diverged",
         "topic_values",
     ):
-        monkeypatch.setattr(collect, name, answers({}))
-    monkeypatch.setattr(collect, "way_back", answers(SimpleNamespace(objections=[])))
-    monkeypatch.setattr(collect, "first_rules", answers(FirstRules(doubt="the rules are not shown")))
+        monkeypatch.setattr(collect_snapshot, name, answers({}))
+    monkeypatch.setattr(collect_snapshot, "way_back", answers(SimpleNamespace(objections=[])))
+    monkeypatch.setattr(collect_snapshot, "first_rules", answers(FirstRules(doubt="the rules are not shown")))
     monkeypatch.setattr("connectors.failover.journal.moved", answers({}))
-    monkeypatch.setattr(collect, "LagReader", lambda *_: SimpleNamespace(all=answers(FlowLag(()))))
+    monkeypatch.setattr(collect_snapshot, "LagReader", lambda *_: SimpleNamespace(all=answers(FlowLag(()))))
     look_at = SimpleNamespace(groups=answers(Groups()), seen_at_ms={})
-    monkeypatch.setattr(collect, "GroupsLook", lambda *_: look_at)
-    monkeypatch.setattr(collect, "TargetOffsets", lambda *_: places(of))
-    found = await collect.collect(of, Wish(lambda _: True, denies_writes=True))
+    monkeypatch.setattr(collect_snapshot, "GroupsLook", lambda *_: look_at)
+    monkeypatch.setattr(collect_snapshot, "TargetOffsets", lambda *_: places(of))
+    found = await collect_snapshot.collect(of, Wish(lambda _: True, denies_writes=True))
     assert any(note.startswith("eu->us is not enabled") for note in found.notes)
     assert "the rules are not shown" in found.notes
-    found = await collect.collect(of, Wish(lambda _: True))
+    found = await collect_snapshot.collect(of, Wish(lambda _: True))
     assert "the rules are not shown" not in found.notes
 
 
@@ -144,10 +143,10 @@ async def test_where_the_flow_back_begins_is_asked_for_where_it_would_bring_some
     async def positions(*_: Any) -> dict[TopicPartition, Position]:
         return {source: copied}
 
-    monkeypatch.setattr(starting, "read_positions", positions)
+    monkeypatch.setattr(reverse_flow, "read_positions", positions)
     ends, of = {source: CopiedEnd(9)}, site(enabled=False)
     if target_topic == "us.orders":
-        assert await starting.starts_due(of, ends) == ([], [], {})
+        assert await reverse_flow.starts_due(of, ends) == ([], [], {})
         return
     with pytest.raises(NotAuthorized, match=rf"grant DESCRIBE on topic {BACK_OFFSETS}, and CREATE, READ and WRITE"):
-        await starting.starts_due(of, ends)
+        await reverse_flow.starts_due(of, ends)

@@ -6,9 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from connect.cli.topology import topology_as_json
-from connect.cli.topology_view import age_words, show_topology
-from connectors.flow_health import Age, FlowHealth, Seen, State, Told, Wanted, Way, flows_told, has_stopped, ways_told
+from connect.cli.commands.topology import age_words, show_topology, topology_as_json
+from connectors.heartbeat import (
+    Age,
+    ClusterHeartbeats,
+    ConfiguredFlow,
+    FlowHealth,
+    FlowState,
+    TopicHeartbeats,
+    Way,
+    flows_told,
+    has_stopped,
+    ways_told,
+)
 from connectors.policy import DefaultReplicationPolicy
 
 NOW_MS = 1_700_000_000_000
@@ -16,15 +26,15 @@ POLICIES = (DefaultReplicationPolicy(),)
 DOCS = Path(__file__).parents[3] / "docs" / "operations.md"
 
 
-def told(topic: str, read_from_s: float | None = None, **seconds_ago: float) -> Told:
+def told(topic: str, read_from_s: float | None = None, **seconds_ago: float) -> TopicHeartbeats:
     """``us_eu=5``: the newest of us->eu is five seconds old."""
     newest = {tuple(flow.split("_")): NOW_MS - int(ago * 1000) for flow, ago in seconds_ago.items()}
     since = None if read_from_s is None else NOW_MS - int(read_from_s * 1000)
-    return Told(topic, newest, since)  # type: ignore[arg-type]
+    return TopicHeartbeats(topic, newest, since)  # type: ignore[arg-type]
 
 
-def seen(alias: str, *topics: Told) -> Seen:
-    return Seen(alias, topics, POLICIES)
+def seen(alias: str, *topics: TopicHeartbeats) -> ClusterHeartbeats:
+    return ClusterHeartbeats(alias, topics, POLICIES)
 
 
 CLUSTERS = {
@@ -35,77 +45,85 @@ CLUSTERS = {
         told("us.heartbeats", eu_us=720.8, ap_us=1.2),
         told("us.ap.heartbeats", xx_ap=1.9),
     ),
-    "ap": Seen("ap", policies=POLICIES, error="cluster ap: 10.0.0.9:9092 does not answer"),
+    "ap": ClusterHeartbeats("ap", policies=POLICIES, error="cluster ap: 10.0.0.9:9092 does not answer"),
 }
 WANTED = [
-    Wanted("us", "eu", True, 1),
-    Wanted("eu", "us", True, 1),
-    Wanted("ap", "us", True, 1),
-    Wanted("ap", "eu", False, 1),
-    Wanted("eu", "ap", False, None),
-    Wanted("us", "ap", True, 1),
+    ConfiguredFlow("us", "eu", True, 1),
+    ConfiguredFlow("eu", "us", True, 1),
+    ConfiguredFlow("ap", "us", True, 1),
+    ConfiguredFlow("ap", "eu", False, 1),
+    ConfiguredFlow("eu", "ap", False, None),
+    ConfiguredFlow("us", "ap", True, 1),
 ]
 
 
 def test_flows_are_told_by_the_heartbeats_at_their_target() -> None:
     found = {one.name: (one.state, one.age, one.in_file) for one in flows_told(WANTED, CLUSTERS, NOW_MS, 30)}
     assert found == {
-        "us->eu": (State.ALIVE, Age(0.6), True),
-        "eu->us": (State.STOPPED, Age(720.0), True),
-        "ap->us": (State.ALIVE, Age(0.4), True),
-        "ap->eu": (State.NONE, None, True),
-        "eu->ap": (State.UNKNOWN, None, True),
-        "us->ap": (State.UNKNOWN, None, True),
-        "old->eu": (State.STOPPED, Age(90_000.0), False),
+        "us->eu": (FlowState.ALIVE, Age(0.6), True),
+        "eu->us": (FlowState.STOPPED, Age(720.0), True),
+        "ap->us": (FlowState.ALIVE, Age(0.4), True),
+        "ap->eu": (FlowState.NONE, None, True),
+        "eu->ap": (FlowState.UNKNOWN, None, True),
+        "us->ap": (FlowState.UNKNOWN, None, True),
+        "old->eu": (FlowState.STOPPED, Age(90_000.0), False),
     }
 
 
 @pytest.mark.parametrize(
     ("topics", "every_s", "state", "age"),
     [
-        ((told("heartbeats", us_eu=31),), 1, State.STOPPED, Age(31.0)),
-        ((told("heartbeats", us_eu=31),), 11, State.ALIVE, Age(31.0)),  # three of its own intervals
-        ((told("heartbeats", us_eu=-5),), 1, State.ALIVE, Age(0.0)),  # a clock that is ahead
-        ((told("heartbeats", us_eu=5),), None, State.OFF, Age(5.0)),
-        ((told("heartbeats", 7200, ap_eu=1),), 1, State.STOPPED, Age(7200.0, at_least=True)),
-        ((told("heartbeats", 7, ap_eu=1),), 1, State.STOPPED, Age(7.0, at_least=True)),
-        ((), 1, State.NONE, None),
-        ((told("us.heartbeats", us_eu=5),), 1, State.NONE, None),  # of another cluster that is called so
+        ((told("heartbeats", us_eu=31),), 1, FlowState.STOPPED, Age(31.0)),
+        ((told("heartbeats", us_eu=31),), 11, FlowState.ALIVE, Age(31.0)),  # three of its own intervals
+        ((told("heartbeats", us_eu=-5),), 1, FlowState.ALIVE, Age(0.0)),  # a clock that is ahead
+        ((told("heartbeats", us_eu=5),), None, FlowState.OFF, Age(5.0)),
+        ((told("heartbeats", 7200, ap_eu=1),), 1, FlowState.STOPPED, Age(7200.0, at_least=True)),
+        ((told("heartbeats", 7, ap_eu=1),), 1, FlowState.STOPPED, Age(7.0, at_least=True)),
+        ((), 1, FlowState.NONE, None),
+        ((told("us.heartbeats", us_eu=5),), 1, FlowState.NONE, None),  # of another cluster that is called so
     ],
 )
-def test_states_of_a_flow(topics: tuple[Told, ...], every_s: int | None, state: State, age: Age | None) -> None:
-    (found,) = flows_told([Wanted("us", "eu", True, every_s)], {"eu": Seen("eu", topics, POLICIES)}, NOW_MS, 30)[:1]
+def test_states_of_a_flow(
+    topics: tuple[TopicHeartbeats, ...], every_s: int | None, state: FlowState, age: Age | None
+) -> None:
+    (found,) = flows_told(
+        [ConfiguredFlow("us", "eu", True, every_s)], {"eu": ClusterHeartbeats("eu", topics, POLICIES)}, NOW_MS, 30
+    )[:1]
     assert (found.state, found.age) == (state, age)
 
 
 def test_ways_are_told_by_names_of_mirrored_topics() -> None:
     assert [(way.cluster, way.through, way.state) for way in ways_told(WANTED, CLUSTERS.values(), NOW_MS, 30)] == [
-        ("eu", ("us",), State.ALIVE),
-        ("eu", ("us", "ap"), State.ALIVE),
-        ("us", ("ap",), State.ALIVE),
+        ("eu", ("us",), FlowState.ALIVE),
+        ("eu", ("us", "ap"), FlowState.ALIVE),
+        ("us", ("ap",), FlowState.ALIVE),
     ]
     empty = ways_told(WANTED, [seen("eu", told("us.heartbeats"))], NOW_MS, 30)
-    assert [(way.state, way.age) for way in empty] == [(State.NONE, None)]
+    assert [(way.state, way.age) for way in empty] == [(FlowState.NONE, None)]
 
 
 @pytest.mark.parametrize(
     ("topic", "state"),
     [
-        (told("us.heartbeats", eu_us=45), State.ALIVE),  # of a flow that sends one a minute
-        (told("us.heartbeats", eu_us=181), State.STOPPED),
-        (told("us.heartbeats", xx_us=45), State.STOPPED),  # nobody knows how often
-        (told("us.heartbeats", eu_us=45, ap_us=40), State.ALIVE),  # the worker of ap->us may have stopped
-        (told("us.heartbeats", eu_us=200, ap_us=3), State.ALIVE),
-        (told("us.heartbeats", eu_us=200, ap_us=40), State.STOPPED),
+        (told("us.heartbeats", eu_us=45), FlowState.ALIVE),  # of a flow that sends one a minute
+        (told("us.heartbeats", eu_us=181), FlowState.STOPPED),
+        (told("us.heartbeats", xx_us=45), FlowState.STOPPED),  # nobody knows how often
+        (told("us.heartbeats", eu_us=45, ap_us=40), FlowState.ALIVE),  # the worker of ap->us may have stopped
+        (told("us.heartbeats", eu_us=200, ap_us=3), FlowState.ALIVE),
+        (told("us.heartbeats", eu_us=200, ap_us=40), FlowState.STOPPED),
     ],
 )
-def test_a_way_lives_as_long_as_a_flow_whose_heartbeats_come_over_it(topic: Told, state: State) -> None:
-    wanted = [Wanted("us", "eu", True, 60), Wanted("eu", "us", False, 60), Wanted("ap", "us", True, 1)]
+def test_a_way_lives_as_long_as_a_flow_whose_heartbeats_come_over_it(topic: TopicHeartbeats, state: FlowState) -> None:
+    wanted = [
+        ConfiguredFlow("us", "eu", True, 60),
+        ConfiguredFlow("eu", "us", False, 60),
+        ConfiguredFlow("ap", "us", True, 1),
+    ]
     (way,) = ways_told(wanted, [seen("eu", topic)], NOW_MS, 30)
     assert (way.state, way.in_file) == (state, True)
 
 
-FLOWS = [Wanted("us", "eu", True, 1), Wanted("eu", "us", False, 1)]
+FLOWS = [ConfiguredFlow("us", "eu", True, 1), ConfiguredFlow("eu", "us", False, 1)]
 
 
 @pytest.mark.parametrize(
@@ -118,14 +136,14 @@ FLOWS = [Wanted("us", "eu", True, 1), Wanted("eu", "us", False, 1)]
         (FLOWS, 700.0, 1.0, told("us.heartbeats", eu_us=700), True),
         # What somebody else mirrors, or no longer does, is not of this file.
         (FLOWS, 1.0, 1.0, told("xx.heartbeats", eu_xx=700), False),
-        ([Wanted("us", "eu", False, 1), FLOWS[1]], 1.0, 1.0, told("us.heartbeats", eu_us=700), False),
+        ([ConfiguredFlow("us", "eu", False, 1), FLOWS[1]], 1.0, 1.0, told("us.heartbeats", eu_us=700), False),
         (FLOWS, 1.0, 1.0, told("us.xx.heartbeats", yy_xx=700), False),
         # Nobody sends heartbeats over it any more.
-        ([FLOWS[0], Wanted("eu", "us", False, None)], 700.0, 1.0, told("us.heartbeats", eu_us=700), False),
+        ([FLOWS[0], ConfiguredFlow("eu", "us", False, None)], 700.0, 1.0, told("us.heartbeats", eu_us=700), False),
     ],
 )
 def test_a_way_that_has_stopped_counts_like_a_flow(
-    wanted: list[Wanted], on_us: float, on_eu: float, arrived: Told, stopped: bool
+    wanted: list[ConfiguredFlow], on_us: float, on_eu: float, arrived: TopicHeartbeats, stopped: bool
 ) -> None:
     clusters = {
         "us": seen("us", told("heartbeats", eu_us=on_us)),
@@ -158,8 +176,8 @@ def test_what_is_shown_stands_in_the_docs(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_json() -> None:
-    health = [FlowHealth("us", "eu", State.STOPPED, Age(7.5, at_least=True), in_file=True)]
-    ways = [Way("eu", "us.ap.heartbeats", ("us", "ap"), State.NONE, None, in_file=True)]
+    health = [FlowHealth("us", "eu", FlowState.STOPPED, Age(7.5, at_least=True), in_file=True)]
+    ways = [Way("eu", "us.ap.heartbeats", ("us", "ap"), FlowState.NONE, None, in_file=True)]
     assert topology_as_json([CLUSTERS["us"], CLUSTERS["ap"]], health, ways) == {
         "format": 1,
         "complete": False,

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from connect.core.config.properties import parse_properties
 from connect.core.errors import ConfigError
 from connect.core.model import CLEANED_SOON
-from connect.core.properties import parse_properties
-from connectors.flows import Connector, MirrorMakerConfig, load, mirrored
-from connectors.policies import MAPPING_POLICY_CLASS
+from connectors.config.mm2_properties import Connector, MirrorMakerConfig, load, mirrored
+from connectors.policy import MAPPING_POLICY_CLASS
 
 BASE = """
 clusters = us, eu

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.gaps import (
+from connectors.formats.gap import (
     Gap,
     GapKey,
     GapKind,
@@ -19,7 +19,7 @@ from connectors.gaps import (
     decode_gap,
     encode_gap,
 )
-from connectors.positions import Kind, LaterFormat, decode_kind
+from connectors.formats.position import KeyKind, LaterFormat, decode_kind
 
 OFFSETS = st.integers(-1, 2**63 - 1)
 IDS = st.none() | st.uuids().filter(lambda value: value != UUID(int=0))
@@ -33,7 +33,7 @@ def test_a_gap_comes_back_from_link_and_store_as_it_was(gap: Gap) -> None:
     assert Gap.from_wire(gap.to_wire()) == gap
     record = GapRecord(GapKey("MirrorSourceConnector", "orders", 3, 1_700_000_000_000), gap, "us.orders")
     key, value = encode_gap(record)
-    assert decode_kind(key) is Kind.GAP
+    assert decode_kind(key) is KeyKind.GAP
     assert decode_gap(key, value) == record
 
 

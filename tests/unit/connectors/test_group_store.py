@@ -9,9 +9,9 @@ import pytest
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
-from connect.kafka.group_offsets import Committed
-from connectors.dataplane.plan import TopicPartition
-from connectors.mirror_maker_1.group_store import GroupOffsets
+from connect.kafka.log.committed_offsets import Committed
+from connectors.formats.types import TopicPartition
+from connectors.mirror_maker_1.group_offsets import GroupOffsets
 
 SHORT, LONG = TopicPartition("orders", 0), TopicPartition("orders", 1)
 

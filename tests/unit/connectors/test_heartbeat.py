@@ -12,14 +12,14 @@ import pytest
 from connect.api.source import BYTES
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError, SecurityError
 from connect.core.model import NewTopic
-from connect.core.offsetlog import encode_key, encode_value
-from connect.kafka import topiclog
-from connect.kafka.admin import TopicExists
-from connect.kafka.settings import ConnectionSettings
+from connect.core.status_and_offset_topics import encode_key, encode_value
+from connect.kafka.log import compacted_topic
+from connect.kafka.log.topic_admin import TopicExists
+from connect.kafka.security.connection_settings import ConnectionSettings
 from connectors import heartbeat
+from connectors.connector_base import WrittenLatencies
+from connectors.formats.mirror_records import Heartbeat
 from connectors.heartbeat import MirrorHeartbeatConnector, MirrorHeartbeatTask
-from connectors.latencies import Written
-from connectors.mirror_records import Heartbeat
 
 PROPS = {
     "name": "MirrorHeartbeatConnector",
@@ -95,7 +95,7 @@ async def test_an_interval_below_nothing_is_off(monkeypatch: pytest.MonkeyPatch,
 
 
 async def test_what_may_pass_is_tried_again_behind_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topiclog, "_FIRST_RETRY_MS", 0)
+    monkeypatch.setattr(compacted_topic, "_FIRST_RETRY_MS", 0)
     too_few = PermanentError("cluster eu: cannot create topic heartbeats: INVALID_REPLICATION_FACTOR")
     admin = target(monkeypatch, RetriableError("no broker answers"), too_few, None)
     connector = MirrorHeartbeatConnector()
@@ -148,7 +148,7 @@ async def test_settings_that_are_refused() -> None:
 
 
 async def test_a_heartbeat_says_who_and_when() -> None:
-    task = MirrorHeartbeatTask(Written())
+    task = MirrorHeartbeatTask(WrittenLatencies())
     await task.start({**PROPS, "emit.heartbeats.interval.seconds": "0"})
     before_ms = time.time_ns() // 1_000_000
     [record] = await task.poll()

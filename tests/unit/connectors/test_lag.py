@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.lag import PartitionLag, by_topic, furthest, lag_of, together
+from connectors.flow_progress import PartitionLag, by_topic, furthest, lag_of, together
 
 
 def lag(position: int, start: int, end: int, size: int = 1000) -> PartitionLag:

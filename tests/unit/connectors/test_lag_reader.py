@@ -10,16 +10,15 @@ from typing import Any, cast
 
 import pytest
 
-from connect.core import offsetlog
+from connect.core import status_and_offset_topics
 from connect.kafka.cluster import Cluster
-from connectors import stored_offsets
-from connectors.contact import NOTHING_KNOWN, Contact, Side
-from connectors.dataplane.plan import TopicPartition
-from connectors.failover import starting
+from connectors import internal_topics
+from connectors.failover import reverse_flow
 from connectors.failover.journal import StartBefore
-from connectors.lag import FlowLag, lag_of
+from connectors.flow_progress import NOTHING_KNOWN, ClusterContact, Contact, FlowLag, lag_of
+from connectors.formats.position import Position, StoredPosition
+from connectors.formats.types import TopicPartition
 from connectors.lag_reader import LagReader, SharedLag
-from connectors.positions import Position, StoredPosition
 from tests.kit.turns import turns_during
 
 ORDERS = TopicPartition("orders", 0)
@@ -27,10 +26,14 @@ FULL = Position("orders", 0, None, 10, 1, "us.orders", 0, None, 10, "txn", 7, 0,
 NEWEST = replace(FULL, next_source_offset=90, target_end=90, next_sequence=90)
 
 
-def _java(offset: int | None) -> offsetlog.SourceOffsets:
-    state = offsetlog.SourceOffsets()
+def _java(offset: int | None) -> status_and_offset_topics.SourceOffsets:
+    state = status_and_offset_topics.SourceOffsets()
     if offset is not None:
-        offsetlog.apply(state, offsetlog.mirror_key("mirror", "us", *ORDERS), offsetlog.mirror_value(offset))
+        status_and_offset_topics.apply(
+            state,
+            status_and_offset_topics.mirror_key("mirror", "us", *ORDERS),
+            status_and_offset_topics.mirror_value(offset),
+        )
     return state
 
 
@@ -42,7 +45,7 @@ def stored(
 ) -> LagReader:
     """A reader of these: Java's offsets in turn, the last one again, and positions by the offset of the full record."""
 
-    async def offsets(*_: object) -> offsetlog.SourceOffsets:
+    async def offsets(*_: object) -> status_and_offset_topics.SourceOffsets:
         return _java(java.pop(0) if len(java) > 1 else java[0])
 
     async def full(*_: object) -> dict[TopicPartition, StoredPosition]:
@@ -50,8 +53,8 @@ def stored(
             one: StoredPosition(NEWEST, replace(FULL, next_source_offset=offset)) for one, offset in positions.items()
         }
 
-    monkeypatch.setattr(stored_offsets, "read_stored_offsets", offsets)
-    monkeypatch.setattr(stored_offsets, "read_stored_positions", full)
+    monkeypatch.setattr(internal_topics, "read_stored_offsets", offsets)
+    monkeypatch.setattr(internal_topics, "read_stored_positions", full)
     target = cast(Cluster, None)
     return LagReader(FLOW, target, target)
 
@@ -91,9 +94,9 @@ async def test_a_flow_back_that_has_copied_since_is_not_set_back(monkeypatch: py
         wrote.update(starts)
 
     stored(monkeypatch, [9], {ORDERS: FULL.next_source_offset})
-    monkeypatch.setattr(starting, "_store", store)
+    monkeypatch.setattr(reverse_flow, "_store", store)
     start, sides = StartBefore(*ORDERS, before=4, after=9), cast(Any, SimpleNamespace(source=None, back=FLOW))
-    assert (await starting.undo_starts(sides, [start]), wrote) == ([start], {})
+    assert (await reverse_flow.undo_starts(sides, [start]), wrote) == ([start], {})
 
 
 async def test_all_who_ask_hear_at_once_that_the_source_turns_silent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +118,7 @@ async def test_all_who_ask_hear_at_once_that_the_source_turns_silent(monkeypatch
     asking = [asyncio.ensure_future(read()) for _ in range(3)]
     await asyncio.sleep(0.01)
     assert not any(one.done() for one in asking)
-    watch.contact = Contact(Side(answers=False, answered_ms=5_000, reason="no answer within 5 s"))
+    watch.contact = Contact(ClusterContact(answers=False, answered_ms=5_000, reason="no answer within 5 s"))
     watch.source_is_silent.set()
     for lag in await asyncio.wait_for(asyncio.gather(*asking), 1.0):
         shown = lag.to_json(1)

@@ -8,9 +8,8 @@ from prometheus_client.metrics_core import Metric
 
 from connect.api.source import RecordMetadata
 from connectors.checkpoint.connector import MirrorCheckpointConnector
+from connectors.connector_base import Latencies, Task, WrittenLatencies, written_metrics
 from connectors.heartbeat import MirrorHeartbeatConnector
-from connectors.latencies import Latencies, Task, Written
-from connectors.written_metrics import written_metrics
 
 NOW_MS = 1_000_000
 HEARTBEAT = {
@@ -28,13 +27,13 @@ def values(families: list[Metric]) -> dict[tuple[str, ...], float]:
 
 def test_each_group_and_partition_has_its_own_value() -> None:
     """In Java all of a task share one."""
-    written, latencies = Written(), Latencies()
+    written, latencies = WrittenLatencies(), Latencies()
     written.checkpoints[Task("us", "eu", "0")] = latencies
     latencies.written(("slow", "us.t", "0"), NOW_MS - 500, NOW_MS)
     latencies.written(("fast", "us.t", "0"), NOW_MS - 20, NOW_MS)
     latencies.written(("fast", "us.t", "0"), NOW_MS - 40, NOW_MS)
     latencies.written(("ahead", "us.t", "0"), NOW_MS + 5, NOW_MS)
-    found = values(list(written_metrics([written, Written()], NOW_MS)))
+    found = values(list(written_metrics([written, WrittenLatencies()], NOW_MS)))
     prefix = "kafka_connect_mirror_MirrorCheckpointConnector_"
     of_fast = {
         name: found[f"{prefix}checkpoint_latency_ms{name}", "us", "eu", "fast", "us.t", "0"]
@@ -58,7 +57,7 @@ def test_series_are_bounded_and_those_written_last_stay() -> None:
 
 
 async def test_what_a_task_wrote_is_there_while_it_runs() -> None:
-    written = Written()
+    written = WrittenLatencies()
     task = MirrorHeartbeatConnector(written).make_task()
     await task.start(HEARTBEAT)
     (record,) = await task.poll()
@@ -75,7 +74,7 @@ async def test_what_a_task_wrote_is_there_while_it_runs() -> None:
 
 
 async def test_a_checkpoint_task_measures_what_was_acknowledged() -> None:
-    written = Written()
+    written = WrittenLatencies()
     task = MirrorCheckpointConnector(written).make_task()
     await task.start(
         {

@@ -9,13 +9,13 @@ from uuid import UUID
 import pytest
 
 from connect.core.errors import RetriableError, UnreadableRecord
-from connect.kafka.producer import OutRecord, PlainWriter
-from connectors.checkpoint import live_offsets
-from connectors.checkpoint.live_offsets import LIVE_OFFSETS, Live, LiveOffsets, decode_live, encode_live
-from connectors.dataplane.plan import TopicPartition
-from connectors.failover.group_reads import why_not_live
-from connectors.mirror_records import Checkpoint
-from connectors.positions import Kind, decode_kind
+from connect.kafka.log.producer import OutRecord, PlainWriter
+from connectors.checkpoint import group_checkpoints
+from connectors.checkpoint.group_checkpoints import LIVE_OFFSETS, Live, LiveOffsets, decode_live, encode_live
+from connectors.failover.group_offsets import why_not_live
+from connectors.formats.mirror_records import Checkpoint
+from connectors.formats.position import KeyKind, decode_kind
+from connectors.formats.types import TopicPartition
 
 OLD, NEW = UUID(int=1), UUID(int=2)
 ORDERS, MAIL = TopicPartition("us.orders", 0), TopicPartition("us.mail", 3)
@@ -44,7 +44,7 @@ def test_records_are_read_as_they_were_written() -> None:
     assert decode_live(encode_live(live)) == live
     assert decode_live(encode_live({})) == {}
     key = LIVE_OFFSETS.encode_key("us->eu", "billing")
-    assert (decode_kind(key), LIVE_OFFSETS.decode_key(key)) == (Kind.LIVE_OFFSETS, ("us->eu", "billing"))
+    assert (decode_kind(key), LIVE_OFFSETS.decode_key(key)) == (KeyKind.LIVE_OFFSETS, ("us->eu", "billing"))
     with pytest.raises(UnreadableRecord):
         decode_live(encode_live({})[:1] + b"[1]")
 
@@ -67,8 +67,8 @@ def topic(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             assert one.value is not None
             stored[LIVE_OFFSETS.decode_key(one.key)[1]] = decode_live(one.value)
 
-    monkeypatch.setattr(live_offsets, "known_topic", known)
-    monkeypatch.setattr(live_offsets, "read_live", read)
+    monkeypatch.setattr(group_checkpoints, "known_topic", known)
+    monkeypatch.setattr(group_checkpoints, "read_live", read)
     monkeypatch.setattr(PlainWriter, "write", write)
     return stored
 

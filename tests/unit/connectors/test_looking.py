@@ -11,11 +11,11 @@ import pytest
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster, TopicMetadata
-from connect.kafka.group_offsets import Committed, Partition
-from connectors.checkpoint import looking
-from connectors.checkpoint.looking import GroupLook
-from connectors.checkpoint.translating import Translated
-from connectors.dataplane.plan import TopicPartition
+from connect.kafka.log.committed_offsets import Committed, Partition
+from connectors.checkpoint import group_checkpoints
+from connectors.checkpoint.group_checkpoints import GroupLook
+from connectors.checkpoint.offset_translation import TranslatedOffset
+from connectors.formats.types import TopicPartition
 
 SETTINGS: Any = SimpleNamespace(
     flow="us->eu",
@@ -43,8 +43,8 @@ class Translator:
         assert topic == "orders"
         return SOURCE_ID
 
-    async def translate(self, source: TopicPartition, offset: int) -> list[Translated]:
-        return [Translated(TopicPartition(f"us.{source.topic}", source.partition), offset, by_map=True)]
+    async def translate(self, source: TopicPartition, offset: int) -> list[TranslatedOffset]:
+        return [TranslatedOffset(TopicPartition(f"us.{source.topic}", source.partition), offset, by_map=True)]
 
 
 class Target:
@@ -63,8 +63,8 @@ async def test_a_look_keeps_which_topic_it_was_at(monkeypatch: pytest.MonkeyPatc
     async def committed(*_: Any, **__: Any) -> dict[Partition, Committed]:
         return {("orders", 0): Committed(5), ("not mirrored", 0): Committed(7)}
 
-    monkeypatch.setattr(looking, "committed", committed)
-    monkeypatch.setattr(looking, "Translator", Translator)
+    monkeypatch.setattr(group_checkpoints, "committed", committed)
+    monkeypatch.setattr(group_checkpoints, "Translator", Translator)
     look = look_at("g")
     await look.begin()
     (found,) = await look.newer("g")
@@ -88,15 +88,15 @@ async def test_groups_are_asked_for_side_by_side_and_translated_one_by_one(monke
         return {("orders", 0): Committed(5)}
 
     class Slow(Translator):
-        async def translate(self, source: TopicPartition, offset: int) -> list[Translated]:
+        async def translate(self, source: TopicPartition, offset: int) -> list[TranslatedOffset]:
             at_once[0] += 1
             assert at_once[0] == 1
             await asyncio.sleep(0)
             at_once[0] -= 1
             return await super().translate(source, offset)
 
-    monkeypatch.setattr(looking, "committed", committed)
-    monkeypatch.setattr(looking, "Translator", Slow)
+    monkeypatch.setattr(group_checkpoints, "committed", committed)
+    monkeypatch.setattr(group_checkpoints, "Translator", Slow)
     groups = [f"g{number}" for number in range(40)]
     look = look_at(*groups)
     await look.begin()
@@ -122,8 +122,8 @@ async def test_checkpoints_that_cannot_be_seen_are_not_none(
     def syncs(*_: Any, only_last: bool) -> None:
         given.append(only_last)
 
-    monkeypatch.setattr(looking, "OffsetSyncs", syncs)
-    monkeypatch.setattr(looking, "Translator", Translator)
+    monkeypatch.setattr(group_checkpoints, "OffsetSyncReader", syncs)
+    monkeypatch.setattr(group_checkpoints, "Translator", Translator)
     cluster: Any = Unseen()
     await GroupLook(SETTINGS, ["g"], cluster, cluster, cluster).begin()
     assert given == [only_last]
@@ -154,9 +154,9 @@ async def test_what_was_read_stays_while_the_source_is_away(
                 raise RetriableError("cluster us: no broker answers")
 
     monkeypatch.setattr(GroupLook, "_read_checkpoints", read_checkpoints)
-    monkeypatch.setattr(looking, "MapReader", lambda *_, **__: made("map"))
-    monkeypatch.setattr(looking, "OffsetSyncs", lambda *_, **__: made("syncs"))
-    monkeypatch.setattr(looking, "Translator", Away)
+    monkeypatch.setattr(group_checkpoints, "MapReader", lambda *_, **__: made("map"))
+    monkeypatch.setattr(group_checkpoints, "OffsetSyncReader", lambda *_, **__: made("syncs"))
+    monkeypatch.setattr(group_checkpoints, "Translator", Away)
     look, tries = look_at("g"), [0]
     while len(tries) < 4:
         with pytest.raises(RetriableError):

@@ -10,10 +10,10 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.map_alignment import Found, Item, Side, SideBySide, digest, embedded
-from connectors.offset_map import Pair, Place, Run, RunList, decode_chunk
+from connectors.offset_map.log_alignment import Item, LogSide, ProvenMap, SideBySide, digest, embedded
+from connectors.offset_map.runs_and_chunks import MapPair, MapRun, OffsetLocation, RunList, decode_chunk
 
-PAIR = Pair("orders", UUID(int=1), 0, "us.orders", UUID(int=2), 0)
+PAIR = MapPair("orders", UUID(int=1), 0, "us.orders", UUID(int=2), 0)
 
 
 def item(offset: int, content: str) -> Item:
@@ -25,19 +25,19 @@ def items(contents: str, first: int = 0) -> list[Item]:
     return [item(first + at, letter) for at, letter in enumerate(contents) if letter != "."]
 
 
-def found_in(found: Found) -> RunList:
+def found_in(found: ProvenMap) -> RunList:
     return RunList(run for upstream, value in found.chunks(PAIR) for run in decode_chunk(upstream, value))
 
 
-def lay(source: Sequence[Item], target: Sequence[Item], top: tuple[int, int], window: int = 8) -> Found:
-    found = Found()
+def lay(source: Sequence[Item], target: Sequence[Item], top: tuple[int, int], window: int = 8) -> ProvenMap:
+    found = ProvenMap()
     log = SideBySide(top, found, window)
-    left = {Side.SOURCE: source[::-1], Side.TARGET: target[::-1]}
+    left = {LogSide.SOURCE: source[::-1], LogSide.TARGET: target[::-1]}
     turns = 0
     while not log.is_done:
         turns += 1
         assert turns < 10_000, "it comes to an end"
-        for side in Side:
+        for side in LogSide:
             while log.wants(side):
                 log.take(side, left[side][:3])
                 left[side] = left[side][3:]
@@ -47,56 +47,58 @@ def lay(source: Sequence[Item], target: Sequence[Item], top: tuple[int, int], wi
     return found
 
 
-def runs(source: str, target: str, top: tuple[int, int] | None = None, window: int = 8) -> list[Run]:
+def runs(source: str, target: str, top: tuple[int, int] | None = None, window: int = 8) -> list[MapRun]:
     return list(found_in(lay(items(source), items(target), top or (len(source), len(target)), window)))
 
 
 def test_a_plain_copy_is_one_run() -> None:
-    assert runs("abcdefghijklmnopqrstuvwxyz", "abcdefghijklmnopqrstuvwxyz") == [Run(0, 0, 26)]
+    assert runs("abcdefghijklmnopqrstuvwxyz", "abcdefghijklmnopqrstuvwxyz") == [MapRun(0, 0, 26)]
 
 
 def test_markers_on_either_side_begin_runs() -> None:
-    assert runs("abc.def.ghi", "abcd.ef.ghi") == [Run(0, 0, 3), Run(4, 3, 1), Run(5, 5, 2), Run(8, 8, 3)]
+    assert runs("abc.def.ghi", "abcd.ef.ghi") == [MapRun(0, 0, 3), MapRun(4, 3, 1), MapRun(5, 5, 2), MapRun(8, 8, 3)]
 
 
 def test_equal_records_between_others_are_told_by_their_place() -> None:
-    assert runs("axxxb", "axxxb") == [Run(0, 0, 5)]
+    assert runs("axxxb", "axxxb") == [MapRun(0, 0, 5)]
 
 
 def test_what_was_copied_twice_counts_the_first_time() -> None:
     """Beyond it is the map's beginning: the last records before a take-over from Java may be there twice."""
-    assert runs("abcd", "abcdcd") == [Run(0, 0, 4)]
+    assert runs("abcd", "abcdcd") == [MapRun(0, 0, 4)]
 
 
 def test_of_equal_records_of_which_some_are_gone_no_reader_misses_one() -> None:
-    assert runs("axxb", "axb") == [Run(0, 0, 1), Run(2, 1, 2)]
+    assert runs("axxb", "axb") == [MapRun(0, 0, 1), MapRun(2, 1, 2)]
 
 
 def test_below_a_hole_nothing_is_claimed() -> None:
     """Of x and y on either side nobody can say whose copies they are, or whether they are any."""
-    assert runs("abxyxycd", "abyxyxcd") == [Run(6, 6, 2)]
+    assert runs("abxyxycd", "abyxyxcd") == [MapRun(6, 6, 2)]
 
 
 def test_what_the_cleaner_took_from_the_target_stood_where_there_is_room_for_it() -> None:
-    assert runs("abcdefgh", "a...efgh") == [Run(0, 0, 8)]
-    assert runs("ab.def.h", "a..d.f.h") == [Run(0, 0, 1), Run(3, 3, 3), Run(7, 7, 1)], "not where the source has none"
-    assert runs("abcdefgh", "a..efgh") == [Run(0, 0, 1), Run(4, 3, 4)]
+    assert runs("abcdefgh", "a...efgh") == [MapRun(0, 0, 8)]
+    assert runs("ab.def.h", "a..d.f.h") == [MapRun(0, 0, 1), MapRun(3, 3, 3), MapRun(7, 7, 1)], (
+        "not where the source has none"
+    )
+    assert runs("abcdefgh", "a..efgh") == [MapRun(0, 0, 1), MapRun(4, 3, 4)]
 
 
 def test_a_source_that_retention_cut_and_a_target_that_it_cut() -> None:
-    assert runs("......ghijklmnop", "abcdefghijklmnop", window=6) == [Run(6, 6, 10)]
-    assert runs("abcdefghijklmnop", "......ghijklmnop", window=6) == [Run(6, 6, 10)]
+    assert runs("......ghijklmnop", "abcdefghijklmnop", window=6) == [MapRun(6, 6, 10)]
+    assert runs("abcdefghijklmnop", "......ghijklmnop", window=6) == [MapRun(6, 6, 10)]
 
 
 def test_many_records_that_only_one_log_has_are_passed_over() -> None:
     many = "".join(chr(200 + at) for at in range(100))
-    assert runs(f"ab{many}cd", "abcd", window=6) == [Run(0, 0, 2), Run(102, 2, 2)]
-    assert runs("abcd", f"ab{many}cd", window=6) == [Run(0, 0, 2), Run(2, 102, 2)]
+    assert runs(f"ab{many}cd", "abcd", window=6) == [MapRun(0, 0, 2), MapRun(102, 2, 2)]
+    assert runs("abcd", f"ab{many}cd", window=6) == [MapRun(0, 0, 2), MapRun(2, 102, 2)]
 
 
 def test_more_than_the_window_on_both_sides_is_a_hole() -> None:
     one, other = ("".join(chr(first + at) for at in range(50)) for first in (200, 300))
-    assert runs(f"ab{one}cd", f"ab{other}cd", window=6) == [Run(52, 52, 2)]
+    assert runs(f"ab{one}cd", f"ab{other}cd", window=6) == [MapRun(52, 52, 2)]
 
 
 def test_nothing_in_common_is_no_map() -> None:
@@ -107,16 +109,16 @@ def test_nothing_in_common_is_no_map() -> None:
 
 def test_crossed_anchors_are_none() -> None:
     assert embedded(items("bc"), items("cb")) is None
-    assert runs("abcd", "acbd") == [Run(3, 3, 1)]
+    assert runs("abcd", "acbd") == [MapRun(3, 3, 1)]
 
 
 def test_the_newest_is_kept_where_it_is_too_much() -> None:
-    found = Found(max_runs=2)
+    found = ProvenMap(max_runs=2)
     SideBySide((9, 9), found)
     for at in (30, 20, 10):
         if not found.is_full:
-            found.add_below(Run(2 * at, at, 1))
-    assert list(found_in(found)) == [Run(40, 20, 1), Run(60, 30, 1)]
+            found.add_below(MapRun(2 * at, at, 1))
+    assert list(found_in(found)) == [MapRun(40, 20, 1), MapRun(60, 30, 1)]
 
 
 def test_what_stands_above_as_well_is_no_anchor() -> None:
@@ -127,8 +129,8 @@ def test_what_stands_above_as_well_is_no_anchor() -> None:
 
 def test_what_was_written_twice_is_told_by_the_later_of_either_log() -> None:
     """A replay with the times of old: the first of both is gone from one log."""
-    assert runs("abcdefabcdef", "......abcdef") == [Run(6, 6, 6)]
-    assert runs("......abcdef", "abcdefabcdef") == [Run(6, 6, 6)]
+    assert runs("abcdefabcdef", "......abcdef") == [MapRun(6, 6, 6)]
+    assert runs("......abcdef", "abcdefabcdef") == [MapRun(6, 6, 6)]
 
 
 class Copy(NamedTuple):
@@ -202,7 +204,7 @@ def test_what_is_claimed_is_true(
         # Right behind a run somebody goes on, though what stands there may be no copy of what follows.
         if any(run.upstream <= offset < run.upstream_end for run in mapped) and told.offset in target:
             assert target[told.offset].content == copy.content
-        begins = told.offset if told.place is not Place.BEYOND else top[1]
+        begins = told.offset if told.place is not OffsetLocation.BEYOND else top[1]
         contents = [one.content for place, one in there if place >= begins]
         for later in (one for _, one in ours[at:]):
             if any(one.number == later.number for _, one in there):
@@ -222,9 +224,9 @@ def test_records_that_are_all_different_are_told_exactly(data: st.DataObject) ->
         is_here, is_there = kept[at]
         source += [item(up, chr(0x4E00 + at))] * is_here
         target += [item(down, chr(0x4E00 + at))] * is_there
-        wanted += [Run(up, down, 1)] * (is_here and is_there)
+        wanted += [MapRun(up, down, 1)] * (is_here and is_there)
     found = found_in(lay(source, target, (up + 1, down + 1), window=count + 1))
-    assert (found.first or Run(-1, -1, 1))[:2] == (wanted or [Run(-1, -1, 1)])[0][:2]
+    assert (found.first or MapRun(-1, -1, 1))[:2] == (wanted or [MapRun(-1, -1, 1)])[0][:2]
     for run in wanted:
-        assert found.forward(run.upstream) == (run.downstream, Place.INSIDE)
-        assert found.reverse(run.downstream) == (run.upstream, Place.INSIDE)
+        assert found.forward(run.upstream) == (run.downstream, OffsetLocation.INSIDE)
+        assert found.reverse(run.downstream) == (run.upstream, OffsetLocation.INSIDE)

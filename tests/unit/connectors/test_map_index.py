@@ -7,9 +7,17 @@ import asyncio
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from connectors.map_index import ChunkCache, ChunkPlace, KeptValues, PairIndex, cut_chunk
-from connectors.offset_map import MapWriter, Place, Run, RunList, Translation, decode_chunk_key, first_downstream
-from connectors.positions import LastRun
+from connectors.formats.position import LastRun
+from connectors.offset_map.reader import ChunkCache, ChunkPlace, KeptValues, PairIndex, cut_chunk
+from connectors.offset_map.runs_and_chunks import (
+    MappedOffset,
+    MapRun,
+    MapWriter,
+    OffsetLocation,
+    RunList,
+    decode_chunk_key,
+    first_downstream,
+)
 from tests.unit.connectors.test_offset_map import PAIR, Twin, histories
 
 
@@ -39,15 +47,15 @@ class Stored:
             runs.lengthen(self.last_run)
         return runs
 
-    def forward(self, upstream: int) -> Translation | None:
+    def forward(self, upstream: int) -> MappedOffset | None:
         return asyncio.run(self.index.forward(upstream, self.load))
 
-    def reverse(self, downstream: int) -> Translation | None:
+    def reverse(self, downstream: int) -> MappedOffset | None:
         return asyncio.run(self.index.reverse(downstream, self.load))
 
 
 @settings(max_examples=60)
-@example(history=[Run(0, 0, 1), Run(1, 1, 1)], max_runs=1, together=1, offsets=[2])  # the last run grows
+@example(history=[MapRun(0, 0, 1), MapRun(1, 1, 1)], max_runs=1, together=1, offsets=[2])  # the last run grows
 @given(
     history=histories(max_runs=40),
     max_runs=st.integers(1, 4),
@@ -55,7 +63,7 @@ class Stored:
     offsets=st.lists(st.integers(0, 250), min_size=1, max_size=8),
 )
 def test_chunk_by_chunk_it_says_what_all_runs_say(
-    history: list[Run], max_runs: int, together: int, offsets: list[int]
+    history: list[MapRun], max_runs: int, together: int, offsets: list[int]
 ) -> None:
     writer, stored, twin, whole = MapWriter(PAIR, max_runs=max_runs), Stored(), Twin(), RunList()
     for turn, run in enumerate(history):
@@ -76,14 +84,14 @@ def test_chunk_by_chunk_it_says_what_all_runs_say(
 def test_what_was_trimmed_is_below_the_map() -> None:
     writer, stored = MapWriter(PAIR, max_runs=2), Stored()
     for at in range(10):
-        writer.append(Run(11 * at, 10 * at, 10))
+        writer.append(MapRun(11 * at, 10 * at, 10))
     stored.write(writer)
     writer.trim(45)
     stored.write(writer)
     assert len(stored.index) == 3
-    assert stored.forward(5) == Translation(40, Place.BELOW)
-    assert stored.forward(44) == Translation(40, Place.INSIDE)
-    assert stored.reverse(45) == Translation(49, Place.INSIDE)
+    assert stored.forward(5) == MappedOffset(40, OffsetLocation.BELOW)
+    assert stored.forward(44) == MappedOffset(40, OffsetLocation.INSIDE)
+    assert stored.reverse(45) == MappedOffset(49, OffsetLocation.INSIDE)
 
 
 def test_no_chunk_is_no_answer() -> None:
@@ -95,27 +103,27 @@ def test_no_chunk_is_no_answer() -> None:
 
 def test_the_cache_is_bounded_by_runs_and_keeps_what_is_asked_for() -> None:
     cache = ChunkCache(max_runs=25)
-    runs = RunList(Run(20 * at, 10 * at, 5) for at in range(10))
+    runs = RunList(MapRun(20 * at, 10 * at, 5) for at in range(10))
     places = [ChunkPlace((at, at), None, at) for at in range(4)]
     for place in places[:2]:
         cache.put(PAIR, place, runs)
     assert cache.get(PAIR, places[0]) is runs
     cache.put(PAIR, places[2], runs)
     assert (cache.get(PAIR, places[1]), cache.get(PAIR, places[0]), cache.runs) == (None, runs, 20)
-    cache.put(PAIR, places[3], RunList(Run(20 * at, 10 * at, 5) for at in range(100)))
+    cache.put(PAIR, places[3], RunList(MapRun(20 * at, 10 * at, 5) for at in range(100)))
     assert cache.runs == 100, "one is kept whatever its size"
 
 
 def test_a_chunk_counts_for_what_lies_before_the_next_one() -> None:
     """The target was truncated within a chunk that is closed and not written again."""
     writer, stored = MapWriter(PAIR, max_runs=2), Stored()
-    for run in (Run(0, 0, 10), Run(20, 20, 10), Run(40, 40, 10), Run(60, 25, 5)):
+    for run in (MapRun(0, 0, 10), MapRun(20, 20, 10), MapRun(40, 40, 10), MapRun(60, 25, 5)):
         writer.append(run)
         stored.write(writer)
     assert len(stored.index) == 2
-    assert stored.forward(24) == Translation(24, Place.INSIDE)
-    assert stored.forward(27) == Translation(25, Place.GAP)
-    assert stored.reverse(27) == Translation(62, Place.INSIDE)
+    assert stored.forward(24) == MappedOffset(24, OffsetLocation.INSIDE)
+    assert stored.forward(27) == MappedOffset(25, OffsetLocation.GAP)
+    assert stored.reverse(27) == MappedOffset(62, OffsetLocation.INSIDE)
 
 
 def test_values_are_kept_within_their_bytes_and_the_newest_longest() -> None:

@@ -10,12 +10,12 @@ import pytest
 
 from connect.core.errors import ConfigError, PermanentError
 from connect.kafka.cluster import Cluster
-from connect.wire import hot, records
-from connectors import map_rebuild
-from connectors.clients import FlowClients
-from connectors.dataplane.plan import TopicPartition
-from connectors.map_rebuild import LogFeed, rebuild_maps
-from connectors.settings import source_settings
+from connect.wire import fetch_produce, records
+from connectors.config.client_config import FlowClients
+from connectors.config.connector_configs import source_settings
+from connectors.formats.types import TopicPartition
+from connectors.offset_map import view_and_rebuild
+from connectors.offset_map.view_and_rebuild import LogFeed, rebuild_maps
 
 _CODEC_BYTE: Final = 22
 _TRANSACTIONAL_CONTROL: Final = 0x30
@@ -62,15 +62,15 @@ class Log:
         async def begin(*_: object) -> int:
             return 3
 
-        monkeypatch.setattr(map_rebuild, "list_offset", begin)
+        monkeypatch.setattr(view_and_rebuild, "list_offset", begin)
         cluster = cast(Cluster, SimpleNamespace(name="us"))
         self.feed = LogFeed(cluster, TopicPartition("orders", 0), None, top, read_committed=True)
         monkeypatch.setattr(self.feed, "_fetch", self.fetch)
 
-    async def fetch(self, position: int) -> hot.FetchedPartition:
+    async def fetch(self, position: int) -> fetch_produce.FetchedPartition:
         self.fetched.append(position)
         found = next((batch for last, batch in self.batches if last >= position), b"")
-        return hot.FetchedPartition(b"orders", 0, 0, 100, 100, 3, (), -1, memoryview(found), None, None)
+        return fetch_produce.FetchedPartition(b"orders", 0, 0, 100, 100, 3, (), -1, memoryview(found), None, None)
 
 
 def of_one(offset: int, *, last: int | None = None, attributes: int = 0) -> tuple[int, bytes]:

@@ -7,10 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connect.core.errors import ConfigError, PermanentError
-from connectors.mapping_policy import MappingReplicationPolicy, make_mapping_policy
-from connectors.mapping_rules import Rule
-from connectors.policies import MAPPING_POLICY_CLASS, make_policy
-from connectors.policy import LONGEST_NAME, is_cycle
+from connectors.mapping_policy_rules import MappingRule
+from connectors.policy import (
+    LONGEST_NAME,
+    MAPPING_POLICY_CLASS,
+    MappingReplicationPolicy,
+    is_cycle,
+    make_mapping_policy,
+    make_policy,
+)
 
 STRIPPING = [
     "legacy.(.*) -> $1",
@@ -121,7 +126,7 @@ def test_rules_that_are_one_to_one_refuse_no_topic(topic: str, unmatched: str, m
 
 @pytest.mark.parametrize("name", ["a" * 249, "-" * 249, "." * 249, "a-." * 83])
 def test_reading_a_name_ends_however_many_ways_there_are(name: str) -> None:
-    rule = Rule.parse("(.*)(.*)(.*)(.*)(.*) -> $5$4$3$2$1")
+    rule = MappingRule.parse("(.*)(.*)(.*)(.*)(.*) -> $5$4$3$2$1")
     assert 1 <= len(list(rule.backward(name))) <= 2_001
 
 

@@ -10,19 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connect.core.config.properties import parse_properties
 from connect.core.errors import ConfigError
-from connect.core.properties import parse_properties
-from connect.kafka.group_offsets import Committed
-from connect.kafka.offsets import EARLIEST, LATEST
-from connectors.dataplane.plan import TopicPartition
+from connect.kafka.log.committed_offsets import Committed
+from connect.kafka.log.offsets import EARLIEST, LATEST
+from connectors.formats.position import Position
+from connectors.formats.types import TopicPartition
 from connectors.mirror_maker_1 import assignors
-from connectors.mirror_maker_1.group_store import start_of
-from connectors.mirror_maker_1.notes import decode_pair, encode_pair, topic_id_of
-from connectors.mirror_maker_1.old_keys import OLD_KEYS
-from connectors.mirror_maker_1.settings import MirrorSettings, Options, mirror_settings
+from connectors.mirror_maker_1.config import OLD_KEYS, MirrorSettings, Options, mirror_settings
+from connectors.mirror_maker_1.group_offsets import decode_pair, encode_pair, start_of, topic_id_of
 from connectors.mirror_maker_1.topics import takes
-from connectors.positions import Position
-from connectors.source.store import Start
+from connectors.source.positions.stored_positions import Start
 
 ONE = TopicPartition("orders", 3)
 POSITION = Position(

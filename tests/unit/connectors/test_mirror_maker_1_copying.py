@@ -13,25 +13,25 @@ import pytest
 
 from connect.core.errors import PermanentError, SecurityError
 from connect.core.model import NewTopic
-from connect.kafka.admin import TopicExists
 from connect.kafka.cluster import Cluster, NotAuthorized, PartitionMetadata, TopicMetadata
-from connect.kafka.topic_configs import ConfigSource, TopicConfig, TopicConfigs
-from connectors.dataplane import lost, verdicts
-from connectors.dataplane.plan import SliceSettings, TopicPartition
-from connectors.flow_name import FlowName
-from connectors.mirror_maker_1 import copying, source_topics, target_topics
-from connectors.mirror_maker_1.copying import Copying
-from connectors.mirror_maker_1.group_store import GroupOffsets
-from connectors.mirror_maker_1.lent import Lent, SendFailed
-from connectors.mirror_maker_1.target_topics import Refused
-from connectors.positions import Position
-from connectors.source import gap_policy
-from connectors.source.brokers import OF_SOURCE, OF_TARGET, BrokersTooOld
-from connectors.source.gap_policy import GapPasser
-from connectors.source.ledger import Entry, Ledger, Pair
-from connectors.source.progress import PartitionView
-from connectors.source.store import Start
-from connectors.source.takeover import Clusters, take_over
+from connect.kafka.log.topic_admin import ConfigSource, TopicConfig, TopicConfigs, TopicExists
+from connectors.control_link.protocol import SliceSettings
+from connectors.dataplane import log_divergence
+from connectors.flow_progress import PartitionView
+from connectors.formats.position import Position
+from connectors.formats.types import FlowName, TopicPartition
+from connectors.mirror_maker_1 import generation, topics
+from connectors.mirror_maker_1.generation import Copying
+from connectors.mirror_maker_1.group_offsets import GroupOffsets
+from connectors.mirror_maker_1.process_context import ProcessContext, UnsendableRecord
+from connectors.mirror_maker_1.topics import TopicRefusals
+from connectors.source.connector import OF_SOURCE, OF_TARGET, BrokersTooOld
+from connectors.source.positions import gap_policy
+from connectors.source.positions.gap_policy import GapPasser
+from connectors.source.positions.ledger import Ledger
+from connectors.source.positions.partition_pairs import Clusters, Entry, PartitionPair
+from connectors.source.positions.stored_positions import Start
+from connectors.source.positions.takeover import take_over
 from tests.kit.members import until
 
 ONE = TopicPartition("orders", 0)
@@ -126,7 +126,9 @@ def a_copying(clusters: Clusters, partitions: Sequence[TopicPartition] = (ONE,))
         transactional_id=lambda: "id",
         slice_settings=lambda: SliceSettings("source->target", 0, {}, {}),
     )
-    return Copying(cast(Lent, lent), cast(GroupOffsets, Group()), partitions, Refused("stream 0"), lambda: True)
+    return Copying(
+        cast(ProcessContext, lent), cast(GroupOffsets, Group()), partitions, TopicRefusals("stream 0"), lambda: True
+    )
 
 
 @pytest.fixture
@@ -151,12 +153,12 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         both = {"retention.ms": "5", "remote.storage.enable": "false"}
         return {name: {key: TopicConfig(value, ConfigSource.TOPIC) for key, value in both.items()} for name in topics}
 
-    monkeypatch.setattr(copying, "_LEFT_OUT_S", 0.01)
-    monkeypatch.setattr(copying, "ByKeyTask", lambda _, __, partitions, ___: Task(partitions, "+"))
+    monkeypatch.setattr(generation, "_LEFT_OUT_S", 0.01)
+    monkeypatch.setattr(generation, "ByKeyTask", lambda _, __, partitions, ___: Task(partitions, "+"))
     monkeypatch.setattr(Copying, "_pair_task", lambda _, partitions: Task(partitions))
-    monkeypatch.setattr(source_topics, "_SHOWN_WITHIN_S", 0)
-    monkeypatch.setattr(lost, "_ASK_AGAIN_S", 0)
-    monkeypatch.setattr(target_topics, "describe", describe)
+    monkeypatch.setattr(topics, "_SHOWN_WITHIN_S", 0)
+    monkeypatch.setattr(log_divergence, "_ASK_AGAIN_S", 0)
+    monkeypatch.setattr(topics, "describe", describe)
     return found
 
 
@@ -193,8 +195,8 @@ async def test_a_topic_that_the_target_refuses_holds_up_no_other(
 
 async def test_a_pair_that_stopped_is_told_without_what_only_a_connector_has(caplog: pytest.LogCaptureFixture) -> None:
     here = a_copying(Clusters(Brokers().cluster, Brokers().cluster))
-    entry = Entry(Pair(ONE, OLD, ONE, THERE))
-    verdict = verdicts.target_truncated(ONE, 50, 40, ONE, 100, "its end is lower")
+    entry = Entry(PartitionPair(ONE, OLD, ONE, THERE))
+    verdict = log_divergence.target_truncated(ONE, 50, 40, ONE, 100, "its end is lower")
     entry.stop(verdict.reason, gap=verdict.gap)
     here._pair_task([ONE])._tell_stopped(entry)
     assert "kafka-consumer-groups --reset-offsets" in caplog.text
@@ -216,8 +218,8 @@ async def test_without_the_right_to_make_topics_it_is_over(copied: list[str]) ->
 async def test_a_topic_that_the_target_does_not_show_holds_up_no_other(
     copied: list[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(target_topics, "_APPEAR_S", 0)
-    monkeypatch.setattr(target_topics, "_LOOK_S", 0)
+    monkeypatch.setattr(topics, "_APPEAR_S", 0)
+    monkeypatch.setattr(topics, "_LOOK_S", 0)
     source, target = Brokers(topic("orders"), topic("clicks")), Target(topic("orders"))
     target.hides, target.refuses = {"orders"}, {"orders": TopicExists("TOPIC_ALREADY_EXISTS")}
     here = a_copying(Clusters(source.cluster, target.cluster), [ORDERS, CLICKS])
@@ -230,8 +232,8 @@ async def test_a_topic_that_the_target_does_not_show_holds_up_no_other(
 
 
 async def test_a_stop_does_not_wait_for_a_topic_to_be_shown(copied: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target_topics, "_APPEAR_S", 10 * WITHIN_S)
-    monkeypatch.setattr(target_topics, "_LOOK_S", 0)
+    monkeypatch.setattr(topics, "_APPEAR_S", 10 * WITHIN_S)
+    monkeypatch.setattr(topics, "_LOOK_S", 0)
     source, target = Brokers(topic("orders"), topic("clicks")), Target(topic("clicks"))
     target.refuses = {"orders": PermanentError("POLICY_VIOLATION")}
     here = a_copying(Clusters(source.cluster, target.cluster), [ORDERS, CLICKS])
@@ -278,7 +280,7 @@ async def test_a_topic_that_was_made_anew_ends_nothing_while_its_beginning_is_lo
         Brokers(topic("orders", topic_id=NEW if is_source else OLD)).cluster,
         Brokers(topic("orders", topic_id=THERE if is_source else NEW)).cluster,
     )
-    ledger = Ledger([Pair(ONE, NEW, ONE, THERE)])
+    ledger = Ledger([PartitionPair(ONE, NEW, ONE, THERE)])
     position = Position(*ONE, OLD, 100, 0, *ONE, THERE, 100, "id", 7, 0, 5, is_handed_over=True)
     asked = asyncio.Event()
 
@@ -288,10 +290,10 @@ async def test_a_topic_that_was_made_anew_ends_nothing_while_its_beginning_is_lo
         return {}
 
     monkeypatch.setattr(gap_policy, "list_offsets", list_offsets)
-    monkeypatch.setattr(copying, "_LOOK_S", 0)
+    monkeypatch.setattr(generation, "_LOOK_S", 0)
     here = a_copying(clusters)
     here._tasks[0] = Copied(ledger)
-    passer = GapPasser("source->target", copying._GAPS, lambda _: (), 0)
+    passer = GapPasser("source->target", generation._GAPS, lambda _: (), 0)
     starts = {ONE: Start(position, 99, False)}
     watching = asyncio.create_task(here._watch(), name="watch")
     taking = asyncio.create_task(take_over(clusters, "id", ledger.going(), starts, passer=passer), name="take over")
@@ -304,5 +306,5 @@ async def test_a_topic_that_was_made_anew_ends_nothing_while_its_beginning_is_lo
     await asyncio.gather(watching, taking, return_exceptions=True)
     assert not has_ended
     ledger.entries[ONE].stop("it was cut")
-    with pytest.raises(SendFailed, match="orders-0 cannot be copied on"):
+    with pytest.raises(UnsendableRecord, match="orders-0 cannot be copied on"):
         await asyncio.wait_for(here._watch(), WITHIN_S)

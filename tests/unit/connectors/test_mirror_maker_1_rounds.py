@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import pytest
 
-from connect.kafka.group import Membership
-from connect.kafka.group_requests import CONSUMER, GroupSettings
+from connect.kafka.group_member import Membership
+from connect.kafka.group_protocol import CONSUMER, GroupSettings
 from connectors.mirror_maker_1 import assignors
-from connectors.mirror_maker_1 import stream as stream_module
-from connectors.mirror_maker_1.lent import Lent
-from connectors.mirror_maker_1.stream import Stream
+from connectors.mirror_maker_1 import process as stream_module
+from connectors.mirror_maker_1.process import Stream
+from connectors.mirror_maker_1.process_context import ProcessContext
 from connectors.mirror_maker_1.topics import takes
 from tests.kit.one_loop import OneLoop
 from tests.kit.virtual_time import in_virtual_time
@@ -56,7 +56,7 @@ def a_stream(source: Brokers, number: int = 0) -> Stream:
         ),
         settings=SimpleNamespace(options=SimpleNamespace(takes=takes("orders.*", None))),
     )
-    return Stream(cast(Lent, lent), None)
+    return Stream(cast(ProcessContext, lent), None)
 
 
 async def shared_out(stream: Stream, **wanted: Collection[str]) -> dict[str, list[str]]:

@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import pytest
 
+from connect.core.config.properties import parse_properties
 from connect.core.errors import PermanentError
-from connect.core.properties import parse_properties
-from connectors.mirror_maker_1 import maker
-from connectors.mirror_maker_1.maker import MirrorMaker1
-from connectors.mirror_maker_1.settings import Options, SourceSettings, mirror_settings
+from connectors.mirror_maker_1 import process
+from connectors.mirror_maker_1.config import MirrorConsumerSettings, Options, mirror_settings
+from connectors.mirror_maker_1.process import MirrorMaker1
 from connectors.mirror_maker_1.topics import takes
 from connectors.spark.engine import SparkEngine
 from tests.kit.members import until
@@ -38,7 +38,7 @@ class Streams:
         self.stopped: list[str] = []
         self.fails = asyncio.Event()
 
-    def made(self, source: SourceSettings) -> Any:
+    def made(self, source: MirrorConsumerSettings) -> Any:
         stopping = asyncio.Event()
 
         async def run() -> None:
@@ -58,14 +58,14 @@ class Streams:
 def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
     made = Streams()
 
-    async def clusters(self: MirrorMaker1, source: SourceSettings, closing: AsyncExitStack) -> Any:
+    async def clusters(self: MirrorMaker1, source: MirrorConsumerSettings, closing: AsyncExitStack) -> Any:
         if source.name == "source1":  # which nobody answers for
             await self._over.wait()
             return None
         return object()
 
-    monkeypatch.setattr(maker, "LinkServer", Nothing)
-    monkeypatch.setattr(maker, "Admin", Nothing)
+    monkeypatch.setattr(process, "LinkServer", Nothing)
+    monkeypatch.setattr(process, "Admin", Nothing)
     monkeypatch.setattr(MirrorMaker1, "_clusters", clusters)
     monkeypatch.setattr(MirrorMaker1, "_stream", lambda self, source, *_: made.made(source))
     return made

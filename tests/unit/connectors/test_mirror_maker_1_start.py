@@ -10,7 +10,7 @@ import pytest
 
 from connect.core.errors import SecurityError
 from connect.kafka.cluster import Cluster
-from connectors.mirror_maker_1.maker import reached
+from connectors.mirror_maker_1.process import reached
 
 
 class Brokers:

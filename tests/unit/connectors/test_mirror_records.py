@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.mirror_records import Checkpoint, Heartbeat, MalformedRecord, OffsetSync
+from connectors.formats.mirror_records import Checkpoint, Heartbeat, MalformedRecord, OffsetSync
 
 VECTORS: list[tuple[Heartbeat | Checkpoint | OffsetSync, str, str]] = [
     (OffsetSync("t1", 2, 5, 7), "0002743100000002", "00000000000000050000000000000007"),

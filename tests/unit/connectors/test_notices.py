@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from connect.core.properties import parse_properties
-from connectors.flows import MirrorMakerConfig
+from connect.core.config.properties import parse_properties
+from connectors.config.mm2_properties import MirrorMakerConfig
 
 BASE = "clusters = us, eu\nus.bootstrap.servers = a:1\neu.bootstrap.servers = b:1\nus->eu.enabled = true\n"
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from connect.core.errors import PermanentError
-from connectors.offset_checks import require_offset, require_partition, require_string
+from connectors.connector_base import require_offset, require_partition, require_string
 
 
 def test_what_is_right_passes() -> None:

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors import offset_map
-from connectors.offset_map import (
+from connectors.formats.position import KeyKind, LastRun, UnknownFormat, decode_kind
+from connectors.offset_map import runs_and_chunks
+from connectors.offset_map.runs_and_chunks import (
     ChunkKey,
+    MapPair,
+    MapRun,
     MapWriter,
-    Pair,
-    Place,
-    Run,
+    OffsetLocation,
     RunList,
     decode_chunk,
     decode_chunk_key,
@@ -23,9 +24,8 @@ from connectors.offset_map import (
     encode_chunk_key,
     first_downstream,
 )
-from connectors.positions import Kind, LastRun, UnknownFormat, decode_kind
 
-PAIR = Pair("orders", uuid4(), 3, "us.orders", uuid4(), 3)
+PAIR = MapPair("orders", uuid4(), 3, "us.orders", uuid4(), 3)
 SMALL = st.integers(0, 6)
 
 
@@ -35,7 +35,7 @@ class Twin:
     def __init__(self) -> None:
         self.records: dict[int, int] = {}
 
-    def append(self, run: Run) -> None:
+    def append(self, run: MapRun) -> None:
         self.cut(run.upstream, run.downstream)
         self.records |= {run.upstream + at: run.downstream + at for at in range(run.length)}
 
@@ -56,25 +56,25 @@ class Twin:
 
 
 @st.composite
-def histories(draw: st.DrawFn, max_runs: int = 25) -> list[Run]:
+def histories(draw: st.DrawFn, max_runs: int = 25) -> list[MapRun]:
     """Runs as a copier makes them: mostly onwards with gaps, now and then back, upstream, downstream or both."""
-    runs: list[Run] = []
+    runs: list[MapRun] = []
     up, down = draw(SMALL), draw(SMALL)
     for _ in range(draw(st.integers(1, max_runs))):
         step = st.integers(-12, 3) if draw(st.integers(0, 9)) == 0 else SMALL
         up, down = max(up + draw(step), 0), max(down + draw(step), 0)
         length = draw(st.integers(1, 8))
-        runs.append(Run(up, down, length))
+        runs.append(MapRun(up, down, length))
         up, down = up + length, down + length
     return runs
 
 
-def dense(runs: Iterable[Run]) -> dict[int, int]:
+def dense(runs: Iterable[MapRun]) -> dict[int, int]:
     return {run.upstream + at: run.downstream + at for run in runs for at in range(run.length)}
 
 
 @given(history=histories())
-def test_runs_say_what_the_records_say(history: list[Run]) -> None:
+def test_runs_say_what_the_records_say(history: list[MapRun]) -> None:
     runs, twin = RunList(), Twin()
     for run in history:
         runs.append(run)
@@ -88,7 +88,7 @@ def test_runs_say_what_the_records_say(history: list[Run]) -> None:
 
 
 @given(history=histories(), offset=st.integers(0, 200))
-def test_translation_both_ways(history: list[Run], offset: int) -> None:
+def test_translation_both_ways(history: list[MapRun], offset: int) -> None:
     runs, twin = RunList(history), Twin()
     for run in history:
         twin.append(run)
@@ -97,11 +97,11 @@ def test_translation_both_ways(history: list[Run], offset: int) -> None:
     assert reverse is not None
     assert forward.offset == twin.forward(offset)
     assert reverse.offset == twin.reverse(offset)
-    assert (forward.place is Place.BELOW) == (offset < min(twin.records))
-    assert (reverse.place is Place.BELOW) == (offset < min(twin.records.values()))
-    assert (forward.place is Place.BEYOND) == (offset > max(twin.records) + 1)
-    assert (reverse.place is Place.BEYOND) == (offset > max(twin.records.values()) + 1)
-    assert (forward.place is Place.INSIDE) == (offset in twin.records or offset == max(twin.records) + 1)
+    assert (forward.place is OffsetLocation.BELOW) == (offset < min(twin.records))
+    assert (reverse.place is OffsetLocation.BELOW) == (offset < min(twin.records.values()))
+    assert (forward.place is OffsetLocation.BEYOND) == (offset > max(twin.records) + 1)
+    assert (reverse.place is OffsetLocation.BEYOND) == (offset > max(twin.records.values()) + 1)
+    assert (forward.place is OffsetLocation.INSIDE) == (offset in twin.records or offset == max(twin.records) + 1)
 
 
 def test_an_empty_map_knows_nothing() -> None:
@@ -110,24 +110,24 @@ def test_an_empty_map_knows_nothing() -> None:
 
 
 def test_a_plain_topic_has_one_run_for_ever() -> None:
-    runs = RunList(Run(100 + 7 * at, 20 + 7 * at, 7) for at in range(10_000))
-    assert list(runs) == [Run(100, 20, 70_000)]
+    runs = RunList(MapRun(100 + 7 * at, 20 + 7 * at, 7) for at in range(10_000))
+    assert list(runs) == [MapRun(100, 20, 70_000)]
 
 
-@pytest.mark.parametrize("run", [Run(0, 0, 0), Run(-1, 0, 1), Run(0, -1, 1)])
-def test_what_is_no_run_is_refused(run: Run) -> None:
+@pytest.mark.parametrize("run", [MapRun(0, 0, 0), MapRun(-1, 0, 1), MapRun(0, -1, 1)])
+def test_what_is_no_run_is_refused(run: MapRun) -> None:
     with pytest.raises(ValueError, match="not a run"):
         RunList().append(run)
     with pytest.raises(ValueError, match="not a run"):
         MapWriter(PAIR).append(run)
 
 
-def merged(history: Iterable[Run]) -> list[Run]:
+def merged(history: Iterable[MapRun]) -> list[MapRun]:
     return list(RunList(history))
 
 
 @given(history=histories(max_runs=60))
-def test_chunk_round_trip(history: list[Run]) -> None:
+def test_chunk_round_trip(history: list[MapRun]) -> None:
     runs = merged(history)
     value = encode_chunk(runs)
     assert decode_chunk(runs[0].upstream, value) == runs
@@ -136,21 +136,21 @@ def test_chunk_round_trip(history: list[Run]) -> None:
 
 @given(up=st.integers(0, 2**62), down=st.integers(0, 2**62), length=st.integers(1, 2**40), gaps=st.tuples(SMALL, SMALL))
 def test_chunk_of_large_offsets(up: int, down: int, length: int, gaps: tuple[int, int]) -> None:
-    runs = merged([Run(up, down, length), Run(up + length + gaps[0], down + length + gaps[1] + 1, 1)])
+    runs = merged([MapRun(up, down, length), MapRun(up + length + gaps[0], down + length + gaps[1] + 1, 1)])
     assert decode_chunk(up, encode_chunk(runs)) == runs
 
 
 def test_transactions_cost_about_three_bytes_a_run() -> None:
     """A thousand transactions a second, each closed by a marker, are 86 million runs a day."""
-    runs = [Run(11 * at, 10 * at, 10) for at in range(offset_map.MAX_RUNS_PER_CHUNK)]
+    runs = [MapRun(11 * at, 10 * at, 10) for at in range(runs_and_chunks.MAX_RUNS_PER_CHUNK)]
     assert len(encode_chunk(runs)) / len(runs) <= 3.1
-    mixed = merged(Run(300 * at, 299 * at, 299 - at % 200) for at in range(offset_map.MAX_RUNS_PER_CHUNK))
+    mixed = merged(MapRun(300 * at, 299 * at, 299 - at % 200) for at in range(runs_and_chunks.MAX_RUNS_PER_CHUNK))
     assert len(encode_chunk(mixed)) / len(mixed) <= 6
 
 
 @given(
     pair=st.builds(
-        Pair,
+        MapPair,
         st.text("ab.-_", min_size=1),
         st.none() | st.uuids().filter(lambda value: value != UUID(int=0)),
         st.integers(0, 2**31 - 1),
@@ -160,25 +160,27 @@ def test_transactions_cost_about_three_bytes_a_run() -> None:
     ),
     upstream=st.integers(0, 2**63 - 1),
 )
-def test_chunk_key_round_trip(pair: Pair, upstream: int) -> None:
+def test_chunk_key_round_trip(pair: MapPair, upstream: int) -> None:
     raw = encode_chunk_key(ChunkKey(pair, upstream))
-    assert decode_kind(raw) is Kind.CHUNK
+    assert decode_kind(raw) is KeyKind.CHUNK
     assert decode_chunk_key(raw) == ChunkKey(pair, upstream)
 
 
 def test_the_bytes_stay() -> None:
     """Stored for years: a change of these bytes is a change of version."""
-    pair = Pair("orders", UUID(int=1), 3, "us.orders", None, 4)
+    pair = MapPair("orders", UUID(int=1), 3, "us.orders", None, 4)
     assert encode_chunk_key(ChunkKey(pair, 5)).hex() == (
         "0102" + UUID(int=1).hex + "00000003" + "00" * 16 + "00000004" + "0000000000000005"
         "0006" + b"orders".hex() + "0009" + b"us.orders".hex()
     )
-    assert encode_chunk([Run(5, 2, 300), Run(306, 302, 1)]).hex() == "01" + "0000000000000002" + "0002" + (
+    assert encode_chunk([MapRun(5, 2, 300), MapRun(306, 302, 1)]).hex() == "01" + "0000000000000002" + "0002" + (
         "0000ac02" + "010001"
     )
 
 
-@pytest.mark.parametrize("value", [b"", b"[" + encode_chunk([Run(0, 0, 1)])[1:], encode_chunk([Run(0, 0, 1)])[:-1]])
+@pytest.mark.parametrize(
+    "value", [b"", b"[" + encode_chunk([MapRun(0, 0, 1)])[1:], encode_chunk([MapRun(0, 0, 1)])[:-1]]
+)
 def test_chunks_of_another_form_are_refused(value: bytes) -> None:
     with pytest.raises(UnknownFormat):
         decode_chunk(0, value)
@@ -225,7 +227,7 @@ class Topic:
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offset_map, "MAX_RUNS_PER_CHUNK", 3)
+    monkeypatch.setattr(runs_and_chunks, "MAX_RUNS_PER_CHUNK", 3)
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -238,7 +240,7 @@ class TestMapWriter:
         complete=st.sets(st.integers(0, 60)),
     )
     def test_what_is_stored_says_what_the_records_say(
-        self, history: list[Run], restarts: set[int], unwritten: set[int], complete: set[int]
+        self, history: list[MapRun], restarts: set[int], unwritten: set[int], complete: set[int]
     ) -> None:
         writer, topic, twin = MapWriter(PAIR), Topic(), Twin()
         for turn, run in enumerate(history):
@@ -259,15 +261,15 @@ class TestMapWriter:
 
     def test_a_last_run_that_grows_is_in_the_position_and_costs_no_chunk(self) -> None:
         writer, topic = MapWriter(PAIR), Topic()
-        writer.append(Run(0, 0, 10))
+        writer.append(MapRun(0, 0, 10))
         assert topic.write(writer) == 1
         for at in range(10, 100, 10):
-            writer.append(Run(at, at, 10))
+            writer.append(MapRun(at, at, 10))
             assert topic.write(writer) == 0
             assert topic.last_run == (0, at + 10)
             if at == 50:
                 writer = topic.load()
-        assert topic.dense() == dense([Run(0, 0, 100)])
+        assert topic.dense() == dense([MapRun(0, 0, 100)])
         assert topic.write(writer, complete=True) == 1
         assert topic.write(writer, complete=True) == 0
 
@@ -275,13 +277,13 @@ class TestMapWriter:
         """The target was truncated inside a closed chunk, and the next run begins behind the marker of a fence."""
         writer, topic, twin = MapWriter(PAIR), Topic(), Twin()
         for at in range(4):
-            run = Run(11 * at, 10 * at, 10)
+            run = MapRun(11 * at, 10 * at, 10)
             writer.append(run)
             twin.append(run)
         topic.write(writer)
         writer.cut(5)
         twin.cut(2**63, 5)
-        following = Run(44, 7, 1)
+        following = MapRun(44, 7, 1)
         writer.append(following)
         twin.append(following)
         topic.write(writer)
@@ -292,10 +294,10 @@ class TestMapWriter:
         self, monkeypatch: pytest.MonkeyPatch, is_compacted: bool, kept: Iterable[int]
     ) -> None:
         """Its log always begins at 0."""
-        monkeypatch.setattr(offset_map, "MAX_RUNS", 12)
+        monkeypatch.setattr(runs_and_chunks, "MAX_RUNS", 12)
         writer, topic = MapWriter(PAIR, max_runs=3), Topic()
         for at in range(30):
-            writer.append(Run(11 * at, 10 * at, 10))
+            writer.append(MapRun(11 * at, 10 * at, 10))
             writer.trim(0, is_compacted=is_compacted)
             topic.write(writer)
         assert sorted(topic.values) == list(kept)
@@ -304,14 +306,16 @@ class TestMapWriter:
     @pytest.mark.parametrize(
         "later",
         [
-            [Run(10, 3, 1), Run(5, 6, 1)],  # the target truncated, then the source rewound
-            [Run(2, 7, 1), Run(3, 7, 1)],  # the source rewound, then the target truncated
-            [Run(10, 3, 1), Run(5, 6, 1), Run(6, 6, 1), Run(1, 9, 1)],
+            [MapRun(10, 3, 1), MapRun(5, 6, 1)],  # the target truncated, then the source rewound
+            [MapRun(2, 7, 1), MapRun(3, 7, 1)],  # the source rewound, then the target truncated
+            [MapRun(10, 3, 1), MapRun(5, 6, 1), MapRun(6, 6, 1), MapRun(1, 9, 1)],
         ],
     )
-    def test_what_a_chunk_took_from_older_ones_does_not_come_back_when_it_is_replaced(self, later: list[Run]) -> None:
+    def test_what_a_chunk_took_from_older_ones_does_not_come_back_when_it_is_replaced(
+        self, later: list[MapRun]
+    ) -> None:
         writer, topic, twin = MapWriter(PAIR), Topic(), Twin()
-        for run in [Run(0, 0, 1), Run(1, 2, 1), Run(2, 4, 1), Run(3, 6, 1), *later]:
+        for run in [MapRun(0, 0, 1), MapRun(1, 2, 1), MapRun(2, 4, 1), MapRun(3, 6, 1), *later]:
             writer.append(run)
             twin.append(run)
             topic.write(writer)
@@ -319,7 +323,7 @@ class TestMapWriter:
             writer = topic.load()
 
     @given(history=histories(), repeated=st.integers(1, 5))
-    def test_storing_runs_twice_does_no_harm(self, history: list[Run], repeated: int) -> None:
+    def test_storing_runs_twice_does_no_harm(self, history: list[MapRun], repeated: int) -> None:
         onwards = merged(history)
         writer, topic = MapWriter(PAIR), Topic()
         for run in [*onwards, *onwards[-repeated:]]:
@@ -328,7 +332,7 @@ class TestMapWriter:
         assert topic.dense() == dense(onwards)
 
     @given(history=histories(), end=st.integers(0, 120))
-    def test_a_truncated_target_is_forgotten(self, history: list[Run], end: int) -> None:
+    def test_a_truncated_target_is_forgotten(self, history: list[MapRun], end: int) -> None:
         """Closed chunks are not read again: what one claims beyond the end falls with the next run."""
         writer, topic, twin = MapWriter(PAIR), Topic(), Twin()
         for run in history:
@@ -337,7 +341,7 @@ class TestMapWriter:
         topic.write(writer)
         writer.cut(end)
         twin.cut(2**63, end)
-        following = Run(max(twin.records, default=0) + 1, max(twin.records.values(), default=0) + 1, 2)
+        following = MapRun(max(twin.records, default=0) + 1, max(twin.records.values(), default=0) + 1, 2)
         writer.append(following)
         twin.append(following)
         topic.write(writer)
@@ -346,16 +350,16 @@ class TestMapWriter:
     def test_only_the_open_chunk_is_written_again(self) -> None:
         writer, topic = MapWriter(PAIR), Topic()
         for at in range(7):
-            writer.append(Run(11 * at, 10 * at, 10))
+            writer.append(MapRun(11 * at, 10 * at, 10))
         assert topic.write(writer) == 3
-        writer.append(Run(77, 70, 10))
+        writer.append(MapRun(77, 70, 10))
         assert topic.write(writer) == 1
         assert topic.write(writer) == 0
 
     def test_chunks_below_the_log_start_are_let_go(self) -> None:
         writer, topic = MapWriter(PAIR), Topic()
         for at in range(9):
-            writer.append(Run(11 * at, 10 * at, 10))
+            writer.append(MapRun(11 * at, 10 * at, 10))
         topic.write(writer)
         before = topic.dense()
         writer.trim(59)  # inside the second chunk: only the first is wholly below
@@ -369,20 +373,20 @@ class TestMapWriter:
 
     def test_what_could_not_be_stored_is_offered_again(self) -> None:
         writer = MapWriter(PAIR)
-        writer.append(Run(0, 0, 5))
+        writer.append(MapRun(0, 0, 5))
         refused = writer.changes()
         assert writer.changes() == refused
-        writer.append(Run(5, 5, 5))
+        writer.append(MapRun(5, 5, 5))
         topic = Topic()
         topic.write(writer)
-        assert topic.dense() == dense([Run(0, 0, 10)])
+        assert topic.dense() == dense([MapRun(0, 0, 10)])
 
     def test_tombstones_come_before_what_replaces_them(self) -> None:
         writer = MapWriter(PAIR)
         for at in range(7):
-            writer.append(Run(11 * at, 10 * at, 10))
+            writer.append(MapRun(11 * at, 10 * at, 10))
         writer.written()
-        writer.append(Run(20, 19, 1))
+        writer.append(MapRun(20, 19, 1))
         values = [value for _, value in writer.changes()]
         assert values[:2] == [None, None]
         assert None not in values[2:]
@@ -390,12 +394,12 @@ class TestMapWriter:
 
 def test_predecessors_differ_in_a_known_id() -> None:
     def made_anew(source: UUID | None, target: UUID | None) -> bool:
-        return Pair("t", source, 0, "us.t", target, 0).is_predecessor_of(
-            Pair("t", UUID(int=1), 0, "us.t", UUID(int=2), 0)
+        return MapPair("t", source, 0, "us.t", target, 0).is_predecessor_of(
+            MapPair("t", UUID(int=1), 0, "us.t", UUID(int=2), 0)
         )
 
     assert made_anew(UUID(int=9), UUID(int=2))
     assert made_anew(UUID(int=1), UUID(int=9))
     assert not made_anew(UUID(int=1), UUID(int=2))
     assert not made_anew(None, UUID(int=2)), "brokers that have learnt topic ids meanwhile"
-    assert not Pair("other", UUID(int=9), 0, "us.t", None, 0).is_predecessor_of(PAIR)
+    assert not MapPair("other", UUID(int=9), 0, "us.t", None, 0).is_predecessor_of(PAIR)

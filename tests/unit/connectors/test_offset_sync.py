@@ -12,11 +12,11 @@ import pytest
 
 from connect.core.errors import HeliographError, RetriableError
 from connect.kafka.cluster import TopicMetadata
-from connect.kafka.group_offsets import Committed, GroupListing, Partition
-from connectors.checkpoint import offset_sync
-from connectors.checkpoint.emission import Checkpoints, Found
-from connectors.checkpoint.offset_sync import GroupOffsetSync
-from connectors.mirror_records import Checkpoint
+from connect.kafka.log.committed_offsets import Committed, GroupListing, Partition
+from connectors.checkpoint import group_offset_sync
+from connectors.checkpoint.group_checkpoints import Checkpoints, TranslatedCheckpoint
+from connectors.checkpoint.group_offset_sync import GroupOffsetSync
+from connectors.formats.mirror_records import Checkpoint
 from tests.kit import virtual_time
 
 THEN, NOW = UUID(int=1), UUID(int=2)
@@ -33,9 +33,9 @@ class Target:
         self.stored: dict[str, dict[Partition, Committed]] = {}
         self.fails: dict[str, HeliographError] = {}
         self.takes_s = self.fails_after_s = 0.0
-        monkeypatch.setattr(offset_sync, "list_groups", self._list_groups)
-        monkeypatch.setattr(offset_sync, "committed", self._committed)
-        monkeypatch.setattr(offset_sync, "move", self._move)
+        monkeypatch.setattr(group_offset_sync, "list_groups", self._list_groups)
+        monkeypatch.setattr(group_offset_sync, "committed", self._committed)
+        monkeypatch.setattr(group_offset_sync, "move", self._move)
 
     async def metadata(self, topics: Collection[str]) -> Any:
         there = {name: TopicMetadata(name, one, self.codes.get(name, 0), {}) for name, one in self.ids.items()}
@@ -64,7 +64,10 @@ class Target:
 def looked_at(topic_ids: Mapping[str, UUID | None], *groups: str) -> Checkpoints:
     known = Checkpoints(groups)
     for group in groups:
-        found = [Found(Checkpoint(group, topic, 0, 9, 9), True, topic_id) for topic, topic_id in topic_ids.items()]
+        found = [
+            TranslatedCheckpoint(Checkpoint(group, topic, 0, 9, 9), True, topic_id)
+            for topic, topic_id in topic_ids.items()
+        ]
         known.look(group, found)
     return known
 
@@ -130,7 +133,9 @@ def test_a_run_that_takes_long_moves_groups_to_where_they_are_found_meanwhile(mo
         running = asyncio.create_task(sync_of(target, known, *slow, "late", "gone").run())
         await asyncio.sleep(2)
         target.ids["us.b"] = NOW
-        known.look("late", [Found(Checkpoint("late", one, 0, 3, 3), True, THEN) for one in ("us.a", "us.b")])
+        known.look(
+            "late", [TranslatedCheckpoint(Checkpoint("late", one, 0, 3, 3), True, THEN) for one in ("us.a", "us.b")]
+        )
         known.look("gone", [])
         await running
 

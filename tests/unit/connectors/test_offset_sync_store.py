@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.dataplane.plan import TopicPartition
-from connectors.mirror_records import OffsetSync
-from connectors.offset_sync_store import TOO_OLD, OffsetSyncStore
+from connectors.checkpoint.offset_translation import TOO_OLD, OffsetSyncStore
+from connectors.formats.mirror_records import OffsetSync
+from connectors.formats.types import TopicPartition
 
 ORDERS = TopicPartition("orders", 2)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.dataplane.plan import Run, TopicPartition
-from connectors.mirror_records import OffsetSync
-from connectors.offset_syncs import OffsetSyncs, PartitionState
+from connectors.formats.mirror_records import OffsetSync
+from connectors.formats.types import Run, TopicPartition
+from connectors.source.offset_sync_writer import PendingOffsetSyncs, SyncedPartition
 
 ORDERS = TopicPartition("orders", 0)
 CLICKS = TopicPartition("clicks", 3)
@@ -53,7 +53,7 @@ def histories(draw: st.DrawFn) -> list[Run]:
 
 @given(histories(), st.sampled_from((-3, 0, 1, 2, 7, 100)))
 def test_runs_make_due_what_records_make_due(runs: list[Run], lag_max: int) -> None:
-    twin, state, due = RecordByRecord(lag_max), PartitionState(), list[int]()
+    twin, state, due = RecordByRecord(lag_max), SyncedPartition(), list[int]()
     for run in runs:
         due += state.advance(run, lag_max)
         for at in range(run[2]):
@@ -65,7 +65,7 @@ def test_runs_make_due_what_records_make_due(runs: list[Run], lag_max: int) -> N
 @given(histories(), st.sampled_from((0, 1, 7, 100)))
 def test_what_waits_ends_with_javas(runs: list[Run], lag_max: int) -> None:
     """Java keeps the last sync of a partition that waits, and so is ours the last; at a commit the delayed one."""
-    twin, syncs = RecordByRecord(lag_max), OffsetSyncs(lag_max)
+    twin, syncs = RecordByRecord(lag_max), PendingOffsetSyncs(lag_max)
     for run in runs:
         syncs.acknowledged(ORDERS, [run])
         before = len(twin.due)
@@ -85,7 +85,7 @@ def offsets(syncs: list[OffsetSync]) -> list[tuple[int, int]]:
 
 
 def test_a_quiet_partition_is_synced_to_its_end_at_a_commit() -> None:
-    syncs = OffsetSyncs(100)
+    syncs = PendingOffsetSyncs(100)
     syncs.acknowledged(ORDERS, [(10, 20, 5)])
     assert offsets(syncs.take(ALL)) == [(10, 20)]
     syncs.commit()
@@ -95,7 +95,7 @@ def test_a_quiet_partition_is_synced_to_its_end_at_a_commit() -> None:
 
 
 def test_what_was_not_written_comes_before_what_is_newer() -> None:
-    syncs = OffsetSyncs(0)
+    syncs = PendingOffsetSyncs(0)
     syncs.acknowledged(ORDERS, [(0, 0, 3)])
     syncs.acknowledged(CLICKS, [(7, 9, 1)])
     taken = syncs.take(2)
@@ -108,13 +108,13 @@ def test_what_was_not_written_comes_before_what_is_newer() -> None:
 
 
 def test_a_step_back_makes_what_waits_worthless() -> None:
-    syncs = OffsetSyncs(0)
+    syncs = PendingOffsetSyncs(0)
     syncs.acknowledged(ORDERS, [(0, 0, 3), (1, 5, 1)])
     assert offsets(syncs.take(ALL)) == [(1, 5)]
 
 
 def test_few_wait_and_the_newest_are_closest() -> None:
-    syncs = OffsetSyncs(0)
+    syncs = PendingOffsetSyncs(0)
     syncs.acknowledged(ORDERS, [(0, 10, 1_000_000_000)])
     for at in range(1_000_000_000, 1_000_001_000):
         syncs.acknowledged(ORDERS, [(at, at + 10, 1)])
@@ -126,7 +126,7 @@ def test_few_wait_and_the_newest_are_closest() -> None:
 
 
 def test_a_partition_that_leaves_takes_all_of_its_syncs_along() -> None:
-    syncs = OffsetSyncs(100)
+    syncs = PendingOffsetSyncs(100)
     syncs.acknowledged(ORDERS, [(10, 20, 5)])
     syncs.acknowledged(CLICKS, [(7, 9, 3)])
     taken = syncs.take(1)
@@ -140,7 +140,7 @@ def test_a_partition_that_leaves_takes_all_of_its_syncs_along() -> None:
 
 
 def test_of_many_the_newest_of_each_partition_can_be_kept() -> None:
-    syncs = OffsetSyncs(0)
+    syncs = PendingOffsetSyncs(0)
     syncs.acknowledged(ORDERS, [(0, 0, 3)])
     syncs.acknowledged(CLICKS, [(7, 9, 2)])
     assert syncs.waiting() == 5

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from connect.core.errors import PermanentError
-from connectors.failover import only_at_source
+from connectors.failover import collect_snapshot
 
 
 async def test_what_only_the_source_has_is_named_and_what_is_hidden_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,9 +28,9 @@ async def test_what_only_the_source_has_is_named_and_what_is_hidden_too(monkeypa
         "quotas": has({"user ann"}, {"user ann", "user bob"}),
         "ACLs": refused,
     }
-    monkeypatch.setattr(only_at_source, "_LOOKS", looks)
+    monkeypatch.setattr(collect_snapshot, "_LOOKS", looks)
     clusters: Any = (us, eu)
-    assert await only_at_source.only_at_source(*clusters) == [
+    assert await collect_snapshot.only_at_source(*clusters) == [
         "only cluster us has these SCRAM users: user0, user1, user2, user3, user4 and 2 more",
         "not compared, because a cluster does not show them: ACLs",
     ]
@@ -43,9 +43,9 @@ async def test_transactional_ids_of_the_mirror_are_none_that_clients_need(monkey
         ours = {"eu-mm2-MirrorSourceConnector-0", "eu-mm2-MirrorSourceConnector-0-commit", "connect-cluster-eu-mm2"}
         return {*ours, "heliograph-failover-eu->us", "payments", "eu-mm2000"} if cluster is us else set()
 
-    monkeypatch.setattr(only_at_source, "_LOOKS", {"transactional ids": ids, "SCRAM users": ids})
+    monkeypatch.setattr(collect_snapshot, "_LOOKS", {"transactional ids": ids, "SCRAM users": ids})
     here: Any = us
     there: Any = eu
-    said = await only_at_source.only_at_source(here, there, ("us-mm2", "eu-mm2"))
+    said = await collect_snapshot.only_at_source(here, there, ("us-mm2", "eu-mm2"))
     assert said[0] == "only cluster us has these transactional ids: eu-mm2000, payments"
     assert "SCRAM users: connect-cluster-eu-mm2, eu-mm2-" in said[1], "a user is no id"

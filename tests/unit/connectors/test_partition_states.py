@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.dataplane.plan import TopicPartition
-from connectors.gaps import Gap, GapKind
-from connectors.partition_states import PartitionState, decode_state, decode_state_key, encode_state, encode_state_key
-from connectors.positions import Kind, LaterFormat, decode_kind
+from connectors.formats.gap import Gap, GapKind
+from connectors.formats.position import KeyKind, LaterFormat, decode_kind
+from connectors.formats.types import TopicPartition
+from connectors.internal_topics import PartitionState, decode_state, decode_state_key, encode_state, encode_state_key
 
 GAP = Gap(GapKind.SOURCE_GAP, 20, 26, go_on_at=27)
 STATE = PartitionState("source-gap", "it begins at 27", "us.orders", 1_700_000_000_000, GAP)
@@ -22,7 +22,7 @@ def test_what_is_stored_comes_back(reason: str, index: int, has_gap: bool) -> No
     partition = TopicPartition("orders", index)
     state = replace(STATE, reason=reason, gap=GAP if has_gap else None)
     key = encode_state_key("mirror", partition)
-    assert decode_kind(key) is Kind.STATE
+    assert decode_kind(key) is KeyKind.STATE
     assert decode_state_key(key) == ("mirror", partition)
     assert decode_state(encode_state(state)) == state
 

@@ -8,8 +8,13 @@ from hypothesis import strategies as st
 
 from connect.api.policy import ReplicationPolicy
 from connect.core.errors import ConfigError
-from connectors.policies import IDENTITY_POLICY_CLASS, make_policy
-from connectors.policy import DefaultReplicationPolicy, IdentityReplicationPolicy, is_cycle
+from connectors.policy import (
+    IDENTITY_POLICY_CLASS,
+    DefaultReplicationPolicy,
+    IdentityReplicationPolicy,
+    is_cycle,
+    make_policy,
+)
 
 DEFAULT = DefaultReplicationPolicy()
 IDENTITY = IdentityReplicationPolicy(source_alias="us")

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.positions import (
-    Kind,
+from connectors.formats.position import (
+    KeyKind,
     LastRun,
     LaterFormat,
     Position,
@@ -63,7 +63,7 @@ KEY = PositionKey("MirrorSourceConnector", "orders", 1)
 def test_round_trip(connector: str, position: Position) -> None:
     key = PositionKey(connector, position.source_topic, position.source_partition)
     raw = encode_position_key(key)
-    assert decode_kind(raw) is Kind.POSITION
+    assert decode_kind(raw) is KeyKind.POSITION
     assert decode_position_key(raw) == key
     assert decode_position(key, encode_position(position)) == position
 
@@ -119,25 +119,25 @@ def progress(**changes: Any) -> bytes:
     return encode_progress(replace(EXAMPLE, **changes), LastRun(3, 9))
 
 
-def folded(*records: tuple[Kind, bytes | None], run: LastRun | None = None) -> StoredPosition | None:
+def folded(*records: tuple[KeyKind, bytes | None], run: LastRun | None = None) -> StoredPosition | None:
     headers = (encode_run_header(run),) if run else ()
     found = None
     for kind, value in records:
-        found = fold_position(found, kind, KEY, value, headers if kind is Kind.POSITION else ())
+        found = fold_position(found, kind, KEY, value, headers if kind is KeyKind.POSITION else ())
     return found
 
 
-FULL = (Kind.POSITION, encode_position(EXAMPLE))
+FULL = (KeyKind.POSITION, encode_position(EXAMPLE))
 LATER = replace(EXAMPLE, next_source_offset=20, source_leader_epoch=4, target_end=18, next_sequence=17)
 
 
 def test_progress_goes_on_from_the_full_record_before_it() -> None:
     assert can_follow(LATER, EXAMPLE)
-    later = (Kind.PROGRESS, encode_progress(LATER, LastRun(3, 9)))
+    later = (KeyKind.PROGRESS, encode_progress(LATER, LastRun(3, 9)))
     assert folded(FULL, later) == StoredPosition(LATER, EXAMPLE, LastRun(3, 9))
     assert folded(FULL, later, FULL, run=LastRun(3, 7)) == StoredPosition(EXAMPLE, EXAMPLE, LastRun(3, 7))
     assert folded(later) is None
-    assert folded(FULL, later, (Kind.POSITION, None), later) is None
+    assert folded(FULL, later, (KeyKind.POSITION, None), later) is None
 
 
 @pytest.mark.parametrize(
@@ -150,14 +150,14 @@ def test_progress_goes_on_from_the_full_record_before_it() -> None:
     ],
 )
 def test_progress_of_another_producer_or_of_before_does_not_count(changes: dict[str, Any]) -> None:
-    later = (Kind.PROGRESS, encode_progress(LATER, None))
-    assert folded(FULL, later, (Kind.PROGRESS, progress(**changes))) == StoredPosition(LATER, EXAMPLE, None)
+    later = (KeyKind.PROGRESS, encode_progress(LATER, None))
+    assert folded(FULL, later, (KeyKind.PROGRESS, progress(**changes))) == StoredPosition(LATER, EXAMPLE, None)
 
 
 def test_progress_that_arrives_after_the_hand_over_does_not_count() -> None:
     over = replace(EXAMPLE, is_handed_over=True)
-    late = (Kind.PROGRESS, progress(next_source_offset=30))
-    assert folded((Kind.POSITION, encode_position(over)), late) == StoredPosition(over, over)
+    late = (KeyKind.PROGRESS, progress(next_source_offset=30))
+    assert folded((KeyKind.POSITION, encode_position(over)), late) == StoredPosition(over, over)
 
 
 @pytest.mark.parametrize(
@@ -181,16 +181,16 @@ def test_javas_offset_is_altered_if_it_is_not_the_one_of_the_full_record(java: i
 
 def test_an_earlier_version_reads_the_full_record_and_passes_progress_over() -> None:
     """It knows kinds up to 8, ignores headers, and refuses values with bytes it does not know."""
-    assert encode_position_key(KEY, Kind.PROGRESS)[1] == 9
+    assert encode_position_key(KEY, KeyKind.PROGRESS)[1] == 9
     assert len(encode_position(EXAMPLE)) == 71 + 2 + len("us.orders") + 2 + len("txn") + 1
 
 
 def test_a_claimant_stands_beside_the_position_until_its_successor_writes_one() -> None:
-    claimed = Kind.POSITION, encode_position(EXAMPLE), (encode_claimant_header("mm2-1-commit"),)
+    claimed = KeyKind.POSITION, encode_position(EXAMPLE), (encode_claimant_header("mm2-1-commit"),)
     stored = None
-    for kind, value, headers in (claimed, (Kind.PROGRESS, encode_progress(LATER, None), ())):
+    for kind, value, headers in (claimed, (KeyKind.PROGRESS, encode_progress(LATER, None), ())):
         stored = fold_position(stored, kind, KEY, value, headers)
         assert stored is not None
         assert stored.claimant == "mm2-1-commit"
-    stored = fold_position(stored, Kind.POSITION, KEY, encode_position(EXAMPLE), ())
+    stored = fold_position(stored, KeyKind.POSITION, KEY, encode_position(EXAMPLE), ())
     assert stored == StoredPosition(EXAMPLE, EXAMPLE)

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from connect.api.transformations import named_steps
 from connect.core.errors import ConfigError, PermanentError
-from connectors.dataplane.plan import Ways
-from connectors.mapping_policy import make_mapping_policy
-from connectors.policy import DefaultReplicationPolicy, IdentityReplicationPolicy
-from connectors.remote_names import RemoteNames, renaming_steps
-from connectors.transforms.topic_routes import TopicRoutes
+from connectors.formats.types import Ways
+from connectors.policy import DefaultReplicationPolicy, IdentityReplicationPolicy, make_mapping_policy
+from connectors.transforms.smt_chain import TopicRoutes
+from connectors.transforms.target_names import RemoteNames, renaming_steps
 
 SHORT = {
     "transforms.short.type": "RegexRouter",

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from connect.core.errors import RetriableError
-from connectors.schedule import Schedule
+from connectors.connector_base import Schedule
 from tests.kit import virtual_time
 
 

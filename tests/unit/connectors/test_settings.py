@@ -7,13 +7,13 @@ from typing import cast
 
 import pytest
 
+from connect.cli.reference import markdown
 from connect.core.errors import ConfigError
-from connect.core.reference import markdown
-from connectors.config_defs import CHECKPOINT, HEARTBEAT, OWN, SOURCE
-from connectors.dataplane.plan import NO_COMPRESSION, Compression
-from connectors.settings import MirrorSourceSettings, OffsetSyncsSettings, source_settings
-from connectors.source.host import MirrorHost
+from connectors.config.connector_configs import MirrorSourceSettings, OffsetSyncsSettings, source_settings
+from connectors.config.definitions import CHECKPOINT, HEARTBEAT, OWN, SOURCE
+from connectors.formats.types import NO_COMPRESSION, Compression
 from connectors.source.plugin import MirrorSource, settings_of
+from connectors.source.worker_context import MirrorHost
 
 WORKER_CONFIG = {"offset.storage.topic": "mm2-offsets.us.internal"}
 ALIASES = {

@@ -8,12 +8,12 @@ from uuid import UUID
 import pytest
 
 from connect.kafka.cluster import Cluster
-from connect.kafka.settings import ConnectionSettings
-from connect.kafka.topiclog import LogRecord
-from connectors.checkpoint.shared_maps import SharedMaps
-from connectors.dataplane.plan import TopicPartition
-from connectors.map_reader import MapReader
-from connectors.offset_map import ChunkKey, Pair, Run, encode_chunk, encode_chunk_key
+from connect.kafka.log.compacted_topic import LogRecord
+from connect.kafka.security.connection_settings import ConnectionSettings
+from connectors.checkpoint.connector import SharedMaps
+from connectors.formats.types import TopicPartition
+from connectors.offset_map.reader import MapReader
+from connectors.offset_map.runs_and_chunks import ChunkKey, MapPair, MapRun, encode_chunk, encode_chunk_key
 
 SETTINGS = ConnectionSettings((("eu", 9092),), "task-0")
 
@@ -41,9 +41,9 @@ async def test_tasks_of_a_flow_share_a_reader_whose_connections_close_with_the_l
 
 def test_pairs_are_found_by_either_end_without_looking_at_the_others() -> None:
     reader = MapReader(Cluster(SETTINGS, "eu"), "map")
-    pairs = [Pair(f"t{at}", UUID(int=1), 0, f"us.t{at % 3}", UUID(int=2), 0) for at in range(9)]
+    pairs = [MapPair(f"t{at}", UUID(int=1), 0, f"us.t{at % 3}", UUID(int=2), 0) for at in range(9)]
     for at, pair in enumerate(pairs):
-        chunk = encode_chunk([Run(5, 5, 3)])
+        chunk = encode_chunk([MapRun(5, 5, 3)])
         reader._fold(LogRecord(encode_chunk_key(ChunkKey(pair, 5)), chunk, 0, at, 0))
     assert set(reader.pairs_to(TopicPartition("us.t1", 0))) == {pairs[1], pairs[4], pairs[7]}
     assert reader.pairs(TopicPartition("t4", 0)) == [pairs[4]]

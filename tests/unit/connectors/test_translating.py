@@ -10,22 +10,20 @@ from uuid import UUID
 import pytest
 
 from connect.core.errors import RetriableError, SecurityError
-from connectors import map_reader
-from connectors.checkpoint.beginnings import Beginnings
-from connectors.checkpoint.translating import Translated, Translator
-from connectors.dataplane.plan import TopicPartition
-from connectors.map_reader import MapReader
-from connectors.mirror_records import OffsetSync
-from connectors.offset_map import Pair, Run, RunList, Translation
-from connectors.offset_sync_store import OffsetSyncStore
+from connectors.checkpoint.offset_translation import Beginnings, OffsetSyncStore, TranslatedOffset, Translator
+from connectors.formats.mirror_records import OffsetSync
+from connectors.formats.position import Position
+from connectors.formats.types import TopicPartition
+from connectors.offset_map import reader as map_reader
+from connectors.offset_map.reader import MapReader
+from connectors.offset_map.runs_and_chunks import MapPair, MappedOffset, MapRun, RunList
 from connectors.policy import DefaultReplicationPolicy
-from connectors.positions import Position
 
 SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("us.orders", 0)
 IDS = {"orders": UUID(int=1), "us.orders": UUID(int=2)}
 #: Copied up to 200, from 100 on; a transaction's marker lay at 150.
 POSITION = Position("orders", 0, IDS["orders"], 200, 2, "us.orders", 0, IDS["us.orders"], 109, "txn", 77, 3, 8)
-RUNS = [Run(100, 10, 50), Run(151, 60, 49)]
+RUNS = [MapRun(100, 10, 50), MapRun(151, 60, 49)]
 
 
 class Cluster:
@@ -42,7 +40,7 @@ class Cluster:
 
 
 class Maps:
-    def __init__(self, runs: list[Run], position: Position | None = POSITION) -> None:
+    def __init__(self, runs: list[MapRun], position: Position | None = POSITION) -> None:
         self._runs = RunList(runs)
         self.position = position
         self.cannot_be_read = self.is_whole = False
@@ -59,7 +57,7 @@ class Maps:
     def positions(self, source: TopicPartition) -> list[Position]:
         return [self.position] if source == SOURCE and self.position else []
 
-    async def forward(self, pair: Pair, offset: int) -> Translation | None:
+    async def forward(self, pair: MapPair, offset: int) -> MappedOffset | None:
         return self._runs.forward(offset)
 
 
@@ -87,14 +85,14 @@ def made(
 ) -> tuple[Translator, Any, Any]:
     """A translator, its map and its syncs; ``bare``: the log has no records before the map."""
 
-    async def follow(self: Beginnings, pairs: list[Pair]) -> None:
+    async def follow(self: Beginnings, pairs: list[MapPair]) -> None:
         self._starts = {} if log_start is None else dict.fromkeys(pairs, log_start)
 
     async def has_records(*_: object, **__: object) -> bool:
         return not bare
 
     monkeypatch.setattr(Beginnings, "follow", follow)
-    monkeypatch.setattr("connectors.checkpoint.beginnings.has_records", has_records)
+    monkeypatch.setattr("connectors.checkpoint.offset_translation.has_records", has_records)
     settings: Any = SimpleNamespace(
         flow="us->eu", source_alias="us", target_alias="eu", policy=DefaultReplicationPolicy()
     )
@@ -104,7 +102,7 @@ def made(
     return Translator(settings, clusters, clusters, told, syncs), told, syncs
 
 
-async def translated(monkeypatch: pytest.MonkeyPatch, offset: int, **given: Any) -> list[Translated]:
+async def translated(monkeypatch: pytest.MonkeyPatch, offset: int, **given: Any) -> list[TranslatedOffset]:
     translator, _, _ = made(monkeypatch, **given)
     await translator.follow()
     return await translator.translate(SOURCE, offset)
@@ -126,21 +124,21 @@ async def test_a_map_that_another_task_could_not_follow_to_its_end_tells_nothing
         await reader.follow()
     translator, maps, _ = made(monkeypatch)
     await translator.follow()
-    assert await translator.translate(SOURCE, 120) == [Translated(TARGET, 30, by_map=True)]
+    assert await translator.translate(SOURCE, 120) == [TranslatedOffset(TARGET, 30, by_map=True)]
     maps.is_whole = reader.is_whole
-    assert await translator.translate(SOURCE, 120) == [Translated(TARGET, 5, by_map=False)]
+    assert await translator.translate(SOURCE, 120) == [TranslatedOffset(TARGET, 5, by_map=False)]
 
 
 @pytest.mark.parametrize(
     ("position", "found"),
     [
-        (POSITION, [Translated(TARGET, 4, by_map=False)]),
-        (None, [Translated(TARGET, 4, by_map=False)]),
+        (POSITION, [TranslatedOffset(TARGET, 4, by_map=False)]),
+        (None, [TranslatedOffset(TARGET, 4, by_map=False)]),
         (replace(POSITION, target_topic="renamed"), []),
     ],
 )
 async def test_while_the_map_cannot_be_read_syncs_tell_of_the_topic_that_is_copied_to(
-    monkeypatch: pytest.MonkeyPatch, position: Position | None, found: list[Translated]
+    monkeypatch: pytest.MonkeyPatch, position: Position | None, found: list[TranslatedOffset]
 ) -> None:
     translator, maps, _ = made(monkeypatch, maps=Maps(RUNS, position), ids={**IDS, "renamed": UUID(int=3)})
     await translator.follow()
@@ -165,24 +163,24 @@ async def test_while_the_map_cannot_be_read_syncs_tell_of_the_topic_that_is_copi
     ],
 )
 async def test_by_the_map(monkeypatch: pytest.MonkeyPatch, offset: int, log_start: int, found: int) -> None:
-    wanted = [Translated(TARGET, found, by_map=True)]
+    wanted = [TranslatedOffset(TARGET, found, by_map=True)]
     assert await translated(monkeypatch, offset, log_start=log_start) == wanted
 
 
 @pytest.mark.parametrize(
     ("offset", "log_start", "bare", "found"),
     [
-        (50, 0, True, Translated(TARGET, 10, by_map=True)),  # nothing is on the target before the map
-        (50, 10, False, Translated(TARGET, 10, by_map=True)),  # nor is there any more
-        (50, 30, False, Translated(TARGET, 30, by_map=True)),
-        (50, 0, False, Translated(TARGET, 5, by_map=False)),  # Java copied before: by its syncs
-        (40, 0, False, Translated(TARGET, 4, by_map=False)),
-        (50, 8, False, Translated(TARGET, 8, by_map=False)),  # and the target's retention has passed that
+        (50, 0, True, TranslatedOffset(TARGET, 10, by_map=True)),  # nothing is on the target before the map
+        (50, 10, False, TranslatedOffset(TARGET, 10, by_map=True)),  # nor is there any more
+        (50, 30, False, TranslatedOffset(TARGET, 30, by_map=True)),
+        (50, 0, False, TranslatedOffset(TARGET, 5, by_map=False)),  # Java copied before: by its syncs
+        (40, 0, False, TranslatedOffset(TARGET, 4, by_map=False)),
+        (50, 8, False, TranslatedOffset(TARGET, 8, by_map=False)),  # and the target's retention has passed that
         (39, 0, False, None),  # too old for these
     ],
 )
 async def test_before_the_map(
-    monkeypatch: pytest.MonkeyPatch, offset: int, log_start: int, bare: bool, found: Translated | None
+    monkeypatch: pytest.MonkeyPatch, offset: int, log_start: int, bare: bool, found: TranslatedOffset | None
 ) -> None:
     wanted = [] if found is None else [found]
     assert await translated(monkeypatch, offset, log_start=log_start, bare=bare) == wanted
@@ -193,13 +191,13 @@ async def test_syncs_never_lead_behind_where_the_map_begins(monkeypatch: pytest.
     translator, _, syncs = made(monkeypatch)
     syncs.store.take(OffsetSync("orders", 0, 45, 44))
     await translator.follow()
-    assert await translator.translate(SOURCE, 50) == [Translated(TARGET, 10, by_map=False)]
+    assert await translator.translate(SOURCE, 50) == [TranslatedOffset(TARGET, 10, by_map=False)]
 
 
 async def test_without_a_map_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of the copy where nothing lies before it, else what syncs say."""
-    assert await translated(monkeypatch, 30, bare=True, maps=Maps([])) == [Translated(TARGET, 109, by_map=True)]
-    assert await translated(monkeypatch, 41, bare=False, maps=Maps([])) == [Translated(TARGET, 5, by_map=False)]
+    assert await translated(monkeypatch, 30, bare=True, maps=Maps([])) == [TranslatedOffset(TARGET, 109, by_map=True)]
+    assert await translated(monkeypatch, 41, bare=False, maps=Maps([])) == [TranslatedOffset(TARGET, 5, by_map=False)]
 
 
 @pytest.mark.parametrize("ids", [{**IDS, "orders": UUID(int=9)}, {**IDS, "us.orders": UUID(int=9)}, {}])
@@ -231,19 +229,19 @@ async def test_without_a_right_to_offset_syncs_the_map_goes_on_alone(
     translator, _, syncs = made(monkeypatch)
     if were_read:
         await translator.follow()
-        assert await translator.translate(SOURCE, 50) == [Translated(TARGET, 5, by_map=False)]
+        assert await translator.translate(SOURCE, 50) == [TranslatedOffset(TARGET, 5, by_map=False)]
     syncs.may_be_read = False
     for _ in range(2):
         await translator.follow()
         for offset, found in ((120, 30), (150, 60), (250, 109)):
-            assert await translator.translate(SOURCE, offset) == [Translated(TARGET, found, by_map=True)]
+            assert await translator.translate(SOURCE, offset) == [TranslatedOffset(TARGET, found, by_map=True)]
         for offset in (39, 50, 99):
             assert await translator.translate(SOURCE, offset) == []
     (line,) = caplog.messages
     assert "grant DESCRIBE on topic syncs; groups are translated by the offset map alone" in line
     syncs.may_be_read = True
     await translator.follow()
-    assert await translator.translate(SOURCE, 50) == [Translated(TARGET, 5, by_map=False)]
+    assert await translator.translate(SOURCE, 50) == [TranslatedOffset(TARGET, 5, by_map=False)]
 
 
 @pytest.mark.parametrize("is_empty", [True, False])

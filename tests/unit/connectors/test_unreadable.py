@@ -11,21 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connect.core import offsetlog
-from connect.core.configlog import ConfigLog
+from connect.core import status_and_offset_topics
+from connect.core.config_topic import ConfigLog
 from connect.core.errors import UnreadableRecord
-from connect.core.statuslog import StatusLog
-from connect.kafka.unreadable import pass_over
-from connectors.access.records import ACLS
-from connectors.dataplane.plan import TopicPartition
-from connectors.failover.lease import decode_object
-from connectors.gaps import Gap, GapKey, GapKind, GapRecord, decode_gap, encode_gap
-from connectors.mirror_records import OffsetSync
-from connectors.offset_map import Run, decode_chunk, decode_chunk_key, encode_chunk, first_downstream
-from connectors.offset_sync_store import OffsetSyncStore
-from connectors.partition_states import PARTITION_STATES, PartitionState, encode_state
-from connectors.positions import (
-    Kind,
+from connect.core.status_and_offset_topics import StatusLog
+from connect.kafka.log.compacted_topic import pass_over
+from connectors.checkpoint.offset_translation import OffsetSyncStore
+from connectors.failover.clusters_and_lease import decode_object
+from connectors.formats.gap import Gap, GapKey, GapKind, GapRecord, decode_gap, encode_gap
+from connectors.formats.mirror_records import OffsetSync
+from connectors.formats.position import (
+    KeyKind,
     LaterFormat,
     Position,
     PositionKey,
@@ -35,11 +31,15 @@ from connectors.positions import (
     encode_progress,
     fold_position,
 )
-from connectors.source.deletion import GONE
+from connectors.formats.types import TopicPartition
+from connectors.internal_topics import PARTITION_STATES, PartitionState, encode_state
+from connectors.offset_map.runs_and_chunks import MapRun, decode_chunk, decode_chunk_key, encode_chunk, first_downstream
+from connectors.topic_sync.acl_sync import ACLS
+from connectors.topic_sync.topic_deletion import GONE
 
 _POSITION = Position("t", 0, None, 5, 1, "us.t", 0, None, 7, "id", 1, 2, 3)
 _KEY = PositionKey("c", "t", 0)
-_FULL = fold_position(None, Kind.POSITION, _KEY, encode_position(_POSITION), ())
+_FULL = fold_position(None, KeyKind.POSITION, _KEY, encode_position(_POSITION), ())
 _GAP = GapRecord(GapKey("c", "t", 0, 1), Gap(GapKind.SOURCE_GAP), "us.t")
 _STATE = PartitionState("QUARANTINED", "why", "us.t", 1, Gap(GapKind.SOURCE_GAP))
 
@@ -47,7 +47,7 @@ _STATE = PartitionState("QUARANTINED", "why", "us.t", 1, Gap(GapKind.SOURCE_GAP)
 _RIGHT = [
     encode_position(_POSITION),
     encode_progress(_POSITION, None),
-    encode_chunk([Run(5, 2, 300), Run(306, 302, 1)]),
+    encode_chunk([MapRun(5, 2, 300), MapRun(306, 302, 1)]),
     *encode_gap(_GAP),
     encode_state(_STATE),
     b"\x01",
@@ -55,14 +55,14 @@ _RIGHT = [
 _READERS: dict[str, Callable[[bytes], object]] = {
     "kind": decode_kind,
     "position key": decode_position_key,
-    "position": lambda data: fold_position(None, Kind.POSITION, _KEY, data, ()),
+    "position": lambda data: fold_position(None, KeyKind.POSITION, _KEY, data, ()),
     "run": lambda data: fold_position(
-        None, Kind.POSITION, _KEY, encode_position(_POSITION), [("heliograph.run", data)]
+        None, KeyKind.POSITION, _KEY, encode_position(_POSITION), [("heliograph.run", data)]
     ),
     "claimant": lambda data: fold_position(
-        None, Kind.POSITION, _KEY, encode_position(_POSITION), [("heliograph.claimant", data)]
+        None, KeyKind.POSITION, _KEY, encode_position(_POSITION), [("heliograph.claimant", data)]
     ),
-    "progress": lambda data: fold_position(_FULL, Kind.PROGRESS, _KEY, data, ()),
+    "progress": lambda data: fold_position(_FULL, KeyKind.PROGRESS, _KEY, data, ()),
     "chunk key": decode_chunk_key,
     "chunk": lambda data: decode_chunk(0, data),
     "chunk's beginning": first_downstream,
@@ -135,19 +135,19 @@ _VALUES = (
 
 @given(st.lists(st.tuples(_KEYS, _VALUES), max_size=8))
 def test_no_record_ends_the_folds_of_a_worker(records: list[tuple[str | None, bytes | None]]) -> None:
-    configs, statuses, offsets = ConfigLog(), StatusLog(), offsetlog.SourceOffsets()
+    configs, statuses, offsets = ConfigLog(), StatusLog(), status_and_offset_topics.SourceOffsets()
     for offset, (key, value) in enumerate(records):
         configs.apply(offset, key, value)
         statuses.apply(key, value)
-        offsetlog.apply(offsets, None if key is None else key.encode(), value)
+        status_and_offset_topics.apply(offsets, None if key is None else key.encode(), value)
 
 
 @pytest.mark.parametrize("poison", [b"[" * 100_000, b'{"a":' * 100_000, b"[" + b"{}," * 200_000, b"\xff", b""])
 def test_records_of_many_levels_are_passed_over(poison: bytes) -> None:
-    offsets = offsetlog.SourceOffsets()
+    offsets = status_and_offset_topics.SourceOffsets()
     told = [
-        offsetlog.apply(offsets, poison, b"{}"),
-        offsetlog.apply(offsets, b'["c",{}]', poison),
+        status_and_offset_topics.apply(offsets, poison, b"{}"),
+        status_and_offset_topics.apply(offsets, b'["c",{}]', poison),
         StatusLog().apply("status-connector-c", poison),
         *(change.why for change in ConfigLog().apply(0, "connector-c", poison)),  # type: ignore[union-attr]
     ]

@@ -9,10 +9,10 @@ import pytest
 
 from connect.core.errors import SecurityError
 from connect.kafka.cluster import Cluster, ClusterMetadata, TopicMetadata
-from connectors.checkpoint.syncs import OffsetSyncs
+from connectors.checkpoint.offset_translation import OffsetSyncReader
 from connectors.client import MirrorClient
-from connectors.map_reader import MapReader
-from connectors.stored_offsets import read_positions, read_stored_offsets
+from connectors.internal_topics import read_positions, read_stored_offsets
+from connectors.offset_map.reader import MapReader
 
 TOPIC = "mm2-offset-map.us.internal"
 
@@ -31,7 +31,7 @@ class Eu:
     "read",
     [
         lambda eu: MapReader(eu, TOPIC).follow(),
-        lambda eu: OffsetSyncs(eu, TOPIC, only_last=False).follow(),
+        lambda eu: OffsetSyncReader(eu, TOPIC, only_last=False).follow(),
         lambda eu: read_stored_offsets(eu, TOPIC),
         lambda eu: read_positions(eu, TOPIC, "MirrorSourceConnector"),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connect.core.alias_defs import topic_creation, uses_topic_creation
+from connect.core.config.alias_settings import topic_creation, uses_topic_creation
 from connect.core.errors import ConfigError
 
 DEFAULT = {"topic.creation.default.replication.factor": "3", "topic.creation.default.partitions": "-1"}

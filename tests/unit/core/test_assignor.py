@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connect.core.assignor import Assignments, IncrementalAssignor, MemberAssignment, MemberState, eager_assign
-from connect.core.membership import NOTHING, Allocation
+from connect.core.herder.assignor import Assignments, IncrementalAssignor, MemberAssignment, MemberState, eager_assign
+from connect.core.herder.membership import NOTHING, Allocation
 from connect.core.model import TaskId
 
 DELAY_MS = 300_000

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connect.core.bounded_json import MAX_DEPTH, MAX_ELEMENTS, TooManyElements, decode_json
+from connect.core.jackson import MAX_DEPTH, MAX_ELEMENTS, TooManyElements, decode_json
 
 _VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

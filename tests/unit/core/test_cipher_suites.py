@@ -6,7 +6,7 @@ import ssl
 
 import pytest
 
-from connect.core.cipher_suites import OPENSSL_NAMES, TLS_1_3, suites_notice, unknown_suites
+from connect.core.config.security_settings import OPENSSL_NAMES, TLS_1_3, suites_notice, unknown_suites
 
 
 def test_openssl_has_what_each_name_means() -> None:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connect.core.checks import ConnectorName, UniqueAliases
-from connect.core.config import (
+from connect.cli.reference import markdown
+from connect.core.config.config_def import (
     REQUIRED,
     AtLeast,
     ConfigDef,
@@ -23,8 +23,8 @@ from connect.core.config import (
     convert,
     split_list,
 )
+from connect.core.config.validation import ConnectorName, UniqueAliases
 from connect.core.errors import ConfigError
-from connect.core.reference import markdown
 
 CONFIG = ConfigDef.of(
     Setting("name", Type.STRING, "x", "The name.", ConnectorName(), Importance.HIGH),

@@ -10,21 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connect.core import configlog
-from connect.core.config_changes import (
+from connect.core import config_topic
+from connect.core.config_topic import (
     Change,
+    ConfigLog,
     ConnectorChanged,
     ConnectorRemoved,
     LoggerChanged,
+    Record,
     RestartAsked,
     SessionKeyChanged,
+    SkippedConfigRecord,
     TargetChanged,
     TasksChanged,
-    Unreadable,
 )
-from connect.core.configlog import ConfigLog, Record
+from connect.core.herder_api import SessionKey
 from connect.core.model import RestartRequest, TargetState, TaskId
-from connect.core.signing import SessionKey
 
 STARTED, PAUSED, STOPPED = TargetState.STARTED, TargetState.PAUSED, TargetState.STOPPED
 KEY = SessionKey(b"\x00\x01\x02" * 10, "HmacSHA256", 1_700_000_000_000)
@@ -36,7 +37,7 @@ def fold(log: ConfigLog, *records: Record) -> list[Change]:
 
 def folded(*records: Record) -> ConfigLog:
     log = ConfigLog()
-    assert not [change for change in fold(log, *records) if isinstance(change, Unreadable)]
+    assert not [change for change in fold(log, *records) if isinstance(change, SkippedConfigRecord)]
     return log
 
 
@@ -45,10 +46,10 @@ def is_inconsistent(log: ConfigLog, name: str) -> bool:
 
 
 def tasks(name: str, *configs: dict[str, str]) -> list[Record]:
-    return [*configlog.task_records(name, configs), configlog.commit_record(name, len(configs))]
+    return [*config_topic.task_records(name, configs), config_topic.commit_record(name, len(configs))]
 
 
-CONNECTOR = configlog.connector_record("c", {"name": "c", "tasks.max": "2"})
+CONNECTOR = config_topic.connector_record("c", {"name": "c", "tasks.max": "2"})
 
 # -- bytes -------------------------------------------------------------------------------------------------------------
 
@@ -57,24 +58,28 @@ CONNECTOR = configlog.connector_record("c", {"name": "c", "tasks.max": "2"})
     ("record", "key", "value"),
     [
         (CONNECTOR, "connector-c", b'{"properties":{"name":"c","tasks.max":"2"}}'),
-        (configlog.connector_record("ä/1", {"x": 'a"\n\x01é'}), "connector-ä/1", rb'{"properties":{"x":"a\"\n\u0001'),
-        (configlog.task_records("c", [{"a": "b"}])[0], "task-c-0", b'{"properties":{"a":"b"}}'),
-        (configlog.commit_record("c", 3), "commit-c", b'{"tasks":3}'),
-        (configlog.target_state_record("c", STARTED), "target-state-c", b'{"state":"STARTED","state.v2":"STARTED"}'),
-        (configlog.target_state_record("c", PAUSED), "target-state-c", b'{"state":"PAUSED","state.v2":"PAUSED"}'),
-        (configlog.target_state_record("c", STOPPED), "target-state-c", b'{"state":"PAUSED","state.v2":"STOPPED"}'),
-        (configlog.fencing_record("c", 0), "tasks-fencing-c", b'{"task-count":0}'),
         (
-            configlog.session_key_record(SessionKey(b"\xff\xfe\xfd", "HmacSHA256", 17)),
+            config_topic.connector_record("ä/1", {"x": 'a"\n\x01é'}),
+            "connector-ä/1",
+            rb'{"properties":{"x":"a\"\n\u0001',
+        ),
+        (config_topic.task_records("c", [{"a": "b"}])[0], "task-c-0", b'{"properties":{"a":"b"}}'),
+        (config_topic.commit_record("c", 3), "commit-c", b'{"tasks":3}'),
+        (config_topic.target_state_record("c", STARTED), "target-state-c", b'{"state":"STARTED","state.v2":"STARTED"}'),
+        (config_topic.target_state_record("c", PAUSED), "target-state-c", b'{"state":"PAUSED","state.v2":"PAUSED"}'),
+        (config_topic.target_state_record("c", STOPPED), "target-state-c", b'{"state":"PAUSED","state.v2":"STOPPED"}'),
+        (config_topic.fencing_record("c", 0), "tasks-fencing-c", b'{"task-count":0}'),
+        (
+            config_topic.session_key_record(SessionKey(b"\xff\xfe\xfd", "HmacSHA256", 17)),
             "session-key",
             b'{"key":"//79","algorithm":"HmacSHA256","creation-timestamp":17}',
         ),
         (
-            configlog.restart_record(RestartRequest("c", only_failed=True)),
+            config_topic.restart_record(RestartRequest("c", only_failed=True)),
             "restart-connector-c",
             b'{"include-tasks":false,"only-failed":true}',
         ),
-        (configlog.logger_record("org.apache", "DEBUG"), "logger-cluster-org.apache", b'{"level":"DEBUG"}'),
+        (config_topic.logger_record("org.apache", "DEBUG"), "logger-cluster-org.apache", b'{"level":"DEBUG"}'),
     ],
 )
 def test_records_are_javas(record: Record, key: str, value: bytes) -> None:
@@ -84,7 +89,7 @@ def test_records_are_javas(record: Record, key: str, value: bytes) -> None:
 
 
 def test_a_removal_is_two_tombstones() -> None:
-    assert configlog.removal_records("c") == (("connector-c", None), ("target-state-c", None))
+    assert config_topic.removal_records("c") == (("connector-c", None), ("target-state-c", None))
 
 
 # -- connectors and target states --------------------------------------------------------------------------------------
@@ -106,27 +111,27 @@ def test_a_connector_without_a_target_state_is_started() -> None:
 
 def test_a_connector_may_be_made_in_any_state_and_says_so_once() -> None:
     log = ConfigLog()
-    changes = fold(log, configlog.target_state_record("c", STOPPED), CONNECTOR)
+    changes = fold(log, config_topic.target_state_record("c", STOPPED), CONNECTOR)
     assert changes == [ConnectorChanged("c")]
     assert log.target_state("c") is STOPPED
 
 
 def test_a_target_state_that_is_the_same_is_no_change() -> None:
     log = folded(CONNECTOR)
-    paused, started = configlog.target_state_record("c", PAUSED), configlog.target_state_record("c", STARTED)
+    paused, started = config_topic.target_state_record("c", PAUSED), config_topic.target_state_record("c", STARTED)
     changes = [fold(log, record) for record in (started, paused, paused, started)]
     assert changes == [[], [TargetChanged("c")], [], [TargetChanged("c")]]
 
 
 def test_a_target_state_without_a_connector_is_kept_for_it() -> None:
-    log = folded(configlog.target_state_record("c", PAUSED))
+    log = folded(config_topic.target_state_record("c", PAUSED))
     assert log.connectors() == ()
     fold(log, CONNECTOR)
     assert log.target_state("c") is PAUSED
 
 
 def test_a_target_state_that_vanishes_is_the_default_without_a_word() -> None:
-    log = folded(CONNECTOR, configlog.target_state_record("c", PAUSED))
+    log = folded(CONNECTOR, config_topic.target_state_record("c", PAUSED))
     assert fold(log, ("target-state-c", None)) == []
     assert log.target_state("c") is STARTED
 
@@ -147,13 +152,13 @@ def test_a_target_state_that_vanishes_is_the_default_without_a_word() -> None:
 def test_target_states_of_older_and_odd_workers(value: bytes, state: TargetState) -> None:
     log = folded(CONNECTOR)
     (change,) = log.apply(1, "target-state-c", value)
-    assert isinstance(change, Unreadable if state is STARTED else TargetChanged)
+    assert isinstance(change, SkippedConfigRecord if state is STARTED else TargetChanged)
     assert log.target_state("c") is state
 
 
 def test_a_removed_connector_leaves_nothing_to_run_and_no_wish_behind() -> None:
-    log = folded(CONNECTOR, *tasks("c", {"a": "1"}), configlog.target_state_record("c", PAUSED))
-    assert fold(log, *configlog.removal_records("c")) == [ConnectorRemoved("c")]
+    log = folded(CONNECTOR, *tasks("c", {"a": "1"}), config_topic.target_state_record("c", PAUSED))
+    assert fold(log, *config_topic.removal_records("c")) == [ConnectorRemoved("c")]
     assert log.connectors() == ()
     assert log.task_ids("c") == ()
     fold(log, CONNECTOR)
@@ -163,7 +168,7 @@ def test_a_removed_connector_leaves_nothing_to_run_and_no_wish_behind() -> None:
 
 def test_names_with_dashes_and_prefixes_are_not_taken_apart() -> None:
     for name in ("commit-x-3", "task-1", "connector-", "-", "ü b/c-2"):
-        log = folded(configlog.connector_record(name, {}), *tasks(name, {"a": "0"}, {"a": "1"}))
+        log = folded(config_topic.connector_record(name, {}), *tasks(name, {"a": "0"}, {"a": "1"}))
         assert log.connectors() == (name,)
         assert log.task_ids(name) == (TaskId(name, 0), TaskId(name, 1))
         assert log.task_config(TaskId(name, 1)) == {"a": "1"}
@@ -173,17 +178,17 @@ def test_names_with_dashes_and_prefixes_are_not_taken_apart() -> None:
 
 
 def test_task_configs_count_from_their_commit_on() -> None:
-    log = folded(CONNECTOR, *configlog.task_records("c", [{"a": "0"}, {"a": "1"}]))
+    log = folded(CONNECTOR, *config_topic.task_records("c", [{"a": "0"}, {"a": "1"}]))
     assert log.task_ids("c") == ()
     assert log.task_generation("c") is None
-    assert fold(log, configlog.commit_record("c", 2)) == [TasksChanged("c")]
+    assert fold(log, config_topic.commit_record("c", 2)) == [TasksChanged("c")]
     assert list(log.all_task_configs("c")) == [{"a": "0"}, {"a": "1"}]
     assert log.applied_config("c") == log.connector_config("c")
     assert log.task_generation("c") == 0
 
 
 def test_the_applied_config_is_that_of_the_commit() -> None:
-    log = folded(CONNECTOR, *tasks("c", {"a": "0"}), configlog.connector_record("c", {"new": "yes"}))
+    log = folded(CONNECTOR, *tasks("c", {"a": "0"}), config_topic.connector_record("c", {"new": "yes"}))
     assert log.applied_config("c") == {"name": "c", "tasks.max": "2"}
     fold(log, *tasks("c", {"a": "0"}))
     assert log.applied_config("c") == {"new": "yes"}
@@ -200,7 +205,7 @@ def test_fewer_tasks_than_before() -> None:
 
 
 def test_a_half_written_set_changes_nothing_until_it_is_written_whole() -> None:
-    log = folded(CONNECTOR, *tasks("c", {"a": "0"}, {"a": "1"}), *configlog.task_records("c", [{"b": "0"}]))
+    log = folded(CONNECTOR, *tasks("c", {"a": "0"}, {"a": "1"}), *config_topic.task_records("c", [{"b": "0"}]))
     assert list(log.all_task_configs("c")) == [{"a": "0"}, {"a": "1"}]
     fold(log, *tasks("c", {"d": "0"}, {"d": "1"}))
     assert list(log.all_task_configs("c")) == [{"d": "0"}, {"d": "1"}]
@@ -208,14 +213,14 @@ def test_a_half_written_set_changes_nothing_until_it_is_written_whole() -> None:
 
 def test_a_commit_whose_tasks_are_not_all_there_is_inconsistent_until_the_next() -> None:
     """Java's example: of two sets of two tasks compaction has taken the first's task 0."""
-    first, second = configlog.task_records("c", [{"a": "0"}, {"a": "1"}]), [{"b": "0"}, {"b": "1"}]
+    first, second = config_topic.task_records("c", [{"a": "0"}, {"a": "1"}]), [{"b": "0"}, {"b": "1"}]
     log = ConfigLog()
-    assert fold(log, CONNECTOR, first[1], configlog.commit_record("c", 2))[-1] == TasksChanged("c")
+    assert fold(log, CONNECTOR, first[1], config_topic.commit_record("c", 2))[-1] == TasksChanged("c")
     assert is_inconsistent(log, "c")
     assert (log.task_ids("c"), log.task_count("c"), log.task_generation("c")) == ((), 2, None)
     assert log.applied_config("c") is None
     # What was there of it is not mixed with what comes later.
-    fold(log, configlog.task_records("c", second)[0], configlog.commit_record("c", 2))
+    fold(log, config_topic.task_records("c", second)[0], config_topic.commit_record("c", 2))
     assert is_inconsistent(log, "c")
     fold(log, *tasks("c", *second))
     assert not is_inconsistent(log, "c")
@@ -223,14 +228,14 @@ def test_a_commit_whose_tasks_are_not_all_there_is_inconsistent_until_the_next()
 
 
 def test_tasks_that_ran_are_gone_while_inconsistent() -> None:
-    log = folded(CONNECTOR, *tasks("c", {"a": "0"}), configlog.commit_record("c", 3))
+    log = folded(CONNECTOR, *tasks("c", {"a": "0"}), config_topic.commit_record("c", 3))
     assert is_inconsistent(log, "c")
     assert (log.task_ids("c"), log.task_count("c"), list(log.all_task_configs("c"))) == ((), 3, [])
 
 
 def test_leftovers_of_a_larger_set_do_not_count() -> None:
     """Of two tasks and then one, compaction may leave task 1, task 0, and the commit of one."""
-    log = folded(CONNECTOR, configlog.task_records("c", [{}, {"a": "1"}])[1], *tasks("c", {"b": "0"}))
+    log = folded(CONNECTOR, config_topic.task_records("c", [{}, {"a": "1"}])[1], *tasks("c", {"b": "0"}))
     assert list(log.all_task_configs("c")) == [{"b": "0"}]
     assert not is_inconsistent(log, "c")
 
@@ -239,16 +244,16 @@ def test_a_commit_of_a_connector_that_is_gone_is_passed_over() -> None:
     log = ConfigLog()
     assert fold(log, *tasks("c", {"a": "0"})) == []
     assert not log.pending_fencing("c")
-    fold(log, CONNECTOR, configlog.commit_record("c", 1))
+    fold(log, CONNECTOR, config_topic.commit_record("c", 1))
     assert is_inconsistent(log, "c")  # and the leftovers went with it
 
 
 def test_fencing_is_due_after_each_commit_and_outlives_the_connector() -> None:
     log = folded(CONNECTOR, *tasks("c", {"a": "0"}))
     assert (log.pending_fencing("c"), log.task_count_record("c")) == (True, None)
-    fold(log, configlog.fencing_record("c", 1))
+    fold(log, config_topic.fencing_record("c", 1))
     assert (log.pending_fencing("c"), log.task_count_record("c")) == (False, 1)
-    fold(log, *configlog.removal_records("c"), CONNECTOR, *tasks("c", {"a": "0"}, {"a": "1"}))
+    fold(log, *config_topic.removal_records("c"), CONNECTOR, *tasks("c", {"a": "0"}, {"a": "1"}))
     assert (log.pending_fencing("c"), log.task_count_record("c"), log.task_generation("c")) == (True, 1, 1)
 
 
@@ -263,7 +268,7 @@ def test_configs_of_many_tasks_share_their_texts() -> None:
 
 def test_the_session_key() -> None:
     log = ConfigLog()
-    assert fold(log, configlog.session_key_record(KEY)) == [SessionKeyChanged()]
+    assert fold(log, config_topic.session_key_record(KEY)) == [SessionKeyChanged()]
     assert log.session_key == KEY
 
 
@@ -279,7 +284,7 @@ def test_restart_requests(value: bytes, request_: RestartRequest) -> None:
 
 
 def test_logger_levels() -> None:
-    assert fold(ConfigLog(), configlog.logger_record("a.b", "TRACE")) == [LoggerChanged("a.b", "TRACE")]
+    assert fold(ConfigLog(), config_topic.logger_record("a.b", "TRACE")) == [LoggerChanged("a.b", "TRACE")]
 
 
 # -- what makes no sense -----------------------------------------------------------------------------------------------
@@ -316,7 +321,7 @@ def test_logger_levels() -> None:
 def test_what_makes_no_sense_is_passed_over_and_said(key: str | None, value: bytes | None) -> None:
     log, same = folded(CONNECTOR, *tasks("c", {"a": "0"})), folded(CONNECTOR, *tasks("c", {"a": "0"}))
     (change,) = log.apply(5, key, value)
-    assert isinstance(change, Unreadable)
+    assert isinstance(change, SkippedConfigRecord)
     assert log.offset == 6
     same.offset = 6
     assert log == same
@@ -326,7 +331,7 @@ def test_a_value_that_is_no_json_does_not_move_the_offset() -> None:
     """Nor does it Java's: members that compare offsets would never agree."""
     log = folded(CONNECTOR)
     for value in (b"", b"{", b"\xff", b"[" * 100_000):
-        assert isinstance(log.apply(9, "connector-d", value)[0], Unreadable)
+        assert isinstance(log.apply(9, "connector-d", value)[0], SkippedConfigRecord)
     assert log.offset == 1
 
 
@@ -341,7 +346,7 @@ def test_nulls_in_a_config_are_absent_keys() -> None:
 
 def test_a_wrong_value_is_not_quoted() -> None:
     (change,) = ConfigLog().apply(0, "session-key", b'{"key":"top secret","algorithm":"A","creation-timestamp":1}')
-    assert isinstance(change, Unreadable)
+    assert isinstance(change, SkippedConfigRecord)
     assert "top secret" not in change.why
 
 
@@ -394,22 +399,22 @@ class Model:
 
     def create(self, name: str, number: int, target: TargetState | None) -> None:
         if target is not None:
-            self.records.append(configlog.target_state_record(name, target))
+            self.records.append(config_topic.target_state_record(name, target))
             self.targets[name] = target
         self.configs[name] = {"n": str(number)}
-        self.records.append(configlog.connector_record(name, self.configs[name]))
+        self.records.append(config_topic.connector_record(name, self.configs[name]))
 
     def delete(self, name: str) -> None:
-        self.records += configlog.removal_records(name)
+        self.records += config_topic.removal_records(name)
         for known in (self.configs, self.targets, self.tasks):
             known.pop(name, None)
 
     def write_tasks(self, name: str, number: int, count: int, written: int) -> None:
         """All ``count`` tasks and their commit, or as many as a leader lived to write."""
         configs = [{"t": f"{number}-{task}"} for task in range(count)]
-        self.records += configlog.task_records(name, configs[:written])
+        self.records += config_topic.task_records(name, configs[:written])
         if written >= count:
-            self.records.append(configlog.commit_record(name, count))
+            self.records.append(config_topic.commit_record(name, count))
             if name in self.configs:
                 self.tasks[name] = configs
 

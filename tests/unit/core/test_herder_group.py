@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from connect.core import events
-from connect.core.configlog import logger_record, restart_record
-from connect.core.events import (
+from connect.core.config_topic import logger_record, restart_record
+from connect.core.herder import events
+from connect.core.herder.events import (
     Assign,
     ClaimWriter,
     Join,
@@ -24,9 +24,7 @@ from connect.core.events import (
     WriteConfig,
     WriteStatus,
 )
-from connect.core.herder import HerderSettings, Mode
-from connect.core.herding import BadRequest, Signature
-from connect.core.membership import (
+from connect.core.herder.membership import (
     COMPATIBLE,
     CONFIG_MISMATCH,
     EAGER,
@@ -35,8 +33,10 @@ from connect.core.membership import (
     WorkerMetadata,
     decode_assignment,
 )
+from connect.core.herder.state import HerderMode, HerderSettings
+from connect.core.herder_api import BadRequest, Signature
 from connect.core.model import RestartRequest, State, Status, TargetState, TaskId
-from connect.core.statuslog import status_record
+from connect.core.status_and_offset_topics import status_record
 from tests.kit.herding import OTHER_URL, URL, Bench, kinds, none, only
 
 TASKS = (TaskId("c", 0), TaskId("c", 1))
@@ -161,7 +161,7 @@ def test_records_that_share_out_nothing_do_not_ask_for_another_round() -> None:
     behind = bench.herder.snapshot.offset
     bench.key()
     assert none(bench.joined(offset=behind), Join)
-    assert bench.herder.mode is Mode.MEMBER
+    assert bench.herder.mode is HerderMode.MEMBER
 
 
 def test_who_is_behind_reads_before_it_starts_anything() -> None:
@@ -238,7 +238,7 @@ def test_a_join_under_way_does_not_claim_what_was_stopped_meanwhile() -> None:
     stale = only(bench.step(RebalanceBegun()), Join)
     assert kinds(bench.step(LeaseLost())) == ["StopWork", "Join"]
     assert bench.joined(token=stale.token) == []
-    assert bench.herder.mode is Mode.JOINING
+    assert bench.herder.mode is HerderMode.JOINING
     assert bench.joined(Allocation(("c",))) == [StartConnector("c", TargetState.STARTED)]
 
 
@@ -301,7 +301,7 @@ def test_a_config_topic_that_begins_anew_takes_all_work_until_it_is_read() -> No
     bench.connector("new")
     bench.lead()
     assert kinds(bench.step(events.ConfigBegunAnew())) == ["StopWork", "Leave"]
-    assert (bench.herder.mode, bench.herder.snapshot.connectors()) == (Mode.AWAY, ())
+    assert (bench.herder.mode, bench.herder.snapshot.connectors()) == (HerderMode.AWAY, ())
     bench.offset = 0
     history = (restart_record(RestartRequest("c", False, True)), logger_record("root", "DEBUG"))
     assert bench.connector(config={"name": "c", "v": "2"}) + bench.record(*history) == []

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from connect.core.events import Assign, Join, Joined, LeaderElected, PutConnector, Ready, Reply, Request, WriteConfig
-from connect.core.herder import Herder
-from connect.core.herder_state import HerderSettings
-from connect.core.herding import BadRequest
-from connect.core.membership import MAX_STRING_BYTES
-from connect.core.statuslog import StatusLog
+from connect.core.herder.events import (
+    Assign,
+    Join,
+    Joined,
+    LeaderElected,
+    PutConnector,
+    Ready,
+    Reply,
+    Request,
+    WriteConfig,
+)
+from connect.core.herder.herder import Herder
+from connect.core.herder.membership import MAX_STRING_BYTES
+from connect.core.herder.state import HerderSettings
+from connect.core.herder_api import BadRequest
+from connect.core.status_and_offset_topics import StatusLog
 
 
 def leader() -> Herder:

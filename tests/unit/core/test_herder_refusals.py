@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from connect.core import events
-from connect.core.events import ComputeTaskConfigs, FailConnector, ReadConfig, WriteConfig
-from connect.core.herder_tasks import InvalidTaskConfigs
-from connect.core.herding import BadRequest
+from connect.core.herder import events
+from connect.core.herder.events import ComputeTaskConfigs, FailConnector, ReadConfig, WriteConfig
+from connect.core.herder.task_configs import InvalidTaskConfigs
+from connect.core.herder_api import BadRequest
 from tests.kit.herding import Bench, error_of, kinds, none, only
 
 _SURROGATE = "secret \udcff"

@@ -2,11 +2,11 @@
 
 import pytest
 
-from connect.core import events
-from connect.core.auto_restart import ENABLED
-from connect.core.configlog import logger_record, restart_record
+from connect.core.config.connector_settings import ENABLED
+from connect.core.config_topic import logger_record, restart_record
 from connect.core.errors import NotRunning, TooManyTasks
-from connect.core.events import (
+from connect.core.herder import events
+from connect.core.herder.events import (
     ChangeTarget,
     ComputeTaskConfigs,
     ConnectorFailed,
@@ -26,8 +26,9 @@ from connect.core.events import (
     WriteConfig,
     WriteStatus,
 )
-from connect.core.herder import HerderSettings
-from connect.core.herding import (
+from connect.core.herder.membership import COMPATIBLE, NOTHING, Allocation, WorkerMetadata
+from connect.core.herder.state import HerderSettings
+from connect.core.herder_api import (
     AlreadyExists,
     BadRequest,
     NotAssigned,
@@ -37,9 +38,8 @@ from connect.core.herding import (
     RebalanceExpected,
     RequestConflict,
 )
-from connect.core.membership import COMPATIBLE, NOTHING, Allocation, WorkerMetadata
 from connect.core.model import ConnectorStateInfo, RestartRequest, State, Status, TargetState, TaskId
-from connect.core.statuslog import status_record
+from connect.core.status_and_offset_topics import status_record
 from tests.kit.herding import CONFIG, OTHER_URL, Bench, error_of, kinds, none, only
 
 TASKS = (TaskId("c", 0), TaskId("c", 1))
@@ -582,7 +582,7 @@ def restarting() -> Bench:
 
 def test_what_failed_is_restarted_once_its_pause_is_over() -> None:
     bench = restarting()
-    bench.step(events.AutoRestart(TASKS[1], 120_000))
+    bench.step(events.ScheduleAutoRestart(TASKS[1], 120_000))
     assert restarts(bench.tick(119_999)) == []
     assert bench.herder.next_deadline_ms() == bench.now_ms + 1
     assert restarts(bench.tick(1)) == [
@@ -595,7 +595,7 @@ def test_what_failed_is_restarted_once_its_pause_is_over() -> None:
 
 def test_a_connector_is_restarted_without_a_pause_at_once() -> None:
     bench = restarting()
-    assert restarts(bench.step(events.AutoRestart("c", 0))) == [
+    assert restarts(bench.step(events.ScheduleAutoRestart("c", 0))) == [
         StopWork(("c",), ()),
         WriteStatus("c", State.RESTARTING),
         StartConnector("c", TargetState.STARTED),
@@ -604,18 +604,18 @@ def test_a_connector_is_restarted_without_a_pause_at_once() -> None:
 
 def test_no_restart_follows_if_it_runs_again_or_is_stopped_or_is_elsewhere() -> None:
     bench = restarting()
-    bench.step(events.AutoRestart(TASKS[0], 1_000))
-    bench.step(events.AutoRestart(TASKS[0], None))
-    bench.step(events.AutoRestart(TASKS[1], 1_000))
+    bench.step(events.ScheduleAutoRestart(TASKS[0], 1_000))
+    bench.step(events.ScheduleAutoRestart(TASKS[0], None))
+    bench.step(events.ScheduleAutoRestart(TASKS[1], 1_000))
     bench.ask(events.RestartTask(TASKS[1]))
-    bench.step(events.AutoRestart(TaskId("elsewhere", 0), 1_000))
+    bench.step(events.ScheduleAutoRestart(TaskId("elsewhere", 0), 1_000))
     assert restarts(bench.tick(1_000)) == []
 
 
 def test_a_restart_that_is_due_waits_for_no_config_that_forbids_it() -> None:
     bench = restarting()
-    bench.step(events.AutoRestart(TASKS[0], 1_000))
-    bench.step(events.AutoRestart(TASKS[1], 2_000))
+    bench.step(events.ScheduleAutoRestart(TASKS[0], 1_000))
+    bench.step(events.ScheduleAutoRestart(TASKS[1], 2_000))
     assert restarts(bench.tick(1_000)) != []
     bench.connector("c", {**CONFIG, ENABLED: "false"})
     assert restarts(bench.tick(1_000)) == []

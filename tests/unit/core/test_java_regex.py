@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connect.core.java_regex import UnsupportedRegex, compile_java
+from connect.core.config.java_regex import UnsupportedRegex, compile_java
 
 
 @pytest.mark.parametrize(

@@ -11,16 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from connect.core.auto_restart import AUTO_RESTART
-from connect.core.client_defs import ADMIN, CONSUMER, PRODUCER
-from connect.core.config import ConfigDef
-from connect.core.config_infos import key_info
-from connect.core.connector_defs import CONNECTOR, SOURCE_CONNECTOR
-from connect.core.herding import ConfigKeyInfo
-from connect.core.rest_defs import OWN_REST
-from connect.core.security_defs import SECURITY
-from connect.core.worker_defs import OWN, WORKER
-from connectors import config_defs
+from connect.core.config.client_settings import ADMIN, CONSUMER, PRODUCER
+from connect.core.config.config_def import ConfigDef
+from connect.core.config.connector_settings import AUTO_RESTART, CONNECTOR, SOURCE_CONNECTOR
+from connect.core.config.rest_settings import OWN_REST
+from connect.core.config.security_settings import SECURITY
+from connect.core.config.validation import key_info
+from connect.core.config.worker_settings import OWN, WORKER
+from connect.core.herder_api import ConfigKeyInfo
+from connectors.config import definitions
 
 ROWS = [line.split("\t") for line in (Path(__file__).parent / "java_settings.tsv").read_text("utf-8").splitlines()]
 #: Ours, with what belongs to others left out, and the keys that Java's snapshot of the same name lacks or has alone.
@@ -28,9 +27,9 @@ DECLARED: dict[str, tuple[ConfigDef, frozenset[str]]] = {
     "security": (SECURITY, frozenset()),
     "source": (SOURCE_CONNECTOR, frozenset(AUTO_RESTART.settings)),
     "worker": (WORKER, frozenset({*OWN.settings, *OWN_REST.settings, "connector.client.config.override.allowlist"})),
-    "mirror-source": (config_defs.SOURCE, frozenset(config_defs.OWN.settings)),
-    "mirror-checkpoint": (config_defs.CHECKPOINT, frozenset()),
-    "mirror-heartbeat": (config_defs.HEARTBEAT, frozenset()),
+    "mirror-source": (definitions.SOURCE, frozenset(definitions.OWN.settings)),
+    "mirror-checkpoint": (definitions.CHECKPOINT, frozenset()),
+    "mirror-heartbeat": (definitions.HEARTBEAT, frozenset()),
     "producer": (PRODUCER, frozenset()),
     # Two of groups that share partitions, and a hidden one.
     "consumer": (

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connect.core.lifecycle import Phase, step_to
-from connect.core.model import State, TargetState
+from connect.core.model import Phase, State, TargetState, step_to
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connect.core.measures import SAMPLES, WINDOW_MS, Windowed
+from connect.core.metrics import SAMPLES, WINDOW_MS, Windowed
 
 
 def test_nothing_recorded_is_no_number_and_no_rate() -> None:

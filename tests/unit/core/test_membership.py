@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connect.core.membership import (
+from connect.core.herder.membership import (
     COMPATIBLE,
     CONFIG_MISMATCH,
     EAGER,

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connect.core import offsetlog
-from connect.core.offsetlog import SourceOffsets
+from connect.core import status_and_offset_topics
+from connect.core.status_and_offset_topics import SourceOffsets
 
 CONNECTOR = "MirrorSourceConnector"
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
 
 def test_bytes_of_a_mirrored_partition() -> None:
-    key = offsetlog.mirror_key(CONNECTOR, "us", "t", 0)
+    key = status_and_offset_topics.mirror_key(CONNECTOR, "us", "t", 0)
     assert key == b'["MirrorSourceConnector",{"cluster":"us","partition":0,"topic":"t"}]'
-    assert offsetlog.mirror_value(41) == b'{"offset":41}'
+    assert status_and_offset_topics.mirror_value(41) == b'{"offset":41}'
 
 
 @pytest.mark.parametrize(
@@ -33,12 +33,12 @@ def test_bytes_of_a_mirrored_partition() -> None:
     ],
 )
 def test_text_is_escaped_as_jackson_does(name: str, escaped: bytes) -> None:
-    assert offsetlog.encode_key(name, {}) == b'["' + escaped + b'",{}]'
+    assert status_and_offset_topics.encode_key(name, {}) == b'["' + escaped + b'",{}]'
 
 
 @given(connector=TEXT, fields=st.dictionaries(TEXT, st.none() | st.booleans() | st.integers() | TEXT))
 def test_keys_are_json_in_the_order_given(connector: str, fields: dict[str, str | int | bool | None]) -> None:
-    parsed = json.loads(offsetlog.encode_key(connector, fields))
+    parsed = json.loads(status_and_offset_topics.encode_key(connector, fields))
     assert parsed == [connector, fields]
     assert list(parsed[1]) == list(fields)
 
@@ -46,12 +46,12 @@ def test_keys_are_json_in_the_order_given(connector: str, fields: dict[str, str 
 def folded(*records: tuple[bytes | None, bytes | None]) -> SourceOffsets:
     state = SourceOffsets()
     for key, value in records:
-        assert offsetlog.apply(state, key, value) is None
+        assert status_and_offset_topics.apply(state, key, value) is None
     return state
 
 
 def test_the_latest_offset_counts() -> None:
-    key = offsetlog.mirror_key(CONNECTOR, "us", "t", 3)
+    key = status_and_offset_topics.mirror_key(CONNECTOR, "us", "t", 3)
     state = folded((key, b'{"offset":1}'), (key, b'{"offset":7}'))
     assert state.mirrored_offset(CONNECTOR, "us", "t", 3) == 7
     assert state.mirrored_offset(CONNECTOR, "us", "t", 4) is None
@@ -60,7 +60,7 @@ def test_the_latest_offset_counts() -> None:
 
 
 def test_a_tombstone_resets() -> None:
-    key = offsetlog.mirror_key(CONNECTOR, "us", "t", 3)
+    key = status_and_offset_topics.mirror_key(CONNECTOR, "us", "t", 3)
     state = folded((key, b'{"offset":1}'), (key, None))
     assert state == SourceOffsets(partitions={CONNECTOR: {}})
 
@@ -83,20 +83,20 @@ def test_look_ups_compare_bytes_as_java_does() -> None:
 )
 def test_java_maps_have_an_order_of_their_own(order: tuple[str, ...]) -> None:
     for given_order in permutations(order):
-        assert tuple(offsetlog.in_java_order(dict.fromkeys(given_order))) == order
+        assert tuple(status_and_offset_topics.in_java_order(dict.fromkeys(given_order))) == order
 
 
 def test_large_java_maps_have_larger_tables() -> None:
     """27 fields make a table of 64: in one of 32, a and A would share a bucket."""
     letters = [*"ABCDEFGHIJKLMNOPQRSTUVWXYZa"]
-    assert list(offsetlog.in_java_order(dict.fromkeys(reversed(letters)))) == letters
+    assert list(status_and_offset_topics.in_java_order(dict.fromkeys(reversed(letters)))) == letters
 
 
 @pytest.mark.parametrize(
     "value", [b"{}", b'{"offset":null}', b'{"offset":"5"}', b'{"offset":-1}', b'{"offset":true}', b'{"offset":1.5}']
 )
 def test_an_offset_that_is_none(value: bytes) -> None:
-    state = folded((offsetlog.mirror_key(CONNECTOR, "us", "t", 0), value))
+    state = folded((status_and_offset_topics.mirror_key(CONNECTOR, "us", "t", 0), value))
     assert state.mirrored_offset(CONNECTOR, "us", "t", 0) is None
 
 
@@ -116,7 +116,7 @@ def test_an_offset_that_is_none(value: bytes) -> None:
 )
 def test_foreign_records_are_passed_over_with_a_word(key: bytes | None, value: bytes, why: str) -> None:
     state = SourceOffsets()
-    said = offsetlog.apply(state, key, value)
+    said = status_and_offset_topics.apply(state, key, value)
     assert said is not None
     assert why in said
     assert state == SourceOffsets()

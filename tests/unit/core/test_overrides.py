@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from connect.core.config.client_settings import OverridePolicy, make_policy
 from connect.core.errors import ConfigError
-from connect.core.overrides import OverridePolicy, make_policy
 
 KEYS = ["acks", "sasl.jaas.config", "sasl.mechanism", "security.protocol", "client.id"]
 

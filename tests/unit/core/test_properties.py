@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connect.core.config.properties import MAX_FILE_BYTES, load_properties, parse_properties
 from connect.core.errors import ConfigError
-from connect.core.properties import MAX_FILE_BYTES, load_properties, parse_properties
 
 TEXT = rb"""
 # a comment

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from connect.core.config.properties import ClientProperties, ConfigTransformer, ProvidersDeclared, parse_properties
 from connect.core.errors import ConfigError
-from connect.core.properties import parse_properties
-from connect.core.providers import ClientProperties, ConfigTransformer, ProvidersDeclared
 
 JAVA = "org.apache.kafka.common.config.provider."
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from connect.core.config import InvalidValue
-from connect.core.rest_defs import HeaderRule, Listener, parse_header_rules, parse_listener
+from connect.core.config.config_def import InvalidValue
+from connect.core.config.rest_settings import HeaderRule, RestListener, parse_header_rules, parse_listener
 
 
 @pytest.mark.parametrize(
     ("text", "listener"),
     [
-        ("http://:8083", Listener("http", "", 8083)),
-        ("HTTPS://MyHost:0", Listener("https", "myhost", 0)),
-        ("http://[::1]:8083", Listener("http", "::1", 8083)),
+        ("http://:8083", RestListener("http", "", 8083)),
+        ("HTTPS://MyHost:0", RestListener("https", "myhost", 0)),
+        ("http://[::1]:8083", RestListener("http", "::1", 8083)),
     ],
 )
-def test_listeners(text: str, listener: Listener) -> None:
+def test_listeners(text: str, listener: RestListener) -> None:
     assert parse_listener(text) == listener
     assert parse_listener(str(listener)) == listener
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connect.core.model import ConnectorStateInfo, RestartRequest, State, Status, TaskId
-from connect.core.restart import impact, plan_restart
+from connect.core.model import ConnectorStateInfo, RestartRequest, State, Status, TaskId, impact, plan_restart
 
 
 def status(state: State) -> Status:

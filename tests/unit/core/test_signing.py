@@ -6,8 +6,20 @@ import base64
 
 import pytest
 
-from connect.core.herding import BadRequest, Forbidden, NotReady, RequestRefused, Signature
-from connect.core.signing import ALGORITHMS, SessionKey, check, is_known, key_bytes, must_be_replaced, sign
+from connect.core.herder_api import (
+    ALGORITHMS,
+    BadRequest,
+    Forbidden,
+    NotReady,
+    RequestRefused,
+    SessionKey,
+    Signature,
+    check,
+    is_known,
+    key_bytes,
+    must_be_replaced,
+    sign,
+)
 
 KEY = SessionKey(b"0" * 32, "HmacSHA256", 1_000)
 ALLOWED = ("HmacSHA256", "HmacSHA512")

@@ -6,9 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connect.core import statuslog
+from connect.core import status_and_offset_topics
 from connect.core.model import Restarts, State, Status, TaskId
-from connect.core.statuslog import StatusLog, TopicUse, may_write_safely, status_record, topic_record, topic_removal
+from connect.core.status_and_offset_topics import (
+    StatusLog,
+    TopicUse,
+    may_write_safely,
+    status_record,
+    topic_record,
+    topic_removal,
+)
 
 TASK = TaskId("a-b", 3)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
@@ -22,7 +29,7 @@ def unassigned(generation: int = 5, worker: str = "h:8083") -> Status:
     return Status(State.UNASSIGNED, worker, generation)
 
 
-def folded(*records: statuslog.Record) -> StatusLog:
+def folded(*records: status_and_offset_topics.Record) -> StatusLog:
     log = StatusLog()
     for key, value in records:
         assert log.apply(key, value) is None

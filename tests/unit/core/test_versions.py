@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connect.core.versions import InvalidRange, parse_range, version_key
+from connect.runtime.plugins.plugin_registry import InvalidRange, parse_range, version_key
 
 RISING = [
     *("0.9", "1.0-alpha1", "1.0-beta2", "1.0-rc1", "1.0-rc2", "1.0-SNAPSHOT"),

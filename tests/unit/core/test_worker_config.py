@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from connect.core.config import Required
+from connect.core.config.config_def import Required
+from connect.core.config.properties import parse_properties
+from connect.core.config.rest_settings import RestListener
+from connect.core.config.worker_config import ExactlyOnceSourceSupport, WorkerConfig
+from connect.core.config.worker_settings import WORKER
 from connect.core.errors import ConfigError
 from connect.core.model import NewTopic
-from connect.core.properties import parse_properties
-from connect.core.rest_defs import Listener
-from connect.core.worker_config import ExactlyOnce, WorkerConfig
-from connect.core.worker_defs import WORKER
 
 SMALLEST = {
     "bootstrap.servers": "broker:9092",
@@ -37,7 +37,7 @@ def test_defaults_are_those_of_java() -> None:
     )
     assert (config.sync_timeout_ms, config.unsync_backoff_ms) == (3000, 300_000)
     assert (config.max_delay_ms, config.max_delay_is_set) == (300_000, False)
-    assert (config.connect_protocol, config.exactly_once) == ("sessioned", ExactlyOnce.DISABLED)
+    assert (config.connect_protocol, config.exactly_once) == ("sessioned", ExactlyOnceSourceSupport.DISABLED)
     assert (config.transactional_leader, config.exactly_once_enabled) == (False, False)
     assert (config.key_algorithm, config.key_size_bits, config.key_ttl_ms) == ("HmacSHA256", None, 3_600_000)
     assert config.verification_algorithms == ("HmacSHA256",)
@@ -47,7 +47,7 @@ def test_defaults_are_those_of_java() -> None:
         True,
     ) * 3
     # Java's is all interfaces.
-    assert config.listeners == (Listener("http", "localhost", 8083),)
+    assert config.listeners == (RestListener("http", "localhost", 8083),)
     assert config.admin_listeners is None
     assert config.config_topic == NewTopic("configs", 1, 3, {})
     assert config.offset_topic == NewTopic("offsets", 25, 3, {})

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from connect.wire.batch import read_header
-from connectors.dataplane.copier import AnotherWrites, PartitionCopier
-from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, TopicPartition
+from connectors.control_link.protocol import PartitionPlan
+from connectors.dataplane.batches.copier import AnotherWrites, PartitionCopier
+from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
 from tests.kit.logs import OUT_OF_ORDER, TargetPartition, fetched, source_batch
 
-WROTE = ProducerIdentity(7, 3)
+WROTE = ProducerIdAndEpoch(7, 3)
 FIRST_SEQUENCE = 2**31 - 4
 BATCHES = [source_batch(range(first, first + 4)) for first in (100, 104)]
 
@@ -18,7 +19,7 @@ def successor() -> PartitionCopier:
     """At the first of both batches, under its predecessor's id."""
     source, target = TopicPartition("orders", 0), TopicPartition("us.orders", 0)
     plan = PartitionPlan(source, None, target, None, 100, 0, 10, FIRST_SEQUENCE, False, producer=WROTE)
-    return PartitionCopier(plan, ProducerIdentity(9, 0), read_committed=False, batch_bytes=0)
+    return PartitionCopier(plan, ProducerIdAndEpoch(9, 0), read_committed=False, batch_bytes=0)
 
 
 def sent_by(copier: PartitionCopier, *batches: bytes) -> list[bytes]:

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from connect.wire import batch as wire
 from connect.wire import records
-from connectors.dataplane.copier import PartitionCopier, TargetTruncated
-from connectors.dataplane.cut import CorruptBatch
-from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, TopicPartition
+from connectors.control_link.protocol import PartitionPlan
+from connectors.dataplane.batches.copier import PartitionCopier, TargetTruncated
+from connectors.dataplane.batches.fetched_batches import CorruptBatch
+from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
 from tests.kit.logs import TargetPartition, control_batch, fetched, held, settle, source_batch
 
-PRODUCER = ProducerIdentity(7, 0)
+PRODUCER = ProducerIdAndEpoch(7, 0)
 
 
 def plan(**changes):

@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 from connect.wire import batch as wire
 from connect.wire import records
-from connectors.dataplane import resume, shape
-from connectors.dataplane.copier import PartitionCopier
-from connectors.dataplane.cut import CorruptBatch, cut
-from connectors.dataplane.plan import NO_COMPRESSION, Compression, PartitionPlan, ProducerIdentity, TopicPartition
-from connectors.dataplane.records_copier import opened
+from connectors.control_link.protocol import PartitionPlan
+from connectors.dataplane import resume
+from connectors.dataplane.batches import fetched_batches
+from connectors.dataplane.batches.copier import PartitionCopier
+from connectors.dataplane.batches.copier_variants import opened
+from connectors.dataplane.batches.fetched_batches import CorruptBatch, cut
+from connectors.formats.types import NO_COMPRESSION, Compression, ProducerIdAndEpoch, TopicPartition
 from tests.kit.logs import TargetPartition, control_batch, fetched, source_batch
 from tests.kit.old import LOG_APPEND_TIME, message, wrapper
 
@@ -25,7 +27,7 @@ def copier(position=0, max_bytes=2**30, compression=NO_COMPRESSION, read_committ
     plan = PartitionPlan(
         TopicPartition("t", 0), None, TopicPartition("us.t", 0), None, position, -1, 0, 0, False, max_bytes
     )
-    return PartitionCopier(plan, ProducerIdentity(7, 0), read_committed=read_committed, compression=compression)
+    return PartitionCopier(plan, ProducerIdAndEpoch(7, 0), read_committed=read_committed, compression=compression)
 
 
 def copy(machine, *batches):
@@ -174,7 +176,11 @@ def test_what_comes_uncompressed_is_compressed_as_told_and_the_rest_stays():
     target = copy(machine, *log)
     assert [wire.read_header(batch).codec for batch in target.batches] == [4, 1, 4]
     assert target.batches[1][61:] == log[1][61:]
-    assert machine.report().batches == {shape.COMPRESSED.reason: 1, shape.SHALLOW.reason: 1, shape.GAPS.reason: 1}
+    assert machine.report().batches == {
+        fetched_batches.COMPRESSED.reason: 1,
+        fetched_batches.SHALLOW.reason: 1,
+        fetched_batches.GAPS.reason: 1,
+    }
 
 
 def test_transactions_that_reach_over_several_answers():

@@ -10,13 +10,13 @@ from typing import Any, cast
 import pytest
 
 from connect.kafka.cluster import ClusterMetadata
-from connectors.dataplane import executor
-from connectors.dataplane.copier import PartitionCopier
-from connectors.dataplane.executor import LeaseOver, Slice
-from connectors.dataplane.leaders import Leaders
-from connectors.dataplane.link import Link
-from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, SliceSettings, TopicPartition
-from connectors.repartition.copier import KeyedPartition
+from connectors.control_link.protocol import Link, PartitionPlan, SliceSettings
+from connectors.dataplane import slice as dataplane_slice
+from connectors.dataplane.batches.copier import PartitionCopier
+from connectors.dataplane.by_key_copier import KeyedPartition
+from connectors.dataplane.leader_connections import Leaders
+from connectors.dataplane.slice import LeaseOver, Slice
+from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
 from connectors.transforms.smt_chain import Outcome
 from tests.kit.logs import source_batch
 
@@ -44,7 +44,7 @@ class Wire:
 def in_flight(partition: int) -> PartitionCopier:
     pair = TopicPartition("t", partition)
     plan = PartitionPlan(pair, None, pair, None, 0, -1, 0, 0, pipelined=False)
-    machine = PartitionCopier(plan, ProducerIdentity(7, 0), read_committed=False)
+    machine = PartitionCopier(plan, ProducerIdAndEpoch(7, 0), read_committed=False)
     machine.take(memoryview(bytearray(source_batch(range(3)))))
     assert machine.next_batch() is not None
     return machine
@@ -69,7 +69,7 @@ async def test_the_lease_is_answered_while_the_clusters_are_opened(monkeypatch: 
 
 
 async def test_a_drain_waits_for_answers_and_not_for_stopped_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor, "_DRAIN_STILL_S", 0.01)
+    monkeypatch.setattr(dataplane_slice, "_DRAIN_STILL_S", 0.01)
     wire = Wire()
     slice_ = Slice(cast(Link, wire))
     stopped, waiting = in_flight(0), in_flight(1)
@@ -77,7 +77,7 @@ async def test_a_drain_waits_for_answers_and_not_for_stopped_partitions(monkeypa
     slice_._copiers = [stopped, waiting]
     await slice_._drain()
     assert wire.said[-1] == {"type": "done", "unclean": [["t", 1]]}
-    monkeypatch.setattr(executor, "_DRAIN_STILL_S", 3600.0)
+    monkeypatch.setattr(dataplane_slice, "_DRAIN_STILL_S", 3600.0)
     slice_._copiers = [stopped]
     await asyncio.wait_for(slice_._drain(), 60)
     assert wire.said[-1] == {"type": "done", "unclean": []}
@@ -86,8 +86,8 @@ async def test_a_drain_waits_for_answers_and_not_for_stopped_partitions(monkeypa
 async def test_a_drain_takes_as_long_as_the_target_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """At 0.1 MB/s what is in flight takes longer than any fixed limit that a dead target deserves."""
     now_s = 1000.0
-    monkeypatch.setattr(executor, "time", SimpleNamespace(monotonic=lambda: now_s))
-    monkeypatch.setattr(executor, "_DRAIN_LOOK_S", 0.001)
+    monkeypatch.setattr(dataplane_slice, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(dataplane_slice, "_DRAIN_LOOK_S", 0.001)
     wire, writer = Wire(), SimpleNamespace(expected_s=0.0)
     slice_ = Slice(cast(Link, wire))
     slice_._writer = cast(Any, writer)
@@ -95,7 +95,7 @@ async def test_a_drain_takes_as_long_as_the_target_answers(monkeypatch: pytest.M
     slice_._copiers = list(copiers)
     draining = asyncio.create_task(slice_._drain())
     for copier in copiers[:2]:
-        now_s += executor._DRAIN_STILL_S
+        now_s += dataplane_slice._DRAIN_STILL_S
         await asyncio.sleep(0.02)
         copier.acknowledged(copier._in_flight[0], 0)
         slice_._made_room()
@@ -118,8 +118,8 @@ async def test_a_drain_by_key_takes_as_long_as_batches_of_its_round_are_acknowle
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now_s = 1000.0
-    monkeypatch.setattr(executor, "time", SimpleNamespace(monotonic=lambda: now_s))
-    monkeypatch.setattr(executor, "_DRAIN_LOOK_S", 0.001)
+    monkeypatch.setattr(dataplane_slice, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(dataplane_slice, "_DRAIN_LOOK_S", 0.001)
     answers, wire, pair = asyncio.Semaphore(0), Wire(), TopicPartition("t", 0)
 
     async def send(*_: object) -> None:
@@ -146,7 +146,7 @@ async def test_a_drain_by_key_takes_as_long_as_batches_of_its_round_are_acknowle
     draining = asyncio.create_task(slice_._drain())
     for _ in records:
         await asyncio.sleep(0.02)
-        now_s += executor._DRAIN_STILL_S
+        now_s += dataplane_slice._DRAIN_STILL_S
         answers.release()
     await asyncio.wait_for(draining, 60)
     await copying
@@ -154,7 +154,7 @@ async def test_a_drain_by_key_takes_as_long_as_batches_of_its_round_are_acknowle
 
 
 async def test_the_lease_is_answered_during_a_drain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor, "_DRAIN_STILL_S", 0.05)
+    monkeypatch.setattr(dataplane_slice, "_DRAIN_STILL_S", 0.05)
     wire = Wire()
     slice_ = Slice(cast(Link, wire))
     slice_._copiers = [in_flight(0)]
@@ -171,7 +171,7 @@ async def test_a_lease_that_ran_out_is_not_renewed_by_what_a_slice_reads_when_it
     wire = Wire()
     slice_ = Slice(cast(Link, wire))
     now_s = 1000.0
-    monkeypatch.setattr(executor, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(dataplane_slice, "time", SimpleNamespace(monotonic=lambda: now_s))
     slice_._settings = SliceSettings("us->eu", 0, {}, {}, lease_ms=5000)
     slice_._renew()
     now_s += 4.9
@@ -247,14 +247,14 @@ async def test_a_long_list_of_partitions_comes_in_pieces() -> None:
     slice_ = Slice(cast(Link, Wire()))
     reader, writer = Half(), Half()
     slice_._reader, slice_._writer = cast(Any, reader), cast(Any, writer)
-    slice_._settings, slice_._producer = SliceSettings("us->eu", 0, {}, {}), ProducerIdentity(7, 3)
+    slice_._settings, slice_._producer = SliceSettings("us->eu", 0, {}, {}), ProducerIdAndEpoch(7, 3)
     slice_._leaders = (Leaders(ClusterMetadata(None, -1, {}, {})),) * 2
     slice_._copiers = [in_flight(0)]
     plan = in_flight(1).plan
     await slice_._obey({"type": "add", "plans": [plan.to_wire()]})
     assert (reader.added, writer.added) == ([plan.source],) * 2
     assert slice_._copiers[1].plan == plan
-    assert slice_._copiers[1].producer == ProducerIdentity(7, 3)
+    assert slice_._copiers[1].producer == ProducerIdAndEpoch(7, 3)
 
 
 async def test_who_reads_hears_of_records_that_a_query_drops() -> None:
@@ -265,7 +265,7 @@ async def test_who_reads_hears_of_records_that_a_query_drops() -> None:
     slice_._stage = cast(Any, SimpleNamespace(submit=lambda plan, part, done: given.append(done)))
     pair = TopicPartition("t", 0)
     plan = PartitionPlan(pair, None, pair, None, 0, -1, 0, 0, pipelined=False)
-    (copier,) = slice_._made([plan.to_wire()], ProducerIdentity(7, 0), slice_._settings)
+    (copier,) = slice_._made([plan.to_wire()], ProducerIdAndEpoch(7, 0), slice_._settings)
     copier.take(memoryview(bytearray(source_batch(range(3)))))
     assert copier.buffered_bytes
     assert not reader.woken
@@ -276,6 +276,6 @@ async def test_who_reads_hears_of_records_that_a_query_drops() -> None:
 
 def test_a_slice_that_reports_many_partitions_costs_its_worker_no_more() -> None:
     for busy in (1, 100, 1_500, 10_000):
-        reports_a_second = busy / executor.pause_s(busy)
+        reports_a_second = busy / dataplane_slice.pause_s(busy)
         assert reports_a_second <= max(500, busy / 3) + 1
-    assert executor.pause_s(10) < 0.1  # few partitions are told of as often as ever
+    assert dataplane_slice.pause_s(10) < 0.1  # few partitions are told of as often as ever

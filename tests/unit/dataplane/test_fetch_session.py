@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.dataplane.fetch_session import FetchSession, Position, SessionRequest
+from connectors.dataplane.fetch_api import FetchSession, Position, SessionRequest
 
 SESSION_ID = 7
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from connectors.dataplane.link import MAX_ENTRIES, MAX_FRAME_BYTES, Link, LinkClosed, pieces
+from connectors.control_link.protocol import MAX_ENTRIES, MAX_FRAME_BYTES, Link, LinkClosed, pieces
 
 
 class Writer:

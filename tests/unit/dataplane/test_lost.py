@@ -10,14 +10,16 @@ from uuid import UUID
 import pytest
 
 from connect.kafka.cluster import Cluster, ClusterMetadata, PartitionMetadata, TopicMetadata
-from connect.wire import hot
-from connectors.dataplane import codes, lost
-from connectors.dataplane.copier import PartitionCopier, TargetTruncated
-from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, Proof, SliceSettings, TopicPartition
-from connectors.dataplane.recovery import Recoveries
+from connect.wire import fetch_produce
+from connectors.control_link.protocol import PartitionPlan, SliceSettings
+from connectors.dataplane import log_divergence
+from connectors.dataplane.batches import error_codes
+from connectors.dataplane.batches.copier import PartitionCopier, TargetTruncated
+from connectors.dataplane.log_divergence import Verdict
+from connectors.dataplane.produce_recovery import Recoveries
 from connectors.dataplane.resume import TargetScan
-from connectors.dataplane.source import FetchLoop, SourceReader
-from connectors.dataplane.verdicts import Verdict
+from connectors.dataplane.source_reader import FetchLoop, SourceReader
+from connectors.formats.types import ProducerIdAndEpoch, ResumeProof, TopicPartition
 from tests.kit.logs import TargetPartition, source_batch
 
 OLD, NEW = UUID(int=1), UUID(int=9)
@@ -42,7 +44,7 @@ class Source:
         if self._asked == self._appears_after:
             self.topic_id = OLD
         self._asked += 1
-        code = 0 if self.topic_id else codes.UNKNOWN_TOPIC_OR_PARTITION
+        code = 0 if self.topic_id else error_codes.UNKNOWN_TOPIC_OR_PARTITION
         partitions = {0: PartitionMetadata(1, self.epoch, (1,), 0)} if self.topic_id else {}
         return ClusterMetadata(
             "c", 1, {}, {name: TopicMetadata(name, self.topic_id, code, partitions) for name in names}
@@ -57,12 +59,12 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     async def list_offset(cluster: Source, partition: object, which: int) -> int:
         return await cluster.list_offset(cluster, partition, which)
 
-    monkeypatch.setattr(lost, "list_offset", list_offset)
-    monkeypatch.setattr(lost, "GONE_AFTER_S", 0.0)
+    monkeypatch.setattr(log_divergence, "list_offset", list_offset)
+    monkeypatch.setattr(log_divergence, "GONE_AFTER_S", 0.0)
 
 
 def copier() -> PartitionCopier:
-    return PartitionCopier(PLAN, ProducerIdentity(7, 0), read_committed=False)
+    return PartitionCopier(PLAN, ProducerIdAndEpoch(7, 0), read_committed=False)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +81,7 @@ def copier() -> PartitionCopier:
 async def test_why_a_source_does_not_go_on(
     source: Source, diverging: tuple[int, int] | None, error: str, said: str
 ) -> None:
-    found = await lost.explain_source(cast(Cluster, source), copier(), 3, diverging)
+    found = await log_divergence.explain_source(cast(Cluster, source), copier(), 3, diverging)
     assert (found or Verdict("", "")).error == error
     assert said in (found or Verdict("", "")).reason
 
@@ -90,8 +92,8 @@ async def test_a_former_leader_proves_no_truncation(epoch: int, read: int) -> No
     source, machine = Source(OLD, 0, 60), copier()
     source.epoch, machine.last_fetched_epoch = epoch, read
     for diverging in ((2, 60), None):
-        with pytest.raises(lost.LeaderChanged, match="the leader of epoch 2 of source orders-0 was replaced"):
-            await lost.explain_source(cast(Cluster, source), machine, 2, diverging)
+        with pytest.raises(log_divergence.LeaderChanged, match="the leader of epoch 2 of source orders-0 was replaced"):
+            await log_divergence.explain_source(cast(Cluster, source), machine, 2, diverging)
 
 
 @pytest.mark.parametrize(
@@ -103,20 +105,20 @@ async def test_a_former_leader_proves_no_truncation(epoch: int, read: int) -> No
     ],
 )
 async def test_what_became_of_a_target(target: Source, error: str, said: str) -> None:
-    found = await lost.explain_target(cast(Cluster, target), copier(), TargetTruncated("it forgot"))
+    found = await log_divergence.explain_target(cast(Cluster, target), copier(), TargetTruncated("it forgot"))
     assert found.error == error
     assert said in found.reason
 
 
 async def test_a_topic_is_given_up_only_after_a_while() -> None:
     source = Source(None, appears_after=1)
-    found = await lost.known_topics(cast(Cluster, source), ["orders"], 60)
+    found = await log_divergence.known_topics(cast(Cluster, source), ["orders"], 60)
     assert found["orders"].topic_id == OLD
-    assert await lost.known_topics(cast(Cluster, Source(None)), ["orders"], 0) == {}
+    assert await log_divergence.known_topics(cast(Cluster, Source(None)), ["orders"], 0) == {}
 
 
-def refused(code: int) -> hot.FetchedPartition:
-    return hot.FetchedPartition(b"t", 0, code, -1, -1, -1, (), -1, memoryview(b""), None, None)
+def refused(code: int) -> fetch_produce.FetchedPartition:
+    return fetch_produce.FetchedPartition(b"t", 0, code, -1, -1, -1, (), -1, memoryview(b""), None, None)
 
 
 async def test_an_offset_that_is_there_and_still_refused_stops_after_a_few_tries() -> None:
@@ -128,7 +130,7 @@ async def test_an_offset_that_is_there_and_still_refused_stops_after_a_few_tries
     for tries in range(3):
         assert not machine.stopped, tries
         loop.add(machine, 3)
-        assert not loop._take(machine, refused(codes.OFFSET_OUT_OF_RANGE))
+        assert not loop._take(machine, refused(error_codes.OFFSET_OUT_OF_RANGE))
         await asyncio.gather(*reader._scope.tasks)
     assert machine.stopped_error == "source-truncated"
     assert "knows nothing of leader epoch 3" in machine.stopped_reason
@@ -149,7 +151,7 @@ async def test_a_source_topic_that_stays_away_stops_its_partition() -> None:
     )
 
 
-WRITER = ProducerIdentity(7, 1)
+WRITER = ProducerIdAndEpoch(7, 1)
 
 
 async def test_a_partition_that_a_recovery_stops_leaves_its_room_to_the_others() -> None:
@@ -188,7 +190,7 @@ WRITER_ID = (WRITER.producer_id, WRITER.epoch)
     ],
 )
 def test_a_log_that_grew_again_is_told_by_the_record_before_the_end(sequences: tuple[int, ...], another: bool) -> None:
-    scan = TargetScan(Proof(WRITER, 6, True), 6, 0)
+    scan = TargetScan(ResumeProof(WRITER, 6, True), 6, 0)
     assert scan.start == 5
     scan.take(target_log(*sequences).fetch(scan.start), scan.start)
     assert scan.is_another_log is another
@@ -197,7 +199,7 @@ def test_a_log_that_grew_again_is_told_by_the_record_before_the_end(sequences: t
 def test_what_others_wrote_before_the_end_casts_no_doubt() -> None:
     log = target_log()
     log._put(source_batch(range(6), producer=(3, 0, 0)), 6)
-    scan = TargetScan(Proof(WRITER, 0, True), 6, 0)
+    scan = TargetScan(ResumeProof(WRITER, 0, True), 6, 0)
     scan.take(log.fetch(scan.start), scan.start)
     assert not scan.is_another_log
     assert scan.doubt == ""

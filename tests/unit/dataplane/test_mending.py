@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from connect.wire import batch as wire
 from connect.wire import records
+from connectors.control_link.protocol import PartitionPlan
 from connectors.dataplane import resume
-from connectors.dataplane.copier import PartitionCopier
-from connectors.dataplane.mending import CopiesUnderWay
-from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, Proof, TopicPartition
-from connectors.dataplane.records_copier import opened
-from connectors.dataplane.refusals import Refusal
+from connectors.dataplane.batches.copier import PartitionCopier
+from connectors.dataplane.batches.copier_variants import opened
+from connectors.dataplane.batches.error_codes import Refusal
+from connectors.dataplane.batches.sequencer import CopiesUnderWay
+from connectors.formats.types import ProducerIdAndEpoch, ResumeProof, TopicPartition
 from tests.kit.logs import FENCED, control_batch, fetched_from, held, settle, source_batch
 from tests.kit.picky import INVALID_RECORD, MESSAGE_TOO_LARGE, PickyTarget, is_data
 
@@ -29,7 +30,7 @@ HOUR_MS = 3_600_000
 def copier(epoch=FIRST_EPOCH, *, position=0, target_end=0, sequence=0, pipelined=False, skip=True, max_bytes=2**30):
     names = TopicPartition("t", 0), TopicPartition("us.t", 0)
     plan = PartitionPlan(names[0], None, names[1], None, position, -1, target_end, sequence, pipelined, max_bytes)
-    producer = ProducerIdentity(PRODUCER_ID, epoch)
+    producer = ProducerIdAndEpoch(PRODUCER_ID, epoch)
     return PartitionCopier(plan, producer, read_committed=False, skip_refused=skip, batch_bytes=0)
 
 
@@ -369,11 +370,11 @@ class Run:
     def take_over(self):
         """As a worker does: fence, find the exact place, go on under a new epoch."""
         position, end, sequence = self.stored
-        old = ProducerIdentity(PRODUCER_ID, self.epoch)
+        old = ProducerIdAndEpoch(PRODUCER_ID, self.epoch)
         self.epoch += 2
         self.target.mark(PRODUCER_ID, self.epoch)
         self.arrive_late()
-        found = resumed(self.log, self.target, Proof(old, sequence, True), position, end)
+        found = resumed(self.log, self.target, ResumeProof(old, sequence, True), position, end)
         if found is None:  # something was left out, which no count knows of
             self.before_rewind, self.rewound_to = held(self.target), position
             found = position, []

@@ -9,11 +9,12 @@ import pytest
 
 from connect.wire import batch as wire
 from connect.wire import records
-from connectors.dataplane.copier import PartitionCopier
-from connectors.dataplane.mending import CopiesUnderWay
-from connectors.dataplane.outgoing import Outgoing
-from connectors.dataplane.plan import NO_COMPRESSION, Compression, PartitionPlan, ProducerIdentity, TopicPartition
-from connectors.dataplane.refusals import Refusal
+from connectors.control_link.protocol import PartitionPlan
+from connectors.dataplane.batches.copier import PartitionCopier
+from connectors.dataplane.batches.error_codes import Refusal
+from connectors.dataplane.batches.outgoing_batches import Outgoing
+from connectors.dataplane.batches.sequencer import CopiesUnderWay
+from connectors.formats.types import NO_COMPRESSION, Compression, ProducerIdAndEpoch, TopicPartition
 from tests.kit.logs import TargetPartition, fetched, source_batch
 
 #: What one batch less is worth where waiting costs more than any merging, in seconds.
@@ -25,7 +26,7 @@ GZIP, ZSTD = Compression(1), Compression(4, 19)
 def copier(batch_bytes: int = WORTH, max_message_bytes: int = WORTH, **given: Any) -> PartitionCopier:
     source, target = TopicPartition("orders", 3), TopicPartition("us.orders", 3)
     plan = PartitionPlan(source, None, target, None, 0, -1, 0, 0, True, max_message_bytes=max_message_bytes)
-    return PartitionCopier(plan, ProducerIdentity(7, 0), read_committed=False, batch_bytes=batch_bytes, **given)
+    return PartitionCopier(plan, ProducerIdAndEpoch(7, 0), read_committed=False, batch_bytes=batch_bytes, **given)
 
 
 def large(first: int, count: int = 3, **given: Any) -> bytes:

@@ -12,12 +12,13 @@ import pytest
 
 from connect.kafka.cluster import Cluster
 from connect.kafka.connection import Connection
-from connect.wire import hot
-from connectors.dataplane import codes, reading
-from connectors.dataplane.copier import PartitionCopier
-from connectors.dataplane.nearby import REVISIT_S, SHUN_S, Nearby
-from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, SliceSettings, TopicPartition
-from connectors.dataplane.source import FetchLoop, SourceReader
+from connect.wire import fetch_produce
+from connectors.control_link.protocol import PartitionPlan, SliceSettings
+from connectors.dataplane import fetch_api
+from connectors.dataplane.batches import error_codes
+from connectors.dataplane.batches.copier import PartitionCopier
+from connectors.dataplane.source_reader import REVISIT_S, SHUN_S, FetchLoop, Nearby, SourceReader
+from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
 from tests.kit.logs import source_batch
 
 LEADER, NEAR = 1, 2
@@ -26,14 +27,16 @@ LEADER, NEAR = 1, 2
 def copier() -> PartitionCopier:
     pair = TopicPartition("t", 0)
     plan = PartitionPlan(pair, UUID(int=5), pair, None, 0, -1, 0, 0, pipelined=False)
-    return PartitionCopier(plan, ProducerIdentity(7, 0), read_committed=False)
+    return PartitionCopier(plan, ProducerIdAndEpoch(7, 0), read_committed=False)
 
 
 def row(
     records: bytes = b"", *, error: int = 0, end: int = 9, preferred: int = -1, diverging: tuple[int, int] | None = None
-) -> hot.FetchedPartition:
+) -> fetch_produce.FetchedPartition:
     view = memoryview(bytearray(records))
-    return hot.FetchedPartition(UUID(int=5).bytes, 0, error, end, end, 0, (), preferred, view, diverging, None)
+    return fetch_produce.FetchedPartition(
+        UUID(int=5).bytes, 0, error, end, end, 0, (), preferred, view, diverging, None
+    )
 
 
 @dataclass
@@ -61,7 +64,7 @@ class Stage:
     def send_near(self) -> None:
         assert not self.leader._take(self.machine, row(preferred=NEAR))
 
-    def feed(self, answer: hot.FetchedPartition) -> None:
+    def feed(self, answer: fetch_produce.FetchedPartition) -> None:
         """From the near one."""
         assert self.near._take(self.machine, answer)
         deque(self.near._feed(self.machine, answer), maxlen=0)
@@ -93,9 +96,9 @@ def test_the_end_of_the_log_does_not_go_back_with_a_replica_that_hears_of_it_lat
 
 
 @pytest.mark.parametrize(
-    "answer", [row(error=codes.OFFSET_OUT_OF_RANGE), row(error=6), row(diverging=(2, 5)), row(error=29)]
+    "answer", [row(error=error_codes.OFFSET_OUT_OF_RANGE), row(error=6), row(diverging=(2, 5)), row(error=29)]
 )
-def test_what_a_replica_refuses_its_leader_is_asked_about(stage: Stage, answer: hot.FetchedPartition) -> None:
+def test_what_a_replica_refuses_its_leader_is_asked_about(stage: Stage, answer: fetch_produce.FetchedPartition) -> None:
     """It may be behind, or have been cut; only the leader says what is true, and sends the records itself then."""
     stage.send_near()
     assert not stage.near._take(stage.machine, answer)
@@ -145,13 +148,13 @@ async def test_a_replica_that_has_no_news_is_left_in_time(stage: Stage, monkeypa
     """It may have lost its leader and not us; the answers of a fetch session name only what is new."""
     asked = 0
 
-    async def fetch(*_: object) -> hot.FetchAnswer:
+    async def fetch(*_: object) -> fetch_produce.FetchAnswer:
         nonlocal asked
         asked += 1
         stage.now_s += REVISIT_S / 10
-        return hot.FetchAnswer(0, 0, 7, [])
+        return fetch_produce.FetchAnswer(0, 0, 7, [])
 
-    monkeypatch.setattr(reading, "fetch", fetch)
+    monkeypatch.setattr(fetch_api, "fetch", fetch)
     stage.send_near()
     stage.near._cluster = cast(Cluster, Open())
     left = stage.reader._placing = asyncio.Event()
@@ -194,17 +197,17 @@ def test_a_leader_that_fails_does_not_silence_the_rack(stage: Stage) -> None:
 async def test_leaders_are_told_the_rack(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
 
-    async def fetch(*_: object) -> hot.FetchAnswer:
-        return hot.FetchAnswer(0, 0, 1, [row(preferred=NEAR)])
+    async def fetch(*_: object) -> fetch_produce.FetchAnswer:
+        return fetch_produce.FetchAnswer(0, 0, 1, [row(preferred=NEAR)])
 
-    encode = reading.encode_fetch
+    encode = fetch_api.encode_fetch
 
-    def encoded(version: int, limits: reading.FetchLimits, *rest: object) -> bytes:
+    def encoded(version: int, limits: fetch_api.FetchLimits, *rest: object) -> bytes:
         told.append(limits.rack)
         return encode(version, limits, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(reading, "fetch", fetch)
-    monkeypatch.setattr(reading, "encode_fetch", encoded)
+    monkeypatch.setattr(fetch_api, "fetch", fetch)
+    monkeypatch.setattr(fetch_api, "encode_fetch", encoded)
     await stage.leader._fetch(cast(Connection, None), 13)
     assert told == ["b"]
     assert stage.readers == [NEAR]

@@ -6,7 +6,7 @@ from collections import deque
 
 import pytest
 
-from connectors.dataplane.pace import Pace, Turns
+from connectors.dataplane.leader_connections import Pace, Turns
 
 KIB, MIB = 1024, 1024 * 1024
 

@@ -8,20 +8,12 @@ import pytest
 
 from connect.wire import batch as wire
 from connect.wire.records import Record
-from connectors.dataplane import codes
-from connectors.dataplane.plan import (
-    QUARANTINED,
-    STOPPED,
-    PartitionPlan,
-    ProducerIdentity,
-    SliceSettings,
-    TopicPartition,
-    TransactionTerms,
-)
-from connectors.dataplane.records_copier import UNFIT, RecordsCopier, TransactionalRecordsCopier
-from connectors.dataplane.refusals import Refusal
-from connectors.dataplane.transactional import Filling
-from connectors.gaps import Gap, GapKind
+from connectors.control_link.protocol import PartitionPlan, SliceSettings, TransactionTerms
+from connectors.dataplane.batches import error_codes
+from connectors.dataplane.batches.copier_variants import UNFIT, Filling, RecordsCopier, TransactionalRecordsCopier
+from connectors.dataplane.batches.error_codes import Refusal
+from connectors.formats.gap import Gap, GapKind
+from connectors.formats.types import QUARANTINED, STOPPED, ProducerIdAndEpoch, TopicPartition
 from connectors.transforms.smt_chain import Outcome, Unfit
 from tests.kit.logs import TargetPartition, fetched, source_batch
 
@@ -40,7 +32,7 @@ class Stage:
         self.held: list[int] = []
         self.copier = copier or RecordsCopier(
             PLAN,
-            ProducerIdentity(7, 0),
+            ProducerIdAndEpoch(7, 0),
             read_committed=False,
             skip_refused=skips,
             submit=self.submit,
@@ -119,7 +111,7 @@ def test_where_errors_are_tolerated_it_is_left_out_and_counted() -> None:
     stage.copy(target)
     report = stage.copier.report()
     assert report is not None
-    assert report.skips == [(3, 4, codes.NOT_TRANSFORMED), (9, 9, codes.NOT_TRANSFORMED)]
+    assert report.skips == [(3, 4, error_codes.NOT_TRANSFORMED), (9, 9, error_codes.NOT_TRANSFORMED)]
     assert report.next_source_offset == 10
     assert report.runs == [(0, 0, 3), (5, 3, 4)]
     assert (report.dropped, report.changed) == (0, 0)
@@ -139,7 +131,7 @@ def test_under_exactly_once_what_is_transformed_later_belongs_to_a_later_transac
     stage = Stage()
     copier = TransactionalRecordsCopier(
         PLAN,
-        ProducerIdentity(7, 0),
+        ProducerIdAndEpoch(7, 0),
         SliceSettings("us->eu", 0, {}, {}),
         filling,
         submit=stage.submit,
@@ -156,7 +148,7 @@ def test_under_exactly_once_what_is_transformed_later_belongs_to_a_later_transac
     filling.finish()
     stage.give_back()
     assert copier.next_batch() is None, "the transaction is over"
-    filling.begin(ProducerIdentity(7, 1), restarts=True)
+    filling.begin(ProducerIdAndEpoch(7, 1), restarts=True)
     outgoing = copier.next_batch()
     assert outgoing is not None
     header = wire.read_header(outgoing.batch)
@@ -196,7 +188,7 @@ def test_what_is_held_is_counted_exactly_also_where_a_batch_is_mended() -> None:
     stage.give_back()
     outgoing = stage.copier.next_batch()
     assert outgoing is not None
-    stage.copier.refused(outgoing, Refusal(codes.INVALID_RECORD, (1,), "no key"))
+    stage.copier.refused(outgoing, Refusal(error_codes.INVALID_RECORD, (1,), "no key"))
     stage.copier.settle({})
     stage.copier.mend()
     while stage.waiting:

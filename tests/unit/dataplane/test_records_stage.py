@@ -10,10 +10,12 @@ import pyarrow as pa
 import pytest
 
 from connect.core.errors import RetriableError
-from connect.wire.records import NO_TIMESTAMP, Record
-from connectors.dataplane.chain_stage import outcome_of
-from connectors.dataplane.plan import PartitionPlan, TopicPartition, Ways
-from connectors.dataplane.records_stage import RecordStage, StageBroken, first_half, second_half
+from connect.wire.batch import NO_TIMESTAMP
+from connect.wire.records import Record
+from connectors.control_link.protocol import PartitionPlan
+from connectors.dataplane.smt_stage import outcome_of
+from connectors.dataplane.sql_stage import RecordStage, StageBroken, first_half, second_half
+from connectors.formats.types import TopicPartition, Ways
 from connectors.transforms.smt_chain import Outcome, Unfit
 
 PLAN = PartitionPlan(TopicPartition("orders", 0), None, TopicPartition("us.orders", 0), None, 0, -1, 0, 0, False)

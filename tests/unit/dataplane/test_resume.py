@@ -11,15 +11,16 @@ from hypothesis import strategies as st
 
 from connect.wire import batch as wire
 from connect.wire import records
+from connectors.control_link.protocol import PartitionPlan
 from connectors.dataplane import resume
-from connectors.dataplane.copier import PartitionCopier
-from connectors.dataplane.plan import Compression, PartitionPlan, ProducerIdentity, Proof, TopicPartition
-from connectors.dataplane.records_copier import opened
+from connectors.dataplane.batches.copier import PartitionCopier
+from connectors.dataplane.batches.copier_variants import opened
+from connectors.formats.types import Compression, ProducerIdAndEpoch, ResumeProof, TopicPartition
 from tests.kit.logs import TargetPartition, control_batch, fetched_from, source_batch
 from tests.unit.dataplane.test_copier import logs
 
-OLD = ProducerIdentity(7, 3)
-NEW = ProducerIdentity(7, 5)
+OLD = ProducerIdAndEpoch(7, 3)
+NEW = ProducerIdAndEpoch(7, 5)
 
 
 def copier(producer, position, end, sequence, pipelined, codec=0):
@@ -69,7 +70,7 @@ def test_after_any_crash_the_copy_continues_exactly_there(log, stored_batches, s
     if recompressed:
         target.batches = [recompress(batch) for batch in target.batches]
 
-    scanning = scan(target, Proof(OLD, stored[2], True), stored[1])
+    scanning = scan(target, ResumeProof(OLD, stored[2], True), stored[1])
     assert (scanning.doubt, scanning.is_over, scanning.is_another_log) == ("", True, False)
     assert scanning.end == target.end
     walking = walk(log, stored[0], scanning.arrived)
@@ -142,7 +143,7 @@ def target_of(*batches, begin=0):
     ],
 )
 def test_a_log_without_a_hole_tells_how_many_records_arrived(batches, arrived):
-    found = scan(target_of(*batches), Proof(OLD, 5, True), 0)
+    found = scan(target_of(*batches), ResumeProof(OLD, 5, True), 0)
     assert (found.arrived, found.doubt, found.is_over) == (arrived, "", True)
 
 
@@ -158,24 +159,24 @@ def test_a_log_without_a_hole_tells_how_many_records_arrived(batches, arrived):
     ],
 )
 def test_a_log_with_a_hole_proves_nothing_and_bounds_how_many_may_appear_twice(target, at_most):
-    found = scan(target, Proof(OLD, 5, True), 0)
+    found = scan(target, ResumeProof(OLD, 5, True), 0)
     assert found.doubt
     assert (found.arrived, found.is_over) == (at_most, True)
 
 
 def test_a_log_that_begins_behind_the_stored_end_proves_nothing():
-    found = scan(target_of(FOREIGN, marker(), begin=7), Proof(OLD, 5, True), 3, log_start=7)
+    found = scan(target_of(FOREIGN, marker(), begin=7), ResumeProof(OLD, 5, True), 3, log_start=7)
     assert found.doubt
     assert found.arrived == 4
 
 
 def test_a_log_that_does_not_show_the_marker_is_not_over():
     """A leader that is behind, right after the fence, would hide what arrived."""
-    assert not scan(target_of(ours(5, 2)), Proof(OLD, 5, True), 0).is_over
+    assert not scan(target_of(ours(5, 2)), ResumeProof(OLD, 5, True), 0).is_over
 
 
 def test_a_log_whose_last_batches_are_gone_proves_nothing():
-    found = scan(target_of(ours(0, 2)), Proof(OLD, 0, False), 0)
+    found = scan(target_of(ours(0, 2)), ResumeProof(OLD, 0, False), 0)
     found.end_at(2)
     assert (found.arrived, found.doubt) == (2, "")
     found.end_at(5)
@@ -184,26 +185,26 @@ def test_a_log_whose_last_batches_are_gone_proves_nothing():
 
 
 def test_batches_of_a_lower_epoch_came_in_late():
-    late = records_of(ProducerIdentity(OLD.producer_id, OLD.epoch - 1), 40, 3)
-    found = scan(target_of(late, ours(0, 2)), Proof(OLD, 0, False), 0)
+    late = records_of(ProducerIdAndEpoch(OLD.producer_id, OLD.epoch - 1), 40, 3)
+    found = scan(target_of(late, ours(0, 2)), ResumeProof(OLD, 0, False), 0)
     assert (found.arrived, found.late, found.doubt) == (2, 3, "")
 
 
 def test_a_raised_epoch_is_above_all_in_the_log():
     """As if it was fenced by a task that had the rights, and stored nothing; the leader would refuse a lower one."""
     name = TopicPartition("t", 0)
-    plan = PartitionPlan(name, None, name, None, 0, -1, 0, 0, False, producer=ProducerIdentity(7, 4))
-    found = scan(target_of(ours(0, 2), marker(), FOREIGN, marker(OLD.epoch + 3)), Proof(OLD, 0, False), 0)
+    plan = PartitionPlan(name, None, name, None, 0, -1, 0, 0, False, producer=ProducerIdAndEpoch(7, 4))
+    found = scan(target_of(ours(0, 2), marker(), FOREIGN, marker(OLD.epoch + 3)), ResumeProof(OLD, 0, False), 0)
     found.end_at(7)
     assert (found.arrived, found.doubt, found.end) == (2, "", 7)
-    assert resume.exact(plan, found, None).plan.producer == ProducerIdentity(7, OLD.epoch + 4)
-    assert resume.fallback(plan, found, "why").plan.producer == ProducerIdentity(7, OLD.epoch + 4)
+    assert resume.exact(plan, found, None).plan.producer == ProducerIdAndEpoch(7, OLD.epoch + 4)
+    assert resume.fallback(plan, found, "why").plan.producer == ProducerIdAndEpoch(7, OLD.epoch + 4)
     assert resume.exact(replace(plan, producer=None), found, None).plan.producer is None
 
 
 def test_sequences_wrap_around():
     start = 2**31 - 2
-    assert scan(target_of(ours(start, 4), marker()), Proof(OLD, start, True), 0).arrived == 4
+    assert scan(target_of(ours(start, 4), marker()), ResumeProof(OLD, start, True), 0).arrived == 4
 
 
 @pytest.mark.parametrize(
@@ -219,28 +220,28 @@ def test_sequences_wrap_around():
         (ours(3, 2), 0, True),
         (marker(), 5, True),
         (marker(), 0, True),
-        (records_of(ProducerIdentity(OLD.producer_id, OLD.epoch - 1), 3, 2), 5, True),
+        (records_of(ProducerIdAndEpoch(OLD.producer_id, OLD.epoch - 1), 3, 2), 5, True),
     ],
 )
 def test_the_record_before_the_stored_end_must_be_the_one_that_was_acknowledged(last, next_sequence, another):
     target = target_of(last, marker())
     end = wire.read_header(last).last_offset_delta + 1
-    assert scan(target, Proof(OLD, next_sequence, True, is_last_ours=True), end).is_another_log is another
+    assert scan(target, ResumeProof(OLD, next_sequence, True, is_last_ours=True), end).is_another_log is another
 
 
 def test_a_record_of_another_producer_proves_nothing_against_a_writer_that_has_come_back():
     """Its sequences continued from before, and it had written nothing there since."""
-    assert not scan(target_of(FOREIGN, marker()), Proof(OLD, 5, True), 3).is_another_log
+    assert not scan(target_of(FOREIGN, marker()), ResumeProof(OLD, 5, True), 3).is_another_log
 
 
 def test_a_last_record_that_was_compacted_away_proves_nothing_against_its_log():
-    found = scan(target_of(FOREIGN, 1, ours(5, 1), marker()), Proof(OLD, 5, True, is_last_ours=True), 4)
+    found = scan(target_of(FOREIGN, 1, ours(5, 1), marker()), ResumeProof(OLD, 5, True, is_last_ours=True), 4)
     assert (found.is_another_log, found.arrived, found.doubt) == (False, 1, "")
 
 
 @pytest.mark.parametrize("batch", [ours(3, 4), FOREIGN])
 def test_a_batch_that_reaches_over_the_stored_end_is_of_another_log(batch):
-    assert scan(target_of(batch, marker()), Proof(OLD, 5, True), 2).is_another_log
+    assert scan(target_of(batch, marker()), ResumeProof(OLD, 5, True), 2).is_another_log
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.data())
@@ -273,7 +274,7 @@ def test_a_header_whose_key_is_no_text_proves_what_arrived_too(odd: int, attribu
     while (outgoing := old.next_batch()) is not None:
         target.append(bytes(outgoing.batch))
     target.mark(OLD.producer_id, OLD.epoch + 1)
-    found = scan(target, Proof(OLD, 0, True), 0)
+    found = scan(target, ResumeProof(OLD, 0, True), 0)
     assert (found.arrived, found.doubt) == (6, "")
     expected = list(records.decode(log[0], 2))
     assert [one.headers for one in target.records()[:4]] == [one.headers for one in expected]

@@ -14,21 +14,22 @@ import pytest
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.leader_epochs import LeaderEpochs
-from connect.kafka.offsets import LATEST
+from connect.kafka.log.offsets import LATEST
 from connect.wire import batch as wire
 from connect.wire import records
-from connectors.dataplane import codes, lost, reading, resumer
-from connectors.dataplane.chain_stage import Stage
-from connectors.dataplane.copier import PartitionCopier
-from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, Proof, SliceSettings
-from connectors.dataplane.resume import Resumed
-from connectors.dataplane.resumer import Resumer
+from connectors.control_link.protocol import PartitionPlan, SliceSettings
+from connectors.dataplane import fetch_api, log_divergence, resume
+from connectors.dataplane.batches import error_codes
+from connectors.dataplane.batches.copier import PartitionCopier
+from connectors.dataplane.resume import Resumed, Resumer
+from connectors.dataplane.smt_stage import TransformStage
+from connectors.formats.types import ProducerIdAndEpoch, ResumeProof
 from connectors.transforms.smt_chain import Done
 from tests.kit import virtual_time
 from tests.kit.logs import TargetPartition
 from tests.unit.dataplane.test_copier import plan
 
-WRITER = ProducerIdentity(7, 3)
+WRITER = ProducerIdAndEpoch(7, 3)
 START = 5
 #: (offset, timestamp in ms, key, value)
 Row = tuple[int, int, bytes, bytes]
@@ -98,10 +99,10 @@ class Site:
                 return self.source_end if cluster.name == "source" else self.target.end
             return self.source_start if cluster.name == "source" else self.target_start
 
-        monkeypatch.setattr(lost, "explain_topic", nothing)
-        monkeypatch.setattr(resumer, "list_offset", listed)
-        monkeypatch.setattr(reading, "fetch_one", self._fetch)
-        monkeypatch.setattr(resumer, "_RETRY_S", 0.0)
+        monkeypatch.setattr(log_divergence, "explain_topic", nothing)
+        monkeypatch.setattr(resume, "list_offset", listed)
+        monkeypatch.setattr(fetch_api, "fetch_one", self._fetch)
+        monkeypatch.setattr(resume, "_RETRY_S", 0.0)
 
     @property
     def source_end(self) -> int:
@@ -119,7 +120,7 @@ class Site:
         if stamped:
             self.target.batches[-1] = stamped_by_the_target(self.target.batches[-1])
 
-    async def resume(self, *, stage: Stage | None = None, fenced: bool = True) -> Resumed:
+    async def resume(self, *, stage: TransformStage | None = None, fenced: bool = True) -> Resumed:
         if fenced:
             self.target.mark(WRITER.producer_id, WRITER.epoch + 1)
         source: Any = OneBroker("source")
@@ -146,7 +147,7 @@ class Site:
             if self.is_flaky:
                 found = memoryview(bytearray(found[: next(wire.extents(found))[1]]))
         elif position[0] < self.source_start:
-            return SimpleNamespace(error_code=codes.OFFSET_OUT_OF_RANGE)
+            return SimpleNamespace(error_code=error_codes.OFFSET_OUT_OF_RANGE)
         else:
             wanted = [batch for batch in self.source if wire.read_header(batch).last_offset >= position[0]]
             found = memoryview(bytearray(b"".join(wanted[:1] if self.is_flaky else wanted)))
@@ -162,7 +163,7 @@ class Site:
 
 def left() -> PartitionPlan:
     before: PartitionPlan = plan(next_source_offset=START, target_end=0)
-    return replace(before, last_source_epoch=0, proof=Proof(WRITER, 0, True))
+    return replace(before, last_source_epoch=0, proof=ResumeProof(WRITER, 0, True))
 
 
 @pytest.fixture
@@ -278,7 +279,7 @@ async def test_a_leader_that_does_not_show_the_marker_yet_is_read_again(site: Si
 async def test_a_log_that_never_shows_the_marker_waits_for_a_later_takeover(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resumer, "_PATIENCE_S", 0.02)
+    monkeypatch.setattr(resume, "_PATIENCE_S", 0.02)
     site.copied(ROWS[:3])
     site.source = [source_batch(ROWS)]
     found = await site.resume(fenced=False)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connect.wire import batch as wire
-from connectors.dataplane import shape
+from connectors.dataplane.batches import fetched_batches
 
 PLAIN = wire.BatchHeader(100, 500, 4, 2, 0, 0, 9, 0, 0, -1, -1, -1, 10)
 
@@ -15,27 +15,27 @@ PLAIN = wire.BatchHeader(100, 500, 4, 2, 0, 0, 9, 0, 0, -1, -1, -1, 10)
 @pytest.mark.parametrize(
     ("changes", "position", "aborted", "expected"),
     [
-        ({}, 100, False, shape.SHALLOW),
-        ({"attributes": 4}, 100, False, shape.SHALLOW),
-        ({"attributes": wire.DELETE_HORIZON}, 100, False, shape.SHALLOW),
-        ({"attributes": wire.TRANSACTIONAL}, 100, False, shape.SHALLOW),
-        ({"attributes": wire.TRANSACTIONAL}, 100, True, shape.ABORTED),
-        ({}, 100, True, shape.SHALLOW),
-        ({"attributes": wire.CONTROL | wire.TRANSACTIONAL}, 100, False, shape.CONTROL),
-        ({"attributes": wire.CONTROL | wire.TRANSACTIONAL}, 100, True, shape.CONTROL),
-        ({"record_count": 0}, 100, False, shape.EMPTY),
-        ({"record_count": 9}, 100, False, shape.GAPS),
-        ({}, 101, False, shape.TRIMMED),
-        ({}, 109, False, shape.TRIMMED),
-        ({}, 110, False, shape.BEHIND),
-        ({"attributes": wire.LOG_APPEND_TIME}, 100, False, shape.APPEND_TIME),
-        ({"attributes": wire.LOG_APPEND_TIME | 4}, 100, False, shape.APPEND_TIME),
-        ({"length": 1000 - 12}, 100, False, shape.SHALLOW),
-        ({"length": 1001 - 12}, 100, False, shape.TOO_LARGE),
+        ({}, 100, False, fetched_batches.SHALLOW),
+        ({"attributes": 4}, 100, False, fetched_batches.SHALLOW),
+        ({"attributes": wire.DELETE_HORIZON}, 100, False, fetched_batches.SHALLOW),
+        ({"attributes": wire.TRANSACTIONAL}, 100, False, fetched_batches.SHALLOW),
+        ({"attributes": wire.TRANSACTIONAL}, 100, True, fetched_batches.ABORTED),
+        ({}, 100, True, fetched_batches.SHALLOW),
+        ({"attributes": wire.CONTROL | wire.TRANSACTIONAL}, 100, False, fetched_batches.CONTROL),
+        ({"attributes": wire.CONTROL | wire.TRANSACTIONAL}, 100, True, fetched_batches.CONTROL),
+        ({"record_count": 0}, 100, False, fetched_batches.EMPTY),
+        ({"record_count": 9}, 100, False, fetched_batches.GAPS),
+        ({}, 101, False, fetched_batches.TRIMMED),
+        ({}, 109, False, fetched_batches.TRIMMED),
+        ({}, 110, False, fetched_batches.BEHIND),
+        ({"attributes": wire.LOG_APPEND_TIME}, 100, False, fetched_batches.APPEND_TIME),
+        ({"attributes": wire.LOG_APPEND_TIME | 4}, 100, False, fetched_batches.APPEND_TIME),
+        ({"length": 1000 - 12}, 100, False, fetched_batches.SHALLOW),
+        ({"length": 1001 - 12}, 100, False, fetched_batches.TOO_LARGE),
     ],
 )
 def test_each_row(changes, position, aborted, expected):
-    assert shape.decide(PLAIN._replace(**changes), position, aborted, 1000) is expected
+    assert fetched_batches.decide(PLAIN._replace(**changes), position, aborted, 1000) is expected
 
 
 @given(
@@ -48,13 +48,13 @@ def test_each_row(changes, position, aborted, expected):
 )
 def test_what_goes_as_it_is_is_what_a_broker_takes(attributes, delta, count, length, position, aborted):
     header = PLAIN._replace(attributes=attributes, last_offset_delta=delta, record_count=count, length=length)
-    decision = shape.decide(header, position, aborted, 1000)
-    if decision is shape.SHALLOW:
+    decision = fetched_batches.decide(header, position, aborted, 1000)
+    if decision is fetched_batches.SHALLOW:
         assert count == delta + 1
         assert not attributes & (wire.CONTROL | wire.LOG_APPEND_TIME)
         assert header.size_bytes <= 1000
         assert header.base_offset >= position
         assert not (aborted and attributes & wire.TRANSACTIONAL)
-    if decision.kind is shape.Kind.DROPPED:
+    if decision.kind is fetched_batches.BatchKind.DROPPED:
         nothing_to_copy = not count or header.last_offset < position
         assert attributes & wire.CONTROL or (aborted and attributes & wire.TRANSACTIONAL) or nothing_to_copy

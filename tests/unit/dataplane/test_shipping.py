@@ -9,29 +9,30 @@ from pathlib import Path
 
 import pytest
 
-from connectors.dataplane import shipping
+from connectors.control_link import code_version
 
-ROOT = Path(shipping.__file__).parents[2]
+ROOT = Path(code_version.__file__).parents[2]
 
 
 def test_the_same_code_gives_the_same_bytes_and_name(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("one", "two")]
     for folder in folders:
         folder.mkdir()
-    one, two = (shipping.make_archive(folder) for folder in folders)
+    one, two = (code_version.make_archive(folder) for folder in folders)
     assert one.name == two.name
     assert one.read_bytes() == two.read_bytes()
 
 
 def test_other_code_has_another_name(tmp_path: Path) -> None:
-    before = shipping.make_archive(tmp_path)
+    before = code_version.make_archive(tmp_path)
     (tmp_path / "tree").mkdir()
     with zipfile.ZipFile(before) as archive:
         archive.extractall(tmp_path / "tree")
-    changed = tmp_path / "tree/connectors/dataplane/plan.py"
+    changed = tmp_path / "tree/connectors/control_link/protocol.py"
     changed.write_text(changed.read_text() + "\n")
     script = (
-        "from connectors.dataplane.shipping import make_archive; from pathlib import Path; print(make_archive(Path()))"
+        "from connectors.control_link.code_version import make_archive; from pathlib import Path; "
+        "print(make_archive(Path()))"
     )
     run = subprocess.run(
         [sys.executable, "-P", "-c", f"import sys; sys.path.insert(0, 'tree'); {script}"],
@@ -45,13 +46,14 @@ def test_other_code_has_another_name(tmp_path: Path) -> None:
 
 
 def test_it_holds_every_module_and_whoever_runs_from_it_says_its_name(tmp_path: Path) -> None:
-    path = shipping.make_archive(tmp_path)
+    path = code_version.make_archive(tmp_path)
     with zipfile.ZipFile(path) as archive:
         held = set(archive.namelist())
-    modules = [module for package in shipping.PACKAGES for module in (ROOT / package).rglob("*.py")]
+    modules = [module for package in code_version.PACKAGES for module in (ROOT / package).rglob("*.py")]
     assert held == {str(module.relative_to(ROOT)) for module in modules}
     script = (
-        f"import sys; sys.path.insert(0, {str(path)!r}); from connectors.dataplane import executor, shipping; "
+        f"import sys; sys.path.insert(0, {str(path)!r}); from connectors.dataplane import slice as executor; from "
+        f"connectors.control_link import code_version as shipping; "
         "print(shipping.running_code(), shipping.running_from())"
     )
     run = subprocess.run([sys.executable, "-P", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
@@ -59,28 +61,30 @@ def test_it_holds_every_module_and_whoever_runs_from_it_says_its_name(tmp_path: 
 
 
 def test_installed_code_is_named_after_its_content_and_found_where_it_lies() -> None:
-    assert shipping.running_code() == named(ROOT)
-    assert shipping.running_from() == str(ROOT)
+    assert code_version.running_code() == named(ROOT)
+    assert code_version.running_from() == str(ROOT)
 
 
 @pytest.mark.parametrize(
     ("module", "differs"),
-    [("connectors/dataplane/plan.py", True), ("connect/wire/batch.py", True), ("connect/cli/main.py", False)],
+    [("connectors/control_link/protocol.py", True), ("connect/wire/batch.py", True), ("connect/cli/main.py", False)],
 )
 def test_other_code_of_a_slice_has_another_name_though_its_version_is_the_same(
     tmp_path: Path, module: str, differs: bool
 ) -> None:
-    with zipfile.ZipFile(shipping.make_archive(tmp_path)) as archive:
+    with zipfile.ZipFile(code_version.make_archive(tmp_path)) as archive:
         archive.extractall(tmp_path / "tree")
-    assert named(tmp_path / "tree") == shipping.running_code()
+    assert named(tmp_path / "tree") == code_version.running_code()
     changed = tmp_path / "tree" / module
     changed.write_text(changed.read_text() + "\n")
-    assert (named(tmp_path / "tree") != shipping.running_code()) is differs
+    assert (named(tmp_path / "tree") != code_version.running_code()) is differs
 
 
 def named(tree: Path) -> str:
     """What a process says that it runs which has the code out of a folder."""
-    script = f"import sys; sys.path.insert(0, {str(tree)!r}); from connectors.dataplane import shipping; "
+    script = (
+        f"import sys; sys.path.insert(0, {str(tree)!r}); from connectors.control_link import code_version as shipping; "
+    )
     run = subprocess.run(
         [sys.executable, "-P", "-c", script + "print(shipping.running_code())"],
         cwd=tree,

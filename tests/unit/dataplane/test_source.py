@@ -12,32 +12,33 @@ from uuid import UUID
 import pytest
 
 from connect.core.errors import PermanentError, RetriableError
-from connect.kafka.causes import Causes, cause_of
 from connect.kafka.cluster import Cluster, ClusterMetadata, PartitionMetadata, TopicMetadata
 from connect.kafka.connection import Connection
+from connect.kafka.error_causes import Causes, cause_of
 from connect.kafka.leader_epochs import LeaderEpochs
-from connect.wire import hot
-from connectors.dataplane import reading
-from connectors.dataplane.copier import PartitionCopier
-from connectors.dataplane.leaders import Leaders
-from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, SliceSettings, TopicPartition
-from connectors.dataplane.source import FetchLoop, SourceReader
+from connect.wire import fetch_produce
+from connectors.control_link.protocol import PartitionPlan, SliceSettings
+from connectors.dataplane import fetch_api
+from connectors.dataplane.batches.copier import PartitionCopier
+from connectors.dataplane.leader_connections import Leaders
+from connectors.dataplane.source_reader import FetchLoop, SourceReader
+from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
 from tests.kit.logs import source_batch
 from tests.kit.members import until
 
 SETTINGS = SliceSettings("us->eu", 0, {"password": "s3cret"}, {"password": "s3cret"})
-LIMITS = reading.FetchLimits(0, 1, 1024, 1024, reading.READ_UNCOMMITTED)
+LIMITS = fetch_api.FetchLimits(0, 1, 1024, 1024, fetch_api.READ_UNCOMMITTED)
 
 
 def copier(partition: int = 0) -> PartitionCopier:
     pair = TopicPartition("t", partition)
     plan = PartitionPlan(pair, None, pair, None, 0, -1, 0, 0, pipelined=False)
-    return PartitionCopier(plan, ProducerIdentity(7, 0), read_committed=False)
+    return PartitionCopier(plan, ProducerIdAndEpoch(7, 0), read_committed=False)
 
 
-def fetched(records: bytes, error_code: int = 0) -> hot.FetchedPartition:
+def fetched(records: bytes, error_code: int = 0) -> fetch_produce.FetchedPartition:
     view = memoryview(bytearray(records))
-    return hot.FetchedPartition(b"t", 0, error_code, 9, 9, 0, (), -1, view, None, None)
+    return fetch_produce.FetchedPartition(b"t", 0, error_code, 9, 9, 0, (), -1, view, None, None)
 
 
 def unexpected(error: BaseException) -> None:
@@ -110,11 +111,11 @@ async def test_an_answer_behind_what_was_given_back_is_not_taken(monkeypatch: py
     """Its batches would follow a gap."""
     held = Held()
 
-    async def fetch(*_: object) -> hot.FetchAnswer:
+    async def fetch(*_: object) -> fetch_produce.FetchAnswer:
         held.asked.set()
         return await held.answer
 
-    monkeypatch.setattr(reading, "fetch", fetch)
+    monkeypatch.setattr(fetch_api, "fetch", fetch)
     reader = SourceReader(cast(Cluster, None), SETTINGS, lambda _: None, unexpected)
     loop, machine = FetchLoop(reader, cast(Cluster, None), SETTINGS, 1), copier()
     machine.take(memoryview(bytearray(source_batch(range(3)))))
@@ -125,7 +126,9 @@ async def test_an_answer_behind_what_was_given_back_is_not_taken(monkeypatch: py
     machine.give_back(0)
     machine.settle({})
     held.answer.set_result(
-        hot.FetchAnswer(0, 0, 1, [fetched(source_batch(range(3, 6)))._replace(topic=hot.topic_name_key("t"))])
+        fetch_produce.FetchAnswer(
+            0, 0, 1, [fetched(source_batch(range(3, 6)))._replace(topic=fetch_produce.topic_name_key("t"))]
+        )
     )
     await fetching
     assert (machine.fetch_offset, machine.has_unsent) == (0, False)
@@ -142,7 +145,7 @@ async def test_at_an_end_an_answer_that_has_begun_to_arrive_is_taken(
     connection = SimpleNamespace(is_receiving=has_begun, waited_s=0.0)
     asked = 0
 
-    async def fetch(*_: object) -> hot.FetchAnswer:
+    async def fetch(*_: object) -> fetch_produce.FetchAnswer:
         nonlocal asked
         asked += 1
         held.asked.set()
@@ -151,8 +154,8 @@ async def test_at_an_end_an_answer_that_has_begun_to_arrive_is_taken(
     async def connect(*_: object) -> object:
         return connection
 
-    monkeypatch.setattr(reading, "fetch", fetch)
-    monkeypatch.setattr(reading, "fetch_version", lambda *_: 12)
+    monkeypatch.setattr(fetch_api, "fetch", fetch)
+    monkeypatch.setattr(fetch_api, "fetch_version", lambda *_: 12)
     cluster = cast(Cluster, SimpleNamespace(connection=connect, leader_epochs=LeaderEpochs("cluster")))
     taken: list[PartitionCopier] = []
     reader = SourceReader(cluster, SETTINGS, taken.extend, unexpected)
@@ -166,7 +169,9 @@ async def test_at_an_end_an_answer_that_has_begun_to_arrive_is_taken(
         assert not finishing.done()
         connection.is_receiving = False
         held.answer.set_result(
-            hot.FetchAnswer(0, 0, 1, [fetched(source_batch(range(3)))._replace(topic=hot.topic_name_key("t"))])
+            fetch_produce.FetchAnswer(
+                0, 0, 1, [fetched(source_batch(range(3)))._replace(topic=fetch_produce.topic_name_key("t"))]
+            )
         )
     assert await asyncio.wait_for(finishing, 60) is has_begun
     assert len(taken) == has_begun
@@ -186,11 +191,11 @@ async def test_what_gives_back_while_its_answer_is_opened_takes_no_more_of_it() 
 async def test_a_fetch_waits_longer_for_partitions_that_cannot_send(monkeypatch: pytest.MonkeyPatch) -> None:
     waits_ms: list[int] = []
 
-    async def fetch(_connection: object, _version: int, _body: bytes, max_wait_ms: int) -> hot.FetchAnswer:
+    async def fetch(_connection: object, _version: int, _body: bytes, max_wait_ms: int) -> fetch_produce.FetchAnswer:
         waits_ms.append(max_wait_ms)
-        return hot.FetchAnswer(0, 0, 1, [])
+        return fetch_produce.FetchAnswer(0, 0, 1, [])
 
-    monkeypatch.setattr(reading, "fetch", fetch)
+    monkeypatch.setattr(fetch_api, "fetch", fetch)
     settings = SliceSettings("us->eu", 0, {}, {}, partition_max_bytes=1)
     reader = SourceReader(cast(Cluster, None), settings, lambda _: None, unexpected)
     loop, full, idle = FetchLoop(reader, cast(Cluster, None), settings, 1), copier(), copier()
@@ -216,17 +221,17 @@ def test_few_partitions_are_fetched_before_what_they_hold_is_sent(partitions: in
 async def test_a_fetch_asks_for_what_arrives_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s, asked = 0.0, []
 
-    async def fetch(*_: object) -> hot.FetchAnswer:
+    async def fetch(*_: object) -> fetch_produce.FetchAnswer:
         nonlocal now_s
         now_s += 5.0
-        return hot.FetchAnswer(0, 0, 1, [fetched(bytes(500_000))])
+        return fetch_produce.FetchAnswer(0, 0, 1, [fetched(bytes(500_000))])
 
-    def encoded(_version: int, limits: reading.FetchLimits, *_: object) -> bytes:
+    def encoded(_version: int, limits: fetch_api.FetchLimits, *_: object) -> bytes:
         asked.append(limits.max_bytes)
         return b""
 
-    monkeypatch.setattr(reading, "fetch", fetch)
-    monkeypatch.setattr(reading, "encode_fetch", encoded)
+    monkeypatch.setattr(fetch_api, "fetch", fetch)
+    monkeypatch.setattr(fetch_api, "encode_fetch", encoded)
     reader = SourceReader(cast(Cluster, None), SETTINGS, lambda _: None, unexpected, clock=lambda: now_s)
     loop = FetchLoop(reader, cast(Cluster, None), SETTINGS, 1)
     for _ in range(5):
@@ -248,21 +253,21 @@ async def test_partitions_of_a_distant_broker_are_read_over_several_connections(
     def encoded(*arguments: Any) -> list[tuple[int, int]]:
         return [(index, position[0]) for (_, index), position in arguments[3].items()]
 
-    async def fetch(connection: Any, _: int, body: list[tuple[int, int]], __: int) -> hot.FetchAnswer:
+    async def fetch(connection: Any, _: int, body: list[tuple[int, int]], __: int) -> fetch_produce.FetchAnswer:
         await asyncio.sleep(0)
         asked.setdefault(connection.purpose, set()).update(index for index, _ in body)
         rows = []
         for index, offset in body:
             assert offset == each[index].fetch_offset, "no record is read twice or left out"
             records = fetched(source_batch(range(offset, offset + 3)))
-            rows.append(records._replace(topic=hot.topic_name_key("t"), partition=index))
+            rows.append(records._replace(topic=fetch_produce.topic_name_key("t"), partition=index))
             if offset >= 30 and len(asked) >= loops:
                 done.set()
-        return hot.FetchAnswer(0, 0, 0, rows)
+        return fetch_produce.FetchAnswer(0, 0, 0, rows)
 
-    monkeypatch.setattr(reading, "fetch", fetch)
-    monkeypatch.setattr(reading, "encode_fetch", encoded)
-    monkeypatch.setattr(reading, "fetch_version", lambda *_: 12)
+    monkeypatch.setattr(fetch_api, "fetch", fetch)
+    monkeypatch.setattr(fetch_api, "encode_fetch", encoded)
+    monkeypatch.setattr(fetch_api, "fetch_version", lambda *_: 12)
     cluster = cast(Cluster, SimpleNamespace(connection=connect, leader_epochs=LeaderEpochs("cluster")))
     reader = SourceReader(cluster, SETTINGS, lambda _: None, unexpected)
     rows = {partition: PartitionMetadata(1, 0, (1,), 0) for partition in each}
@@ -297,9 +302,9 @@ def answer(*, throttle_ms: int = 0, error_code: int = 0, partition: bool = False
     return throttle_ms.to_bytes(4) + error_code.to_bytes(2) + b"\x00" * 4 + (row if partition else b"\x01") + b"\x00"
 
 
-def fetch_one(broker: Broker) -> Awaitable[hot.FetchedPartition]:
-    topic = reading.TopicOnWire("t", UUID(int=1))
-    return reading.fetch_one(cast(Connection, broker), topic, 0, (0, -1, -1), LIMITS)
+def fetch_one(broker: Broker) -> Awaitable[fetch_produce.FetchedPartition]:
+    topic = fetch_api.TopicOnWire("t", UUID(int=1))
+    return fetch_api.fetch_one(cast(Connection, broker), topic, 0, (0, -1, -1), LIMITS)
 
 
 async def test_a_fetch_over_quota_is_put_again() -> None:
@@ -323,7 +328,7 @@ class Held:
         self.versions = {1: (0, 12)}
         self.asked = asyncio.Event()
         self.waited_s = 0.0
-        self.answer: asyncio.Future[hot.FetchAnswer] = asyncio.get_running_loop().create_future()
+        self.answer: asyncio.Future[fetch_produce.FetchAnswer] = asyncio.get_running_loop().create_future()
 
 
 class Slow(PartitionCopier):
@@ -332,7 +337,7 @@ class Slow(PartitionCopier):
     def __init__(self, stage: Turns, partition: int) -> None:
         pair = TopicPartition("t", partition)
         plan = PartitionPlan(pair, None, pair, None, 0, -1, 0, 0, pipelined=False)
-        super().__init__(plan, ProducerIdentity(7, 0), read_committed=False)
+        super().__init__(plan, ProducerIdAndEpoch(7, 0), read_committed=False)
         self._stage = stage
         self.steps = 0
         self.kept = memoryview(b"")
@@ -421,7 +426,7 @@ async def test_a_small_part_of_an_answer_does_not_keep_all_of_it() -> None:
     assert sizes == [99, 2099, 2099]
 
 
-def answered(code: int) -> hot.FetchedPartition:
+def answered(code: int) -> fetch_produce.FetchedPartition:
     return fetched(b"", code)
 
 
@@ -458,7 +463,7 @@ def test_too_little_memory_says_nothing_of_a_batch(monkeypatch: pytest.MonkeyPat
     def cut(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("connectors.dataplane.copier.cut", cut)
+    monkeypatch.setattr("connectors.dataplane.batches.copier.cut", cut)
     with pytest.raises(MemoryError):
         next(loop._feed(machine, fetched(b"x")))
     assert not machine.stopped
@@ -476,7 +481,7 @@ def test_nothing_is_fetched_while_the_worker_cannot_store_positions() -> None:
 async def test_partitions_without_a_leader_are_one_cause_for_all_slices(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("connectors.dataplane.source._RETRY_S", 0.001)
+    monkeypatch.setattr("connectors.dataplane.source_reader._RETRY_S", 0.001)
     topic = TopicMetadata("t", None, 0, {index: PartitionMetadata(-1, 0, (), 5) for index in range(5)})
 
     class Leaderless:

@@ -12,18 +12,18 @@ from uuid import UUID
 import pytest
 
 from connect.kafka.cluster import Cluster, ClusterMetadata, PartitionMetadata, TopicMetadata
-from connect.kafka.framing import ConnectionLost
-from connect.kafka.transactions import ProducersRefused
-from connectors.dataplane import recovery, target
-from connectors.dataplane.copier import PartitionCopier
-from connectors.dataplane.leaders import Leaders
-from connectors.dataplane.mending import CopiesUnderWay
-from connectors.dataplane.pace import Pace
-from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, SliceSettings, TopicPartition
-from connectors.dataplane.target import TargetWriter, encode_produce, topic_key
+from connect.kafka.framing_and_sasl import ConnectionLost
+from connect.kafka.log.active_producers import ProducersRefused
+from connectors.control_link.protocol import PartitionPlan, SliceSettings
+from connectors.dataplane import produce_recovery, producer
+from connectors.dataplane.batches.copier import PartitionCopier
+from connectors.dataplane.batches.sequencer import CopiesUnderWay
+from connectors.dataplane.leader_connections import Leaders, Pace
+from connectors.dataplane.producer import TargetWriter, encode_produce, topic_key
+from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
 from tests.kit.logs import source_batch
 
-PRODUCER = ProducerIdentity(7, 0)
+PRODUCER = ProducerIdAndEpoch(7, 0)
 #: Leaders have to be found.
 NOBODY = Leaders(ClusterMetadata(None, -1, {}, {}))
 
@@ -87,9 +87,9 @@ def nothing_appended(monkeypatch: pytest.MonkeyPatch) -> None:
     async def size(*_: object) -> None:
         return None
 
-    monkeypatch.setattr(recovery, "describe_producers", describe)
-    monkeypatch.setattr(recovery, "max_message_bytes", size)
-    monkeypatch.setattr(target, "_WATCH_S", 0.001)
+    monkeypatch.setattr(produce_recovery, "describe_producers", describe)
+    monkeypatch.setattr(produce_recovery, "max_message_bytes", size)
+    monkeypatch.setattr(producer, "_WATCH_S", 0.001)
 
 
 def copier(topic: str, records: int = 3, *, skip_refused: bool = False) -> PartitionCopier:
@@ -169,7 +169,7 @@ async def test_what_waited_in_a_lost_connection_goes_out_over_the_next() -> None
 
 
 async def test_a_leader_that_refuses_is_given_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "_backoff_s", lambda failures, _: 3600.0 * failures)
+    monkeypatch.setattr(produce_recovery, "_backoff_s", lambda failures, _: 3600.0 * failures)
     machine, brokers = copier("t"), Brokers(["t"])
     brokers.broker.versions = {0: (0, 12)}
     with writing(brokers) as (writer, failures):
@@ -189,7 +189,7 @@ async def test_a_partition_whose_leader_lacks_replicas_has_a_connection_of_its_o
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A broker answers a connection's requests in turn, so the others would wait for the replicas as well."""
-    monkeypatch.setattr(recovery, "_backoff_s", lambda *_: 0.0)
+    monkeypatch.setattr(produce_recovery, "_backoff_s", lambda *_: 0.0)
     machine, other, brokers = copier("t"), copier("u", records=0), Brokers(["t", "u"])
     shared, own = brokers.broker, brokers.probed
     shared.versions = own.versions = {0: (0, 12)}
@@ -233,7 +233,7 @@ async def test_others_have_their_turn_between_requests_that_took_long(monkeypatc
     with writing(brokers) as (writer, failures):
         leaders = await Leaders.connected(cast(Cluster, brokers), ["t0", "t1", "t2"])
         writer.start(machines, leaders)
-        monkeypatch.setattr(target, "_TURN_S", 0.0)
+        monkeypatch.setattr(producer, "_TURN_S", 0.0)
         writer.offer(machines)
         writer.offer(machines)
         assert len(brokers.broker.answers) == 1
@@ -259,7 +259,7 @@ async def test_a_batch_that_cannot_be_made_ready_in_a_later_turn_ends_the_slice(
     with writing(brokers) as (writer, failures):
         leaders = await Leaders.connected(cast(Cluster, brokers), ["t", "u"])
         writer.start(machines, leaders)
-        monkeypatch.setattr(target, "_TURN_S", 0.0)
+        monkeypatch.setattr(producer, "_TURN_S", 0.0)
         writer.offer(machines[:1])
         writer.offer(machines[1:])
         assert not failures
@@ -269,7 +269,7 @@ async def test_a_batch_that_cannot_be_made_ready_in_a_later_turn_ends_the_slice(
 
 
 def test_it_is_given_ever_more_time() -> None:
-    waits_s = [recovery._backoff_s(failures, 2.0) for failures in (1, 2, 3, 5, 6, 1_000_000)]
+    waits_s = [produce_recovery._backoff_s(failures, 2.0) for failures in (1, 2, 3, 5, 6, 1_000_000)]
     assert waits_s == [0.1, 0.2, 0.4, 1.6, 2.0, 2.0]
 
 
@@ -314,7 +314,7 @@ async def test_without_the_right_to_read_what_was_appended_a_partition_is_quaran
     async def refused(*_: object) -> dict[Any, Any]:
         raise ProducersRefused("grant READ on topic t", frozenset({("t", 0)}))
 
-    monkeypatch.setattr(recovery, "describe_producers", refused)
+    monkeypatch.setattr(produce_recovery, "describe_producers", refused)
     machine, brokers = copier("t"), Brokers(["t"])
     brokers.broker.versions = {0: (0, 12)}
     with writing(brokers) as (writer, failures):
@@ -330,12 +330,12 @@ async def test_without_the_right_to_read_what_was_appended_a_partition_is_quaran
 
 async def test_what_a_leader_cannot_explain_is_sent_again_and_never_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be the broker's own trouble: errors.tolerance = all gives no right to lose good records to it."""
-    monkeypatch.setattr(recovery, "_backoff_s", lambda *_: 0.0)
+    monkeypatch.setattr(produce_recovery, "_backoff_s", lambda *_: 0.0)
     machine, brokers = copier("t", skip_refused=True), Brokers(["t"])
     brokers.broker.versions = {0: (0, 12)}
     with writing(brokers) as (writer, failures):
         writer.start([machine], NOBODY)
-        for sent in range(1, target._UNEXPLAINED_TRIES + 1):
+        for sent in range(1, producer._UNEXPLAINED_TRIES + 1):
             await until(lambda sent=sent: len(brokers.broker.answers) == sent)  # type: ignore[misc]
             assert not machine.stopped
             brokers.broker.refuse(-1)
@@ -351,7 +351,7 @@ async def test_what_a_leader_cannot_explain_is_sent_again_and_never_left_out(mon
 
 
 async def test_a_target_topic_that_stays_unknown_is_said_to_be_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("connectors.dataplane.lost.GONE_AFTER_S", 0.05)
+    monkeypatch.setattr("connectors.dataplane.log_divergence.GONE_AFTER_S", 0.05)
     machine, brokers = copier("t"), Brokers([])
     with writing(brokers) as (writer, failures):
         writer.start([machine], NOBODY)

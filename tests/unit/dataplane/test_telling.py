@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from connectors.dataplane.telling import Teller, telling
+from connectors.control_link.protocol import Teller, telling
 
 
 class Heard:
@@ -56,7 +56,7 @@ def test_one_of_each_kind_is_told_in_a_while_and_the_others_counted(heard: Heard
 
 @pytest.fixture
 def ours() -> Iterator[logging.Logger]:
-    log = logging.getLogger("connectors.dataplane.target")
+    log = logging.getLogger("connectors.dataplane.producer")
     before = log.level
     log.setLevel(logging.WARNING)
     yield log

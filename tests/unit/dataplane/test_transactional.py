@@ -9,20 +9,14 @@ from typing import Any
 import pytest
 
 from connect.wire import batch as wire
-from connectors.dataplane import codes
-from connectors.dataplane.outgoing import Outgoing
-from connectors.dataplane.plan import (
-    QUARANTINED,
-    PartitionPlan,
-    ProducerIdentity,
-    SliceSettings,
-    TopicPartition,
-    TransactionTerms,
-)
-from connectors.dataplane.transactional import Filling, TransactionalCopier, TransactionLost
+from connectors.control_link.protocol import PartitionPlan, SliceSettings, TransactionTerms
+from connectors.dataplane.batches import error_codes
+from connectors.dataplane.batches.copier_variants import Filling, TransactionalCopier, TransactionLost
+from connectors.dataplane.batches.outgoing_batches import Outgoing
+from connectors.formats.types import QUARANTINED, ProducerIdAndEpoch, TopicPartition
 from tests.kit.logs import source_batch
 
-FIRST, SECOND = ProducerIdentity(7, 3), ProducerIdentity(7, 4)
+FIRST, SECOND = ProducerIdAndEpoch(7, 3), ProducerIdAndEpoch(7, 4)
 SETTINGS = SliceSettings("us->eu", 0, {}, {})
 #: No test lasts as long as the pauses between transactions may.
 NEVER_MS = 3_600_000
@@ -196,7 +190,7 @@ async def test_a_refused_batch_is_sent_again_before_the_transaction_ends() -> No
     sent = copier.next_batch()
     assert sent is not None
     await until(lambda: not stand.filling.admits(copier))
-    copier.failed(sent, codes.REQUEST_TIMED_OUT)
+    copier.failed(sent, error_codes.REQUEST_TIMED_OUT)
     stand.filling.answered()
     await asyncio.sleep(0.02)
     assert not stand.drained(), "a commit would succeed without it"
@@ -211,7 +205,7 @@ async def test_a_refused_batch_is_sent_again_before_the_transaction_ends() -> No
 
 
 @pytest.mark.parametrize(
-    ("code", "is_lost"), [(codes.TOPIC_AUTHORIZATION_FAILED, False), (codes.UNKNOWN_SERVER_ERROR, True)]
+    ("code", "is_lost"), [(error_codes.TOPIC_AUTHORIZATION_FAILED, False), (error_codes.UNKNOWN_SERVER_ERROR, True)]
 )
 async def test_a_partition_that_stops_loses_the_transaction_only_if_its_batches_may_be_in_it(
     code: int, is_lost: bool
@@ -270,7 +264,7 @@ def test_another_producer_id_is_unknown_to_its_leader() -> None:
     (copier,) = stand.copiers
     copier.begin(SECOND, restarts=True)
     assert copier.pipelined
-    copier.begin(ProducerIdentity(8, 0), restarts=True)
+    copier.begin(ProducerIdAndEpoch(8, 0), restarts=True)
     copier.take(fetched(0))
     copier.take(fetched(3))
     assert copier.next_batch() is not None

@@ -10,8 +10,8 @@ import pytest
 
 from connect.core.errors import PermanentError
 from connect.embedded import brokers
-from connect.embedded.archive import ClassArchive
-from connect.embedded.releases import DEFAULT_VERSION, Release
+from connect.embedded.java import ClassArchive
+from connect.embedded.kafka_releases import DEFAULT_VERSION, Release
 
 HOME = Path("/usr/lib/jvm/some-java")
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from connect.embedded.cache import cache_dir
+from connect.embedded.java import cache_dir
 
 
 def test_xdg_cache_home_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from connect.core.errors import PermanentError
-from connect.embedded import maven
+from connect.embedded import kafka_releases
 
 COORDINATES = ["org.example:thing:1.0"]
 
@@ -25,27 +25,27 @@ def fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[st
         return jars
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("connect.embedded.download.fetch", fetch)
+    monkeypatch.setattr("connect.embedded.maven_download.fetch", fetch)
     return asked
 
 
 def test_a_second_call_fetches_nothing(fetched: list[Sequence[str]], tmp_path: Path) -> None:
-    first = maven.classpath(COORDINATES)
+    first = kafka_releases.classpath(COORDINATES)
     assert first == [tmp_path / "heliograph" / "maven" / "thing.jar"]
-    assert maven.classpath(COORDINATES) == first
+    assert kafka_releases.classpath(COORDINATES) == first
     assert len(fetched) == 1
 
 
 def test_other_coordinates_are_another_class_path(fetched: list[Sequence[str]]) -> None:
-    maven.classpath(COORDINATES)
-    assert [jar.name for jar in maven.classpath(["org.example:other:1.0"])] == ["other.jar"]
+    kafka_releases.classpath(COORDINATES)
+    assert [jar.name for jar in kafka_releases.classpath(["org.example:other:1.0"])] == ["other.jar"]
     assert len(fetched) == 2
 
 
 def test_a_jar_that_has_gone_is_fetched_again(fetched: list[Sequence[str]]) -> None:
-    (jar,) = maven.classpath(COORDINATES)
+    (jar,) = kafka_releases.classpath(COORDINATES)
     jar.unlink()
-    assert maven.classpath(COORDINATES) == [jar]
+    assert kafka_releases.classpath(COORDINATES) == [jar]
     assert len(fetched) == 2
 
 
@@ -53,7 +53,7 @@ def test_a_cache_folder_that_cannot_be_written_is_named(monkeypatch: pytest.Monk
     (tmp_path / "heliograph").write_text("a file where the folder should be")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(PermanentError, match=f"cache folder {tmp_path / 'heliograph'}.*XDG_CACHE_HOME"):
-        maven.classpath(COORDINATES)
+        kafka_releases.classpath(COORDINATES)
 
 
 def test_a_full_disk_is_told_as_such(
@@ -62,6 +62,6 @@ def test_a_full_disk_is_told_as_such(
     def full(*_: object) -> list[Path]:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("connect.embedded.download.fetch", full)
+    monkeypatch.setattr("connect.embedded.maven_download.fetch", full)
     with pytest.raises(PermanentError, match="No space left on device; make room there"):
-        maven.classpath(COORDINATES)
+        kafka_releases.classpath(COORDINATES)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from connect.core.errors import ConfigError
-from connect.embedded.releases import DEFAULT_VERSION, Release
+from connect.embedded.kafka_releases import DEFAULT_VERSION, Release
 
 
 @pytest.mark.parametrize(

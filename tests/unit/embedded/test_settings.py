@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from connect.embedded.settings import (
+from connect.embedded.cluster_config import (
     CLIENTS,
     PROXIED,
-    Listener,
+    BrokerListener,
     NodeAddresses,
     kraft_properties,
     zookeeper_properties,
@@ -14,7 +14,7 @@ from connect.embedded.settings import (
 
 
 def node(base: int) -> NodeAddresses:
-    return NodeAddresses(base + 1, {CLIENTS: Listener(base, ("127.0.0.1", base))})
+    return NodeAddresses(base + 1, {CLIENTS: BrokerListener(base, ("127.0.0.1", base))})
 
 
 def test_a_node_alone_asks_for_no_replicas() -> None:
@@ -40,9 +40,9 @@ def test_what_the_caller_gives_wins() -> None:
 
 def test_a_proxied_listener_is_bound_here_and_advertised_there() -> None:
     listeners = {
-        CLIENTS: Listener(100, ("127.0.0.1", 100)),
-        PROXIED: Listener(102, ("127.0.0.2", 7)),
-        "SECURE": Listener(103, ("127.0.0.1", 103), "SASL_PLAINTEXT"),
+        CLIENTS: BrokerListener(100, ("127.0.0.1", 100)),
+        PROXIED: BrokerListener(102, ("127.0.0.2", 7)),
+        "SECURE": BrokerListener(103, ("127.0.0.1", 103), "SASL_PLAINTEXT"),
     }
     made = kraft_properties(1, [NodeAddresses(101, listeners)], Path("/data"), {})
     assert "PROXIED://127.0.0.1:102" in made["listeners"]

@@ -9,12 +9,12 @@ import pytest
 
 from connect.core.errors import HeliographError, RetriableError
 from connect.core.model import NewTopic
-from connect.kafka import admin as module
-from connect.kafka.admin import Admin
 from connect.kafka.cluster import ClusterMetadata
 from connect.kafka.connection import RequestTimedOut
-from connect.kafka.framing import ConnectionLost
-from connect.kafka.settings import connection_settings
+from connect.kafka.framing_and_sasl import ConnectionLost
+from connect.kafka.log import topic_admin as module
+from connect.kafka.log.topic_admin import Admin
+from connect.kafka.security.connection_settings import connection_settings
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from connect.core.errors import ClusterUnreachable, RetriableError
-from connect.kafka.causes import CAUSE, Cause, Causes, OneOfEachCause
 from connect.kafka.connection import RequestTimedOut
+from connect.kafka.error_causes import CAUSE, Cause, Causes, OneOfEachCause
 
 US = frozenset({"a:1", "b:1"})
 LOST = ClusterUnreachable("no broker answers", US)

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 import pytest
 
 from connect.core.errors import ClusterUnreachable
-from connect.kafka import compacted
 from connect.kafka.cluster import Cluster
-from connect.kafka.compacted import CompactedLog
-from connect.kafka.producer import OutRecord
-from connect.kafka.settings import connection_settings
+from connect.kafka.log import compacted_log
+from connect.kafka.log.compacted_log import CompactedLog
+from connect.kafka.log.producer import OutRecord
+from connect.kafka.security.connection_settings import connection_settings
 from tests.kit import virtual_time
 
 
@@ -33,7 +33,7 @@ def test_each_attempt_asks_anew_for_what_is_to_be_written(monkeypatch: pytest.Mo
         await log.write(wanted)
         await cluster.close()
 
-    monkeypatch.setattr(compacted, "PlainWriter", Writer)
+    monkeypatch.setattr(compacted_log, "PlainWriter", Writer)
     wanted = [OutRecord("t", b"k", b"v"), OutRecord("t", b"gone", b"v")]
     virtual_time.run(main())
     assert attempts == [[b"k", b"gone"], [b"k"]]

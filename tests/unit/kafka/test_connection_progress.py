@@ -14,8 +14,8 @@ from typing import Any, cast
 import pytest
 
 from connect.kafka.connection import Connection, RequestTimedOut, _unsent_bytes
-from connect.kafka.framing import BrokerProtocol
-from connect.kafka.settings import ConnectionSettings
+from connect.kafka.framing_and_sasl import BrokerProtocol
+from connect.kafka.security.connection_settings import ConnectionSettings
 from tests.kit.certificates import make_party
 from tests.kit.members import until
 from tests.kit.virtual_time import in_virtual_time

@@ -10,12 +10,12 @@ import pytest
 
 from connect.core.errors import RetriableError
 from connect.kafka import cluster as clusters
-from connect.kafka import transactions
 from connect.kafka.cluster import Cluster
 from connect.kafka.connection import Connection
-from connect.kafka.group_offsets import committed, group_state, listed_group
-from connect.kafka.settings import connection_settings
-from connect.kafka.transactions import ProducerIdentity, commit_transaction, end_transaction, init_producer_id
+from connect.kafka.log import transactions
+from connect.kafka.log.committed_offsets import committed, group_state, listed_group
+from connect.kafka.log.transactions import ProducerIdentity, commit_transaction, end_transaction, init_producer_id
+from connect.kafka.security.connection_settings import connection_settings
 from tests.kit import virtual_time
 from tests.kit.virtual_time import in_virtual_time
 

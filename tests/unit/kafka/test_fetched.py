@@ -10,10 +10,9 @@ from aiokafka.consumer import fetcher
 from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
 from aiokafka.structs import ConsumerRecord
 
-from connect.kafka.fetched import FetchedRecords, RecordsAsRead, give_records_as_read
+from connect.kafka.log.compacted_topic import FetchedRecords, RecordsAsRead, give_records_as_read
 from connect.wire import records
-from connect.wire.opening import TooLarge
-from connect.wire.plain_records import Headers
+from connect.wire.records import Headers, TooLarge
 from tests.kit.logs import bomb_batch, bomb_message, control_batch, source_batch
 
 LATIN = "\udce9"

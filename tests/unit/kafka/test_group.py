@@ -13,7 +13,8 @@ from kafka.protocol.consumer.group import HeartbeatResponse, JoinGroupResponse, 
 
 from connect.core.errors import PermanentError, RetriableError, SecurityError
 from connect.kafka.cluster import Cluster, NotAuthorized
-from connect.kafka.group import GroupMember, GroupRefused, GroupSettings, Left, Membership
+from connect.kafka.group_member import GroupMember, LeftGroup, Membership
+from connect.kafka.group_protocol import GroupRefused, GroupSettings
 from tests.kit.one_loop import OneLoop
 from tests.kit.virtual_time import in_virtual_time, run
 
@@ -537,7 +538,7 @@ async def test_leaving_ends_a_join() -> None:
         joining = asyncio.create_task(member.join(PROTOCOLS))
         await asyncio.sleep(30)
         await member.leave("the worker stops")
-        with pytest.raises(Left):
+        with pytest.raises(LeftGroup):
             await joining
         # The round waits for whoever has been sent an id, so that one leaves as well.
         (left,) = cluster.sent("LeaveGroupRequest")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from connect.core.errors import RetriableError
-from connect.kafka import group_offsets, transactions
-from connect.kafka.group_offsets import Committed, committed, move
+from connect.kafka.log import committed_offsets, transactions
+from connect.kafka.log.committed_offsets import Committed, committed, move
 from tests.kit import virtual_time
 from tests.kit.virtual_time import in_virtual_time
 
@@ -55,7 +55,7 @@ async def test_offsets_of_an_open_transaction_are_waited_for_where_that_is_asked
 
 
 async def test_a_transaction_that_does_not_end_is_told_with_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_offsets, "_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(committed_offsets, "_TIMEOUT_S", 0.01)
     us: Any = Coordinator(*[UNSTABLE] * 100_000)
     with pytest.raises(
         RetriableError, match=r"transaction that is not over holds the offset of group readers in orders-0"

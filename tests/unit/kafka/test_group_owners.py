@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connect.kafka import group_owners
 from connect.kafka.cluster import Cluster
-from connect.kafka.group_offsets import Partition
-from connect.kafka.group_owners import _assigned, owners
+from connect.kafka.log import committed_offsets
+from connect.kafka.log.committed_offsets import Partition, _assigned, owners
 
 #: Version 0: one topic, its partitions 1 and 2, no user data (Kafka ``ConsumerPartitionAssignor.Assignment``).
 WHOLE: Final = struct.pack(">hih", 0, 1, 6) + b"orders" + struct.pack(">iiii", 2, 1, 2, 0)
@@ -36,7 +35,7 @@ async def test_whose_bytes_nobody_can_read_keeps_the_others_theirs(monkeypatch: 
     async def described(*_: object) -> Group:
         return Group(WHOLE[:9], WHOLE, b"", NULL_TOPICS, NULL_PARTITIONS)
 
-    monkeypatch.setattr(group_owners, "described_group", described)
+    monkeypatch.setattr(committed_offsets, "described_group", described)
     assert await owners(cast("Cluster", None), "readers") == {
         ("orders", 1): "m1/10.0.0.1",
         ("orders", 2): "m1/10.0.0.1",

@@ -8,7 +8,7 @@ import pytest
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster, ClusterMetadata, NotAuthorized, TopicMetadata
-from connect.kafka.known_topic import known_topic
+from connect.kafka.log.topic_admin import known_topic
 
 
 class Eu:

@@ -9,11 +9,12 @@ from uuid import UUID
 import pytest
 from kafka.protocol.metadata import MetadataResponse
 
-from connect.kafka import leader_epochs, transactions
+from connect.kafka import leader_epochs
 from connect.kafka.cluster import Cluster, ClusterMetadata
-from connect.kafka.offsets import LATEST, epoch_ends, list_offset
-from connect.kafka.settings import ConnectionSettings
-from connect.kafka.transactions import ActiveProducer, active_producers
+from connect.kafka.log import transactions
+from connect.kafka.log.active_producers import ActiveProducer, active_producers
+from connect.kafka.log.offsets import LATEST, epoch_ends, list_offset
+from connect.kafka.security.connection_settings import ConnectionSettings
 
 ORDERS = "orders", 0
 FIRST, SECOND = UUID(int=1), UUID(int=2)

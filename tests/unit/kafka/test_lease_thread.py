@@ -11,8 +11,9 @@ from typing import cast
 import pytest
 
 from connect.kafka.cluster import Cluster
-from connect.kafka.group import GroupMember, GroupSettings
-from connect.kafka.lease_thread import LeaseThread
+from connect.kafka.group_member import GroupMember
+from connect.kafka.group_protocol import GroupSettings
+from connect.kafka.threads import LeaseThread
 from tests.kit.members import until
 from tests.unit.kafka.test_group import PROTOCOLS, Events, FakeCluster, beat
 
@@ -98,7 +99,7 @@ async def test_the_longest_stall_counts_and_a_frozen_process_does_not(monkeypatc
         stall_s, beat_s = leases.longest_stall_s, leases.longest_beat_s
         # As after SIGCONT: an hour has passed for both, and neither has used the processor.
         hour_s = time.monotonic
-        monkeypatch.setattr("connect.kafka.lease_thread.time.monotonic", lambda: hour_s() + 3600)
+        monkeypatch.setattr("connect.kafka.threads.time.monotonic", lambda: hour_s() + 3600)
         thawed_s = leases.thawed_s
         await until(lambda: leases.thawed_s > thawed_s and leases.moved_s > hour_s() + 3000, "both turned again")
         assert leases.longest_stall_s < stall_s + 60

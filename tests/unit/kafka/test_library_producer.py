@@ -13,8 +13,8 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.structs import BrokerMetadata
 
 from connect.core.errors import RetriableError
-from connect.kafka.library_producer import BuiltBatch, InvalidRecord, cut_off, make_producer
-from connect.kafka.settings import connection_settings
+from connect.kafka.log.aiokafka_producer import BuiltBatch, InvalidRecord, cut_off, make_producer
+from connect.kafka.security.connection_settings import connection_settings
 from tests.kit.members import until
 
 SETTINGS = connection_settings({"bootstrap.servers": "b:9092"}, client_id="c", where="test")

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connect.core.errors import RetriableError
-from connect.kafka import log_ranges
-from connect.kafka.log_ranges import Range, has_records, merged, read_ranges, without
+from connect.kafka.log import log_ranges
+from connect.kafka.log.log_ranges import Range, has_records, merged, read_ranges, without
 
 OVERLAPPING = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)).map(lambda one: (one[0], sum(one)))).map(sorted)
 RANGES = OVERLAPPING.map(merged)

@@ -24,10 +24,10 @@ from hypothesis import strategies as st
 from connect.core.errors import RetriableError
 from connect.kafka import long_log
 from connect.kafka.cluster import Cluster
-from connect.kafka.fetched import FetchedRecords, RecordsAsRead
+from connect.kafka.log.compacted_topic import FetchedRecords, RecordsAsRead
+from connect.kafka.log.long_log_reader import LastOfKeys
 from connect.kafka.long_log import LongLogs, Row, Spans
-from connect.kafka.long_log_reader import LastOfKeys
-from connect.kafka.settings import ConnectionSettings
+from connect.kafka.security.connection_settings import ConnectionSettings
 from connect.wire import batch as wire
 from tests.kit.logs import control_batch
 from tests.kit.members import until

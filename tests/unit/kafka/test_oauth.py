@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from connect.core.errors import ConfigError, RetriableError, SecurityError
-from connect.kafka.oauth import OAuthSettings, Tokens
-from connect.kafka.oauth_provider import TokensOfAiokafka
-from connect.kafka.settings import ConnectionSettings, connection_settings
+from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
+from connect.kafka.security.oauth_provider import TokensOfAiokafka
+from connect.kafka.security.sasl import OAuthSettings, Tokens
 
 MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
 SECRET = "hidden secret"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from connect.kafka.offsets import LATEST, list_offsets, told_offsets
+from connect.kafka.log.offsets import LATEST, list_offsets, told_offsets
 from tests.kit import virtual_time
 
 ROUND_TRIP_S = 0.05

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from connect.kafka.patience import Patience
+from connect.kafka.concurrency import Patience
 from tests.kit.virtual_time import run
 
 log = logging.getLogger(__name__)

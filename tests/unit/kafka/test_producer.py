@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connect.kafka.producer import partition_of
+from connect.kafka.log.producer import partition_of
 
 MURMUR2 = {
     b"21": -973932308,

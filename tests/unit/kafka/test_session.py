@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connect.kafka.session import due_after_ms
+from connect.kafka.framing_and_sasl import due_after_ms
 
 
 @pytest.mark.parametrize(

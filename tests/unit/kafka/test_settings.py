@@ -13,7 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connect.core.errors import ConfigError
-from connect.kafka.settings import ConnectionSettings, connection_settings, format_address, parse_bootstrap
+from connect.kafka.security.connection_settings import (
+    ConnectionSettings,
+    connection_settings,
+    format_address,
+    parse_bootstrap,
+)
 
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 

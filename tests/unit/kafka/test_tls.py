@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 
 from connect.core.errors import ConfigError, HeliographError, SecurityError
-from connect.kafka.settings import ConnectionSettings, connection_settings
-from connect.kafka.tls import TlsSettings
-from connect.kafka.tls_stores import tls_settings
+from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
+from connect.kafka.security.tls import TlsSettings
+from connect.kafka.security.tls_stores import tls_settings
 from tests.kit.certificates import Party, make_party
 
 PASSWORD = "s3cret"

@@ -14,11 +14,11 @@ from aiokafka import TopicPartition
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError, SecurityError
 from connect.core.model import CLEANED_SOON, NewTopic
-from connect.kafka import topiclog
-from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
-from connect.kafka.settings import connection_settings
-from connect.kafka.topiclog import LogRecord, ensure_compacted_topic, read_to_end
+from connect.kafka.log import compacted_topic
+from connect.kafka.log.compacted_topic import LogRecord, ensure_compacted_topic, read_to_end
+from connect.kafka.log.topic_admin import Admin
+from connect.kafka.security.connection_settings import connection_settings
 
 PLACE = TopicPartition("map", 0)
 EU = cast(Cluster, SimpleNamespace(name="eu"))
@@ -39,8 +39,8 @@ class Consumer:
         async def reader(*_: object, **__: object) -> AsyncIterator[Consumer]:
             yield self
 
-        monkeypatch.setattr(topiclog, "_spans", spans)
-        monkeypatch.setattr(topiclog, "reader", reader)
+        monkeypatch.setattr(compacted_topic, "_spans", spans)
+        monkeypatch.setattr(compacted_topic, "reader", reader)
 
     def assign(self, _: object) -> None: ...
 

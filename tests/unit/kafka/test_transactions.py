@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from connect.core.errors import PermanentError
-from connect.kafka import transactions
 from connect.kafka.cluster import Cluster
-from connect.kafka.transactions import ProducerIdentity, claim
+from connect.kafka.log import transactions
+from connect.kafka.log.transactions import ProducerIdentity, claim
 
 INVALID_TRANSACTION_TIMEOUT = 50
 

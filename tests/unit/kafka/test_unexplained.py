@@ -8,14 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from connect.core.acls import AclBinding
 from connect.core.errors import PermanentError, RetriableError
-from connect.kafka import topic_configs, transactions
-from connect.kafka.acls import create_acls, describe_acls
+from connect.kafka.authorization import AclBinding, create_acls, describe_acls
 from connect.kafka.cluster import Cluster
-from connect.kafka.group_offsets import Committed, committed, list_groups
-from connect.kafka.offsets import LATEST, list_offset
-from connect.kafka.transactions import ActiveProducer, active_producers
+from connect.kafka.log import topic_admin, transactions
+from connect.kafka.log.active_producers import ActiveProducer, active_producers
+from connect.kafka.log.committed_offsets import Committed, committed, list_groups
+from connect.kafka.log.offsets import LATEST, list_offset
 
 UNEXPLAINED = -1
 ORDERS = "orders", 0
@@ -93,10 +92,10 @@ async def test_what_only_reads_is_for_its_caller_to_ask_again() -> None:
         await describe_acls(cast(Cluster, Broker()))
     with pytest.raises(RetriableError, match="no coordinator for group readers"):
         await Cluster.find_coordinator(cast(Any, Broker()), "readers", "group")
-    assert isinstance((await topic_configs.describe(cast(Cluster, Broker()), ["orders"]))["orders"], RetriableError)
+    assert isinstance((await topic_admin.describe(cast(Cluster, Broker()), ["orders"]))["orders"], RetriableError)
 
 
 async def test_what_changes_something_does_not() -> None:
-    outcomes = await topic_configs.alter(cast(Cluster, Broker()), {"orders": {"retention.ms": "1"}})
+    outcomes = await topic_admin.alter(cast(Cluster, Broker()), {"orders": {"retention.ms": "1"}})
     assert isinstance(outcomes["orders"], PermanentError)
     assert isinstance((await create_acls(cast(Cluster, Broker()), [RULE]))[RULE], PermanentError)

@@ -23,10 +23,10 @@ sys.stdin.read()
 if child:
     child.communicate()
 """
-CHAIN = "connectors.spark.driver org.apache.spark.deploy.SparkSubmit {daemon} {daemon} other"
+CHAIN = "connectors.spark.driver_process org.apache.spark.deploy.SparkSubmit {daemon} {daemon} other"
 
 
-@pytest.fixture(params=["pyspark.daemon", "connectors.spark.daemon"])
+@pytest.fixture(params=["pyspark.daemon", "connectors.spark.python_daemon"])
 def worker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
     script = tmp_path / "link.py"
     script.write_text(LINK)

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from uuid import UUID
 
-from connect.core.acls import AclBinding
+from connect.kafka.authorization import AclBinding
 from connect.kafka.cluster import PartitionMetadata, TopicMetadata
-from connect.kafka.topic_configs import ConfigSource, TopicConfig
-from connectors.access.plan import plan_access
-from connectors.access.rules import Wanted
+from connect.kafka.log.topic_admin import ConfigSource, TopicConfig
+from connectors.config.connector_configs import source_settings
 from connectors.filters import DefaultConfigPropertyFilter
-from connectors.planning import flow_drift
-from connectors.planning.flow_drift import Left, LeftKind
-from connectors.positions import Position
-from connectors.settings import source_settings
-from connectors.source.remote_topics import Naming
-from connectors.source.topic_plan import TopicPlan
+from connectors.formats.position import Position
+from connectors.inspection import flow_plan
+from connectors.inspection.flow_plan import Drift, DriftKind
+from connectors.topic_sync.acl_plan import WantedAcls, plan_access
+from connectors.topic_sync.remote_topics import Naming, TopicPlan
 
 OLD, NEW = UUID(int=1), UUID(int=2)
 ALL = DefaultConfigPropertyFilter(("min.insync.replicas",), source_defaults=False)
@@ -52,20 +50,20 @@ def left(
         **{key.replace("_", "."): value for key, value in props.items()},
     }
     settings = source_settings(everything, {"offset.storage.topic": "offsets"})
-    found = flow_drift.topics_left(settings, source, target, current, positions, going)
+    found = flow_plan.topics_left(settings, source, target, current, positions, going)
     return {(one.kind.value, one.resource) for one in found}
 
 
 def test_counts_of_partitions_and_replicas() -> None:
     grown = plan(topic("t", 2), topic("us.t", 3, replicas=2))
-    assert list(flow_drift.partitions_left("eu", grown)) == [
-        Left(LeftKind.EXTRA_PARTITIONS, "eu", "us.t", expected="2", found="3")
+    assert list(flow_plan.partitions_left("eu", grown)) == [
+        Drift(DriftKind.EXTRA_PARTITIONS, "eu", "us.t", expected="2", found="3")
     ]
-    assert not list(flow_drift.partitions_left("eu", plan(topic("t", 3), topic("us.t", 2))))
-    (factor,) = flow_drift.replicas_left("eu", grown, 3)
-    assert (factor.kind, factor.expected, factor.found) == (LeftKind.REPLICATION_FACTOR, "3", "2")
-    assert not list(flow_drift.replicas_left("eu", grown, 2))
-    assert not list(flow_drift.replicas_left("eu", grown, -1))
+    assert not list(flow_plan.partitions_left("eu", plan(topic("t", 3), topic("us.t", 2))))
+    (factor,) = flow_plan.replicas_left("eu", grown, 3)
+    assert (factor.kind, factor.expected, factor.found) == (DriftKind.REPLICATION_FACTOR, "3", "2")
+    assert not list(flow_plan.replicas_left("eu", grown, 2))
+    assert not list(flow_plan.replicas_left("eu", grown, -1))
 
 
 def test_settings_that_are_not_kept_in_step() -> None:
@@ -82,7 +80,7 @@ def test_settings_that_are_not_kept_in_step() -> None:
     by_hand = {("min.insync.replicas", "1", "2"), ("of.later.brokers", None, "x")}
 
     def found(*, synced: bool) -> set[tuple[str, str | None, str | None]]:
-        rows = flow_drift.configs_left("eu", "us.t", source, target, ALL, synced=synced)
+        rows = flow_plan.configs_left("eu", "us.t", source, target, ALL, synced=synced)
         return {(one.key, one.expected, one.found) for one in rows}
 
     assert found(synced=True) == by_hand
@@ -121,8 +119,8 @@ def test_topics_that_are_not_those_that_were_copied() -> None:
         {"offset.storage.topic": "offsets"},
     )
     source, target = {"t": topic("t", topic_id=NEW)}, {"us.t": topic("us.t", topic_id=OLD)}
-    (one,) = flow_drift.recreated_left(settings, source, target, [position("t", "us.t"), position("gone", "us.gone")])
-    assert (one.kind, one.cluster, one.resource) == (LeftKind.RECREATED, "us", "t")
+    (one,) = flow_plan.recreated_left(settings, source, target, [position("t", "us.t"), position("gone", "us.gone")])
+    assert (one.kind, one.cluster, one.resource) == (DriftKind.RECREATED, "us", "t")
 
 
 def test_rules_of_others_for_remote_topics() -> None:
@@ -131,6 +129,6 @@ def test_rules_of_others_for_remote_topics() -> None:
 
     wanted, ours, by_hand = rule("us.t"), rule("us.t", "User:old"), rule("us.t", "User:bob")
     covers, own = rule("us.", pattern="PREFIXED"), rule("own")
-    access = plan_access(Wanted({wanted}), [wanted, ours, by_hand, covers, own], {ours})
-    found = [(one.resource, one.found) for one in flow_drift.acls_left("eu", access, ["us.t"])]
+    access = plan_access(WantedAcls({wanted}), [wanted, ours, by_hand, covers, own], {ours})
+    found = [(one.resource, one.found) for one in flow_plan.acls_left("eu", access, ["us.t"])]
     assert found == [("us. (prefix)", "ALLOW User:ann READ from *"), ("us.t", "ALLOW User:bob READ from *")]

@@ -11,11 +11,11 @@ import pytest
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import PartitionMetadata, TopicMetadata
-from connect.kafka.topic_configs import ConfigSource, TopicConfig, TopicConfigs
-from connectors.changes import AlterConfig, CreateTopic
-from connectors.planning import flow_plan
-from connectors.planning.flow_plan import FlowPlan, InternalTopics, Planned, look_at_flow
-from connectors.settings import source_settings
+from connect.kafka.log.topic_admin import ConfigSource, TopicConfig, TopicConfigs
+from connectors.config.connector_configs import source_settings
+from connectors.inspection import flow_plan
+from connectors.inspection.flow_plan import FlowPlan, InternalTopics, Planned, look_at_flow
+from connectors.topic_sync.cluster_changes import AlterConfig, CreateTopic
 
 COMPACTED = TopicConfig("compact", ConfigSource.TOPIC)
 SETTINGS = source_settings(

@@ -10,18 +10,18 @@ from uuid import UUID
 
 import pytest
 
-from connect.core import offsetlog
+from connect.core import status_and_offset_topics
 from connect.kafka.cluster import PartitionMetadata, TopicMetadata
-from connect.kafka.group_offsets import GroupState
-from connect.kafka.offsets import EARLIEST
-from connectors.dataplane.plan import TopicPartition
-from connectors.map_index import ChunkPlace
-from connectors.offset_map import Pair, Run, RunList
-from connectors.planning import takeover_check
-from connectors.planning.takeover_check import PartitionStart, Stored, TakeoverCheck, check_takeover
-from connectors.positions import Position, StoredPosition
-from connectors.settings import MirrorSourceSettings, source_settings
-from connectors.source import topic_plan
+from connect.kafka.log.committed_offsets import GroupState
+from connect.kafka.log.offsets import EARLIEST
+from connectors.config.connector_configs import MirrorSourceSettings, source_settings
+from connectors.formats.position import Position, StoredPosition
+from connectors.formats.types import TopicPartition
+from connectors.inspection import takeover_check
+from connectors.inspection.takeover_check import PartitionStart, Stored, TakeoverCheck, check_takeover
+from connectors.offset_map.reader import ChunkPlace
+from connectors.offset_map.runs_and_chunks import MapPair, MapRun, RunList
+from connectors.topic_sync import remote_topics
 
 OF_SOURCE, OF_TARGET, ANOTHER = UUID(int=1), UUID(int=2), UUID("1c9bd204-0000-4000-8000-000000000000")
 SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("us.orders", 0)
@@ -57,15 +57,15 @@ class Cluster:
 class Maps:
     """One run: 440 records, of the source's first 500 offsets."""
 
-    runs_stored: Sequence[Run] = (Run(0, 0, 200), Run(260, 200, 240))
+    runs_stored: Sequence[MapRun] = (MapRun(0, 0, 200), MapRun(260, 200, 240))
 
     def __init__(self, *_: object, connector: str, partitions: Collection[TopicPartition]) -> None:
         assert (connector, list(partitions)) == ("n", [SOURCE])
 
     async def follow(self) -> None: ...
 
-    def chunks(self, pair: Pair) -> list[ChunkPlace]:
-        assert pair == Pair.of(POSITION)
+    def chunks(self, pair: MapPair) -> list[ChunkPlace]:
+        assert pair == MapPair.of(POSITION)
         places: list[Any] = [object()] if self.runs_stored else []
         return places
 
@@ -95,7 +95,7 @@ class Flow:
         monkeypatch.setattr(takeover_check, "MapReader", Maps)
         monkeypatch.setattr(takeover_check, "list_offsets", self._offsets)
         monkeypatch.setattr(takeover_check, "read_stored_positions", self._stored_positions)
-        monkeypatch.setattr(topic_plan, "read_positions", self._positions)
+        monkeypatch.setattr(remote_topics, "read_positions", self._positions)
         monkeypatch.setattr(takeover_check, "read_stored", self._read)
         monkeypatch.setattr(takeover_check, "group_state", self._group)
 
@@ -112,9 +112,9 @@ class Flow:
         return {one: StoredPosition(position, position) for one, position in positions.items()}
 
     async def _read(self, of: MirrorSourceSettings, _: object) -> Stored:
-        state = offsetlog.SourceOffsets()
-        key = offsetlog.mirror_key(of.name, of.source_alias, *SOURCE)
-        offsetlog.apply(state, key, offsetlog.mirror_value(self.stored))
+        state = status_and_offset_topics.SourceOffsets()
+        key = status_and_offset_topics.mirror_key(of.name, of.source_alias, *SOURCE)
+        status_and_offset_topics.apply(state, key, status_and_offset_topics.mirror_value(self.stored))
         return Stored(state, set())
 
     async def _group(self, *_: object) -> GroupState:

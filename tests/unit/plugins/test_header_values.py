@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connect.api.source import STRING, Schema
-from connect.plugins.header_converter import SimpleHeaderConverter
-from connect.plugins.java_values import DATE, DECIMAL_NAME, TIME, TIMESTAMP
-from connect.plugins.value_parser import parse_string
+from connect.plugins.converters import SimpleHeaderConverter
+from connect.plugins.java_values import DATE, DECIMAL_NAME, TIME, TIMESTAMP, parse_string
 
 INT8, INT16, INT32, INT64 = (Schema(f"int{bits}") for bits in (8, 16, 32, 64))
 FLOAT32 = Schema("float32")

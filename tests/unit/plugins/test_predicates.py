@@ -6,7 +6,7 @@ import pytest
 
 from connect.api.source import Header, SourceRecord
 from connect.core.errors import ConfigError
-from connect.plugins.predicates import HasHeaderKey, RecordIsTombstone, TopicNameMatches
+from connect.plugins.headers_routers_predicates import HasHeaderKey, RecordIsTombstone, TopicNameMatches
 
 RECORD = SourceRecord({}, {}, "orders", "x", headers=(Header("a", 1),))
 

@@ -11,8 +11,8 @@ import pytest
 from connect.api.convert import DataError
 from connect.api.source import OPTIONAL_STRING, STRING, Schema, SourceRecord
 from connect.core.errors import ConfigError
+from connect.plugins.cast_and_timestamp_transforms import TimestampConverterKey, TimestampConverterValue
 from connect.plugins.java_values import DATE, TIME, TIMESTAMP
-from connect.plugins.transforms.timestamps import TimestampConverterKey, TimestampConverterValue
 
 FORMAT = "yyyy MM dd HH mm ss SSS z"
 MOMENT = datetime(1970, 1, 2, 0, 0, 1, 234000, UTC)

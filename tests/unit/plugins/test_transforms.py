@@ -11,18 +11,8 @@ import pytest
 from connect.api.convert import DataError, Transformation
 from connect.api.source import OPTIONAL_STRING, STRING, Header, Schema, SourceRecord
 from connect.core.errors import ConfigError
-from connect.plugins.java_values import TIMESTAMP
-from connect.plugins.transforms.cast import CastKey, CastValue
-from connect.plugins.transforms.contents import (
-    Filter,
-    InsertFieldKey,
-    InsertFieldValue,
-    MaskFieldValue,
-    SetSchemaMetadataKey,
-    SetSchemaMetadataValue,
-)
-from connect.plugins.transforms.headers import DropHeaders, HeaderFromKey, HeaderFromValue, InsertHeader
-from connect.plugins.transforms.moves import (
+from connect.plugins.cast_and_timestamp_transforms import CastKey, CastValue
+from connect.plugins.field_structure_transforms import (
     ExtractFieldKey,
     ExtractFieldValue,
     FlattenValue,
@@ -31,7 +21,23 @@ from connect.plugins.transforms.moves import (
     ReplaceFieldValue,
     ValueToKey,
 )
-from connect.plugins.transforms.routers import RegexRouter, TimestampRouter
+from connect.plugins.field_value_transforms import (
+    Filter,
+    InsertFieldKey,
+    InsertFieldValue,
+    MaskFieldValue,
+    SetSchemaMetadataKey,
+    SetSchemaMetadataValue,
+)
+from connect.plugins.headers_routers_predicates import (
+    DropHeaders,
+    HeaderFromKey,
+    HeaderFromValue,
+    InsertHeader,
+    RegexRouter,
+    TimestampRouter,
+)
+from connect.plugins.java_values import TIMESTAMP
 
 INT32 = Schema("int32")
 

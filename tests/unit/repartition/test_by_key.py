@@ -15,25 +15,18 @@ from aiokafka import TopicPartition as Library
 
 from connect.api.message_handler import MirroredRecord
 from connect.kafka.cluster import Cluster, ClusterMetadata, PartitionMetadata, TopicMetadata
-from connect.kafka.library_producer import BuiltBatch
-from connect.kafka.producer import partition_of
-from connect.kafka.settings import connection_settings
+from connect.kafka.log.aiokafka_producer import BuiltBatch
+from connect.kafka.log.producer import partition_of
+from connect.kafka.security.connection_settings import connection_settings
 from connect.wire import batch as wire
 from connect.wire import records as wire_records
 from connect.wire.records import Record
-from connectors.dataplane import codes, lost
-from connectors.dataplane.executor import LeaseOver
-from connectors.dataplane.plan import (
-    QUARANTINED,
-    RUNNING,
-    STOPPED,
-    PartitionPlan,
-    PartitionProgress,
-    SliceSettings,
-    TopicPartition,
-)
-from connectors.repartition import copier, producer
-from connectors.repartition.copier import ByKey, KeyedPartition
+from connectors.control_link.protocol import PartitionPlan, PartitionProgress, SliceSettings
+from connectors.dataplane import by_key_copier, by_key_producer, log_divergence
+from connectors.dataplane.batches import error_codes
+from connectors.dataplane.by_key_copier import ByKey, KeyedPartition
+from connectors.dataplane.slice import LeaseOver
+from connectors.formats.types import QUARANTINED, RUNNING, STOPPED, TopicPartition
 from tests.kit.members import until
 
 WITHIN_S = 30.0
@@ -107,7 +100,7 @@ class Target:
     async def metadata(self, names: set[str]) -> ClusterMetadata:
         (name,) = names
         self.asked.append(name)
-        code = self.errors.get(name, 0 if name in self.counts else codes.UNKNOWN_TOPIC_OR_PARTITION)
+        code = self.errors.get(name, 0 if name in self.counts else error_codes.UNKNOWN_TOPIC_OR_PARTITION)
         parts = {index: PartitionMetadata(1, 0, (1,), 0) for index in range(0 if code else self.counts[name])}
         return ClusterMetadata(None, -1, {}, {name: TopicMetadata(name, None, code, parts)})
 
@@ -118,7 +111,7 @@ class Target:
             return code
         expected = self.next_sequences.get((producer, target), header.base_sequence)
         if header.base_sequence != expected:
-            return codes.OUT_OF_ORDER_SEQUENCE
+            return error_codes.OUT_OF_ORDER_SEQUENCE
         self.next_sequences[producer, target] = expected + len(records)
         self.logs.setdefault(target, []).extend(records)
         return 0
@@ -183,13 +176,13 @@ class Scene:
         async def reader(*_: object, **__: object) -> AsyncIterator[Log]:
             yield self.source
 
-        monkeypatch.setattr(copier, "reader", reader)
-        monkeypatch.setattr(copier, "check_reads", lambda *_: None)
-        monkeypatch.setattr(producer, "make_producer", lambda *args, **_: Producer(target, args[2]))
-        monkeypatch.setattr(producer, "cut_off", Producer.cut_off)
-        monkeypatch.setattr(producer, "_APPEAR_S", 0.05)
-        monkeypatch.setattr(producer, "_RETRY_S", 0.001)
-        monkeypatch.setattr(lost, "_ASK_AGAIN_S", 0.001)
+        monkeypatch.setattr(by_key_copier, "reader", reader)
+        monkeypatch.setattr(by_key_copier, "check_reads", lambda *_: None)
+        monkeypatch.setattr(by_key_producer, "make_producer", lambda *args, **_: Producer(target, args[2]))
+        monkeypatch.setattr(by_key_producer, "cut_off", Producer.cut_off)
+        monkeypatch.setattr(by_key_producer, "_APPEAR_S", 0.05)
+        monkeypatch.setattr(by_key_producer, "_RETRY_S", 0.001)
+        monkeypatch.setattr(log_divergence, "_ASK_AGAIN_S", 0.001)
 
     @asynccontextmanager
     async def copies(self) -> AsyncIterator[None]:
@@ -247,7 +240,11 @@ def is_from(record: Record, index: int) -> bool:
 
 def of(target: TopicPartition, records: Sequence[Record]) -> int:
     """Refuses records of source partition 1 whose value ends in 7."""
-    return codes.INVALID_RECORD if any(is_from(one, 1) and (one.value or b"").endswith(b"7") for one in records) else 0
+    return (
+        error_codes.INVALID_RECORD
+        if any(is_from(one, 1) and (one.value or b"").endswith(b"7") for one in records)
+        else 0
+    )
 
 
 async def test_each_record_arrives_once_at_its_keys_partition_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,7 +330,7 @@ async def test_a_refused_record_is_left_out_or_stops_its_partition_only(
 
 async def test_batches_that_are_too_large_are_halved_and_stay_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, Target(orders=2), partitions=1)
-    scene.target.refuses = lambda _, records: codes.MESSAGE_TOO_LARGE if len(records) > 5 else 0
+    scene.target.refuses = lambda _, records: error_codes.MESSAGE_TOO_LARGE if len(records) > 5 else 0
     await scene.run()
     assert sorted(scene.arrived(0)) == list(range(RECORDS))
     assert scene.target.producers < 20, "what was learned is kept"
@@ -382,7 +379,7 @@ async def test_nothing_of_a_record_is_sent_if_a_part_of_it_cannot_be(monkeypatch
     ("handler", "errors", "words"),
     [
         (To("gone"), {}, "there is no target topic gone; create it"),
-        (To("secret"), {"secret": codes.TOPIC_AUTHORIZATION_FAILED}, "grant it"),
+        (To("secret"), {"secret": error_codes.TOPIC_AUTHORIZATION_FAILED}, "grant it"),
         (To("orders", partition=2), {}, "has no partition 2"),
     ],
 )

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from connect.api.message_handler import MessageHandler, MirroredRecord
-from connectors.repartition.message_handler import HandlerPlan, NoTarget, answers
+from connectors.dataplane.by_key_producer import HandlerPlan, NoTarget, answers
 
 RECORD = MirroredRecord("orders", 0, 7, 1_700_000_000_000, b"k", b"v", (("h", b"1"), ("none", None)))
 

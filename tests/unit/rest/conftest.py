@@ -8,13 +8,12 @@ from unittest.mock import AsyncMock
 import pytest
 import pytest_asyncio
 
-from connect.core.rest_defs import Listener
-from rest.app import Limits
-from rest.server import RestServer
-from rest.settings import RestSettings
+from connect.core.config.rest_settings import RestListener
+from rest.rest_config import RestSettings
+from rest.server import Limits, RestServer
 from tests.kit.rest_herder import DictHerder
 
-ANYWHERE = Listener("http", "127.0.0.1", 0)
+ANYWHERE = RestListener("http", "127.0.0.1", 0)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

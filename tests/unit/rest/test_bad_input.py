@@ -9,8 +9,8 @@ import logging
 import pytest
 
 from connect.core.errors import HeliographError
-from rest import protocol
-from rest.settings import RestSettings
+from rest import server
+from rest.rest_config import RestSettings
 from tests.kit.raw_http import Raw, ask, connected, exchange, read_answer
 from tests.kit.rest_herder import DictHerder
 
@@ -264,7 +264,7 @@ async def test_nonsense_behind_an_answer_that_is_under_way(port: int, herder: Di
     "sent", [b"", b"GET /conn", b"GET / HTTP/1.1\r\nHost: h\r\n", PUT_CONFIG + b"Content-Length: 9\r\n\r\n{"]
 )
 async def test_a_client_that_never_ends_its_request(port: int, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
-    monkeypatch.setattr(protocol, "REQUEST_ARRIVES_WITHIN_S", 0.2)
+    monkeypatch.setattr(server, "REQUEST_ARRIVES_WITHIN_S", 0.2)
     async with connected(port) as (reader, writer), asyncio.timeout(60):
         writer.write(sent)
         assert await received_until_cut(reader) == 0
@@ -273,7 +273,7 @@ async def test_a_client_that_never_ends_its_request(port: int, monkeypatch: pyte
 async def test_a_kept_connection_gets_the_same_time_for_its_next_request(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "REQUEST_ARRIVES_WITHIN_S", 0.2)
+    monkeypatch.setattr(server, "REQUEST_ARRIVES_WITHIN_S", 0.2)
     request = b"GET /connectors HTTP/1.1\r\nHost: h\r\n\r\n"
     async with connected(port, first=request) as (reader, writer), asyncio.timeout(60):
         assert (await read_answer(reader)).status == 200
@@ -286,15 +286,15 @@ async def test_a_kept_connection_gets_the_same_time_for_its_next_request(
 
 
 async def test_a_client_that_reads_nothing(port: int, herder: DictHerder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "ANSWER_MOVES_WITHIN_S", 0.2)
+    monkeypatch.setattr(server, "ANSWER_MOVES_WITHIN_S", 0.2)
     cut = asyncio.Event()
-    lost = protocol.BoundedProtocol.connection_lost
+    lost = server.BoundedProtocol.connection_lost
 
-    def noted(self: protocol.BoundedProtocol, error: Exception | None) -> None:
+    def noted(self: server.BoundedProtocol, error: Exception | None) -> None:
         lost(self, error)
         cut.set()
 
-    monkeypatch.setattr(protocol.BoundedProtocol, "connection_lost", noted)
+    monkeypatch.setattr(server.BoundedProtocol, "connection_lost", noted)
     herder.add("a", value="x" * 30_000_000)
     async with connected(port, limit=1024) as (_, writer), asyncio.timeout(60):
         writer.write(b"GET /connectors/a HTTP/1.1\r\nHost: h\r\n\r\n")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from connect.core.herding import SourceOffset
+from connect.core.herder_api import SourceOffset
 from rest import bodies
 from rest.errors import RestError
 

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from connect.core.bounded_json import MAX_ELEMENTS
-from connect.core.herding import Forbidden
-from connect.core.rest_defs import REST
+from connect.core.config.rest_settings import REST
+from connect.core.herder_api import Forbidden
+from connect.core.jackson import MAX_ELEMENTS
 from rest import bodies
+from rest.rest_config import RestSettings
 from rest.server import RestServer
-from rest.settings import RestSettings
 from tests.kit.large_bodies import ENDPOINTS, MIB, OBJECTS, send
 from tests.kit.raw_http import ask
 from tests.kit.rest_herder import DictHerder
@@ -106,7 +106,7 @@ async def test_bodies_are_read_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> N
         readers.append(threading.get_ident())
         return bodies.read(body, shape)
 
-    monkeypatch.setattr("rest.calls.bodies", SimpleNamespace(read=read))
+    monkeypatch.setattr("rest.request_handling.bodies", SimpleNamespace(read=read))
     async with served(RestSettings((ANYWHERE,)), DictHerder()) as port:
         await ask(port, "PUT", "/connectors/a/config", {})
     assert len(readers) == 1

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from connect.core.herding import Forbidden, LoggerLevel, NotFound, NotReady, RebalanceExpected, SourceOffset, Unhealthy
+from connect.core.herder_api import (
+    Forbidden,
+    LoggerLevel,
+    NotFound,
+    NotReady,
+    RebalanceExpected,
+    SourceOffset,
+    Unhealthy,
+)
 from connect.core.model import RestartRequest, TargetState, TaskId
 from tests.kit.raw_http import ask
 from tests.kit.rest_herder import DictHerder

@@ -11,11 +11,11 @@ import pytest
 import pytest_asyncio
 
 from connect.core.errors import RetriableError
-from connect.core.herding import BadRequest, Forbidden, NotFound, NotLeader, RebalanceExpected
+from connect.core.herder_api import BadRequest, Forbidden, NotFound, NotLeader, RebalanceExpected
 from rest.errors import RestError
-from rest.forward import Forwarder, InternalClient, Unreachable
+from rest.request_handling import Forwarder, InternalClient, Unreachable
+from rest.rest_config import RestSettings
 from rest.server import RestServer
-from rest.settings import RestSettings
 from tests.kit.raw_http import Raw, ask
 from tests.kit.rest_herder import DictHerder
 from tests.unit.rest.conftest import ANYWHERE

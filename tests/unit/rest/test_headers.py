@@ -7,10 +7,10 @@ from email.utils import formatdate
 import pytest
 from starlette.datastructures import Headers, MutableHeaders
 
+from connect.core.config.rest_settings import REST
 from connect.core.errors import ConfigError
-from connect.core.rest_defs import REST
-from rest.headers import AnswerHeaders
-from rest.settings import RestSettings
+from rest.asgi_entry import AnswerHeaders
+from rest.rest_config import RestSettings
 
 NOW_S = 1_700_000_000.0
 

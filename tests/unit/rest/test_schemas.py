@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from connect.core.model import Restarts, State, Status
-from rest import schemas
+from rest import bodies
 
 
 @pytest.mark.parametrize(
@@ -21,4 +21,4 @@ from rest import schemas
 def test_automatic_restarts_are_shown_if_there_are_any(restarts: Restarts | None, shown: dict[str, Any]) -> None:
     status = Status(State.FAILED, "w:1", 1, "it broke", "4", restarts)
     java = {"state": "FAILED", "worker_id": "w:1", "version": "4", "trace": "it broke"}
-    assert schemas.state(status) == java | shown
+    assert bodies.state(status) == java | shown

@@ -13,18 +13,17 @@ from pathlib import Path
 import httpx
 import pytest
 
+from connect.core.config.rest_settings import REST, RestListener
 from connect.core.errors import ConfigError
-from connect.core.rest_defs import REST, Listener
-from rest.protocol import BoundedProtocol
-from rest.server import CannotListen, RestServer
-from rest.settings import RestSettings, RestTls
+from rest.rest_config import RestSettings, RestTls
+from rest.server import BoundedProtocol, CannotListen, RestServer
 from tests.kit.certificates import make_party
 from tests.kit.members import until
 from tests.kit.raw_http import ask, connected, read_answer
 from tests.kit.rest_herder import DictHerder
 from tests.unit.rest.conftest import ANYWHERE
 
-HTTPS = Listener("https", "127.0.0.1", 0)
+HTTPS = RestListener("https", "127.0.0.1", 0)
 
 
 @asynccontextmanager
@@ -106,7 +105,7 @@ async def test_empty_admin_listeners_are_no_loggers() -> None:
 async def test_an_address_in_use(tls: RestTls) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        server = RestServer(RestSettings((ANYWHERE, Listener("http", "127.0.0.1", port))))
+        server = RestServer(RestSettings((ANYWHERE, RestListener("http", "127.0.0.1", port))))
         with pytest.raises(CannotListen, match=f"cannot listen on http://127.0.0.1:{port}: .*in use"):
             await server.start()
         assert server.ports == []
@@ -114,7 +113,7 @@ async def test_an_address_in_use(tls: RestTls) -> None:
 
 async def test_a_host_that_is_not_ours() -> None:
     with pytest.raises(CannotListen, match=r"cannot listen on http://192\.0\.2\.1:0"):
-        await RestServer(RestSettings((Listener("http", "192.0.2.1", 0),))).start()
+        await RestServer(RestSettings((RestListener("http", "192.0.2.1", 0),))).start()
 
 
 @pytest.mark.parametrize(
@@ -143,12 +142,12 @@ async def test_a_server_of_this_machine_only_says_so(
     host: str, is_told: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    async with started(RestSettings((Listener("http", host, 0),)), DictHerder()):
+    async with started(RestSettings((RestListener("http", host, 0),)), DictHerder()):
         assert ("on this machine only" in caplog.text) is is_told
 
 
 async def test_a_listener_on_all_interfaces_advertises_this_machine() -> None:
-    async with started(RestSettings((Listener("http", "", 0),)), DictHerder()) as server:
+    async with started(RestSettings((RestListener("http", "", 0),)), DictHerder()) as server:
         host = httpx.URL(server.advertised_url).host
         assert host not in ("", "0.0.0.0", "::")
         assert (await ask(server.ports[0], "GET", "/connectors")).json == []
@@ -195,7 +194,7 @@ async def test_an_answers_body_does_not_wait_for_the_client_to_acknowledge_its_h
     monkeypatch.setattr(BoundedProtocol, "connection_made", connection_made)
     request = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
     async with (
-        started(RestSettings((Listener("http", host, 0),)), DictHerder()) as server,
+        started(RestSettings((RestListener("http", host, 0),)), DictHerder()) as server,
         connected(server.ports[0], first=request) as (reader, _),
     ):
         assert (await read_answer(reader)).status == 200

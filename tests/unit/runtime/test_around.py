@@ -10,11 +10,11 @@ from typing import Any, cast
 import pytest
 
 from connect.core.errors import PermanentError, RetriableError
-from connect.core.events import StartTask
-from connect.core.herding import ElsewhereError, NotLeader
+from connect.core.herder.events import StartTask
+from connect.core.herder_api import ElsewhereError, NotLeader
 from connect.core.model import TargetState, TaskId
-from connect.runtime.around import Around, Sign, TaskOutdated
-from connect.runtime.loggers import Loggers
+from connect.runtime.herder.effects_and_fencing import Around, Sign, TaskOutdated
+from connect.runtime.herder.loggers import Loggers
 from tests.kit import virtual_time
 from tests.kit.virtual_time import in_virtual_time
 

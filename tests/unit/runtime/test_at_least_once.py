@@ -10,15 +10,13 @@ import pytest
 from connect.api.source import RecordMetadata, SourceRecord, SourceTask
 from connect.core.errors import PermanentError, RetriableError
 from connect.core.model import TaskId
-from connect.kafka.plugin_thread import PluginThread
-from connect.runtime.at_least_once import AtLeastOnce
-from connect.runtime.counters import TaskCounters
-from connect.runtime.delivery import SendFailed
-from connect.runtime.error_handling import ErrorHandler, ErrorSettings
-from connect.runtime.offsets import ConnectorOffsets
-from connect.runtime.record_producer import BatchRefused, OutgoingRecord
-from connect.runtime.task_callbacks import TaskCallbacks, TopicsInUse
-from connect.runtime.traces import Secrets
+from connect.kafka.threads import PluginThread
+from connect.runtime.plugins.plugin_errors import SecretMask
+from connect.runtime.task.at_least_once import AtLeastOnceDelivery
+from connect.runtime.task.connector_offsets import ConnectorOffsets
+from connect.runtime.task.record_conversion import ErrorHandler, ErrorSettings
+from connect.runtime.task.record_delivery import BatchRefused, OutgoingRecord, SendFailed, TaskCallbacks, TopicsInUse
+from connect.runtime.task.task_control import TaskCounters
 from tests.kit.virtual_time import in_virtual_time
 from tests.kit.work import Heard, ObedientProducer, memory_topic, record
 
@@ -60,12 +58,12 @@ class Bench:
         self.topic, self.log = memory_topic()
         self.counters = TaskCounters()
         self.heard = Heard()
-        handler = ErrorHandler(TASK, errors or ErrorSettings(), self.counters, Secrets(), asyncio.Event())
-        self.delivery = AtLeastOnce(
+        handler = ErrorHandler(TASK, errors or ErrorSettings(), self.counters, SecretMask(), asyncio.Event())
+        self.delivery = AtLeastOnceDelivery(
             TASK,
             self.producer,
             ConnectorOffsets("c", self.topic),
-            TaskCallbacks(TASK, self.task, Secrets(), PluginThread("task")),
+            TaskCallbacks(TASK, self.task, SecretMask(), PluginThread("task")),
             TopicsInUse(TASK, self.heard, tracked=True),
             handler,
             self.counters,

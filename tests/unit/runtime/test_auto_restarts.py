@@ -7,19 +7,18 @@ from typing import Any, cast
 
 import pytest
 
-from connect.core import events
-from connect.core.auto_restart import PERMANENT_ERROR
-from connect.core.configlog import ConfigLog, connector_record
+from connect.core.config.connector_settings import PERMANENT_ERROR
+from connect.core.config_topic import ConfigLog, connector_record
+from connect.core.herder import events
 from connect.core.model import Restarts, State, Status, TaskId
-from connect.core.statuslog import StatusLog, status_record
-from connect.runtime.around import Around
-from connect.runtime.auto_restarts import AutoRestarts
-from connect.runtime.listener import Failure
+from connect.core.status_and_offset_topics import StatusLog, status_record
+from connect.runtime.herder.effects_and_fencing import Around, AutoRestarts
+from connect.runtime.task.task_control import FailureTrace
 
 MINUTE_MS = 60_000
 TASK = TaskId("c", 0)
 ON = {"auto.restart.enabled": "true"}
-PASSING, LASTING = Failure("no answer", True), Failure("no right", False)
+PASSING, LASTING = FailureTrace("no answer", True), FailureTrace("no right", False)
 
 
 class Worker:
@@ -53,11 +52,11 @@ class Worker:
     def read_back(self) -> None:
         self.statuses.apply(*status_record(TASK, self.put[-1]))
 
-    def fails(self, failure: Failure = PASSING) -> int | None:
+    def fails(self, failure: FailureTrace = PASSING) -> int | None:
         """Fail the task, and return how long its restart waits."""
         self.around.task_changed(TASK, State.FAILED, failure, None)
         last = self.events.pop()
-        assert isinstance(last, events.AutoRestart) and last.work == TASK
+        assert isinstance(last, events.ScheduleAutoRestart) and last.work == TASK
         return last.wait_ms
 
 
@@ -80,7 +79,7 @@ def test_running_again_takes_a_restart_back() -> None:
     worker = Worker(ON)
     worker.fails()
     worker.around.task_changed(TASK, State.RUNNING, None, None)
-    assert worker.events == [events.AutoRestart(TASK, None)]
+    assert worker.events == [events.ScheduleAutoRestart(TASK, None)]
 
 
 def test_the_next_owner_goes_on_with_the_count() -> None:
@@ -125,7 +124,7 @@ def test_that_none_follows_is_said_after_a_long_run_too() -> None:
 def test_what_fails_as_it_ends_is_not_restarted() -> None:
     worker = Worker(ON)
     worker.fails()
-    ending = Failure("its stop is broken", True, is_at_end=True)
+    ending = FailureTrace("its stop is broken", True, is_at_end=True)
     assert worker.fails(ending) is None, "it would be what was started in its place"
     assert worker.put[-1] == Status(
         State.FAILED, "one:8083", 3, "its stop is broken", None, Restarts(1, 10 * MINUTE_MS)

@@ -14,13 +14,13 @@ import pytest
 from connect.api.connector import Props
 from connect.api.plugins import PluginDescription, PluginKind
 from connect.api.source import SourceConnector, SourceConnectorContext, SourceRecord, SourceTask, SourceTaskContext
-from connect.core.config import ConfigDef, ConfigValue
+from connect.core.config.config_def import ConfigDef, ConfigValue
 from connect.core.errors import PermanentError
 from connect.core.model import State, TargetState, TaskId
-from connect.kafka.plugin_thread import PluginThread
+from connect.kafka.threads import PluginThread
 from connect.runtime import worker as runtime_worker
-from connect.runtime.plugins import Plugins
-from connect.runtime.validation import validate_connector
+from connect.runtime.plugins.config_validation import validate_connector
+from connect.runtime.plugins.plugin_registry import Plugins
 from connect.runtime.worker import Worker
 from tests.kit.work import Heard, TestConnector, memory_topic, worker_config
 from tests.kit.work import plugins as built_in
@@ -312,7 +312,7 @@ async def test_a_call_after_the_end_is_refused() -> None:
 def test_a_call_that_hangs_does_not_hold_the_process() -> None:
     script = (
         "import asyncio, threading\n"
-        "from connect.kafka.plugin_thread import PluginThread\n"
+        "from connect.kafka.threads import PluginThread\n"
         "async def main():\n"
         "    thread, entered = PluginThread('plugin'), threading.Event()\n"
         "    hanging = asyncio.create_task(thread.call(lambda: (entered.set(), threading.Event().wait())))\n"

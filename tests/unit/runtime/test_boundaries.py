@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from connect.core.errors import PermanentError
-from connect.runtime.boundaries import ConnectorBoundaries, Ending, IntervalBoundaries, PollBoundaries
+from connect.runtime.task.source_config import ConnectorBoundaries, Ending, IntervalBoundaries, PollBoundaries
 from tests.kit.work import record
 
 

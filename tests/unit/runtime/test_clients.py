@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import ConfigError
-from connect.core.worker_config import WorkerConfig
-from connect.runtime.clients import (
+from connect.runtime.task.client_configs import (
     client_connection,
     client_props,
     ignored_under_exactly_once,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from connect.core.model import TargetState
-from connect.runtime.control import TaskControl
+from connect.runtime.task.task_control import TaskControl
 
 
 async def test_a_task_may_be_stopped_again_while_its_wait_is_given_up() -> None:

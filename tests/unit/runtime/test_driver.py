@@ -9,22 +9,22 @@ from typing import Any, cast
 
 import pytest
 
-from connect.core import events
 from connect.core.errors import RetriableError
-from connect.core.events import Effect, Event
+from connect.core.herder import events
+from connect.core.herder.events import Effect, Event
 from connect.core.model import TargetState, TaskId
-from connect.runtime.driver import Driver, WorkerFailed
-from connect.runtime.stage import Stages
+from connect.runtime.herder.driver import HerderDriver, WorkerFailed
+from connect.runtime.herder.rebalance_stages import Stages
 from tests.kit import virtual_time
 
 START = events.StartConnector("lines", TargetState.STARTED)
 TASK = TaskId("lines", 0)
 OF_LINES: list[Event] = [
-    events.AutoRestart("lines", 0),
-    events.AutoRestart(TASK, None),
+    events.ScheduleAutoRestart("lines", 0),
+    events.ScheduleAutoRestart(TASK, None),
     events.ConnectorFailed("lines"),
     events.TaskConfigsWanted("lines"),
-    events.AutoRestart("other", 0),
+    events.ScheduleAutoRestart("other", 0),
 ]
 
 
@@ -74,8 +74,10 @@ class Surroundings:
         self.done.append("left")
 
 
-def driven(herder: Herder, around: Surroundings) -> Driver:
-    driver = Driver(cast(Any, herder), cast(Any, None), Stages(lambda: 0), lambda: 0, name="group g", last_grace_s=4.0)
+def driven(herder: Herder, around: Surroundings) -> HerderDriver:
+    driver = HerderDriver(
+        cast(Any, herder), cast(Any, None), Stages(lambda: 0), lambda: 0, name="group g", last_grace_s=4.0
+    )
     driver.connect(cast(Any, around), cast(Any, around), cast(Any, around))
     driver.start()
     return driver
@@ -122,7 +124,7 @@ async def test_what_stopped_work_has_told_is_no_news_of_what_is_started_in_its_p
     hold.set()
     await driver.turn()
     assert around.done == ["stopping", "stopped", "start lines"]
-    assert herder.heard == [events.RebalanceBegun(), events.AutoRestart("other", 0)]
+    assert herder.heard == [events.RebalanceBegun(), events.ScheduleAutoRestart("other", 0)]
     for event in OF_LINES:
         driver.put(event)
     await driver.turn()

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from connect.api.convert import DataError
 from connect.core.errors import RetriableError
 from connect.core.model import TaskId
-from connect.runtime.counters import TaskCounters
-from connect.runtime.error_handling import (
+from connect.runtime.plugins.plugin_errors import SecretMask
+from connect.runtime.task.record_conversion import (
     ErrorHandler,
     ErrorSettings,
     Interrupted,
@@ -23,7 +23,7 @@ from connect.runtime.error_handling import (
     ToleranceExceeded,
     retry_delay_ms,
 )
-from connect.runtime.traces import Secrets
+from connect.runtime.task.task_control import TaskCounters
 from tests.kit import virtual_time
 from tests.kit.virtual_time import in_virtual_time
 from tests.kit.work import record
@@ -46,10 +46,10 @@ def failing(*errors: Exception) -> Callable[[], str]:
 class Handled:
     """A handler, and what it counted."""
 
-    def __init__(self, settings: ErrorSettings, secrets: Secrets | None = None) -> None:
+    def __init__(self, settings: ErrorSettings, secrets: SecretMask | None = None) -> None:
         self.counters = TaskCounters()
         self.stopping = asyncio.Event()
-        self.handler = ErrorHandler(TASK, settings, self.counters, secrets or Secrets(), self.stopping)
+        self.handler = ErrorHandler(TASK, settings, self.counters, secrets or SecretMask(), self.stopping)
 
     async def attempt(self, operation: Callable[[], str], stage: Stage = Stage.TRANSFORMATION) -> str:
         return await self.handler.attempt(stage, self, record(1), operation)
@@ -137,7 +137,7 @@ async def test_a_task_that_stops_does_not_wait_for_a_retry_and_does_not_skip() -
 def test_errors_are_logged_where_wanted_without_secrets(caplog: pytest.LogCaptureFixture, with_messages: bool) -> None:
     async def main() -> None:
         settings = ErrorSettings(tolerates_all=True, log_enabled=True, log_includes_messages=with_messages)
-        handled = Handled(settings, Secrets(["hunter2"]))
+        handled = Handled(settings, SecretMask(["hunter2"]))
         with pytest.raises(LeftOut):
             await handled.attempt(failing(DataError("no hunter2 today")), Stage.VALUE_CONVERTER)
         assert handled.counters.logged == 1

@@ -9,16 +9,14 @@ import pytest
 from connect.api.source import RecordMetadata, SourceRecord, SourceTask
 from connect.core.errors import PermanentError, RetriableError
 from connect.core.model import TaskId
-from connect.kafka.plugin_thread import PluginThread
-from connect.runtime.boundaries import Boundaries, ConnectorBoundaries, IntervalBoundaries, PollBoundaries
-from connect.runtime.counters import TaskCounters
-from connect.runtime.delivery import SendFailed
-from connect.runtime.error_handling import Interrupted
-from connect.runtime.exactly_once import ExactlyOnce
-from connect.runtime.offsets import ConnectorOffsets
-from connect.runtime.record_producer import OutgoingRecord, ProducerFenced
-from connect.runtime.task_callbacks import TaskCallbacks, TopicsInUse
-from connect.runtime.traces import Secrets
+from connect.kafka.threads import PluginThread
+from connect.runtime.plugins.plugin_errors import SecretMask
+from connect.runtime.task.connector_offsets import ConnectorOffsets
+from connect.runtime.task.exactly_once import ExactlyOnceDelivery
+from connect.runtime.task.record_conversion import Interrupted
+from connect.runtime.task.record_delivery import OutgoingRecord, ProducerFenced, SendFailed, TaskCallbacks, TopicsInUse
+from connect.runtime.task.source_config import Boundaries, ConnectorBoundaries, IntervalBoundaries, PollBoundaries
+from connect.runtime.task.task_control import TaskCounters
 from tests.kit.virtual_time import in_virtual_time
 from tests.kit.work import Heard, ObedientProducer, memory_topic, record
 
@@ -51,11 +49,11 @@ class Bench:
         self.counters = TaskCounters()
         self.stopping = False
         topic, self.offset_log = memory_topic()
-        self.delivery = ExactlyOnce(
+        self.delivery = ExactlyOnceDelivery(
             TASK,
             self.producer,
             ConnectorOffsets("c", topic),
-            TaskCallbacks(TASK, Told(self.log), Secrets(), PluginThread("task")),
+            TaskCallbacks(TASK, Told(self.log), SecretMask(), PluginThread("task")),
             TopicsInUse(TASK, Heard(), tracked=True),
             boundaries or PollBoundaries(),
             self.counters,

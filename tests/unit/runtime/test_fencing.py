@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from connect.core import events
-from connect.core.herding import BadRequest, NotFound, NotLeader, RequestConflict
-from connect.runtime.fencing import ZombieFence
+from connect.core.herder import events
+from connect.core.herder_api import BadRequest, NotFound, NotLeader, RequestConflict
+from connect.runtime.herder.effects_and_fencing import ZombieFence
 
 
 class Group:

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from connect.core.errors import PermanentError, RetriableError, SecurityError
-from connect.core.herding import BadRequest, Signature, Unhealthy
-from connect.runtime.herding import RuntimeHerder
+from connect.core.herder_api import BadRequest, Signature, Unhealthy
+from connect.runtime.herder.rest_herder import RuntimeHerder
 
 
 def refusing(error: Exception) -> RuntimeHerder:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from connect.core.herding import NotFound
-from connect.runtime.loggers import Loggers
+from connect.core.herder_api import NotFound
+from connect.runtime.herder.loggers import Loggers
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from connect.kafka.lease_thread import LeaseThread
-from connect.runtime.loop_watch import LoopWatch, culprit
+from connect.kafka.threads import LeaseThread
+from connect.runtime.event_loop_monitor import LoopWatch, culprit
 from tests.kit.members import until
 
 _DEADLINE_S = 60.0
@@ -74,6 +74,11 @@ async def busy_for(seconds: float) -> None:
 
 
 def test_the_innermost_frame_of_a_plugin_is_the_culprit() -> None:
-    frames = [("time", "sleep"), ("plugin.io", "read"), ("plugin", "poll"), ("connect.runtime.source_task", "_poll")]
+    frames = [
+        ("time", "sleep"),
+        ("plugin.io", "read"),
+        ("plugin", "poll"),
+        ("connect.runtime.task.source_task", "_poll"),
+    ]
     assert culprit(frames) == "read"
     assert culprit([("selectors", "select"), ("asyncio.base_events", "run")]) == "select"

@@ -10,14 +10,13 @@ from typing import Any, cast
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.registry import Collector
 
-from connect.core.herding import WorkerInfo
-from connect.core.measures import StateTimes
+from connect.core.herder_api import WorkerInfo
+from connect.core.metrics import StateTimes
 from connect.core.model import State, TaskId
-from connect.kafka.group_meters import GroupMeters
-from connect.runtime.counters import Starts, TaskCounters
-from connect.runtime.known import Known
-from connect.runtime.metrics import worker_metrics
-from connect.runtime.rebalances import Rebalances
+from connect.kafka.group_heartbeat import GroupMeters
+from connect.runtime.herder.rebalance_stages import Rebalances
+from connect.runtime.task.task_control import Known, Starts, TaskCounters
+from connect.runtime.worker_metrics import worker_metrics
 from tests.kit.turns import turns_during
 
 

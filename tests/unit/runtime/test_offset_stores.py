@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from connect.core.errors import RetriableError
-from connect.runtime import offset_stores
-from connect.runtime.offset_stores import OffsetStores
-from connect.runtime.offsets import ConnectorOffsets
+from connect.runtime.task import offset_stores
+from connect.runtime.task.connector_offsets import ConnectorOffsets
+from connect.runtime.task.offset_stores import OffsetStores
 from tests.kit.virtual_time import in_virtual_time
 from tests.kit.work import MemoryLog, memory_topic, worker_config
 

@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 
 from connect.api.convert import DataError
 from connect.core.errors import PermanentError, RetriableError, SecurityError
-from connect.kafka.producer import OutRecord
-from connect.runtime.offsets import ConnectorOffsets, OffsetTopic, PendingOffsets, encoded_key, encoded_offset
+from connect.kafka.log.producer import OutRecord
+from connect.runtime.task.connector_offsets import (
+    ConnectorOffsets,
+    OffsetTopic,
+    PendingOffsets,
+    encoded_key,
+    encoded_offset,
+)
 from tests.kit import virtual_time
 from tests.kit.virtual_time import in_virtual_time
 from tests.kit.work import MemoryLog, memory_topic

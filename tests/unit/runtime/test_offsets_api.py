@@ -11,11 +11,11 @@ import pytest
 
 from connect.api.connector import Props
 from connect.core.errors import PermanentError, RetriableError
-from connect.core.herding import BadRequest, SourceOffset
-from connect.runtime.fencing import ZombieFence
-from connect.runtime.offsets import ConnectorOffsets, encoded_key
-from connect.runtime.offsets_api import Modifiable, OffsetsApi, OffsetsRefused
-from connect.runtime.plugin_calls import PluginBroke
+from connect.core.herder_api import BadRequest, SourceOffset
+from connect.runtime.herder.effects_and_fencing import ZombieFence
+from connect.runtime.herder.offsets_and_reports import Modifiable, OffsetsApi, OffsetsRefused
+from connect.runtime.plugins.plugin_errors import PluginBroke
+from connect.runtime.task.connector_offsets import ConnectorOffsets, encoded_key
 from tests.kit.work import TestConnector, memory_topic, plugins, worker_config
 
 

@@ -11,12 +11,11 @@ import pytest
 from connect.api.connector import Props
 from connect.api.source import EngineTask, RecordMetadata, SourceConnector, SourceRecord, SourceTask
 from connect.core.errors import ConfigError, PermanentError, RetriableError
-from connect.core.herding import BadRequest
+from connect.core.herder_api import BadRequest
 from connect.core.model import State, TargetState, TaskId
-from connect.kafka.plugin_thread import PluginThread
-from connect.runtime.plugin_calls import PluginBroke, masked, plugin_call
-from connect.runtime.task_callbacks import TaskCallbacks
-from connect.runtime.traces import Secrets
+from connect.kafka.threads import PluginThread
+from connect.runtime.plugins.plugin_errors import PluginBroke, SecretMask, masked, plugin_call
+from connect.runtime.task.record_delivery import TaskCallbacks
 from connect.runtime.worker import Worker
 from tests.kit import virtual_time
 from tests.kit.virtual_time import in_virtual_time
@@ -137,7 +136,7 @@ def test_callbacks_that_want_to_end_more_are_told(error: BaseException, caplog: 
             raise error
 
     async def main() -> None:
-        callbacks = TaskCallbacks(TASK, Task(), Secrets(), PluginThread("task"))
+        callbacks = TaskCallbacks(TASK, Task(), SecretMask(), PluginThread("task"))
         await callbacks.commit_record(record(1), None)
         await callbacks.commit()
 
@@ -169,7 +168,7 @@ def test_what_is_the_users_or_the_loops_or_a_plain_error_passes(error: BaseExcep
 
 
 def test_masked_errors_stay_what_they_are() -> None:
-    secrets = Secrets(["hunter2"])
+    secrets = SecretMask(["hunter2"])
     for kind in (BadRequest, ConfigError, RetriableError, PermanentError):
         found = masked(kind("login with hunter2"), secrets)
         assert (type(found), str(found)) == (kind, "login with [hidden]")

@@ -6,17 +6,16 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from connect.api import entry_points
+from connect.api import plugins as discovery
+from connect.api import plugins as entry_points
 from connect.api.convert import Converter, HeaderConverter, Plugin
 from connect.api.plugins import PluginDescription, PluginKind
-from connect.core.config import ConfigDef, InvalidValue, Setting, Type
+from connect.core.config.client_settings import OverridePolicy
+from connect.core.config.config_def import ConfigDef, InvalidValue, Setting, Type
+from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import ConfigError
-from connect.core.herding import BadRequest, NotFound
-from connect.core.overrides import OverridePolicy
-from connect.core.worker_config import WorkerConfig
-from connect.runtime import discovery
-from connect.runtime.plugins import PluginNotFound, Plugins, SinkRefused, VersionNotFound
-from connect.runtime.worker_check import check_worker
+from connect.core.herder_api import BadRequest, NotFound
+from connect.runtime.plugins.plugin_registry import PluginNotFound, Plugins, SinkRefused, VersionNotFound, check_worker
 from tests.unit.core.test_worker_config import SMALLEST
 
 OWN = ConfigDef.of(

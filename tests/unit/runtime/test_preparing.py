@@ -8,8 +8,7 @@ import logging
 import pytest
 
 from connect.core.errors import PermanentError, RetriableError
-from connect.runtime.preparing import prepare
-from connect.runtime.stage import Stages
+from connect.runtime.herder.rebalance_stages import Stages, prepare
 from tests.kit import virtual_time
 
 MIRROR = "org.example.Mirror"

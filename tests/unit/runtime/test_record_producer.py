@@ -9,10 +9,10 @@ import aiokafka.errors
 import pytest
 from aiokafka import TopicPartition
 
+from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import HeliographError, PermanentError, RetriableError, SecurityError
-from connect.core.worker_config import WorkerConfig
-from connect.runtime.clients import producer_settings
-from connect.runtime.record_producer import BatchRefused, OutgoingRecord, RecordProducer
+from connect.runtime.task.client_configs import producer_settings
+from connect.runtime.task.record_delivery import BatchRefused, OutgoingRecord, RecordProducer
 from tests.kit.work import WORKER
 
 

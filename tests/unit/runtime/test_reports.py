@@ -9,11 +9,11 @@ import pytest
 
 from connect.api.connector import Props
 from connect.api.source import TaskReport
-from connect.core.configlog import ConfigLog
+from connect.core.config_topic import ConfigLog
 from connect.core.errors import ConfigError, RetriableError
-from connect.core.herding import BadRequest, NotFound
-from connect.core.statuslog import StatusLog
-from connect.runtime.reports import Reports
+from connect.core.herder_api import BadRequest, NotFound
+from connect.core.status_and_offset_topics import StatusLog
+from connect.runtime.herder.offsets_and_reports import Reports
 from tests.kit.work import TestConnector, plugins, worker_config
 
 RAW = {"name": "c", "connector.class": "Test", "ssl.key.password": "hunter2"}
@@ -51,7 +51,7 @@ async def test_a_connector_tells_what_it_knows() -> None:
     ids=repr,
 )
 async def test_no_secret_is_in_a_refusal(error: Exception, told: type[Exception], monkeypatch: Any) -> None:
-    monkeypatch.setattr("connect.runtime.reports.passwords", lambda *_: ["hunter2"])
+    monkeypatch.setattr("connect.runtime.herder.offsets_and_reports.passwords", lambda *_: ["hunter2"])
     Telling.error = error
     with pytest.raises(told) as raised:
         await reports().report("c", RAW, "lag", {})

@@ -11,18 +11,15 @@ from connect.api.convert import DataError
 from connect.api.source import SourceRecord, SourceTask
 from connect.core.errors import PermanentError, RetriableError
 from connect.core.model import State, TargetState, TaskId
-from connect.kafka.plugin_thread import PluginThread
-from connect.runtime.at_least_once import AtLeastOnce
-from connect.runtime.conversion import Conversion, make_converters
-from connect.runtime.counters import Starts
-from connect.runtime.error_handling import ErrorHandler, ErrorSettings
-from connect.runtime.offsets import ConnectorOffsets, encoded_key
-from connect.runtime.source_task import SourceWork, TaskContext
-from connect.runtime.task_callbacks import TaskCallbacks, TopicsInUse
-from connect.runtime.task_runner import TaskRunner
-from connect.runtime.topic_creation import TopicCreation
-from connect.runtime.traces import Secrets
-from connect.runtime.transformations import make_chain
+from connect.kafka.threads import PluginThread
+from connect.runtime.plugins.plugin_errors import SecretMask
+from connect.runtime.task.at_least_once import AtLeastOnceDelivery
+from connect.runtime.task.connector_offsets import ConnectorOffsets, encoded_key
+from connect.runtime.task.record_conversion import Conversion, ErrorHandler, ErrorSettings, make_chain, make_converters
+from connect.runtime.task.record_delivery import TaskCallbacks, TopicsInUse
+from connect.runtime.task.source_config import TopicCreation
+from connect.runtime.task.source_task import SourceWork, TaskContext, TaskRunner
+from connect.runtime.task.task_control import Starts
 from tests.kit import virtual_time
 from tests.kit.virtual_time import in_virtual_time
 from tests.kit.work import Heard, ObedientProducer, TestConnector, memory_topic, plugins, record, worker_config
@@ -80,7 +77,7 @@ class Stand:
         known, config, found = runner.known, worker_config(), plugins(TestConnector)
         errors = ErrorHandler(TASK, self._errors, runner.counters, known.secrets, runner.control.stopping)
         offsets = ConnectorOffsets("c", self.topic)
-        delivery = AtLeastOnce(
+        delivery = AtLeastOnceDelivery(
             TASK,
             self.producer,
             offsets,
@@ -430,7 +427,7 @@ async def test_a_poll_that_wants_to_end_more_than_its_task_fails_it(error: BaseE
 def test_secrets_are_not_in_the_log_of_a_poll_that_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         stand = Stand(Scripted(RetriableError("login with hunter2 refused"), [record(1)]))
-        stand.runner.known.secrets = Secrets(["hunter2"])
+        stand.runner.known.secrets = SecretMask(["hunter2"])
         with caplog.at_level("INFO"):
             await asyncio.sleep(1)
         assert stand.sent == [b"v1"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connect.runtime.stage import Stages
+from connect.runtime.herder.rebalance_stages import Stages
 
 
 class Clock:

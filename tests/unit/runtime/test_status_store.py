@@ -11,13 +11,13 @@ import pytest
 
 from connect.core.errors import PermanentError, RetriableError
 from connect.core.model import NewTopic, State, Status, TaskId
-from connect.core.statuslog import Record, status_record
-from connect.kafka.admin import Admin
+from connect.core.status_and_offset_topics import Record, status_record
 from connect.kafka.cluster import Cluster
-from connect.kafka.producer import OutRecord
-from connect.kafka.topiclog import LogRecord
-from connect.runtime.stores import status as module
-from connect.runtime.stores.status import StatusStore
+from connect.kafka.log.compacted_topic import LogRecord
+from connect.kafka.log.producer import OutRecord
+from connect.kafka.log.topic_admin import Admin
+from connect.runtime.herder import config_and_status_topics as module
+from connect.runtime.herder.config_and_status_topics import StatusStore
 from tests.kit.members import until
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connect.runtime.submitted import Submitted, SubmittedRecords
+from connect.runtime.task.at_least_once import Submitted, SubmittedRecords
 
 _STEPS = st.lists(
     st.one_of(

@@ -9,8 +9,8 @@ import pytest
 
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
 from connect.core.model import NewTopic
-from connect.kafka.admin import TopicExists
-from connect.runtime.topic_creation import TopicCreation, topic_groups
+from connect.kafka.log.topic_admin import TopicExists
+from connect.runtime.task.source_config import TopicCreation, topic_groups
 
 PROPS = {
     "topic.creation.groups": "wide, compact",

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from connect.core.config import ConfigDef, Setting, Type
+from connect.core.config.config_def import ConfigDef, Setting, Type
+from connect.core.config.properties import ConfigTransformer
 from connect.core.errors import ConfigError, PermanentError
-from connect.core.providers import ConfigTransformer
-from connect.runtime.traces import Secrets, has_reference, passwords, secrets_of
+from connect.runtime.plugins.plugin_errors import SecretMask, has_reference, passwords, secrets_of
 
 FILES = {
     "config.providers": "file",
@@ -26,19 +26,19 @@ def test_a_trace_shows_causes_and_hides_secrets() -> None:
 
     with pytest.raises(PermanentError) as raised:
         fail()
-    trace = Secrets(["hunter2", "abc"]).trace(raised.value)
+    trace = SecretMask(["hunter2", "abc"]).trace(raised.value)
     assert "OSError: cannot log in with [hidden]" in trace
     assert "PermanentError: no connection" in trace
     assert "test_traces.py" in trace
-    assert Secrets(["hunter2"]).line(raised.value) == "no connection: OSError: cannot log in with [hidden]"
+    assert SecretMask(["hunter2"]).line(raised.value) == "no connection: OSError: cannot log in with [hidden]"
 
 
 def test_a_secret_within_another_and_too_short_ones() -> None:
-    assert Secrets(["pass", "password", "a"]).mask("a password, a pass") == "a [hidden], a [hidden]"
+    assert SecretMask(["pass", "password", "a"]).mask("a password, a pass") == "a [hidden], a [hidden]"
 
 
 def test_a_trace_is_bounded() -> None:
-    trace = Secrets().trace(ValueError("x" * 1_000_000))
+    trace = SecretMask().trace(ValueError("x" * 1_000_000))
     assert len(trace) < 70_000
     assert "characters left out" in trace
     assert trace.startswith("ValueError: xxx")
@@ -70,11 +70,11 @@ def test_passwords_are_secret_by_their_keys() -> None:
     }
     found = list(passwords(declared, props))
     assert found == ["abcdef", jaas, "hunter2", "sesame"]
-    secrets = Secrets(["first"]).with_more(found)
+    secrets = SecretMask(["first"]).with_more(found)
     assert secrets.mask("first abcdef jane-doe hunter2") == "[hidden] [hidden] jane-doe [hidden]"
 
 
 def test_a_lone_surrogate_in_an_error_fits_into_a_record() -> None:
     error = OSError("no such file: caf\udce9")
-    assert Secrets().trace(error).encode().endswith(b"caf\\udce9\n")
-    assert Secrets().line(error) == "OSError: no such file: caf\\udce9"
+    assert SecretMask().trace(error).encode().endswith(b"caf\\udce9\n")
+    assert SecretMask().line(error) == "OSError: no such file: caf\\udce9"

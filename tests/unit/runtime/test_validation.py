@@ -10,12 +10,12 @@ from connect.api.connector import Props
 from connect.api.convert import Converter, HeaderConverter, Transformation
 from connect.api.plugins import PluginDescription, PluginKind
 from connect.api.source import ExactlyOnceSupport, SourceConnector, TransactionBoundaries
-from connect.core.config import REQUIRED, AtLeast, ConfigDef, ConfigValue, Importance, Setting, Type
+from connect.core.config.config_def import REQUIRED, AtLeast, ConfigDef, ConfigValue, Importance, Setting, Type
+from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import ConfigError, PermanentError, RetriableError
-from connect.core.herding import BadRequest, Config, ConfigInfo, ConfigInfos
-from connect.core.worker_config import WorkerConfig
-from connect.runtime.plugins import Plugins
-from connect.runtime.validation import error_message, validate_connector
+from connect.core.herder_api import BadRequest, Config, ConfigInfo, ConfigInfos
+from connect.runtime.plugins.config_validation import error_message, validate_connector
+from connect.runtime.plugins.plugin_registry import Plugins
 from tests.unit.core.test_worker_config import SMALLEST
 
 CLASS = "x.y.TestSourceConnector"

@@ -11,10 +11,10 @@ import pytest
 
 from connect.api.connector import Props
 from connect.api.source import EngineTask, SourceConnector
+from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import NotRunning, PermanentError, TooManyTasks
 from connect.core.model import State, TargetState, TaskId
-from connect.core.worker_config import WorkerConfig
-from connect.runtime.counters import Starts
+from connect.runtime.task.task_control import Starts
 from connect.runtime.worker import Worker
 from tests.kit import virtual_time
 from tests.kit.work import Heard, TestConnector, memory_topic, plugins, worker_config

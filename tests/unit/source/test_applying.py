@@ -10,9 +10,8 @@ import pytest
 
 from connect.core.errors import PermanentError
 from connect.core.model import NewTopic
-from connect.kafka.admin import Admin, TopicExists
-from connectors.changes import AddPartitions, CreateTopic
-from connectors.source.applying import Refusals, add_partitions, make_topics
+from connect.kafka.log.topic_admin import Admin, TopicExists
+from connectors.topic_sync.cluster_changes import AddPartitions, CreateTopic, Refusals, add_partitions, make_topics
 
 
 class OfLater:

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connect.kafka.topic_configs import ConfigSource, TopicConfig
-from connectors.changes import AlterConfig
+from connect.kafka.log.topic_admin import ConfigSource, TopicConfig
 from connectors.filters import DefaultConfigPropertyFilter
-from connectors.source.config_sync import alterations, configs_of_new, unknown_keys, wanted_configs
+from connectors.topic_sync.cluster_changes import AlterConfig
+from connectors.topic_sync.remote_topics import alterations, configs_of_new, unknown_keys, wanted_configs
 
 TARGET_DEFAULTS = DefaultConfigPropertyFilter(("min.insync.replicas", "unclean.*"), source_defaults=False)
 SOURCE_DEFAULTS = DefaultConfigPropertyFilter(("min.insync.replicas", "unclean.*"), source_defaults=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from connectors.settings import source_settings
+from connectors.config.connector_configs import source_settings
 from connectors.source.connector import MirrorSourceConnector
 
 PROPS = {

@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 
 from connect.core.errors import RetriableError
-from connect.kafka.causes import Causes
-from connectors.contact import UNKNOWN, Contact
-from connectors.flow_name import FlowName
-from connectors.source.contact_watch import ContactWatch
+from connect.kafka.error_causes import Causes
+from connectors.flow_progress import UNKNOWN, Contact
+from connectors.formats.types import FlowName
+from connectors.lag_reader import ContactWatch
 from tests.kit.virtual_time import run
 
 
@@ -58,7 +58,7 @@ def test_a_cluster_that_stands_still_is_known_within_ten_seconds(caplog: pytest.
         assert (seen().target.answers, seen().target.reason) == (False, "connection refused")
         await watch.stop()
 
-    with caplog.at_level(logging.INFO, "connectors.source.contact_watch"):
+    with caplog.at_level(logging.INFO, "connectors.lag_reader"):
         run(main())
     of_source = [line for line in caplog.messages if "source cluster us (a:1)" in line]
     assert len(of_source) == 3, "one a minute of two, and the end"
@@ -83,6 +83,6 @@ def test_flows_that_share_a_cluster_say_once_that_it_does_not_answer(caplog: pyt
         for watch in watches:
             await watch.stop()
 
-    with caplog.at_level(logging.WARNING, "connectors.source.contact_watch"):
+    with caplog.at_level(logging.WARNING, "connectors.lag_reader"):
         run(main())
     assert len(caplog.messages) == 1

@@ -13,16 +13,15 @@ from hypothesis import strategies as st
 
 from connect.api.policy import ReplicationPolicy
 from connect.api.transformations import named_steps
-from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster, TopicMetadata
-from connectors.changes import DeleteTopic
-from connectors.dataplane.plan import TopicPartition
+from connect.kafka.log.topic_admin import Admin
+from connectors.config.connector_configs import MirrorSourceSettings
+from connectors.formats.position import LaterFormat, Position
+from connectors.formats.types import TopicPartition
 from connectors.policy import DefaultReplicationPolicy, IdentityReplicationPolicy
-from connectors.positions import LaterFormat, Position
-from connectors.remote_names import RemoteNames, renaming_steps
-from connectors.settings import MirrorSourceSettings
-from connectors.source import deletion
-from connectors.source.deletion import (
+from connectors.topic_sync import topic_deletion
+from connectors.topic_sync.cluster_changes import DeleteTopic
+from connectors.topic_sync.topic_deletion import (
     Copy,
     TopicDeletion,
     decode_gone,
@@ -33,7 +32,8 @@ from connectors.source.deletion import (
     is_copied_cluster,
     plan_deletions,
 )
-from connectors.transforms.topic_routes import TopicRoutes
+from connectors.transforms.smt_chain import TopicRoutes
+from connectors.transforms.target_names import RemoteNames, renaming_steps
 
 DEFAULT = DefaultReplicationPolicy()
 ID, OTHER_ID = UUID(int=1), UUID(int=2)
@@ -155,7 +155,7 @@ class Clusters:
         self.copied = {"a", "b"}
         self.reads = 0
         self.is_hidden = False
-        monkeypatch.setattr(deletion, "read_all_positions", self._positions)
+        monkeypatch.setattr(topic_deletion, "read_all_positions", self._positions)
         settings = cast(MirrorSourceSettings, SimpleNamespace(
             flow="us->eu", name="one", source_alias="us", map_topic="map", offsets_topic_partitions=1,
             offsets_topic_replication_factor=1, names=RemoteNames("us", DEFAULT), should_mirror=lambda _: True,

@@ -9,30 +9,21 @@ from typing import Any, cast
 import pytest
 
 from connect.core.errors import RetriableError
-from connect.kafka.transactions import FenceRefused, TopicsRefused
-from connect.kafka.transactions import ProducerIdentity as Identity
-from connectors.dataplane.plan import (
-    PartitionPlan,
-    PartitionProgress,
-    ProducerIdentity,
-    Proof,
-    SliceSettings,
-    TopicPartition,
-    TransactionTerms,
-)
-from connectors.exactly_once import Rhythm
-from connectors.flow_name import FlowName
-from connectors.source import exactly_once, task
-from connectors.source.exactly_once import ExactlyOnceTask
-from connectors.source.ledger import Entry, Pair
-from connectors.source.slice import SliceLost
-from connectors.source.store import Commit, PositionStore, Start
-from connectors.source.takeover import Clusters, Takeover
+from connect.kafka.log.transactions import FenceRefused, TopicsRefused
+from connect.kafka.log.transactions import ProducerIdentity as Identity
+from connectors.config.client_config import Rhythm
+from connectors.control_link.protocol import PartitionPlan, PartitionProgress, SliceSettings, TransactionTerms
+from connectors.formats.types import FlowName, ProducerIdAndEpoch, ResumeProof, TopicPartition
+from connectors.source import exactly_once_task, task
+from connectors.source.exactly_once_task import ExactlyOnceTask
+from connectors.source.positions.partition_pairs import Clusters, Entry, PartitionPair
+from connectors.source.positions.stored_positions import Commit, PositionStore, Start
+from connectors.source.positions.takeover import Takeover
+from connectors.source.slice_handle import SliceLost, TaskServices, TaskSettings
 from connectors.source.task import MirrorSourceTask
-from connectors.source.task_parts import TaskServices, TaskSettings
 
 SOURCE = TopicPartition("orders", 0)
-PAIR = Pair(SOURCE, None, TopicPartition("us.orders", 0), None)
+PAIR = PartitionPair(SOURCE, None, TopicPartition("us.orders", 0), None)
 
 
 class Transactions:
@@ -66,7 +57,7 @@ class World:
         self.commits: list[Commit] = []
         self.loads = 0
         self.fails: Exception | None = None
-        self.proof: Proof | None = None
+        self.proof: ResumeProof | None = None
         self.slices: list[Any] = []
         self._changed = asyncio.Event()
         world = self
@@ -85,12 +76,12 @@ class World:
                 """It comes up at once."""
 
             async def go(
-                self, producer: ProducerIdentity, plans: Iterable[PartitionPlan], _: TransactionTerms | None
+                self, producer: ProducerIdAndEpoch, plans: Iterable[PartitionPlan], _: TransactionTerms | None
             ) -> None:
                 self.went.append((producer.epoch, list(plans)))
                 world.changed()
 
-            def begin(self, producer: ProducerIdentity, *, restarts: bool) -> None:
+            def begin(self, producer: ProducerIdAndEpoch, *, restarts: bool) -> None:
                 assert restarts
                 self.began.append(producer.epoch)
                 world.changed()
@@ -123,7 +114,7 @@ class World:
         monkeypatch.setattr(task, "SliceHandle", Slice)
         monkeypatch.setattr(task, "take_over", self._take_over)
         monkeypatch.setattr(task, "_RETRY_S", 0.001)
-        monkeypatch.setattr(exactly_once, "init_producer_id", claimed)
+        monkeypatch.setattr(exactly_once_task, "init_producer_id", claimed)
         monkeypatch.setattr(MirrorSourceTask, "_pairs", lambda _: self._pairs())
 
     def task(self) -> ExactlyOnceTask:
@@ -165,14 +156,14 @@ class World:
     async def close(self) -> None:
         self.changed()
 
-    async def _pairs(self) -> list[Pair]:
+    async def _pairs(self) -> list[PartitionPair]:
         return [PAIR]
 
     async def _take_over(self, _: object, own: str, __: Sequence[Entry], starts: Any, **___: object) -> Takeover:
         position = starts[SOURCE].position
         offset = position.next_source_offset if position else 0
         plan = PartitionPlan(SOURCE, None, PAIR.target, None, offset, -1, 0, 0, pipelined=False, proof=self.proof)
-        return Takeover(ProducerIdentity(5, 100 * (1 + self.loads)), (plan,), own)
+        return Takeover(ProducerIdAndEpoch(5, 100 * (1 + self.loads)), (plan,), own)
 
 
 @pytest.fixture
@@ -230,7 +221,7 @@ async def test_a_topic_without_the_right_to_write_is_told_and_the_others_are_tak
 
 async def test_it_does_not_begin_while_the_writer_before_it_cannot_be_fenced(world: World) -> None:
     """Only a raised epoch shuts that one out, and a transaction has the epoch of its own id."""
-    world.proof = Proof(ProducerIdentity(9, 2), 4, is_fenced=False)
+    world.proof = ResumeProof(ProducerIdAndEpoch(9, 2), 4, is_fenced=False)
     with pytest.raises(FenceRefused, match=r"us\.orders-0 .* start the flow once without"):
         await asyncio.wait_for(world.task().run(), 60)
     assert not world.commits

@@ -9,26 +9,27 @@ from uuid import UUID
 import pytest
 
 from connect.kafka.cluster import Cluster
-from connectors.dataplane import verdicts
-from connectors.dataplane.plan import TopicPartition
-from connectors.gaps import Gap, GapKind, GapPolicy, OnSourceGap, OnTopicRecreated
-from connectors.offset_map import Run
-from connectors.positions import Position
-from connectors.source import gap_policy
-from connectors.source.gap_policy import GapPasser, Rewind, advice, rewound
-from connectors.source.ledger import Entry, Ledger, Pair, Passing
-from connectors.source.store import Start
+from connectors.dataplane import log_divergence
+from connectors.formats.gap import Gap, GapKind, GapPolicy, OnSourceGap, OnTopicRecreated
+from connectors.formats.position import Position
+from connectors.formats.types import TopicPartition
+from connectors.offset_map.runs_and_chunks import MapRun
+from connectors.source.positions import gap_policy
+from connectors.source.positions.gap_policy import GapPasser, Rewind, advice, rewound
+from connectors.source.positions.ledger import Ledger
+from connectors.source.positions.partition_pairs import Entry, PartitionPair, PassedGap
+from connectors.source.positions.stored_positions import Start
 
 SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("us.orders", 0)
 POSITION = Position(*SOURCE, UUID(int=1), 100, 3, *TARGET, UUID(int=2), 50, "mm2-0", 5, 1, 8)
 #: 40 records from 0, ten offsets that were not copied, and 50 more up to the position.
-RUNS = (Run(0, 0, 30), Run(80, 30, 20))
+RUNS = (MapRun(0, 0, 30), MapRun(80, 30, 20))
 GENEROUS = GapPolicy(OnSourceGap.SKIP, OnTopicRecreated.RESTART)
 NO_SOURCE = cast(Cluster, None)
 
 
 def stopped(gap: Gap) -> Entry:
-    entry = Entry(Pair(SOURCE, UUID(int=1), TARGET, UUID(int=2)))
+    entry = Entry(PartitionPair(SOURCE, UUID(int=1), TARGET, UUID(int=2)))
     entry.stop("for a reason", gap=gap)
     return entry
 
@@ -46,7 +47,7 @@ async def begun(
 
 async def test_behind_what_the_source_has_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which may have become more since the slice saw it."""
-    gap = verdicts.source_gap(SOURCE, 100, 107).gap
+    gap = log_divergence.source_gap(SOURCE, 100, 107).gap
     assert gap is not None
     entry = stopped(gap)
     found = await begun(monkeypatch, entry, 110)
@@ -57,7 +58,7 @@ async def test_behind_what_the_source_has_no_more(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_where_the_source_parts_the_map_ends_and_both_sides_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    gap = verdicts.source_truncated(SOURCE, 100, 2, 90).gap
+    gap = log_divergence.source_truncated(SOURCE, 100, 2, 90).gap
     assert gap is not None
     entry = stopped(gap)
     found = await begun(monkeypatch, entry, 0)
@@ -70,10 +71,10 @@ async def test_where_the_source_parts_the_map_ends_and_both_sides_are_named(monk
 
 async def test_what_was_aborted_after_a_slice_told_of_a_gap_is_copied_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Under exactly-once the stored position may lie before the gap."""
-    gap = verdicts.source_truncated(SOURCE, 130, 2, 120).gap
+    gap = log_divergence.source_truncated(SOURCE, 130, 2, 120).gap
     assert gap is not None
     assert (await begun(monkeypatch, stopped(gap), 0))[SOURCE].committed_source_offset == 99
-    gap = verdicts.source_gap(SOURCE, 120, 150).gap
+    gap = log_divergence.source_gap(SOURCE, 120, 150).gap
     assert gap is not None
     entry = stopped(gap)
     assert (await begun(monkeypatch, entry, 150))[SOURCE].committed_source_offset == 149
@@ -82,13 +83,13 @@ async def test_what_was_aborted_after_a_slice_told_of_a_gap_is_copied_again(monk
 
 
 async def test_a_topic_made_anew_begins_at_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = verdicts.made_anew("source", "orders", UUID(int=9), UUID(int=1), SOURCE, 100, 120).gap
+    source = log_divergence.made_anew("source", "orders", UUID(int=9), UUID(int=1), SOURCE, 100, 120).gap
     assert source is not None
     entry = stopped(source)
     assert (await begun(monkeypatch, entry, 4))[SOURCE].committed_source_offset == 3
     assert entry.passing is not None
     assert entry.passing.gap.lost_offsets == 20  # what the old one was seen to have
-    target = verdicts.made_anew("target", "us.orders", UUID(int=9), UUID(int=2), SOURCE).gap
+    target = log_divergence.made_anew("target", "us.orders", UUID(int=9), UUID(int=2), SOURCE).gap
     assert target is not None
     entry = stopped(target)
     assert (await begun(monkeypatch, entry, 4))[SOURCE].committed_source_offset == 3
@@ -120,7 +121,7 @@ def test_what_a_truncated_target_still_has(end: int, expected: Rewind | None) ->
 
 
 def test_a_truncated_target_is_copied_to_again_whatever_the_policy() -> None:
-    gap = verdicts.target_truncated(TARGET, 50, 45, SOURCE, 100, "its end is lower").gap
+    gap = log_divergence.target_truncated(TARGET, 50, 45, SOURCE, 100, "its end is lower").gap
     assert gap is not None
     entry = stopped(gap)
     passer = GapPasser("us->eu", GapPolicy(), lambda _: RUNS, 1234)
@@ -146,7 +147,7 @@ def test_what_was_not_committed_may_be_gone(end: int, goes_on: bool) -> None:
     entry.heal()
     position = replace(POSITION, target_end=100, is_atomic=True)
     assert (
-        GapPasser("us->eu", GapPolicy(), lambda _: [Run(0, 0, 100)], 1).rewind(
+        GapPasser("us->eu", GapPolicy(), lambda _: [MapRun(0, 0, 100)], 1).rewind(
             [entry], {SOURCE: Start(position, 99, False)}
         )
         == {}
@@ -155,10 +156,10 @@ def test_what_was_not_committed_may_be_gone(end: int, goes_on: bool) -> None:
 
 
 def test_the_gap_is_stored_with_the_position_behind_it_and_again_after_an_error() -> None:
-    ledger = Ledger([Pair(SOURCE, UUID(int=1), TARGET, UUID(int=2))])
+    ledger = Ledger([PartitionPair(SOURCE, UUID(int=1), TARGET, UUID(int=2))])
     entry = ledger.entries[SOURCE]
     gap = Gap(GapKind.SOURCE_GAP, 100, 106, go_on_at=107)
-    entry.passing = Passing(1234, gap, source_truncated_to=100)
+    entry.passing = PassedGap(1234, gap, source_truncated_to=100)
     ledger.begin(SOURCE, POSITION)
     assert entry.lost == 7
     (commit,) = ledger.take_commits()

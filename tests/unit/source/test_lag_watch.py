@@ -11,13 +11,12 @@ from typing import Any, cast
 import pytest
 
 from connect.api.source import ConnectorHere, TaskReport
-from connectors.contact import NOTHING_KNOWN, Contact, Side
-from connectors.dataplane.plan import TopicPartition
-from connectors.lag import FlowLag, lag_of
-from connectors.settings import source_settings
-from connectors.source import lag_watch
-from connectors.source.host import MirrorHost
-from connectors.source.lag_watch import LagWatch
+from connectors.config.connector_configs import source_settings
+from connectors.flow_progress import NOTHING_KNOWN, ClusterContact, Contact, FlowLag, lag_of
+from connectors.formats.types import TopicPartition
+from connectors.source import worker_metrics
+from connectors.source.worker_context import MirrorHost
+from connectors.source.worker_metrics import LagWatch
 from tests.kit.members import until
 
 PROPS = {"name": "us-eu", "connector.class": "x", "source.cluster.alias": "us", "target.cluster.alias": "eu"}
@@ -44,8 +43,8 @@ class Worker:
         async def no_states(*_: object) -> dict[TopicPartition, Any]:
             return {}
 
-        monkeypatch.setattr(lag_watch, "read_states", no_states)
-        monkeypatch.setattr(lag_watch, "time", SimpleNamespace(monotonic=lambda: self.now_s, time_ns=lambda: 0))
+        monkeypatch.setattr(worker_metrics, "read_states", no_states)
+        monkeypatch.setattr(worker_metrics, "time", SimpleNamespace(monotonic=lambda: self.now_s, time_ns=lambda: 0))
 
     async def stored_(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         self.stored.append(list(partitions))
@@ -116,11 +115,11 @@ async def test_a_connector_without_tasks_is_watched_until_it_is_elsewhere(
     host = MirrorHost({"offset.storage.topic": "offsets", "group.id": "group"}, *cast(Any, [None] * 3))
     here = {"us-eu": lambda: ConnectorHere(PROPS, [])}
     watch = LagWatch(host, lambda: here)
-    monkeypatch.setattr(lag_watch, "settings_of", lambda *_: (worker.watched.settings, None))
-    monkeypatch.setattr(lag_watch, "looked_at_parts", _no_parts)
-    monkeypatch.setattr(lag_watch, "ContactWatch", Contacts)
-    monkeypatch.setattr(lag_watch, "LagReader", lambda *_: worker.watched.reader)
-    monkeypatch.setattr(lag_watch, "_TICK_S", 0.0)
+    monkeypatch.setattr(worker_metrics, "settings_of", lambda *_: (worker.watched.settings, None))
+    monkeypatch.setattr(worker_metrics, "looked_at_parts", _no_parts)
+    monkeypatch.setattr(worker_metrics, "ContactWatch", Contacts)
+    monkeypatch.setattr(worker_metrics, "LagReader", lambda *_: worker.watched.reader)
+    monkeypatch.setattr(worker_metrics, "_TICK_S", 0.0)
     watch.start()
     await until(lambda: "us-eu" in host.seen, "that it is watched")
     with host.shown("us-eu", 0, cast(Any, SimpleNamespace(meters=SimpleNamespace(fetched_ms=3, produced_ms=4)))):
@@ -142,10 +141,10 @@ async def test_a_connector_without_tasks_is_watched_until_it_is_elsewhere(
 async def test_all_that_a_stopped_connector_selects_has_a_lag(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     host = MirrorHost({"offset.storage.topic": "offsets", "group.id": "group"}, *cast(Any, [None] * 3))
     contacts, is_stopped = Contacts(), False
-    monkeypatch.setattr(lag_watch, "settings_of", lambda *_: (worker.watched.settings, None))
-    monkeypatch.setattr(lag_watch, "looked_at_parts", _no_parts)
-    monkeypatch.setattr(lag_watch, "ContactWatch", lambda *_: contacts)
-    monkeypatch.setattr(lag_watch, "LagReader", lambda *_: worker.watched.reader)
+    monkeypatch.setattr(worker_metrics, "settings_of", lambda *_: (worker.watched.settings, None))
+    monkeypatch.setattr(worker_metrics, "looked_at_parts", _no_parts)
+    monkeypatch.setattr(worker_metrics, "ContactWatch", lambda *_: contacts)
+    monkeypatch.setattr(worker_metrics, "LagReader", lambda *_: worker.watched.reader)
     watch = LagWatch(host, dict)
 
     async def seen() -> tuple[Any, ...]:
@@ -163,9 +162,9 @@ async def test_all_that_a_stopped_connector_selects_has_a_lag(worker: Worker, mo
     is_stopped = False
     assert await seen() == ([], [])
     # Stopped again while its source is silent.
-    is_stopped, contacts.contact = True, Contact(Side(answers=False))
+    is_stopped, contacts.contact = True, Contact(ClusterContact(answers=False))
     assert await seen() == ([], []) and host.seen["us-eu"].is_stopped
-    contacts.contact = Contact(Side(answers=True))
+    contacts.contact = Contact(ClusterContact(answers=True))
     assert await seen() == (rests, [4, 0, 4])
     assert len(worker.stored) == 2
     await watch.stop()
@@ -174,7 +173,7 @@ async def test_all_that_a_stopped_connector_selects_has_a_lag(worker: Worker, mo
 class Contacts:
     """Of clusters that both answer."""
 
-    contact = Contact(Side(answers=True), Side(answers=True))
+    contact = Contact(ClusterContact(answers=True), ClusterContact(answers=True))
 
     def __init__(self, *_: object) -> None:
         pass

@@ -7,32 +7,28 @@ from dataclasses import replace
 
 import pytest
 
-from connectors.dataplane.plan import (
-    QUARANTINED,
-    RUNNING,
-    STOPPED,
-    PartitionPlan,
-    PartitionProgress,
-    ProducerIdentity,
-    TopicPartition,
-)
-from connectors.positions import Position
-from connectors.source.ledger import MAX_UNSTORED_BYTES, MAX_UNSTORED_RECORDS, Ledger, Pair, plan_of, position_of
-from connectors.source.store import Commit, Scope
+from connectors.control_link.protocol import PartitionPlan, PartitionProgress
+from connectors.formats.position import Position
+from connectors.formats.types import QUARANTINED, RUNNING, STOPPED, ProducerIdAndEpoch, TopicPartition
+from connectors.source.positions.ledger import MAX_UNSTORED_BYTES, MAX_UNSTORED_RECORDS, Ledger
+from connectors.source.positions.partition_pairs import PartitionPair, plan_of, position_of
+from connectors.source.positions.stored_positions import Commit, CommitScope
 from tests.kit.turns import turns_during
 
 SOURCE, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 
 def ledger() -> Ledger:
-    made = Ledger(Pair(source, None, TopicPartition("us.orders", source.partition), None) for source in (SOURCE, OTHER))
+    made = Ledger(
+        PartitionPair(source, None, TopicPartition("us.orders", source.partition), None) for source in (SOURCE, OTHER)
+    )
     for entry in made.entries.values():
-        made.begin(entry.pair.source, position_of(_plan(entry.pair), "txn", ProducerIdentity(7, 0)))
+        made.begin(entry.pair.source, position_of(_plan(entry.pair), "txn", ProducerIdAndEpoch(7, 0)))
         entry.was_copied = True
     return made
 
 
-def _plan(pair: Pair) -> PartitionPlan:
+def _plan(pair: PartitionPair) -> PartitionPlan:
     return PartitionPlan(pair.source, None, pair.target, None, 0, -1, 0, 0, False)
 
 
@@ -73,8 +69,8 @@ def test_what_an_unfenced_predecessor_wrote_before_our_first_batch_is_counted_on
 def test_the_record_before_the_end_is_ours_once_we_wrote_one() -> None:
     """A writer that comes back continues its sequences behind what others have written since."""
     made, plan = ledger(), _plan(ledger().entries[SOURCE].pair)
-    assert position_of(plan, "mm2-0", ProducerIdentity(5, 1)).is_last_ours
-    made.begin(SOURCE, position_of(replace(plan, next_sequence=7, target_end=60), "mm2-0", ProducerIdentity(5, 1)))
+    assert position_of(plan, "mm2-0", ProducerIdAndEpoch(5, 1)).is_last_ours
+    made.begin(SOURCE, position_of(replace(plan, next_sequence=7, target_end=60), "mm2-0", ProducerIdAndEpoch(5, 1)))
     assert not plan_position(made).is_last_ours
     made.apply(report(target_end=60, next_sequence=7))
     assert not plan_position(made).is_last_ours
@@ -122,18 +118,18 @@ class Clock:
 
     def __init__(self, *, is_countable: bool = True) -> None:
         pairs = [
-            Pair(SOURCE, None, TopicPartition("us.orders", 0), None, is_countable=is_countable),
-            Pair(OTHER, None, TopicPartition("us.orders", 1), None),
+            PartitionPair(SOURCE, None, TopicPartition("us.orders", 0), None, is_countable=is_countable),
+            PartitionPair(OTHER, None, TopicPartition("us.orders", 1), None),
         ]
         self.ledger = Ledger(pairs)
         self.now_s = 1000.0
         self.offset = 0
         for pair in pairs:
-            self.ledger.begin(pair.source, position_of(_plan(pair), "txn", ProducerIdentity(7, 0)))
+            self.ledger.begin(pair.source, position_of(_plan(pair), "txn", ProducerIdAndEpoch(7, 0)))
         succeed(self.ledger, taken(self.ledger))
         self.tick()  # the first look stores Java's offsets
 
-    def tick(self, copied: int = 0) -> list[tuple[TopicPartition, Scope]]:
+    def tick(self, copied: int = 0) -> list[tuple[TopicPartition, CommitScope]]:
         """Of a second in which SOURCE copied so many bytes."""
         self.now_s += 1
         if copied:
@@ -153,30 +149,32 @@ def test_a_busy_partition_stores_its_position_every_ten_seconds_and_javas_offset
     clock = Clock(is_countable=is_countable)
     for _ in range(3):
         stored = [one for _ in range(60) for one in clock.tick(100)]
-        assert stored.count((SOURCE, Scope.PROGRESS)) == progress
-        assert stored.count((SOURCE, Scope.OFFSETS)) == 1
+        assert stored.count((SOURCE, CommitScope.PROGRESS)) == progress
+        assert stored.count((SOURCE, CommitScope.OFFSETS)) == 1
         assert len(stored) == progress + 1
 
 
 def test_an_earlier_version_that_continues_after_a_kill_lacks_an_hour_of_the_map_at_most() -> None:
     clock = Clock()
     scopes = [scope for _ in range(2 * 3600) for _, scope in clock.tick(100)]
-    assert (scopes.count(Scope.ALL), scopes.count(Scope.OFFSETS)) == (2, 118)
+    assert (scopes.count(CommitScope.ALL), scopes.count(CommitScope.OFFSETS)) == (2, 118)
     clock.ledger.apply(report(next_source_offset=clock.offset))
     clock.ledger.give_back(taken(clock.ledger))
-    assert clock.tick(100) == [(SOURCE, Scope.ALL)], "due again if it could not be stored"
+    assert clock.tick(100) == [(SOURCE, CommitScope.ALL)], "due again if it could not be stored"
 
 
 def test_a_position_is_stored_once_so_much_is_copied() -> None:
     clock = Clock()
-    assert [clock.tick(30 * 1024 * 1024) for _ in range(4)] == [[], [], [(SOURCE, Scope.PROGRESS)], []]
+    assert [clock.tick(30 * 1024 * 1024) for _ in range(4)] == [[], [], [(SOURCE, CommitScope.PROGRESS)], []]
 
 
 def test_a_store_that_works_holds_up_no_copying_however_many_partitions_share_it() -> None:
-    pairs = [Pair(TopicPartition("orders", at), None, TopicPartition("us.orders", at), None) for at in range(40)]
+    pairs = [
+        PartitionPair(TopicPartition("orders", at), None, TopicPartition("us.orders", at), None) for at in range(40)
+    ]
     made, quiet = Ledger(pairs), list[TopicPartition]()
     for pair in pairs:
-        made.begin(pair.source, position_of(_plan(pair), "txn", ProducerIdentity(7, 0)))
+        made.begin(pair.source, position_of(_plan(pair), "txn", ProducerIdAndEpoch(7, 0)))
     succeed(made, taken(made, 1000.0))
     for tenth in range(1, 300):  # twenty partitions at 100 MB/s together, the others at 2 KB/s
         for pair in pairs:
@@ -194,7 +192,7 @@ def test_a_partition_at_rest_stores_nothing_but_javas_offset_of_what_it_copied()
     clock = Clock()
     clock.tick(100)
     stored = [one for _ in range(300) for one in clock.tick()]
-    assert stored == [(SOURCE, Scope.PROGRESS), (SOURCE, Scope.OFFSETS)]
+    assert stored == [(SOURCE, CommitScope.PROGRESS), (SOURCE, CommitScope.OFFSETS)]
 
 
 def test_whoever_continues_finds_everything() -> None:
@@ -204,7 +202,7 @@ def test_whoever_continues_finds_everything() -> None:
         clock.tick()
     assert clock.ledger.entries[SOURCE].is_dirty is False
     (commit,) = taken(clock.ledger)
-    assert (commit.position.next_source_offset, commit.scope) == (1, Scope.ALL)
+    assert (commit.position.next_source_offset, commit.scope) == (1, CommitScope.ALL)
     assert taken(clock.ledger) == []
 
 
@@ -244,7 +242,7 @@ async def test_a_successor_finds_the_whole_map_of_a_partition_that_stopped_befor
         clock.tick()
     await clock.ledger.hand_over()
     commits = {one.position.source_partition: one for one in taken(clock.ledger)}
-    assert (commits[0].scope, commits[0].position.is_handed_over) == (Scope.ALL, False)
+    assert (commits[0].scope, commits[0].position.is_handed_over) == (CommitScope.ALL, False)
     succeed(clock.ledger, commits.values())
     assert taken(clock.ledger) == []
 
@@ -254,7 +252,7 @@ def test_what_could_not_be_stored_is_due_at_once() -> None:
     for _ in range(9):
         clock.tick(100)
     clock.ledger.give_back(taken(clock.ledger, clock.now_s + 1))
-    assert clock.tick() == [(SOURCE, Scope.OFFSETS)]
+    assert clock.tick() == [(SOURCE, CommitScope.OFFSETS)]
 
 
 def test_copying_has_to_wait_while_too_many_bytes_are_not_stored() -> None:
@@ -290,9 +288,11 @@ def test_copying_has_to_wait_while_too_many_records_of_a_partition_are_not_store
 
 async def test_others_of_the_loop_have_their_turn_while_thousands_are_handed_over() -> None:
     sources = [TopicPartition("orders", index) for index in range(5000)]
-    made = Ledger(Pair(source, None, TopicPartition("us.orders", source.partition), None) for source in sources)
+    made = Ledger(
+        PartitionPair(source, None, TopicPartition("us.orders", source.partition), None) for source in sources
+    )
     for entry in made.entries.values():
-        made.begin(entry.pair.source, position_of(_plan(entry.pair), "txn", ProducerIdentity(7, 0)))
+        made.begin(entry.pair.source, position_of(_plan(entry.pair), "txn", ProducerIdAndEpoch(7, 0)))
         entry.was_copied = True
     for work in (made.hand_over, made.committed_with_records, lambda: made.leave([])):
         turns, _ = await turns_during(work())

@@ -9,10 +9,10 @@ from typing import cast
 import pytest
 
 from connect.kafka.cluster import Cluster
-from connect.kafka.offsets import EARLIEST
-from connectors.dataplane.plan import TopicPartition
-from connectors.source import first_offsets
-from connectors.source.first_offsets import warn_of_left_behind
+from connect.kafka.log.offsets import EARLIEST
+from connectors.formats.types import TopicPartition
+from connectors.topic_sync import partition_assignment
+from connectors.topic_sync.partition_assignment import warn_of_left_behind
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def source(monkeypatch: pytest.MonkeyPatch) -> Cluster:
         assert at == EARLIEST
         return dict.fromkeys(partitions, 5)
 
-    monkeypatch.setattr(first_offsets, "list_offsets", list_offsets)
+    monkeypatch.setattr(partition_assignment, "list_offsets", list_offsets)
     return cast(Cluster, SimpleNamespace(name="source"))
 
 

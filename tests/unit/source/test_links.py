@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from connect.core.errors import ConfigError
-from connectors.source.links import LinkSettings
+from connectors.control_link.server import LinkSettings
 
 
 @pytest.mark.parametrize(

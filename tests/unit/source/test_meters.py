@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from connectors.dataplane.plan import PartitionProgress, TopicPartition
-from connectors.source.progress import Meters
+from connectors.control_link.protocol import PartitionProgress
+from connectors.flow_progress import Meters
+from connectors.formats.types import TopicPartition
 
 ONE = TopicPartition("orders", 1)
 PROGRESS = PartitionProgress(

@@ -7,13 +7,19 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
-from connectors.contact import NOTHING_KNOWN, Contact, Side
-from connectors.dataplane.plan import TopicPartition
-from connectors.flow_name import FlowName
-from connectors.lag import lag_of
-from connectors.source.host import MirrorHost
-from connectors.source.metrics import mirror_metrics
-from connectors.source.progress import Meters, PartitionMeter, Resting, Seen
+from connectors.flow_progress import (
+    NOTHING_KNOWN,
+    ClusterContact,
+    Contact,
+    LagSnapshot,
+    Meters,
+    PartitionMeter,
+    Resting,
+    lag_of,
+)
+from connectors.formats.types import FlowName, TopicPartition
+from connectors.source.worker_context import MirrorHost
+from connectors.source.worker_metrics import mirror_metrics
 
 PARTITIONS = 1_000
 ORDERS, PAID = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -54,7 +60,8 @@ async def test_others_have_their_turn_while_many_partitions_are_looked_at() -> N
 async def test_a_flow_whose_tasks_have_ended_still_tells_of_its_clusters() -> None:
     mirror, task = MirrorHost({}, cast(Any, None), cast(Any, None), lambda: True), _task()
     watch = SimpleNamespace(
-        flow=FlowName("us", "eu"), contact=Contact(Side(answers=False, answered_ms=4_000), Side(answers=True))
+        flow=FlowName("us", "eu"),
+        contact=Contact(ClusterContact(answers=False, answered_ms=4_000), ClusterContact(answers=True)),
     )
     mirror.watches["mirror"] = cast(Any, watch)
     with mirror.shown("mirror", 0, task):
@@ -74,14 +81,17 @@ async def test_a_flow_whose_tasks_have_ended_still_tells_of_its_clusters() -> No
 
 
 async def test_a_stopped_connector_has_a_lag_of_an_unknown_one() -> None:
-    mirror, side = MirrorHost({}, cast(Any, None), cast(Any, None), lambda: True), Side(answers=True, answered_ms=4_000)
+    mirror, side = (
+        MirrorHost({}, cast(Any, None), cast(Any, None), lambda: True),
+        ClusterContact(answers=True, answered_ms=4_000),
+    )
     watch = SimpleNamespace(flow=FlowName("us", "eu"), contact=Contact(side, side))
     mirror.watches["mirror"] = cast(Any, watch)
-    mirror.seen["mirror"] = Seen(FlowName("us", "eu"), 1_000, {}, (), is_stopped=True)
+    mirror.seen["mirror"] = LagSnapshot(FlowName("us", "eu"), 1_000, {}, (), is_stopped=True)
     assert (await _contact_of(mirror, 5_000))["flow_lag_records"] == -1, "nothing was seen yet"
     lags = {one: lag_of(*one, "us.orders", 3, 0, end, 100) for one, end in {ORDERS: 10, PAID: 3}.items()}
     resting = tuple(Resting(None, one, "us.orders", "unassigned") for one in lags)
-    mirror.seen["mirror"] = Seen(FlowName("us", "eu"), 1_000, lags, resting, is_stopped=True)
+    mirror.seen["mirror"] = LagSnapshot(FlowName("us", "eu"), 1_000, lags, resting, is_stopped=True)
     assert await _lags_of(mirror, 5_000) == {"0": 7, "1": 0}
     assert (await _contact_of(mirror, 5_000))["flow_lag_records"] == 7
     watch.contact = Contact(replace(side, answers=False), side)

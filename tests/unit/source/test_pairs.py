@@ -9,18 +9,17 @@ from uuid import UUID
 
 import pytest
 
-from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster, PartitionMetadata, TopicMetadata
-from connectors.dataplane import lost
-from connectors.dataplane.plan import TopicPartition
-from connectors.gaps import Gap, GapKind
-from connectors.positions import Position
-from connectors.source import pairs, standing
-from connectors.source.ledger import Entry, Pair
-from connectors.source.pairs import Pairing
-from connectors.source.returned import is_gone, judged
-from connectors.source.standing import refuse_topics_gone
-from connectors.source.store import Start
+from connect.kafka.log.topic_admin import Admin
+from connectors.dataplane import log_divergence
+from connectors.formats.gap import Gap, GapKind
+from connectors.formats.position import Position
+from connectors.formats.types import TopicPartition
+from connectors.source.positions import partition_pairs, position_checks
+from connectors.source.positions.gap_policy import is_gone, judged
+from connectors.source.positions.partition_pairs import Entry, Pairing, PartitionPair
+from connectors.source.positions.position_checks import refuse_topics_gone
+from connectors.source.positions.stored_positions import Start
 
 OLD, NEW, THERE = UUID(int=1), UUID("1c9bd204-0000-4000-8000-000000000000"), UUID(int=3)
 
@@ -66,23 +65,23 @@ class Both:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers are asked twice before a topic is given up."""
-    monkeypatch.setattr(lost, "GONE_AFTER_S", 0)
-    monkeypatch.setattr(lost, "_ASK_AGAIN_S", 0)
+    monkeypatch.setattr(log_divergence, "GONE_AFTER_S", 0)
+    monkeypatch.setattr(log_divergence, "_ASK_AGAIN_S", 0)
 
     async def known(cluster: Cluster, names: Collection[str]) -> dict[str, TopicMetadata]:
-        return await lost.known_topics(cluster, names, 0)
+        return await log_divergence.known_topics(cluster, names, 0)
 
     async def compacted(_: Cluster, names: Collection[str]) -> set[str]:
         return {name for name in names if name.startswith("compacted")}
 
-    monkeypatch.setattr(standing, "known_topics", known)
-    monkeypatch.setattr(pairs, "perhaps_compacted", compacted)
+    monkeypatch.setattr(position_checks, "known_topics", known)
+    monkeypatch.setattr(partition_pairs, "perhaps_compacted", compacted)
 
 
 def healing(name: str, kind: GapKind, partition: int = 0) -> Entry:
     """Behind a topic made anew."""
     source, target = TopicPartition(name, partition), TopicPartition(f"us.{name}", partition)
-    entry = Entry(Pair(source, OLD, target, THERE))
+    entry = Entry(PartitionPair(source, OLD, target, THERE))
     entry.position = Position(*source, OLD, 100, 3, *target, THERE, 50, "mm2-0", 5, 1, 8)
     entry.stop("for a reason", gap=Gap(kind))
     entry.heal()
@@ -133,7 +132,7 @@ async def test_a_source_topic_without_the_partition_has_lost_it() -> None:
 def waiting_for(position: Position | None) -> tuple[Entry, dict[TopicPartition, Start]]:
     """Since its task began, so that only the store knows of it."""
     source, target = TopicPartition("orders", 0), TopicPartition("us.orders", 0)
-    entry = Entry(Pair(source, NEW, target, THERE))
+    entry = Entry(PartitionPair(source, NEW, target, THERE))
     entry.wait("target us.orders-0 has no leader")
     return entry, {source: Start(position, 99 if position else None, False)}
 

@@ -10,13 +10,11 @@ from typing import Any, cast
 import pytest
 
 from connect.kafka.cluster import Cluster
-from connect.kafka.transactions import Superseded, TransactionalIdRefused
-from connectors.dataplane.plan import TopicPartition
-from connectors.positions import Position
-from connectors.source import predecessors
-from connectors.source.predecessors import Predecessors
-from connectors.source.store import Start
-from connectors.source.unfenced import MissingRights
+from connect.kafka.log.transactions import Superseded, TransactionalIdRefused
+from connectors.formats.position import Position
+from connectors.formats.types import TopicPartition
+from connectors.source.positions import stored_positions
+from connectors.source.positions.stored_positions import MissingRights, Predecessors, Start
 
 SOURCE = TopicPartition("orders", 0)
 BEFORE = Position(*SOURCE, None, 100, 3, "us.orders", 0, None, 50, "mm2-0", 5, 1, 8)
@@ -48,8 +46,8 @@ class Coordinator:
         async def init_producer_id(_: object, name: str) -> None:
             self.claim(name)
 
-        monkeypatch.setattr(predecessors, "TransactionalWriter", Writer)
-        monkeypatch.setattr(predecessors, "init_producer_id", init_producer_id)
+        monkeypatch.setattr(stored_positions, "TransactionalWriter", Writer)
+        monkeypatch.setattr(stored_positions, "init_producer_id", init_producer_id)
 
     def claim(self, name: str) -> int:
         if name in self.refused:

@@ -7,18 +7,16 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.dataplane.plan import TopicPartition
-from connectors.flow_name import FlowName
-from connectors.lag import PartitionLag, lag_of
-from connectors.source.progress import PartitionView, Resting, Seen
+from connectors.flow_progress import LagSnapshot, PartitionLag, PartitionView, Resting, lag_of
+from connectors.formats.types import FlowName, TopicPartition
 
 SOURCE = TopicPartition("orders", 0)
 VIEW = PartitionView("orders", 0, "us.orders", 0, "running", 0, 0, {}, 60, 100, 40, 5_000)
 RESTING = Resting(0, SOURCE, "us.orders", "paused")
 
 
-def seen(lag: PartitionLag) -> Seen:
-    return Seen(FlowName("us", "eu"), 1_000, {SOURCE: lag}, (RESTING,))
+def seen(lag: PartitionLag) -> LagSnapshot:
+    return LagSnapshot(FlowName("us", "eu"), 1_000, {SOURCE: lag}, (RESTING,))
 
 
 def test_what_stood_still_grows_older_and_what_moved_is_as_old_as_what_was_copied_last() -> None:

@@ -9,12 +9,12 @@ from uuid import UUID
 import pytest
 
 from connect.kafka.cluster import Cluster, ClusterMetadata, PartitionMetadata, TopicMetadata
-from connectors.dataplane.plan import TopicPartition
-from connectors.positions import Position
-from connectors.source import reach
-from connectors.source.ledger import Entry, Pair
-from connectors.source.reach import Waiting
-from connectors.source.store import Start
+from connectors.formats.position import Position
+from connectors.formats.types import TopicPartition
+from connectors.source.positions import position_checks
+from connectors.source.positions.partition_pairs import Entry, PartitionPair
+from connectors.source.positions.position_checks import UnavailablePartitions
+from connectors.source.positions.stored_positions import Start
 
 SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("us.orders", 0)
 OLD, NEW, THERE = UUID(int=1), UUID(int=2), UUID(int=3)
@@ -44,16 +44,16 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     async def nothing(*_: object) -> dict[TopicPartition, str]:
         return {}
 
-    monkeypatch.setattr(reach, "_LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr(position_checks, "_LOOK_AGAIN_S", 0.0)
     for name in ("min_insync_replicas", "unknown_ends"):
-        monkeypatch.setattr(reach, name, nothing)
+        monkeypatch.setattr(position_checks, name, nothing)
 
 
 def one_that_waits(brokers: Brokers) -> Callable[[], Awaitable[bool]]:
-    entry = Entry(Pair(SOURCE, NEW, TARGET, THERE))
+    entry = Entry(PartitionPair(SOURCE, NEW, TARGET, THERE))
     entry.wait("for a reason")
     position = Position(*SOURCE, OLD, 100, 3, *TARGET, THERE, 50, "mm2-0", 5, 1, 8)
-    waiting = Waiting(cast(Cluster, brokers), cast(Cluster, brokers))
+    waiting = UnavailablePartitions(cast(Cluster, brokers), cast(Cluster, brokers))
     waiting.keep([entry], {SOURCE: Start(position, 99, False)})
     return lambda: waiting.is_back([entry])
 
@@ -76,7 +76,7 @@ async def test_a_leader_is_waited_for(name: str) -> None:
 
 
 async def test_both_clusters_are_asked_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "_LOOK_AGAIN_S", 3600.0)
+    monkeypatch.setattr(position_checks, "_LOOK_AGAIN_S", 3600.0)
     brokers = Brokers()
     assert not await one_that_waits(brokers)()
     assert brokers.asked == 0

@@ -9,22 +9,23 @@ from typing import Any, cast
 import pytest
 
 from connect.core.errors import RetriableError
-from connectors.dataplane.plan import ProducerIdentity, TopicPartition
-from connectors.positions import Position
-from connectors.source import reconfiguring
-from connectors.source.ledger import STARTING, Entry, Ledger, Pair
-from connectors.source.reach import Waiting
-from connectors.source.reconfiguring import Reconfiguring
-from connectors.source.slice import SliceHandle
-from connectors.source.store import PositionStore, Start
+from connectors.formats.position import Position
+from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
+from connectors.source import epochs
+from connectors.source.epochs import Reconfiguring
+from connectors.source.positions.ledger import Ledger
+from connectors.source.positions.partition_pairs import STARTING, Entry, PartitionPair
+from connectors.source.positions.position_checks import UnavailablePartitions
+from connectors.source.positions.stored_positions import PositionStore, Start
+from connectors.source.slice_handle import SliceHandle
 
 OURS, THEIRS = "g-mirror-0", "g-mirror-1"
 A, B, C = (TopicPartition("t", index) for index in range(3))
-PRODUCER = ProducerIdentity(7, 2)
+PRODUCER = ProducerIdAndEpoch(7, 2)
 
 
-def pair(source: TopicPartition) -> Pair:
-    return Pair(source, None, TopicPartition(f"us.{source.topic}", source.partition), None)
+def pair(source: TopicPartition) -> PartitionPair:
+    return PartitionPair(source, None, TopicPartition(f"us.{source.topic}", source.partition), None)
 
 
 def position(
@@ -59,7 +60,7 @@ class World:
         self.stored_since: dict[TopicPartition, Start] = {}
         self.unknown: set[TopicPartition] = set()
         self.refusals: list[Exception] = []
-        self.waiting = Waiting(*cast(Any, (None, None)))
+        self.waiting = UnavailablePartitions(*cast(Any, (None, None)))
         self.ledger = Ledger([pair(A), pair(B)])
         for source in (A, B):
             self.ledger.begin(source, position(source, OURS, handed_over=False))
@@ -72,7 +73,7 @@ class World:
         self.said.append(f"load {names(partitions)}")
         return {one: self.stored.get(one, Start(None, None, False)) for one in partitions}
 
-    async def find(self, partitions: Sequence[TopicPartition]) -> list[Pair]:
+    async def find(self, partitions: Sequence[TopicPartition]) -> list[PartitionPair]:
         return [pair(one) for one in partitions if one not in self.unknown]
 
     async def shut_out(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
@@ -122,8 +123,8 @@ async def until(happened: Callable[[], bool]) -> None:
 @pytest.fixture
 async def world(monkeypatch: pytest.MonkeyPatch) -> World:
     for name in ("_LATE_LOOK_S", "_RETRY_S", "_LOOK_S", "_TOGETHER_S", "_APART_S"):
-        monkeypatch.setattr(reconfiguring, name, 0.001)
-    monkeypatch.setattr(reconfiguring, "HAND_OVER_S", 60.0)
+        monkeypatch.setattr(epochs, name, 0.001)
+    monkeypatch.setattr(epochs, "HAND_OVER_S", 60.0)
     return World()
 
 
@@ -147,7 +148,7 @@ async def test_an_epoch_without_changes_lasts_as_long_as_it_should(world: World)
 
 
 async def test_a_change_that_is_taken_back_ends_no_epoch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconfiguring, "_TOGETHER_S", 0.05)
+    monkeypatch.setattr(epochs, "_TOGETHER_S", 0.05)
     world.changes.want((A,))
     epoch = world.epoch()
     await asyncio.sleep(0.02)
@@ -158,7 +159,7 @@ async def test_a_change_that_is_taken_back_ends_no_epoch(world: World, monkeypat
 
 
 async def test_an_epoch_is_not_ended_soon_after_it_began(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconfiguring, "_APART_S", 0.1)
+    monkeypatch.setattr(epochs, "_APART_S", 0.1)
     began_s = asyncio.get_running_loop().time()
     world.changes.began(PRODUCER)
     await world.change(A)
@@ -187,7 +188,7 @@ async def test_another_task_is_waited_for_until_it_has_handed_over(world: World,
     if handed_over:
         world.stored[C] = Start(position(C, THEIRS, handed_over=True), 49, False)
     else:
-        reconfiguring.HAND_OVER_S = 0.0  # type: ignore[misc]  # the fixture sets it back
+        epochs.HAND_OVER_S = 0.0  # type: ignore[misc]  # the fixture sets it back
     await asyncio.wait_for(epoch, 60)
     assert world.said[-1] == "join 2"
     assert ("shut out 2" in world.said) is not handed_over
@@ -196,7 +197,7 @@ async def test_another_task_is_waited_for_until_it_has_handed_over(world: World,
 async def test_what_another_task_stored_until_it_was_shut_out_counts(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reconfiguring, "HAND_OVER_S", 0.0)
+    monkeypatch.setattr(epochs, "HAND_OVER_S", 0.0)
     world.stored[C] = Start(position(C, THEIRS, handed_over=False), None, False)
     world.stored_since[C] = Start(position(C, OURS, handed_over=False), 49, False)
     world.changes.want((A, B, C))
@@ -224,10 +225,10 @@ async def test_what_was_written_under_our_producer_is_taken_over_between_two_sli
 ) -> None:
     """Uncleanly, or without our transactional id: then its epoch may be above ours."""
 
-    async def is_back(_: Waiting, entries: Sequence[Entry]) -> bool:
+    async def is_back(_: UnavailablePartitions, entries: Sequence[Entry]) -> bool:
         return bool(entries)
 
-    monkeypatch.setattr(Waiting, "is_back", is_back)
+    monkeypatch.setattr(UnavailablePartitions, "is_back", is_back)
     world.stored[C] = Start(position(C, writer, handed_over=handed_over), 49, False)
     world.changes.want((A, B, C))
     await asyncio.wait_for(world.epoch(), 60)
@@ -256,7 +257,7 @@ async def test_sequences_that_a_leader_may_know_are_not_used_again(world: World,
     assert world.ledger.entries[joining].is_waiting
     world.changes.is_fencing = True
     await world.leave(A)
-    world.changes.began(ProducerIdentity(PRODUCER.producer_id, PRODUCER.epoch + 1))
+    world.changes.began(ProducerIdAndEpoch(PRODUCER.producer_id, PRODUCER.epoch + 1))
     await world.change(A, joining)
     assert world.said[-1] == f"join {joining.partition}", "in another epoch sequences begin at 0"
 

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connect.kafka.cluster import PartitionMetadata, TopicMetadata
-from connect.kafka.topic_configs import ConfigSource, TopicConfig
-from connectors.changes import AddPartitions, CreateTopic
+from connect.kafka.log.topic_admin import ConfigSource, TopicConfig
 from connectors.filters import DefaultConfigPropertyFilter
-from connectors.source.remote_topics import absent, creations, growths, name_topics
+from connectors.topic_sync.cluster_changes import AddPartitions, CreateTopic
+from connectors.topic_sync.remote_topics import absent, creations, growths, name_topics
 
 ALL = DefaultConfigPropertyFilter((), source_defaults=False)
 COMPACT = {"cleanup.policy": TopicConfig("compact", ConfigSource.TOPIC)}

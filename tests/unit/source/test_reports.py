@@ -6,13 +6,12 @@ import pytest
 
 from connect.api.source import TaskReport
 from connect.core.errors import ConfigError
-from connectors.contact import Contact, Side
-from connectors.dataplane.plan import TopicPartition
-from connectors.gaps import Gap, GapKind
-from connectors.lag import FlowLag, lag_of
-from connectors.partition_states import PartitionState
-from connectors.settings import MirrorSourceSettings, source_settings
-from connectors.source.reports import lag_report, partition_rows
+from connectors.config.connector_configs import MirrorSourceSettings, source_settings
+from connectors.flow_progress import ClusterContact, Contact, FlowLag, lag_of
+from connectors.formats.gap import Gap, GapKind
+from connectors.formats.types import TopicPartition
+from connectors.internal_topics import PartitionState
+from connectors.source.plugin import lag_report, partition_rows
 from tests.kit.turns import turns_during
 
 
@@ -54,7 +53,9 @@ def test_a_lag_names_as_many_as_are_asked_for() -> None:
 
 
 def test_a_lag_that_is_not_known_is_never_zero() -> None:
-    contact = Contact(Side(answers=False, answered_ms=5_000, moved_ms=4_000), Side(answers=True)).to_json(9_000)
+    contact = Contact(
+        ClusterContact(answers=False, answered_ms=5_000, moved_ms=4_000), ClusterContact(answers=True)
+    ).to_json(9_000)
     known = FlowLag(tuple(lag_of("a", index, "us.a", 9, 0, 9, 100) for index in range(2)), known_ms=3_000)
     told = lag_report(settings(), known.lost("us->eu", "no answer", 5_000), contact, {"top": "2"})
     assert [told[name] for name in ("partitions", "records", "bytes", "ms")] == [2, -1, -1, -1]

@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from connectors.dataplane.plan import TopicPartition
 from connectors.dataplane.resume import Resumed
-from connectors.source.resume_log import tell, tell_late
+from connectors.formats.types import TopicPartition
+from connectors.source.positions.partition_notes import log_late_records, log_resumed
 from tests.kit.resumed import resumed
 from tests.unit.dataplane.test_copier import plan
 
@@ -25,11 +25,11 @@ def test_the_log_says_how_many_records_may_appear_twice(
     caplog: pytest.LogCaptureFixture, one: Resumed, said: str, may_double: int
 ) -> None:
     caplog.set_level(logging.INFO)
-    tell("us->eu", one)
+    log_resumed("us->eu", one)
     assert said in caplog.text
     assert [line.may_double for line in resumed(caplog.messages)] == [may_double]
 
 
 def test_late_batches_of_an_unfenced_predecessor_are_announced(caplog: pytest.LogCaptureFixture) -> None:
-    tell_late("us->eu", TopicPartition("orders", 0), 7)
+    log_late_records("us->eu", TopicPartition("orders", 0), 7)
     assert [(line.partition, line.may_double) for line in resumed(caplog.messages)] == [("orders-0", 7)]

@@ -8,12 +8,12 @@ from uuid import UUID
 import pytest
 
 from connect.kafka.cluster import PartitionMetadata, TopicMetadata
-from connectors.dataplane import verdicts
-from connectors.dataplane.plan import TopicPartition
-from connectors.gaps import GapKind
-from connectors.positions import Position
-from connectors.source.ledger import Entry, Pair
-from connectors.source.returned import is_gone, judged
+from connectors.dataplane import log_divergence
+from connectors.formats.gap import GapKind
+from connectors.formats.position import Position
+from connectors.formats.types import TopicPartition
+from connectors.source.positions.gap_policy import is_gone, judged
+from connectors.source.positions.partition_pairs import Entry, PartitionPair
 
 OLD, NEW = UUID(int=1), UUID(int=2)
 SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("us.orders", 0)
@@ -21,9 +21,9 @@ POSITION = Position(*SOURCE, OLD, 20, 3, *TARGET, OLD, 20, "mm2-0", 5, 1, 8)
 
 
 def stopped(side: str) -> Entry:
-    entry = Entry(Pair(SOURCE, OLD, TARGET, OLD), POSITION, high_watermark=30)
+    entry = Entry(PartitionPair(SOURCE, OLD, TARGET, OLD), POSITION, high_watermark=30)
     topic = SOURCE.topic if side == "source" else TARGET.topic
-    verdict = verdicts.deleted(side, topic, SOURCE, POSITION.next_source_offset)
+    verdict = log_divergence.deleted(side, topic, SOURCE, POSITION.next_source_offset)
     entry.stop(verdict.reason, gap=verdict.gap)
     return entry
 

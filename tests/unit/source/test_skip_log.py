@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from connectors.dataplane.plan import TopicPartition
-from connectors.source.skip_log import EVERY_S, SkipLog
+from connectors.formats.types import TopicPartition
+from connectors.source.positions.partition_notes import EVERY_S, SkipLog
 
 ORDERS, CLICKS = TopicPartition("orders", 3), TopicPartition("clicks", 0)
 

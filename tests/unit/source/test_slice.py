@@ -13,16 +13,24 @@ import pytest
 from pyspark import cloudpickle
 
 from connect.core.errors import PermanentError, RetriableError
-from connect.kafka.causes import Cause, cause_of
-from connectors.dataplane import entry, executor
-from connectors.dataplane.link import MAX_ENTRIES, LinkAddress, LinkClosed
-from connectors.dataplane.plan import PartitionPlan, PartitionProgress, ProducerIdentity, SliceSettings, TopicPartition
+from connect.kafka.error_causes import Cause, cause_of
+from connectors.control_link.protocol import (
+    MAX_ENTRIES,
+    LinkAddress,
+    LinkClosed,
+    PartitionPlan,
+    PartitionProgress,
+    SliceSettings,
+)
+from connectors.control_link.server import LinkServer, LinkSettings, ServedLink, SliceRefused, SliceSilent, Ticket
+from connectors.dataplane import slice as dataplane_slice
 from connectors.dataplane.resume import Resumed
-from connectors.source import slice as slice_module
-from connectors.source.links import LinkServer, LinkSettings, ServedLink, SliceRefused, SliceSilent, Ticket
-from connectors.source.slice import SliceDefect, SliceFenced, SliceHandle, SliceLost, TransformsRefused
+from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
+from connectors.source import slice_handle as slice_module
+from connectors.source.slice_handle import SliceDefect, SliceFenced, SliceHandle, SliceLost, TransformsRefused
+from connectors.spark import slice_job
+from connectors.spark.config import SparkSettings
 from connectors.spark.engine import ExecutorsUnfit, Job, SliceCrashed, SparkEngine
-from connectors.spark.settings import SparkSettings
 from tests.kit.one_loop import OneLoop
 
 SECRET = "planted-secret"
@@ -162,7 +170,7 @@ async def test_what_spark_is_given_holds_no_secret_but_the_token(world: World) -
     handle = await opened(world)
     (payload,) = world.engine.payloads
     assert set(payload) == {"host", "port", "certificate", "token", "slice", "epoch"}
-    jobs = [partial(entry.copy_slice, payload), partial(executor.copy_slices, payload)]
+    jobs = [partial(slice_job.copy_slice, payload), partial(dataplane_slice.copy_slices, payload)]
     for plan in (json.dumps(payload).encode(), *map(cloudpickle.dumps, jobs)):
         assert world.tickets[0].token.encode() in plan
         assert SECRET.encode() not in plan
@@ -328,17 +336,17 @@ def plans(count: int) -> list[PartitionPlan]:
 async def test_thousands_of_partitions_go_in_messages_of_bounded_length(world: World) -> None:
     handle = await opened(world)
     world.wire.sent.clear()
-    await handle.go(ProducerIdentity(7, 0), plans(1200))
+    await handle.go(ProducerIdAndEpoch(7, 0), plans(1200))
     lengths = [(one["type"], len(one["plans"])) for one in world.wire.sent if one["type"] != "lease"]
     assert lengths == [("go", MAX_ENTRIES), ("add", MAX_ENTRIES), ("add", 1200 - 2 * MAX_ENTRIES)]
-    await handle.go(ProducerIdentity(7, 0), [])
+    await handle.go(ProducerIdAndEpoch(7, 0), [])
     assert world.wire.sent[-1]["plans"] == []
     await handle.close()
 
 
 async def test_others_of_the_loop_have_their_turn_between_the_pieces_of_a_list(world: World) -> None:
     handle, turns = await opened(world), 0
-    going = asyncio.create_task(handle.go(ProducerIdentity(7, 0), plans(10 * MAX_ENTRIES)))
+    going = asyncio.create_task(handle.go(ProducerIdAndEpoch(7, 0), plans(10 * MAX_ENTRIES)))
     while not going.done():
         assert not any(one["type"] == "add" for one in world.wire.sent), "all or nothing of it is on its way"
         await asyncio.sleep(0)

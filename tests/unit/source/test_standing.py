@@ -12,14 +12,14 @@ import pytest
 
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, TopicMetadata
-from connectors.dataplane import lost, reading, verdicts
-from connectors.dataplane.plan import TopicPartition
-from connectors.positions import Position
-from connectors.source import standing
-from connectors.source.brokers import OF_SOURCE, OF_TARGET, BrokersTooOld, refuse_old_brokers
-from connectors.source.ledger import Entry, Pair
-from connectors.source.standing import refuse_topic, refuse_truncated, refuse_truncated_targets
-from connectors.source.store import Start
+from connectors.dataplane import fetch_api, log_divergence
+from connectors.formats.position import Position
+from connectors.formats.types import TopicPartition
+from connectors.source.connector import OF_SOURCE, OF_TARGET, BrokersTooOld, refuse_old_brokers
+from connectors.source.positions import position_checks
+from connectors.source.positions.partition_pairs import Entry, PartitionPair
+from connectors.source.positions.position_checks import refuse_topic, refuse_truncated, refuse_truncated_targets
+from connectors.source.positions.stored_positions import Start
 from tests.kit import virtual_time
 from tests.kit.logs import control_batch, source_batch
 
@@ -29,7 +29,7 @@ POSITION = Position(*SOURCE, IDS["source"], 100, 3, *TARGET, IDS["target"], 50, 
 
 
 def entry() -> Entry:
-    return Entry(Pair(SOURCE, IDS["source"], TARGET, IDS["target"]))
+    return Entry(PartitionPair(SOURCE, IDS["source"], TARGET, IDS["target"]))
 
 
 def topic(side: str, number: int | None = None) -> TopicMetadata:
@@ -99,8 +99,8 @@ def test_a_lower_end_counts_once_it_stays(monkeypatch: pytest.MonkeyPatch, ends:
     async def list_offsets(*_: object) -> dict[TopicPartition, int]:
         return {TARGET: ends.pop(0)}
 
-    monkeypatch.setattr(standing, "list_offsets", list_offsets)
-    monkeypatch.setattr(lost, "GONE_AFTER_S", 4 * standing.ASK_AGAIN_S)
+    monkeypatch.setattr(position_checks, "list_offsets", list_offsets)
+    monkeypatch.setattr(log_divergence, "GONE_AFTER_S", 4 * position_checks.ASK_AGAIN_S)
     asked = entry()
     starts = {SOURCE: Start(POSITION, 99, False)}
     virtual_time.run(refuse_truncated_targets(cast(Cluster, None), [asked], starts))
@@ -148,7 +148,11 @@ async def test_a_leader_that_does_not_show_the_last_record_is_asked_again(
 ) -> None:
     fetches = brokers(monkeypatch, found, shown)
     entries = [
-        Entry(Pair(TopicPartition("orders", index), IDS["source"], TopicPartition("us.orders", index), IDS["target"]))
+        Entry(
+            PartitionPair(
+                TopicPartition("orders", index), IDS["source"], TopicPartition("us.orders", index), IDS["target"]
+            )
+        )
         for index in range(100)
     ]
     starts = {
@@ -181,8 +185,8 @@ def brokers(monkeypatch: pytest.MonkeyPatch, found: bytes | int, shown: int = 60
         error, batch = (found, b"") if isinstance(found, int) else (0, found)
         return SimpleNamespace(error_code=error, high_watermark=shown, records=memoryview(bytearray(batch)))
 
-    monkeypatch.setattr(standing, "list_offsets", list_offsets)
-    monkeypatch.setattr(reading, "fetch_one", fetch_one)
+    monkeypatch.setattr(position_checks, "list_offsets", list_offsets)
+    monkeypatch.setattr(fetch_api, "fetch_one", fetch_one)
     return fetches
 
 
@@ -204,7 +208,7 @@ class _Shows:
 
 def _judged(asked: Entry, source: Any, target: Any) -> None:
     starts = {SOURCE: Start(POSITION, 99, False)}
-    virtual_time.run(standing.refuse_topics_gone(source, target, [asked], starts))
+    virtual_time.run(position_checks.refuse_topics_gone(source, target, [asked], starts))
 
 
 def test_a_deleted_target_is_named_although_the_source_was_recreated() -> None:
@@ -215,7 +219,7 @@ def test_a_deleted_target_is_named_although_the_source_was_recreated() -> None:
 
 def test_a_broker_that_still_shows_a_recreated_topics_predecessor_is_asked_again() -> None:
     asked = entry()
-    verdict = verdicts.made_anew("target", TARGET.topic, UUID(int=9), IDS["target"], SOURCE, 100, 120)
+    verdict = log_divergence.made_anew("target", TARGET.topic, UUID(int=9), IDS["target"], SOURCE, 100, 120)
     asked.stop(verdict.reason, gap=verdict.gap)
     asked.heal(has_drained=True)
     asked.pair = replace(asked.pair, target_topic_id=UUID(int=9))

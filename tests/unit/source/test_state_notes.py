@@ -9,17 +9,17 @@ from typing import cast
 import pytest
 
 from connect.core.errors import RetriableError
-from connectors.dataplane.plan import RUNNING, TopicPartition
-from connectors.gaps import Gap, GapKind
-from connectors.partition_states import PartitionState, StateRecords
-from connectors.source import state_notes
-from connectors.source.ledger import Entry, Pair
-from connectors.source.state_notes import PartitionsStopped, StateNotes, end_when_all_stopped
+from connectors.formats.gap import Gap, GapKind
+from connectors.formats.types import RUNNING, TopicPartition
+from connectors.internal_topics import PartitionState, StateRecords
+from connectors.source.positions import partition_notes
+from connectors.source.positions.partition_notes import PartitionsStopped, StateNotes, end_when_all_stopped
+from connectors.source.positions.partition_pairs import Entry, PartitionPair
 
 
 def entry(index: int, state: str = RUNNING) -> Entry:
     source = TopicPartition("orders", index)
-    return Entry(Pair(source, None, TopicPartition("us.orders", index), None), state=state)
+    return Entry(PartitionPair(source, None, TopicPartition("us.orders", index), None), state=state)
 
 
 class Records:
@@ -74,7 +74,7 @@ async def test_what_cannot_be_stored_is_said_once_and_kept_for_later(caplog: pyt
 
 
 async def test_a_task_ends_when_none_of_its_partitions_can_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_notes, "_LOOK_S", 0.001)
+    monkeypatch.setattr(partition_notes, "_LOOK_S", 0.001)
     entries, settled = [entry(0), entry(1), entry(2)], []
 
     async def settle() -> None:
@@ -94,7 +94,7 @@ async def test_a_task_ends_when_none_of_its_partitions_can_go_on(monkeypatch: py
 
 
 async def test_a_task_without_partitions_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_notes, "_LOOK_S", 0.001)
+    monkeypatch.setattr(partition_notes, "_LOOK_S", 0.001)
 
     async def settle() -> None: ...
 
@@ -103,7 +103,7 @@ async def test_a_task_without_partitions_goes_on(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_a_task_waits_for_a_topic_that_may_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_notes, "_LOOK_S", 0.001)
+    monkeypatch.setattr(partition_notes, "_LOOK_S", 0.001)
     entries = [entry(0), entry(1)]
     entries[0].stop("damaged")
     entries[1].stop("gone", gap=Gap(GapKind.SOURCE_DELETED))

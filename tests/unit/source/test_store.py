@@ -13,15 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from connect.core import offsetlog
-from connect.kafka.admin import Admin
+from connect.core import status_and_offset_topics
 from connect.kafka.cluster import Cluster
-from connect.kafka.producer import OutRecord
-from connect.kafka.topiclog import LogRecord
-from connectors.dataplane.plan import TopicPartition
-from connectors.offset_map import Pair, Run, RunList, decode_chunk, decode_chunk_key, first_downstream
-from connectors.positions import (
-    Kind,
+from connect.kafka.log.compacted_topic import LogRecord
+from connect.kafka.log.producer import OutRecord
+from connect.kafka.log.topic_admin import Admin
+from connectors.formats.position import (
+    KeyKind,
     Position,
     StoredPosition,
     decode_kind,
@@ -29,8 +27,19 @@ from connectors.positions import (
     decode_position_key,
     fold_position,
 )
-from connectors.source import store as store_module
-from connectors.source.store import Commit, MirrorPositionStore, Scope, StoreSettings
+from connectors.formats.types import TopicPartition
+from connectors.offset_map.runs_and_chunks import (
+    MapPair,
+    MapRun,
+    RunList,
+    decode_chunk,
+    decode_chunk_key,
+    first_downstream,
+)
+from connectors.source.positions import position_store as store_module
+from connectors.source.positions import stored_positions
+from connectors.source.positions.position_store import MirrorPositionStore, StoreSettings
+from connectors.source.positions.stored_positions import Commit, CommitScope
 from tests.kit.turns import turns_during
 
 ORDERS = TopicPartition("orders", 0)
@@ -74,6 +83,7 @@ class Topics:
             "correct_settings": nothing, "partition_count": one, "read_to_end": read,
         }.items():  # fmt: skip
             patch.setattr(store_module, name, fake)
+        patch.setattr(stored_positions, "read_to_end", read)
 
     def store(self) -> MirrorPositionStore:
         return MirrorPositionStore(cast(Cluster, SimpleNamespace(name="eu")), cast(Admin, None), SETTINGS)
@@ -86,18 +96,18 @@ class Topics:
         for record in self.logs[SETTINGS.map_topic]:
             assert record.key is not None
             kind = decode_kind(record.key)
-            if kind is Kind.CHUNK:
+            if kind is KeyKind.CHUNK:
                 pair, upstream = decode_chunk_key(record.key)
-                assert pair == Pair.of(BEGIN)
+                assert pair == MapPair.of(BEGIN)
                 if record.value is None:
                     chunks.pop(upstream, None)
                 else:
                     chunks[upstream] = record.value
-            elif kind is Kind.POSITION or (kind is Kind.PROGRESS and not by_earlier):
+            elif kind is KeyKind.POSITION or (kind is KeyKind.PROGRESS and not by_earlier):
                 key = decode_position_key(record.key)
                 headers: Any = () if by_earlier else record.headers
                 stored = fold_position(stored, kind, key, record.value, headers)
-                if kind is Kind.POSITION:
+                if kind is KeyKind.POSITION:
                     decode_position(key, record.value or b"")  # all of it, and no byte too many
         assert stored is not None
         went: dict[int, int] = {}
@@ -109,23 +119,24 @@ class Topics:
             elif stored.last_run is not None:
                 runs.lengthen(stored.last_run)
             went |= {run.upstream + at: run.downstream + at for run in runs for at in range(run.length)}
-        state = offsetlog.SourceOffsets()
+        state = status_and_offset_topics.SourceOffsets()
         for record in self.logs[SETTINGS.offsets_topic]:
-            offsetlog.apply(state, record.key, record.value)
+            status_and_offset_topics.apply(state, record.key, record.value)
         return stored, went, state.mirrored_offset(SETTINGS.connector, SETTINGS.source_alias, *ORDERS)
 
 
 #: Of each commit: how many records were copied before it, behind how many of the source that were not; what it writes;
 #: whether a successor takes over behind it, cleanly (c) or not (u).
 STEPS = st.lists(
-    st.tuples(st.integers(1, 9), st.sampled_from([0, 2]), st.sampled_from(Scope), st.sampled_from("---uc")), max_size=25
+    st.tuples(st.integers(1, 9), st.sampled_from([0, 2]), st.sampled_from(CommitScope), st.sampled_from("---uc")),
+    max_size=25,
 )
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 async def test_a_successor_of_either_version_finds_what_was_committed(
-    monkeypatch: pytest.MonkeyPatch, steps: list[tuple[int, int, Scope, str]]
+    monkeypatch: pytest.MonkeyPatch, steps: list[tuple[int, int, CommitScope, str]]
 ) -> None:
     with monkeypatch.context() as patch:
         topics = Topics(patch)
@@ -137,13 +148,13 @@ async def test_a_successor_of_either_version_finds_what_was_committed(
             up, down = position.next_source_offset + gap, position.target_end
             position = replace(position, next_source_offset=up + count, target_end=down + count, next_sequence=down)
             went |= {up + at: down + at for at in range(count)}
-            await store.commit([Commit(position, [Run(up, down, count)], scope=scope)])
+            await store.commit([Commit(position, [MapRun(up, down, count)], scope=scope)])
             stored, found, java = topics.read(by_earlier=False)
             assert (stored.position, found, stored.was_altered(java)) == (position, went, False)
             earlier, of_earlier, java = topics.read(by_earlier=True)
             assert not earlier.was_altered(java), "a full position and the offset that belongs to it"
             assert of_earlier.items() <= went.items()
-            if scope is Scope.ALL:
+            if scope is CommitScope.ALL:
                 assert (earlier.position, of_earlier) == (position, went)
             if ends == "-":
                 continue
@@ -168,7 +179,7 @@ async def test_a_commit_of_an_earlier_version_follows_on_progress(monkeypatch: p
     await store.load([ORDERS])
     await store.commit([Commit(BEGIN)])
     grown = replace(BEGIN, next_source_offset=30, target_end=30)
-    await store.commit([Commit(grown, [Run(0, 0, 30)], scope=Scope.PROGRESS)])
+    await store.commit([Commit(grown, [MapRun(0, 0, 30)], scope=CommitScope.PROGRESS)])
     earlier = topics.store()
     await earlier.load([ORDERS])
     back = replace(grown, next_source_offset=20, target_end=25, producer_epoch=1)
@@ -184,9 +195,9 @@ async def test_a_clean_end_between_the_two_readings_is_not_taken_for_an_altered_
     topics = Topics(monkeypatch)
     ours, other = topics.store(), topics.store()
     await other.load([ORDERS])
-    await other.commit([Commit(replace(BEGIN, next_source_offset=10, target_end=10), [Run(0, 0, 10)])])
+    await other.commit([Commit(replace(BEGIN, next_source_offset=10, target_end=10), [MapRun(0, 0, 10)])])
     ended = replace(BEGIN, next_source_offset=51, target_end=51, is_handed_over=True)
-    read, ends = vars(store_module)["read_to_end"], [Commit(ended, [Run(10, 10, 41)])]
+    read, ends = vars(store_module)["read_to_end"], [Commit(ended, [MapRun(10, 10, 41)])]
 
     async def racing(cluster: Cluster, topic: str, *rest: Any, **more: Any) -> Any:
         if topic == SETTINGS.map_topic and ends:
@@ -194,9 +205,13 @@ async def test_a_clean_end_between_the_two_readings_is_not_taken_for_an_altered_
         return await read(cluster, topic, *rest, **more)
 
     monkeypatch.setattr(store_module, "read_to_end", racing)
+    monkeypatch.setattr(stored_positions, "read_to_end", racing)
     start = (await getattr(ours, loads)([ORDERS]))[ORDERS]
     assert (start.position, start.committed_source_offset, start.moved) == (ended, 50, False)
-    plain = offsetlog.mirror_key(SETTINGS.connector, SETTINGS.source_alias, *ORDERS), offsetlog.mirror_value(7)
+    plain = (
+        status_and_offset_topics.mirror_key(SETTINGS.connector, SETTINGS.source_alias, *ORDERS),
+        status_and_offset_topics.mirror_value(7),
+    )
     await topics.store()._writer.write([OutRecord(SETTINGS.offsets_topic, *plain)])
     start = (await getattr(ours, loads)([ORDERS]))[ORDERS]
     assert (start.committed_source_offset, start.moved) == (7, True), "an operator's is believed"
@@ -212,8 +227,8 @@ async def test_others_of_the_loop_have_their_turn_while_thousands_are_stored(mon
     turns, _ = await turns_during(store.commit([Commit(one, ((0, 0, 5),)) for one in begun]))
     assert turns >= 3 * partitions // 500
     moved = [replace(one, next_source_offset=9, target_end=9) for one in begun]
-    commits = [Commit(one, ((5, 5, 4),), scope=Scope.PROGRESS) for one in moved]
+    commits = [Commit(one, ((5, 5, 4),), scope=CommitScope.PROGRESS) for one in moved]
     turns, _ = await turns_during(store.commit(commits))
     assert turns >= 3 * partitions // 500
     assert len(topics.logs[SETTINGS.offsets_topic]) == partitions
-    assert sum(decode_kind(one.key) is Kind.PROGRESS for one in topics.logs[SETTINGS.map_topic]) == partitions
+    assert sum(decode_kind(one.key) is KeyKind.PROGRESS for one in topics.logs[SETTINGS.map_topic]) == partitions

@@ -10,9 +10,9 @@ import pytest
 
 from connect.core.errors import HeliographError, RetriableError, SecurityError
 from connect.core.model import NewTopic
-from connect.kafka.admin import Admin, TopicExists
-from connectors.settings import OffsetSyncsSettings
-from connectors.source.sync_writer import OffsetSyncsTopic
+from connect.kafka.log.topic_admin import Admin, TopicExists
+from connectors.config.connector_configs import OffsetSyncsSettings
+from connectors.source.offset_sync_writer import OffsetSyncsTopic
 
 
 class Cluster:

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 import pytest
 
 from connect.core.errors import HeliographError, RetriableError, SecurityError
-from connect.kafka.producer import OutRecord
-from connectors.dataplane.plan import TopicPartition
-from connectors.mirror_records import OffsetSync
-from connectors.source import sync_writer
-from connectors.source.sync_writer import SyncWriter
+from connect.kafka.log.producer import OutRecord
+from connectors.formats.mirror_records import OffsetSync
+from connectors.formats.types import TopicPartition
+from connectors.source import offset_sync_writer
+from connectors.source.offset_sync_writer import SyncWriter
 
 ORDERS, CLICKS = TopicPartition("orders", 0), TopicPartition("clicks", 0)
 
@@ -50,7 +50,7 @@ class Topic:
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync_writer, "_RETRY_S", 0.001)
+    monkeypatch.setattr(offset_sync_writer, "_RETRY_S", 0.001)
 
 
 def writer(topic: Topic, lag_max: int = 100) -> SyncWriter:
@@ -94,7 +94,7 @@ async def test_the_end_does_not_wait_for_what_fails() -> None:
 async def test_the_end_waits_for_a_bounded_time(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sync_writer, "_LAST_WRITE_S", 0.01)
+    monkeypatch.setattr(offset_sync_writer, "_LAST_WRITE_S", 0.01)
     topic = Topic()
     topic.is_open.clear()
     async with asyncio.timeout(60), writer(topic) as syncs:
@@ -103,7 +103,7 @@ async def test_the_end_waits_for_a_bounded_time(
 
 
 async def test_syncs_that_become_due_meanwhile_wait_for_the_next_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync_writer, "_PAUSE_S", 3600)
+    monkeypatch.setattr(offset_sync_writer, "_PAUSE_S", 3600)
     topic = Topic()
     async with asyncio.timeout(60), writer(topic, lag_max=0) as syncs:
         syncs.acknowledged(ORDERS, [(0, 0, 1)])
@@ -117,8 +117,8 @@ async def test_syncs_that_become_due_meanwhile_wait_for_the_next_request(monkeyp
 
 
 async def test_more_than_a_request_holds_is_written_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync_writer, "_PAUSE_S", 3600)
-    monkeypatch.setattr(sync_writer, "_MOST_AT_ONCE", 2)
+    monkeypatch.setattr(offset_sync_writer, "_PAUSE_S", 3600)
+    monkeypatch.setattr(offset_sync_writer, "_MOST_AT_ONCE", 2)
     topic = Topic()
     async with asyncio.timeout(60), writer(topic, lag_max=0) as syncs:
         syncs.acknowledged(ORDERS, [(0, 0, 5)])
@@ -127,7 +127,7 @@ async def test_more_than_a_request_holds_is_written_without_a_pause(monkeypatch:
 
 
 async def test_the_end_writes_the_newest_of_each_partition_where_much_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync_writer, "_MOST_AT_ONCE", 2)
+    monkeypatch.setattr(offset_sync_writer, "_MOST_AT_ONCE", 2)
     topic = Topic()
     topic.is_open.clear()
     async with asyncio.timeout(60), writer(topic, lag_max=0) as syncs:
@@ -138,7 +138,7 @@ async def test_the_end_writes_the_newest_of_each_partition_where_much_waits(monk
 
 
 async def test_a_partition_that_leaves_is_written_first_and_never_after(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync_writer, "_PAUSE_S", 3600)
+    monkeypatch.setattr(offset_sync_writer, "_PAUSE_S", 3600)
     topic = Topic()
     async with asyncio.timeout(60), writer(topic) as syncs:
         syncs.acknowledged(CLICKS, [(0, 0, 1)])
@@ -152,7 +152,7 @@ async def test_a_partition_that_leaves_is_written_first_and_never_after(monkeypa
 
 
 async def test_a_partition_leaves_in_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync_writer, "_LAST_WRITE_S", 0.01)
+    monkeypatch.setattr(offset_sync_writer, "_LAST_WRITE_S", 0.01)
     topic = Topic()
     topic.is_open.clear()
     async with asyncio.timeout(60), writer(topic) as syncs:

@@ -12,18 +12,19 @@ import pytest
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster, ClusterMetadata, PartitionMetadata, TopicMetadata
-from connect.kafka.offsets import EARLIEST, LATEST
-from connect.kafka.transactions import ProducerIdentity, TopicsRefused, TransactionalIdRefused
-from connectors.dataplane import plan as planning
-from connectors.dataplane.plan import TopicPartition
-from connectors.gaps import GapPolicy, OnTopicRecreated
-from connectors.positions import Position
-from connectors.source import first_offsets, gap_policy, reach, standing, takeover
-from connectors.source.gap_policy import GapPasser
-from connectors.source.ledger import Entry, Ledger, Pair, position_of
-from connectors.source.store import Start
-from connectors.source.takeover import Clusters, Takeover, take_over
-from connectors.source.unfenced import MissingRights
+from connect.kafka.log.offsets import EARLIEST, LATEST
+from connect.kafka.log.transactions import ProducerIdentity, TopicsRefused, TransactionalIdRefused
+from connectors.formats import types as planning
+from connectors.formats.gap import GapPolicy, OnTopicRecreated
+from connectors.formats.position import Position
+from connectors.formats.types import TopicPartition
+from connectors.source.positions import gap_policy, position_checks, takeover
+from connectors.source.positions.gap_policy import GapPasser
+from connectors.source.positions.ledger import Ledger
+from connectors.source.positions.partition_pairs import Clusters, Entry, PartitionPair, position_of
+from connectors.source.positions.stored_positions import MissingRights, Start
+from connectors.source.positions.takeover import Takeover, take_over
+from connectors.topic_sync import partition_assignment
 
 OWN, OTHER = "mm2-0", "mm2-1"
 END = 70
@@ -45,11 +46,11 @@ class Target:
         self.clusters = Clusters(cast(Cluster, self), cast(Cluster, self))
         self.untold: set[TopicPartition] = set()
         for name in ("min_insync_replicas", "unknown_ends"):
-            monkeypatch.setattr(reach, name, getattr(self, name))
+            monkeypatch.setattr(position_checks, name, getattr(self, name))
         for name in ("fence", "init_producer_id", "new_producer_id", "list_offsets"):
             monkeypatch.setattr(takeover, name, getattr(self, name))
         for name in ("known_topics", "list_offsets"):
-            monkeypatch.setattr(standing, name, getattr(self, name))
+            monkeypatch.setattr(position_checks, name, getattr(self, name))
 
     async def metadata(self, names: Collection[str]) -> ClusterMetadata:
         """Of both clusters; ``behind`` have one replica of two in sync."""
@@ -111,8 +112,8 @@ def target(monkeypatch: pytest.MonkeyPatch) -> Target:
     return Target(monkeypatch)
 
 
-def pair(source: TopicPartition) -> Pair:
-    return Pair(source, UUID(int=1), TopicPartition(f"us.{source.topic}", source.partition), UUID(int=2))
+def pair(source: TopicPartition) -> PartitionPair:
+    return PartitionPair(source, UUID(int=1), TopicPartition(f"us.{source.topic}", source.partition), UUID(int=2))
 
 
 def stored(source: TopicPartition, transactional_id: str = OWN, *, clean: bool = False, **changes: Any) -> Start:
@@ -214,7 +215,7 @@ async def test_a_running_sequence_does_not_say_that_the_leader_knows_us(target: 
     assert [plan.pipelined for plan in ledger.plans([A])] == [True, False]
 
 
-def unfenced(found: Takeover) -> dict[TopicPartition, planning.ProducerIdentity]:
+def unfenced(found: Takeover) -> dict[TopicPartition, planning.ProducerIdAndEpoch]:
     """The producers with an epoch that we raised ourselves, by source partition."""
     raised = {plan.source: plan.producer for plan in found.plans if plan.proof and not plan.proof.is_fenced}
     assert all(found.writer_of(plan) == ("", plan.producer) for plan in found.plans if plan.source in raised)
@@ -228,8 +229,8 @@ async def test_the_epoch_of_a_writer_that_cannot_be_fenced_is_raised(target: Tar
     starts = {A: stored(A), B: stored(B, ""), C: stored(C, "", clean=True)}
     found = await target.take(OWN, starts)
     assert target.fenced == []
-    assert (found.transactional_id, found.producer) == ("", planning.ProducerIdentity(6, 0))
-    assert unfenced(found) == {A: planning.ProducerIdentity(5, 2), B: planning.ProducerIdentity(5, 2)}
+    assert (found.transactional_id, found.producer) == ("", planning.ProducerIdAndEpoch(6, 0))
+    assert unfenced(found) == {A: planning.ProducerIdAndEpoch(5, 2), B: planning.ProducerIdAndEpoch(5, 2)}
     (last,) = (plan for plan in found.plans if plan.source == C)
     assert (last.proof, last.producer, last.next_sequence) == (None, None, 0)
 
@@ -238,15 +239,15 @@ async def test_when_rights_come_back_a_writer_that_handed_over_is_left_behind(ta
     found = await target.take(OWN, {A: stored(A, ""), B: stored(B, "", clean=True)})
     assert set(unfenced(found)) == {A}, "no transactional id stands behind it"
     (other,) = (plan for plan in found.plans if plan.source == B)
-    assert unfenced(found) == {A: planning.ProducerIdentity(5, 2)}
+    assert unfenced(found) == {A: planning.ProducerIdAndEpoch(5, 2)}
     # Its coordinator knows nothing of the epoch that we raise, and would give it out once more.
-    assert found.writer_of(other) == (OWN, planning.ProducerIdentity(5, 3))
+    assert found.writer_of(other) == (OWN, planning.ProducerIdAndEpoch(5, 3))
 
 
 async def test_markers_of_another_producer_id_fence_nothing(target: Target) -> None:
     """As after a week in which brokers forgot the transactional id."""
     found = await target.take(OWN, {A: stored(A), B: stored(B, producer_id=4), C: stored(C, OTHER, producer_id=3)})
-    assert unfenced(found) == {B: planning.ProducerIdentity(4, 2), C: planning.ProducerIdentity(3, 2)}
+    assert unfenced(found) == {B: planning.ProducerIdAndEpoch(4, 2), C: planning.ProducerIdAndEpoch(3, 2)}
     assert [plan.source for plan in found.plans if plan.pipelined] == [A]
 
 
@@ -254,7 +255,7 @@ async def test_an_epoch_is_not_raised_beyond_the_last(target: Target) -> None:
     found = await target.take(OWN, {A: stored(A, "", producer_id=4, producer_epoch=32765)})
     assert found.plans[0].producer is None
     assert found.unfenced == {A: pair(A).target}, "so what it writes late is announced"
-    assert found.writer_of(found.plans[0]) == (OWN, planning.ProducerIdentity(5, 2))
+    assert found.writer_of(found.plans[0]) == (OWN, planning.ProducerIdAndEpoch(5, 2))
 
 
 @pytest.mark.parametrize("writer", [OWN, OTHER])
@@ -317,7 +318,7 @@ async def test_it_is_told_where_what_is_there_already_is_left_out(
     async def list_offsets(_: object, partitions: Collection[TopicPartition], at: int, *__: int) -> dict[Any, int]:
         return dict.fromkeys(partitions, 9 if at == LATEST else 2)
 
-    monkeypatch.setattr(first_offsets, "list_offsets", list_offsets)
+    monkeypatch.setattr(partition_assignment, "list_offsets", list_offsets)
     starts = {A: Start(None, None, False), B: stored(B, clean=True)}
     found = await take_over(target.clusters, OWN, [Entry(pair(A)), Entry(pair(B))], starts, reset_to=reset_to)
     assert {plan.source: plan.next_source_offset for plan in found.plans} == {A: 9 if reset_to == LATEST else 2, B: 100}

@@ -12,34 +12,34 @@ from typing import Any, cast
 import pytest
 
 from connect.core.errors import PermanentError, RetriableError
-from connectors.dataplane.plan import (
-    PartitionPlan,
-    PartitionProgress,
-    ProducerIdentity,
-    Proof,
-    SliceSettings,
-    TopicPartition,
-)
+from connectors.control_link.protocol import PartitionPlan, PartitionProgress, SliceSettings
 from connectors.dataplane.resume import Resumed
-from connectors.flow_name import FlowName
-from connectors.offset_map import Run
-from connectors.positions import Position
-from connectors.source import defects, reach, reconfiguring, task
-from connectors.source.defects import TaskDefective
-from connectors.source.ledger import MAX_UNSTORED_BYTES, Entry, Ledger, Pair, position_of
-from connectors.source.reach import Waiting
-from connectors.source.slice import SliceDefect, SliceHandle, SliceLost
-from connectors.source.store import Commit, PositionStore, Scope, Start
-from connectors.source.takeover import Clusters, Takeover
+from connectors.formats.position import Position
+from connectors.formats.types import FlowName, ProducerIdAndEpoch, ResumeProof, TopicPartition
+from connectors.offset_map.runs_and_chunks import MapRun
+from connectors.source import epochs, slice_handle, task
+from connectors.source.positions import position_checks
+from connectors.source.positions.ledger import MAX_UNSTORED_BYTES, Ledger
+from connectors.source.positions.partition_pairs import Clusters, Entry, PartitionPair, position_of
+from connectors.source.positions.position_checks import UnavailablePartitions
+from connectors.source.positions.stored_positions import Commit, CommitScope, PositionStore, Start
+from connectors.source.positions.takeover import Takeover
+from connectors.source.slice_handle import (
+    SliceDefect,
+    SliceHandle,
+    SliceLost,
+    TaskDefective,
+    TaskServices,
+    TaskSettings,
+)
 from connectors.source.task import MirrorSourceTask
-from connectors.source.task_parts import TaskServices, TaskSettings
 from tests.kit.turns import turns_during
 
 FLOW = FlowName("us", "eu")
 SOURCE = TopicPartition("orders", 0)
-PAIR = Pair(SOURCE, None, TopicPartition("us.orders", 0), None)
+PAIR = PartitionPair(SOURCE, None, TopicPartition("us.orders", 0), None)
 OTHER = TopicPartition("orders", 1)
-OTHER_PAIR = Pair(OTHER, None, TopicPartition("us.orders", 1), None)
+OTHER_PAIR = PartitionPair(OTHER, None, TopicPartition("us.orders", 1), None)
 UNCLEAN = Position("orders", 1, None, 100, 3, "us.orders", 1, None, 50, "mm2-0", 5, 1, 8)
 
 
@@ -66,7 +66,7 @@ class Slice:
         self._world.opened += 1
         self._world.warmed.append(set(pairs))
 
-    async def go(self, producer: ProducerIdentity, plans: Iterable[PartitionPlan]) -> None:
+    async def go(self, producer: ProducerIdAndEpoch, plans: Iterable[PartitionPlan]) -> None:
         self._world.went.append((self.epoch, producer.epoch, [plan.next_sequence for plan in plans]))
         self._world.changed()
 
@@ -119,7 +119,7 @@ class World:
         monkeypatch.setattr(task, "take_over", self._take_over)
         monkeypatch.setattr(task, "_MAX_RETRY_S", 0.001)
         for name in ("_TOGETHER_S", "_APART_S", "_LOOK_S", "_LATE_LOOK_S"):
-            monkeypatch.setattr(reconfiguring, name, 0.001)
+            monkeypatch.setattr(epochs, name, 0.001)
         monkeypatch.setattr(MirrorSourceTask, "find", lambda _, wanted: self._find(wanted))
 
     def task(self, epoch_ms: int = 60_000) -> MirrorSourceTask:
@@ -159,7 +159,7 @@ class World:
             raise RetriableError("the topic of positions has no leader now")
         self.commits += commits
 
-    def runs_of(self, position: Position) -> list[Run]:
+    def runs_of(self, position: Position) -> list[MapRun]:
         return []
 
     async def close(self) -> None:
@@ -168,7 +168,7 @@ class World:
     async def load_more(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Start]:
         return await self.load(partitions)
 
-    async def _find(self, wanted: Collection[TopicPartition]) -> list[Pair]:
+    async def _find(self, wanted: Collection[TopicPartition]) -> list[PartitionPair]:
         return [pair for pair in self.pairs if pair.source in wanted]
 
     async def _take_over(
@@ -177,7 +177,7 @@ class World:
         __: str,
         entries: Sequence[Entry],
         starts: Any,
-        running: ProducerIdentity | None,
+        running: ProducerIdAndEpoch | None,
         may_all_wait: bool,
         **___: object,
     ) -> Takeover:
@@ -196,7 +196,7 @@ class World:
                 plans.append(
                     PartitionPlan(entry.pair.source, None, entry.pair.target, None, 0, -1, 0, 0, pipelined=False)
                 )
-        producer = running or ProducerIdentity(5, len(self.starts))
+        producer = running or ProducerIdAndEpoch(5, len(self.starts))
         return Takeover(producer, tuple(plans), "mm2-0")
 
 
@@ -269,8 +269,8 @@ async def test_a_partition_that_waits_is_taken_over_between_two_slices(
         assert {entry.pair.source for entry in entries} == set(starts) == {OTHER}
         return dict(away)
 
-    monkeypatch.setattr(reach, "still_away", still_away)
-    monkeypatch.setattr(reach, "_LOOK_AGAIN_S", 0.001)
+    monkeypatch.setattr(position_checks, "still_away", still_away)
+    monkeypatch.setattr(position_checks, "_LOOK_AGAIN_S", 0.001)
     world.pairs, world.away = [PAIR, OTHER_PAIR], away
     world.stored = {OTHER: Start(UNCLEAN, 99, False)}
     async with copying(world) as one:
@@ -315,10 +315,10 @@ async def test_a_partition_joins_with_the_next_slice_and_the_others_go_on_under_
 async def test_a_partition_leaves_between_two_slices_and_is_stored_while_the_next_one_copies(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def is_back(_: Waiting, entries: Sequence[Entry]) -> bool:
+    async def is_back(_: UnavailablePartitions, entries: Sequence[Entry]) -> bool:
         return bool(entries)
 
-    monkeypatch.setattr(Waiting, "is_back", is_back)
+    monkeypatch.setattr(UnavailablePartitions, "is_back", is_back)
     world.pairs = [PAIR, OTHER_PAIR]
     async with copying(world) as one:
         world.is_store_away = True
@@ -349,7 +349,7 @@ async def test_a_stop_stores_what_has_left(world: World) -> None:
 
 
 async def test_changes_are_collected(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconfiguring, "_TOGETHER_S", 0.2)
+    monkeypatch.setattr(epochs, "_TOGETHER_S", 0.2)
     async with copying(world) as one:
         many = [replace(PAIR, source=TopicPartition("orders", index), target=TopicPartition("us.orders", index))
                 for index in range(5)]  # fmt: skip
@@ -387,7 +387,7 @@ async def test_a_defect_in_slice_after_slice_fails_the_task_with_its_reason(worl
 async def test_a_defect_that_comes_back_only_after_a_while_fails_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(defects, "_HEALTHY_S", 0.0)
+    monkeypatch.setattr(slice_handle, "_HEALTHY_S", 0.0)
     one = world.task()
     running = asyncio.create_task(one.run())
     for count in range(1, 6):
@@ -424,7 +424,7 @@ async def test_a_next_slice_that_never_comes_up_for_a_defect_fails_the_task(worl
 async def test_partitions_that_a_cluster_does_not_know_hold_up_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     other = TopicPartition("unknown", 0)
 
-    async def find(_: MirrorSourceTask, __: object) -> list[Pair]:
+    async def find(_: MirrorSourceTask, __: object) -> list[PartitionPair]:
         return [PAIR]
 
     monkeypatch.setattr(MirrorSourceTask, "find", find)
@@ -440,7 +440,7 @@ async def test_partitions_that_a_cluster_does_not_know_hold_up_no_others(monkeyp
 
 
 async def test_a_task_none_of_whose_partitions_are_known_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def find(_: MirrorSourceTask, __: object) -> list[Pair]:
+    async def find(_: MirrorSourceTask, __: object) -> list[PartitionPair]:
         return []
 
     monkeypatch.setattr(MirrorSourceTask, "find", find)
@@ -494,7 +494,7 @@ async def test_copying_waits_while_positions_cannot_be_stored_and_continues_once
         world.is_store_away = False
         await world.until(lambda: world.holds == [(1, True), (1, False)])
         assert world.commits[-1].position.next_source_offset == 9
-    assert world.commits[-1].scope is Scope.ALL
+    assert world.commits[-1].scope is CommitScope.ALL
 
 
 async def test_a_partition_that_is_taken_away_during_the_first_takeover_is_not_stored(world: World) -> None:
@@ -548,8 +548,8 @@ async def test_a_partition_that_leaves_is_not_taken_over_again_with_one_that_is_
     async def still_away(*_: object) -> dict[Any, str]:
         return dict(away)
 
-    monkeypatch.setattr(reach, "still_away", still_away)
-    monkeypatch.setattr(reach, "_LOOK_AGAIN_S", 0.001)
+    monkeypatch.setattr(position_checks, "still_away", still_away)
+    monkeypatch.setattr(position_checks, "_LOOK_AGAIN_S", 0.001)
     world.pairs, world.away = [PAIR, OTHER_PAIR], away
     world.has_one_slot = True
     async with copying(world) as one:
@@ -577,10 +577,10 @@ async def test_a_partition_joins_a_task_that_lost_its_slice_and_whose_others_all
 
 async def test_others_of_the_loop_have_their_turn_while_many_partitions_are_resumed(world: World) -> None:
     sources = [TopicPartition("orders", index) for index in range(1000)]
-    world.pairs = [Pair(one, None, TopicPartition("us.orders", one.partition), None) for one in sources]
-    ledger, writer = Ledger(world.pairs), ProducerIdentity(5, 1)
+    world.pairs = [PartitionPair(one, None, TopicPartition("us.orders", one.partition), None) for one in sources]
+    ledger, writer = Ledger(world.pairs), ProducerIdAndEpoch(5, 1)
     plans = [pair.plan(9, 0, 9, pipelined=True, next_sequence=9) for pair in world.pairs]
-    proven = [replace(plan, proof=Proof(writer, 9, is_fenced=plan.source.partition > 0)) for plan in plans]
+    proven = [replace(plan, proof=ResumeProof(writer, 9, is_fenced=plan.source.partition > 0)) for plan in plans]
 
     async def resume(_: Sequence[PartitionPlan]) -> list[Resumed]:
         return [Resumed(plan, ((0, 0, 9),), 9) for plan in plans]
@@ -595,11 +595,11 @@ async def test_others_of_the_loop_have_their_turn_while_many_partitions_are_resu
 
 async def test_a_commit_of_thousands_that_is_cancelled_gives_back_what_it_took(world: World) -> None:
     sources = [TopicPartition("orders", index) for index in range(3000)]
-    world.pairs = [Pair(one, None, TopicPartition("us.orders", one.partition), None) for one in sources]
+    world.pairs = [PartitionPair(one, None, TopicPartition("us.orders", one.partition), None) for one in sources]
     made, ledger = world.task(), Ledger(world.pairs)
     for pair in world.pairs:
         plan = pair.plan(9, 0, 9, pipelined=True, next_sequence=9)
-        ledger.begin(pair.source, position_of(plan, "mm2-0", ProducerIdentity(5, 1)), [(0, 0, 9)])
+        ledger.begin(pair.source, position_of(plan, "mm2-0", ProducerIdAndEpoch(5, 1)), [(0, 0, 9)])
     storing = asyncio.create_task(made._commit_of(ledger))
     while all(entry.is_dirty for entry in ledger.entries.values()):  # noqa: ASYNC110
         await asyncio.sleep(0)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from connect.kafka.cluster import PartitionMetadata, TopicMetadata
-from connectors.positions import Position
-from connectors.settings import source_settings
-from connectors.source import topic_plan
-from connectors.source.topic_plan import plan_topics
+from connectors.config.connector_configs import source_settings
+from connectors.formats.position import Position
+from connectors.topic_sync import remote_topics
+from connectors.topic_sync.remote_topics import plan_topics
 
 SETTINGS = source_settings(
     {
@@ -43,7 +43,7 @@ async def names(monkeypatch: pytest.MonkeyPatch, stored: dict[str, str], copied:
             topic: Position(topic, 0, None, 5, 0, remote, 0, None, 5, "", -1, -1, 0) for topic, remote in stored.items()
         }
 
-    monkeypatch.setattr(topic_plan, "read_positions", read_positions)
+    monkeypatch.setattr(remote_topics, "read_positions", read_positions)
     source: Any = Cluster("orders", "bills", "heartbeats")
     target: Any = Cluster("us.errors")
     configs: Any = None

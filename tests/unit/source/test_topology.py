@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.dataplane.plan import TopicPartition
-from connectors.source.topology import assign, assigned_before, encode_partitions
+from connectors.formats.types import TopicPartition
+from connectors.topic_sync.partition_assignment import assign, assigned_before, encode_partitions
 
 POOL = [TopicPartition(topic, index) for topic in ("a", "b-c", "d") for index in range(5)]
 SETS = st.sets(st.sampled_from(POOL))

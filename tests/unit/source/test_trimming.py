@@ -11,14 +11,14 @@ import pytest
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster, ClusterMetadata, PartitionMetadata, TopicMetadata
-from connectors.dataplane.plan import TopicPartition
-from connectors.positions import Position
-from connectors.source import trimming
-from connectors.source.ledger import Entry, Ledger, Pair
-from connectors.source.trimming import note_log_starts, trim_forever
+from connectors.formats.position import Position
+from connectors.formats.types import TopicPartition
+from connectors.source.positions import ledger as trimming
+from connectors.source.positions.ledger import Ledger, note_log_starts, trim_forever
+from connectors.source.positions.partition_pairs import Entry, PartitionPair
 
 SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("us.orders", 0)
-PAIR = Pair(SOURCE, UUID(int=1), TARGET, UUID(int=2))
+PAIR = PartitionPair(SOURCE, UUID(int=1), TARGET, UUID(int=2))
 
 
 def position(target_end: int) -> Position:
@@ -70,7 +70,7 @@ async def test_a_partition_that_begins_anew_meanwhile_is_not_told_of_its_old_log
     entry = Entry(PAIR, position(50))
 
     async def remade(cluster: object, partitions: Collection[TopicPartition], at: int) -> dict[Any, int]:
-        entry.pair = Pair(SOURCE, UUID(int=1), TARGET, UUID(int=3))
+        entry.pair = PartitionPair(SOURCE, UUID(int=1), TARGET, UUID(int=3))
         return dict.fromkeys(partitions, 40)
 
     monkeypatch.setattr(trimming, "list_offsets", remade)

@@ -9,12 +9,18 @@ from typing import Any, cast
 import pytest
 
 from connect.kafka.cluster import Cluster
-from connect.kafka.topiclog import LogRecord
-from connectors.dataplane.plan import TopicPartition
-from connectors.positions import Kind, Position, PositionKey, encode_position, encode_position_key, encode_progress
-from connectors.source import unowned
-from connectors.source.store import Start
-from connectors.source.unowned import ReadTo, Unowned
+from connect.kafka.log.compacted_topic import LogRecord
+from connectors.formats.position import (
+    KeyKind,
+    Position,
+    PositionKey,
+    encode_position,
+    encode_position_key,
+    encode_progress,
+)
+from connectors.formats.types import TopicPartition
+from connectors.source.positions import stored_positions
+from connectors.source.positions.stored_positions import ReadTo, Start, Unowned
 
 ORDERS, OTHERS = TopicPartition("orders", 0), TopicPartition("others", 0)
 FIRST = Position("orders", 0, None, 40, -1, "us.orders", 0, None, 40, "mm2-0", 7, 0, 0)
@@ -22,9 +28,11 @@ THEIRS = replace(FIRST, transactional_id="mm2-1", producer_id=8)
 _READ_TO = 5
 
 
-def record(offset: int, position: Position, *, kind: Kind = Kind.POSITION, connector: str = "mirror") -> LogRecord:
+def record(
+    offset: int, position: Position, *, kind: KeyKind = KeyKind.POSITION, connector: str = "mirror"
+) -> LogRecord:
     key = encode_position_key(PositionKey(connector, position.source_topic, position.source_partition), kind)
-    value = encode_position(position) if kind is Kind.POSITION else encode_progress(position, None)
+    value = encode_position(position) if kind is KeyKind.POSITION else encode_progress(position, None)
     return LogRecord(key, value, 0, offset, 0)
 
 
@@ -36,7 +44,7 @@ def answer(patch: pytest.MonkeyPatch, records: Sequence[LogRecord], *, after: in
         for one in records:
             apply(one)
 
-    patch.setattr(unowned, "read_to_end", read_to_end)
+    patch.setattr(stored_positions, "read_to_end", read_to_end)
 
 
 async def taken(
@@ -45,7 +53,7 @@ async def taken(
     """Of ``positions``, in a write whose first record has the offset ``first``."""
     answer(patch, records, after=_READ_TO)
     known = Unowned(cast(Cluster, None), "map", "mirror")
-    ours = {unowned.source_of(one): one for one in positions}
+    ours = {stored_positions.source_of(one): one for one in positions}
     known.read(dict.fromkeys(ours, Start(None, None, False)), dict.fromkeys(ours, ReadTo(0, _READ_TO)))
     assert known.concern(ours)
     assert await known.may_commit(ours, {("map", 0): first}) == (not known.taken)
@@ -54,7 +62,7 @@ async def taken(
 
 @pytest.mark.parametrize(
     "before",
-    [record(6, THEIRS), record(6, THEIRS, kind=Kind.PROGRESS), record(6, replace(THEIRS, is_handed_over=True))],
+    [record(6, THEIRS), record(6, THEIRS, kind=KeyKind.PROGRESS), record(6, replace(THEIRS, is_handed_over=True))],
     ids=["position", "progress", "mark"],
 )
 async def test_who_comes_second_finds_the_other(monkeypatch: pytest.MonkeyPatch, before: LogRecord) -> None:

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from connectors.spark import driver
+from connectors.spark import driver_process
 from connectors.spark.sessions import ClassicSession
 
 
@@ -48,13 +48,13 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
         event.set()
         threading.Event().wait()
 
-    monkeypatch.setattr(driver, "ALIVE_EVERY_S", 0.01)
+    monkeypatch.setattr(driver_process, "ALIVE_EVERY_S", 0.01)
     monkeypatch.setattr(os, "_exit", end)
     return event
 
 
-def opened(session: Session) -> driver.Driver:
-    made = driver.Driver(session, io.StringIO())
+def opened(session: Session) -> driver_process.SparkDriver:
+    made = driver_process.SparkDriver(session, io.StringIO())
     made.open({}, "", "")
     return made
 

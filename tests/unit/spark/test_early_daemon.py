@@ -17,7 +17,7 @@ import pytest
 
 from connectors.spark.early_daemon import without_archives
 from connectors.spark.handover import PLACE_VARIABLE
-from connectors.spark.jvm import spark_home
+from connectors.spark.sessions import spark_home
 from tests.kit.processes import wait_until
 
 DEADLINE_S = 60.0
@@ -90,7 +90,7 @@ def test_workers_are_children_of_the_early_parent_if_there_is_one(short_folder: 
     if early is not None:
         wait_until((short_folder / "place").exists, DEADLINE_S, "the early parent listens")
     spark = {"PYTHON_UNIX_DOMAIN_ENABLED": "true", "PYTHON_WORKER_FACTORY_SOCK_DIR": str(short_folder)}
-    daemon = start("daemon", "pyspark.worker", **place, **spark)
+    daemon = start("python_daemon", "pyspark.worker", **place, **spark)
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(text(daemon.stdout))

@@ -15,9 +15,9 @@ import orjson
 import pytest
 
 from connectors.spark import engine as engine_module
+from connectors.spark.config import SparkSettings
 from connectors.spark.engine import EngineBroken, EngineLost, SparkEngine
-from connectors.spark.failures import Failure
-from connectors.spark.settings import SparkSettings
+from connectors.spark.sessions import SparkFailure
 from tests.kit.members import until
 
 READY = 'echo \'{"type": "ready", "spark": "none"}\''
@@ -129,7 +129,7 @@ async def test_what_a_starting_spark_prints_shows_that_it_is_alive() -> None:
 def without_a_jvm(folder: Path, said: str) -> Path:
     script = folder / "spark"
     text = "JvmEnded: the JVM ended with exit code 1"
-    failure = orjson.dumps({"type": "broken", "failure": Failure(text).to_wire()}).decode()
+    failure = orjson.dumps({"type": "broken", "failure": SparkFailure(text).to_wire()}).decode()
     script.write_text(f"#!/bin/sh\nread -r settings\necho '{said}' >&2\necho '{failure}'\n")
     script.chmod(0o700)
     return script

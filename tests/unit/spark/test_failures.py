@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from connectors.spark.failures import Failure, failure_of
+from connectors.spark.sessions import SparkFailure, failure_of
 
 TRACE = """An exception was thrown from the Python worker. Please see the stack trace below.
 Traceback (most recent call last):
   File "/app/pyspark/worker.py", line 3, in main
     process()
-  File "heliograph.zip/connectors/dataplane/executor.py", line 7, in <module>
+  File "heliograph.zip/connectors/dataplane/slice.py", line 7, in <module>
     import {module}
 {raised}
 """
@@ -20,7 +20,7 @@ Driver stacktrace:
 """
 
 
-def raised(text: str, module: str = "x") -> Failure:
+def raised(text: str, module: str = "x") -> SparkFailure:
     return failure_of(RuntimeError(TRACE.format(raised=text, module=module)))
 
 
@@ -32,7 +32,7 @@ def test_a_missing_module_is_named() -> None:
 
 def test_an_exception_of_ours_is_told_without_its_trace() -> None:
     failure = raised("TypeError: spoilt")
-    assert failure == Failure("TypeError: spoilt", python=True)
+    assert failure == SparkFailure("TypeError: spoilt", python=True)
 
 
 def test_of_a_chain_the_last_counts() -> None:
@@ -76,7 +76,7 @@ def test_what_only_other_settings_mend_is_told_apart(error: Exception, settings:
 def test_an_error_without_words_has_its_name_and_it_survives_the_wire() -> None:
     failure = failure_of(RuntimeError())
     assert failure.text == "RuntimeError: no message"
-    assert Failure.from_wire(failure.to_wire()) == failure
+    assert SparkFailure.from_wire(failure.to_wire()) == failure
 
 
 def test_of_what_grpc_says_the_words_are_kept() -> None:

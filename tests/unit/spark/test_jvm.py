@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.spark.jvm import Jvm, JvmEnded, spark_home
+from connectors.spark.sessions import Jvm, JvmEnded, spark_home
 
 #: Port 5000 and the secret "word", as Spark's gateway writes them; then until the end of the standard input.
 REACHED = r"""printf '\000\000\023\210\000\000\000\004word' > "$_PYSPARK_DRIVER_CONN_INFO_PATH.new"

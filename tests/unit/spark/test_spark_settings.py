@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from connect.core.errors import ConfigError
+from connectors.spark.config import SparkKind, SparkSettings, check_spark
 from connectors.spark.handover import PLACE_VARIABLE
-from connectors.spark.settings import SparkKind, SparkSettings, check_spark
 
 JAVA = Path("/java")
 
@@ -97,7 +97,7 @@ def test_the_folder_of_the_worker_lends_spark_no_modules(tmp_path: Path) -> None
     strange = tmp_path / "connectors"
     strange.mkdir()
     (strange / "__init__.py").write_text("raise SystemExit('modules of the working directory are loaded')")
-    command = [sys.executable, "-m", "connectors.dataplane.plan"]
+    command = [sys.executable, "-m", "connectors.control_link.protocol"]
     subprocess.run(command, cwd=tmp_path, env=settings({}).environment("x"), check=True)
 
 

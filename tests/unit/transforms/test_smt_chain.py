@@ -13,15 +13,23 @@ from connect.api.convert import Predicate, Transformation
 from connect.api.source import BYTES, Header, SourceRecord
 from connect.api.transformations import named_steps
 from connect.core.errors import ConfigError
-from connect.runtime.plugins import Plugins
+from connect.runtime.plugins.plugin_registry import Plugins
 from connect.wire.records import Record
-from connectors.dataplane.chain_stage import ChainStage, outcome_of
-from connectors.dataplane.plan import PartitionPlan, TopicPartition, Ways
+from connectors.control_link.protocol import PartitionPlan
+from connectors.dataplane.smt_stage import ChainStage, outcome_of
+from connectors.formats.types import TopicPartition, Ways
 from connectors.policy import DefaultReplicationPolicy
-from connectors.remote_names import RemoteNames
-from connectors.source.chain_plan import chain_plan, check_chain
-from connectors.transforms.smt_chain import Chain, ChainPlan, ChainStep, MadePlugin, Outcome, TransformUnusable, Unfit
-from connectors.transforms.topic_routes import TopicRoutes
+from connectors.transforms.smt_chain import (
+    Chain,
+    ChainPlan,
+    ChainStep,
+    MadePlugin,
+    Outcome,
+    TopicRoutes,
+    TransformUnusable,
+    Unfit,
+)
+from connectors.transforms.target_names import RemoteNames, chain_plan, check_chain
 
 PLAN = PartitionPlan(
     TopicPartition("orders", 3), None, TopicPartition("us.orders", 3), None, 0, -1, 0, 0, pipelined=False

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kafka.protocol.consumer.fetch import FetchResponse
 from kafka.protocol.producer.produce import ProduceRequest, ProduceResponse
 
-from connect.wire import hot
+from connect.wire import fetch_produce
 
 int32 = st.integers(-(2**31), 2**31 - 1)
 int64 = st.integers(-(2**63), 2**63 - 1)
@@ -28,7 +28,10 @@ def topics(draw, partition):
 def test_produce_request_is_what_the_library_writes(version, timeout_ms, data):
     data = [(name, topic_id, parts) for name, topic_id, parts in data if parts]
     keyed = [
-        (topic_id.bytes if version >= 13 else hot.topic_name_key(name), [(i, memoryview(b)) for i, b in parts])
+        (
+            topic_id.bytes if version >= 13 else fetch_produce.topic_name_key(name),
+            [(i, memoryview(b)) for i, b in parts],
+        )
         for name, topic_id, parts in data
     ]
     topic_data = [
@@ -40,7 +43,7 @@ def test_produce_request_is_what_the_library_writes(version, timeout_ms, data):
         for name, topic_id, parts in data
     ]
     expected = ProduceRequest(transactional_id=None, acks=-1, timeout_ms=timeout_ms, topic_data=topic_data)
-    assert b"".join(hot.encode_produce(timeout_ms, keyed)) == bytes(expected.encode(version=version))
+    assert b"".join(fetch_produce.encode_produce(timeout_ms, keyed)) == bytes(expected.encode(version=version))
 
 
 @given(
@@ -79,14 +82,14 @@ def test_produce_answer_is_read_as_the_library_reads_it(version, throttle, data)
             rows.append(row)
         responses.append(ProduceResponse.TopicProduceResponse(name=name, topic_id=topic_id, partition_responses=rows))
     body = bytes(ProduceResponse(responses=responses, throttle_time_ms=throttle).encode(version=version))
-    answer = hot.decode_produce(memoryview(body), version)
+    answer = fetch_produce.decode_produce(memoryview(body), version)
     assert answer.throttle_time_ms == throttle
     flat = [(name, topic_id, p) for name, topic_id, parts in data for p in parts]
     assert len(flat) == len(answer.partitions)
     for (name, topic_id, (index, error, offsets, errors, message, leader)), got in zip(
         flat, answer.partitions, strict=True
     ):
-        assert got.topic == (topic_id.bytes if version >= 13 else hot.topic_name_key(name))
+        assert got.topic == (topic_id.bytes if version >= 13 else fetch_produce.topic_name_key(name))
         assert (got.partition, got.error_code) == (index, error)
         assert (got.base_offset, got.log_append_time_ms, got.log_start_offset) == offsets
         assert (got.message, got.record_errors) == (message, tuple(errors))
@@ -131,12 +134,12 @@ def test_fetch_answer_is_read_as_the_library_reads_it(version, throttle, error_c
             rows.append(row)
         responses.append(FetchResponse.FetchableTopicResponse(topic=name, topic_id=topic_id, partitions=rows))
     message = FetchResponse(throttle_time_ms=throttle, error_code=error_code, session_id=session, responses=responses)
-    answer = hot.decode_fetch(memoryview(bytes(message.encode(version=version))), version)
+    answer = fetch_produce.decode_fetch(memoryview(bytes(message.encode(version=version))), version)
     assert (answer.throttle_time_ms, answer.error_code, answer.session_id) == (throttle, error_code, session)
     flat = [(name, topic_id, p) for name, topic_id, parts in data for p in parts]
     for (name, topic_id, p), got in zip(flat, answer.partitions, strict=True):
         index, error, offsets, aborted, replica, records, diverging = p
-        assert got.topic == (topic_id.bytes if version >= 13 else hot.topic_name_key(name))
+        assert got.topic == (topic_id.bytes if version >= 13 else fetch_produce.topic_name_key(name))
         assert (got.partition, got.error_code) == (index, error)
         assert (got.high_watermark, got.last_stable_offset, got.log_start_offset) == offsets
         assert got.aborted == tuple(aborted or ())
@@ -147,5 +150,5 @@ def test_fetch_answer_is_read_as_the_library_reads_it(version, throttle, error_c
 
 def test_a_topic_id_travels_as_its_sixteen_bytes():
     topic_id = uuid.UUID(int=7)
-    body = b"".join(hot.encode_produce(1, [(topic_id.bytes, [(0, memoryview(b"x"))])]))
+    body = b"".join(fetch_produce.encode_produce(1, [(topic_id.bytes, [(0, memoryview(b"x"))])]))
     assert topic_id.bytes in body

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from connect.wire import batch, rebase, records
 from connect.wire import batch as wire
 from connect.wire import merge as merging
-from connect.wire import rebase, records
 from connect.wire.merge import MOST_OPENED_BYTES, PlainRun, Unmergeable, merge, plain_run
 from connect.wire.rebase import zigzag
 
@@ -37,7 +37,7 @@ def drawn(chance: random.Random, count: int) -> list[records.Record]:
     return [
         records.Record(
             index,
-            chance.choice([_NOW_MS, _NOW_MS + chance.randrange(-(10**11), 10**11), 0, records.NO_TIMESTAMP]),
+            chance.choice([_NOW_MS, _NOW_MS + chance.randrange(-(10**11), 10**11), 0, batch.NO_TIMESTAMP]),
             text(200),
             text(chance.choice([50, 5000, 40_000])),
             [("header", b"value")] * chance.randrange(3),

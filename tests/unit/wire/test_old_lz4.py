@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from aiokafka.codec import lz4_encode
 
-from connect.wire.old_lz4 import header_checksum
+from connect.wire.records import header_checksum
 
 
 @pytest.mark.parametrize("payload", [b"", b"abc", b"0" * 100_000])

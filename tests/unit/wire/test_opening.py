@@ -9,7 +9,7 @@ import pytest
 import zstandard
 
 from connect.wire import records
-from connect.wire.opening import TooLarge, opened, zstd
+from connect.wire.records import TooLarge, open_payload, zstd
 
 CODECS = (1, 2, 3, 4)
 
@@ -23,15 +23,15 @@ def text(size: int) -> bytes:
 @pytest.mark.parametrize("size", [0, 1, 1000, 200_000])
 def test_a_payload_comes_out_as_it_was(codec: int, size: int) -> None:
     payload = text(size)
-    assert bytes(opened(records.compress(payload, codec), codec, 1 << 20)) == payload
+    assert bytes(open_payload(records.compress(payload, codec), codec, 1 << 20)) == payload
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_one_byte_more_than_it_may_be_is_refused(codec: int) -> None:
     packed = records.compress(text(10_000), codec)
-    assert len(opened(packed, codec, 10_000)) == 10_000
+    assert len(open_payload(packed, codec, 10_000)) == 10_000
     with pytest.raises(TooLarge):
-        opened(packed, codec, 9_999)
+        open_payload(packed, codec, 9_999)
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -40,7 +40,7 @@ def test_a_payload_that_expands_a_hundredfold_takes_no_memory(codec: int) -> Non
     tracemalloc.start()
     try:
         with pytest.raises(TooLarge):
-            opened(packed, codec, 1 << 20)
+            open_payload(packed, codec, 1 << 20)
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
         tracemalloc.stop()
@@ -51,7 +51,7 @@ def test_damage_is_refused(codec: int) -> None:
     packed = bytearray(records.compress(b"some text of some length" * 20, codec))
     packed[len(packed) // 2 :] = b"\xff" * 5
     with pytest.raises(TooLarge):
-        opened(bytes(packed), codec, 1 << 20)
+        open_payload(bytes(packed), codec, 1 << 20)
 
 
 def frames_of_zstd(payload: bytes) -> dict[str, bytes]:
@@ -75,9 +75,9 @@ def test_zstd_is_read_as_each_library_writes_it(kind: str) -> None:
     payload = text(9_000)
     packed = frames_of_zstd(payload)[kind]
     for many in (None, zstd()):
-        assert bytes(opened(packed, 4, 9_000, many)) == payload
+        assert bytes(open_payload(packed, 4, 9_000, many)) == payload
         with pytest.raises(TooLarge):
-            opened(packed, 4, 8_999, many)
+            open_payload(packed, 4, 8_999, many)
 
 
 def test_a_frame_of_zstd_that_says_another_size_is_refused() -> None:
@@ -85,4 +85,4 @@ def test_a_frame_of_zstd_that_says_another_size_is_refused() -> None:
     assert zstandard.frame_content_size(bytes(packed)) == 200
     packed[5] += 1
     with pytest.raises(TooLarge):
-        opened(bytes(packed), 4, 1 << 20, zstd())
+        open_payload(bytes(packed), 4, 1 << 20, zstd())

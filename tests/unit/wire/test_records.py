@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connect.wire import batch as wire
-from connect.wire import plain_records, records
-from connect.wire.header_keys import bytes_of, is_text, key_of, readable
-from connect.wire.opening import MOST_BYTES, TooLarge
+from connect.wire import records
+from connect.wire.batch import bytes_of, is_text, key_of, readable
+from connect.wire.records import MOST_BYTES, TooLarge
 from tests.kit.logs import bomb_batch, bomb_message, source_batch
 
 LATIN = "\udce9t\udce9"  # what is b"\xe9t\xe9" on the wire
@@ -45,7 +45,7 @@ def test_records_go_into_a_batch_and_out_again(given: list, codec: int) -> None:
     assert list(records.decode(batch, 2)) == made
     assert (header.crc, header.size_bytes, header.codec) == (wire.checksum(batch), len(batch), codec)
     assert built(*records.decode(batch, 2), codec=codec) == batch
-    assert [records.Record._make(one) for one in plain_records.read(batch)] == made
+    assert [records.Record._make(one) for one in records.read(batch)] == made
     assert (header.base_timestamp, header.max_timestamp) == (given[0][1], max(one[1] for one in given))
 
 
@@ -55,7 +55,7 @@ def test_plain_python_writes_what_aiokafka_writes(given: list) -> None:
     for offset, (_, time_ms, key, value, pairs) in enumerate(given):
         shown = [(readable(name), content) for name, content in pairs]
         made.append(records.Record(offset, time_ms, key, value, shown))
-    assert plain_records.payload(made) == built(*made)[wire.HEADER_BYTES :]
+    assert records.payload(made) == built(*made)[wire.HEADER_BYTES :]
 
 
 def test_the_key_of_a_header_keeps_its_bytes() -> None:
@@ -79,7 +79,7 @@ def test_what_is_damaged_is_told_behind_such_a_key_too() -> None:
     batch = bytearray(built(records.Record(0, 5, b"k", b"v", [(LATIN, b"end")])))
     for cut_off in (1, 3, 5):
         with pytest.raises(CorruptRecordException):
-            list(plain_records.read(bytes(batch[:-cut_off])))
+            list(records.read(bytes(batch[:-cut_off])))
     struct.pack_into(">i", batch, 57, 2)
     with pytest.raises(CorruptRecordException):
         list(records.decode(batch, 2))
@@ -100,7 +100,7 @@ def test_all_bytes_are_keys_of_their_own() -> None:
     [
         lambda: list(records.decode(bomb_batch(5), 2)),
         lambda: list(records.decode(bomb_message(5), 1)),
-        lambda: list(plain_records.read(bomb_batch(5))),
+        lambda: list(records.read(bomb_batch(5))),
     ],
     ids=["batch", "message of magic 1", "batch in plain Python"],
 )

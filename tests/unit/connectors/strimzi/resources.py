@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from connectors.strimzi.documents import read_documents
 from connectors.strimzi.resource import chosen
-from connectors.strimzi.translating import Translation, Wanted, translate
+from connectors.strimzi.translation import TranslatedResource, WantedConnector, translate
+from connectors.strimzi.yaml_nodes import read_documents
 
 NEW = """\
 apiVersion: kafka.strimzi.io/v1
@@ -45,12 +45,14 @@ spec:
 """
 
 
-def translation(text: str, secrets: Mapping[str, frozenset[str]] | None = None, name: str | None = None) -> Translation:
+def translation(
+    text: str, secrets: Mapping[str, frozenset[str]] | None = None, name: str | None = None
+) -> TranslatedResource:
     """Without ``secrets`` there is no folder of them."""
     node = chosen(read_documents(text, "mirror.yaml"), name, "mirror.yaml")
     return translate(node, None if secrets is None else "/run/secrets", secrets or {})
 
 
-def source_of(found: Translation) -> Wanted:
+def source_of(found: TranslatedResource) -> WantedConnector:
     (wanted,) = [each for each in found.connectors if each.name.endswith(".MirrorSourceConnector")]
     return wanted

@@ -4,32 +4,32 @@ from __future__ import annotations
 
 import pytest
 
-from connect.core.auto_restart import AutoRestart
+from connect.core.config.connector_settings import AutoRestartRule
 from connect.core.errors import ConfigError
 from tests.unit.connectors.strimzi.resources import NEW, source_of, translation
 
 
-def said(text: str) -> AutoRestart | None:
+def said(text: str) -> AutoRestartRule | None:
     text = NEW.replace("sourceConnector: {}", f"sourceConnector: {{autoRestart: {text}}}")
-    return AutoRestart.of(source_of(translation(text)).config)
+    return AutoRestartRule.of(source_of(translation(text)).config)
 
 
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        ("{enabled: true}", AutoRestart()),
-        ("{}", AutoRestart()),
-        ("{enabled: true, maxRestarts: 3, maxBackoffMinutes: 10}", AutoRestart(3, 10)),
-        ("{maxRestarts: 0}", AutoRestart(0)),
+        ("{enabled: true}", AutoRestartRule()),
+        ("{}", AutoRestartRule()),
+        ("{enabled: true, maxRestarts: 3, maxBackoffMinutes: 10}", AutoRestartRule(3, 10)),
+        ("{maxRestarts: 0}", AutoRestartRule(0)),
         ("{enabled: false, maxRestarts: 3}", None),
     ],
 )
-def test_what_the_field_says(text: str, rule: AutoRestart | None) -> None:
+def test_what_the_field_says(text: str, rule: AutoRestartRule | None) -> None:
     assert said(text) == rule
 
 
 def test_without_the_field_nothing_is_restarted() -> None:
-    assert AutoRestart.of(source_of(translation(NEW)).config) is None
+    assert AutoRestartRule.of(source_of(translation(NEW)).config) is None
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from connect.core.config.properties import ConfigTransformer
 from connect.core.errors import ConfigError
-from connect.core.providers import ConfigTransformer
-from connectors.strimzi.secrets import keys_in, mounted_secrets
+from connectors.strimzi.security import keys_in, mounted_secrets
 from tests.unit.connectors.strimzi.resources import NEW, source_of, translation
 
 SECRETS = {"ca": frozenset({"a.crt", "b.crt", "ca.key"}), "mirror": frozenset({"password", "user.crt", "user.key"})}

@@ -9,7 +9,7 @@ import pytest
 
 from connect.core.errors import ConfigError
 from connect.core.model import TargetState
-from connectors.strimzi.documents import read_documents
+from connectors.strimzi.yaml_nodes import read_documents
 from tests.unit.connectors.strimzi.resources import NEW, OLD, source_of, translation
 
 

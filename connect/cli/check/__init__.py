@@ -1,0 +1,1 @@
+"""``heliograph check``: what would come of a file, and nothing is changed."""

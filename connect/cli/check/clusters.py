@@ -1,0 +1,207 @@
+"""Clusters asked what they are and what they allow, within a bounded time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Final
+
+from connect.cli.check.findings import CheckFinding, Level, SeenCluster, of_error, one_line
+from connect.core.errors import HeliographError, PermanentError, RetriableError, SecurityError
+from connect.core.model import NewTopic
+from connect.kafka.authorization import NO_RIGHT, Allowed, Operation, allowed, group_rights
+from connect.kafka.cluster import Cluster, NotAuthorized
+from connect.kafka.security.connection_settings import ConnectionSettings
+from connectors.config.connector_configs import MirrorSourceSettings
+from connectors.inspection import required_acls
+from connectors.inspection.required_acls import Need
+from connectors.source.connector import OF_SOURCE, OF_TARGET, Needed, refuse_old_brokers
+from connectors.topic_sync.partition_assignment import selected
+
+_TIMEOUT_S: Final = 20.0
+_AGAIN_S: Final = 0.5
+
+
+@dataclass(slots=True)
+class Looked:
+    """What was found; clusters by their names, as two flows have one in common."""
+
+    clusters: dict[str, SeenCluster] = field(default_factory=dict)
+    findings: list[CheckFinding] = field(default_factory=list)
+    #: Sentences of what the flow would do.
+    does: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """A flow to look at. ``internal`` are topics that it keeps on the target, ``group_id`` its worker's group there,
+    None where that is not known. Without ``settings`` it has heartbeats alone. ``line`` is where its findings belong.
+    """
+
+    flow: str
+    source: str
+    target: str
+    of_source: ConnectionSettings
+    of_target: ConnectionSettings
+    settings: MirrorSourceSettings | None
+    internal: Sequence[NewTopic]
+    group_id: str | None
+    line: int | None = None
+
+
+async def look_at_flow(sides: Sides, looked: Looked) -> None:
+    """Ask both clusters, each once in a file's life but for rights, which are each flow's own."""
+    async with AsyncExitStack() as stack:
+        source = await _reached(stack, sides.source, sides.of_source, OF_SOURCE if sides.settings else None, looked)
+        target = await _reached(stack, sides.target, sides.of_target, OF_TARGET if sides.settings else None, looked)
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                topics = await _topics(sides, source, looked)
+                if source is not None and sides.settings is not None:
+                    on_source = list(required_acls.of_source(sides.settings, topics))
+                    found = await _rights(sides, source, sides.source, on_source, looked)
+                    _factors(sides, sides.source, _syncs(sides.settings, on_source=True), found, looked)
+                if target is not None:
+                    remote = _remote(sides, topics, looked)
+                    found = await _rights(sides, target, sides.target, _on_target(sides, remote), looked)
+                    _factors(sides, sides.target, _made_on_target(sides, remote), found, looked)
+                    await _group(sides, target, looked)
+                    await _transactional_ids(sides, target, looked)
+        except (HeliographError, TimeoutError) as error:
+            said = f"{sides.flow} could not be looked at in full: {str(error) or f'no answer within {_TIMEOUT_S:g} s'}"
+            looked.findings.append(CheckFinding(Level.UNKNOWN, said, line=sides.line))
+
+
+async def look_at_cluster(
+    name: str, settings: ConnectionSettings, group_id: str | None, internal: Sequence[NewTopic]
+) -> Looked:
+    """A cluster that a worker keeps its group and topics on."""
+    looked = Looked()
+    sides = Sides(f"group {group_id}" if group_id else name, name, name, settings, settings, None, internal, group_id)
+    await look_at_flow(sides, looked)
+    return looked
+
+
+async def _reached(
+    stack: AsyncExitStack, name: str, settings: ConnectionSettings, needed: Needed | None, looked: Looked
+) -> Cluster | None:
+    """Connected, or None where that was not possible, now or for another flow."""
+    addresses = ",".join(f"{host}:{port}" for host, port in settings.bootstrap)
+    before = looked.clusters.get(name)
+    if before is not None and before.error:
+        return None
+    cluster = Cluster(settings, name)
+    stack.push_async_callback(cluster.close)
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            if needed is not None:
+                refuse_old_brokers(name, (await cluster.any_connection()).versions, needed)
+            found = await allowed(cluster, ())
+    except (HeliographError, TimeoutError) as error:
+        said = str(error) or f"cluster {name} ({addresses}) does not answer within {_TIMEOUT_S:g} s"
+        looked.clusters[name] = SeenCluster(name, addresses, error=said)
+        for_good = isinstance(error, (PermanentError, SecurityError))
+        looked.findings.append(CheckFinding(Level.ERROR if for_good else Level.UNKNOWN, said))
+        return None
+    looked.clusters[name] = SeenCluster(name, addresses, found.brokers, found.release, found.cluster_id)
+    return cluster
+
+
+async def _topics(sides: Sides, source: Cluster | None, looked: Looked) -> list[str]:
+    if source is None or sides.settings is None:
+        return []
+    shown = (await source.metadata(None)).topics
+    chosen = [topic.name for topic in selected(sides.settings.should_mirror, shown)]
+    if chosen:
+        looked.does.append(f"now takes {len(chosen)} of the {len(shown)} topics it is shown: {one_line(chosen)}")
+    else:
+        said = f"{sides.flow}: topics selects none of the {len(shown)} topics that cluster {sides.source} shows"
+        looked.findings.append(CheckFinding(Level.WARNING, said, line=sides.line))
+    return chosen
+
+
+def _remote(sides: Sides, topics: Sequence[str], looked: Looked) -> list[str]:
+    found = []
+    for topic in topics:
+        assert sides.settings is not None
+        try:
+            found.append(sides.settings.remote_topic(topic))
+        except PermanentError as error:
+            looked.findings.append(of_error(error, Level.WARNING))
+    return found
+
+
+def _on_target(sides: Sides, remote: Sequence[str]) -> list[Need]:
+    internal = [topic.name for topic in sides.internal]
+    if sides.settings is not None:
+        return list(required_acls.of_target(sides.settings, remote, internal))
+    return list(required_acls.of_internal(internal))
+
+
+def _made_on_target(sides: Sides, remote: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Topics, and with how many replicas."""
+    yield from ((topic.name, topic.replication_factor) for topic in sides.internal)
+    if sides.settings is not None:
+        yield from ((topic, sides.settings.replication_factor) for topic in remote)
+
+
+def _syncs(settings: MirrorSourceSettings, *, on_source: bool) -> Iterator[tuple[str, int]]:
+    syncs = settings.offset_syncs
+    if syncs is not None and syncs.on_source is on_source:
+        yield syncs.topic, syncs.replication_factor
+
+
+async def _rights(
+    sides: Sides, cluster: Cluster, name: str, needs: Sequence[required_acls.Need], looked: Looked
+) -> Allowed:
+    found = await allowed(cluster, required_acls.topics_of(needs))
+    for lack in required_acls.lacks(needs, found):
+        level = Level.ERROR if lack.is_certain and lack.topics else Level.WARNING
+        looked.findings.append(CheckFinding(level, f"{sides.flow}, cluster {name}: {lack}", line=sides.line))
+    return found
+
+
+def _factors(sides: Sides, name: str, wanted: Iterable[tuple[str, int]], found: Allowed, looked: Looked) -> None:
+    """Topics that cannot be made, as there are fewer brokers than replicas."""
+    too_many: dict[int, list[str]] = defaultdict(list)
+    for topic, factor in wanted:
+        if factor > found.brokers and found.topics.get(topic, NO_RIGHT) is None:
+            too_many[factor].append(topic)
+    for factor, topics in too_many.items():
+        brokers = "1 broker" if found.brokers == 1 else f"{found.brokers} brokers"
+        said = f"{factor} replicas are too many for {brokers}; not made can be {one_line(topics)}"
+        looked.findings.append(CheckFinding(Level.ERROR, f"{sides.flow}, cluster {name}: {said}", line=sides.line))
+
+
+async def _transactional_ids(sides: Sides, target: Cluster, looked: Looked) -> None:
+    """WRITE implies DESCRIBE, and that is what finding a coordinator takes: nothing is claimed."""
+    if sides.group_id is None or sides.settings is None:
+        return
+    prefix = f"{sides.group_id}-{sides.settings.name}-"
+    try:
+        await target.find_coordinator(f"{prefix}0", "transaction")
+    except RetriableError:
+        return  # the right is asked for first; the cluster makes its topic for transactions now
+    except NotAuthorized:
+        needs = "exactly-once needs them" if sides.settings.transactions else "without them a crash may double records"
+        level = Level.ERROR if sides.settings.transactions else Level.WARNING
+        missing = f"WRITE and DESCRIBE on transactional ids that begin with {prefix} are missing; {needs}"
+        looked.findings.append(CheckFinding(level, f"{sides.flow}, cluster {sides.target}: {missing}", line=sides.line))
+
+
+async def _group(sides: Sides, target: Cluster, looked: Looked) -> None:
+    if sides.group_id is None:
+        return
+    while True:
+        try:
+            found = await group_rights(target, sides.group_id)
+            break
+        except RetriableError:  # a cluster that had no group before makes its topic for them first
+            await asyncio.sleep(_AGAIN_S)
+    if Operation.READ in found:
+        return
+    said = f"{sides.flow}, cluster {sides.target}: READ on group {sides.group_id} is missing"
+    looked.findings.append(CheckFinding(Level.ERROR, said, line=sides.line))

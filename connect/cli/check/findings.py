@@ -1,0 +1,211 @@
+"""What is found of a file: plain values, and the JSON of them.
+
+Where a finding belongs whose key a file has not: with the key that brings it up. Pure.
+
+What a configuration file is, told by what is in it. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Final
+
+from connect.core.errors import ConfigError
+
+#: Of the JSON; it changes where a reader of an older one would misunderstand.
+FORMAT: Final = 1
+
+
+class Level(StrEnum):
+    """``ERROR``: it would not start, or not do what it says. ``WARNING``: it does something else than may be meant.
+    ``UNKNOWN``: it could not be looked at. ``NOTE``: worth knowing."""
+
+    ERROR = "error"
+    UNKNOWN = "unknown"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+_RANKS: Final = {level: rank for rank, level in enumerate(Level)}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckFinding:
+    """One sentence; ``key`` as the file has it, ``line`` from 1, where it is about a line."""
+
+    level: Level
+    text: str
+    key: str | None = None
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOutcome:
+    """What ``what``, such as a flow, would do: a sentence each."""
+
+    what: str
+    does: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SeenCluster:
+    """A cluster that was asked; ``error`` where it did not answer, ``release`` empty where brokers do not show it."""
+
+    name: str
+    addresses: str
+    brokers: int = 0
+    release: str = ""
+    cluster_id: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """``kind``: what the file is taken for, as ``--kind`` has it; ``runs_with`` is the command for it."""
+
+    file: str
+    kind: str
+    runs_with: str
+    outcomes: tuple[CheckOutcome, ...] = ()
+    clusters: tuple[SeenCluster, ...] = ()
+    findings: tuple[CheckFinding, ...] = field(default=())
+
+    def count(self, level: Level) -> int:
+        return sum(one.level is level for one in self.findings)
+
+    def with_findings(self, findings: Iterable[CheckFinding]) -> CheckReport:
+        """These as well, in the order of the file's lines; each once, at its worst level."""
+        ranked = sorted((*self.findings, *findings), key=lambda one: _RANKS[one.level])
+        every = {(one.text, one.key, one.line): one for one in reversed(ranked)}
+        order = sorted(every.values(), key=lambda one: (one.line is None, one.line or 0, _RANKS[one.level], one.text))
+        return replace(self, findings=tuple(order))
+
+
+def of_error(error: Exception, level: Level = Level.ERROR) -> CheckFinding:
+    """An error as a finding; of a ConfigError the place is kept apart from the sentence."""
+    if isinstance(error, ConfigError):
+        named = error.key is None or error.key in error.message
+        text = error.message if named else f"{error.key}: {error.message}"
+        return CheckFinding(level, text, error.key, error.line)
+    return CheckFinding(level, str(error))
+
+
+def report_as_json(report: CheckReport) -> dict[str, Any]:
+    """See docs/operations.md."""
+    return {
+        "format": FORMAT,
+        "file": report.file,
+        "kind": report.kind,
+        "runs_with": report.runs_with,
+        **{f"{level}s" if level is not Level.UNKNOWN else "unknown": report.count(level) for level in Level},
+        "outcomes": [{"what": one.what, "does": list(one.does)} for one in report.outcomes],
+        "clusters": [
+            {key: value if value not in ("", 0) else None for key, value in asdict(one).items()}
+            for one in report.clusters
+        ],
+        "findings": [asdict(one) for one in report.findings],
+    }
+
+
+def one_line(parts: Sequence[str]) -> str:
+    """``a, b and 3 more``: what stands in a sentence of names."""
+    shown = 3
+    more = f" and {len(parts) - shown} more" if len(parts) > shown else ""
+    return ", ".join(parts[:shown]) + more
+
+
+_OF_NAMED: Final = re.compile(r"((?:.*\.)?(?:config\.providers|transforms|predicates))\.[^.]+\.(?:class|type)")
+_OF_LOGIN: Final = re.compile(r"(.*\.)?sasl\.(?:jaas\.config|kerberos\.service\.name)")
+_ADDRESS: Final = ".bootstrap.servers"
+
+
+def list_with(key: str) -> str | None:
+    """The key of the list that names what ``key`` is missing of: ``transforms`` of ``transforms.mask.type``."""
+    found = _OF_NAMED.fullmatch(key)
+    return found.group(1) if found else None
+
+
+def placed(finding: CheckFinding, line_of: Callable[[str], int | None]) -> CheckFinding:
+    """With the line of what brings its key up, where it has none of its own; ``line_of`` knows the lines of keys."""
+    if finding.line is not None or finding.key is None:
+        return finding
+    lines = map(line_of, (finding.key, *_origins(finding.key)))
+    return replace(finding, line=next((line for line in lines if line is not None), None))
+
+
+def _origins(key: str) -> Iterator[str]:
+    """The nearest first."""
+    names = list_with(key)
+    if names is not None:
+        yield names
+    elif key.endswith(_ADDRESS):
+        yield "clusters"
+    elif login := _OF_LOGIN.fullmatch(key):
+        prefixes = dict.fromkeys((login.group(1) or "", ""))
+        yield from (f"{prefix}{name}" for name in ("sasl.mechanism", "security.protocol") for prefix in prefixes)
+
+
+class FileKind(StrEnum):
+    """What ``heliograph check`` knows, as ``--kind`` has it."""
+
+    MIRROR = "mirror"
+    WORKER = "worker"
+    CONNECTOR = "connector"
+    CONSUMER = "consumer"
+    PRODUCER = "producer"
+    STRIMZI = "strimzi"
+
+
+_FLOW_KEY: Final = re.compile(r"[^.=\s]+->[^\s]+\.")
+_RESOURCE: Final = frozenset({"apiVersion", "kind"})
+_OF_RESOURCE: Final = re.compile(r"^(apiVersion|kind)\s*:", re.MULTILINE)
+#: What nearly every consumer's and producer's file has, of today and from before Kafka 0.9.
+_OF_CONSUMER: Final = frozenset({"group.id", "groupid", "auto.offset.reset", "autooffset.reset", "zookeeper.connect"})
+_OF_PRODUCER: Final = frozenset(
+    {"acks", "request.required.acks", "metadata.broker.list", "broker.list", "compression.type", "producer.type"}
+)
+_OF_WORKER: Final = (
+    "config.storage.topic",
+    "offset.storage.topic",
+    "status.storage.topic",
+    "offset.storage.file.filename",
+)
+
+
+def kind_of_text(text: str) -> FileKind | None:
+    """Of what is no properties file; None of what may be one."""
+    if text.lstrip().startswith(("{", "[")):
+        return FileKind.STRIMZI if _is_resource(text) else FileKind.CONNECTOR
+    found = {match.group(1) for match in _OF_RESOURCE.finditer(text)}
+    return FileKind.STRIMZI if found == _RESOURCE else None
+
+
+def _is_resource(text: str) -> bool:
+    """Whether JSON is what ``kubectl get -o json`` prints."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and document.keys() >= _RESOURCE
+
+
+def kind_of_properties(props: Mapping[str, str], file: str) -> FileKind:
+    """Raises ConfigError where nothing tells."""
+    if "clusters" in props or any(_FLOW_KEY.match(key) for key in props):
+        return FileKind.MIRROR
+    if "connector.class" in props:
+        return FileKind.CONNECTOR
+    if any(key in props for key in _OF_WORKER) or "key.converter" in props:
+        return FileKind.WORKER
+    consumer, producer = len(props.keys() & _OF_CONSUMER), len(props.keys() & _OF_PRODUCER)
+    if consumer != producer:
+        return FileKind.CONSUMER if consumer > producer else FileKind.PRODUCER
+    raise ConfigError(
+        f"nothing in it tells what it is for: neither clusters, nor connector.class, nor config.storage.topic; "
+        f"say --kind, one of {', '.join(FileKind)}",
+        file=file,
+    )

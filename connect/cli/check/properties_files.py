@@ -1,0 +1,309 @@
+"""An ``mm2.properties`` looked at: each flow as its node would start it, and as its connectors would be validated.
+
+A consumer's or producer's properties looked at, as ``kafka-mirror-maker`` would take them.
+
+A worker's properties looked at, as ``connect-distributed`` would take them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from connect.api.plugins import config_providers
+from connect.cli.check.clusters import Looked, Sides, look_at_cluster, look_at_flow
+from connect.cli.check.connector_config import objections_of, of_checkpoints, of_heartbeats, of_source, plugins_of
+from connect.cli.check.findings import CheckFinding, CheckOutcome, CheckReport, Level, list_with, of_error, placed
+from connect.cli.commands.plan import internal_topics
+from connect.cli.daemons.flow_worker import worker_config
+from connect.cli.daemons.worker_process import link_settings
+from connect.core.config.properties import ConfigTransformer, Properties
+from connect.core.config.worker_config import ClientKind, WorkerConfig
+from connect.core.config.worker_settings import WORKER
+from connect.core.errors import ConfigError, HeliographError
+from connect.core.model import NewTopic
+from connect.kafka.log.offsets import LATEST
+from connect.kafka.security.connection_settings import connection_settings
+from connect.runtime.plugins.plugin_errors import secrets_of
+from connect.runtime.plugins.plugin_registry import check_worker
+from connectors.checkpoint.connector import objections
+from connectors.config.connector_configs import checkpoint_settings
+from connectors.config.mm2_properties import Connector, Flow, MirrorMakerConfig, mirrored
+from connectors.mirror_maker_1.config import MirrorSettings, Options, mirror_settings
+from connectors.mirror_maker_1.topics import takes
+from rest.rest_config import RestSettings
+
+
+async def check_mirror(props: Properties, report: CheckReport, *, offline: bool) -> CheckReport:
+    """``report`` with what is found of the file."""
+    try:
+        config = MirrorMakerConfig(props)
+        flows = config.flows_to_run()
+        secrets = secrets_of(config.transformer, config.raw)
+    except ConfigError as error:
+        return report.with_findings([placed(of_error(error), props.line)])
+    report = report.with_findings(_of_keys(config, flows))
+    looked = Looked()
+    for flow in flows:
+        found = await _refusals(flow)
+        looked.findings += found
+        looked.does = []
+        try:
+            if not found:
+                looked.does, sides = _does(flow), _sides(flow)
+                if not offline:
+                    await look_at_flow(sides, looked)
+        except HeliographError as error:  # of a flow that is not enabled, whose settings nothing else has read
+            looked.findings.append(of_error(error, Level.ERROR if flow.enabled else Level.WARNING))
+        outcome = CheckOutcome(str(flow), tuple(map(secrets.mask, looked.does)))
+        report = replace(report, outcomes=(*report.outcomes, outcome))
+    if not any(one.level is Level.ERROR for one in looked.findings):
+        looked.findings += _of_whole(config)
+    looked.findings += _twins(looked)
+    report = replace(report, clusters=tuple(looked.clusters.values()))
+    places = (placed(one, props.line) for one in looked.findings)
+    return report.with_findings(replace(one, text=secrets.mask(one.text)) for one in places)
+
+
+def _of_keys(config: MirrorMakerConfig, flows: Sequence[Flow]) -> Iterator[CheckFinding]:
+    """What is to be said of keys by themselves."""
+    for notice in config.key_notices():
+        yield CheckFinding(Level.WARNING, notice.text, notice.key, config.raw.line(notice.key))
+    if not mirrored(flows):
+        yield CheckFinding(Level.WARNING, "no flow is enabled: it would write heartbeats and mirror nothing")
+
+
+def _of_whole(config: MirrorMakerConfig) -> Iterator[CheckFinding]:
+    """What values and pairs of flows bring."""
+    for notice in config.notices():
+        yield CheckFinding(Level.WARNING, notice.text, notice.key, config.raw.line(notice.key))
+
+
+def _twins(looked: Looked) -> Iterator[CheckFinding]:
+    """Aliases of one cluster, which is seldom meant."""
+    aliases: dict[str, list[str]] = defaultdict(list)
+    for one in looked.clusters.values():
+        aliases[one.cluster_id or one.name].append(one.name)
+    for names in aliases.values():
+        if len(names) > 1:
+            yield CheckFinding(Level.WARNING, f"{' and '.join(names)} are one cluster by its id; is another one meant?")
+
+
+async def _refusals(flow: Flow) -> list[CheckFinding]:
+    """Everything that keeps a flow from starting, or a connector of it from being configured."""
+    # What is there for heartbeats alone is tried again, and holds up no other flow.
+    level = Level.ERROR if flow.enabled else Level.WARNING
+    told: list[CheckFinding] = []
+    try:
+        worker = worker_config(flow)
+        async with plugins_of(worker) as plugins:
+            try:
+                check_worker(worker, plugins)
+            except ConfigError as error:
+                raise flow.located(error) from None
+            for connector in _connectors(flow):
+                config = flow.connector_config(connector)
+                refused = await objections_of(config, plugins, worker, flow.config.transformer)
+                # What the connectors have in common is told once, in the words of the first.
+                before = {one.key for one in told}
+                found = [_located(flow, key, reason, level) for key, reason in refused]
+                told += [one for one in found if one.key not in before]
+        if flow.enabled:
+            flow.settings()
+        flow.clients()
+    except HeliographError as error:
+        last = _of_error(flow, error, level)
+        if last.key not in {one.key for one in told}:
+            told.append(last)
+    return told
+
+
+def _connectors(flow: Flow) -> Iterator[Connector]:
+    """Those that the leader would put."""
+    if not flow.enabled:
+        yield Connector.HEARTBEAT
+        return
+    for connector in Connector:
+        if connector is not Connector.CHECKPOINT or not objections(flow.connector_config(connector)):
+            yield connector
+
+
+def _located(flow: Flow, key: str, reason: str, level: Level) -> CheckFinding:
+    written, line = flow.written(key)
+    if line is None and (names := list_with(key)) is not None:
+        named_by, line = flow.written(names)
+        written = named_by.removesuffix(names) + key
+    named = reason.replace(key, written, 1) if key in reason else f"{written}: {reason}"
+    return CheckFinding(level, f"{flow}: {named}" if line is None else named, written, line)
+
+
+def _of_error(flow: Flow, error: HeliographError, level: Level) -> CheckFinding:
+    if isinstance(error, ConfigError) and error.line is None and list_with(error.key or "") is not None:
+        return _located(flow, error.key or "", error.message, level)
+    return of_error(error, level)
+
+
+def _does(flow: Flow) -> list[str]:
+    found: list[str] = []
+    if flow.enabled:
+        checkpoints = flow.config.resolved(flow.connector_config(Connector.CHECKPOINT))
+        settings = None if objections(checkpoints) else checkpoint_settings(checkpoints)
+        found += of_source(flow.settings(), flow.connector_config())
+        found += of_checkpoints(settings, checkpoints)
+    found += of_heartbeats(flow.config.resolved(flow.connector_config(Connector.HEARTBEAT)))
+    return found if flow.enabled else [f"mirrors nothing; {found[0]}"]
+
+
+def _sides(flow: Flow) -> Sides:
+    settings, clients = flow.settings(), flow.clients()
+    internal = internal_topics(flow, settings)
+    _, line = flow.config.written([f"{flow}.enabled", "enabled"], "")
+    return Sides(
+        str(flow),
+        flow.source,
+        flow.target,
+        clients.source_admin(),
+        clients.target_admin(),
+        settings if flow.enabled else None,
+        (*internal.on_target, *internal.of_tasks),
+        worker_config(flow).group_id,
+        line,
+    )
+
+
+_WRITES: Final = ("passes batches on as they are, acknowledged by all in-sync replicas",)
+#: Which topics are copied is said in the command line, not in the files. By whether it is the consumer's.
+_NOT_LOOKED_AT: Final = {
+    True: "rights on topics were not looked at, as the command line names them: DESCRIBE and READ, DESCRIBE_CONFIGS "
+    "where the target lacks them",
+    False: "rights on topics and transactional ids were not looked at, as the command line and the group name them: "
+    "DESCRIBE and WRITE on topics and on transactional ids that begin with the group's name, CREATE where topics are "
+    "missing",
+}
+#: The other file of the command, which is not this one's matter.
+_OTHER: Final = Properties({"bootstrap.servers": "localhost:9092", "group.id": "other"})
+
+
+async def check_client(props: Properties, report: CheckReport, *, is_consumer: bool, offline: bool) -> CheckReport:
+    """``report`` with what is found of the file."""
+    sources, target = ([props], _OTHER) if is_consumer else ([_OTHER], props)
+    said: list[str] = []
+    try:
+        settings = mirror_settings(sources, target, Options(takes(".*", None)), said.append)
+    except HeliographError as error:
+        return report.with_findings([*_of_mirror_maker_1_keys(props, said), placed(of_error(error), props.line)])
+    report = report.with_findings(_of_mirror_maker_1_keys(props, said))
+    (source,) = settings.sources
+    reads = CheckOutcome(f"group {source.group.group_id}", _reads(settings))
+    outcome = reads if is_consumer else CheckOutcome("the copy", _WRITES)
+    report = replace(report, outcomes=(outcome,))
+    if offline:
+        return report
+    if is_consumer:
+        looked = await look_at_cluster("source", source.connection, source.group.group_id, ())
+    else:
+        looked = await look_at_cluster("target", settings.target, None, ())
+    findings = [*looked.findings, CheckFinding(Level.NOTE, _NOT_LOOKED_AT[is_consumer])]
+    return replace(report, clusters=tuple(looked.clusters.values())).with_findings(findings)
+
+
+def _reads(settings: MirrorSettings) -> tuple[str, ...]:
+    (source,) = settings.sources
+    begins = "end" if source.reset_to == LATEST else "beginning"
+    return (f"shares partitions with its other members, and begins at the {begins} of those that it has no offset of",)
+
+
+def _of_mirror_maker_1_keys(props: Properties, said: Sequence[str]) -> Iterator[CheckFinding]:
+    """What the command would log of the file, with lines."""
+    for sentence in said:
+        prefix = f"{props.file}: "
+        if sentence.startswith(prefix):
+            text = sentence.removeprefix(prefix)
+            key = text.partition(":")[0]
+            yield CheckFinding(Level.WARNING, text, key, props.line(key))
+
+
+_KINDS: Final[tuple[ClientKind, ...]] = ("producer", "consumer", "admin")
+_FILE_OF_STANDALONE = "offset.storage.file.filename"
+
+
+async def check_worker_file(props: Properties, report: CheckReport, *, offline: bool) -> CheckReport:
+    """``report`` with what is found of the file."""
+    try:
+        config = await _parsed(props)
+    except HeliographError as error:
+        return report.with_findings([*_worker_refusals(props), placed(of_error(error), props.line)])
+    report = report.with_findings(_of_worker_keys(config, props))
+    topics = [config.config_topic, config.offset_topic, config.status_topic]
+    outcome = CheckOutcome(f"group {config.group_id}", tuple(_what_worker_does(config, topics)))
+    report = replace(report, outcomes=(outcome,))
+    secrets, looked = secrets_of(config.transformer, config.raw), Looked()
+    try:
+        settings = connection_settings(config.props, client_id="heliograph-check", where="the worker's cluster")
+        looked.findings += _of_connectors_clients(config)
+        if not offline:
+            seen = await look_at_cluster("worker", settings, config.group_id, topics)
+            looked = replace(seen, findings=[*looked.findings, *seen.findings])
+    except HeliographError as error:
+        looked.findings.append(of_error(config.located(error) if isinstance(error, ConfigError) else error))
+    found = [replace(placed(one, props.line), text=secrets.mask(one.text)) for one in looked.findings]
+    return replace(report, clusters=tuple(looked.clusters.values())).with_findings(found)
+
+
+async def _parsed(props: Properties) -> WorkerConfig:
+    """Raises as a worker's start would, but for what only its cluster tells."""
+    config = WorkerConfig.parse(props, config_providers())
+    try:
+        RestSettings.of(config.values)
+        link_settings(config.props)
+        async with plugins_of(config) as plugins:
+            check_worker(config, plugins)
+    except ConfigError as error:
+        raise config.located(error) if error.line is None else error from None
+    return config
+
+
+def _worker_refusals(props: Properties) -> Iterator[CheckFinding]:
+    """All values that are refused, where a start would tell of the first."""
+    if _FILE_OF_STANDALONE in props:
+        said = f"{_FILE_OF_STANDALONE} is of a standalone worker; there is none here, but a group of one worker"
+        yield CheckFinding(Level.ERROR, said, _FILE_OF_STANDALONE, props.line(_FILE_OF_STANDALONE))
+    try:
+        transformer = ConfigTransformer(props, config_providers())
+        resolved, secrets = transformer.transform(props), secrets_of(transformer, props)
+    except ConfigError:
+        return  # that is the error which the start tells
+    for key, value in WORKER.validate(resolved).items():
+        for error in value.errors:
+            yield CheckFinding(Level.ERROR, secrets.mask(error), key, props.line(key))
+
+
+def _of_worker_keys(config: WorkerConfig, props: Properties) -> Iterator[CheckFinding]:
+    for text in config.warnings:
+        key = text.partition(" ")[0]
+        yield CheckFinding(Level.WARNING, text, key, props.line(key))
+    if _FILE_OF_STANDALONE in props:
+        yield from _worker_refusals(props)
+
+
+def _of_connectors_clients(config: WorkerConfig) -> Iterator[CheckFinding]:
+    """What keeps connectors from making the clients that the file describes, its own being well."""
+    for kind in _KINDS:
+        try:
+            connection_settings(config.client_props(kind), client_id="", where=f"the {kind} of connectors")
+        except ConfigError as error:
+            key = error.key or ""
+            written = f"{kind}.{key}" if f"{kind}.{key}" in config.raw or kind != "admin" else key
+            yield of_error(config.located(ConfigError(error.message.replace(key, written, 1), written)))
+        except HeliographError as error:
+            yield of_error(error)
+
+
+def _what_worker_does(config: WorkerConfig, topics: Sequence[NewTopic]) -> Iterator[str]:
+    yield f"joins it, protocol {config.connect_protocol}, on {config.props['bootstrap.servers']}"
+    yield f"keeps configs, offsets and statuses in {', '.join(topic.name for topic in topics)}"
+    yield f"serves REST on {', '.join(config.values.strings('listeners'))}"
+    if config.exactly_once_enabled:
+        yield "lets source tasks write in transactions, exactly once"

@@ -1,0 +1,220 @@
+"""The Strimzi resources of a file looked at, as ``heliograph mirror -f`` would take it.
+
+Secrets of a Strimzi resource that are at hand, and the clusters that cannot be asked without the others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from connect.api.plugins import config_providers
+from connect.cli.check.clusters import Looked, look_at_flow
+from connect.cli.check.connector_config import (
+    WrittenValue,
+    declares,
+    does_of,
+    objections_of,
+    of_values,
+    plugins_of,
+    sides_of,
+)
+from connect.cli.check.findings import CheckFinding, CheckOutcome, CheckReport, Level, SeenCluster, of_error, one_line
+from connect.core.config.config_def import split_list
+from connect.core.config.properties import Provider, ProviderFactory
+from connect.core.config.worker_config import WorkerConfig
+from connect.core.errors import ConfigError, HeliographError
+from connect.runtime.plugins.plugin_errors import secrets_of
+from connectors.strimzi.resource import Mirror, resource, resources_in
+from connectors.strimzi.security import PROVIDER, PROVIDER_CLASS, SecretKey, keys_in, mounted_secrets
+from connectors.strimzi.translation import TranslatedResource, WantedConnector, translate
+from connectors.strimzi.yaml_nodes import Node, read_documents
+
+_REFERENCE: Final = re.compile(rf"\$\{{{PROVIDER}:([^}}:]*):[^}}]*\}}")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What ``--secrets`` says: a folder, None without it, and the keys of each secret there."""
+
+    folder: Path | None
+    keys: Mapping[str, frozenset[str]]
+
+    @property
+    def directory(self) -> str | None:
+        return None if self.folder is None else str(self.folder.resolve())
+
+
+def given(folder: Path | None) -> Given:
+    """Raises ConfigError where it is no folder that can be read."""
+    if folder is None:
+        return Given(None, {})
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} is no folder", "--secrets")
+    try:
+        return Given(folder, keys_in(folder))
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be read: {error.strerror or type(error).__name__}", "--secrets") from None
+
+
+def lenient_providers() -> dict[str, ProviderFactory]:
+    """Those of workers, but that a secret which is not there leaves its references as they are: it is told once."""
+    return {**config_providers(), PROVIDER_CLASS: _mounted}
+
+
+def _mounted(params: Mapping[str, str]) -> Provider:
+    read = mounted_secrets(params)
+
+    def read_if_there(path: str) -> Mapping[str, str]:
+        try:
+            return read(path)
+        except FileNotFoundError:
+            return {}
+
+    return read_if_there
+
+
+def of_missing(secrets: Given, missing: SecretKey) -> CheckFinding:
+    """What a start would need."""
+    path, needed = missing.node.path, f"secret {missing.secret}, key {missing.key}"
+    if secrets.folder is None:
+        return CheckFinding(
+            Level.NOTE, f"{path} needs {needed}: say --secrets DIR at the start", path, missing.node.line
+        )
+    return CheckFinding(
+        Level.WARNING, f"{path} needs {needed}, which is not in {secrets.folder}", path, missing.node.line
+    )
+
+
+def not_asked(found: TranslatedResource, config: Mapping[str, str], secrets: Given) -> CheckFinding | None:
+    """Say that the clusters cannot be asked, if a resolved ``config`` still refers to secrets; the line is that of the
+    field that needs the first."""
+    paths = (path for value in config.values() for path in _REFERENCE.findall(value))
+    names = list(dict.fromkeys(path.rpartition("/")[2] for path in paths))
+    if not names:
+        return None
+    where = "say --secrets DIR" if secrets.folder is None else f"not in {secrets.folder}"
+    line = next((one.node.line for one in found.missing if one.secret in names), None)
+    word = "secret" if len(names) == 1 else "secrets"
+    return CheckFinding(
+        Level.UNKNOWN, f"the clusters could not be asked for want of {word} {one_line(names)}: {where}", line=line
+    )
+
+
+#: Those that Strimzi's operator declares for every worker; a secret that is not there has a finding of its own.
+_PROVIDERS: Final = ("strimzienv", "strimzifile", "strimzidir", PROVIDER)
+
+
+async def check_strimzi(text: str, report: CheckReport, *, secrets: Path | None, offline: bool) -> CheckReport:
+    """``report`` with what is found of the resources, one after another; ``secrets`` is the folder of ``--secrets``.
+
+    Raises:
+        ConfigError: It is no folder.
+    """
+    there = given(secrets)
+    try:
+        nodes = resources_in(read_documents(text, report.file), report.file)
+    except ConfigError as error:
+        return report.with_findings([of_error(error)])
+    for node in nodes:
+        report = await _check(node, report, there, is_alone=len(nodes) == 1, offline=offline)
+    return report
+
+
+async def _check(node: Node, report: CheckReport, secrets: Given, *, is_alone: bool, offline: bool) -> CheckReport:
+    try:
+        found = translate(node, secrets.directory, secrets.keys)
+    except ConfigError as error:
+        return report.with_findings([of_error(error)])
+    findings = [CheckFinding(Level.WARNING, f"{one.path}: {one.text}", one.path, one.line) for one in found.notices]
+    findings += [of_missing(secrets, one) for one in found.missing]
+    report = report.with_findings([*findings, *_of_values(node)])
+    try:
+        worker = WorkerConfig.parse(found.worker, lenient_providers())
+    except ConfigError as error:
+        return report.with_findings([of_error(found.located(error))])
+    report = report.with_findings(_of_worker(found, text) for text in worker.warnings)
+    clusters: dict[str, SeenCluster] = {}
+    for wanted in found.connectors:
+        looked = Looked(clusters)
+        refused = await _refusals(found, wanted, worker)
+        if not refused:
+            await _look(_Part(found, wanted, _mirror_of(node, wanted), worker, secrets), looked, offline=offline)
+        what = wanted.name if is_alone else f"{found.name}: {wanted.name}"
+        report = replace(report, outcomes=(*report.outcomes, CheckOutcome(what, tuple(looked.does))))
+        report = report.with_findings([*refused, *looked.findings])
+    return replace(report, clusters=tuple(dict.fromkeys((*report.clusters, *clusters.values()))))
+
+
+def _of_values(node: Node) -> Iterator[CheckFinding]:
+    """Of the clusters and mirrors, each field once. What a worker declares is there for all its connectors."""
+    found = resource(node)
+    parts = [
+        found.target,
+        *(part for mirror in found.mirrors for part in (mirror.target, mirror.source, mirror.fields)),
+    ]
+    texts = {text.path: text for part in parts for text in part.texts()}
+    values = [WrittenValue(path, text.value, text.line) for path, text in texts.items()]
+    own = (name for one in values if declares(one.key) for name in split_list(one.value))
+    return of_values(values, frozenset([*_PROVIDERS, *own]))
+
+
+def _of_worker(found: TranslatedResource, text: str) -> CheckFinding:
+    return of_error(found.located(ConfigError(text, text.partition(" ")[0])), Level.WARNING)
+
+
+async def _refusals(found: TranslatedResource, wanted: WantedConnector, worker: WorkerConfig) -> list[CheckFinding]:
+    async with plugins_of(worker) as plugins:
+        refused = await objections_of(wanted.config, plugins, worker, worker.transformer)
+    return [of_error(found.located(ConfigError(reason, key), wanted)) for key, reason in refused]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A connector that nothing refuses, and what it is a part of."""
+
+    found: TranslatedResource
+    wanted: WantedConnector
+    mirror: Mirror
+    worker: WorkerConfig
+    secrets: Given
+
+    def of_error(self, error: HeliographError) -> CheckFinding:
+        """With the line of the cluster's field, or of the connector's."""
+        if not isinstance(error, ConfigError):
+            return of_error(error)
+        for side, cluster in (("source.cluster.", self.mirror.source), ("target.cluster.", self.mirror.target)):
+            key = (error.key or "").removeprefix(side)
+            if key != error.key:
+                places = (f"{cluster.path}.{part}.{key}" for part in ("config", "authentication.config"))
+                field = cluster.field("tls" if key.startswith("ssl.truststore") else "authentication")
+                line = next((cluster.lines[place] for place in places if place in cluster.lines), field.line)
+                return of_error(ConfigError(error.message, error.key, cluster.file, line))
+        return of_error(self.found.located(error, self.wanted))
+
+
+def _mirror_of(node: Node, wanted: WantedConnector) -> Mirror:
+    return next(one for one in resource(node).mirrors if wanted.name.startswith(f"{one.name}."))
+
+
+async def _look(part: _Part, looked: Looked, *, offline: bool) -> None:
+    config, worker = part.wanted.config, part.worker
+    transformer = worker.transformer
+    hiding = secrets_of(transformer, config, worker.raw)
+    props = transformer.transform(config)
+    missing = not_asked(part.found, props, part.secrets)
+    try:
+        looked.does += does_of(config["connector.class"], props, worker)
+        if missing is None:
+            sides = sides_of(part.wanted.name, config["connector.class"], props, worker)
+            if not offline:
+                await look_at_flow(sides, looked)
+        elif not offline:
+            looked.findings.append(missing)
+    except HeliographError as error:
+        looked.findings.append(part.of_error(error))
+    looked.does = [hiding.mask(one) for one in looked.does]
+    looked.findings = [replace(one, text=hiding.mask(one.text)) for one in looked.findings]

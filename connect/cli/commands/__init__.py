@@ -1,0 +1,1 @@
+"""Commands that look, plan, and move groups."""

@@ -1,0 +1,319 @@
+"""``heliograph connectors``: connectors of a running worker, over its REST API.
+
+A connector in a file: as properties, as a config in JSON, or as the body by which REST makes one.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from connect.core.config.properties import load_properties
+from connect.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from connect.cli.commands.rest_client import RestClient
+
+#: Of a body (Java's ``CreateConnectorRequest``).
+_KEYS: Final = ("name", "config", "initial_state")
+
+
+class ConnectorFileState(StrEnum):
+    RUNNING = "running"
+    PAUSED = "paused"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorFile:
+    """What a file says of a connector; ``state`` is None where it says nothing of it."""
+
+    name: str
+    config: dict[str, Any]
+    state: ConnectorFileState | None
+
+
+def read_connector(file: str) -> ConnectorFile:
+    """The connector in ``file``; ``-`` is JSON on standard input.
+
+    Raises:
+        ConfigError: It holds none, or keys that mean nothing.
+    """
+    if file == "-":
+        document: Any = read_json(sys.stdin.read(), "standard input")
+    elif file.endswith(".properties"):
+        document = dict(load_properties(Path(file)))
+    else:
+        document = read_json(Path(file).read_bytes(), file)
+    if not isinstance(document, dict):
+        raise ConfigError("a connector's config is a JSON object", file=file)
+    is_body = isinstance(document.get("config"), dict)
+    config = document["config"] if is_body else document
+    name = document.get("name", config.get("name"))
+    if not isinstance(name, str) or not name:
+        raise ConfigError("the connector has no name", "name", file)
+    return ConnectorFile(name, config, _state(document, file) if is_body else None)
+
+
+def read_json(text: str | bytes, file: str) -> Any:
+    """A document of JSON; ``file`` is named where it is none.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    try:
+        return json.loads(text)
+    except UnicodeDecodeError:
+        raise ConfigError("this is not JSON in UTF-8", file=file) from None
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"this is not JSON: {error.msg}", file=file, line=error.lineno) from None
+    except (ValueError, RecursionError):  # what JSON allows, and Python does not read
+        raise ConfigError(
+            "a number or the nesting in it is beyond reading; is it a connector's config?", file=file
+        ) from None
+
+
+def _state(body: dict[str, Any], file: str) -> ConnectorFileState | None:
+    unknown = [key for key in body if key not in _KEYS]
+    if unknown:
+        raise ConfigError(
+            f"{unknown[0]} means nothing beside name and config; move it into config, or take it out",
+            unknown[0],
+            file,
+        )
+    state = body.get("initial_state")
+    if state is None:
+        return None
+    if not isinstance(state, str) or state.lower() not in list(ConnectorFileState):
+        raise ConfigError(f"initial_state is {json.dumps(state)}; it can be RUNNING, PAUSED or STOPPED", file=file)
+    return ConnectorFileState(state.lower())
+
+
+#: The worker was reached, and refuses. Where it was not reached, or arguments are wrong, the code is 2.
+EXIT_REFUSED: Final = 1
+
+app = typer.Typer(
+    name="connectors",
+    help="Look after the connectors of a running worker. Exit codes: 0 done, 1 refused by the worker, 2 not asked.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Url = Annotated[
+    str,
+    typer.Option(
+        envvar="HELIOGRAPH_URL", help="A worker of the group; of a dedicated mirror http://host:port/SOURCE/TARGET."
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the worker's answer as JSON.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+Names = Annotated[list[str], typer.Argument(metavar="NAME...", show_default=False)]
+
+DEFAULT_URL: Final = "http://localhost:8083"
+
+
+@app.command("list")
+def list_connectors(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """List all connectors with their states."""
+
+    def work(worker: RestClient) -> None:
+        from connect.cli.tables import show_connectors, show_json
+
+        names = worker.ask("GET", "/connectors")
+        details = worker.ask("GET", "/connectors?expand=status&expand=info")
+        if as_json:
+            show_json(details)
+        else:
+            show_connectors(names, details)
+
+    _with_worker(url, work)
+
+
+@app.command()
+def create(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help='A .properties file, or JSON: a config or {"name": ..., "config": ..., "initial_state": ...}; '
+            "- for JSON on standard input.",
+            show_default=False,
+        ),
+    ],
+    state: Annotated[
+        ConnectorFileState | None,
+        typer.Option(help="The state to begin in; else the file's initial_state, or running.", show_default=False),
+    ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace the config of one that is there.")] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Create a connector from a file."""
+    found = read_connector(file)
+    name, config = found.name, found.config
+    if replace and state is not None:
+        raise ConfigError("--replace keeps the state that there is; leave --state out", "--state")
+    if replace and found.state is not None:
+        raise ConfigError("--replace keeps the state that there is; take initial_state out", "initial_state", file)
+    begins = state or found.state
+
+    def work(worker: RestClient) -> None:
+        from connect.cli.commands.rest_client import connector_path
+        from connect.cli.tables import show_json
+
+        if replace:
+            info = worker.ask("PUT", connector_path(name, "config"), config)
+        else:
+            body = {"name": name, "config": config}
+            if begins is not None:
+                body["initial_state"] = begins.upper()
+            info = worker.ask("POST", "/connectors", body)
+        if as_json:
+            show_json(info)
+        else:
+            print(f"{name}: {'stored' if replace else 'created'}")
+
+    _with_worker(url, work)
+
+
+@app.command()
+def status(name: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show a connector, its tasks, and why they failed."""
+
+    def work(worker: RestClient) -> None:
+        from connect.cli.commands.rest_client import connector_path
+        from connect.cli.tables import show_json, show_status
+
+        answer = worker.ask("GET", connector_path(name, "status"))
+        (show_json if as_json else show_status)(answer)
+
+    _with_worker(url, work)
+
+
+@app.command()
+def pause(names: Names, url: Url = DEFAULT_URL) -> None:
+    """Pause connectors: their tasks stay, and wait."""
+    _each(names, url, "PUT", "pause", "pausing")
+
+
+@app.command()
+def resume(names: Names, url: Url = DEFAULT_URL) -> None:
+    """Resume paused or stopped connectors."""
+    _each(names, url, "PUT", "resume", "resuming")
+
+
+@app.command()
+def stop(names: Names, url: Url = DEFAULT_URL) -> None:
+    """Stop connectors: their tasks are given up, configs and offsets stay."""
+    _each(names, url, "PUT", "stop", "stopped")
+
+
+@app.command()
+def delete(names: Names, url: Url = DEFAULT_URL) -> None:
+    """Delete connectors; their offsets stay."""
+    _each(names, url, "DELETE", None, "deleted")
+
+
+@app.command()
+def restart(
+    name: Name,
+    tasks: Annotated[bool, typer.Option("--tasks", help="Its tasks as well.")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="Only what has failed.")] = False,
+    task: Annotated[int | None, typer.Option(min=0, help="This task alone.", show_default=False)] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Restart a connector, its failed parts, or one task."""
+    if task is not None and (tasks or failed):
+        raise ConfigError("--task restarts one task alone; leave --tasks and --failed out", "--task")
+
+    def work(worker: RestClient) -> None:
+        from connect.cli.commands.rest_client import connector_path
+        from connect.cli.tables import show_json, show_status
+
+        if task is not None:
+            worker.ask("POST", connector_path(name, "tasks", str(task), "restart"))
+            if as_json:
+                show_json({"name": name, "restarted": True, "task": task})
+            else:
+                print(f"{name}: task {task} restarted")
+            return
+        query = f"includeTasks={str(tasks).lower()}&onlyFailed={str(failed).lower()}"
+        planned = worker.ask("POST", f"{connector_path(name, 'restart')}?{query}")
+        if as_json:
+            show_json({"name": name, "restarted": True} if planned is None else planned)
+        elif planned is None:
+            print(f"{name}: restarted")
+        else:
+            show_status(planned)
+
+    _with_worker(url, work)
+
+
+@app.command()
+def offsets(
+    name: Name,
+    reset: Annotated[bool, typer.Option("--reset", help="Forget all: a stopped connector begins anew.")] = False,
+    alter: Annotated[
+        Path | None,
+        typer.Option(
+            "--set",
+            metavar="FILE",
+            help="Set those that stand in a JSON file, as --json shows them.",
+            show_default=False,
+        ),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Show, set or reset the offsets of a connector."""
+    if reset and alter is not None:
+        raise ConfigError("--reset and --set exclude each other", "--reset")
+    body = None if alter is None else read_json(alter.read_bytes(), str(alter))
+
+    def work(worker: RestClient) -> None:
+        from connect.cli.commands.rest_client import connector_path
+        from connect.cli.tables import show_json, show_offsets
+
+        path = connector_path(name, "offsets")
+        if reset or body is not None:
+            answer = worker.ask("DELETE", path) if reset else worker.ask("PATCH", path, body)
+            print(f"{name}: {answer['message']}")
+            return
+        answer = worker.ask("GET", path)
+        if as_json:
+            show_json(answer)
+        else:
+            show_offsets(answer["offsets"])
+
+    _with_worker(url, work)
+
+
+def _each(names: list[str], url: str, method: str, what: str | None, done: str) -> None:
+    def work(worker: RestClient) -> None:
+        from connect.cli.commands.rest_client import connector_path
+
+        for name in names:
+            worker.ask(method, connector_path(name, *(() if what is None else (what,))))
+            print(f"{name}: {done}")
+
+    _with_worker(url, work)
+
+
+def _with_worker(url: str, work: Callable[[RestClient], None]) -> None:
+    """Do ``work``; what the worker refuses is one line and exit code 1."""
+    from connect.cli.commands.rest_client import RestClient, WorkerRefused
+
+    try:
+        with RestClient(url) as worker:
+            work(worker)
+    except WorkerRefused as error:
+        print(f"heliograph connectors: error: {error}", file=sys.stderr)
+        raise typer.Exit(EXIT_REFUSED) from None

@@ -1,0 +1,238 @@
+"""What a failover found and did, on a terminal and as JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from connect.cli.console import counted
+from connect.cli.tables import console, printable
+from connect.kafka.concurrency import wall_ms
+from connectors.failover.collect_snapshot import in_utc
+from connectors.failover.plan import GroupOutcome, Plan
+from connectors.failover.snapshot import DIFFERS, NOT_COMPARED, SAME, GroupMove, SampleCheck, Snapshot, named
+from connectors.flow_progress import together
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from connectors.failover.execute import FailoverResult, Rehearsal
+
+#: Of the JSON; it changes if a reader of an older one would misunderstand.
+FORMAT: Final = 1
+_ROWS: Final = 30
+_REASONS: Final = 10
+
+
+def as_json(plan: Plan, done: FailoverResult | None) -> dict[str, Any]:
+    """See docs/operations.md."""
+    found = plan.snapshot
+    blocked = [
+        {"group": one.group, "why": reason.why, "remedy": reason.remedy}
+        for one in plan.blocked
+        for reason in one.reasons
+    ]
+    return {
+        "format": FORMAT,
+        "from": found.source,
+        "to": found.target,
+        "go": plan.can_go,
+        "executed": done is not None,
+        "obstacles": list(plan.obstacles),
+        "notes": list(found.notes),
+        "source": "gone" if found.is_gone else found.source_error or "answers",
+        "copied_until_ms": None if found.copied_until_ms < 0 else found.copied_until_ms,
+        "last_known": None if found.last_known is None else asdict(found.last_known),
+        "lag": None if found.lag is None else found.lag.to_json(10),
+        "not_mirrored": list(found.groups.not_mirrored),
+        "groups": [one.group for one in plan.groups],
+        "ready": [one.group for one in plan.ready],
+        "in_place": [one.group for one in plan.of(GroupOutcome.IN_PLACE)],
+        "blocked": blocked,
+        "moves": [
+            {
+                "group": one.group,
+                "topic": one.source[0],
+                "partition": one.source[1],
+                "offset": one.source_offset,
+                "to_topic": one.target[0],
+                "to_partition": one.target[1],
+                "old": one.before,
+                "new": one.after,
+                "by": one.how.value,
+                "done": one.is_done,
+            }
+            for one in plan.moves
+        ],
+        "left": [{"group": one.group, "why": note} for one in plan.groups for note in one.notes],
+        "proof": None if done is None else [asdict(one) for one in done.proofs],
+        "written_late": None if done is None else done.late,
+    }
+
+
+def show_plan(plan: Plan, *, everything: bool) -> None:
+    """What matters first, then the old and the new offset of everything that moves."""
+    found = plan.snapshot
+    _say(f"from {found.source} to {found.target}: {_summary(plan)}")
+    if found.lag is not None:
+        whole = together(found.lag.partitions)
+        count = counted(whole.partitions, "partition")
+        behind = f"{whole.records} records behind" if whole.records else "all is copied"
+        _say(f"  {found.source}->{found.target}: {behind} in {count}")
+        if whole.lost:
+            _say(f"  {whole.lost} offsets were lost on cluster {found.source} before they could be copied", "bold red")
+    for line in _last_known(found):
+        _say(f"  {line}")
+    _show_blocked(plan)
+    if plan.moves:
+        console().print(_table(plan.moves, everything=everything))
+    for note in found.notes:
+        _say(f"  note: {note}")
+
+
+def _last_known(found: Snapshot) -> Iterator[str]:
+    """Until when all was copied and, if the source is gone, how far it was, with the age of what is known."""
+    now_ms = wall_ms()
+    if found.copied_until_ms >= 0:
+        yield (
+            f"copied until {in_utc(found.copied_until_ms)} ({_ago(now_ms - found.copied_until_ms)}), by the last "
+            f"heartbeat of {found.source} that arrived"
+        )
+    if (known := found.last_known) is None:
+        return
+    if not known.partitions:
+        yield f"last known lag: none, for no position of the flow is stored on cluster {found.target}"
+        return
+    age = f", stored last {_ago(now_ms - known.stored_ms)}" if known.stored_ms >= 0 else ""
+    behind = f"at least {known.ahead} records behind, by checkpoints" if known.ahead else "no checkpoint is beyond them"
+    yield f"last known lag: by the positions of {counted(known.partitions, 'partition')}{age}: {behind}"
+
+
+def _ago(age_ms: int) -> str:
+    return f"{max(age_ms, 0) / 1000:.0f} s ago"
+
+
+def _show_blocked(plan: Plan, shown: Plan | None = None) -> None:
+    """Without what was ``shown`` before."""
+    known = {} if shown is None else _blocked(shown)
+    for line, style in _blocked(plan).items():
+        if line not in known:
+            _say(f"  {line}", style)
+
+
+def _blocked(plan: Plan) -> dict[str, str]:
+    """What blocks the move or groups, and what else is found about groups, each with its style."""
+    lines = [f"blocked: {obstacle}" for obstacle in plan.obstacles]
+    lines += [
+        f"blocked: group {one.group}: {reason.why}; {reason.remedy}" for one in plan.blocked for reason in one.reasons
+    ]
+    notes = [f"note: group {one.group}: {note}" for one in plan.groups for note in one.notes]
+    return {**dict.fromkeys(lines, "bold red"), **dict.fromkeys(notes, "yellow")}
+
+
+def show_rehearsal(done: Rehearsal) -> None:
+    """How long a failover would take, what it would lose and what it would leave."""
+    plan = done.plan
+    _say(f"rehearsal from {plan.snapshot.source} to {plan.snapshot.target}: {_summary(plan)}; nothing was changed")
+    measured, estimated = (
+        ", ".join(f"{step} {step_s:.1f} s" for step, step_s in some.items()) for some in (done.took_s, done.estimated_s)
+    )
+    _say(f"  RTO: {done.rto_s:.1f} s (measured: {measured}; estimated: {estimated})")
+    until_ms = plan.snapshot.copied_until_ms
+    ago = (
+        f"{max(wall_ms() - until_ms, 0) / 1000:.1f} s, by the last mirrored heartbeat" if until_ms >= 0 else "not known"
+    )
+    _say(f"  RPO, if {plan.snapshot.source} was lost now: {ago}")
+    _say(f"  {done.read} of {len(plan.moves)} target offsets were read from")
+    show_proofs(done.proofs, everything=False)
+    _show_blocked(plan)
+
+
+def show_done(done: FailoverResult, looked: Plan, file: Path, *, everything: bool) -> None:
+    """What is not as it was when it was ``looked`` at, what was left and why, and how to go on. ``file`` is the one
+    that was given."""
+    plan = done.plan
+    known = set(looked.moves)
+    if changed := [one for one in plan.moves if one not in known]:
+        _say("changed since it was looked at:")
+        console().print(_table(changed, everything=everything))
+    show_proofs(done.proofs, everything=everything)
+    _show_blocked(plan, looked)
+    if done.late:
+        _say(f"  {done.late}", "bold red")
+    moved = len(plan.ready)
+    left = f" ({named([one.group for one in plan.blocked])})" if plan.blocked else ""
+    _say(
+        f"done: {counted(moved, 'group')} moved, {len(plan.of(GroupOutcome.IN_PLACE))} in place already, "
+        f"{len(plan.blocked)} left{left}; start readers and writers on cluster {plan.snapshot.target}; to take it "
+        f"back: heliograph undo {file} --to {plan.snapshot.target} --execute"
+    )
+
+
+def show_proofs(proofs: Sequence[SampleCheck], *, everything: bool) -> None:
+    """How many are the same; each that differs by name, and why others could not be compared, or go on otherwise."""
+    counts = Counter(one.outcome for one in proofs)
+    records = sum(one.records for one in proofs if one.outcome == SAME)
+    _say(
+        f"sample: {counts[SAME]} of {len(proofs)} target offsets are the same on both sides ({records} "
+        f"records), {counts[DIFFERS]} differ, {counts[NOT_COMPARED]} could not be compared"
+    )
+    together: dict[tuple[str, str], list[SampleCheck]] = {}
+    for one in proofs:
+        if one.outcome == DIFFERS:
+            _say(f"  {one.outcome}: {_named(one)}: {one.why}", "bold red")
+        elif one.why and everything:
+            _say(f"  {one.outcome}: {_named(one)}: {one.why}")
+        elif one.why:
+            together.setdefault((one.outcome, one.why), []).append(one)
+    most = sorted(together.items(), key=lambda each: -len(each[1]))
+    for (outcome, why), some in most[:_REASONS]:
+        so_many = "" if len(some) == 1 else f"{len(some)} target offsets, such as "
+        _say(f"  {outcome}: {so_many}{_named(some[0])}: {why}")
+    if rest := sum(len(some) for _, some in most[_REASONS:]):
+        _say(f"  and {rest} more, for other reasons: --all names them")
+
+
+def _named(one: SampleCheck) -> str:
+    return f"group {one.group}, {one.source} and {one.target}"
+
+
+def _summary(plan: Plan) -> str:
+    in_place = len(plan.of(GroupOutcome.IN_PLACE))
+    parts = [f"{counted(len(plan.ready), 'group')} ready", f"{len(plan.blocked)} blocked"]
+    parts += [f"{in_place} in place already"] if in_place else []
+    return ", ".join(parts) + ("" if plan.can_go else "; nothing can be moved now")
+
+
+def _table(moves: Sequence[GroupMove], *, everything: bool) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("group", "partition", "offset", "goes to", "old", "new", "by"):
+        table.add_column(name, overflow="fold", justify="right" if name in ("offset", "old", "new") else "left")
+    for row in _rows(moves, everything=everything):
+        table.add_row(*map(printable, row))
+    return table
+
+
+def _rows(moves: Sequence[GroupMove], *, everything: bool) -> Iterator[tuple[str, ...]]:
+    shown = moves if everything else moves[:_ROWS]
+    for one in shown:
+        yield (
+            one.group,
+            f"{one.source[0]}-{one.source[1]}",
+            "" if one.source_offset < 0 else str(one.source_offset),
+            f"{one.target[0]}-{one.target[1]}",
+            "" if one.before is None else str(one.before),
+            f"{one.after} (there)" if one.is_done else str(one.after),
+            one.how.value,
+        )
+    if len(shown) < len(moves):
+        yield (f"and {len(moves) - len(shown)} more", "--all shows them", "", "", "", "", "")
+
+
+def _say(line: str, style: str = "") -> None:
+    console().print(printable(line), markup=False, soft_wrap=True, style=style)

@@ -1,0 +1,309 @@
+"""``heliograph offsets``: where groups and flows stand, in the columns of the old ``ConsumerOffsetChecker``.
+
+``heliograph map``: what the offset maps of a properties file's flows say, where an offset leads, and what they
+should say where they were lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from connect.cli.commands.lag import readers_of
+from connect.cli.console import EXIT_ERROR, EXIT_OK, counted
+from connect.cli.tables import console, printable, show_json
+from connect.core.config.properties import ClientProperties, load_properties
+from connect.core.errors import ConfigError
+from connect.kafka.cluster import Cluster
+from connect.kafka.log.committed_offsets import Committed, Partition, committed, owners
+from connect.kafka.log.offsets import LATEST, told_offsets
+from connect.kafka.security.connection_settings import connection_settings
+from connectors.config.mm2_properties import Flow, chosen_flows, load
+from connectors.lag_reader import LagReader
+from connectors.offset_map.view_and_rebuild import MEANING, MapQuery, PairView, Rebuilt, read_map, rebuild_maps
+
+#: Not all could be looked at, as with ``heliograph lag``.
+EXIT_UNKNOWN: Final = 1
+#: The columns of ConsumerOffsetChecker, with its widths.
+_LINE: Final = "{:<15} {:<30} {:<3} {:<15} {:<15} {:<15} {}"
+_HEADER: Final = ("Group", "Topic", "Pid", "Offset", "logSize", "Lag", "Owner")
+_UNKNOWN: Final = "unknown"
+_NOBODY: Final = "none"
+_CLIENT_ID: Final = "heliograph-offsets"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One partition. ``offset`` is the next record to read, ``log_size`` behind the last; -1 unknown."""
+
+    group: str
+    topic: str
+    pid: int
+    offset: int
+    log_size: int
+    owner: str
+
+    @property
+    def lag(self) -> int:
+        """In records; -1 unknown."""
+        return -1 if min(self.offset, self.log_size) < 0 else max(self.log_size - self.offset, 0)
+
+    def to_json(self) -> dict[str, Any]:
+        shown = {"group": self.group, "topic": self.topic, "partition": self.pid, "offset": self.offset}
+        return {**shown, "log_size": self.log_size, "lag": self.lag, "owner": self.owner}
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsAnswer:
+    """What is printed; ``unknown`` are partitions that could not be looked at, with the reason, ``nothing`` the groups
+    that have neither stored an offset nor a member."""
+
+    rows: tuple[Row, ...]
+    brokers: tuple[tuple[str, int, str], ...] = ()
+    unknown: tuple[str, ...] = ()
+    nothing: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        brokers = [{"cluster": cluster, "id": node, "address": at} for cluster, node, at in self.brokers]
+        rows = [row.to_json() for row in self.rows]
+        return {"partitions": rows, "brokers": brokers, "unknown": list(self.unknown), "nothing": list(self.nothing)}
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsQuestion:
+    """What is asked. Of a file: groups of one of its clusters, or its flows; else groups of a cluster by its address.
+
+    ``topics``: these only; all where it is empty.
+    """
+
+    file: Path | None
+    cluster: str | None
+    bootstrap: str | None
+    command_config: Path | None
+    groups: Sequence[str]
+    flow: str | None
+    topics: frozenset[str]
+    with_brokers: bool
+
+
+def run_offsets(question: OffsetsQuestion, *, as_json: bool, watch: bool, every_s: float) -> int:
+    """Print it, with ``watch`` again and again; the exit code: 0, or 1 where not all could be looked at.
+
+    Raises ConfigError for arguments or files that are wrong, and what the clusters raise.
+    """
+    if watch and (as_json or not sys.stdout.isatty()):
+        raise ConfigError("--watch is for a terminal, and not for --json", "--watch")
+    return asyncio.run(_run(question, as_json=as_json, every_s=every_s if watch else None))
+
+
+async def _run(question: OffsetsQuestion, *, as_json: bool, every_s: float | None) -> int:
+    async with _asked(question) as ask:
+        if every_s is None:
+            told = await ask()
+            if as_json:
+                show_json(told.to_json())
+            else:
+                print("\n".join(lines(told)))
+            return EXIT_UNKNOWN if told.unknown else EXIT_OK
+        with Live(auto_refresh=False) as shown:
+            while True:
+                shown.update(Text("\n".join(lines(await ask())), no_wrap=True), refresh=True)
+                await asyncio.sleep(every_s)
+
+
+def lines(told: OffsetsAnswer) -> Iterator[str]:
+    """As the old tool prints them."""
+    yield _LINE.format(*_HEADER)
+    for row in told.rows:
+        numbers = (_UNKNOWN if number < 0 else str(number) for number in (row.offset, row.log_size, row.lag))
+        yield printable(_LINE.format(row.group, row.topic, row.pid, *numbers, row.owner))
+    for group in told.nothing:
+        yield printable(f"group {group} has stored no offset and has no member")
+    for why in told.unknown:
+        yield printable(f"not looked at: {why}")
+    if told.brokers:
+        yield "BROKER INFO"
+        yield from (printable(f"{node} -> {address}") for _, node, address in told.brokers)
+
+
+@asynccontextmanager
+async def _asked(question: OffsetsQuestion) -> AsyncIterator[Callable[[], Awaitable[OffsetsAnswer]]]:
+    async with AsyncExitStack() as stack:
+        if question.groups:
+            cluster = _cluster(question)
+            stack.push_async_callback(cluster.close)
+            yield lambda: _of_groups(cluster, question)
+            return
+        if question.file is None or question.cluster or question.bootstrap:
+            raise ConfigError("name a group, or an mm2.properties for its flows", "--group")
+        readers = await stack.enter_async_context(readers_of(question.file, question.flow))
+        yield lambda: _of_flows(readers, question)
+
+
+def _cluster(question: OffsetsQuestion) -> Cluster:
+    if (question.file is None) == (question.bootstrap is None):
+        raise ConfigError("name --bootstrap-server, or an mm2.properties with --cluster; one of the two")
+    if question.bootstrap is not None:
+        config = ClientProperties(load_properties(question.command_config)) if question.command_config else {}
+        props = {**config, "bootstrap.servers": question.bootstrap}
+        return Cluster(connection_settings(props, client_id=_CLIENT_ID, where="--bootstrap-server"), question.bootstrap)
+    assert question.file is not None
+    if question.cluster is None:
+        raise ConfigError("say which cluster of the file the groups are of", "--cluster")
+    props = load(question.file).client_properties(question.cluster)
+    return Cluster(connection_settings(props, client_id=_CLIENT_ID, where=question.cluster), question.cluster)
+
+
+async def _of_groups(cluster: Cluster, question: OffsetsQuestion) -> OffsetsAnswer:
+    rows: list[Row] = []
+    unknown: dict[str, None] = {}
+    nothing: list[str] = []
+    for group in question.groups:
+        stored = await committed(cluster, group)
+        held = await owners(cluster, group)
+        if not stored and not held:
+            nothing.append(group)
+        asked = [one for one in sorted(stored.keys() | held.keys()) if not question.topics or one[0] in question.topics]
+        ends, endless = await told_offsets(cluster, asked, LATEST)
+        unknown |= dict.fromkeys(endless.values())
+        rows += (_row(group, one, stored.get(one), ends.get(one, -1), held.get(one, _NOBODY)) for one in asked)
+    brokers = await _brokers([cluster]) if question.with_brokers else ()
+    return OffsetsAnswer(tuple(rows), brokers, tuple(unknown), tuple(nothing))
+
+
+def _row(group: str, partition: Partition, stored: Committed | None, end: int, owner: str) -> Row:
+    return Row(group, *partition, stored.offset if stored else -1, end, owner)
+
+
+async def _of_flows(readers: dict[str, LagReader], question: OffsetsQuestion) -> OffsetsAnswer:
+    rows: list[Row] = []
+    unknown: list[str] = []
+    for flow, reader in readers.items():
+        lag = await reader.all()
+        rows += (
+            Row(flow, one.topic, one.partition, one.position, one.end, _UNKNOWN)
+            for one in lag.partitions
+            if not question.topics or one.topic in question.topics
+        )
+        unknown += lag.unknown.values()
+    clusters = [reader.source for reader in readers.values()]
+    return OffsetsAnswer(tuple(rows), await _brokers(clusters) if question.with_brokers else (), tuple(unknown))
+
+
+async def _brokers(clusters: Collection[Cluster]) -> tuple[tuple[str, int, str], ...]:
+    found: dict[tuple[str, int], str] = {}
+    for cluster in clusters:
+        for node, broker in (await cluster.metadata(frozenset())).brokers.items():
+            found[cluster.name, node] = f"{broker.host}:{broker.port}"
+    return tuple((cluster, node, at) for (cluster, node), at in sorted(found.items()))
+
+
+_COLUMNS = ("partition", "remote", "copied to", "source offsets", "target offsets", "chunks", "runs in the last")
+
+
+def run_map(file: Path, question: MapQuery, *, flow: str | None, as_json: bool) -> int:
+    """Print it. Raises ConfigError for a file or a question that is wrong, and what the clusters raise."""
+    if question.offset is not None and question.topic is None:
+        raise ConfigError("an offset is one of a partition: name its --topic", None)
+    found = asyncio.run(_read(chosen_flows(file, flow), question))
+    if as_json:
+        show_json([{"flow": one, "pairs": [view.to_json() for view in views]} for one, views in found.items()])
+    else:
+        for one, views in found.items():
+            _show(one, views, question)
+    return EXIT_OK
+
+
+def run_rebuild(file: Path, question: MapQuery, *, flow: str | None, as_json: bool) -> int:
+    """Rebuild, and print each partition as it is done. Exit code 1 where a partition could not be looked at.
+
+    Raises ConfigError for a file or options that are wrong, and what the clusters raise."""
+    if question.offset is not None or question.is_reverse:
+        raise ConfigError("--rebuild is about whole partitions: leave --offset and --reverse out", None)
+    found = asyncio.run(_rebuild(chosen_flows(file, flow), question, is_quiet=as_json))
+    if as_json:
+        show_json([{"flow": one, "pairs": [asdict(each) for each in rebuilt]} for one, rebuilt in found.items()])
+    failed = any(each.failure for rebuilt in found.values() for each in rebuilt)
+    return EXIT_ERROR if failed else EXIT_OK
+
+
+async def _rebuild(flows: list[Flow], question: MapQuery, *, is_quiet: bool) -> dict[str, list[Rebuilt]]:
+    found: dict[str, list[Rebuilt]] = {}
+    for flow in flows:
+        told = found[str(flow)] = []
+
+        def tell(rebuilt: Rebuilt, name: str = str(flow), told: list[Rebuilt] = told) -> None:
+            told.append(rebuilt)
+            if not is_quiet:
+                print(f"{name}: {_outcome(rebuilt)}", flush=True)
+
+        await rebuild_maps(flow.settings(), flow.clients(), question.is_about, tell)
+        if not told and not is_quiet:
+            print(f"{flow}: no position of {question.topic or 'any topic'} is stored, so there is nothing to rebuild")
+    return found
+
+
+def _outcome(rebuilt: Rebuilt) -> str:
+    source = f"{rebuilt.source_topic}-{rebuilt.source_partition}"
+    if rebuilt.failure:
+        return f"{source} could not be looked at: {rebuilt.failure}"
+    top, _ = rebuilt.top
+    if not rebuilt.records:
+        return f"{source}: below source offset {top}, where its map begins, nothing is proven"
+    remote = f"{rebuilt.target_topic}-{rebuilt.target_partition}"
+    return (
+        f"{source}: {rebuilt.records} records from source offset {rebuilt.source_begin} ({remote} offset "
+        f"{rebuilt.target_begin}) up to {top} were added to its map"
+    )
+
+
+async def _read(flows: list[Flow], question: MapQuery) -> dict[str, list[PairView]]:
+    return {str(flow): await read_map(flow.settings(), flow.clients(), question) for flow in flows}
+
+
+def _show(flow: str, views: list[PairView], question: MapQuery) -> None:
+    if not views:
+        print(f"{flow}: no map of {question.topic or 'any topic'} is stored")
+        return
+    if question.offset is not None:
+        for view in views:
+            print(f"{flow}: {_answer(view, question.offset, is_reverse=question.is_reverse)}")
+        return
+    print(f"{flow}: {counted(len(views), 'pair')} of partitions")
+    table = Table(box=None)
+    for name in _COLUMNS:
+        table.add_column(name, justify="left" if name in _COLUMNS[:2] else "right")
+    for view in views:
+        remote = f"{view.target_topic}-{view.target_partition}"
+        table.add_row(
+            f"{view.source_topic}-{view.source_partition}",
+            remote if view.is_current else f"{remote} (before)",
+            str(view.copied_to) if view.copied_to >= 0 else "",
+            _range(view.source_begin, view.source_end),
+            _range(view.target_begin, view.target_end),
+            str(view.chunks),
+            str(view.runs),
+        )
+    console().print(table)
+
+
+def _answer(view: PairView, offset: int, *, is_reverse: bool) -> str:
+    ends = (f"{view.source_topic}-{view.source_partition}", f"{view.target_topic}-{view.target_partition}")
+    asked, other = reversed(ends) if is_reverse else ends
+    before = "" if view.is_current else ", which is not copied to any more"
+    if view.answer is None:
+        return f"{asked} offset {offset} is unknown: there is no map to {other}{before}"
+    return f"{asked} offset {offset} is {other} offset {view.answer.offset}{before}: {MEANING[view.answer.place]}"
+
+
+def _range(begin: int, end: int) -> str:
+    return "" if end < 0 else f"{begin} to {end - 1}"

@@ -1,0 +1,425 @@
+"""``heliograph plan``: what a run of a properties file would change on its clusters. Nothing is changed.
+
+What a plan looks like: a table for people, JSON for programs.
+
+``heliograph drift``: what differs between what the flows of a file would set and what is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from connect.cli.console import EXIT_OK, counted
+from connect.cli.daemons.flow_worker import worker_config
+from connect.cli.tables import new_table, printable, shortened, show_flow, show_json
+from connect.core.errors import ConfigError, HeliographError
+from connect.core.model import NewTopic
+from connectors.checkpoint.connector import objections, topic_of_checkpoints
+from connectors.checkpoint.group_offset_sync import GroupOffsetSyncPlan, plan_groups
+from connectors.config.connector_configs import MirrorSourceSettings, checkpoint_settings
+from connectors.config.mm2_properties import Connector, Flow, chosen_flows
+from connectors.heartbeat import topic_of_heartbeats
+from connectors.inspection.flow_plan import (
+    Drift,
+    DriftKind,
+    FlowDrift,
+    FlowPlan,
+    InternalTopics,
+    Planned,
+    drift_of_flow,
+    look_at_flow,
+    plan_internal,
+)
+from connectors.source.offset_sync_writer import topic_of_syncs
+from connectors.source.plugin import access_of
+from connectors.source.worker_context import looked_at_parts
+from connectors.topic_sync.cluster_changes import (
+    AddPartitions,
+    AlterConfig,
+    Change,
+    CreateAcl,
+    CreateTopic,
+    DeleteAcl,
+    DeleteTopic,
+    MoveGroup,
+)
+
+#: Of the JSON; it changes where a reader of an older one would misunderstand.
+FORMAT: Final = 1
+_ACTIONS: Final[dict[type[Change], tuple[str, str, str]]] = {
+    CreateTopic: ("create-topic", "+ create topic", "topics to create"),
+    AddPartitions: ("add-partitions", "~ add partitions", "topics to grow"),
+    AlterConfig: ("alter-config", "~ alter config", "settings to alter"),
+    DeleteTopic: ("delete-topic", "- delete topic", "topics to delete"),
+    MoveGroup: ("move-group", "~ move group", "group offsets to move"),
+    CreateAcl: ("create-acl", "+ create ACL", "ACLs to create"),
+    DeleteAcl: ("delete-acl", "- delete ACL", "ACLs to delete"),
+}
+
+
+def plan_as_json(plans: Sequence[FlowPlan]) -> dict[str, Any]:
+    """See docs/operations.md."""
+    return {
+        "format": FORMAT,
+        "changes": sum(len(plan.changes) for plan in plans),
+        "complete": not any(plan.unknown for plan in plans),
+        "flows": [
+            {
+                "flow": plan.flow,
+                "changes": [change_as_json(one) for one in plan.changes],
+                "later": [change_as_json(one) for one in plan.later],
+                "notes": list(plan.notes),
+                "unknown": list(plan.unknown),
+            }
+            for plan in plans
+        ],
+    }
+
+
+def show_plans(plans: Sequence[FlowPlan], *, everything: bool) -> None:
+    """One flow behind the other. ``everything``: however many changes there are."""
+    for plan in plans:
+        table = new_table("change", "cluster", "what", "how", whole=("change",))
+        for row in plan_rows(plan, everything=everything):
+            table.add_row(*map(printable, row))
+        show_flow(f"{plan.flow}: {_summary(plan)}", table, plan.notes, plan.unknown)
+
+
+def _summary(plan: FlowPlan) -> str:
+    counts = Counter(type(one.change) for one in plan.changes)
+    told = [f"{counts[kind]} {words[2]}" for kind, words in _ACTIONS.items() if counts[kind]]
+    if plan.unknown:
+        told.append("not all could be looked at")
+    return ", ".join(told) or "nothing to change"
+
+
+def plan_rows(plan: FlowPlan, *, everything: bool) -> Iterator[tuple[str, str, str, str]]:
+    """Change, cluster, what and how."""
+    for kind, (_, words, _) in _ACTIONS.items():
+        of_kind = [one for one in plan.changes if isinstance(one.change, kind)]
+        shown = shortened(of_kind, everything=everything)
+        for one in shown:
+            yield (words, one.cluster, *in_words(one.change))
+        if len(shown) < len(of_kind):
+            yield (words, "", f"and {len(of_kind) - len(shown)} more", "--all shows them")
+    for one in plan.later:
+        yield ("  later", one.cluster, *in_words(one.change))
+
+
+def in_words(change: Change) -> tuple[str, str]:
+    """What it is about, and how that changes."""
+    match change:
+        case CreateTopic():
+            of = f", of {change.source_topic}" if change.source_topic else ", for the mirror itself"
+            configs = "".join(f", {key}={value}" for key, value in change.configs.items())
+            return change.topic, f"{_count(change.partitions)}, {_factor(change.replication_factor)}{of}{configs}"
+        case AddPartitions():
+            return change.topic, f"{change.have} -> {change.want}, as {change.source_topic}"
+        case AlterConfig():
+            return change.topic, f"{change.key}: {_value(change.before)} -> {_value(change.after)}"
+        case DeleteTopic():
+            return change.topic, f"{change.source_topic} is gone since {_utc(change.gone_since_ms)}, due " + _utc(
+                change.due_ms
+            )
+        case MoveGroup():
+            before = "none" if change.before is None else change.before
+            return change.group, f"{change.topic}-{change.partition}: {before} -> {change.after}"
+        case CreateAcl() | DeleteAcl():
+            rule = change.binding
+            name = f"{rule.resource_type} {rule.resource_name}" + (
+                " (prefix)" if rule.pattern_type == "PREFIXED" else ""
+            )
+            return name, f"{rule.permission} {rule.principal} {rule.operation} from {rule.host}"
+
+
+def change_as_json(one: Planned) -> dict[str, Any]:
+    """See docs/operations.md."""
+    fields = asdict(one.change)
+    return {"action": _ACTIONS[type(one.change)][0], "cluster": one.cluster, **fields.pop("binding", {}), **fields}
+
+
+def _count(partitions: int) -> str:
+    if partitions < 0:
+        return "partitions as the cluster has it"
+    return counted(partitions, "partition")
+
+
+def _factor(factor: int) -> str:
+    return "replication as the cluster has it" if factor < 0 else f"replication {factor}"
+
+
+def _value(value: str | None) -> str:
+    return "default" if value is None else value or "empty"
+
+
+def _utc(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(" ", "seconds")
+
+
+T = TypeVar("T")
+
+#: As of ``terraform plan -detailed-exitcode``.
+EXIT_UNKNOWN: Final = 1
+EXIT_CHANGES: Final = 2
+
+
+def run_plan(file: Path, *, flow: str | None, as_json: bool, everything: bool) -> int:
+    """Print it; the exit code. Raises ConfigError for a file that is wrong."""
+    plans = asyncio.run(_plan_all(chosen_flows(file, flow, mirroring=False)))
+    if as_json:
+        show_json(plan_as_json(plans))
+    else:
+        show_plans(plans, everything=everything)
+    return exit_code(unknown=any(plan.unknown for plan in plans), changes=any(plan.changes for plan in plans))
+
+
+def exit_code(*, unknown: bool, changes: bool) -> int:
+    """0: nothing to do; 1: not all could be looked at, whatever was found beside it; 2: something to do."""
+    return EXIT_UNKNOWN if unknown else EXIT_CHANGES if changes else EXIT_OK
+
+
+async def _plan_all(flows: Sequence[Flow]) -> list[FlowPlan]:
+    plans: list[FlowPlan] = []
+    made: set[tuple[str, str]] = set()
+    for flow in flows:
+        plan = _without(made, await _plan(flow))
+        made |= {(one.cluster, one.change.topic) for one in plan.changes if isinstance(one.change, CreateTopic)}
+        plans.append(plan)
+    return plans
+
+
+async def _plan(flow: Flow) -> FlowPlan:
+    async def look(*parts: Any) -> FlowPlan:
+        return await _with_groups(flow, (await look_at_flow(*parts)).plan)
+
+    return await looked_at(flow, look, lambda plan: plan)
+
+
+async def looked_at(flow: Flow, look: Callable[..., Awaitable[T]], of_plan: Callable[[FlowPlan], T]) -> T:
+    """Return what ``look`` finds with the parts of an enabled flow; of others, and of one whose clusters do not answer,
+    what ``of_plan`` makes of a plan."""
+    settings, clients = flow.settings(), flow.clients()
+    internal = internal_topics(flow, settings)
+    try:
+        async with looked_at_parts(clients, flow.source, flow.target) as parts:
+            if flow.enabled:
+                return await look(settings, parts, access_of(settings, parts), internal)
+            mine = await plan_internal(parts.clusters.target, flow.target, internal.on_target)
+            notes = ("it mirrors nothing, and is there for heartbeats alone",)
+            return of_plan(FlowPlan(str(flow), tuple(mine), notes=notes))
+    except ConfigError:
+        raise
+    except HeliographError as error:
+        return of_plan(FlowPlan(str(flow), unknown=(str(error),)))
+
+
+async def groups_of(flow: Flow) -> GroupOffsetSyncPlan:
+    """What ``sync.group.offsets`` would do; nothing where the flow has no checkpoints, or clusters cannot be asked."""
+    props = flow.config.resolved(flow.connector_config(Connector.CHECKPOINT))
+    if objections(props):
+        return GroupOffsetSyncPlan()
+    try:
+        return await plan_groups(checkpoint_settings(props))
+    except HeliographError as error:
+        return GroupOffsetSyncPlan(unknown=(str(error),))
+
+
+async def _with_groups(flow: Flow, plan: FlowPlan) -> FlowPlan:
+    groups = await groups_of(flow)
+    alone = (f"group {group} is left alone: {why}" for group, why in groups.alone.items())
+    return replace(
+        plan,
+        changes=(*plan.changes, *(Planned(flow.target, one) for one in groups.moves)),
+        notes=(*plan.notes, *alone),
+        unknown=(*plan.unknown, *groups.unknown),
+    )
+
+
+def _without(made: set[tuple[str, str]], plan: FlowPlan) -> FlowPlan:
+    """What an earlier flow of the same file makes already is not made again."""
+    return replace(
+        plan,
+        changes=tuple(
+            one
+            for one in plan.changes
+            if not (isinstance(one.change, CreateTopic) and (one.cluster, one.change.topic) in made)
+        ),
+    )
+
+
+def internal_topics(flow: Flow, settings: MirrorSourceSettings) -> InternalTopics:
+    """What a flow's worker and connectors make for themselves."""
+    worker = worker_config(flow)
+    own = [
+        _compacted(worker.offset_topic),
+        _compacted(worker.config_topic),
+        _compacted(worker.status_topic),
+        topic_of_heartbeats(flow.config.resolved(flow.connector_config(Connector.HEARTBEAT))),
+    ]
+    if not flow.enabled:
+        return InternalTopics(own)
+    checkpoints = flow.config.resolved(flow.connector_config(Connector.CHECKPOINT))
+    if not objections(checkpoints):
+        own.append(topic_of_checkpoints(checkpoint_settings(checkpoints)))
+    offset_map = _compacted(replace(worker.offset_topic, name=settings.map_topic, configs={}))
+    syncs = settings.offset_syncs
+    beside = [] if syncs is None else [topic_of_syncs(syncs)]
+    on_source = syncs is not None and syncs.on_source
+    deletes = settings.topic_deletion_delay_ms is not None
+    return InternalTopics(
+        on_target=[*own, *([] if on_source else beside), *([offset_map] if deletes else [])],
+        on_source=beside if on_source else [],
+        of_tasks=[] if deletes else [offset_map],
+    )
+
+
+def _compacted(topic: NewTopic) -> NewTopic:
+    return replace(topic, configs={**topic.configs, "cleanup.policy": "compact"})
+
+
+_WORDS: Final = {
+    DriftKind.EXTRA_PARTITIONS: "more partitions",
+    DriftKind.REPLICATION_FACTOR: "replication factor",
+    DriftKind.CONFIG: "setting",
+    DriftKind.WITHOUT_SOURCE: "no source topic",
+    DriftKind.NOT_MIRRORED: "not mirrored",
+    DriftKind.REPLACED: "replaced",
+    DriftKind.RECREATED: "made anew",
+    DriftKind.ACL: "ACL of others",
+    DriftKind.GROUP: "group offset",
+}
+
+
+def run_drift(file: Path, *, flow: str | None, as_json: bool, everything: bool, ignored: Sequence[str] = ()) -> int:
+    """Print it; the exit code: 0 nothing differs, 2 something does, 1 not all could be looked at. Raises ConfigError
+    for a file that is wrong, or a kind of difference that is unknown."""
+    drifts = asyncio.run(_drift_all(chosen_flows(file, flow, mirroring=False), _kinds(ignored)))
+    if as_json:
+        show_json(drift_as_json(drifts))
+    else:
+        show_drifts(drifts, everything=everything)
+    return exit_code(
+        unknown=any(one.unknown or one.plan.unknown for one in drifts),
+        changes=any(one.left or one.plan.changes for one in drifts),
+    )
+
+
+def drift_as_json(drifts: Sequence[FlowDrift]) -> dict[str, Any]:
+    """See docs/operations.md."""
+    return {
+        "format": FORMAT,
+        "differences": sum(len(one.plan.changes) + len(one.left) for one in drifts),
+        "complete": not any(one.unknown or one.plan.unknown for one in drifts),
+        "flows": [
+            {
+                "flow": one.plan.flow,
+                "sets": [change_as_json(change) for change in one.plan.changes],
+                "leaves": [asdict(left) for left in one.left],
+                "notes": list(one.plan.notes),
+                "unknown": list(dict.fromkeys((*one.plan.unknown, *one.unknown))),
+            }
+            for one in drifts
+        ],
+    }
+
+
+def show_drifts(drifts: Sequence[FlowDrift], *, everything: bool) -> None:
+    """One flow behind the other: what a run would set, then what it would leave."""
+    for one in drifts:
+        table = new_table("a run", "difference", "cluster", "what", "how", whole=("a run", "difference"))
+        for change in plan_rows(replace(one.plan, later=()), everything=everything):
+            table.add_row("sets", *map(printable, change))
+        for row in _rows(one.left, everything=everything):
+            table.add_row("leaves", *map(printable, row))
+        unknown = dict.fromkeys((*one.plan.unknown, *one.unknown))
+        show_flow(f"{one.plan.flow}: {_drift_summary(one)}", table, one.plan.notes, unknown)
+
+
+def _drift_summary(drift: FlowDrift) -> str:
+    told = []
+    if drift.plan.changes:
+        told.append(f"a run would set {len(drift.plan.changes)}")
+    if drift.left:
+        told.append(f"{'would ' if told else 'a run would '}leave {len(drift.left)}")
+    if drift.plan.unknown or drift.unknown:
+        told.append("not all could be looked at")
+    return ", ".join(told) or "nothing differs"
+
+
+def _rows(left: Sequence[Drift], *, everything: bool) -> Iterator[tuple[str, str, str, str]]:
+    for kind in dict.fromkeys(one.kind for one in left):
+        of_kind = [one for one in left if one.kind is kind]
+        shown = shortened(of_kind, everything=everything)
+        for one in shown:
+            yield (_WORDS[kind], one.cluster, one.resource, _how(one))
+        if len(shown) < len(of_kind):
+            yield (_WORDS[kind], "", f"and {len(of_kind) - len(shown)} more", "--all shows them")
+
+
+def _how(one: Drift) -> str:
+    match one.kind:
+        case DriftKind.EXTRA_PARTITIONS:
+            return f"{one.found}, the source has {one.expected}"
+        case DriftKind.REPLICATION_FACTOR:
+            return f"{one.found}, replication.factor is {one.expected}"
+        case DriftKind.CONFIG:
+            return f"{one.key}: {_drift_value(one.found)}, the source has {_drift_value(one.expected)}"
+        case DriftKind.WITHOUT_SOURCE:
+            return f"topic {one.found} is not on the source"
+        case DriftKind.NOT_MIRRORED:
+            return f"topic {one.found} is on the source, and the flow does not mirror it"
+        case DriftKind.REPLACED:
+            return f"topic {one.found} is copied to {one.expected} now"
+        case DriftKind.RECREATED:
+            return f"it was copied as {one.expected}, and is {one.found}"
+        case DriftKind.ACL:
+            return one.found or ""
+        case DriftKind.GROUP:
+            return f"{one.key}; it stands at {one.found or 'nothing'}, the source's at {one.expected}"
+
+
+def _drift_value(value: str | None) -> str:
+    return "its default" if value is None else value or "nothing"
+
+
+def _kinds(names: Sequence[str]) -> set[DriftKind]:
+    known = [kind.value for kind in DriftKind]
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"--ignore {name}: there is no such difference; it can be {', '.join(known)}", "--ignore")
+    return {DriftKind(name) for name in names}
+
+
+async def _drift_all(flows: Sequence[Flow], ignored: Collection[DriftKind]) -> list[FlowDrift]:
+    found = [await _drift(flow) for flow in flows]
+    return [replace(one, left=tuple(left for left in one.left if left.kind not in ignored)) for one in found]
+
+
+async def _drift(flow: Flow) -> FlowDrift:
+    async def look(*parts: Any) -> FlowDrift:
+        return await _drift_with_groups(flow, await drift_of_flow(*parts))
+
+    return await looked_at(flow, look, FlowDrift)
+
+
+async def _drift_with_groups(flow: Flow, drift: FlowDrift) -> FlowDrift:
+    """Groups that no run moves to where they would belong; those that it moves go on all the time and are no drift."""
+    groups = await groups_of(flow)
+    left = (
+        Drift(
+            DriftKind.GROUP,
+            flow.target,
+            one.group,
+            expected=str(one.expected),
+            found=None if one.found is None else str(one.found),
+            key=f"{one.topic}-{one.partition}: {one.why}",
+        )
+        for one in groups.left
+    )
+    return replace(drift, left=(*drift.left, *left), unknown=(*drift.unknown, *groups.unknown))

@@ -1,0 +1,178 @@
+"""A worker's REST API, as a command asks it.
+
+The connectors of a flow, found at the REST API of its workers and stopped or resumed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import quote
+
+import httpx
+
+from connect.core.errors import ConfigError, HeliographError, RetriableError
+
+#: A worker takes up to 90 s for an answer, and once more where it passes the request on.
+_TIMEOUT: Final = httpx.Timeout(connect=10.0, read=200.0, write=30.0, pool=10.0)
+#: What a worker answers if it has no such path (Jersey's text), and a mirror above its flows.
+_NO_ROUTE: Final = ("HTTP 404 Not Found", "No replication flow found for source 'connectors'")
+
+
+class WorkerRefused(HeliographError):
+    """The worker answered with an error; its message is the text, ``status`` that of HTTP."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class WorkerUnreachable(RetriableError):
+    """No worker answers at the URL."""
+
+
+class RestClient:
+    """One worker, or one flow of a dedicated mirror (``http://host:port/us/eu``).
+
+    Raises:
+        ConfigError: ``url`` is no http or https URL.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            parsed = httpx.URL(url)
+        except httpx.InvalidURL as error:
+            raise ConfigError(f"'{url}' is no URL: {error}", "--url") from None
+        if parsed.scheme not in ("http", "https") or not parsed.host:
+            raise ConfigError(f"'{url}' is no URL of a worker, such as http://localhost:8083", "--url")
+        #: Without user and password.
+        self.shown_url = str(parsed.copy_with(userinfo=b"")).rstrip("/")
+        self._client = httpx.Client(base_url=url, timeout=_TIMEOUT, headers={"accept": "application/json"})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _value: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """The JSON of an answer, None where it has none.
+
+        Raises:
+            WorkerRefused: The worker says no.
+            WorkerUnreachable: It does not answer, or what answers is no worker.
+        """
+        content = None if body is None else json.dumps(body).encode()
+        headers = {} if body is None else {"content-type": "application/json"}
+        try:
+            response = self._client.request(method, path, content=content, headers=headers)
+        except httpx.HTTPError as error:
+            raise WorkerUnreachable(
+                f"no worker answers at {self.shown_url}: {str(error) or type(error).__name__}; --url says where one is"
+            ) from None
+        if response.is_success and not response.content:
+            return None
+        try:
+            answer = response.json()
+            if response.is_success:
+                return answer
+            message = str(answer["message"])
+            if message.startswith(_NO_ROUTE):
+                message = (
+                    f"{self.shown_url} has no connectors; a mirror has those of each flow below that, such as "
+                    f"{self.shown_url}/us/eu for the flow us->eu: name that address"
+                )
+            raise WorkerRefused(message, response.status_code)
+        except (ValueError, LookupError, TypeError):
+            raise WorkerUnreachable(
+                f"what answers at {self.shown_url} is no Connect worker, or one that is still starting "
+                f"(status {response.status_code}); --url says where one is"
+            ) from None
+
+
+def connector_path(name: str, *rest: str) -> str:
+    """The path of a connector; its name may hold any character."""
+    return "/".join(("/connectors", quote(name, safe=""), *rest))
+
+
+_NOT_FOUND: Final = 404
+_CLASSES: Final = ("MirrorSourceConnector", "MirrorSource")
+_CHECKPOINT_CLASSES: Final = ("MirrorCheckpointConnector", "MirrorCheckpoint")
+
+
+class RestControl:
+    """The source connector of a flow, and with it those of checkpoints, which would move groups. Errors as of
+    :class:`RestClient`."""
+
+    def __init__(self, worker: RestClient, name: str, checkpoints: Sequence[str] = ()) -> None:
+        self._worker = worker
+        #: As its workers know it.
+        self.name = name
+        self._names = (name, *checkpoints)
+        #: For people: what starts them again.
+        self.start_command = f"heliograph connectors resume {' '.join(self._names)} --url {worker.shown_url}"
+
+    async def state(self) -> str:
+        """STOPPED only where no task is left."""
+        status = await self._ask("GET", "status")
+        running = [task["state"] for task in status["tasks"] if task["state"] != "UNASSIGNED"]
+        state = str(status["connector"]["state"])
+        return "STOPPING" if state == "STOPPED" and running else state
+
+    async def stop(self) -> None:
+        for name in self._names:
+            await self._ask("PUT", "stop", name)
+
+    async def resume(self) -> None:
+        for name in self._names:
+            await self._ask("PUT", "resume", name)
+
+    async def _ask(self, method: str, what: str, name: str = "") -> Any:
+        return await asyncio.to_thread(self._worker.ask, method, connector_path(name or self.name, what))
+
+
+def find_control(closing: ExitStack, urls: Sequence[str], source: str, target: str, name: str) -> RestControl | None:
+    """The connector of a flow at one of ``urls``, each of a worker of Connect or of a dedicated mirror; None for none.
+    Of several that mirror there it is the one called ``name``, else the first; one that is not enabled mirrors nothing.
+    Its connections are closed with ``closing``.
+
+    Raises as :class:`RestClient` where none of them answers as a worker.
+    """
+    errors: list[HeliographError] = []
+    for url in urls:
+        for place in (f"{url.rstrip('/')}/{source}/{target}", url):
+            worker = closing.enter_context(RestClient(place))
+            try:
+                known = worker.ask("GET", "/connectors?expand=info")
+            except WorkerRefused as error:
+                if error.status != _NOT_FOUND:  # else it answers, and runs other flows
+                    errors.append(error)
+                continue
+            except WorkerUnreachable as error:
+                errors.append(error)
+                continue
+            of_flow = {
+                known_name: config.get("connector.class", "").strip().rpartition(".")[2]
+                for known_name, one in known.items()
+                if _is_of(config := one["info"]["config"], source, target)
+            }
+            checkpoints = sorted(one for one, kind in of_flow.items() if kind in _CHECKPOINT_CLASSES)
+            for known_name in sorted(of_flow, key=lambda one: (one != name, one)):
+                if of_flow[known_name] in _CLASSES:
+                    return RestControl(worker, known_name, checkpoints)
+    if len(errors) == 2 * len(urls) and errors:
+        raise errors[0]
+    return None
+
+
+def _is_of(config: Mapping[str, str], source: str, target: str) -> bool:
+    """Whether a connector is of the flow, and runs. A mirror has a worker for heartbeats alone too, with a connector of
+    the flow that runs nothing."""
+    ends = (config.get("source.cluster.alias"), config.get("target.cluster.alias"))
+    return ends == (source, target) and config.get("enabled", "true").strip().lower() != "false"

@@ -1,0 +1,197 @@
+"""``heliograph topology``: the clusters and flows of a file as their heartbeats show them.
+
+What clusters and flows look like: a line for each flow, and for each cluster the tree of those that reach it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from rich.text import Text
+from rich.tree import Tree
+
+from connect.api.policy import ReplicationPolicy
+from connect.cli.console import EXIT_OK
+from connect.cli.tables import console, new_table, printable, show_json
+from connect.core.errors import ConfigError, HeliographError
+from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import wall_ms
+from connect.kafka.security.connection_settings import connection_settings
+from connectors.config.definitions import HEARTBEAT, SOURCE
+from connectors.config.mm2_properties import Connector, Flow, MirrorMakerConfig, load
+from connectors.heartbeat import (
+    Age,
+    ClusterHeartbeats,
+    ConfiguredFlow,
+    FlowHealth,
+    FlowState,
+    Way,
+    flows_told,
+    has_stopped,
+    read_heartbeats,
+    ways_told,
+)
+from connectors.policy import make_policy
+
+_STYLES: Final = {
+    FlowState.ALIVE: "green",
+    FlowState.STOPPED: "bold red",
+    FlowState.NONE: "bold red",
+    FlowState.OFF: "",
+    FlowState.UNKNOWN: "yellow",
+}
+_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
+
+
+def show_topology(clusters: Sequence[ClusterHeartbeats], flows: Sequence[FlowHealth], ways: Sequence[Way]) -> None:
+    """The flows, then the trees, then what could not be looked at."""
+    out = console()
+    table = new_table("flow", "its worker", "last heartbeat")
+    for flow in flows:
+        state = Text(flow.state.value, style=_STYLES[flow.state])
+        name = flow.name if flow.in_file else f"{flow.name} (not in the file)"
+        table.add_row(printable(name), state, age_words(flow.age))
+    out.print(table)
+    out.print("Where records come from, by heartbeats that were mirrored:\n", soft_wrap=True)
+    for cluster in clusters:
+        out.print(_tree(cluster, [way for way in ways if way.cluster == cluster.alias]))
+    for cluster in clusters:
+        if cluster.error:
+            line = f"\nnot looked at: {printable(cluster.error)}"
+            out.print(line, markup=False, soft_wrap=True, style="bold red")
+
+
+def _tree(cluster: ClusterHeartbeats, ways: Sequence[Way]) -> Tree:
+    tree = Tree(Text(printable(cluster.alias), style="bold"))
+    if cluster.error:
+        tree.add(Text("not looked at", style=_STYLES[FlowState.UNKNOWN]))
+    elif not ways:
+        tree.add(Text("no mirrored heartbeats"))
+    branches: dict[tuple[str, ...], Tree] = {(): tree}
+    for way in ways:
+        for depth in range(1, len(way.through) + 1):
+            through = way.through[:depth]
+            if through not in branches:
+                label = Text(f"<- {printable(through[-1])}")
+                branches[through] = branches[through[:-1]].add(label)
+        branches[way.through].label = _label(way)
+    return tree
+
+
+def _label(way: Way) -> Text:
+    hops = "1 hop" if len(way.through) == 1 else f"{len(way.through)} hops"
+    label = Text(f"<- {printable(way.through[-1])}  {hops}, ")
+    word = "" if way.state is FlowState.ALIVE else f"{way.state.value}: "
+    return label.append(f"{word}{age_words(way.age)}", style=_STYLES[way.state])
+
+
+def age_words(age: Age | None) -> str:
+    """Such as ``0.4 s ago`` or ``more than 3 h ago``."""
+    if age is None:
+        return "none"
+    unit = next(((size, word) for size, word in _UNITS if age.seconds >= size), None)
+    told = f"{age.seconds:.1f} s" if unit is None else f"{age.seconds / unit[0]:.0f} {unit[1]}"
+    return f"more than {told} ago" if age.at_least else f"{told} ago"
+
+
+#: Of the JSON; it changes where a reader of an older one would misunderstand.
+FORMAT: Final = 1
+EXIT_UNKNOWN: Final = 1
+EXIT_STOPPED: Final = 2
+_TIMEOUT_S: Final = 15.0
+
+
+def run_topology(file: Path, *, stale_after_s: float, as_json: bool) -> int:
+    """Print it; the exit code: 0 every flow and way is alive, 2 one is not, 1 a cluster could not be looked at.
+
+    Raises ConfigError for a file that is wrong.
+    """
+    config = load(file)
+    flows = config.flows_to_run()
+    seen = asyncio.run(_look(config, flows))
+    now_ms = wall_ms()
+    wanted = [_wanted(flow) for flow in flows]
+    health = flows_told(wanted, seen, now_ms, stale_after_s)
+    ways = ways_told(wanted, seen.values(), now_ms, stale_after_s)
+    if as_json:
+        show_json(topology_as_json(list(seen.values()), health, ways))
+    else:
+        show_topology(list(seen.values()), health, ways)
+    if any(one.error for one in seen.values()):
+        return EXIT_UNKNOWN
+    return EXIT_STOPPED if has_stopped(health, ways) else EXIT_OK
+
+
+def topology_as_json(
+    clusters: Sequence[ClusterHeartbeats], flows: Sequence[FlowHealth], ways: Sequence[Way]
+) -> dict[str, Any]:
+    """See docs/operations.md."""
+    return {
+        "format": FORMAT,
+        "complete": not any(one.error for one in clusters),
+        "clusters": [{"alias": one.alias, "error": one.error or None} for one in clusters],
+        "flows": [{"flow": one.name, "state": one.state.value, "in_file": one.in_file, **_age(one)} for one in flows],
+        "ways": [
+            {
+                "cluster": one.cluster,
+                "from": one.through[-1],
+                "through": list(one.through),
+                "hops": len(one.through),
+                "topic": one.topic,
+                "state": one.state.value,
+                "in_file": one.in_file,
+                **_age(one),
+            }
+            for one in ways
+        ],
+    }
+
+
+def _age(one: FlowHealth | Way) -> dict[str, Any]:
+    if one.age is None:
+        return {"age_seconds": None}
+    return {"age_seconds": one.age.seconds, **({"at_least": True} if one.age.at_least else {})}
+
+
+async def _look(config: MirrorMakerConfig, flows: Sequence[Flow]) -> dict[str, ClusterHeartbeats]:
+    aliases = [alias for alias in config.clusters if any(alias in (flow.source, flow.target) for flow in flows)]
+    found = await asyncio.gather(*(_look_at(config, alias, flows) for alias in aliases))
+    return {one.alias: one for one in found}
+
+
+async def _look_at(config: MirrorMakerConfig, alias: str, flows: Sequence[Flow]) -> ClusterHeartbeats:
+    """One cluster. Raises ConfigError; what does not answer is told in what is seen."""
+    policies = _policies(flow for flow in flows if flow.target == alias) or _policies(flows)
+    props = config.client_properties(alias)
+    client_id = "heliograph-topology"
+    cluster = Cluster(connection_settings(props, client_id=client_id, where=f"cluster {alias}"), alias)
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            return ClusterHeartbeats(alias, await read_heartbeats(cluster, policies, _TIMEOUT_S), policies)
+    except ConfigError:
+        raise
+    except HeliographError as error:
+        return ClusterHeartbeats(alias, policies=policies, error=str(error))
+    except TimeoutError:
+        return ClusterHeartbeats(
+            alias, policies=policies, error=f"cluster {alias} does not answer within {_TIMEOUT_S:g} s"
+        )
+    finally:
+        await cluster.close()
+
+
+def _policies(flows: Iterable[Flow]) -> list[ReplicationPolicy]:
+    return [make_policy(flow.config.resolved(flow.connector_config())) for flow in flows]
+
+
+def _wanted(flow: Flow) -> ConfiguredFlow:
+    values = HEARTBEAT.parse(flow.config.resolved(flow.connector_config(Connector.HEARTBEAT)))
+    interval_s = values.integer("emit.heartbeats.interval.seconds")
+    beats = values.boolean("emit.heartbeats.enabled") and interval_s >= 0
+    carries = flow.enabled and SOURCE.parse(flow.config.resolved(flow.connector_config())).boolean(
+        "heartbeats.replication.enabled"
+    )
+    return ConfiguredFlow(flow.source, flow.target, carries, interval_s if beats else None)

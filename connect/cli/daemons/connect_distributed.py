@@ -1,0 +1,123 @@
+"""``connect-distributed worker.properties``: one worker of a Connect group, as Java's ``ConnectDistributed``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from connect.cli.console import (
+    EXIT_NOT_STARTED,
+    EXIT_OK,
+    ShowVersion,
+    configure_logging,
+    describe,
+    imported,
+    run_command,
+    stop_signals,
+)
+from connect.core.errors import HeliographError
+from connect.kafka.concurrency import unless
+
+if TYPE_CHECKING:
+    from connect.core.config.worker_config import WorkerConfig
+
+log = logging.getLogger(__name__)
+
+PROGRAM: Final = "connect-distributed"
+LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
+#: Java waits for its work, its group and its server one after the other; an orchestrator's patience is 30 s.
+EXIT_WITHIN_S: Final = 25.0
+
+
+@dataclass(frozen=True, slots=True)
+class DistributedArguments:
+    """What the command line says."""
+
+    file: Path
+    log_level: str
+
+
+def parse_arguments(program: str, arguments: Sequence[str]) -> DistributedArguments:
+    """Read the arguments; ``--log-level`` is our own.
+
+    Raises:
+        SystemExit: Wrong arguments, or after the help.
+    """
+    parser = argparse.ArgumentParser(
+        prog=program,
+        description="One worker of a Kafka Connect group.",
+        epilog=f"example:\n  {program} worker.properties --log-level DEBUG",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("config", metavar="worker.properties", help="The worker's configuration file.")
+    parser.add_argument("--log-level", choices=LOG_LEVELS, default="INFO", help="How much to log.")
+    parser.add_argument("--version", action=ShowVersion)
+    namespace = parser.parse_args(arguments)
+    return DistributedArguments(Path(namespace.config), namespace.log_level)
+
+
+def main() -> NoReturn:
+    """Entry point of the ``connect-distributed`` command."""
+    sys.exit(run_command(PROGRAM, lambda: run_with_arguments(PROGRAM, sys.argv[1:])))
+
+
+def run_with_arguments(program: str, arguments: Sequence[str]) -> int:
+    """The whole command, for any name it goes by; gives the exit code.
+
+    Raises:
+        ConfigError: The file or a setting in it is wrong.
+    """
+    parsed = parse_arguments(program, arguments)
+    configure_logging(parsed.log_level)
+    from connect.api.plugins import config_providers
+    from connect.core.config.properties import load_properties
+    from connect.core.config.worker_config import WorkerConfig
+
+    config = WorkerConfig.parse(load_properties(parsed.file), config_providers())
+    tell_what_starts(str(parsed.file), config)
+    for warning in config.warnings:
+        log.warning("%s: %s", parsed.file, warning)
+    return asyncio.run(_work(program, config))
+
+
+def tell_what_starts(file: str, config: WorkerConfig) -> None:
+    """Say in one line what the log is of. The worker says which flows its group has once it has read them."""
+    from connectors.spark.config import SparkSettings
+
+    spark = SparkSettings(None, {key: value for key, value in config.props.items() if key.startswith("spark.")})
+    log.info(
+        "Heliograph %s: %s, group %s on %s, Spark %s, REST at %s",
+        version("heliograph"),
+        file,
+        config.group_id,
+        ", ".join(config.values.strings("bootstrap.servers")),
+        spark.place,
+        ", ".join(config.values.strings("listeners")),
+    )
+
+
+async def _work(program: str, config: WorkerConfig) -> int:
+    async with stop_signals(exit_within_s=EXIT_WITHIN_S) as stop:
+        if not await imported(stop, "connect.cli.daemons.worker_process", plugins=True):
+            return EXIT_OK
+        from connect.cli.daemons.worker_process import WorkerNode
+
+        node = WorkerNode(config)
+        try:
+            try:
+                await unless(stop, node.start(), "start")
+            except HeliographError as error:
+                print(f"{program}: error: {describe(error)}", file=sys.stderr)
+                return EXIT_NOT_STARTED
+            if not stop.is_set():
+                await unless(stop, node.ended(), "work")
+        finally:
+            await node.stop()
+    return EXIT_OK

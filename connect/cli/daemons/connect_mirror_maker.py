@@ -1,0 +1,308 @@
+"""``connect-mirror-maker mm2.properties [--clusters ALIAS ...]``: Java's command, its arguments and its exit codes.
+
+The rules are those of ``MirrorMaker.main`` and of the argparse4j parser it builds. One thing differs: a cluster that
+does not answer at start is waited for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import chain, repeat
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from connect.cli.console import (
+    EXIT_BAD_ARGUMENTS,
+    EXIT_ERROR,
+    EXIT_NOT_STARTED,
+    EXIT_OK,
+    ShowVersion,
+    configure_logging,
+    describe,
+    imported,
+    run_command,
+    stop_signals,
+)
+from connect.cli.rates import RateMeter, idle_text, status_line
+from connect.core.errors import HeliographError, PermanentError, RetriableError
+from connect.kafka.concurrency import Scope, unless
+from connectors.flow_progress import Contact
+
+if TYPE_CHECKING:
+    from connect.cli.daemons.mirror_process import MirrorMaker
+    from connectors.config.mm2_properties import Flow, MirrorMakerConfig
+    from connectors.formats.types import FlowName
+    from connectors.spark.engine import SparkEngine
+
+logger = logging.getLogger(__name__)
+
+PROGRAM: Final = "connect-mirror-maker"
+LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
+#: Whoever sent SIGTERM expects the process to be gone within 10 s. Stopping itself is given up a moment earlier.
+EXIT_WITHIN_S: Final = 9.8
+STOP_TIMEOUT_S: Final = 9.3
+SUMMARY_INTERVAL_S: Final = 10.0
+#: How often contacts are looked at, so that a line within ten seconds says that a cluster does not answer.
+_LOOK_S: Final = 1.0
+#: That a flow copies nothing is a warning once in so long; its line comes with the others.
+IDLE_WARNING_S: Final = 60.0
+#: Waits between attempts to start while a cluster does not answer; the last one repeats.
+START_DELAYS_S: Final = (1.0, 2.0, 3.0, 5.0)
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with Java's exit code."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(EXIT_BAD_ARGUMENTS, f"{self.prog}: error: {message}\n")
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorMakerArguments:
+    """What the command line says; no ``clusters`` means every target."""
+
+    file: Path
+    clusters: tuple[str, ...]
+    log_level: str
+
+
+def parser_of(program: str) -> Parser:
+    """Java's parser; ``--log-level`` is our own."""
+    # The command of that name also takes a resource, and has another parser for it.
+    more = (
+        "" if program == PROGRAM else f"\n\nof a Strimzi resource, which has its own help:\n  {program} -f FILE --help"
+    )
+    parser = Parser(
+        prog=program,
+        description="MirrorMaker 2.0 driver",
+        epilog=f"examples:\n  {program} mm2.properties\n  {program} mm2.properties --clusters eu{more}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("config", metavar="mm2.properties", help="MM2 configuration file.")
+    parser.add_argument(
+        "--clusters", nargs="+", metavar="CLUSTER", default=(), help="Target cluster to use for this node."
+    )
+    parser.add_argument("--log-level", choices=LOG_LEVELS, default="INFO", help="How much to log.")
+    parser.add_argument("--version", action=ShowVersion)
+    return parser
+
+
+def parse_arguments(program: str, arguments: Sequence[str]) -> MirrorMakerArguments:
+    """Reads the arguments as Java's parser does.
+
+    Raises:
+        SystemExit: 255 for bad arguments, 0 after the help.
+    """
+    parser = parser_of(program)
+    namespace = parser.parse_args(arguments)
+    problem = unreadable(Path(namespace.config))
+    if problem:
+        parser.error(f"argument mm2.properties: {problem}")
+    return MirrorMakerArguments(Path(namespace.config), tuple(namespace.clusters), namespace.log_level)
+
+
+def unreadable(file: Path) -> str | None:
+    """Why ``file`` cannot be read, or None. For Java a folder can be: only loading it fails, with another exit code."""
+    try:
+        with file.open("rb"):
+            return None
+    except IsADirectoryError:
+        return None
+    except OSError as error:
+        return f"cannot read {file}: {error.strerror}"
+
+
+def main() -> NoReturn:
+    """Entry point of the ``connect-mirror-maker`` command."""
+    sys.exit(run_command(PROGRAM, lambda: run_with_arguments(PROGRAM, sys.argv[1:])))
+
+
+def run_with_arguments(program: str, arguments: Sequence[str]) -> int:
+    """The whole command, for any name it goes by; gives the exit code."""
+    parsed = parse_arguments(program, arguments)
+    configure_logging(parsed.log_level)
+    return mirror(program, parsed.file, parsed.clusters)
+
+
+def mirror(program: str, file: Path, clusters: Sequence[str]) -> int:
+    """Runs every flow of ``file`` until SIGTERM or Ctrl-C; gives the exit code.
+
+    Raises:
+        ConfigError: The file or a setting in it is wrong.
+    """
+    from connectors.config.mm2_properties import load, mirrored
+
+    config = load(file)
+    flows = config.flows_to_run(clusters)
+    if not mirrored(flows):
+        where = f" to {', '.join(clusters)}" if clusters else ""
+        logger.warning("%s: no flow%s is enabled; this node writes heartbeats only", file, where)
+    for notice in config.notices():
+        logger.warning("%s: %s", file, notice.text)
+    try:
+        # Spark's modules are imported before there is a loop that would wait for them.
+        asyncio.run(_run_until_signal(config, flows, _spark(flows)))
+    except NotStarted as error:
+        print(f"{program}: error: {describe(error.reason)}", file=sys.stderr)
+        return EXIT_NOT_STARTED
+    except StopTimedOut as error:
+        print(f"{program}: error: {error}", file=sys.stderr)
+        return EXIT_ERROR
+    return EXIT_OK
+
+
+def _tell_what_starts(config: MirrorMakerConfig, flows: Sequence[Flow], engine: SparkEngine | None) -> None:
+    """Say in one line what the log is of."""
+    rest = "no REST"
+    if config.public_rest or config.internal_rest:
+        from connect.core.config.rest_settings import REST_INTERNAL
+
+        listeners = REST_INTERNAL.parse(config.top_level_properties()).strings("listeners")
+        rest = f"REST for {'users' if config.public_rest else 'other nodes'} at {', '.join(listeners)}"
+    logger.info(
+        "Heliograph %s: %s, flows %s, %s, %s",
+        version("heliograph"),
+        config.file,
+        ", ".join(map(str, flows)),
+        "no Spark" if engine is None else f"Spark {engine.settings.place}",
+        rest,
+    )
+
+
+class NotStarted(PermanentError):
+    """Starting failed for a reason that waiting does not mend."""
+
+    def __init__(self, reason: PermanentError) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+class StopTimedOut(HeliographError):
+    """Not everything had stopped in time."""
+
+
+async def _run_until_signal(config: MirrorMakerConfig, flows: Sequence[Flow], engine: SparkEngine | None) -> None:
+    async with stop_signals(exit_within_s=EXIT_WITHIN_S) as stop:
+        engines = [engine]
+        _tell_what_starts(config, flows, engines[0])
+        if engines[0] is not None:
+            engines[0].begin()  # before the imports, since Spark takes longer than all the rest
+
+        def make() -> MirrorMaker:
+            from connect.cli.daemons.mirror_process import MirrorMaker
+
+            if engines[-1] is not None and engines[-1].is_stopped:
+                engines.append(_spark(flows))
+            return MirrorMaker(config, flows, engines[-1])
+
+        rest = ["connect.cli.daemons.worker_process"] if config.public_rest or config.internal_rest else []
+        try:
+            if await imported(stop, "connect.cli.daemons.mirror_process", *rest, plugins=True):
+                await run(make, stop, watch=_log_summaries)
+        finally:
+            # Also where nothing could be made of it.
+            if engines[-1] is not None:
+                await engines[-1].stop()
+
+
+def _spark(flows: Sequence[Flow]) -> SparkEngine | None:
+    """The Spark of the flows that mirror; None where none does, as for heartbeats alone."""
+    from connect.cli.daemons.spark import spark_of_flows
+    from connectors.config.mm2_properties import mirrored
+
+    enabled = mirrored(flows)
+    return spark_of_flows(enabled) if enabled else None
+
+
+async def run(
+    make: Callable[[], MirrorMaker], stop: asyncio.Event, *, watch: Callable[[MirrorMaker], Coroutine[None, None, None]]
+) -> None:
+    """Starts what ``make`` gives, keeps it running until ``stop`` is set and stops it, in bounded time.
+
+    Args:
+        make: Gives a fresh MirrorMaker for each attempt to start.
+        stop: Ends everything, an attempt to start included.
+        watch: Runs beside a started MirrorMaker and is cancelled when that ends; its error ends everything.
+
+    Raises:
+        NotStarted: A setting or a cluster refuses for good.
+        StopTimedOut: Stopping took longer than ``STOP_TIMEOUT_S``.
+    """
+    maker = await _start(make, stop)
+    if maker is None:
+        return
+    try:
+        async with Scope("watch flows") as scope:
+            watching = scope.spawn(watch(maker), "watch flows")
+            running = scope.spawn(maker.run_until(stop), "flows")
+            await asyncio.wait({watching, running}, return_when="FIRST_COMPLETED")
+            if not running.done():
+                watching.result()
+            await running
+    finally:
+        await _stop(maker)
+
+
+async def _start(make: Callable[[], MirrorMaker], stop: asyncio.Event) -> MirrorMaker | None:
+    """A started MirrorMaker, or None if ``stop`` was set before one could be."""
+    delays_s = chain(START_DELAYS_S, repeat(START_DELAYS_S[-1]))
+    while not stop.is_set():
+        maker, delay_s, started = make(), next(delays_s), False
+        try:
+            await unless(stop, maker.start(), "start")
+            started = not stop.is_set()
+        except RetriableError as error:
+            logger.warning("%s; trying again in %.0f s", error, delay_s)
+        except PermanentError as error:
+            raise NotStarted(error) from error
+        finally:
+            if not started:
+                # What went wrong in stopping is in the log; why it did not start matters more.
+                with contextlib.suppress(PermanentError):
+                    await _stop(maker)
+        if started:
+            return maker
+        if not stop.is_set():
+            await unless(stop, asyncio.sleep(delay_s), "delay before the next start")
+    return None
+
+
+async def _stop(maker: MirrorMaker) -> None:
+    try:
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            await maker.stop()
+    except TimeoutError:
+        raise StopTimedOut(
+            f"not everything stopped within {STOP_TIMEOUT_S} s; positions committed so far stand, "
+            "and the next start goes on from them"
+        ) from None
+
+
+async def _log_summaries(maker: MirrorMaker) -> None:
+    meter = RateMeter(window_s=SUMMARY_INTERVAL_S)
+    clock = asyncio.get_running_loop().time
+    warned_s: dict[tuple[FlowName, str], float] = {}  # by flow, and why it copies nothing
+    while True:
+        for rates in await meter.observe(clock(), maker.progress()):
+            said, level = (rates.flow, idle_text(rates) or ""), logging.INFO
+            if said[1] and clock() - warned_s.get(said, float("-inf")) >= IDLE_WARNING_S:
+                warned_s[said], level = clock(), logging.WARNING
+            logger.log(level, "%s", status_line(rates))
+        await until_next_summary(maker.contacts)
+
+
+async def until_next_summary(contacts: Callable[[], Sequence[Contact]]) -> None:
+    """Wait for SUMMARY_INTERVAL_S, or until a cluster of one of the flows no longer answers or answers again."""
+    began_s, before = asyncio.get_running_loop().time(), [contact.silent for contact in contacts()]
+    while asyncio.get_running_loop().time() < began_s + SUMMARY_INTERVAL_S:
+        await asyncio.sleep(_LOOK_S)
+        if [contact.silent for contact in contacts()] != before:
+            return

@@ -1,0 +1,303 @@
+"""One worker of a dedicated mirror: its group lives on the flow's target, and whoever leads it sees to the flow's three
+connectors (Kafka's ``MirrorHerder``)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+from urllib.parse import urlsplit
+
+from connect.api.plugins import PluginDescription, PluginKind
+from connect.cli.rates import NO_TOPICS
+from connect.core.config.worker_config import WorkerConfig
+from connect.core.config_topic import ConfigLog
+from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
+from connect.core.herder_api import ElsewhereError, RebalanceExpected, RequestConflict
+from connect.core.model import State, Status, TargetState
+from connect.kafka.concurrency import Scope, together
+from connect.kafka.threads import LeaseThread
+from connect.runtime.distributed_worker import DistributedWorker
+from connect.runtime.herder.effects_and_fencing import InternalRequests, Sign
+from connect.runtime.herder.rest_herder import RuntimeHerder
+from connect.runtime.plugins.plugin_registry import Plugins, check_worker
+from connectors.checkpoint.connector import objections
+from connectors.config.mm2_properties import Connector, Flow
+from connectors.flow_progress import FlowProgress
+from connectors.plugins import mirror_plugins
+from connectors.source.positions.partition_notes import PartitionsStopped
+from connectors.source.worker_context import MirrorHost, SharedSpark
+from connectors.source.worker_metrics import LagWatch
+
+log = logging.getLogger(__name__)
+
+#: What Java's members say where they have no REST.
+_NO_REST: Final = "NOTUSED"
+_AGAIN_S: Final = 1.0
+#: How long a failure has to last. Under a config that the file replaces it lasts until the tasks have the new one.
+_FAILED_S: Final = 5.0
+_FAILED_BEFORE_S: Final = 60.0
+#: What a round of the group, or a cluster, is in the way of; anything else is the file's fault.
+_PASSING: Final = (RetriableError, RebalanceExpected, RequestConflict, ElsewhereError)
+#: A task waits for the batches that are on their way, and the process ends within ten seconds.
+_DEFAULTS: Final = {"task.shutdown.graceful.timeout.ms": "8000"}
+
+
+class NoInternalRest(PermanentError):
+    """The leader of the group cannot be asked, since there is no internal REST."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowRest:
+    """The way to other nodes: our address for them, and what sends requests to the leader."""
+
+    url: str
+    requests: InternalRequests
+
+
+class Failures:
+    """Tells when nothing of a flow goes on any more. What failed before this node started, the ``earlier`` statuses,
+    does not count; neither does what fails under stored configs that those of the file are about to replace."""
+
+    def __init__(self, earlier: Sequence[Status] = ()) -> None:
+        self._earlier = earlier
+        self._failed: Sequence[Status] = ()
+        self._since_s = 0.0
+
+    def look(self, statuses: Sequence[Status], now_s: float, *, is_replaced: bool) -> str | None:
+        """Return the reason once a failure has lasted, from the statuses of the connector and of its tasks.
+
+        ``now_s`` is of a monotonic clock; ``is_replaced``: the file replaces the config, or has done so in this run.
+        """
+        failed = self._of(statuses)
+        if not _are_same(failed, self._failed):
+            self._failed, self._since_s = failed, now_s
+        if not failed or now_s - self._since_s < (_FAILED_BEFORE_S if is_replaced else _FAILED_S):
+            return None
+        return reason(failed[0].trace or "")
+
+    def _of(self, statuses: Sequence[Status]) -> Sequence[Status]:
+        """Those that keep the flow from going on."""
+        if not statuses:
+            return ()
+        connector, *tasks = statuses
+        if connector.state is State.FAILED:
+            return () if self._is_earlier(connector) else [connector]
+        failed = [one for one in tasks if one.state is State.FAILED and not self._is_earlier(one)]
+        if any(PartitionsStopped.__name__ in (one.trace or "") for one in failed):
+            return ()  # topics that come, or come back, start it again
+        return failed if len(failed) == len(tasks) else ()
+
+    def _is_earlier(self, status: Status) -> bool:
+        return any(status is earlier for earlier in self._earlier)
+
+
+def _are_same(some: Sequence[Status], others: Sequence[Status]) -> bool:
+    return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
+
+
+class FlowWorker:
+    """A flow's worker in this process. Made within a running loop.
+
+    Raises:
+        ConfigError: A setting of the worker is refused; its place in the file is named.
+        SecurityError: A key store cannot be used.
+    """
+
+    def __init__(self, flow: Flow, spark: SharedSpark, leases: LeaseThread, rest: FlowRest | None) -> None:
+        self.flow = flow
+        config = worker_config(flow)
+        self.host = MirrorHost(config.props, spark, self._find_plugin, lambda: self.worker.holds)
+        plugins = self._plugins = Plugins.discover(mirror_plugins(self.host), may_read_files=config.may_read_files)
+        try:
+            check_worker(config, plugins)
+        except ConfigError as error:
+            raise flow.located(error) from None
+        self._elections: asyncio.Queue[None] = asyncio.Queue(1)
+        self._scope = Scope(str(flow))
+        self._failures = Failures()
+        #: Whether the config of the file replaces the stored one, or has done so in this run.
+        self._is_replaced = False
+        self.worker = DistributedWorker(
+            config,
+            plugins,
+            _WithoutRest() if rest is None else rest.requests,
+            name=str(flow),
+            cluster=flow.target,
+            url=_NO_REST if rest is None else rest.url,
+            worker_id=_worker_id(flow, rest),
+            leases=leases,
+            elected=self._elected,
+            obsolete=self._obsolete,
+            engine=spark if flow.enabled else None,
+        )
+        #: This node says whether the clusters answer, be its tasks on other nodes, or ended.
+        always = (Connector.SOURCE.value,) if flow.enabled else ()
+        self._lag = LagWatch(self.host, partial(self.worker.connectors_here, spark.is_for, always))
+
+    @property
+    def herder(self) -> RuntimeHerder:
+        return self.worker.herder
+
+    async def start(self) -> None:
+        """Read the internal topics and begin to join; see :meth:`DistributedWorker.start`."""
+        await self.worker.start()
+        self._failures = Failures(self._statuses())
+        self._lag.start()
+        self._scope.spawn(self._see_to_connectors(), f"connectors of {self.flow}")
+
+    async def ended(self) -> None:
+        """Returns when the worker was stopped; raises what ended it otherwise."""
+        await self.worker.ended()
+
+    async def put_away(self) -> None:
+        """Stop what has ended by itself, so that its group does not wait for what is left of it. Whether the clusters
+        answer is watched until :meth:`stop`, which follows."""
+        await self._scope.close()
+        await self.worker.stop()
+
+    async def stop(self) -> None:
+        await self._lag.stop()
+        await self.put_away()
+        self.host.long_logs.close()
+
+    def progress(self, now_ms: int) -> FlowProgress:
+        """A picture of what this node copies of the flow."""
+        name, snapshot = Connector.SOURCE.value, self.worker.core.snapshot
+        found = self.host.progress(name, self.flow.name, now_ms)
+        if found.partitions or name not in snapshot.connectors():
+            return found
+        state, status = snapshot.target_state(name), self.worker.statuses.log.status(name)
+        if state is not TargetState.STARTED:
+            return replace(found, state=state.value)
+        # Its connector has looked, and has found nothing to copy, on this node or another.
+        has_looked = status is not None and status.state is State.RUNNING and not snapshot.task_ids(name)
+        return replace(found, state=NO_TOPICS) if has_looked else found
+
+    def failure(self) -> str | None:
+        """Why nothing of the flow goes on, if that is so: its connector or all its tasks have failed.
+
+        What other nodes have of the flow counts too, as its group's statuses say it. Call this often.
+        """
+        return self._failures.look(self._statuses(), time.monotonic(), is_replaced=self._is_replaced)
+
+    def _statuses(self) -> list[Status]:
+        """Of the connector that mirrors, then of its tasks."""
+        statuses, name = self.worker.statuses.log, Connector.SOURCE.value
+        return [status for status in (statuses.status(name), *statuses.tasks(name).values()) if status is not None]
+
+    def _find_plugin(self, kinds: Sequence[PluginKind], name: str, version: str | None) -> PluginDescription:
+        return self._plugins.find(kinds, name, version)
+
+    # -- the leader's part -----------------------------------------------------------------------------
+
+    def _elected(self) -> None:
+        if self._elections.empty():
+            self._elections.put_nowait(None)
+
+    async def _see_to_connectors(self) -> None:
+        """Each time this node has become leader, store the configs of the file where others are stored."""
+        while True:
+            await self._elections.get()
+            # None of them waits for another that is refused, or not answered.
+            await together(f"{self.flow}: connectors from the file", map(self._see_to, Connector))
+
+    def _obsolete(self, stored: ConfigLog) -> list[str]:
+        """The connectors of the flow whose stored configs are not those of the file."""
+        return [
+            connector.value
+            for connector in Connector
+            if (config := stored.connector_config(connector.value)) is not None
+            and (self._left_out(connector) or config != self.flow.connector_config(connector))
+        ]
+
+    def _left_out(self, connector: Connector) -> str:
+        """Why the file has the flow do without a connector; empty if it does not."""
+        if connector is not Connector.CHECKPOINT:
+            return ""
+        return "; ".join(objections(self.flow.connector_config(connector)).values())
+
+    async def _see_to(self, connector: Connector) -> None:
+        if reason := self._left_out(connector):
+            log.info("%s: %s is left out: %s", self.flow, connector.value, reason)
+        else:
+            await self._put(connector)
+
+    async def _put(self, connector: Connector) -> None:
+        wanted = self.flow.connector_config(connector)
+        while (
+            self.worker.core.is_leader
+            and (stored := self.worker.core.snapshot.connector_config(connector.value)) != wanted
+        ):
+            # Where nothing is stored yet, nothing runs that could start again under another config.
+            self._is_replaced |= connector is Connector.SOURCE and stored is not None
+            try:
+                await self.herder.put_connector(connector.value, wanted, None, allow_replace=True)
+            except _PASSING as error:
+                log.warning("%s: %s is not configured yet: %s", self.flow, connector.value, error)
+                await asyncio.sleep(_AGAIN_S)
+            except HeliographError as error:
+                log.error("%s: %s is not configured anew: %s", self.flow, connector.value, error)
+                return
+
+
+class _WithoutRest:
+    """Says what is missing where another node leads."""
+
+    async def post_task_configs(
+        self, leader_url: str, connector: str, configs: Sequence[Mapping[str, str]], sign: Sign | None
+    ) -> None:
+        raise NoInternalRest(_missing(f"the tasks of {connector} cannot be configured"))
+
+    async def put_fence(self, leader_url: str, connector: str, sign: Sign | None) -> None:
+        raise NoInternalRest(_missing(f"older tasks of {connector} cannot be fenced off"))
+
+
+def _missing(what: str) -> str:
+    return (
+        f"another node leads the group, so {what} from here; set dedicated.mode.enable.internal.rest = true on all "
+        "nodes, with listeners that they reach"
+    )
+
+
+def check_flow(flow: Flow) -> None:
+    """Look at the settings of a flow and of its worker before anything is started.
+
+    Raises:
+        ConfigError: One is refused; its place in the file is named.
+        SecurityError: A key store cannot be used.
+    """
+    if flow.enabled:
+        flow.settings()
+        flow.clients()
+    worker_config(flow)
+
+
+def worker_config(flow: Flow) -> WorkerConfig:
+    """The settings of a flow's worker. Raises ConfigError, with its place in the file."""
+    # Java's dedicated workers take every override, whatever the file says.
+    props = {**_DEFAULTS, **flow.worker_config(), "connector.client.config.override.policy": "All"}
+    try:
+        return WorkerConfig.parse(props)
+    except ConfigError as error:
+        raise flow.located(error) from None
+
+
+def _worker_id(flow: Flow, rest: FlowRest | None) -> str:
+    if rest is not None:
+        return f"{urlsplit(rest.url).netloc}/{flow}"
+    return f"{socket.getfqdn()}/{flow}/{uuid.uuid4()}"
+
+
+def reason(trace: str) -> str:
+    """The error in a trace: its last line that is not indented, without the class."""
+    lines = [line for line in trace.splitlines() if line and not line[0].isspace()]
+    last = lines[-1] if lines else "no reason is known"
+    cls, colon, text = last.partition(": ")
+    return text if colon and "." in cls and " " not in cls else last

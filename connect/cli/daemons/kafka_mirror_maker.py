@@ -1,0 +1,355 @@
+"""``kafka-mirror-maker``: MirrorMaker 1's command, its options in all the spellings of its releases, its exit codes.
+
+The rules are those of Kafka's ``MirrorMaker`` of 0.7 to 3.9. What it cannot have is said in a sentence, not refused.
+
+The options of ``kafka-mirror-maker``, in all the spellings of MirrorMaker 1's releases.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from connect.cli.console import EXIT_OK, ShowVersion, configure_logging, imported, run_command, stop_signals
+from connect.core.config.properties import load_properties
+from connect.core.errors import ConfigError
+from connect.kafka.concurrency import Scope
+
+if TYPE_CHECKING:
+    from connectors.mirror_maker_1.config import MirrorSettings
+    from connectors.mirror_maker_1.process import MirrorMaker1
+
+PROGRAM: Final = "kafka-mirror-maker"
+LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
+#: MirrorMaker 1 ends so for every reason (Kafka's ``CommandLineUtils`` and ``MirrorMakerThread``).
+EXIT_FAILED: Final = 1
+_DEFAULT_COMMIT_MS: Final = 1_000
+_TRUTH: Final = {"true": True, "false": False}
+_WIDTH: Final = 110
+_EXAMPLES: Final = """\
+examples:
+  kafka-mirror-maker --consumer.config source.properties --producer.config target.properties --include 'orders|clicks.*'
+      copies these topics, under their names; further processes with the same group.id share the work
+
+  kafka-mirror-maker --consumer.config west.properties --consumer.config east.properties \\
+      --producer.config all.properties --exclude 'test.*' --num.streams 4
+      copies all but tests from two clusters, with four members of each group
+
+source.properties has bootstrap.servers and group.id (and auto.offset.reset=earliest to begin at the beginning),
+target.properties has bootstrap.servers; docs/mirrormaker-1.md says what became of older keys.
+
+exit codes: 0 after SIGTERM or Ctrl-C; 1 for wrong arguments, files or rights, and where a record can never be sent
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaMirrorMakerArguments:
+    """What the command line says; ``list_option`` is that of the topics as its user wrote it, ``said`` are sentences on
+    what means nothing any more."""
+
+    consumer_configs: tuple[str, ...]
+    producer_config: str
+    include: str | None
+    exclude: str | None
+    list_option: str
+    streams: int
+    commit_interval_ms: int
+    aborts: bool
+    handler: str | None
+    handler_args: str | None
+    listener: str | None
+    listener_args: str | None
+    log_level: str
+    said: tuple[str, ...] = ()
+
+
+class _ArgumentParser(argparse.ArgumentParser):
+    """argparse with Java's exit code."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(EXIT_FAILED, f"{self.prog}: error: {message} (--help has examples)\n")
+
+    def with_two_dashes(self, words: Sequence[str]) -> list[str]:
+        """The words with the names of options as they stand here: Java's parser takes ``-whitelist`` as well."""
+        return [f"-{word}" if f"-{word.partition('=')[0]}" in self._option_string_actions else word for word in words]
+
+
+class _TopicList(argparse.Action):
+    """Keeps the option beside its value, as its user wrote it."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        del parser
+        setattr(namespace, self.dest, (option_string, values))
+
+
+def parse_arguments(arguments: Sequence[str]) -> KafkaMirrorMakerArguments:
+    """Raises SystemExit: 1 for bad arguments, 0 after the help and the version."""
+    parser = _parser()
+    found = parser.parse_args(parser.with_two_dashes(arguments))
+    if not found.consumer_config:
+        parser.error("--consumer.config is required")
+    if found.producer_config is None:
+        parser.error("--producer.config is required")
+    if found.include is None and found.whitelist is None and found.exclude is None:
+        parser.error("exactly one of --include (--whitelist) and --exclude (--blacklist) is required: which topics?")
+    include = found.include if found.include is not None else found.whitelist
+    if include is not None and found.exclude is not None:
+        parser.error("exactly one of --include (--whitelist) and --exclude (--blacklist) is required, not both")
+    option, _ = topics = include or found.exclude
+    if found.message_handler_args is not None and found.message_handler is None:
+        parser.error("--message.handler.args is given without --message.handler")
+    if found.rebalance_listener_args is not None and found.consumer_rebalance_listener is None:
+        parser.error("--rebalance.listener.args is given without --consumer.rebalance.listener")
+    return KafkaMirrorMakerArguments(
+        consumer_configs=tuple(found.consumer_config),
+        producer_config=found.producer_config,
+        include=topics[1] if include is not None else None,
+        exclude=topics[1] if include is None else None,
+        list_option=option,
+        streams=found.num_streams,
+        commit_interval_ms=found.offset_commit_interval_ms,
+        aborts=found.abort_on_send_failure,
+        handler=found.message_handler,
+        handler_args=found.message_handler_args,
+        listener=found.consumer_rebalance_listener,
+        listener_args=found.rebalance_listener_args,
+        log_level=found.log_level,
+        said=tuple(_without_effect(found)),
+    )
+
+
+def _parser() -> _ArgumentParser:
+    parser = _ArgumentParser(
+        prog=PROGRAM,
+        description="Continuously copies topics between two Kafka clusters, under their own names (MirrorMaker 1).",
+        epilog=_EXAMPLES,
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=34, width=_WIDTH),
+        allow_abbrev=False,
+    )
+    files = parser.add_argument_group("what is copied from where to where")
+    files.add_argument(
+        "--consumer.config",
+        dest="consumer_config",
+        action="append",
+        metavar="FILE",
+        help="Consumer properties for a source cluster. More than one: more sources.",
+    )
+    files.add_argument("--producer.config", dest="producer_config", metavar="FILE", help="Producer properties.")
+    files.add_argument(
+        "--include",
+        action=_TopicList,
+        metavar="REGEX",
+        help="Topics to copy, as a Java regular expression; commas are alternatives. Goes before --whitelist.",
+    )
+    files.add_argument(
+        "--whitelist", "--white-list", action=_TopicList, metavar="REGEX", help="The same under its older names."
+    )
+    files.add_argument(
+        "--exclude",
+        "--blacklist",
+        "--black-list",
+        action=_TopicList,
+        metavar="REGEX",
+        help="Copy all topics but these, and internal ones.",
+    )
+    how = parser.add_argument_group("how")
+    how.add_argument(
+        "--num.streams",
+        dest="num_streams",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="Members of the group in this process, each with a copying task of its own (default 1).",
+    )
+    how.add_argument(
+        "--offset.commit.interval.ms",
+        dest="offset_commit_interval_ms",
+        type=_positive,
+        default=_DEFAULT_COMMIT_MS,
+        metavar="MS",
+        help=f"How often positions are committed in the group (default {_DEFAULT_COMMIT_MS}).",
+    )
+    how.add_argument(
+        "--abort.on.send.failure",
+        "--abort.on.send.fail",
+        "--abortOnSendFailure",
+        "--abortOnSendFail",
+        dest="abort_on_send_failure",
+        type=_truth,
+        nargs="?",
+        const=True,
+        default=True,
+        metavar="true|false",
+        help="End when a record can never be sent (default true); false leaves such records out, named and counted.",
+    )
+    _add_plugins(parser.add_argument_group("code of yours"))
+    _add_old(parser.add_argument_group("accepted, without effect"))
+    parser.add_argument(
+        "--log-level", dest="log_level", choices=LOG_LEVELS, default="INFO", help="How much to log (default INFO)."
+    )
+    parser.add_argument("--version", action=ShowVersion)
+    return parser
+
+
+def _add_plugins(code: argparse._ArgumentGroup) -> None:
+    code.add_argument(
+        "--message.handler",
+        dest="message_handler",
+        metavar="MODULE:CLASS",
+        help="A Python class with handle(record), asked for each record what is sent in its place.",
+    )
+    code.add_argument(
+        "--message.handler.args", dest="message_handler_args", metavar="TEXT", help="What it is made with."
+    )
+    code.add_argument(
+        "--consumer.rebalance.listener",
+        dest="consumer_rebalance_listener",
+        metavar="MODULE:CLASS",
+        help="A Python class with on_partitions_assigned(partitions) and on_partitions_revoked(partitions).",
+    )
+    code.add_argument(
+        "--rebalance.listener.args", dest="rebalance_listener_args", metavar="TEXT", help="What it is made with."
+    )
+
+
+#: Options that mean nothing any more: name, what is called N, and what takes their place.
+_OLD: Final = (
+    ("num.producers", "N", "each stream writes by itself; --num.streams says how many there are"),
+    ("queue.size", "N", "there is no queue; reading waits while 48 MiB of a stream are not acknowledged"),
+    ("new.consumer", "", "there is one kind of consumer"),
+    ("new.producer", "", "there is one kind of producer"),
+    ("shutdown.port", "PORT", "SIGTERM or Ctrl-C stops it in order"),
+)
+
+
+def _add_old(old: argparse._ArgumentGroup) -> None:
+    for name, value, instead in _OLD:
+        dest = name.replace(".", "_")
+        if value:
+            old.add_argument(f"--{name}", dest=dest, metavar=value, help=f"{instead[0].upper()}{instead[1:]}.")
+        else:
+            old.add_argument(f"--{name}", dest=dest, action="store_true", help=f"{instead[0].upper()}{instead[1:]}.")
+
+
+def _without_effect(found: argparse.Namespace) -> list[str]:
+    return [f"--{name}: {instead}" for name, _, instead in _OLD if getattr(found, name.replace(".", "_"))]
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
+def _truth(text: str) -> bool:
+    try:
+        return _TRUTH[text.strip().lower()]
+    except KeyError:
+        raise ValueError(text) from None
+
+
+# argparse names a value's type in its messages by these.
+_positive.__name__ = "number of 1 or more"
+_truth.__name__ = "true or false"
+
+
+logger = logging.getLogger(__name__)
+
+EXIT_WITHIN_S: Final = 20.0
+SUMMARY_INTERVAL_S: Final = 10.0
+
+
+def main() -> NoReturn:
+    """Entry point of the ``kafka-mirror-maker`` command."""
+    sys.exit(run_command(PROGRAM, lambda: run_with_arguments(sys.argv[1:]), EXIT_FAILED))
+
+
+def run_with_arguments(arguments: Sequence[str]) -> int:
+    """The whole command; gives the exit code. Raises what ends it."""
+    parsed = parse_arguments(arguments)
+    configure_logging(parsed.log_level)
+    for sentence in parsed.said:
+        logger.warning("%s", sentence)
+    settings = _settings(parsed)
+    asyncio.run(_run_until_signal(settings))
+    return EXIT_OK
+
+
+def _settings(parsed: KafkaMirrorMakerArguments) -> MirrorSettings:
+    from connectors.dataplane.by_key_producer import HandlerPlan, HandlerUnusable
+    from connectors.mirror_maker_1.config import Options, mirror_settings
+    from connectors.mirror_maker_1.process import load
+    from connectors.mirror_maker_1.topics import is_lone_asterisk, takes
+
+    if is_lone_asterisk(parsed.include):
+        logger.warning(
+            "%s %s: taken as .*, all topics; Kafka's documentation had it so, and Java's MirrorMaker refuses it",
+            *(parsed.list_option, parsed.include),
+        )
+    handler = None
+    if parsed.handler is not None:
+        handler = HandlerPlan(parsed.handler, parsed.handler_args)
+        try:
+            handler.make()
+        except HandlerUnusable as error:
+            raise ConfigError(f"--message.handler: {error}", "message.handler") from None
+    listener = None
+    if parsed.listener is not None:
+        listener = load(parsed.listener, parsed.listener_args, "consumer.rebalance.listener")
+    options = Options(
+        takes=takes(parsed.include, parsed.exclude, parsed.list_option),
+        streams=parsed.streams,
+        commit_interval_ms=parsed.commit_interval_ms,
+        aborts=parsed.aborts,
+        handler=handler,
+        listener=listener,
+    )
+    consumers = [load_properties(file) for file in parsed.consumer_configs]
+    producer = load_properties(parsed.producer_config)
+    return mirror_settings(consumers, producer, options, partial(logger.warning, "%s"))
+
+
+async def _run_until_signal(settings: MirrorSettings) -> None:
+    from connect.cli.daemons.spark import spark_of_streams
+
+    async with stop_signals(exit_within_s=EXIT_WITHIN_S, exit_late=EXIT_FAILED) as stop:
+        # Of each stream one slice for what is copied as it is, one for what goes by key.
+        slices = 2 * settings.options.streams * len(settings.sources)
+        engine = spark_of_streams(settings.spark, slices, settings.hidden)
+        engine.begin()  # before the imports, since it takes longer
+        try:
+            if not await imported(stop, "connectors.mirror_maker_1.process"):
+                return
+            from connectors.mirror_maker_1.process import MirrorMaker1
+
+            maker = MirrorMaker1(settings, engine)
+            async with Scope("summaries") as scope:
+                scope.spawn(_log_summaries(maker), "summaries")
+                await maker.run(stop)
+        finally:
+            await engine.stop()
+
+
+async def _log_summaries(maker: MirrorMaker1) -> None:
+    from connect.cli.rates import RateMeter, flow_line
+
+    meter = RateMeter(window_s=SUMMARY_INTERVAL_S)
+    clock = asyncio.get_running_loop().time
+    while True:
+        await asyncio.sleep(SUMMARY_INTERVAL_S)
+        for rates in await meter.observe(clock(), maker.progress()):
+            logger.info("%s", flow_line(rates))

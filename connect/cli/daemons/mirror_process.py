@@ -1,0 +1,230 @@
+"""The composition root of a dedicated mirror: one Spark, one control link, one REST server, and a worker for each
+ordered pair of clusters (Kafka's ``MirrorMaker``)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Final
+
+from connect.cli.daemons.flow_worker import FlowWorker, check_flow, worker_config
+from connect.cli.rates import ENDED
+from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
+from connect.kafka.concurrency import Scope, together
+from connect.kafka.threads import LeaseThread
+from connect.runtime.event_loop_monitor import LoopWatch, collect_rarely
+from connect.runtime.herder.driver import WorkerFailed
+from connectors.config.mm2_properties import Connector, Flow, MirrorMakerConfig, mirrored
+from connectors.control_link.server import LISTENER_KEY, LinkSettings
+from connectors.flow_progress import Contact, FlowProgress
+from connectors.source.worker_context import SharedSpark
+from connectors.spark.engine import SparkEngine
+
+if TYPE_CHECKING:
+    from connect.cli.daemons.worker_process import NodeRest
+
+log = logging.getLogger(__name__)
+
+_LOOK_S: Final = 0.25
+#: Waits before a worker for heartbeats alone is made anew; the last one repeats.
+_ANEW_S: Final = (5.0, 10.0, 30.0)
+
+
+class FlowsFailed(PermanentError):
+    """No flow goes on any more."""
+
+
+class StopFailed(PermanentError):
+    """A flow failed while it was stopped: what it copied last may not be stored, and the next start finds it out."""
+
+
+class MirrorMaker:
+    """Runs ``flows`` until stopped, on an ``engine`` that may have begun already and is stopped with it; None where no
+    flow mirrors.
+
+    ``flows`` are those with a worker: the ones that mirror, and those that are there for heartbeats alone.
+
+    Raises:
+        ConfigError: A setting of theirs is refused; its key and line in the file are named.
+        SecurityError: A key store cannot be used.
+    """
+
+    def __init__(self, config: MirrorMakerConfig, flows: Sequence[Flow], engine: SparkEngine | None) -> None:
+        for flow in flows:
+            check_flow(flow)
+        self._config = config
+        self._flows = flows
+        self._engine = engine
+        progress_timeout_ms = min(worker_config(flow).progress_timeout_ms for flow in flows)
+        self._leases = LeaseThread(progress_timeout_ms / 1000)
+        self._spark = SharedSpark(self._engine_begun, _link_settings(config, mirrored(flows)), self._leases)
+        self._watch = LoopWatch(self._leases)
+        self._public = config.public_rest
+        self._rest = self._node_rest() if self._public or config.internal_rest else None
+        self._workers: list[FlowWorker] = []
+        self._scope = Scope("connect-mirror-maker")
+        #: Workers that have ended by themselves, and why.
+        self._ended: dict[FlowWorker, str] = {}
+
+    @property
+    def rest_url(self) -> str | None:
+        """Where REST is for users, where it is; known once started."""
+        return self._rest.public_url if self._rest is not None else None
+
+    async def start(self) -> None:
+        """Start every worker; clusters that do not answer are waited for, and said so every few seconds.
+
+        Workers for heartbeats alone start in the background: what keeps them from starting keeps no mirror.
+        """
+        collect_rarely()
+        self._leases.start()
+        self._watch.start()
+        if self._rest is not None:
+            await self._rest.start()
+        for flow in self._flows:
+            self._workers.append(self._made(flow))
+            await asyncio.sleep(0)  # because looking for plugins takes tens of milliseconds for each
+        if self._rest is not None:
+            self._rest.serve(self._workers)
+        for index, worker in enumerate(self._workers):
+            if not worker.flow.enabled:
+                self._scope.spawn(self._keep_up(index), f"heartbeats of {worker.flow}")
+        await together("start of flows", [worker.start() for worker in self._mirrors])
+        for worker in self._mirrors:
+            self._scope.spawn(self._live(worker), f"life of {worker.flow}")
+
+    async def run_until(self, stop: asyncio.Event) -> None:
+        """Until ``stop`` is set; raises :class:`FlowsFailed` when no flow goes on any more and nobody could mend it
+        over REST."""
+        while not stop.is_set():
+            self._raise_if_failed()
+            try:
+                async with asyncio.timeout(_LOOK_S):
+                    await stop.wait()
+            except TimeoutError:
+                continue
+
+    async def stop(self) -> None:
+        """Stop copying, store positions, leave the groups, end Spark; within a few seconds.
+
+        Raises :class:`StopFailed` where that did not go in order.
+        """
+        await self._scope.close()
+        stopped = await asyncio.gather(*(worker.stop() for worker in self._workers), return_exceptions=True)
+        await self._spark.stop()
+        if self._engine is not None:
+            await self._engine.stop()
+        if self._rest is not None:
+            await self._rest.stop()
+        await self._leases.stop()
+        failed = []
+        for worker, error in zip(self._workers, stopped, strict=True):
+            if error is not None:
+                log.error("%s did not stop in order", worker.flow, exc_info=error)
+                failed.append(f"{worker.flow}: {error}")
+        if failed:
+            raise StopFailed(f"not all was stopped in order: {'; '.join(failed)}")
+
+    def progress(self) -> list[FlowProgress]:
+        """A picture of every flow that mirrors."""
+        now_ms = int(time.time() * 1000)
+        return [
+            replace(found, state=ENDED) if worker in self._ended else found
+            for worker, found in ((worker, worker.progress(now_ms)) for worker in self._mirrors)
+        ]
+
+    def contacts(self) -> list[Contact]:
+        """What is known here of the clusters of these flows."""
+        return [worker.host.contact(Connector.SOURCE.value) for worker in self._mirrors]
+
+    @property
+    def _mirrors(self) -> list[FlowWorker]:
+        return [worker for worker in self._workers if worker.flow.enabled]
+
+    def _raise_if_failed(self) -> None:
+        reasons = []
+        for worker in self._mirrors:
+            # Over REST a failed connector or task can be started again.
+            reason = self._ended.get(worker) or (None if self._public else worker.failure())
+            if reason is None:
+                return
+            reasons.append(f"{worker.flow}: {reason}")
+        if reasons:
+            raise FlowsFailed(f"no flow goes on: {'; '.join(reasons)}")
+
+    async def _live(self, worker: FlowWorker) -> None:
+        """Until a worker ends by itself; then its group must not wait for what is left of it."""
+        try:
+            await worker.ended()
+        except HeliographError as error:
+            self._ended[worker] = str(error)
+            log.error("%s: its worker has ended, the other flows go on: %s", worker.flow, error)
+            await _in_order(worker, worker.put_away())
+
+    def _made(self, flow: Flow) -> FlowWorker:
+        return FlowWorker(flow, self._spark, self._leases, None if self._rest is None else self._rest.of_flow(flow))
+
+    async def _keep_up(self, index: int) -> None:
+        """The life of a worker for heartbeats alone: made anew where that may help, and told of where it ends."""
+        delays_s = chain(_ANEW_S, repeat(_ANEW_S[-1]))
+        while True:
+            worker = self._workers[index]
+            try:
+                await worker.start()
+                await worker.ended()
+                return
+            except (RetriableError, WorkerFailed) as error:
+                delay_s = next(delays_s)
+                log.warning("%s: no heartbeats: %s; trying again in %.0f s", worker.flow, error, delay_s)
+            except Exception as error:
+                ours = isinstance(error, HeliographError)
+                log.error("%s: no heartbeats: %s", worker.flow, error, exc_info=None if ours else error)
+                return
+            await _in_order(worker, worker.stop())
+            await asyncio.sleep(delay_s)
+            self._workers[index] = self._made(worker.flow)
+            if self._rest is not None:
+                self._rest.serve(self._workers)
+
+    def _engine_begun(self) -> SparkEngine:
+        assert self._engine is not None, "only flows that mirror have tasks"
+        return self._engine
+
+    def _node_rest(self) -> NodeRest:
+        from connect.cli.daemons.worker_process import NodeRest
+
+        try:
+            return NodeRest(self._config.top_level_properties(), self._watch, public=self._public)
+        except ConfigError as error:
+            raise self._config.located(error, [error.key or ""]) from None
+
+
+async def _in_order(worker: FlowWorker, stopping: Coroutine[None, None, None]) -> None:
+    (error,) = await asyncio.gather(stopping, return_exceptions=True)
+    if error is not None:
+        log.warning("%s did not stop in order: %s", worker.flow, error)
+
+
+def _link_settings(config: MirrorMakerConfig, flows: Sequence[Flow]) -> LinkSettings:
+    """One listener serves all flows, so they must agree on it."""
+    found = dict.fromkeys(
+        (one.link_listener, one.link_advertised_address) for one in (flow.settings() for flow in flows)
+    )
+    if not found:
+        return LinkSettings()
+    if len(found) > 1:
+        raise config.located(
+            ConfigError(
+                f"{LISTENER_KEY} differs between flows; one listener serves all, so write it at the top", LISTENER_KEY
+            ),
+            [LISTENER_KEY],
+        )
+    ((listener, advertised),) = found
+    try:
+        return LinkSettings.parse(listener, advertised)
+    except ConfigError as error:
+        raise config.located(error, [error.key or ""]) from None

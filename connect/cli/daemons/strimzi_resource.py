@@ -1,0 +1,241 @@
+"""``heliograph mirror -f kafkamirrormaker2.yaml``: a Strimzi resource run without Kubernetes, or printed as the files
+that it comes to."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import javaproperties
+
+from connect.cli.console import EXIT_NOT_STARTED, EXIT_OK, configure_logging, describe
+from connect.cli.daemons.connect_mirror_maker import LOG_LEVELS, NotStarted, Parser, unreadable
+from connect.cli.tables import printable, show_json
+from connect.core.config.properties import MAX_FILE_BYTES
+from connect.core.config.security_settings import SECRETS
+from connect.core.config.worker_config import WorkerConfig
+from connect.core.errors import ConfigError
+from connect.core.model import TargetState
+from connectors.strimzi.resource import chosen
+from connectors.strimzi.security import keys_in
+from connectors.strimzi.translation import TranslatedResource, translate
+from connectors.strimzi.yaml_nodes import read_documents
+
+logger = logging.getLogger(__name__)
+
+_STDIN: Final = "-"
+_KEY_MARK: Final = re.compile(r"\\([:=#!])")
+_HIDDEN: Final = "[hidden]"
+_JAAS: Final = "sasl.jaas.config"
+_JAAS_OPTION: Final = re.compile(r'(?P<name>[\w.-]+)\s*=\s*(?P<value>"(?:[^"\\]|\\.)*"|[^\s;"]+)')
+_REFERENCES: Final = re.compile(r"(\$\{[^}]*\}\s*)+")
+#: Of transforms, converters and filters, which have keys of their own.
+_SECRET_WORD: Final = re.compile(r"(password|secret|token|credentials?)$", re.IGNORECASE)
+#: What a provider that is not ours is given: the way into a vault, perhaps.
+_PARAMETER: Final = re.compile(r"config\.providers\.(?!strimzi)[^.]+\.param\.")
+_USER_INFO: Final = re.compile(r"(https?://)[^/@\s]+@")
+#: As REST names them.
+_STATES: Final = {TargetState.STARTED: "RUNNING", TargetState.PAUSED: "PAUSED", TargetState.STOPPED: "STOPPED"}
+_FLAGS: Final = ("-f", "--file")
+_EXAMPLE: Final = """\
+examples:
+  heliograph mirror -f kafkamirrormaker2.yaml --secrets /run/secrets
+  heliograph mirror -f kafkamirrormaker2.yaml --set listeners=http://:8084 --set spark.master='local[4]'
+  kubectl get kafkamirrormaker2 my-mirror -o yaml | heliograph mirror -f - --print
+
+docs/strimzi.md says which fields are taken, and what takes the place of the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class StrimziArguments:
+    """What the command line says; ``settings`` are the worker's, by ``--set``."""
+
+    file: str
+    name: str | None
+    secrets: Path | None
+    settings: Mapping[str, str]
+    prints: bool
+    as_json: bool
+    log_level: str
+
+
+def is_of_resource(arguments: Sequence[str]) -> bool:
+    """Whether the arguments of ``heliograph mirror`` name a resource, and no properties file."""
+    return any(each in _FLAGS or each.startswith(("-f", "--file=")) for each in arguments)
+
+
+def parser_of(program: str) -> Parser:
+    """Its options."""
+    parser = Parser(
+        prog=program,
+        description="Run a Strimzi KafkaMirrorMaker2 resource as a worker of its target's Connect group.",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(*_FLAGS, required=True, metavar="FILE", help="The resource, in YAML; - for standard input.")
+    parser.add_argument("--name", metavar="NAME", help="Which resource, where the file holds several.")
+    parser.add_argument("--secrets", type=Path, metavar="DIR", help="Secrets as Kubernetes mounts them: DIR/NAME/KEY.")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="A setting of the worker, above the resource's."
+    )
+    parser.add_argument("--print", action="store_true", help="Print what is made of it, and start nothing.")
+    parser.add_argument("--json", action="store_true", help="With --print: as JSON.")
+    parser.add_argument("--log-level", choices=LOG_LEVELS, default="INFO", help="How much to log.")
+    return parser
+
+
+def parse_arguments(program: str, arguments: Sequence[str]) -> StrimziArguments:
+    """Read the arguments. Raises SystemExit: 255 for bad arguments, 0 after the help."""
+    parser = parser_of(program)
+    found = parser.parse_args(arguments)
+    settings = dict(each.partition("=")[::2] for each in found.set)
+    for key, given in zip(settings, found.set, strict=False):
+        if not key or "=" not in given:
+            parser.error(f"argument --set: '{given}' is not KEY=VALUE")
+    if found.json and not found.print:
+        parser.error("argument --json: it goes with --print")
+    problem = None if found.file == _STDIN else unreadable(Path(found.file))
+    if problem:
+        parser.error(f"argument -f: {problem}")
+    return StrimziArguments(found.file, found.name, found.secrets, settings, found.print, found.json, found.log_level)
+
+
+def run_with_arguments(program: str, arguments: Sequence[str]) -> int:
+    """The whole command; gives the exit code.
+
+    Raises:
+        ConfigError: The file, a field, a secret or a setting is missing or wrong.
+    """
+    parsed = parse_arguments(program, arguments)
+    configure_logging(parsed.log_level)
+    translation = translated(parsed)
+    if parsed.prints:
+        (show_json if parsed.as_json else print)((as_json if parsed.as_json else as_files)(translation))
+        return EXIT_OK
+    for notice in translation.notices:
+        logger.warning("%s:%d: %s: %s", parsed.file, notice.line, notice.path, notice.text)
+    for name, node in translation.variables:
+        if name not in os.environ:
+            logger.warning(
+                "%s:%d: %s: the environment has no variable %s, so the reference to it stays as it is, as in Java",
+                *(parsed.file, node.line, node.path, name),
+            )
+    _refuse_missing(translation, parsed)
+    return _run(program, translation)
+
+
+def translated(arguments: StrimziArguments) -> TranslatedResource:
+    """What the file and the arguments come to. Raises ConfigError."""
+    name = "standard input" if arguments.file == _STDIN else arguments.file
+    documents = read_documents(_text(arguments.file, name), name)
+    folder = arguments.secrets
+    if folder is not None and not folder.is_dir():
+        raise ConfigError(f"{folder} is no folder", "--secrets")
+    keys = {} if folder is None else keys_in(folder)
+    found = translate(chosen(documents, arguments.name, name), None if folder is None else str(folder.resolve()), keys)
+    return found.with_settings(arguments.settings)
+
+
+def as_json(found: TranslatedResource) -> dict[str, Any]:
+    """For programs: the worker's properties, the connectors as REST takes them, and what was said of fields."""
+    connectors = []
+    for each in found.connectors:
+        state = {} if each.state is None else {"initial_state": _STATES[each.state]}
+        connectors.append({"name": each.name, "config": _shown(each.config), **state})
+    return {
+        "name": found.name,
+        "worker": _shown(found.worker),
+        "connectors": connectors,
+        "notices": [{"field": one.path, "line": one.line, "text": one.text} for one in found.notices],
+        "missing": [{"secret": one.secret, "key": one.key, "line": one.node.line} for one in found.missing],
+    }
+
+
+def as_files(found: TranslatedResource) -> str:
+    """For readers: a worker's file, each connector's, and what was said of fields as comments."""
+    lines = [f"# {found.name}: a worker's properties, for connect-distributed"]
+    lines += [_line(key, value) for key, value in _shown(found.worker).items()]
+    for each in found.connectors:
+        state = "" if each.state is None else f", {_STATES[each.state]}"
+        lines += ["", f"# {each.name}{state}: a connector's properties, for heliograph connectors create"]
+        lines += [_line(key, value) for key, value in _shown(each.config).items()]
+    if found.notices or found.missing:
+        lines += ["", "# Fields without a place in these files, or without effect, by their lines:"]
+    lines += [f"# {one.line}: {one.path}: {one.text}" for one in found.notices]
+    lines += [f"# {one.node.line}: {one.node.path}: secret {one.secret} has no {one.key}" for one in found.missing]
+    return "\n".join(printable(line) for line in lines)
+
+
+def _line(key: str, value: str) -> str:
+    """As a properties file has it; marks that need an escape only in keys have none in the value."""
+    text = _KEY_MARK.sub(r"\1", javaproperties.escape(value))
+    return f"{javaproperties.escape(key)}={text}"
+
+
+def _shown(config: Mapping[str, str]) -> dict[str, str]:
+    """Without passwords that stand there themselves; a reference is none."""
+    return {key: _without_secrets(key, value) for key, value in config.items()}
+
+
+def _without_secrets(key: str, value: str) -> str:
+    if key.endswith(_JAAS) and _JAAS_OPTION.search(value):
+        return _JAAS_OPTION.sub(_option_shown, value)
+    is_secret = key.endswith(SECRETS) or _SECRET_WORD.search(key) or _PARAMETER.match(key)
+    return _HIDDEN if is_secret and not _REFERENCES.fullmatch(value) else _USER_INFO.sub(rf"\1{_HIDDEN}@", value)
+
+
+def _option_shown(option: re.Match[str]) -> str:
+    name, value = option["name"], option["value"].strip('"')
+    return option[0] if name == "username" or _REFERENCES.fullmatch(value) else f'{name}="{_HIDDEN}"'
+
+
+def _text(file: str, name: str) -> str:
+    data = sys.stdin.buffer.read(MAX_FILE_BYTES + 1) if file == _STDIN else Path(file).read_bytes()
+    if len(data) > MAX_FILE_BYTES:
+        raise ConfigError(f"is larger than {MAX_FILE_BYTES} bytes; is it a resource?", file=name)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ConfigError("is not UTF-8", file=name) from None
+
+
+def _refuse_missing(found: TranslatedResource, arguments: StrimziArguments) -> None:
+    if not found.missing:
+        return
+    first, more = found.missing[0], len(found.missing) - 1
+    rest = f" ({more} more {'is' if more == 1 else 'are'} missing as well; --print names all)" if more else ""
+    if arguments.secrets is None:
+        raise first.node.error(f"{first.node.path} needs secret {first.secret}; say by --secrets DIR where it is{rest}")
+    raise first.node.error(
+        f"{first.node.path}: {arguments.secrets / first.secret / first.key} is not there; a secret is a folder, its "
+        f"keys are files{rest}"
+    )
+
+
+def _run(program: str, found: TranslatedResource) -> int:
+    from connect.api.plugins import config_providers
+    from connect.cli.daemons.connect_distributed import tell_what_starts
+    from connect.cli.daemons.strimzi_worker import checked_connectors, run_until_signal
+
+    try:
+        config = WorkerConfig.parse(found.worker, config_providers())
+    except ConfigError as error:
+        raise found.located(error) from None
+    tell_what_starts(found.name, config)
+    for warning in config.warnings:
+        logger.warning("%s: %s", found.name, warning)
+    checked_connectors(found, config)
+    try:
+        asyncio.run(run_until_signal(found, config))
+    except NotStarted as error:
+        print(f"{program}: error: {describe(error.reason)}", file=sys.stderr)
+        return EXIT_NOT_STARTED
+    return EXIT_OK

@@ -1,0 +1,367 @@
+"""The settings that every connector has, and those that source connectors have.
+
+Kafka's ``ConnectorConfig`` and ``SourceConnectorConfig``: groups, their order and the names in a form are theirs, as
+REST shows them.
+
+When a failed connector or task is restarted automatically: Strimzi's rule (``AbstractConnectOperator``).
+
+The first restart is immediate, the next ones follow 2, 6, 12, 20 ... minutes (n² + n) after the one before. The count
+returns to 0 when the connector or task has run for longer than that pause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from connect.core.config.config_def import (
+    REQUIRED,
+    AtLeast,
+    Check,
+    ConfigDef,
+    Importance,
+    OneOf,
+    Required,
+    Setting,
+    Type,
+    Value,
+    Width,
+)
+from connect.core.config.validation import ConnectorName, NonEmpty, UniqueAliases
+from connect.core.errors import ConfigError
+from connect.core.model import Restarts
+
+ENABLED: Final = "auto.restart.enabled"
+MAX_RESTARTS: Final = "auto.restart.max.restarts"
+MAX_BACKOFF_MINUTES: Final = "auto.restart.max.backoff.minutes"
+#: They follow Kafka's own of this heading.
+_GROUP: Final = "Error Handling"
+
+AUTO_RESTART: Final = ConfigDef.of(
+    Setting(
+        ENABLED,
+        Type.BOOLEAN,
+        False,
+        "Restart a connector and its tasks that fail, unless a restart cannot help; connect-mirror-maker sets true.",
+        group=_GROUP,
+        order=6,
+        display_name="Restart automatically",
+    ),
+    Setting(
+        MAX_RESTARTS,
+        Type.INT,
+        None,
+        "Most automatic restarts in a row; null is no limit.",
+        AtLeast(0, nullable=True),
+        group=_GROUP,
+        order=7,
+        display_name="Maximum restarts",
+    ),
+    Setting(
+        MAX_BACKOFF_MINUTES,
+        Type.INT,
+        60,
+        "Longest pause between automatic restarts.",
+        AtLeast(1),
+        group=_GROUP,
+        order=8,
+        display_name="Maximum pause in minutes",
+    ),
+)
+
+PERMANENT_ERROR: Final = "a restart cannot fix this error"
+NO_MORE: Final = f"{MAX_RESTARTS} is reached"
+
+
+@dataclass(frozen=True, slots=True)
+class AutoRestartRule:
+    """The rule of a connector. ``max_restarts`` None: no limit."""
+
+    max_restarts: int | None = None
+    max_backoff_minutes: int = 60
+
+    @classmethod
+    def of(cls, config: Mapping[str, str]) -> AutoRestartRule | None:
+        """Return the rule that a connector's config sets; None when it is never restarted automatically.
+
+        Raises:
+            ConfigError: A value is wrong.
+        """
+        values = AUTO_RESTART.parse({key: config[key] for key in AUTO_RESTART.settings if key in config})
+        if not values.boolean(ENABLED):
+            return None
+        most = None if values[MAX_RESTARTS] is None else values.integer(MAX_RESTARTS)
+        return cls(most, values.integer(MAX_BACKOFF_MINUTES))
+
+    @classmethod
+    def applies(cls, config: Mapping[str, str]) -> bool:
+        """Whether a connector's config has a rule; a wrong value is none."""
+        try:
+            return cls.of(config) is not None
+        except ConfigError:
+            return False
+
+    def backoff_ms(self, count: int) -> int:
+        """Return the pause after the restart of this number, which is also how long it must run to be healthy."""
+        return 60_000 * min(count * count + count, self.max_backoff_minutes)
+
+    def after_failure(self, before: Restarts, now_ms: int, *, may_recover: bool) -> Restarts:
+        """Return what follows a failure at ``now_ms``: the next restart with its time, or why there is none."""
+        pause_ms = self.backoff_ms(before.count)
+        if before.count and now_ms - before.at_ms > pause_ms:
+            before = Restarts(at_ms=before.at_ms)
+        if not may_recover:
+            return Restarts(before.count, before.at_ms, PERMANENT_ERROR)
+        if self.max_restarts is not None and before.count >= self.max_restarts:
+            return Restarts(before.count, before.at_ms, NO_MORE)
+        # No longer than the pause, also where the clock was set back or is behind that of the owner before.
+        at_ms = min(max(now_ms, before.at_ms + pause_ms), now_ms + pause_ms)
+        return Restarts(before.count + 1, at_ms if before.count else now_ms)
+
+
+_HIGH, _MEDIUM, _LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
+COMMON_GROUP: Final = "Common"
+TRANSFORMS_GROUP: Final = "Transforms"
+PREDICATES_GROUP: Final = "Predicates"
+ERROR_GROUP: Final = "Error Handling"
+TOPIC_CREATION_GROUP: Final = "Topic Creation"
+EXACTLY_ONCE_GROUP: Final = "Exactly Once Support"
+OFFSETS_TOPIC_GROUP: Final = "offsets.topic"
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """A heading, and the number that its next setting gets."""
+
+    group: str
+    order: int
+
+    def field(
+        self,
+        name: str,
+        type_: Type,
+        default: Value | Required,
+        doc: str,
+        display_name: str,
+        *,
+        width: Width = Width.MEDIUM,
+        check: Check | None = None,
+        importance: Importance = _LOW,
+        visible: bool = True,
+    ) -> Setting:
+        return Setting(
+            name,
+            type_,
+            default,
+            doc,
+            check,
+            importance,
+            self.group,
+            self.order,
+            width,
+            display_name=display_name,
+            visible=visible,
+        )
+
+
+def _common(order: int) -> _Form:
+    return _Form(COMMON_GROUP, order)
+
+
+def _errors(order: int) -> _Form:
+    return _Form(ERROR_GROUP, order)
+
+
+def _converters(order: int, roles: Sequence[str]) -> Iterator[Setting]:
+    """Yield the class and the version of each converter."""
+    for at, role in enumerate(roles):
+        yield _common(order + 2 * at).field(
+            f"{role}.converter",
+            Type.CLASS,
+            None,
+            f"Converter of {role}s; null is the worker's.",
+            f"{role.capitalize()} converter class",
+            width=Width.SHORT,
+        )
+        yield _common(order + 2 * at + 1).field(
+            f"{role}.converter.plugin.version",
+            Type.STRING,
+            None,
+            f"Version of the converter of {role}s.",
+            f"{role.capitalize()} converter version",
+            width=Width.SHORT,
+            visible=False,
+        )
+
+
+#: Of every connector.
+CONNECTOR: Final = ConfigDef.of(
+    _common(1).field(
+        "name",
+        Type.STRING,
+        REQUIRED,
+        "The connector's name, unique in the group.",
+        "Connector name",
+        check=ConnectorName(),
+        importance=_HIGH,
+    ),
+    _common(2).field(
+        "connector.class",
+        Type.STRING,
+        REQUIRED,
+        "The connector's class: its full name, its last part, or that without Connector.",
+        "Connector class",
+        width=Width.LONG,
+        importance=_HIGH,
+    ),
+    _common(3).field(
+        "connector.plugin.version",
+        Type.STRING,
+        None,
+        "Version of the connector, or a range of versions.",
+        "Connector version",
+        importance=_MEDIUM,
+    ),
+    _common(4).field(
+        "tasks.max",
+        Type.INT,
+        1,
+        "Most tasks.",
+        "Tasks max",
+        width=Width.SHORT,
+        check=AtLeast(1),
+        importance=_HIGH,
+    ),
+    _common(5).field(
+        "tasks.max.enforce",
+        Type.BOOLEAN,
+        True,
+        "Fail a connector that makes more tasks than allowed; false warns only.",
+        "Enforce tasks max",
+        width=Width.SHORT,
+    ),
+    *_converters(6, ("key", "value", "header")),
+    _Form(TRANSFORMS_GROUP, 12).field(
+        "transforms",
+        Type.LIST,
+        (),
+        "Aliases of transformations; each has transforms.<alias>.type and its own settings.",
+        "Transforms",
+        width=Width.LONG,
+        check=UniqueAliases(),
+    ),
+    _Form(PREDICATES_GROUP, 13).field(
+        "predicates",
+        Type.LIST,
+        (),
+        "Aliases of predicates; each has predicates.<alias>.type and its own settings.",
+        "Predicates",
+        width=Width.LONG,
+        check=UniqueAliases(),
+    ),
+    _common(14).field(
+        "config.action.reload",
+        Type.STRING,
+        "restart",
+        "What a changed secret leads to.",
+        "Reload Action",
+        check=OneOf(("none", "restart")),
+    ),
+    _errors(1).field(
+        "errors.retry.timeout",
+        Type.LONG,
+        0,
+        "How long a failed operation is tried again, in ms; -1 for ever.",
+        "Retry Timeout for Errors",
+        importance=_MEDIUM,
+    ),
+    _errors(2).field(
+        "errors.retry.delay.max.ms",
+        Type.LONG,
+        60_000,
+        "Longest wait between attempts.",
+        "Maximum Delay Between Retries for Errors",
+        importance=_MEDIUM,
+    ),
+    _errors(3).field(
+        "errors.tolerance",
+        Type.STRING,
+        "none",
+        "Whether records that fail are left out (all), or fail the task.",
+        "Error Tolerance",
+        width=Width.SHORT,
+        check=OneOf(("none", "all")),
+        importance=_MEDIUM,
+    ),
+    _errors(4).field(
+        "errors.log.enable",
+        Type.BOOLEAN,
+        False,
+        "Log every failed operation.",
+        "Log Errors",
+        width=Width.SHORT,
+        importance=_MEDIUM,
+    ),
+    _errors(5).field(
+        "errors.log.include.messages",
+        Type.BOOLEAN,
+        False,
+        "Log the records that failed as well.",
+        "Log Error Details",
+        width=Width.SHORT,
+        importance=_MEDIUM,
+    ),
+    *AUTO_RESTART.settings.values(),
+)
+
+#: Of a source connector.
+SOURCE_CONNECTOR: Final = CONNECTOR | ConfigDef.of(
+    _Form(TOPIC_CREATION_GROUP, 1).field(
+        "topic.creation.groups",
+        Type.LIST,
+        (),
+        "Groups of topics to make, tried in order before the group default.",
+        "Topic Creation Groups",
+        width=Width.LONG,
+        check=UniqueAliases(),
+    ),
+    _Form(EXACTLY_ONCE_GROUP, 2).field(
+        "exactly.once.support",
+        Type.STRING,
+        "requested",
+        "Whether the connector is refused where it cannot be exactly-once (required).",
+        "Exactly once support",
+        width=Width.SHORT,
+        check=OneOf(("REQUIRED", "REQUESTED"), any_case=True),
+        importance=_MEDIUM,
+    ),
+    _Form(EXACTLY_ONCE_GROUP, 3).field(
+        "transaction.boundary",
+        Type.STRING,
+        "poll",
+        "Where transactions end under exactly-once: after a batch, an interval, or where the connector says.",
+        "Transaction Boundary",
+        width=Width.SHORT,
+        check=OneOf(("INTERVAL", "POLL", "CONNECTOR"), any_case=True),
+        importance=_MEDIUM,
+    ),
+    _Form(EXACTLY_ONCE_GROUP, 4).field(
+        "transaction.boundary.interval.ms",
+        Type.LONG,
+        None,
+        "That interval; null is the worker's offset.flush.interval.ms.",
+        "Transaction boundary interval",
+        width=Width.SHORT,
+        check=AtLeast(0, nullable=True),
+    ),
+    _Form(OFFSETS_TOPIC_GROUP, 1).field(
+        "offsets.storage.topic",
+        Type.STRING,
+        None,
+        "Topic for this connector's offsets; null is the worker's.",
+        "Offsets topic",
+        width=Width.LONG,
+        check=NonEmpty(),
+    ),
+)

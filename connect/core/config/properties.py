@@ -1,0 +1,331 @@
+r"""Java properties files, read as Java reads them, with the line of every key for messages.
+
+Kafka's ``Utils.loadProps`` hands the file to ``java.util.Properties.load(InputStream)``: Latin-1 with ``\uXXXX``
+escapes, the last of several equal keys wins.
+
+References such as ``${file:/etc/secrets.properties:password}`` in values (Kafka's ``ConfigTransformer``).
+
+A reference whose provider or key is not there stays as it is, as in Java; a file that cannot be read is an error.
+"""
+
+from __future__ import annotations
+
+import codecs
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import javaproperties
+from javaproperties import KeyValue
+
+from connect.core.config.config_def import split_list
+from connect.core.config.java_regex import UnsupportedRegex, compile_java
+from connect.core.errors import ConfigError
+
+#: A properties file of a megabyte is a mistake, such as a log or a jar given instead.
+MAX_FILE_BYTES: Final = 1024 * 1024
+_LINE_END: Final = re.compile(r"\r\n|\r|\n")
+
+
+class Properties(Mapping[str, str]):
+    """Keys and values in the file's order, and where each stands.
+
+    ``repr`` names the keys only: values hold passwords.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, str],
+        lines: Mapping[str, int] | None = None,
+        file: str | None = None,
+    ):
+        self._values = dict(values)
+        self._lines = dict(lines or {})
+        #: The file as its user named it, None for properties from elsewhere.
+        self.file = file
+
+    def __getitem__(self, key: str) -> str:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"Properties({list(self._values)}, file={self.file!r})"
+
+    def line(self, key: str) -> int | None:
+        """The line, from 1, on which the value in force begins; None for a key that is not in the file."""
+        return self._lines.get(key)
+
+    def error(self, message: str, key: str) -> ConfigError:
+        """A :class:`ConfigError` that names the file and the key's line."""
+        return ConfigError(message, key, self.file, self.line(key))
+
+
+def load_properties(path: str | Path) -> Properties:
+    """The properties of a file.
+
+    Raises:
+        ConfigError: It cannot be read, is no file, far too large, or malformed; the line is named where there is one.
+    """
+    file = str(path)
+    try:
+        if Path(path).is_dir():
+            raise ConfigError("is a folder, not a properties file", file=file)
+        with open(path, "rb") as source:
+            data = source.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror or type(error).__name__}", file=file) from None
+    except ValueError as error:
+        raise ConfigError(f"cannot be read: {error}", file=file) from None
+    if len(data) > MAX_FILE_BYTES:
+        raise ConfigError(
+            f"is larger than {MAX_FILE_BYTES} bytes; is it a properties file?",
+            file=file,
+        )
+    if b"\0" in data:
+        raise ConfigError("holds binary data; is it a properties file?", file=file)
+    return parse_properties(data, file)
+
+
+def parse_properties(text: bytes | str, file: str | None = None) -> Properties:
+    r"""The properties in a text; bytes are Latin-1 as for Java, a byte order mark of UTF-8 is skipped.
+
+    Raises:
+        ConfigError: A ``\u`` escape is malformed.
+    """
+    if isinstance(text, bytes):
+        text = text.removeprefix(codecs.BOM_UTF8).decode("latin-1")
+    values: dict[str, str] = {}
+    lines: dict[str, int] = {}
+    line = 1
+    try:
+        for element in javaproperties.parse(text):
+            if isinstance(element, KeyValue):
+                values[element.key] = element.value
+                lines[element.key] = line
+            line += len(_LINE_END.findall(element.source))
+    except javaproperties.InvalidUEscapeError:
+        # The escape itself may be a piece of a password, so the line has to do.
+        raise ConfigError(
+            "malformed \\u escape: four hexadecimal digits must follow; a plain backslash is written twice",
+            None,
+            file,
+            line,
+        ) from None
+    return Properties(values, lines, file)
+
+
+log = logging.getLogger(__name__)
+
+#: What a provider answers: the values at a path, by key.
+Provider = Callable[[str], Mapping[str, str]]
+
+#: Makes a provider from its ``config.providers.<name>.param.*``; raises ValueError where one of them is wrong.
+ProviderFactory = Callable[[Mapping[str, str]], Provider]
+
+_REFERENCE: Final = re.compile(r"\$\{([^}]*?):(([^}]*?):)?([^}]*?)\}")
+_JAVA: Final = "org.apache.kafka.common.config.provider."
+_NAMES: Final = "config.providers"
+NOTHING: Final[Mapping[str, ProviderFactory]] = {}
+
+
+class ProvidersDeclared(ConfigError):
+    """A config that is not the worker's file declares config providers: its author could read every file."""
+
+
+class ConfigTransformer:
+    """Replaces references in settings by what the declared providers hold.
+
+    Args:
+        props: Where ``config.providers`` and the keys below it stand.
+        others: Further classes of providers by name.
+
+    Raises:
+        ConfigError: A provider has no class, one that is not known, or a parameter that is wrong.
+    """
+
+    def __init__(self, props: Mapping[str, str], others: Mapping[str, ProviderFactory] = NOTHING) -> None:
+        self._declared = _declarations(props)
+        self._providers: dict[str, Provider] = {}
+        self._of_environment: set[str] = set()
+        for name in split_list(props.get(_NAMES, "")):
+            key = f"{_NAMES}.{name}.class"
+            class_name = props.get(key, "").strip()
+            factory = others.get(class_name) or _BY_NAME.get(class_name)
+            if factory is None:
+                known = ", ".join(("file", "directory", "env", *others))
+                raise ConfigError(f"{key} is '{class_name}'; it can be {known}, or Java's class of these names", key)
+            prefix = f"{_NAMES}.{name}.param."
+            params = {each[len(prefix) :]: value for each, value in props.items() if each.startswith(prefix)}
+            try:
+                self._providers[name] = factory(params)
+            except ValueError as error:
+                raise ConfigError(f"{prefix}{error}", key) from None
+            if factory is _environment:
+                self._of_environment.add(name)
+
+    def transform(self, props: Mapping[str, str]) -> dict[str, str]:
+        """Return ``props`` with references resolved; each path of a provider is read once.
+
+        Raises:
+            ConfigError: A provider cannot read what a reference names; the key that holds it is named.
+            ProvidersDeclared: ``props``, such as a connector config, declares what this transformer was not made of.
+        """
+        own = _declarations(props).items() - self._declared.items()
+        if own:
+            key = min(own)[0]
+            raise ProvidersDeclared(
+                f"{key}: config providers are taken from the worker's file only; declare them there", key
+            )
+        if not self._providers:
+            return dict(props)
+        read: dict[tuple[str, str], Mapping[str, str]] = {}
+        return {key: self._resolved(key, value, read) for key, value in props.items()}
+
+    def variables(self, props: Mapping[str, str]) -> frozenset[str]:
+        """The names of the environment variables that ``props`` refers to, which are likely to hold secrets."""
+        found = (match for value in props.values() for match in _REFERENCE.finditer(value))
+        return frozenset(match.group(4) for match in found if match.group(1) in self._of_environment)
+
+    def _resolved(self, key: str, value: str, read: dict[tuple[str, str], Mapping[str, str]]) -> str:
+        def replacement(match: re.Match[str]) -> str:
+            provider, path = match.group(1), match.group(3) or ""
+            if provider not in self._providers:
+                return match.group()
+            try:
+                if (provider, path) not in read:
+                    read[provider, path] = self._providers[provider](path)
+                return read[provider, path].get(match.group(4), match.group())
+            except (OSError, ValueError) as error:
+                reason = error.strerror if isinstance(error, OSError) else str(error)
+                raise ConfigError(f"{key}: {match.group()} cannot be resolved: {reason}", key) from None
+
+        return _REFERENCE.sub(replacement, value)
+
+
+def _declarations(props: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in props.items() if key == _NAMES or key.startswith(f"{_NAMES}.")}
+
+
+class ClientProperties(Properties):
+    """A client's file with its references resolved by the providers that it declares itself (Kafka's
+    ``AbstractConfig``). Errors show a reference as it is written, and not what it stands for.
+
+    Raises:
+        ConfigError: A provider is declared wrongly, or cannot read what a reference names; the line is named.
+    """
+
+    def __init__(self, raw: Properties) -> None:
+        try:
+            transformer = ConfigTransformer(raw)
+            values = transformer.transform(raw)
+        except ConfigError as error:
+            raise raw.error(error.message, error.key or "") from None
+        super().__init__(values, {key: line for key in raw if (line := raw.line(key)) is not None}, raw.file)
+        self._raw = raw
+        #: The environment variables that it refers to: no other process needs to have them.
+        self.secret_variables = transformer.variables(raw)
+
+    def error(self, message: str, key: str) -> ConfigError:
+        value = self.get(key, "")
+        if value and value != self._raw[key]:
+            message = message.replace(value, self._raw[key])
+        return super().error(message, key)
+
+
+def _allowed(params: Mapping[str, str]) -> Callable[[str], bool]:
+    """Whether a path lies in ``allowed.paths``, everywhere if that is not set."""
+    folders = [Path(part) for part in split_list(params.get("allowed.paths", ""))]
+    for folder in folders:
+        if not folder.is_absolute():
+            raise ValueError(f"allowed.paths: {folder} is not absolute")
+        if not folder.exists():
+            raise ValueError(f"allowed.paths: {folder} does not exist")
+    resolved = [folder.resolve() for folder in folders]
+
+    def allowed(path: str) -> bool:
+        within = not resolved or any(Path(path).resolve().is_relative_to(folder) for folder in resolved)
+        if not within:
+            log.warning("a config provider was asked for %s, which is not within its allowed.paths", path)
+        return within
+
+    return allowed
+
+
+def _file(params: Mapping[str, str]) -> Provider:
+    allowed = _allowed(params)
+
+    def read(path: str) -> Mapping[str, str]:
+        if not path or not allowed(path):
+            return {}
+        try:
+            return parse_properties(Path(path).read_text("utf-8"), path)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+
+    return read
+
+
+def _directory(params: Mapping[str, str]) -> Provider:
+    allowed = _allowed(params)
+
+    def read(path: str) -> Mapping[str, str]:
+        if not path or not allowed(path):
+            return {}
+        return _Folder(Path(path))
+
+    return read
+
+
+class _Folder(Mapping[str, str]):
+    """The files of a folder by name, each read when it is asked for: key stores may lie beside passwords."""
+
+    def __init__(self, path: Path) -> None:
+        self._files = {each.name: each for each in path.iterdir() if each.is_file()}
+
+    def __getitem__(self, name: str) -> str:
+        try:
+            return self._files[name].read_bytes().decode("utf-8")
+        except UnicodeDecodeError:
+            raise ValueError(f"the file {name} is no text in UTF-8") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+def _environment(params: Mapping[str, str]) -> Provider:
+    try:
+        pattern = compile_java(params.get("allowlist.pattern", ".*"))
+    except UnsupportedRegex as error:
+        raise ValueError(f"allowlist.pattern: {error}") from None
+
+    def read(path: str) -> Mapping[str, str]:
+        if path:
+            raise ValueError("the environment has no paths; write ${env:NAME}")
+        return {name: value for name, value in os.environ.items() if pattern.fullmatch(name)}
+
+    return read
+
+
+_PROVIDERS: Final[Mapping[str, ProviderFactory]] = {
+    "FileConfigProvider": _file,
+    "DirectoryConfigProvider": _directory,
+    "EnvVarConfigProvider": _environment,
+}
+_BY_NAME: Final[Mapping[str, ProviderFactory]] = {
+    **{_JAVA + name: factory for name, factory in _PROVIDERS.items()},
+    **_PROVIDERS,
+    "file": _file,
+    "directory": _directory,
+    "env": _environment,
+}

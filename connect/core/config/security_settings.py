@@ -1,0 +1,248 @@
+"""``security.protocol``, ``ssl.*`` and ``sasl.*`` of any Kafka client: names and defaults of Kafka 4.3 (``SslConfigs``,
+``SaslConfigs``).
+
+``ssl.cipher.suites``: Java's names (IANA's), and what OpenSSL calls them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from connect.core.config.config_def import AtLeast, ConfigDef, Importance, OneOf, Setting, Type, ValidList, Value
+
+_HIGH, _MEDIUM = Importance.HIGH, Importance.MEDIUM
+
+
+def _text(name: str, doc: str, default: Value = None, importance: Importance = Importance.LOW) -> Setting:
+    return Setting(name, Type.STRING, default, doc, importance=importance)
+
+
+def _secret(name: str, doc: str, importance: Importance = Importance.HIGH) -> Setting:
+    return Setting(name, Type.PASSWORD, None, doc, importance=importance)
+
+
+def _number(name: str, type_: Type, default: Value, doc: str, check: AtLeast | None = None) -> Setting:
+    return Setting(name, type_, default, doc, check)
+
+
+def _class(name: str, doc: str, default: Value = None, importance: Importance = Importance.LOW) -> Setting:
+    return Setting(name, Type.CLASS, default, doc, importance=importance)
+
+
+_SSL: Final = ConfigDef.of(
+    _text("ssl.protocol", "Highest version that Java's own context is made with.", "TLSv1.3", importance=_MEDIUM),
+    _text("ssl.provider", "Java's security provider.", importance=_MEDIUM),
+    Setting(
+        "ssl.cipher.suites",
+        Type.LIST,
+        (),
+        "Allowed cipher suites by Java's names; empty for OpenSSL's choice. One of TLS 1.3 allows all three of them.",
+        ValidList(),
+    ),
+    Setting(
+        "ssl.enabled.protocols",
+        Type.LIST,
+        ("TLSv1.2", "TLSv1.3"),
+        "Allowed versions of TLS.",
+        ValidList(),
+        importance=_MEDIUM,
+    ),
+    Setting("ssl.keystore.type", Type.STRING, "JKS", "PEM, PKCS12 or JKS.", importance=_MEDIUM),
+    Setting("ssl.keystore.location", Type.STRING, None, "File of the key store.", importance=_HIGH),
+    _secret("ssl.keystore.password", "Password of the key store; none for PEM."),
+    _secret("ssl.key.password", "Password of the private key."),
+    _secret("ssl.keystore.key", "Private key as PEM text, instead of a file."),
+    _secret("ssl.keystore.certificate.chain", "Certificate chain of that key as PEM text."),
+    _secret("ssl.truststore.certificates", "Trusted certificates as PEM text, instead of a file."),
+    Setting("ssl.truststore.type", Type.STRING, "JKS", "PEM, PKCS12 or JKS.", importance=_MEDIUM),
+    Setting("ssl.truststore.location", Type.STRING, None, "File of the trust store.", importance=_HIGH),
+    _secret("ssl.truststore.password", "Password of the trust store; none for PEM."),
+    _text("ssl.keymanager.algorithm", "Java's key manager.", "SunX509"),
+    _text("ssl.trustmanager.algorithm", "Java's trust manager.", "PKIX"),
+    _text("ssl.endpoint.identification.algorithm", "https checks the broker's host name, empty does not.", "https"),
+    _text("ssl.secure.random.implementation", "Java's random number generator."),
+    _class("ssl.engine.factory.class", "Java class that makes TLS engines."),
+)
+
+_SASL: Final = ConfigDef.of(
+    _text("sasl.kerberos.service.name", "Service part of the brokers' Kerberos principal.", importance=_MEDIUM),
+    _text("sasl.kerberos.kinit.cmd", "Path of kinit.", "/usr/bin/kinit"),
+    _number("sasl.kerberos.ticket.renew.window.factor", Type.DOUBLE, 0.8, "Share of a ticket's life before renewal."),
+    _number("sasl.kerberos.ticket.renew.jitter", Type.DOUBLE, 0.05, "Jitter of that time."),
+    _number("sasl.kerberos.min.time.before.relogin", Type.LONG, 60_000, "Least time between logins, in ms."),
+    _number(
+        "sasl.login.refresh.window.factor",
+        Type.DOUBLE,
+        0.8,
+        "Share of a token's life before renewal.",
+        AtLeast(0.5, 1.0),
+    ),
+    _number("sasl.login.refresh.window.jitter", Type.DOUBLE, 0.05, "Jitter of that time.", AtLeast(0.0, 0.25)),
+    _number("sasl.login.refresh.min.period.seconds", Type.SHORT, 60, "Least time between renewals.", AtLeast(0, 900)),
+    _number("sasl.login.refresh.buffer.seconds", Type.SHORT, 300, "Time to keep before expiry.", AtLeast(0, 3600)),
+    Setting("sasl.mechanism", Type.STRING, "GSSAPI", "How to authenticate.", importance=_MEDIUM),
+    Setting("sasl.jaas.config", Type.PASSWORD, None, "Login module, user and password.", importance=_MEDIUM),
+    _class("sasl.client.callback.handler.class", "Java class that answers SASL callbacks.", importance=_MEDIUM),
+    _class("sasl.login.callback.handler.class", "Java class that answers login callbacks.", importance=_MEDIUM),
+    _class("sasl.login.class", "Java class that logs in.", importance=_MEDIUM),
+    _number("sasl.login.connect.timeout.ms", Type.INT, None, "Connection timeout to a token endpoint."),
+    _number("sasl.login.read.timeout.ms", Type.INT, None, "Read timeout from a token endpoint."),
+    _number("sasl.login.retry.backoff.max.ms", Type.LONG, 10_000, "Longest wait between login attempts."),
+    _number("sasl.login.retry.backoff.ms", Type.LONG, 100, "First wait between login attempts."),
+)
+
+_OAUTH: Final = ConfigDef.of(
+    _class(
+        "sasl.oauthbearer.jwt.retriever.class",
+        "Java class that gets tokens.",
+        "org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever",
+        importance=_MEDIUM,
+    ),
+    _class(
+        "sasl.oauthbearer.jwt.validator.class",
+        "Java class that checks tokens.",
+        "org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator",
+        importance=_MEDIUM,
+    ),
+    _text("sasl.oauthbearer.scope", "Scope to ask for.", importance=_MEDIUM),
+    _text(
+        "sasl.oauthbearer.client.credentials.client.id",
+        "Client id of the client credentials grant.",
+        importance=_MEDIUM,
+    ),
+    _secret("sasl.oauthbearer.client.credentials.client.secret", "Its secret.", importance=_MEDIUM),
+    Setting(
+        "sasl.oauthbearer.assertion.algorithm",
+        Type.STRING,
+        "RS256",
+        "How assertions are signed.",
+        OneOf(("ES256", "RS256"), any_case=True),
+        importance=_MEDIUM,
+    ),
+    _text("sasl.oauthbearer.assertion.claim.aud", "Audience of assertions.", importance=_MEDIUM),
+    _number("sasl.oauthbearer.assertion.claim.exp.seconds", Type.INT, 300, "Their life.", AtLeast(0, 86_400)),
+    _text("sasl.oauthbearer.assertion.claim.iss", "Issuer of assertions.", importance=_MEDIUM),
+    Setting(
+        "sasl.oauthbearer.assertion.claim.jti.include",
+        Type.BOOLEAN,
+        False,
+        "Give each assertion an id.",
+        importance=_MEDIUM,
+    ),
+    _number(
+        "sasl.oauthbearer.assertion.claim.nbf.seconds", Type.INT, 60, "How long before now they hold.", AtLeast(0, 3600)
+    ),
+    _text("sasl.oauthbearer.assertion.claim.sub", "Subject of assertions.", importance=_MEDIUM),
+    _text("sasl.oauthbearer.assertion.file", "File that holds an assertion.", importance=_MEDIUM),
+    _text("sasl.oauthbearer.assertion.private.key.file", "Key that signs assertions.", importance=_MEDIUM),
+    _secret("sasl.oauthbearer.assertion.private.key.passphrase", "Password of that key.", importance=_MEDIUM),
+    _text(
+        "sasl.oauthbearer.assertion.template.file", "File with headers and claims of assertions.", importance=_MEDIUM
+    ),
+    _text("sasl.oauthbearer.scope.claim.name", "Claim that holds the scope.", "scope"),
+    _text("sasl.oauthbearer.sub.claim.name", "Claim that holds the subject.", "sub"),
+    _text("sasl.oauthbearer.token.endpoint.url", "Where tokens are got.", importance=_MEDIUM),
+    _text("sasl.oauthbearer.jwks.endpoint.url", "Where a broker gets keys.", importance=_MEDIUM),
+    _number("sasl.oauthbearer.jwks.endpoint.refresh.ms", Type.LONG, 3_600_000, "How often it gets them."),
+    _number("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms", Type.LONG, 10_000, "Longest wait between attempts."),
+    _number("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", Type.LONG, 100, "First wait between attempts."),
+    _number("sasl.oauthbearer.clock.skew.seconds", Type.INT, 30, "Difference between clocks that is forgiven."),
+    Setting(
+        "sasl.oauthbearer.expected.audience",
+        Type.LIST,
+        (),
+        "Audiences that a broker accepts.",
+        ValidList(),
+        importance=_HIGH,
+    ),
+    _text("sasl.oauthbearer.expected.issuer", "Issuer that a broker accepts.", importance=_HIGH),
+    Setting("sasl.oauthbearer.header.urlencode", Type.BOOLEAN, False, "Encode client id and secret in the header."),
+)
+
+#: ``security.protocol``, ``ssl.*`` and ``sasl.*`` of any client.
+SECURITY: Final = (
+    ConfigDef.of(
+        Setting(
+            "security.protocol",
+            Type.STRING,
+            "PLAINTEXT",
+            "How brokers are talked to.",
+            OneOf(("SASL_SSL", "PLAINTEXT", "SSL", "SASL_PLAINTEXT"), any_case=True),
+            Importance.MEDIUM,
+        )
+    )
+    | _SSL
+    | _SASL
+    | _OAUTH
+)
+
+#: The keys of them whose values are secrets.
+SECRETS: Final = tuple(name for name, setting in SECURITY.settings.items() if setting.type is Type.PASSWORD)
+
+
+KEY: Final = "ssl.cipher.suites"
+
+#: Python cannot choose among them; OpenSSL allows all three by itself.
+TLS_1_3: Final = frozenset({"TLS_AES_256_GCM_SHA384", "TLS_AES_128_GCM_SHA256", "TLS_CHACHA20_POLY1305_SHA256"})
+
+#: Up to TLS 1.2: the suites of Java 17 that OpenSSL 3 has and that encrypt. It reads these names since 3.2 only.
+OPENSSL_NAMES: Final = dict(
+    line.split()
+    for line in """
+    TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384 ECDHE-ECDSA-AES256-GCM-SHA384
+    TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256 ECDHE-ECDSA-AES128-GCM-SHA256
+    TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256 ECDHE-ECDSA-CHACHA20-POLY1305
+    TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA384 ECDHE-ECDSA-AES256-SHA384
+    TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256 ECDHE-ECDSA-AES128-SHA256
+    TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA ECDHE-ECDSA-AES256-SHA
+    TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA ECDHE-ECDSA-AES128-SHA
+    TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384 ECDHE-RSA-AES256-GCM-SHA384
+    TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 ECDHE-RSA-AES128-GCM-SHA256
+    TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256 ECDHE-RSA-CHACHA20-POLY1305
+    TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA384 ECDHE-RSA-AES256-SHA384
+    TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256 ECDHE-RSA-AES128-SHA256
+    TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA ECDHE-RSA-AES256-SHA
+    TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA ECDHE-RSA-AES128-SHA
+    TLS_DHE_RSA_WITH_AES_256_GCM_SHA384 DHE-RSA-AES256-GCM-SHA384
+    TLS_DHE_RSA_WITH_AES_128_GCM_SHA256 DHE-RSA-AES128-GCM-SHA256
+    TLS_DHE_RSA_WITH_CHACHA20_POLY1305_SHA256 DHE-RSA-CHACHA20-POLY1305
+    TLS_DHE_RSA_WITH_AES_256_CBC_SHA256 DHE-RSA-AES256-SHA256
+    TLS_DHE_RSA_WITH_AES_128_CBC_SHA256 DHE-RSA-AES128-SHA256
+    TLS_DHE_RSA_WITH_AES_256_CBC_SHA DHE-RSA-AES256-SHA
+    TLS_DHE_RSA_WITH_AES_128_CBC_SHA DHE-RSA-AES128-SHA
+    TLS_DHE_DSS_WITH_AES_256_GCM_SHA384 DHE-DSS-AES256-GCM-SHA384
+    TLS_DHE_DSS_WITH_AES_128_GCM_SHA256 DHE-DSS-AES128-GCM-SHA256
+    TLS_DHE_DSS_WITH_AES_256_CBC_SHA256 DHE-DSS-AES256-SHA256
+    TLS_DHE_DSS_WITH_AES_128_CBC_SHA256 DHE-DSS-AES128-SHA256
+    TLS_DHE_DSS_WITH_AES_256_CBC_SHA DHE-DSS-AES256-SHA
+    TLS_DHE_DSS_WITH_AES_128_CBC_SHA DHE-DSS-AES128-SHA
+    TLS_RSA_WITH_AES_256_GCM_SHA384 AES256-GCM-SHA384
+    TLS_RSA_WITH_AES_128_GCM_SHA256 AES128-GCM-SHA256
+    TLS_RSA_WITH_AES_256_CBC_SHA256 AES256-SHA256
+    TLS_RSA_WITH_AES_128_CBC_SHA256 AES128-SHA256
+    TLS_RSA_WITH_AES_256_CBC_SHA AES256-SHA
+    TLS_RSA_WITH_AES_128_CBC_SHA AES128-SHA
+    """.strip().splitlines()
+)
+
+#: Part of Java's lists, and no suite: it says that renegotiation is safe, as OpenSSL always does.
+_SIGNAL: Final = "TLS_EMPTY_RENEGOTIATION_INFO_SCSV"
+
+
+def unknown_suites(names: Sequence[str]) -> list[str]:
+    """Those of ``names`` that nobody here can speak."""
+    return [name for name in names if name not in OPENSSL_NAMES and name not in TLS_1_3 and name != _SIGNAL]
+
+
+def suites_notice(key: str, value: str) -> str | None:
+    """What follows ``key`` in a sentence where more suites are allowed than ``value`` names; else None."""
+    if key != KEY and not key.endswith(f".{KEY}"):
+        return None
+    missing = sorted(TLS_1_3.difference(map(str.strip, value.split(","))))
+    if not 0 < len(missing) < len(TLS_1_3):
+        return None
+    return (
+        f"cannot choose among the suites of TLS 1.3: {', '.join(missing)} may be spoken too; "
+        "name none of TLS 1.3, and it is not spoken"
+    )

@@ -1,0 +1,146 @@
+"""Checks of settings that several declarations share, with Kafka's words where Kafka has them.
+
+Settings and their values as REST shows them (Kafka's ``AbstractHerder.convertConfigKey`` and its kin).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from connect.core.config.config_def import ConfigValue, Required, Setting, Value, invalid
+from connect.core.config.java_regex import UnsupportedRegex, compile_java
+from connect.core.herder_api import ConfigKeyInfo, ConfigValueInfo
+
+
+@dataclass(frozen=True, slots=True)
+class PositiveOrBrokerDefault:
+    """At least 1, or -1 for the broker's default (Kafka's ``TopicCreationConfig``)."""
+
+    what: str
+
+    def __call__(self, name: str, value: Value) -> None:
+        if not isinstance(value, int) or not (value == -1 or value >= 1):
+            raise invalid(name, value, f"{self.what}, or -1 to use the broker's default")
+
+    def __str__(self) -> str:
+        return "-1 or [1,...]"
+
+
+PARTITIONS: Final = PositiveOrBrokerDefault("Number of partitions must be positive")
+REPLICATION_FACTOR: Final = PositiveOrBrokerDefault(
+    "Replication factor must be positive and not larger than the number of brokers in the Kafka cluster"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NonEmpty:
+    """No empty text; null is fine (Kafka's ``NonEmptyString``)."""
+
+    def __call__(self, name: str, value: Value) -> None:
+        if value == "":
+            raise invalid(name, value, "String must be non-empty")
+
+    def __str__(self) -> str:
+        return "non-empty string"
+
+
+@dataclass(frozen=True, slots=True)
+class JavaPatterns:
+    """A list of Java's regular expressions."""
+
+    def __call__(self, name: str, value: Value) -> None:
+        assert value is None or isinstance(value, tuple)
+        for each in value or ():
+            try:
+                compile_java(each)
+            except UnsupportedRegex as error:
+                raise invalid(name, value, f"Syntax error in regular expression: {error}") from None
+
+    def __str__(self) -> str:
+        return "regular expressions"
+
+
+@dataclass(frozen=True, slots=True)
+class GzipLevel:
+    """1 to 9, or -1 for the codec's default (Kafka's ``CompressionType.GZIP``)."""
+
+    def __call__(self, name: str, value: Value) -> None:
+        if not isinstance(value, int) or not (value == -1 or 1 <= value <= 9):
+            raise invalid(name, value, "Value must be 1 to 9, or -1")
+
+    def __str__(self) -> str:
+        return "-1 or [1,...,9]"
+
+
+@dataclass(frozen=True, slots=True)
+class UniqueAliases:
+    """Aliases such as those of ``transforms``: never forgiven, not even in a file."""
+
+    def __call__(self, name: str, value: Value) -> None:
+        if value is None:
+            raise invalid(name, value, "entry must be non null")
+        assert isinstance(value, tuple)
+        if len(set(value)) < len(value):
+            raise invalid(name, value, "Duplicate alias provided.")
+
+    def __str__(self) -> str:
+        return "unique aliases"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorName:
+    """A connector's name: not empty, no ISO control characters."""
+
+    def __call__(self, name: str, value: Value) -> None:
+        if value is None:
+            return
+        assert isinstance(value, str)
+        if not value:
+            raise invalid(name, value, "String may not be empty")
+        controls = [str(ord(char)) for char in value if ord(char) < 32 or 127 <= ord(char) < 160]
+        if controls:
+            raise invalid(
+                name,
+                value,
+                "String may not contain control sequences but had the following ASCII chars: " + ", ".join(controls),
+            )
+
+    def __str__(self) -> str:
+        return "non-empty string without ISO control characters"
+
+
+def key_info(setting: Setting, prefix: str = "") -> ConfigKeyInfo:
+    """A setting's definition; ``prefix`` stands before its key."""
+    required = isinstance(setting.default, Required)
+    return ConfigKeyInfo(
+        name=prefix + setting.name,
+        type=setting.type.name,
+        required=required,
+        default_value=None if isinstance(setting.default, Required) else text_of(setting.default),
+        importance=setting.importance.name,
+        documentation=setting.doc,
+        group=setting.group,
+        order_in_group=setting.order,
+        width=setting.width.name,
+        display_name=setting.display_name or setting.name,
+        dependents=setting.dependents,
+    )
+
+
+def value_info(value: ConfigValue, prefix: str = "") -> ConfigValueInfo:
+    """The outcome of validating a setting."""
+    return ConfigValueInfo(prefix + value.name, text_of(value.value), value.recommended, value.errors, value.visible)
+
+
+def text_of(value: Value) -> str | None:
+    """A value as REST shows it (``ConfigDef.convertToString``)."""
+    match value:
+        case None:
+            return None
+        case bool():
+            return str(value).lower()
+        case tuple():
+            return ",".join(value)
+        case _:
+            return str(value)

@@ -1,0 +1,309 @@
+"""The settings of a distributed worker (Kafka's ``WorkerConfig``, ``DistributedConfig``), each declared once.
+
+Keys of a worker, or of a cluster in an ``mm2.properties``, that Java heeds and nothing here reads. Pure.
+
+For each what takes its place, as the rest of a sentence that begins with the key. A test compares them with the code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from connect.core.config.config_def import (
+    REQUIRED,
+    AtLeast,
+    ConfigDef,
+    Importance,
+    OneOf,
+    Setting,
+    Type,
+    ValidList,
+    Value,
+    invalid,
+)
+from connect.core.config.config_def import integer as _int
+from connect.core.config.config_def import long as _long
+from connect.core.config.config_def import text as _text
+from connect.core.config.rest_settings import REST
+from connect.core.config.security_settings import SECURITY
+from connect.core.config.validation import PARTITIONS, REPLICATION_FACTOR
+from connect.core.herder_api import ALGORITHMS, is_known
+
+_HIGH, _MEDIUM, _LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
+_DAY_MS: Final = 24 * 60 * 60 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Algorithm:
+    """Names of Java's ``Mac`` or ``KeyGenerator`` that this worker has, alone or in a list."""
+
+    def __call__(self, name: str, value: Value) -> None:
+        if value == ():
+            raise invalid(name, value, "At least one signature verification algorithm must be provided")
+        for each in value if isinstance(value, tuple) else (value,):
+            if not isinstance(each, str) or not is_known(each):
+                raise invalid(
+                    name, each, f"the algorithm is not supported; the supported algorithms are: {', '.join(ALGORITHMS)}"
+                )
+
+    def __str__(self) -> str:
+        return f"[{', '.join(ALGORITHMS)}]"
+
+
+@dataclass(frozen=True, slots=True)
+class _Protocol:
+    words: tuple[str, ...]
+
+    def __call__(self, name: str, value: Value) -> None:
+        if not isinstance(value, str) or value.lower() not in self.words:
+            raise invalid(name, value, f"Invalid Connect protocol compatibility; it can be {', '.join(self.words)}")
+
+    def __str__(self) -> str:
+        return f"[{', '.join(self.words)}]"
+
+
+def _switch(name: str, doc: str) -> Setting:
+    return Setting(name, Type.BOOLEAN, True, doc)
+
+
+def _factor(name: str) -> Setting:
+    return Setting(name, Type.SHORT, 3, "Its replication factor, when it is made.", REPLICATION_FACTOR)
+
+
+_CONVERTERS: Final = ConfigDef.of(
+    Setting("key.converter", Type.CLASS, REQUIRED, "Converter of record keys.", importance=_HIGH),
+    Setting("value.converter", Type.CLASS, REQUIRED, "Converter of record values.", importance=_HIGH),
+    Setting(
+        "header.converter",
+        Type.CLASS,
+        "org.apache.kafka.connect.storage.SimpleHeaderConverter",
+        "Converter of header values.",
+    ),
+    _text("key.converter.plugin.version", None, "Version of the converter of keys."),
+    _text("value.converter.plugin.version", None, "Version of the converter of values."),
+    _text("header.converter.plugin.version", None, "Version of the converter of headers."),
+)
+
+_PLUGINS: Final = ConfigDef.of(
+    Setting(
+        "plugin.path",
+        Type.LIST,
+        None,
+        "Folders of Java plugins: no effect, plugins here are Python packages.",
+        ValidList(may_be_empty=False),
+    ),
+    Setting(
+        "plugin.discovery",
+        Type.STRING,
+        "hybrid_warn",
+        "How Java looks for plugins: no effect.",
+        OneOf(("ONLY_SCAN", "SERVICE_LOAD", "HYBRID_WARN", "HYBRID_FAIL"), any_case=True),
+    ),
+    Setting("config.providers", Type.LIST, (), "Names of config providers, such as for secrets.", ValidList()),
+    _text(
+        "connector.client.config.override.policy",
+        "All",
+        "Which client settings connectors may override: All, None, Principal, Allowlist.",
+        _MEDIUM,
+    ),
+    Setting(
+        "connector.client.config.override.allowlist",
+        Type.LIST,
+        (),
+        "The client settings that the policy Allowlist allows.",
+        ValidList(),
+        _MEDIUM,
+    ),
+)
+
+_METRICS: Final = ConfigDef.of(
+    _long("metrics.sample.window.ms", 30_000, "Window of Java's metrics: no effect.", AtLeast(0)),
+    _int("metrics.num.samples", 2, "Samples of Java's metrics: no effect.", AtLeast(1)),
+    Setting("metrics.recording.level", Type.STRING, "INFO", "No effect: /metrics has all.", OneOf(("INFO", "DEBUG"))),
+    Setting(
+        "metric.reporters",
+        Type.LIST,
+        ("org.apache.kafka.common.metrics.JmxReporter",),
+        "Java classes that report metrics: no effect, see /metrics.",
+        ValidList(),
+    ),
+)
+
+_WORK: Final = ConfigDef.of(
+    _long("task.shutdown.graceful.timeout.ms", 5000, "How long stopping tasks are waited for, all together."),
+    _long("offset.flush.interval.ms", 60_000, "How often source offsets are stored."),
+    _long("offset.flush.timeout.ms", 5000, "How long storing them may take; not under exactly-once."),
+    _switch("topic.creation.enable", "Whether topic.creation.* of source connectors makes topics."),
+    _switch("topic.tracking.enable", "Whether the topics that connectors use are remembered."),
+    _switch("topic.tracking.allow.reset", "Whether that memory may be reset over REST."),
+    Setting(
+        "exactly.once.source.support",
+        Type.STRING,
+        "disabled",
+        "Exactly-once for source connectors (KIP-618); go from disabled over preparing to enabled.",
+        OneOf(("DISABLED", "ENABLED", "PREPARING"), any_case=True),
+        _HIGH,
+    ),
+)
+
+_GROUP: Final = ConfigDef.of(
+    _text("group.id", REQUIRED, "Name of the group of workers.", _HIGH),
+    _int(
+        "session.timeout.ms",
+        10_000,
+        "How long a worker may be silent before the group goes on without it.",
+        None,
+        _HIGH,
+    ),
+    _int("rebalance.timeout.ms", 60_000, "How long workers have to join a rebalance.", None, _HIGH),
+    _int("heartbeat.interval.ms", 3000, "How often a worker says that it is there.", None, _HIGH),
+    _int("worker.sync.timeout.ms", 3000, "How long reading the config topic to its end may take.", None, _MEDIUM),
+    _int("worker.unsync.backoff.ms", 300_000, "How long a worker stays away after that failed.", None, _MEDIUM),
+    Setting(
+        "connect.protocol",
+        Type.STRING,
+        "sessioned",
+        "Group protocol.",
+        _Protocol(("eager", "compatible", "sessioned")),
+    ),
+    _int(
+        "scheduled.rebalance.max.delay.ms",
+        300_000,
+        "How long a lost worker's work waits for its return. Unless set, work under a lease of ours does not wait.",
+        AtLeast(0, 2**31 - 1),
+    ),
+    _int("inter.worker.key.ttl.ms", 3_600_000, "Life of the key that signs internal requests.", AtLeast(0, 2**31 - 1)),
+    Setting("inter.worker.key.generation.algorithm", Type.STRING, "HmacSHA256", "How that key is made.", _Algorithm()),
+    _int("inter.worker.key.size", None, "Its size in bits; null for the algorithm's own.", AtLeast(40, nullable=True)),
+    Setting(
+        "inter.worker.signature.algorithm", Type.STRING, "HmacSHA256", "How internal requests are signed.", _Algorithm()
+    ),
+    Setting(
+        "inter.worker.verification.algorithms",
+        Type.LIST,
+        ("HmacSHA256",),
+        "Signatures that are accepted; the one that is used must be among them.",
+        _Algorithm(),
+    ),
+)
+
+_STORAGE: Final = ConfigDef.of(
+    _text("config.storage.topic", REQUIRED, "Topic of connector configurations; always one partition.", _HIGH),
+    _factor("config.storage.replication.factor"),
+    _text("offset.storage.topic", REQUIRED, "Topic of source offsets.", _HIGH),
+    Setting("offset.storage.partitions", Type.INT, 25, "Its partitions, when it is made.", PARTITIONS),
+    _factor("offset.storage.replication.factor"),
+    _text("status.storage.topic", REQUIRED, "Topic of the states of connectors and tasks.", _HIGH),
+    Setting("status.storage.partitions", Type.INT, 5, "Its partitions, when it is made.", PARTITIONS),
+    _factor("status.storage.replication.factor"),
+)
+
+_CLIENT: Final = ConfigDef.of(
+    Setting(
+        "bootstrap.servers",
+        Type.LIST,
+        REQUIRED,
+        "Brokers to begin with, host:port.",
+        ValidList(may_be_empty=False),
+        _HIGH,
+    ),
+    Setting(
+        "client.dns.lookup",
+        Type.STRING,
+        "use_all_dns_ips",
+        "How names of brokers are looked up.",
+        OneOf(("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only")),
+        _MEDIUM,
+    ),
+    _text("client.id", "", "Name of the worker's clients in the brokers' logs and quotas."),
+    _long("metadata.max.age.ms", 300_000, "When metadata is asked for anew.", AtLeast(0)),
+    _int("request.timeout.ms", 40_000, "How long a request may stay unanswered.", AtLeast(0), _MEDIUM),
+    _long("connections.max.idle.ms", 540_000, "When an unused connection is closed.", None, _MEDIUM),
+    _int("send.buffer.bytes", 131_072, "Send buffer of sockets; -1 for the system's.", AtLeast(-1), _MEDIUM),
+    _int("receive.buffer.bytes", 32_768, "Receive buffer of sockets; -1 for the system's.", AtLeast(-1), _MEDIUM),
+    _long("reconnect.backoff.ms", 50, "First wait before connecting again.", AtLeast(0)),
+    _long("reconnect.backoff.max.ms", 1000, "Longest wait before connecting again.", AtLeast(0)),
+    _long("retry.backoff.ms", 100, "First wait before a failed request is sent again.", AtLeast(0)),
+    _long("retry.backoff.max.ms", 1000, "Longest wait before a failed request is sent again.", AtLeast(0)),
+    _long("socket.connection.setup.timeout.ms", 10_000, "How long connecting may take at first.", AtLeast(0)),
+    _long("socket.connection.setup.timeout.max.ms", 30_000, "How long connecting may take at most.", AtLeast(0)),
+    Setting(
+        "metadata.recovery.strategy",
+        Type.STRING,
+        "rebootstrap",
+        "What to do when no known broker answers.",
+        OneOf(("REBOOTSTRAP", "NONE"), any_case=True),
+    ),
+    _long("metadata.recovery.rebootstrap.trigger.ms", 300_000, "When to do so.", AtLeast(0)),
+)
+
+#: Keys that Java does not have.
+OWN: Final = ConfigDef.of(
+    _int(
+        "worker.lease.ms",
+        None,
+        "How long a worker's work goes on without word from the group; null for half of the session timeout, at most "
+        "5000.",
+        AtLeast(1000, _DAY_MS, nullable=True),
+    ),
+    _int(
+        "worker.progress.timeout.ms",
+        30_000,
+        "How long the worker's loop may stand still before its heartbeats and the leases of its slices are no longer "
+        "renewed, as max.poll.interval.ms of a consumer.",
+        AtLeast(1000, _DAY_MS),
+    ),
+    # Java's distribution leaves the class out of the worker's plugins for the same reason (KAFKA-13748).
+    Setting(
+        "file.stream.source.enable",
+        Type.BOOLEAN,
+        False,
+        "Whether connectors may be made of FileStreamSource, which reads any file that the worker can read.",
+    ),
+)
+
+#: Every setting of a distributed worker.
+WORKER: Final = _CLIENT | _CONVERTERS | _WORK | _PLUGINS | _METRICS | _GROUP | _STORAGE | REST | SECURITY | OWN
+#: What stands behind these beginnings is handed on, to clients, topics, plugins or listeners.
+WORKER_PREFIXES: Final = (
+    "producer.",
+    "consumer.",
+    "admin.",
+    "config.storage.",
+    "offset.storage.",
+    "status.storage.",
+    "config.providers.",
+    "key.converter.",
+    "value.converter.",
+    "header.converter.",
+    "listeners.https.",
+    "admin.listeners.https.",
+    "connector.client.config.override.",
+    "metrics.context.",
+    "spark.",
+    "link.",
+)
+
+
+_RECONNECT: Final = "a connection that is lost is opened again after waits of its own, which grow to a few seconds"
+_SETUP: Final = "request.timeout.ms says how long connecting may take too"
+_REBOOTSTRAP: Final = "the addresses of bootstrap.servers are tried whenever no known broker answers"
+_UNHEEDED_METRICS: Final = "all metrics are at /metrics, for Prometheus, as they are at that moment"
+
+_INSTEAD: Final[Mapping[str, str]] = {
+    "client.dns.lookup": "all addresses of a name are tried, as by use_all_dns_ips",
+    "metadata.max.age.ms": "leaders are asked for where they have moved, and topics whenever they matter",
+    "metadata.recovery.rebootstrap.trigger.ms": _REBOOTSTRAP,
+    "metadata.recovery.strategy": _REBOOTSTRAP,
+    "metric.reporters": f"Java classes cannot be loaded here; {_UNHEEDED_METRICS}",
+    "metrics.num.samples": _UNHEEDED_METRICS,
+    "metrics.recording.level": _UNHEEDED_METRICS,
+    "metrics.sample.window.ms": _UNHEEDED_METRICS,
+    "reconnect.backoff.max.ms": _RECONNECT,
+    "reconnect.backoff.ms": _RECONNECT,
+    "socket.connection.setup.timeout.max.ms": _SETUP,
+    "socket.connection.setup.timeout.ms": _SETUP,
+}
+UNHEEDED: Final[Mapping[str, str]] = {key: f"has no effect: {instead}" for key, instead in _INSTEAD.items()}

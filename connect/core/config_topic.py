@@ -1,0 +1,457 @@
+"""The config topic as a fold, and its records, in the bytes of Kafka's ``KafkaConfigBackingStore``.
+
+==============================  ========================================================================================
+``connector-<name>``            ``{"properties":{...}}``, references to secrets unresolved; a tombstone deletes
+``task-<name>-<n>``             ``{"properties":{...}}``, counts from the next commit on; never deleted
+``commit-<name>``               ``{"tasks":N}``: tasks 0 to N-1 are those written since the last commit
+``target-state-<name>``         ``{"state":"PAUSED","state.v2":"STOPPED"}``; ``state`` is for old workers
+``tasks-fencing-<name>``        ``{"task-count":N}``: all earlier tasks are fenced off, N may be running (KIP-618)
+``session-key``                 ``{"key":"<base64>","algorithm":"HmacSHA256","creation-timestamp":ms}`` (KIP-507)
+``restart-connector-<name>``    ``{"include-tasks":true,"only-failed":false}`` (KIP-745)
+``logger-cluster-<namespace>``  ``{"level":"DEBUG"}`` (KIP-976)
+==============================  ========================================================================================
+
+A record may be missing because the topic is compacted: a commit whose tasks are not all there leaves the connector
+*inconsistent*, without tasks, until somebody writes them again.
+
+What a record of the config topic has changed, as its fold (:mod:`connect.core.config_topic`) says it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from connect.core.herder_api import SessionKey
+from connect.core.jackson import decode_json, json_text
+from connect.core.model import RestartRequest, TargetState, TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorChanged:
+    """A connector has appeared, or its config was written again, perhaps the same."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorRemoved:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class TasksChanged:
+    """A connector's tasks were committed, or found inconsistent."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class TargetChanged:
+    """An existing connector is to do something else; not said of one that is new or removed."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionKeyChanged:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class RestartAsked:
+    """To be passed over while the log is read for the first time: it was asked of earlier workers."""
+
+    request: RestartRequest
+
+
+@dataclass(frozen=True, slots=True)
+class LoggerChanged:
+    """To be passed over while the log is read for the first time."""
+
+    namespace: str
+    level: str
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedConfigRecord:
+    """A record was passed over; ``why`` is for the log and names no value."""
+
+    why: str
+
+
+Change = (
+    ConnectorChanged
+    | ConnectorRemoved
+    | TasksChanged
+    | TargetChanged
+    | SessionKeyChanged
+    | RestartAsked
+    | LoggerChanged
+    | SkippedConfigRecord
+)
+
+
+TARGET_STATE_PREFIX: Final = "target-state-"
+CONNECTOR_PREFIX: Final = "connector-"
+TASK_PREFIX: Final = "task-"
+COMMIT_PREFIX: Final = "commit-"
+RESTART_PREFIX: Final = "restart-connector-"
+FENCING_PREFIX: Final = "tasks-fencing-"
+SESSION_KEY: Final = "session-key"
+LOGGER_PREFIX: Final = "logger-cluster-"
+
+#: The offset of a log of which nothing has been read.
+NO_OFFSET: Final = -1
+_MAX_INT32: Final = 2**31 - 1
+_INT64: Final = range(-(2**63), 2**63)
+
+#: Key and value to append; value None is a tombstone.
+Record = tuple[str, bytes | None]
+Config = Mapping[str, str]
+
+#: What the log shows of a key.
+_SHOWN_CHARS: Final = 80
+
+# -- the fold ----------------------------------------------------------------------------------------------------------
+
+
+def _shown(key: str | None) -> str:
+    return "without a key" if key is None else key[:_SHOWN_CHARS]
+
+
+class _WrongValue(ValueError):
+    """A record's value is not what its key promises."""
+
+
+@dataclass(slots=True)
+class _Connector:
+    """What is known of an existing connector; its configs are shared and never changed in place."""
+
+    config: Config
+    applied: Config | None = None
+    task_count: int | None = None
+    tasks: Sequence[Config] = ()
+    inconsistent: bool = False
+
+
+@dataclass(slots=True)
+class ConfigLog:
+    """What the topic says once folded.
+
+    Configs are raw: references to secrets stand in them as their writers put them. What outlives a connector
+    (generation, fencing) is what keeps tasks of a deleted connector from being taken for those of a new one.
+    """
+
+    #: The offset after the last record, as workers name it to each other; -1 before the first.
+    offset: int = NO_OFFSET
+    session_key: SessionKey | None = None
+    _connectors: dict[str, _Connector] = field(default_factory=dict)
+    _targets: dict[str, TargetState] = field(default_factory=dict)
+    _uncommitted: dict[str, dict[int, Config]] = field(default_factory=dict)
+    _generations: dict[str, int] = field(default_factory=dict)
+    _fenced_counts: dict[str, int] = field(default_factory=dict)
+    _pending_fencing: set[str] = field(default_factory=set)
+
+    # reading
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._connectors
+
+    def connectors(self) -> tuple[str, ...]:
+        """All connectors by name, sorted."""
+        return tuple(sorted(self._connectors))
+
+    def connector_config(self, name: str) -> Config | None:
+        """The raw config; None where there is no such connector."""
+        connector = self._connectors.get(name)
+        return None if connector is None else connector.config
+
+    def applied_config(self, name: str) -> Config | None:
+        """The raw config that the present tasks come from; None where there are none yet."""
+        connector = self._connectors.get(name)
+        return None if connector is None else connector.applied
+
+    def target_state(self, name: str) -> TargetState:
+        """What the connector is to do: STARTED where nobody has said otherwise."""
+        return self._targets.get(name, TargetState.STARTED)
+
+    def task_count(self, name: str) -> int:
+        """How many tasks were committed last, be they complete or not."""
+        connector = self._connectors.get(name)
+        return 0 if connector is None else connector.task_count or 0
+
+    def task_ids(self, name: str) -> tuple[TaskId, ...]:
+        """The tasks to run; none while they are inconsistent."""
+        connector = self._connectors.get(name)
+        return () if connector is None else tuple(TaskId(name, task) for task in range(len(connector.tasks)))
+
+    def task_config(self, task: TaskId) -> Config | None:
+        """The raw config of a task of :meth:`task_ids`, None for any other."""
+        configs = self.all_task_configs(task.connector)
+        return configs[task.task] if 0 <= task.task < len(configs) else None
+
+    def all_task_configs(self, name: str) -> Sequence[Config]:
+        """The raw configs of :meth:`task_ids`, in their order."""
+        connector = self._connectors.get(name)
+        return () if connector is None else connector.tasks
+
+    def task_generation(self, name: str) -> int | None:
+        """Counts the complete sets of task configs that were read, from 0; None before the first."""
+        return self._generations.get(name)
+
+    def pending_fencing(self, name: str) -> bool:
+        """Whether tasks were committed since tasks were last known to be fenced off."""
+        return name in self._pending_fencing
+
+    def task_count_record(self, name: str) -> int | None:
+        """How many tasks may be running that were not fenced off; None where nobody has ever counted."""
+        return self._fenced_counts.get(name)
+
+    # folding
+
+    def apply(self, offset: int, key: str | None, value: bytes | None) -> tuple[Change, ...]:
+        """Fold the record at ``offset``, and say what it has changed.
+
+        Nothing is raised: a record that makes no sense is passed over and said to be :class:`Unreadable`.
+        """
+        try:
+            content = None if value is None else decode_json(value)
+        except ValueError as error:
+            # As Java does, without moving on: members of a group compare their offsets.
+            return (SkippedConfigRecord(f"record {offset} ({_shown(key)}) cannot be read: {error}"),)
+        self.offset = offset + 1
+        try:
+            return tuple(self._fold(key, content))
+        except _WrongValue as error:
+            return (SkippedConfigRecord(f"record {offset} ({_shown(key)}): {error}"),)
+
+    def _fold(self, key: str | None, content: object) -> Iterator[Change]:
+        for prefix, fold in _FOLDS.items():
+            if key is not None and key.startswith(prefix):
+                return fold(self, key.removeprefix(prefix), content)
+        if key == SESSION_KEY:
+            self.session_key = _session_key(content)
+            return iter((SessionKeyChanged(),))
+        raise _WrongValue("nothing that workers write has such a key")
+
+    def _fold_target(self, name: str, content: object) -> Iterator[Change]:
+        before = self._targets.get(name)
+        if content is None:
+            self._targets.pop(name, None)
+            return
+        self._targets[name] = state = _target_state(_object(content))
+        if name in self._connectors and state is not (before or TargetState.STARTED):
+            yield TargetChanged(name)
+
+    def _fold_connector(self, name: str, content: object) -> Iterator[Change]:
+        if content is None:
+            self._remove(name)
+            yield ConnectorRemoved(name)
+            return
+        config = _properties(content)
+        connector = self._connectors.get(name)
+        if connector is None:
+            self._connectors[name] = _Connector(config)
+        else:
+            connector.config = config
+        yield ConnectorChanged(name)
+
+    def _fold_task(self, rest: str, content: object) -> Iterator[Change]:
+        name, dash, number = rest.rpartition("-")
+        if not dash or not _is_task_number(number):
+            raise _WrongValue("its key names no task")
+        self._uncommitted.setdefault(name, {})[int(number)] = _properties(content)
+        return iter(())
+
+    def _fold_commit(self, name: str, content: object) -> Iterator[Change]:
+        connector = self._connectors.get(name)
+        if connector is None:
+            # Deleted, and compaction has removed every other trace of it.
+            self._remove(name)
+            return
+        count = _count(_object(content), "tasks")
+        # Leftovers of larger sets may be among them, where compaction removed the commit that they belonged to.
+        written = self._uncommitted.pop(name, {})
+        if all(task in written for task in range(count)):
+            connector.tasks = tuple(written[task] for task in range(count))
+            connector.applied = connector.config
+            connector.inconsistent = False
+            self._generations[name] = self._generations.get(name, -1) + 1
+        else:
+            connector.tasks = ()
+            connector.inconsistent = True
+        connector.task_count = count
+        self._pending_fencing.add(name)
+        yield TasksChanged(name)
+
+    def _fold_restart(self, name: str, content: object) -> Iterator[Change]:
+        fields = _object(content)
+        only_failed, include_tasks = fields.get("only-failed") is True, fields.get("include-tasks") is True
+        yield RestartAsked(RestartRequest(name, only_failed, include_tasks))
+
+    def _fold_fencing(self, name: str, content: object) -> Iterator[Change]:
+        self._fenced_counts[name] = _count(_object(content), "task-count")
+        self._pending_fencing.discard(name)
+        return iter(())
+
+    def _fold_logger(self, namespace: str, content: object) -> Iterator[Change]:
+        yield LoggerChanged(namespace, _string(_object(content), "level"))
+
+    def _remove(self, name: str) -> None:
+        self._connectors.pop(name, None)
+        self._uncommitted.pop(name, None)
+
+
+#: Looked through in this order, which is Java's: of two prefixes that fit the first counts.
+_FOLDS: Final[Mapping[str, Callable[[ConfigLog, str, object], Iterator[Change]]]] = {
+    TARGET_STATE_PREFIX: ConfigLog._fold_target,
+    CONNECTOR_PREFIX: ConfigLog._fold_connector,
+    TASK_PREFIX: ConfigLog._fold_task,
+    COMMIT_PREFIX: ConfigLog._fold_commit,
+    RESTART_PREFIX: ConfigLog._fold_restart,
+    FENCING_PREFIX: ConfigLog._fold_fencing,
+    LOGGER_PREFIX: ConfigLog._fold_logger,
+}
+
+
+def _object(content: object) -> Mapping[str, Any]:
+    if not isinstance(content, dict):
+        raise _WrongValue("its value is no object")
+    return content
+
+
+def _properties(content: object) -> Config:
+    """A config; thousands of them share most of their texts. A null is as good as an absent key."""
+    properties = _object(content).get("properties")
+    if not isinstance(properties, dict):
+        raise _WrongValue("its value has no object 'properties'")
+    config: dict[str, str] = {}
+    for key, value in properties.items():
+        if value is None:
+            continue
+        if not isinstance(value, str):
+            raise _WrongValue(f"the value of {key!r} is no string")
+        config[sys.intern(key)] = sys.intern(value)
+    return config
+
+
+def _target_state(fields: Mapping[str, Any]) -> TargetState:
+    newer = fields.get("state.v2")
+    try:
+        # An older worker writes ``state`` alone.
+        return TargetState(newer if isinstance(newer, str) else _string(fields, "state"))
+    except ValueError as error:
+        raise _WrongValue("its value has no known state") from error
+
+
+def _session_key(content: object) -> SessionKey:
+    fields = _object(content)
+    encoded, algorithm = _string(fields, "key"), _string(fields, "algorithm")
+    created_ms = fields.get("creation-timestamp")
+    if not isinstance(created_ms, int) or isinstance(created_ms, bool) or created_ms not in _INT64:
+        raise _WrongValue("its 'creation-timestamp' is no integer of 64 bits")
+    try:
+        key = base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        raise _WrongValue("its 'key' is not base64") from None  # which would quote the key
+    if not key:
+        raise _WrongValue("its 'key' is empty")
+    return SessionKey(key, algorithm, created_ms)
+
+
+def _string(fields: Mapping[str, Any], name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str):
+        raise _WrongValue(f"its '{name}' is no string")
+    return value
+
+
+def _count(fields: Mapping[str, Any], name: str) -> int:
+    value = fields.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MAX_INT32:
+        raise _WrongValue(f"its '{name}' is no number of tasks")
+    return value
+
+
+def _is_task_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= _MAX_INT32
+
+
+# -- records to write --------------------------------------------------------------------------------------------------
+
+
+def connector_record(name: str, config: Config) -> Record:
+    """Make a connector, or change its config."""
+    return CONNECTOR_PREFIX + name, _encoded({"properties": config})
+
+
+def removal_records(name: str) -> tuple[Record, Record]:
+    """Delete a connector; what its tasks left stays, as with Java."""
+    return (CONNECTOR_PREFIX + name, None), (TARGET_STATE_PREFIX + name, None)
+
+
+def config_removal_record(name: str) -> Record:
+    """Delete a connector's config, and with it its tasks; what it is to do stays, for a config that follows."""
+    return CONNECTOR_PREFIX + name, None
+
+
+def task_records(name: str, configs: Sequence[Config]) -> tuple[Record, ...]:
+    """The configs of tasks 0 to N-1. They must have been read back before :func:`commit_record` is written."""
+    return tuple(
+        (f"{TASK_PREFIX}{name}-{task}", _encoded({"properties": config})) for task, config in enumerate(configs)
+    )
+
+
+def commit_record(name: str, task_count: int) -> Record:
+    """Make the task configs that were written since the last commit count."""
+    return COMMIT_PREFIX + name, _encoded({"tasks": task_count})
+
+
+def target_state_record(name: str, state: TargetState) -> Record:
+    """Set what a connector is to do; written before the config of a new connector, so that it counts from the start."""
+    # Workers before 3.5 know no STOPPED.
+    old = TargetState.PAUSED if state is TargetState.STOPPED else state
+    return TARGET_STATE_PREFIX + name, _encoded({"state": old.value, "state.v2": state.value})
+
+
+def fencing_record(name: str, task_count: int) -> Record:
+    """Say that all tasks before the present ``task_count`` are fenced off."""
+    return FENCING_PREFIX + name, _encoded({"task-count": task_count})
+
+
+def session_key_record(key: SessionKey) -> Record:
+    """Give the group a new session key."""
+    encoded = base64.b64encode(key.key).decode()
+    value = {"key": encoded, "algorithm": key.algorithm, "creation-timestamp": key.created_ms}
+    return SESSION_KEY, _encoded(value)
+
+
+def restart_record(request: RestartRequest) -> Record:
+    """Ask all workers to restart what they run of a connector."""
+    value = {"include-tasks": request.include_tasks, "only-failed": request.only_failed}
+    return RESTART_PREFIX + request.connector, _encoded(value)
+
+
+def logger_record(namespace: str, level: str) -> Record:
+    """Set a log level on every worker."""
+    return LOGGER_PREFIX + namespace, _encoded({"level": level})
+
+
+def is_text(value: object) -> bool:
+    """Whether a key or a value of a config can be written: UTF-8 has no lone surrogates, which JSON may escape."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _encoded(value: Mapping[str, Any]) -> bytes:
+    return json_text(value).encode()

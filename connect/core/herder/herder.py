@@ -1,0 +1,414 @@
+"""The herder: decides what one worker of a Connect group does, as a state machine without clock, chance or I/O.
+
+It takes events one at a time and answers each with effects (``connect.core.herder.herder.events``); Kafka's
+``DistributedHerder`` and ``WorkerCoordinator`` give the rules. The driver performs the effects of an event in order,
+before it feeds in the next one. Session keys (KIP-507) and records of the config topic are handled in this module.
+
+====================  ==================================================================================================
+``state``             what the herder knows
+``rebalance``         rounds: joining, assigning as leader, resolving, back-off
+``running_work``      connectors and tasks that run here: started, stopped, restarted
+``task_configs``      task configs on their way to the config topic
+``requests``          requests of REST
+====================  ==================================================================================================
+
+    LOADING --Ready--> JOINING --Joined--> RESOLVING --config read--> MEMBER --round, change, delay over--> JOINING
+                         ^                     |
+                         +---- AWAY <----------+ config topic cannot be read
+"""
+
+from __future__ import annotations
+
+from connect.core import herder_api
+from connect.core.config_topic import (
+    Change,
+    ConfigLog,
+    ConnectorChanged,
+    ConnectorRemoved,
+    LoggerChanged,
+    RestartAsked,
+    SkippedConfigRecord,
+    TargetChanged,
+    TasksChanged,
+    session_key_record,
+)
+from connect.core.herder import rebalance as group
+from connect.core.herder import requests
+from connect.core.herder import running_work as work
+from connect.core.herder import task_configs as tasks
+from connect.core.herder.events import (
+    ConfigBegunAnew,
+    ConfigRead,
+    ConfigRecord,
+    ConfigWritten,
+    ConnectorFailed,
+    Effect,
+    Event,
+    Joined,
+    LeaderElected,
+    LeaseLost,
+    Leave,
+    MakeSessionKey,
+    MembershipLost,
+    Ready,
+    RebalanceBegun,
+    ReconfigurationRefused,
+    Request,
+    ScheduleAutoRestart,
+    SessionKeyMade,
+    SetLevel,
+    Stopping,
+    TaskConfigsComputed,
+    TaskConfigsSent,
+    TaskConfigsWanted,
+    Tick,
+)
+from connect.core.herder.membership import EAGER, SESSIONED, Allocation
+from connect.core.herder.state import HerderMode, HerderSettings, HerderState, MutableAllocation, Statuses, pause_ms
+from connect.core.herder_api import RequestRefused, Signature
+from connect.core.model import RestartRequest, impact
+
+
+def apply_config_record(s: HerderState, record: ConfigRecord) -> None:
+    """Fold a record, and do at once what can be done without a round of the group."""
+    changes = s.log.apply(record.offset, record.key, record.value)
+    for change in changes:
+        if isinstance(change, SkippedConfigRecord):
+            s.say(f"Config topic: {change.why}", "warning")
+        elif not s.history:
+            _apply_change(s, change)
+
+
+def _apply_change(s: HerderState, change: Change) -> None:
+    match change:
+        case ConnectorChanged(name):
+            if name not in s.known:
+                s.known.add(name)
+                s.change()
+            if name in s.running.connectors:
+                work.restart_connector(s, name)
+        case ConnectorRemoved(name):
+            if name in s.known:
+                s.known.remove(name)
+                s.change()
+        case TasksChanged(name):
+            s.change()
+            if s.protocol != EAGER:
+                work.reconfigure(s, name)
+            tasks.committed(s, name)
+        case TargetChanged(name):
+            work.change_target(s, name)
+            tasks.look_for_stranded(s, name)
+        case RestartAsked(request):
+            _note_restart(s, request)
+        case LoggerChanged(namespace, level):
+            s.emit(SetLevel(namespace, level))
+
+
+def _note_restart(s: HerderState, request: RestartRequest) -> None:
+    waiting = s.restarts.get(request.connector)
+    if waiting is None or impact(request) > impact(waiting):
+        s.restarts[request.connector] = request
+
+
+def uses_session_keys(s: HerderState) -> bool:
+    """Whether requests between workers are signed in the group as it stands."""
+    return s.protocol == SESSIONED
+
+
+def is_session_key_due(s: HerderState) -> bool:
+    settings = s.settings
+    return (
+        s.is_leader
+        and uses_session_keys(s)
+        and s.key_again_ms <= s.now_ms
+        and herder_api.must_be_replaced(
+            s.log.session_key, settings.key_algorithm, settings.key_size_bits, settings.key_ttl_ms, s.now_ms
+        )
+    )
+
+
+def make_session_key(s: HerderState) -> None:
+    """Have a key made; nothing else is begun until it is written."""
+    s.making_key = True
+    s.emit(MakeSessionKey(herder_api.key_bytes(s.settings.key_algorithm, s.settings.key_size_bits)))
+
+
+def write_session_key(s: HerderState, key: bytes) -> None:
+    """Write the new key, if it is still ours to write."""
+    s.making_key = False
+    if not is_session_key_due(s):
+        return
+    s.say("Distributing a new session key")
+
+    def written(error: Exception | None) -> None:
+        if error is None:
+            s.key_failures = 0
+            return
+        wait_ms = pause_ms(s.key_failures)
+        s.key_failures += 1
+        s.key_again_ms = s.now_ms + wait_ms
+        s.must_read = True
+        s.say(
+            "The new session key could not be written; the config topic is read, and another try made in "
+            f"{wait_ms} ms: {error}",
+            "warning",
+        )
+
+    s.write_config([(session_key_record(herder_api.SessionKey(key, s.settings.key_algorithm, s.now_ms)),)], written)
+
+
+def session_key_deadline_ms(s: HerderState) -> int | None:
+    """When the leader is to make the next key."""
+    if not s.is_leader or not uses_session_keys(s):
+        return None
+    if s.key_again_ms > s.now_ms:
+        return s.key_again_ms
+    key = s.log.session_key
+    return key.created_ms + s.settings.key_ttl_ms if key is not None and s.settings.key_ttl_ms else None
+
+
+class StartFailed(RequestRefused):
+    """A connector or a task that was to be restarted did not start."""
+
+
+class Herder:
+    """A worker of a group.
+
+    Args:
+        settings: The worker's settings.
+        worker_url: Our REST address, as other members are told of it.
+        statuses: The folded status topic; read, never changed.
+    """
+
+    def __init__(self, settings: HerderSettings, worker_url: str, statuses: Statuses) -> None:
+        self._state = HerderState(settings, worker_url, statuses)
+
+    def step(self, event: Event, now_ms: int) -> list[Effect]:
+        """Take in what has happened at ``now_ms`` (a clock's milliseconds since 1970), and say what is to be done."""
+        s = self._state
+        s.now_ms = now_ms
+        _take_in(s, event)
+        _go_on(s)
+        effects, s.out = s.out, []
+        return effects
+
+    def next_deadline_ms(self) -> int | None:
+        """When a :class:`Tick` is wanted at the latest, where nothing happens until then."""
+        s = self._state
+        if s.mode is HerderMode.AWAY:
+            return None if s.busy else s.away_until_ms
+        deadlines = [at_ms for at_ms in (s.join_by_ms, s.again_at_ms) if at_ms is not None]
+        if s.mode is HerderMode.MEMBER and not s.busy:
+            deadlines += s.publishing.retry_at_ms.values()
+            deadlines += s.auto_restart_at_ms.values()
+            deadlines += s.publishing.stranded_at_ms.values() if s.is_leader else ()
+            deadlines += [at_ms for at_ms in (s.scheduled_ms, session_key_deadline_ms(s)) if at_ms is not None]
+        return min(deadlines, default=None)
+
+    # views
+
+    @property
+    def snapshot(self) -> ConfigLog:
+        """The config topic as it has been read."""
+        return self._state.log
+
+    @property
+    def assignment(self) -> Allocation:
+        """All that is ours by the last round, be it started or not."""
+        return (self._state.held or MutableAllocation()).freeze()
+
+    @property
+    def running(self) -> Allocation:
+        """What was started here and not stopped since."""
+        return self._state.running.freeze()
+
+    @property
+    def mode(self) -> HerderMode:
+        return self._state.mode
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the worker has been told to leave its group for good."""
+        return self._state.mode is HerderMode.GONE
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a round of the group has ever been seen through."""
+        return self._state.ready
+
+    @property
+    def is_leader(self) -> bool:
+        return self._state.is_leader
+
+    @property
+    def leader_url(self) -> str | None:
+        """The leader's REST address; None where nobody is known to lead."""
+        return self._state.leader_url
+
+    @property
+    def member(self) -> str | None:
+        return self._state.member
+
+    @property
+    def generation(self) -> int:
+        """The generation of the last round, -1 before the first."""
+        return self._state.generation
+
+    @property
+    def protocol(self) -> str:
+        """The group's protocol by its name on the wire; before the first round the one we prefer."""
+        return self._state.protocol
+
+    @property
+    def rebalance_expected(self) -> bool:
+        """Whether a changed config is about to make us join again, so that what is known of others is no more sure."""
+        return self._state.mode is HerderMode.MEMBER and self._state.rebalance_expected
+
+    def check_signature(self, signature: Signature) -> None:
+        """Check an internal request; below the protocol ``sessioned`` there is nothing to check.
+
+        Raises:
+            BadRequest, NotReady, Forbidden: as :func:`connect.core.herder_api.check`.
+        """
+        if uses_session_keys(self._state):
+            herder_api.check(signature, self._state.log.session_key, self._state.settings.verification_algorithms)
+
+
+def _take_in(s: HerderState, event: Event) -> None:
+    match event:
+        case ConfigRecord():
+            apply_config_record(s, event)
+        case ConfigBegunAnew():
+            group.begin_anew(s)
+        case ConfigRead(token, ok):
+            s.ended(token, ok)
+        case ConfigWritten(token, error):
+            s.ended(token, error)
+        case Request():
+            requests.accept(s, event)
+        case SessionKeyMade(key):
+            write_session_key(s, key)
+        case Tick():
+            pass
+        case Ready() | LeaderElected() | Joined() | RebalanceBegun() | MembershipLost() | LeaseLost() | Stopping():
+            _take_in_of_group(s, event)
+        case (
+            TaskConfigsWanted()
+            | TaskConfigsComputed()
+            | TaskConfigsSent()
+            | ConnectorFailed()
+            | ScheduleAutoRestart()
+            | ReconfigurationRefused()
+        ):
+            _take_in_of_work(s, event)
+
+
+def _take_in_of_group(
+    s: HerderState,
+    event: Ready | LeaderElected | Joined | RebalanceBegun | MembershipLost | LeaseLost | Stopping,
+) -> None:
+    match event:
+        case Ready():
+            if s.mode is HerderMode.LOADING:
+                group.begin(s)
+        case LeaderElected():
+            group.assign(s, event)
+        case Joined():
+            group.joined(s, event)
+        case RebalanceBegun():
+            group.round_begun(s)
+        case MembershipLost(reason):
+            group.lost(s, reason)
+        case LeaseLost():
+            group.lost(s, "no heartbeat was answered for as long as our lease lasts")
+        case Stopping():
+            _stop(s)
+
+
+def _take_in_of_work(
+    s: HerderState,
+    event: TaskConfigsWanted
+    | TaskConfigsComputed
+    | TaskConfigsSent
+    | ConnectorFailed
+    | ScheduleAutoRestart
+    | ReconfigurationRefused,
+) -> None:
+    match event:
+        case TaskConfigsWanted(connector):
+            work.answer_start(s, connector)
+            tasks.want(s, connector)
+        case TaskConfigsComputed(token, connector, configs, error):
+            tasks.computed(s, token, connector, configs if error is None else error)
+        case TaskConfigsSent(token, connector, error):
+            tasks.sent(s, token, connector, error)
+        case ReconfigurationRefused(refused):
+            work.refused(s, refused)
+        case ScheduleAutoRestart(failed, wait_ms):
+            work.schedule_restart(s, failed, wait_ms)
+        case ConnectorFailed(connector):
+            work.answer_start(s, connector, StartFailed(f"Failed to start connector: {connector}"))
+
+
+def _go_on(s: HerderState) -> None:
+    """Begin whatever is due and not held back, in Java's order (``DistributedHerder.tick``)."""
+    if s.join_by_ms is not None and s.join_by_ms <= s.now_ms:
+        s.join_by_ms = None
+        group.lost(s, "the round that has begun was not joined in time")
+    if s.mode is HerderMode.RESOLVING and s.again_at_ms is not None and s.again_at_ms <= s.now_ms:
+        group.join(s)
+    if s.mode is HerderMode.AWAY and not s.busy and s.away_until_ms is not None and s.away_until_ms <= s.now_ms:
+        group.come_back(s)
+    while s.mode is HerderMode.MEMBER and not s.busy and _begin_one(s):
+        pass
+
+
+def _begin_one(s: HerderState) -> bool:
+    """Whether there may be more to begin."""
+    if group.must_join(s):
+        group.join(s)
+        return False
+    if s.must_read:
+        _read_again(s)
+        return False
+    group.claim_writer(s)
+    if is_session_key_due(s):
+        make_session_key(s)
+    elif s.requests:
+        requests.run_next(s)
+    elif s.restarts:
+        work.execute(s, s.restarts.pop(next(iter(s.restarts))))
+    elif due := work.due_restarts(s):
+        work.restart_failed(s, due)
+    else:
+        tasks.advance(s)
+        if s.rebalance_expected and not s.busy:
+            # Last, so that one round is for all that was asked for meanwhile.
+            group.join(s)
+        return False
+    return True
+
+
+def _read_again(s: HerderState) -> None:
+    s.must_read = False
+
+    def read(ok: bool) -> None:
+        if not ok and s.mode is HerderMode.MEMBER:
+            s.must_read = True
+            group.back_off(s)
+
+    s.read_config(read)
+
+
+def _stop(s: HerderState) -> None:
+    """Stop all work, refuse whoever waits, and leave."""
+    if s.mode is HerderMode.GONE:
+        return
+    work.stop_all(s)
+    s.mode = HerderMode.GONE
+    for request in list(s.open):
+        s.reply(request, error=requests.shutting_down())
+    s.requests.clear()
+    s.waiting.clear()
+    s.emit(Leave("the worker is stopping"))

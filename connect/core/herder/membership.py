@@ -1,0 +1,300 @@
+"""What members of a Connect group tell each other: metadata on joining, assignments from the leader, in Java's bytes.
+
+Big endian; STRING is int16 length and UTF-8, ARRAY int32 count, NULLABLE_BYTES int32 length with -1 for null::
+
+    metadata    version INT16, url STRING, config offset INT64 [, allocation NULLABLE_BYTES]
+    assignment  version INT16, error INT16, leader STRING, leader url STRING, config offset INT64,
+                assigned WORK [, revoked WORK, delay INT32]
+    WORK        ARRAY of (connector STRING, tasks ARRAY of INT32), task -1 for the connector itself
+
+Version 0 ends before the brackets, 1 and 2 are alike (Kafka ``ConnectProtocol``,
+``IncrementalCooperativeConnectProtocol``). What is missing at an end is null, or no delay.
+
+Members of ours write a tail behind the metadata of versions 1 and 2, which Java passes over:
+magic ``HGLE``, tail version INT16, lease in ms INT32. A later tail may go on behind it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from connect.core.errors import PermanentError
+from connect.core.model import TaskId
+
+#: The protocols by their names on the wire; ``default`` is the eager one.
+EAGER: Final = "default"
+COMPATIBLE: Final = "compatible"
+SESSIONED: Final = "sessioned"
+VERSIONS: Final = {EAGER: 0, COMPATIBLE: 1, SESSIONED: 2}
+
+NO_ERROR: Final = 0
+#: The leader could not read the config topic as far as another member has.
+CONFIG_MISMATCH: Final = 1
+
+#: What a name or a url may have in UTF-8.
+MAX_STRING_BYTES: Final = 2**15 - 1
+
+_CONNECTOR: Final = -1
+_TAIL_MAGIC: Final = b"HGLE"
+_TAIL_VERSION: Final = 1
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+_INT64: Final = struct.Struct(">q")
+_TAIL: Final = struct.Struct(">hi")
+
+
+class MalformedMembership(PermanentError):
+    """Bytes of another member are no metadata or assignment, or a name is too long for the protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """Connectors and tasks that belong to somebody."""
+
+    connectors: tuple[str, ...] = ()
+    tasks: tuple[TaskId, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.connectors or self.tasks)
+
+
+NOTHING: Final = Allocation()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerMetadata:
+    """What a member says when it joins.
+
+    Args:
+        url: Its REST address, with a slash at the end.
+        config_offset: How far it has read the config topic: the offset after the last record, -1 for none.
+        allocation: All that it holds; None where it has held nothing yet.
+        lease_ms: It has stopped its work so long after its last answered heartbeat; None for a Java member.
+    """
+
+    url: str
+    config_offset: int
+    allocation: Allocation | None = None
+    lease_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What the leader tells one member; with the eager protocol nothing is revoked and there is no delay.
+
+    ``delay_ms`` above 0: join again after so long. ``version`` is that of the bytes it was read from.
+    """
+
+    error: int
+    leader: str
+    leader_url: str
+    config_offset: int
+    assigned: Allocation = NOTHING
+    revoked: Allocation = NOTHING
+    delay_ms: int = 0
+    version: int = VERSIONS[SESSIONED]
+
+
+def encode_metadata(protocol: str, metadata: WorkerMetadata) -> bytes:
+    """The metadata to offer ``protocol`` with.
+
+    Raises:
+        MalformedMembership: a text is longer than 32767 bytes.
+    """
+    version = VERSIONS[protocol]
+    out = bytearray(_INT16.pack(version))
+    _put_string(out, metadata.url)
+    out += _INT64.pack(metadata.config_offset)
+    if not version and not metadata.allocation:
+        return bytes(out)
+    # With the eager protocol this is said only while the group leaves a cooperative one, so that its leader knows that
+    # somebody still works; Java reads it there, too, and makes nothing of it.
+    if metadata.allocation is None:
+        out += _INT32.pack(-1)
+    else:
+        # Leaders read nothing but the work of it, so the rest need not be remembered.
+        held = Assignment(NO_ERROR, "", metadata.url, metadata.config_offset, metadata.allocation)
+        encoded = encode_assignment(protocol, held)
+        out += _INT32.pack(len(encoded)) + encoded
+    if metadata.lease_ms is not None:
+        out += _TAIL_MAGIC + _TAIL.pack(_TAIL_VERSION, metadata.lease_ms)
+    return bytes(out)
+
+
+def held_by(members: Mapping[str, bytes]) -> set[str]:
+    """Return the connectors that members hold, or of which they hold tasks, by the metadata of all members."""
+    held: set[str] = set()
+    for data in members.values():
+        try:
+            allocation = decode_metadata(data).allocation or NOTHING
+        except MalformedMembership:
+            continue  # gets no work, and is named in the log when work is assigned
+        held.update(allocation.connectors, (task.connector for task in allocation.tasks))
+    return held
+
+
+def decode_metadata(data: bytes) -> WorkerMetadata:
+    """The metadata of a member, be it Java's or ours.
+
+    Raises:
+        MalformedMembership: these bytes are none.
+    """
+    reader = _MetadataReader(data)
+    reader.version()
+    url, config_offset = reader.string(), reader.int64()
+    allocation: Allocation | None = None
+    if reader.has_more() and (held := reader.nullable_bytes()) is not None:
+        allocation = decode_assignment(held).assigned
+    return WorkerMetadata(url, config_offset, allocation, reader.lease_ms())
+
+
+def encode_assignment(protocol: str, assignment: Assignment) -> bytes:
+    """The assignment for a member of a group that has agreed on ``protocol``.
+
+    Raises:
+        MalformedMembership: a name is longer than 32767 bytes.
+    """
+    version = VERSIONS[protocol]
+    out = bytearray(_INT16.pack(version) + _INT16.pack(assignment.error))
+    _put_string(out, assignment.leader)
+    _put_string(out, assignment.leader_url)
+    out += _INT64.pack(assignment.config_offset)
+    _put_work(out, assignment.assigned)
+    if version:
+        _put_work(out, assignment.revoked)
+        out += _INT32.pack(assignment.delay_ms)
+    return bytes(out)
+
+
+def decode_assignment(data: bytes) -> Assignment:
+    """The assignment that a leader wrote, be it Java's or ours.
+
+    Raises:
+        MalformedMembership: these bytes are none.
+    """
+    reader = _MetadataReader(data)
+    version, error = reader.version(), reader.int16()
+    leader, leader_url = reader.string(), reader.string()
+    config_offset = reader.int64()
+    assigned = reader.work() if reader.has_more() else NOTHING
+    revoked = reader.work() if reader.has_more() else NOTHING
+    delay_ms = reader.int32() if reader.has_more() else 0
+    return Assignment(error, leader, leader_url, config_offset, assigned, revoked, delay_ms, version)
+
+
+def fits(name: str) -> bool:
+    """Whether the group protocol takes a name, which the config topic need not ask."""
+    try:
+        return len(name.encode()) <= MAX_STRING_BYTES
+    except UnicodeEncodeError:
+        return False
+
+
+def _put_string(out: bytearray, value: str) -> None:
+    encoded = value.encode()
+    if len(encoded) > MAX_STRING_BYTES:
+        raise MalformedMembership(
+            f"a name of {len(encoded)} bytes ({value[:40]}...) is too long for Connect's group protocol, which takes "
+            f"{MAX_STRING_BYTES}; delete the connector and make it again under a shorter name"
+        )
+    out += _INT16.pack(len(encoded)) + encoded
+
+
+def _put_work(out: bytearray, work: Allocation) -> None:
+    out += _by_connector(work.connectors, work.tasks)
+
+
+def _by_connector(connectors: Iterable[str], tasks: Iterable[TaskId]) -> bytearray:
+    grouped: dict[str, list[int]] = {name: [_CONNECTOR] for name in connectors}
+    for task in tasks:
+        grouped.setdefault(task.connector, []).append(task.task)
+    out = bytearray(_INT32.pack(len(grouped)))
+    for name, numbers in grouped.items():
+        _put_string(out, name)
+        out += struct.pack(f">i{len(numbers)}i", len(numbers), *numbers)
+    return out
+
+
+class _MetadataReader:
+    """Reads field by field; whatever does not fit is malformed."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def has_more(self) -> bool:
+        return self._at < len(self._data)
+
+    def version(self) -> int:
+        """As Java's ``checkVersionCompatibility``: later versions are taken to begin like these."""
+        version = self.int16()
+        if version < 0:
+            raise MalformedMembership(f"group protocol of a member has version {version}, which there is not")
+        return version
+
+    def int16(self) -> int:
+        return self._number(_INT16)
+
+    def int32(self) -> int:
+        return self._number(_INT32)
+
+    def int32s(self) -> tuple[int, ...]:
+        count = max(self.int32(), 0)
+        return struct.unpack(f">{count}i", self._take(count * _INT32.size))
+
+    def int64(self) -> int:
+        return self._number(_INT64)
+
+    def string(self) -> str:
+        try:
+            return self._take(self.int16()).decode()
+        except UnicodeDecodeError as error:
+            raise MalformedMembership(f"a text in the group protocol of a member is not UTF-8: {error}") from error
+
+    def nullable_bytes(self) -> bytes | None:
+        length = self.int32()
+        return None if length < 0 else self._take(length)
+
+    def work(self) -> Allocation:
+        connectors: list[str] = []
+        tasks: list[TaskId] = []
+        for _ in range(self.int32()):  # -1, for null, is an empty range
+            connector = self.string()
+            numbers = self.int32s()
+            if _CONNECTOR in numbers:
+                connectors.append(connector)
+            tasks += [TaskId(connector, number) for number in numbers if number != _CONNECTOR]
+        return Allocation(tuple(connectors), tuple(tasks))
+
+    def lease_ms(self) -> int | None:
+        """The tail of a member of ours; what else may follow one day is not ours to read."""
+        rest = self._data[self._at :]
+        if not rest.startswith(_TAIL_MAGIC) or len(rest) < len(_TAIL_MAGIC) + _TAIL.size:
+            return None
+        version, lease_ms = _TAIL.unpack_from(rest, len(_TAIL_MAGIC))
+        return int(lease_ms) if version >= _TAIL_VERSION else None
+
+    def _number(self, form: struct.Struct) -> int:
+        number: int
+        try:
+            (number,) = form.unpack_from(self._data, self._at)
+        except struct.error:
+            raise self._cut_off() from None
+        self._at += form.size
+        return number
+
+    def _take(self, length: int) -> bytes:
+        taken = self._data[self._at : self._at + length]
+        if length < 0 or len(taken) < length:
+            raise self._cut_off()
+        self._at += length
+        return taken
+
+    def _cut_off(self) -> MalformedMembership:
+        return MalformedMembership(
+            f"group protocol of a member: {len(self._data)} bytes end in the middle of a field; its worker is no "
+            "Connect worker, or another group has the same group.id"
+        )

@@ -1,0 +1,270 @@
+"""What users and other workers ask for: checked as Java checks it, written by the leader, answered exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from connect.core.config_topic import (
+    connector_record,
+    fencing_record,
+    is_text,
+    logger_record,
+    removal_records,
+    restart_record,
+    target_state_record,
+)
+from connect.core.errors import RetriableError
+from connect.core.herder import running_work as work
+from connect.core.herder import task_configs as tasks
+from connect.core.herder.events import (
+    CheckFence,
+    CheckOffsets,
+    DeleteConnector,
+    PutConnector,
+    PutTaskConfigs,
+    PutTaskCount,
+    Request,
+    Restart,
+    RestartConnector,
+    RestartTask,
+    SetLogger,
+    SetTargetState,
+)
+from connect.core.herder.membership import MAX_STRING_BYTES, fits
+from connect.core.herder.state import HerderMode, HerderState, Step
+from connect.core.herder_api import (
+    AlreadyExists,
+    BadRequest,
+    NotAssigned,
+    NotFound,
+    NotLeader,
+    Put,
+    RebalanceExpected,
+    RequestConflict,
+    RequestRefused,
+)
+from connect.core.model import ConnectorInfo, TargetState, TaskId
+
+#: As many requests wait at once; REST lets fewer in.
+_MOST_WAITING = 10_000
+
+#: Refused while a rebalance is due, since leadership and assignment are about to change.
+_CHECKED = (RestartConnector, RestartTask, Restart, CheckOffsets)
+
+
+def accept(s: HerderState, request: Request) -> None:
+    """Take a request in: what any worker may do at any time is done, the rest waits for its turn."""
+    s.open[request.id] = None
+    if s.mode is HerderMode.GONE:
+        s.reply(request.id, error=shutting_down())
+    elif len(s.requests) >= _MOST_WAITING:
+        s.reply(request.id, error=RetriableError("too many requests are waiting for this worker; try again later"))
+    elif s.mode is not HerderMode.LOADING and _is_for_anybody(request):
+        run(s, request)
+    else:
+        s.requests.append((s.now_ms, request))
+
+
+def run_next(s: HerderState) -> None:
+    """Answer the request that has waited longest, or begin what answers it."""
+    accepted_ms, request = s.requests.popleft()
+    if s.now_ms - accepted_ms > s.settings.request_timeout_ms:
+        # Nobody waits for it any more, so it would take its user by surprise.
+        s.reply(request.id, error=RetriableError("Request timed out"))
+    else:
+        run(s, request)
+
+
+def run(s: HerderState, request: Request) -> None:
+    try:
+        _run(s, request)
+    except RequestRefused as refusal:
+        s.reply(request.id, error=refusal)
+
+
+def shutting_down() -> RetriableError:
+    return RetriableError("Worker is shutting down")
+
+
+def _is_for_anybody(request: Request) -> bool:
+    operation = request.operation
+    if isinstance(operation, SetTargetState):
+        return operation.state is not TargetState.STOPPED
+    return isinstance(operation, SetLogger)
+
+
+def _run(s: HerderState, request: Request) -> None:
+    if isinstance(request.operation, _CHECKED) and s.rebalance_expected:
+        raise RebalanceExpected
+    match request.operation:
+        case PutConnector() as put:
+            _put(s, request.id, put)
+        case DeleteConnector(name):
+            _require_leader(s, "Only the leader can delete connector configs.")
+            _require(s, name, f"Connector {name} not found")
+            _write(s, request.id, (removal_records(name),))
+        case SetTargetState(name, state):
+            _set_target_state(s, request.id, name, state)
+        case RestartConnector(name):
+            _restart_connector(s, request.id, name)
+        case RestartTask(task):
+            _restart_task(s, request.id, task)
+        case Restart() as restart:
+            _restart(s, request.id, restart)
+        case PutTaskConfigs() as put_tasks:
+            _put_task_configs(s, request.id, put_tasks)
+        case CheckOffsets(name):
+            _check_offsets(s, request.id, name)
+        case CheckFence(name):
+            _require_fencing(s, name)
+            s.reply(request.id)
+        case PutTaskCount() as count:
+            _put_task_count(s, request.id, count)
+        case SetLogger(namespace, level):
+            if not (is_text(namespace) and is_text(level)):
+                raise BadRequest("The logger's name or level is no text that UTF-8 can hold")
+            _write_beside(s, request.id, (logger_record(namespace, level),))
+
+
+def _put(s: HerderState, request: int, put: PutConnector) -> None:
+    _require_leader(s, "Only the leader can set connector configs.")
+    name = put.name
+    if not fits(name):
+        # Java takes it, and no leader can write an assignment from then on.
+        raise BadRequest(
+            f"The connector's name is longer than {MAX_STRING_BYTES} bytes, or no text that UTF-8 can hold"
+        )
+    for key, value in put.config.items():
+        if not (is_text(key) and is_text(value)):
+            raise BadRequest(f"The value of {key!r} in the connector's config is no text that UTF-8 can hold")
+    exists = name in s.log
+    if exists and not put.allow_replace:
+        raise AlreadyExists(f"Connector {name} already exists")
+    record = connector_record(name, put.config)
+    # The target comes first, so that a new connector never starts against its users' wish.
+    step: Step = (record,) if put.target_state is None else (target_state_record(name, put.target_state), record)
+    info = ConnectorInfo(name, put.config, s.log.task_ids(name), put.type)
+    _write(s, request, (step,), lambda: Put(not exists, info))
+
+
+def _set_target_state(s: HerderState, request: int, name: str, state: TargetState) -> None:
+    _require(s, name, f"Unknown connector {name}")
+    target: Step = (target_state_record(name, state),)
+    if state is not TargetState.STOPPED:
+        _write_beside(s, request, target)
+        return
+    _require_leader(s, "Only the leader can transition connectors to the STOPPED state.")
+    # In this order a failure in between leaves a running connector without tasks, which is sound; a stopped one with
+    # tasks is not.
+    _write(s, request, (*tasks.steps(name, ()), target))
+
+
+def _restart_connector(s: HerderState, request: int, name: str) -> None:
+    _require(s, name, f"Unknown connector: {name}")
+    if name not in s.running.connectors:
+        _refer(s, name, "connector", "Only the leader can process restart requests.")
+    work.restart_connector(s, name)
+    if s.log.target_state(name) is TargetState.STARTED:
+        s.starting.setdefault(name, []).append(request)
+    else:
+        s.reply(request)
+
+
+def _restart_task(s: HerderState, request: int, task: TaskId) -> None:
+    _require(s, task.connector, f"Unknown connector: {task.connector}")
+    if s.log.task_config(task) is None:
+        raise NotFound(f"Unknown task: {task}")
+    if task not in s.running.tasks:
+        _refer(s, task, "task", "Cannot restart task since it is not assigned to this member")
+    work.restart_task(s, task)
+    s.reply(request)
+
+
+def _restart(s: HerderState, request: int, restart: Restart) -> None:
+    name = restart.request.connector
+    _require(s, name, f"Unknown connector: {name}")
+    _require_leader(s, "Only the leader can process restart requests.")
+    planned = work.plan(s, restart.request)
+    if planned is None:
+        raise NotFound(f"Status for connector {name} not found")
+    _write(s, request, ((restart_record(restart.request),),), lambda: planned.shown)
+
+
+def _put_task_configs(s: HerderState, request: int, put: PutTaskConfigs) -> None:
+    _require_leader(s, "Only the leader may write task configurations.")
+    _require(s, put.name, f"Connector {put.name} not found")
+    wrong = tasks.defect(put.configs)
+    if wrong is not None:
+        raise BadRequest(f"The task configs of {put.name} cannot be stored: {wrong}")
+    if put.configs and s.log.target_state(put.name) is TargetState.STOPPED:
+        raise BadRequest(f"Cannot submit non-empty set of task configs for stopped connector {put.name}")
+    _write(s, request, tasks.steps(put.name, put.configs))
+
+
+def _check_offsets(s: HerderState, request: int, name: str) -> None:
+    _require_leader(s, "Only the leader can process external offsets modification requests")
+
+    def read(ok: bool) -> None:
+        if not ok:
+            s.must_read = True
+            failed = RetriableError("Failed to read to end of config topic before modifying connector offsets")
+            s.reply(request, error=failed)
+        elif name not in s.log:
+            s.reply(request, error=NotFound(f"Connector {name} not found"))
+        elif s.log.target_state(name) is not TargetState.STOPPED or s.log.task_count(name):
+            s.reply(
+                request,
+                error=BadRequest(
+                    "Connectors must be in the STOPPED state before their offsets can be modified. This can be done "
+                    f"for the specified connector by issuing a 'PUT' request to the '/connectors/{name}/stop' endpoint"
+                ),
+            )
+        else:
+            s.reply(request)
+
+    s.read_config(read)
+
+
+def _put_task_count(s: HerderState, request: int, put: PutTaskCount) -> None:
+    _require_fencing(s, put.name)
+    if s.log.task_generation(put.name) != put.generation:
+        raise RequestConflict("Failed to complete zombie fencing because a new set of task configs was generated")
+    _write(s, request, ((fencing_record(put.name, put.task_count),),))
+
+
+def _require_fencing(s: HerderState, name: str) -> None:
+    _require_leader(s, "Only the leader may perform zombie fencing.")
+    _require(s, name, f"Connector {name} not found")
+
+
+def _require(s: HerderState, connector: str, missing: str) -> None:
+    if connector not in s.log:
+        raise NotFound(missing)
+
+
+def _require_leader(s: HerderState, refusal: str) -> None:
+    if not s.is_leader:
+        raise NotLeader(refusal, s.leader_url)
+
+
+def _refer(s: HerderState, item: str | TaskId, kind: str, not_leader: str) -> None:
+    """Say who else can restart what does not run here."""
+    if s.is_leader:
+        url = s.urls.get(s.owners.get(item, ""))
+        raise NotAssigned(f"Cannot restart {kind} since it is not assigned to this member", url)
+    raise NotLeader(not_leader, s.leader_url)
+
+
+def _write(s: HerderState, request: int, steps: tuple[Step, ...], value: Callable[[], object] = lambda: None) -> None:
+    s.write_config(steps, lambda error: _written(s, request, error, value))
+
+
+def _write_beside(s: HerderState, request: int, step: Step) -> None:
+    s.write_config_beside(step, lambda error: _written(s, request, error, lambda: None))
+
+
+def _written(s: HerderState, request: int, error: Exception | None, value: Callable[[], object]) -> None:
+    if error is None:
+        s.reply(request, value())
+    else:
+        s.reply(request, error=error)

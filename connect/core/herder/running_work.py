@@ -1,0 +1,192 @@
+"""What runs here: started when a round gives it to us, stopped when it is taken away, restarted when it has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from connect.core.config.connector_settings import AutoRestartRule
+from connect.core.herder.events import (
+    ChangeTarget,
+    ForgetTopics,
+    ReconfigureTasks,
+    StartConnector,
+    StartTask,
+    StopWork,
+    WriteStatus,
+)
+from connect.core.herder.membership import Allocation
+from connect.core.herder.state import HerderMode, HerderState, MutableAllocation
+from connect.core.herder_api import RequestConflict
+from connect.core.model import (
+    ConnectorStateInfo,
+    RestartPlan,
+    RestartRequest,
+    State,
+    TaskId,
+    connector_of,
+    plan_restart,
+)
+
+
+def start(s: HerderState) -> None:
+    """Start what is ours and does not run yet (Kafka ``DistributedHerder.startWork``)."""
+    held = s.held or MutableAllocation()
+    for name in sorted(held.connectors - s.running.connectors):
+        if name in s.log:
+            _start_connector(s, name)
+    for task in sorted(held.tasks - s.running.tasks):
+        # One that a smaller set of task configs has taken away is still ours until the leader revokes it.
+        if s.log.task_config(task) is not None:
+            _start_task(s, task)
+
+
+def stop(s: HerderState, connectors: Iterable[str], tasks: Iterable[TaskId]) -> None:
+    """Stop what of this runs here; it stays ours until a round says otherwise."""
+    stopped = Allocation(
+        tuple(sorted(s.running.connectors.intersection(connectors))), tuple(sorted(s.running.tasks.intersection(tasks)))
+    )
+    if not stopped:
+        return
+    s.running.remove(stopped)
+    both: tuple[str | TaskId, ...] = (*stopped.connectors, *stopped.tasks)
+    for work in both:
+        s.auto_restart_at_ms.pop(work, None)
+    s.emit(StopWork(stopped.connectors, stopped.tasks))
+    for name in stopped.connectors:
+        s.publishing.forget(name)
+        answer_start(s, name, RequestConflict(f"Connector {name} was stopped here before it had started"))
+
+
+def stop_all(s: HerderState) -> None:
+    """Stop whatever runs here, and give up that it is ours."""
+    taken = s.running.freeze()
+    stop(s, taken.connectors, taken.tasks)
+    if s.held is not None:
+        s.held.clear()
+    _forget_topics(s, taken)
+
+
+def revoke(s: HerderState, revoked: Allocation) -> None:
+    """Stop what the leader takes away."""
+    stop(s, revoked.connectors, revoked.tasks)
+    if s.held is not None:
+        s.held.remove(revoked)
+    _forget_topics(s, revoked)
+
+
+def restart_connector(s: HerderState, name: str) -> None:
+    stop(s, (name,), ())
+    _start_connector(s, name)
+
+
+def restart_task(s: HerderState, task: TaskId) -> None:
+    stop(s, (), (task,))
+    _start_task(s, task)
+
+
+def reconfigure(s: HerderState, connector: str) -> None:
+    """A connector has other task configs: tasks that it still has are offered theirs, the rest of them stop."""
+    running = [task for task in sorted(s.running.tasks) if task.connector == connector]
+    offered = [task for task in running if s.settings.reconfigures_live and s.log.task_config(task) is not None]
+    stop(s, (), [task for task in running if task not in offered])
+    if offered:
+        s.emit(ReconfigureTasks(tuple(offered)))
+
+
+def refused(s: HerderState, tasks: Iterable[TaskId]) -> None:
+    """These did not take their new configs: they stop, and start with them once the group has had its round."""
+    stop(s, (), tasks)
+    if s.mode is HerderMode.MEMBER:
+        start(s)
+
+
+def change_target(s: HerderState, connector: str) -> None:
+    """Have what runs here of a connector do what users want of it now."""
+    if connector in s.running.connectors or any(task.connector == connector for task in s.running.tasks):
+        # A connector that is STARTED by it says that its tasks are wanted, as after any other start.
+        s.emit(ChangeTarget(connector, s.log.target_state(connector)))
+
+
+def plan(s: HerderState, request: RestartRequest) -> RestartPlan | None:
+    """What a restart request restarts by the present statuses; None where no status of the connector is known."""
+    status = s.statuses.status(request.connector)
+    if status is None:
+        return None
+    current = ConnectorStateInfo(request.connector, status, s.statuses.tasks(request.connector), "unknown")
+    return plan_restart(request, current)
+
+
+def execute(s: HerderState, request: RestartRequest) -> None:
+    """Restart what of the request's plan runs here (``doRestartConnectorAndTasks``)."""
+    planned = plan(s, request)
+    if planned is None:
+        s.say(f"Restart of {request.connector} is skipped, since nothing is known of its state")
+        return
+    name = request.connector
+    # What the config topic has taken away meanwhile only waits to be revoked.
+    restarts = planned.restarts_connector and name in s.running.connectors and name in s.log
+    tasks = [task for task in planned.tasks if task in s.running.tasks and s.log.task_config(task) is not None]
+    if not restarts and not tasks:
+        return
+    s.say(f"Executing {planned}")
+    _restart(s, (name,) if restarts else (), tasks)
+
+
+def schedule_restart(s: HerderState, work: str | TaskId, wait_ms: int | None) -> None:
+    """Have what failed here restarted after a pause, unless it is stopped before."""
+    s.auto_restart_at_ms.pop(work, None)
+    if wait_ms is not None and (work in s.running.connectors or work in s.running.tasks):
+        s.auto_restart_at_ms[work] = s.now_ms + wait_ms
+
+
+def due_restarts(s: HerderState) -> list[str | TaskId]:
+    """Return what is to be restarted automatically now."""
+    return [work for work, at_ms in s.auto_restart_at_ms.items() if at_ms <= s.now_ms]
+
+
+def restart_failed(s: HerderState, due: Sequence[str | TaskId]) -> None:
+    """Restart what failed here, is still configured, and is still to be restarted automatically."""
+    for work in due:
+        del s.auto_restart_at_ms[work]
+    wanted = [work for work in due if AutoRestartRule.applies(s.log.connector_config(connector_of(work)) or {})]
+    for work in due:
+        if work not in wanted:
+            s.say(f"{work} is not restarted automatically: its connector's config no longer says so")
+    names = [work for work in wanted if isinstance(work, str)]
+    tasks = [work for work in wanted if isinstance(work, TaskId) and s.log.task_config(work) is not None]
+    _restart(s, names, tasks)
+
+
+def _restart(s: HerderState, names: Sequence[str], tasks: Sequence[TaskId]) -> None:
+    stop(s, names, tasks)
+    both: tuple[str | TaskId, ...] = (*names, *tasks)
+    for work in both:
+        s.emit(WriteStatus(work, State.RESTARTING))
+    for name in names:
+        _start_connector(s, name)
+    for task in tasks:
+        _start_task(s, task)
+
+
+def answer_start(s: HerderState, connector: str, error: Exception | None = None) -> None:
+    """Answer those who wait until a connector has started here."""
+    for request in s.starting.pop(connector, ()):
+        s.reply(request, error=error)
+
+
+def _start_connector(s: HerderState, name: str) -> None:
+    s.running.connectors.add(name)
+    s.emit(StartConnector(name, s.log.target_state(name)))
+
+
+def _start_task(s: HerderState, task: TaskId) -> None:
+    s.running.tasks.add(task)
+    s.emit(StartTask(task, s.log.target_state(task.connector)))
+
+
+def _forget_topics(s: HerderState, stopped: Allocation) -> None:
+    """Deleted connectors use no topics; said once their work is down, which would otherwise name them again."""
+    names = {*stopped.connectors, *(task.connector for task in stopped.tasks)}
+    for name in sorted(names):
+        if name not in s.log:
+            s.emit(ForgetTopics(name))

@@ -1,0 +1,199 @@
+"""How the tasks of a connector that runs here get into the config topic: computed, compared, written by the leader.
+
+A failed attempt is made again for ever, with growing pauses (Kafka
+``reconfigureConnectorTasksWithExponentialBackoffRetries``); too many tasks are no failed attempt but the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from connect.core.config_topic import commit_record, is_text, task_records
+from connect.core.errors import NotRunning, PermanentError, RetriableError, TooManyTasks
+from connect.core.herder.events import ComputeTaskConfigs, FailConnector, SendTaskConfigs
+from connect.core.herder.state import HerderState, Step, pause_ms
+from connect.core.herder_api import Forbidden
+from connect.core.model import TargetState
+
+#: Whoever stops a connector takes its tasks first, and says so a moment later.
+_CORRECTION_MS: Final = 1_000
+#: For so long a refused signature is taken for one with a key that has just been replaced.
+_KEY_GRACE_MS: Final = 60_000
+#: Only dedicated mirrors lead without one: others have REST wherever they are.
+_NO_LEADER_REST: Final = (
+    "another node leads the group and has no internal REST address to send them to; set "
+    "dedicated.mode.enable.internal.rest = true on all nodes, with listeners that they reach"
+)
+
+
+class InvalidTaskConfigs(PermanentError):
+    """A connector has made task configs that cannot be stored."""
+
+
+def want(s: HerderState, connector: str) -> None:
+    """Have a connector's tasks configured, if it runs here."""
+    if connector in s.running.connectors:
+        s.publishing.wanted[connector] = None
+
+
+def advance(s: HerderState) -> None:
+    """Begin what can be begun, until one of it keeps others waiting."""
+    publishing = s.publishing
+    for connector in [name for name, at_ms in sorted(publishing.retry_at_ms.items()) if at_ms <= s.now_ms]:
+        del publishing.retry_at_ms[connector]
+        publishing.wanted[connector] = None
+    for connector in list(publishing.wanted):
+        if connector not in publishing.computing and connector not in publishing.sending:
+            del publishing.wanted[connector]
+            _compute(s, connector)
+    while publishing.computed and not s.busy:
+        connector = next(iter(publishing.computed))
+        _publish(s, connector, publishing.computed.pop(connector))
+    for connector, at_ms in sorted(publishing.stranded_at_ms.items()):
+        if at_ms <= s.now_ms and s.is_leader and not s.busy:
+            _take_away(s, connector)
+
+
+def computed(s: HerderState, token: int, connector: str, outcome: Sequence[Mapping[str, str]] | Exception) -> None:
+    """A connector has said its tasks, or could not."""
+    if s.publishing.computing.get(connector) == token:
+        del s.publishing.computing[connector]
+        s.publishing.computed[connector] = outcome if isinstance(outcome, Exception) else checked(connector, outcome)
+
+
+def sent(s: HerderState, token: int, connector: str, error: Exception | None) -> None:
+    """The leader has taken the task configs, or has not."""
+    if s.publishing.sending.get(connector) == token:
+        del s.publishing.sending[connector]
+        _concluded(s, connector, error)
+
+
+def look_for_stranded(s: HerderState, connector: str) -> None:
+    """A stopped connector has no tasks, unless two leaders wrote at once: one to stop it, one its tasks."""
+    if s.log.target_state(connector) is TargetState.STOPPED and s.log.task_count(connector):
+        s.publishing.stranded_at_ms.setdefault(connector, s.now_ms + _CORRECTION_MS)
+
+
+def committed(s: HerderState, connector: str) -> None:
+    """Task configs were committed. Where they are not what the connector has said last, they are another leader's that
+    did not know, or half of what was to be written; only who runs the connector can put that right."""
+    look_for_stranded(s, connector)
+    published = s.publishing.published.get(connector)
+    if published is None:
+        return
+    present = s.log.all_task_configs(connector)
+    if list(present) == list(published):
+        s.publishing.published[connector] = present
+    elif connector not in s.publishing.sending:
+        s.publishing.retry_at_ms.setdefault(connector, s.now_ms + _CORRECTION_MS)
+
+
+def steps(connector: str, configs: Sequence[Mapping[str, str]]) -> tuple[Step, ...]:
+    """The tasks are read back before the commit that makes them count."""
+    commit: Step = (commit_record(connector, len(configs)),)
+    return (task_records(connector, configs), commit) if configs else (commit,)
+
+
+def defect(configs: object) -> str | None:
+    """What makes task configs impossible to store, without their values; None where nothing does.
+
+    Whoever computed them promises a sequence of mappings from text to text; but that is a connector's author's word.
+    """
+    if not isinstance(configs, Sequence) or isinstance(configs, str | bytes):
+        return f"they are a {type(configs).__name__}, not a list of mappings"
+    for number, config in enumerate(configs):
+        if not isinstance(config, Mapping):
+            return f"that of task {number} is a {type(config).__name__}, not a mapping"
+        for key, value in config.items():
+            if not is_text(key):
+                return f"a key of task {number} is not text"
+            if not is_text(value):
+                kind = "text with a lone surrogate" if isinstance(value, str) else f"a {type(value).__name__}"
+                return f"the value of '{key}' of task {number} is {kind}, not text that UTF-8 can hold"
+    return None
+
+
+def checked(connector: str, configs: Sequence[Mapping[str, str]]) -> tuple[Mapping[str, str], ...] | InvalidTaskConfigs:
+    """What a connector's author says its task configs are, if they can be stored."""
+    wrong = defect(configs)
+    if wrong is not None:
+        return InvalidTaskConfigs(
+            f"The connector {connector} has generated task configs that cannot be stored: {wrong}. This is a defect of "
+            "the connector: its task configs have to map strings to strings"
+        )
+    return tuple(configs)
+
+
+def _take_away(s: HerderState, connector: str) -> None:
+    stranded = s.publishing.stranded_at_ms
+    del stranded[connector]
+    if s.log.target_state(connector) is not TargetState.STOPPED or not s.log.task_count(connector):
+        return
+    s.say(f"{connector} is stopped, and has tasks; taking them away", "warning")
+
+    def written(error: Exception | None) -> None:
+        if error is not None:
+            stranded[connector] = s.now_ms + _CORRECTION_MS
+
+    s.write_config(steps(connector, ()), written)
+
+
+def _compute(s: HerderState, connector: str) -> None:
+    if connector in s.running.connectors and s.log.target_state(connector) is TargetState.STARTED:
+        s.publishing.computing[connector] = token = s.next_token()
+        s.publishing.first_ms.setdefault(connector, s.now_ms)
+        s.emit(ComputeTaskConfigs(token, connector))
+
+
+def _publish(s: HerderState, connector: str, outcome: tuple[Mapping[str, str], ...] | Exception) -> None:
+    if connector not in s.log or s.log.target_state(connector) is not TargetState.STARTED:
+        s.publishing.succeed(connector)
+    elif isinstance(outcome, TooManyTasks | InvalidTaskConfigs):
+        s.publishing.succeed(connector)
+        s.emit(FailConnector(connector, outcome))
+    elif isinstance(outcome, Exception):
+        _concluded(s, connector, outcome)
+    elif not _changed(s, connector, outcome):
+        s.publishing.published[connector] = s.log.all_task_configs(connector)
+        s.publishing.succeed(connector)
+    elif s.is_leader:
+        token = _send(s, connector, outcome)
+        s.say(f"Writing {len(outcome)} task configs of {connector}")
+        s.write_config(steps(connector, outcome), lambda error: sent(s, token, connector, error))
+    elif not (s.leader_url or "").startswith("http"):
+        _concluded(s, connector, RetriableError(_NO_LEADER_REST))
+    else:
+        s.emit(SendTaskConfigs(_send(s, connector, outcome), s.leader_url or "", connector, outcome))
+
+
+def _send(s: HerderState, connector: str, configs: tuple[Mapping[str, str], ...]) -> int:
+    s.publishing.published[connector] = configs
+    s.publishing.sending[connector] = token = s.next_token()
+    return token
+
+
+def _concluded(s: HerderState, connector: str, error: Exception | None) -> None:
+    publishing = s.publishing
+    if error is None or connector not in s.running.connectors:
+        publishing.succeed(connector)
+        return
+    failures = publishing.failures.get(connector, 0)
+    publishing.failures[connector] = failures + 1
+    wait_ms = pause_ms(failures)
+    publishing.retry_at_ms[connector] = s.now_ms + wait_ms
+    first_ms = publishing.first_ms.setdefault(connector, s.now_ms)
+    quiet = isinstance(error, Forbidden) and s.now_ms <= first_ms + _KEY_GRACE_MS
+    # One that is starting asks for its tasks before it can say them; its start tells what keeps it from running.
+    level = "debug" if quiet else "info" if isinstance(error, NotRunning) else "error"
+    s.say(f"The tasks of {connector} could not be configured; tried again in {wait_ms} ms: {error}", level)
+
+
+def _changed(s: HerderState, connector: str, configs: tuple[Mapping[str, str], ...]) -> bool:
+    """Kafka ``AbstractHerder.taskConfigsChanged``: also where only the connector's own config has changed, since some
+    of its keys reach the tasks without standing in their configs."""
+    return (
+        s.log.task_count(connector) != len(configs)
+        or list(s.log.all_task_configs(connector)) != list(configs)
+        or s.log.applied_config(connector) != s.log.connector_config(connector)
+    )

@@ -1,0 +1,135 @@
+"""What metrics measure over a moving window: Kafka's ``SampledStat`` and its kin, with the clock as an argument.
+
+Rows of a table as families of Prometheus: a name, what it means, and how a thing gives its value at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+from prometheus_client.core import GaugeMetricFamily
+
+#: ``metrics.sample.window.ms`` and ``metrics.num.samples``.
+WINDOW_MS: Final = 30_000
+SAMPLES: Final = 2
+
+
+@dataclass(slots=True)
+class _Sample:
+    began_ms: int
+    count: int = 0
+    total: float = 0.0
+    least: float = math.inf
+    most: float = -math.inf
+
+
+@dataclass(slots=True)
+class Windowed:
+    """Values of the last minute or so. Times are milliseconds of one clock; where nothing was recorded, NaN."""
+
+    window_ms: int = WINDOW_MS
+    samples: int = SAMPLES
+    last: float = math.nan
+    #: Since the beginning: how many values, and their sum.
+    recorded: int = 0
+    total: float = 0.0
+    _samples: deque[_Sample] = field(default_factory=deque)
+
+    def record(self, value: float, now_ms: int) -> None:
+        if not self._samples or now_ms - self._samples[-1].began_ms >= self.window_ms:
+            self._samples.append(_Sample(now_ms))
+        self._forget(now_ms)
+        sample = self._samples[-1]
+        sample.count += 1
+        sample.total += value
+        sample.least = min(sample.least, value)
+        sample.most = max(sample.most, value)
+        self.last = value
+        self.recorded += 1
+        self.total += value
+
+    def least(self, now_ms: int) -> float:
+        self._forget(now_ms)
+        return min((sample.least for sample in self._samples), default=math.nan)
+
+    def most(self, now_ms: int) -> float:
+        self._forget(now_ms)
+        return max((sample.most for sample in self._samples), default=math.nan)
+
+    def mean(self, now_ms: int) -> float:
+        self._forget(now_ms)
+        count = sum(sample.count for sample in self._samples)
+        return sum(sample.total for sample in self._samples) / count if count else math.nan
+
+    def rate(self, now_ms: int) -> float:
+        """The sum per second. A window that has just begun counts as whole (Kafka's ``Rate.windowSize``)."""
+        self._forget(now_ms)
+        return self._per_second(sum(sample.total for sample in self._samples), now_ms)
+
+    def frequency(self, now_ms: int) -> float:
+        """How many values per second."""
+        self._forget(now_ms)
+        return self._per_second(sum(sample.count for sample in self._samples), now_ms)
+
+    def share(self, now_ms: int) -> float:
+        """The mean of ones and zeros, 0 where there are none (Kafka's ``Frequencies``)."""
+        mean = self.mean(now_ms)
+        return 0.0 if math.isnan(mean) else mean
+
+    def _per_second(self, amount: float, now_ms: int) -> float:
+        if not self._samples:
+            return 0.0
+        elapsed_ms = now_ms - self._samples[0].began_ms
+        missing = max(self.samples - 1 - elapsed_ms // self.window_ms, 0)
+        return amount * 1000 / max(elapsed_ms + missing * self.window_ms, 1)
+
+    def _forget(self, now_ms: int) -> None:
+        while self._samples and now_ms - self._samples[0].began_ms >= self.samples * self.window_ms:
+            self._samples.popleft()
+
+
+@dataclass(slots=True)
+class StateTimes:
+    """How long something was in which state, from the first that was told (Kafka's ``StateTracker``)."""
+
+    _began_ms: int | None = None
+    _since_ms: int = 0
+    _state: Hashable = None
+    _spent_ms: dict[Hashable, int] = field(default_factory=dict)
+
+    def changed(self, state: Hashable, now_ms: int) -> None:
+        if self._began_ms is None:
+            self._began_ms = now_ms
+        else:
+            self._spent_ms[self._state] = self._spent_ms.get(self._state, 0) + now_ms - self._since_ms
+        self._state, self._since_ms = state, now_ms
+
+    def ratio(self, state: Hashable, now_ms: int) -> float:
+        """The share of the time that was spent in ``state``."""
+        if self._began_ms is None or now_ms <= self._began_ms:
+            return 0.0
+        running_ms = now_ms - self._since_ms if state == self._state else 0
+        return (self._spent_ms.get(state, 0) + running_ms) / (now_ms - self._began_ms)
+
+
+_Of = TypeVar("_Of")
+Rows = tuple[tuple[str, str, Callable[[_Of, int], float]], ...]
+
+
+class Gauges(Generic[_Of]):
+    """One family for each row; iterating gives them. Names begin with ``prefix``."""
+
+    def __init__(self, prefix: str, labels: Sequence[str], rows: Rows[_Of]) -> None:
+        self._rows = [(GaugeMetricFamily(prefix + name, text, labels=labels), value) for name, text, value in rows]
+
+    def __iter__(self) -> Iterator[GaugeMetricFamily]:
+        return (family for family, _ in self._rows)
+
+    def add(self, labels: Sequence[str], one: _Of, now_ms: int) -> None:
+        """The values of one thing, a series in each family."""
+        for family, value in self._rows:
+            family.add_metric(labels, value(one, now_ms))

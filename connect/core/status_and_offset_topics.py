@@ -1,0 +1,378 @@
+"""The status topic as a fold, and its records, in the bytes of Kafka's ``KafkaStatusBackingStore``.
+
+=========================================  =============================================================================
+``status-connector-<name>``                ``{"state":S,"trace":T,"worker_id":"host:port","generation":N,"version":V}``
+``status-task-<name>-<n>``                 the same
+``"auto_restart"`` of either               ``{"count":N,"at_ms":ms,"given_up":T}`` after automatic restarts; not in Java
+``status-topic-<topic>:connector-<name>``  ``{"topic":{"name":T,"connector":C,"task":N,"discoverTimestamp":ms}}``
+=========================================  =============================================================================
+
+A tombstone takes a status away. That of a connector leaves those of its tasks: the leader writes one for each of them
+as well (Kafka's ``AbstractHerder.onDeletion``), and they are in other partitions. A connector that was deleted and made
+anew would lose, at a worker's start, what its new tasks have said. (Java's reader takes them along.)
+
+The topic of source offsets as a fold, in the bytes of Kafka's ``KafkaOffsetBackingStore`` and ``OffsetUtils``.
+
+A key is the JSON array ``["<connector>",{<source partition>}]``, a value the JSON object of the source offset. Java
+looks offsets up by the key's bytes, so the order of the partition's fields and Jackson's way of escaping are part of
+the format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from connect.core.jackson import decode_json, json_text, string_text
+from connect.core.model import Restarts, State, Status, TaskId
+
+CONNECTOR_PREFIX: Final = "status-connector-"
+TASK_PREFIX: Final = "status-task-"
+TOPIC_PREFIX: Final = "status-topic-"
+_TOPIC_SEPARATOR: Final = ":connector-"
+#: What the log shows of a key.
+_SHOWN_CHARS: Final = 80
+
+#: Key and value to append; value None is a tombstone.
+Record = tuple[str, bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicUse:
+    """A topic that a connector has written to or read from (KIP-558); ``task`` is who said so first."""
+
+    topic: str
+    connector: str
+    task: int
+    discovered_ms: int
+
+
+@dataclass(slots=True)
+class StatusLog:
+    """What the topic says once folded. Records of one key must come in order; of several, any order does."""
+
+    _connectors: dict[str, Status] = field(default_factory=dict)
+    _tasks: dict[str, dict[int, Status]] = field(default_factory=dict)
+    _topics: dict[str, dict[str, TopicUse]] = field(default_factory=dict)
+
+    def connectors(self) -> tuple[str, ...]:
+        """All connectors that have a status or a task that has one, sorted."""
+        return tuple(sorted(self._connectors.keys() | self._tasks.keys()))
+
+    def status(self, work: str | TaskId) -> Status | None:
+        """The status of a connector, by name, or of a task."""
+        if isinstance(work, TaskId):
+            return self._tasks.get(work.connector, {}).get(work.task)
+        return self._connectors.get(work)
+
+    def tasks(self, connector: str) -> Mapping[int, Status]:
+        """The statuses of a connector's tasks by number, in their order; also of tasks that it has no more."""
+        return dict(sorted(self._tasks.get(connector, {}).items()))
+
+    def topics(self, connector: str) -> tuple[TopicUse, ...]:
+        """The topics that a connector uses, sorted by name."""
+        return tuple(sorted(self._topics.get(connector, {}).values(), key=lambda use: use.topic))
+
+    def has_topic(self, connector: str, topic: str) -> bool:
+        return topic in self._topics.get(connector, {})
+
+    def said_by(self, worker_id: str) -> tuple[tuple[str | TaskId, Status], ...]:
+        """The statuses of connectors, by name, and of tasks that a worker has written last."""
+        connectors = [(name, status) for name, status in self._connectors.items() if status.worker_id == worker_id]
+        tasks = [
+            (TaskId(name, number), status)
+            for name, statuses in self._tasks.items()
+            for number, status in statuses.items()
+            if status.worker_id == worker_id
+        ]
+        return (*connectors, *tasks)
+
+    def clear(self) -> None:
+        """Begin anew, with nothing read."""
+        self._connectors.clear()
+        self._tasks.clear()
+        self._topics.clear()
+
+    def apply(self, key: str | None, value: bytes | None) -> str | None:
+        """Fold one record. Returns why it was passed over, for the log, else None."""
+        try:
+            content = None if value is None else decode_json(value)
+        except ValueError as error:
+            return f"the value of {_shown(key)} cannot be read: {error}"
+        try:
+            if key is not None and key.startswith(CONNECTOR_PREFIX):
+                self._fold_connector(key.removeprefix(CONNECTOR_PREFIX), content)
+            elif key is not None and key.startswith(TASK_PREFIX):
+                self._fold_task(key.removeprefix(TASK_PREFIX), content)
+            elif key is not None and key.startswith(TOPIC_PREFIX):
+                self._fold_topic(key.removeprefix(TOPIC_PREFIX), content)
+            else:
+                return f"nothing that workers write has the key {_shown(key)}"
+        except (KeyError, TypeError, ValueError):
+            return f"the record of {_shown(key)} is not what its key promises"
+        return None
+
+    def _fold_connector(self, name: str, content: object) -> None:
+        if not name:
+            raise ValueError("no name")
+        if content is None:
+            self._connectors.pop(name, None)
+            return
+        status = _status(content)
+        before = self._connectors.get(name)
+        # One who was frozen gives up what has long had a new owner. (Java looks at tasks alone.)
+        if (
+            status.state is State.UNASSIGNED
+            and before is not None
+            and before.worker_id != status.worker_id
+            and before.generation > status.generation
+        ):
+            return
+        self._connectors[name] = status
+
+    def _fold_task(self, rest: str, content: object) -> None:
+        name, dash, number = rest.rpartition("-")
+        if not dash or not (number.isascii() and number.isdigit()):
+            raise ValueError("no task")
+        task = TaskId(name, int(number))
+        if content is None:
+            self._drop_task(task)
+            return
+        status = _status(content)
+        before = self.status(task)
+        # One who has just lost the task may not have heard yet that its new owner runs it.
+        if (
+            status.state is State.UNASSIGNED
+            and before is not None
+            and before.state is State.RUNNING
+            and before.generation >= status.generation
+        ):
+            return
+        self._tasks.setdefault(name, {})[task.task] = status
+
+    def _drop_task(self, task: TaskId) -> None:
+        tasks = self._tasks.get(task.connector, {})
+        tasks.pop(task.task, None)
+        if not tasks:
+            self._tasks.pop(task.connector, None)
+
+    def _fold_topic(self, rest: str, content: object) -> None:
+        # A topic's name has no colon, so the first separator is the one.
+        topic, _, connector = rest.partition(_TOPIC_SEPARATOR)
+        if not topic or not connector:
+            raise ValueError("no topic or no connector")
+        if content is None:
+            topics = self._topics.get(connector, {})
+            topics.pop(topic, None)
+            if not topics:
+                self._topics.pop(connector, None)
+        else:
+            self._topics.setdefault(connector, {})[topic] = _topic_use(content)
+
+
+def _shown(key: str | None) -> str:
+    return "none" if key is None else key[:_SHOWN_CHARS]
+
+
+def may_write_safely(known: Status | None, new: Status) -> bool:
+    """Whether a safe write of ``new`` over ``known`` is not likely to hide what a later owner has said."""
+    return known is None or known.worker_id == new.worker_id or known.generation <= new.generation
+
+
+def status_key(work: str | TaskId) -> str:
+    """The key of a connector's or a task's status."""
+    if isinstance(work, TaskId):
+        return f"{TASK_PREFIX}{work.connector}-{work.task}"
+    return CONNECTOR_PREFIX + work
+
+
+def status_record(work: str | TaskId, status: Status) -> Record:
+    """A connector's or a task's status; DESTROYED is a tombstone."""
+    if status.state is State.DESTROYED:
+        return status_key(work), None
+    value: dict[str, Any] = {
+        "state": status.state.value,
+        "trace": status.trace,
+        "worker_id": status.worker_id,
+        "generation": status.generation,
+        "version": status.version,
+    }
+    if status.restarts is not None:
+        value["auto_restart"] = asdict(status.restarts)
+    return status_key(work), json_text(value).encode()
+
+
+def topic_record(use: TopicUse) -> Record:
+    """Say that a connector uses a topic."""
+    inner = {
+        "name": use.topic,
+        "connector": use.connector,
+        "task": use.task,
+        "discoverTimestamp": use.discovered_ms,
+    }
+    return _topic_key(use.topic, use.connector), json_text({"topic": inner}).encode()
+
+
+def topic_removal(topic: str, connector: str) -> Record:
+    """Forget that a connector uses a topic."""
+    return _topic_key(topic, connector), None
+
+
+def _topic_key(topic: str, connector: str) -> str:
+    return f"{TOPIC_PREFIX}{topic}{_TOPIC_SEPARATOR}{connector}"
+
+
+def _status(content: object) -> Status:
+    """Versions before 4.3 write no ``version``; a status without a trace may leave it out or have null."""
+    fields = _fields(content)
+    state = State(fields["state"])
+    if state is State.DESTROYED:
+        raise ValueError("DESTROYED is written as a tombstone")
+    trace, version, restarts = fields.get("trace"), fields.get("version"), fields.get("auto_restart")
+    return Status(
+        state,
+        _text(fields["worker_id"]),
+        _integer(fields["generation"]),
+        None if trace is None else _text(trace),
+        None if version is None else _text(version),
+        None if restarts is None else _restarts(_fields(restarts)),
+    )
+
+
+def _restarts(fields: Mapping[str, Any]) -> Restarts:
+    given_up = fields.get("given_up")
+    return Restarts(_integer(fields["count"]), _integer(fields["at_ms"]), None if given_up is None else _text(given_up))
+
+
+def _topic_use(content: object) -> TopicUse:
+    fields = _fields(_fields(content)["topic"])
+    return TopicUse(
+        _text(fields["name"]),
+        _text(fields["connector"]),
+        _integer(fields["task"]),
+        _integer(fields["discoverTimestamp"]),
+    )
+
+
+def _fields(content: object) -> Mapping[str, Any]:
+    if not isinstance(content, dict):
+        raise TypeError("no object")
+    return content
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("no string")
+    # JSON may escape a lone surrogate, which no answer could hold.
+    return value.encode("utf-8", "replace").decode()
+
+
+def _integer(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError("no integer")
+    return value
+
+
+#: Java allows the primitive types.
+Scalar = str | int | float | bool | None
+
+#: The first table of a ``java.util.HashMap``, and how full one gets before it is doubled.
+_FIRST_BUCKETS: Final = 16
+_LOAD: Final = 0.75
+#: What the log shows of a key or a value that cannot be read.
+_SHOWN_BYTES: Final = 80
+
+
+@dataclass(slots=True)
+class SourceOffsets:
+    """What the topic says once folded: key bytes to offset, and which keys are whose.
+
+    ``partitions`` holds, per connector, the source partitions that have an offset, by key bytes.
+    """
+
+    offsets: dict[bytes, dict[str, Any]] = field(default_factory=dict)
+    partitions: dict[str, dict[bytes, dict[str, Any]]] = field(default_factory=dict)
+
+    def mirrored_offset(self, connector: str, source_alias: str, topic: str, partition: int) -> int | None:
+        """The source offset of the last record that MirrorMaker copied; None where it copied none."""
+        offset = self.offsets.get(mirror_key(connector, source_alias, topic, partition), {}).get("offset")
+        return offset if isinstance(offset, int) and not isinstance(offset, bool) and offset >= 0 else None
+
+
+def apply(state: SourceOffsets, key: bytes | None, value: bytes | None) -> str | None:
+    """Fold one record into ``state``. Returns why it was passed over, for the log, else None."""
+    try:
+        parsed = decode_json(key) if key is not None else None
+    except ValueError as error:
+        return f"its key cannot be read, {error}: {_offsetlog_shown(key)}"
+    named = _named(parsed)
+    if key is None or named is None:
+        return f"its key is not an array of a connector's name and a source partition: {_offsetlog_shown(key)}"
+    connector, partition = named
+    if value is None:
+        state.offsets.pop(key, None)
+        state.partitions.get(connector, {}).pop(key, None)
+        return None
+    try:
+        offset = decode_json(value)
+    except ValueError as error:
+        return f"its value cannot be read, {error}: {_offsetlog_shown(value)} (key {_offsetlog_shown(key)})"
+    if not isinstance(offset, dict):
+        return f"its value is not an object: {_offsetlog_shown(value)} (key {_offsetlog_shown(key)})"
+    state.offsets[key] = offset
+    state.partitions.setdefault(connector, {})[key] = partition
+    return None
+
+
+def _offsetlog_shown(data: bytes | None) -> str:
+    return repr(data if data is None else data[:_SHOWN_BYTES])
+
+
+def encode_key(connector: str, partition: Mapping[str, Scalar]) -> bytes:
+    """A record's key; the partition's fields keep the order they have."""
+    return f"[{string_text(connector)},{json_text(partition)}]".encode()
+
+
+def encode_value(offset: Mapping[str, Scalar]) -> bytes:
+    """A record's value."""
+    return json_text(offset).encode()
+
+
+def mirror_key(connector: str, source_alias: str, topic: str, partition: int) -> bytes:
+    """MirrorSourceConnector's key for a partition; fields in the order that ``MirrorUtils.wrapPartition`` yields."""
+    return encode_key(connector, {"cluster": source_alias, "partition": partition, "topic": topic})
+
+
+def mirror_value(offset: int) -> bytes:
+    """MirrorSourceConnector's value: the offset of the last record copied, not of the next."""
+    return encode_value({"offset": offset})
+
+
+def in_java_order(partition: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields as a ``java.util.HashMap`` yields them, to which they were added in the order they have.
+
+    Java's connectors keep source partitions in such maps, and so does the worker what REST brings
+    (``Worker.normalizeSourceConnectorOffsets``): in another order a task would not find its offset.
+    """
+    buckets = _FIRST_BUCKETS
+    while len(partition) > buckets * _LOAD:
+        buckets *= 2
+    return dict(sorted(partition.items(), key=lambda field: _spread_hash(field[0]) % buckets))
+
+
+def _spread_hash(text: str) -> int:
+    """``String.hashCode`` with its upper half mixed into the lower, as ``HashMap`` takes it."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    hashed = 0
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        hashed = (31 * hashed + (high << 8 | low)) & 0xFFFFFFFF
+    return hashed ^ hashed >> 16
+
+
+def _named(parsed: object) -> tuple[str, dict[str, Any]] | None:
+    """The connector and the source partition of a key, None where it is none."""
+    if not isinstance(parsed, list) or len(parsed) != 2:
+        return None
+    connector, partition = parsed
+    return (connector, partition) if isinstance(connector, str) and isinstance(partition, dict) else None

@@ -1,0 +1,400 @@
+"""Rules of a cluster's authorizer: told, made and deleted, each with an outcome of its own.
+
+Any broker takes these requests; where another one, or the controller, has to do the work, it hands them on.
+
+Rules of an authorizer in Kafka's words, and the words' codes on the wire (Kafka ``AclBinding`` and its kin).
+
+What a cluster lets us do, as its brokers tell it (KIP-430), and which release they are of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+from kafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest, DescribeGroupsRequest
+from kafka.protocol.broker_version_data import BrokerVersionData
+from kafka.protocol.metadata import MetadataRequest
+
+from connect.core.errors import HeliographError, PermanentError, RetriableError
+from connect.kafka.cluster import Cluster, NotAuthorized, error_name, refusal_of
+from connect.kafka.connection import UnsupportedVersion
+
+RESOURCE_TYPES: Final = {
+    2: "TOPIC",
+    3: "GROUP",
+    4: "CLUSTER",
+    5: "TRANSACTIONAL_ID",
+    6: "DELEGATION_TOKEN",
+    7: "USER",
+}
+PATTERN_TYPES: Final = {3: "LITERAL", 4: "PREFIXED"}
+OPERATIONS: Final = {
+    2: "ALL",
+    3: "READ",
+    4: "WRITE",
+    5: "CREATE",
+    6: "DELETE",
+    7: "ALTER",
+    8: "DESCRIBE",
+    9: "CLUSTER_ACTION",
+    10: "DESCRIBE_CONFIGS",
+    11: "ALTER_CONFIGS",
+    12: "IDEMPOTENT_WRITE",
+    13: "CREATE_TOKENS",
+    14: "DESCRIBE_TOKENS",
+}
+PERMISSIONS: Final = {2: "DENY", 3: "ALLOW"}
+#: In a filter, and never in a rule.
+ANY: Final = 1
+#: The literal name that stands for every name.
+WILDCARD: Final = "*"
+#: The principal that stands for every user.
+EVERYBODY: Final = "User:*"
+_UNNAMED: Final = "CODE_"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class AclBinding:
+    """One rule of an authorizer.
+
+    ``resource_type`` TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID, DELEGATION_TOKEN or USER, ``pattern_type`` LITERAL or
+    PREFIXED, ``permission`` ALLOW or DENY. What a newer broker has beyond these words is called ``CODE_`` and its
+    number.
+    """
+
+    resource_type: str
+    resource_name: str
+    pattern_type: str
+    principal: str
+    host: str
+    operation: str
+    permission: str
+
+    @property
+    def is_deny(self) -> bool:
+        return self.permission != "ALLOW"
+
+    def is_of_topic(self, topic: str) -> bool:
+        """Whether an authorizer counts it among the rules of a topic."""
+        if self.resource_type != "TOPIC":
+            return False
+        if self.pattern_type == "PREFIXED":
+            return topic.startswith(self.resource_name)
+        return self.resource_name in (topic, WILDCARD)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.permission} {self.operation} to {self.principal} from {self.host} "
+            f"on {self.pattern_type} {self.resource_type} {self.resource_name}"
+        )
+
+
+def refusal_of_writers(topic: str) -> AclBinding:
+    """The rule by which a failover has the old primary refuse whoever writes to ``topic``; super users write all the
+    same."""
+    return AclBinding("TOPIC", topic, "LITERAL", EVERYBODY, WILDCARD, "WRITE", "DENY")
+
+
+def refuses_writers(rule: AclBinding) -> bool:
+    """Whether a rule is of the form of :func:`refusal_of_writers`; no topic is called ``*``."""
+    return rule.resource_name != WILDCARD and rule == refusal_of_writers(rule.resource_name)
+
+
+def word(words: Mapping[int, str], code: int) -> str:
+    """The word for a code of the wire."""
+    return words.get(code, f"{_UNNAMED}{code}")
+
+
+def code(words: Mapping[int, str], name: str) -> int | None:
+    """The code for a word; None where it has none that this version knows."""
+    return next((number for number, known in words.items() if known == name), None)
+
+
+#: A controller takes ten thousand changes at a time; a request of this size is answered well within its time.
+_AT_ONCE: Final = 500
+_SECURITY_DISABLED: Final = 54
+_REFUSED: Final = 31  # cluster: authorisation failed
+#: The right that is enough for requests that change nothing.
+_LOOKING: Final = "DESCRIBE"
+#: From here on a request may name resources of the type USER (KIP-373, Kafka 3.3).
+_USERS_FROM: Final = 3
+
+_Codes = tuple[int, int, int, int]
+Outcomes = dict[AclBinding, HeliographError | None]
+
+
+class SecurityDisabled(PermanentError):
+    """The cluster has no authorizer: it has no rules, and takes none."""
+
+
+@dataclass(frozen=True, slots=True)
+class AclFilter:
+    """Which rules are asked for; None takes any. ``resource_name`` is the name in the rule itself, not one that it
+    covers."""
+
+    resource_type: str | None = None
+    resource_name: str | None = None
+    pattern_type: str | None = None
+    principal: str | None = None
+    host: str | None = None
+    operation: str | None = None
+    permission: str | None = None
+
+
+async def describe_acls(cluster: Cluster, wanted: AclFilter | None = None) -> list[AclBinding]:
+    """The rules that fit a filter, all unless given, in order.
+
+    Raises:
+        SecurityDisabled: the cluster has no authorizer.
+        NotAuthorized: DESCRIBE on the cluster is missing.
+        RetriableError: no broker tells now.
+    """
+    asked = wanted or AclFilter()
+    request = DescribeAclsRequest(
+        resource_type_filter=_filter_code(RESOURCE_TYPES, asked.resource_type),
+        resource_name_filter=asked.resource_name,
+        pattern_type_filter=_filter_code(PATTERN_TYPES, asked.pattern_type),
+        principal_filter=asked.principal,
+        host_filter=asked.host,
+        operation=_filter_code(OPERATIONS, asked.operation),
+        permission_type=_filter_code(PERMISSIONS, asked.permission),
+    )
+    answer = await (await cluster.any_connection()).call(request)
+    if error := _error(cluster, "tell its access rules", _LOOKING, answer.error_code, answer.error_message):
+        raise error
+    return sorted(
+        AclBinding(
+            word(RESOURCE_TYPES, resource.resource_type),
+            resource.resource_name,
+            word(PATTERN_TYPES, resource.pattern_type),
+            rule.principal,
+            rule.host,
+            word(OPERATIONS, rule.operation),
+            word(PERMISSIONS, rule.permission_type),
+        )
+        for resource in answer.resources
+        for rule in resource.acls
+    )
+
+
+async def create_acls(cluster: Cluster, bindings: Sequence[AclBinding]) -> Outcomes:
+    """Make rules, in order and in bounded requests; one that is there already is made all the same.
+
+    By rule: None where it is made, else why not: SecurityDisabled, NotAuthorized (ALTER on the cluster is missing), or
+    what the broker says.
+
+    Raises:
+        RetriableError: a broker does not answer; perhaps some are made. Make the same again.
+    """
+
+    def request(rules: Sequence[tuple[AclBinding, _Codes]]) -> Any:
+        return CreateAclsRequest(
+            creations=[
+                CreateAclsRequest.AclCreation(
+                    resource_type=resource,
+                    resource_name=rule.resource_name,
+                    resource_pattern_type=pattern,
+                    principal=rule.principal,
+                    host=rule.host,
+                    operation=operation,
+                    permission_type=permission,
+                )
+                for rule, (resource, pattern, operation, permission) in rules
+            ]
+        )
+
+    return await _change(cluster, "make the rule", bindings, request, lambda answer: answer.results)
+
+
+async def delete_acls(cluster: Cluster, bindings: Sequence[AclBinding]) -> Outcomes:
+    """Delete exactly these rules; one that is not there is deleted all the same. Outcomes as :func:`create_acls`."""
+
+    def request(rules: Sequence[tuple[AclBinding, _Codes]]) -> Any:
+        return DeleteAclsRequest(
+            filters=[
+                DeleteAclsRequest.DeleteAclsFilter(
+                    resource_type_filter=resource,
+                    resource_name_filter=rule.resource_name,
+                    pattern_type_filter=pattern,
+                    principal_filter=rule.principal,
+                    host_filter=rule.host,
+                    operation=operation,
+                    permission_type=permission,
+                )
+                for rule, (resource, pattern, operation, permission) in rules
+            ]
+        )
+
+    return await _change(cluster, "delete the rule", bindings, request, lambda answer: _deleted(answer.filter_results))
+
+
+async def _change(
+    cluster: Cluster,
+    what: str,
+    bindings: Collection[AclBinding],
+    request: Callable[[Sequence[tuple[AclBinding, _Codes]]], Any],
+    rows: Callable[[Any], Sequence[Any]],
+) -> Outcomes:
+    outcomes: Outcomes = {}
+    sendable: list[tuple[AclBinding, _Codes]] = []
+    connection = await cluster.any_connection()
+    takes_users = connection.version_of(request([])) >= _USERS_FROM
+    for rule in bindings:
+        codes = _codes(rule)
+        if codes is None or (rule.resource_type == "USER" and not takes_users):
+            # A broker answers a request with such a rule by closing the connection, whatever else it holds.
+            by_whom = f"cluster {cluster.name}" if codes else "this Heliograph"
+            outcomes[rule] = PermanentError(f"cluster {cluster.name}: cannot {what} {rule}: {by_whom} does not know it")
+        else:
+            sendable.append((rule, codes))
+    for part in _parts(sendable):
+        answer = await (await cluster.any_connection()).call(request(part))
+        for (rule, _), row in zip(part, rows(answer), strict=True):
+            outcomes[rule] = _error(cluster, f"{what} {rule}", "ALTER", row.error_code, row.error_message)
+    return outcomes
+
+
+def _parts(rules: Sequence[tuple[AclBinding, _Codes]]) -> Iterator[Sequence[tuple[AclBinding, _Codes]]]:
+    for begin in range(0, len(rules), _AT_ONCE):
+        yield rules[begin : begin + _AT_ONCE]
+
+
+def _deleted(results: Sequence[Any]) -> list[Any]:
+    """Of each filter the row that says what went wrong, its own or that of a rule it fitted; any row else."""
+    return [
+        next((row for row in (result, *(result.matching_acls or ())) if row.error_code), result) for result in results
+    ]
+
+
+def _codes(rule: AclBinding) -> _Codes | None:
+    resource, pattern = code(RESOURCE_TYPES, rule.resource_type), code(PATTERN_TYPES, rule.pattern_type)
+    operation, permission = code(OPERATIONS, rule.operation), code(PERMISSIONS, rule.permission)
+    if resource is None or pattern is None or operation is None or permission is None:
+        return None
+    return resource, pattern, operation, permission
+
+
+def _filter_code(words: dict[int, str], name: str | None) -> int:
+    if name is None:
+        return ANY
+    found = code(words, name)
+    if found is None:
+        raise ValueError(f"{name} is none of {', '.join(words.values())}")
+    return found
+
+
+def _error(cluster: Cluster, what: str, right: str, error_code: int, message: str | None) -> HeliographError | None:
+    if not error_code:
+        return None
+    said = f": {message}" if message else ""
+    line = f"cluster {cluster.name}: cannot {what}: {error_name(error_code)}{said}"
+    if error_code == _SECURITY_DISABLED:
+        return SecurityDisabled(f"cluster {cluster.name} has no authorizer, and so no access rules")
+    if error_code == _REFUSED:
+        return NotAuthorized(f"{line}; grant {right} on the cluster")
+    return refusal_of(error_code, line, changes=right != _LOOKING)
+
+
+#: Metadata told the rights on the cluster too until version 10, which every broker of today takes.
+_METADATA_AT_MOST: Final = 10
+_METADATA_AT_LEAST: Final = 8
+_NOT_THERE: Final = 3
+#: DescribeGroups up to here names groups that are not there as dead ones; later it is an error.
+_GROUPS_AT_MOST: Final = 5
+_GROUP_REFUSED: Final = 30
+
+
+class Operation(IntEnum):
+    """Kafka's ``AclOperation``: the number is the bit in what brokers answer."""
+
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+
+
+Operations = frozenset[Operation]
+NO_RIGHT: Final[Operations] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """``topics``: None for one that is not there, as far as we may know; no operation for one that is hidden.
+    ``release`` such as ``4.3``, the first that has all that the broker offers; empty where that says nothing."""
+
+    cluster_id: str
+    brokers: int
+    release: str
+    cluster: Operations
+    topics: Mapping[str, Operations | None]
+
+
+async def allowed(cluster: Cluster, topics: Collection[str]) -> Allowed:
+    """Ask one broker. Where a cluster has no authorizer everything is allowed.
+
+    Raises:
+        ClusterUnreachable: No broker answers.
+        SecurityError: One refuses us.
+        UnsupportedVersion: It is older than Kafka 2.3 and cannot say.
+    """
+    connection = await cluster.any_connection()
+    request = MetadataRequest(
+        topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(topics)],
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=True,
+        include_topic_authorized_operations=True,
+    )
+    version = connection.version_of(request, _METADATA_AT_MOST)
+    if version < _METADATA_AT_LEAST:
+        raise UnsupportedVersion(f"cluster {cluster.name}: its brokers do not tell what they allow before Kafka 2.3")
+    answer = await connection.call(request, version)
+    return Allowed(
+        answer.cluster_id or "",
+        len(answer.brokers),
+        release_of(connection.versions),
+        _operations(answer.authorized_operations),
+        {
+            row.name: None if row.error_code == _NOT_THERE else _operations(row.authorized_operations)
+            for row in answer.topics
+        },
+    )
+
+
+async def group_rights(cluster: Cluster, group: str) -> Operations:
+    """What we may do with a group, whether it is there or not; nothing where it is hidden. Raises as the cluster."""
+    try:
+        connection = await cluster.coordinator(group, "group")
+    except NotAuthorized:
+        return NO_RIGHT
+    request = DescribeGroupsRequest(groups=[group], include_authorized_operations=True)
+    answer = await connection.call(request, at_most=_GROUPS_AT_MOST)
+    (row,) = answer.groups
+    if row.error_code == _GROUP_REFUSED:
+        return NO_RIGHT
+    if row.error_code:
+        cluster.forget_coordinator(group, "group", row.error_code)
+        raise RetriableError(f"cluster {cluster.name} does not say what we may do with group {group} at the moment")
+    return _operations(row.authorized_operations)
+
+
+def release_of(versions: Mapping[int, tuple[int, int]]) -> str:
+    """By the APIs that a broker offers; brokers do not say their release. Empty where they show none that is known."""
+    try:
+        found: tuple[int, ...] = BrokerVersionData(api_versions=dict(versions)).broker_version
+    except (KeyError, ValueError, TypeError):
+        return ""
+    return ".".join(map(str, found))
+
+
+def _operations(numbers: Collection[int] | None) -> Operations:
+    """None is what a broker says that does not tell."""
+    return frozenset(one for one in Operation if one in (numbers or ()))

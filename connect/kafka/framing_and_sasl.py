@@ -1,0 +1,430 @@
+"""From a broker's byte stream to answers: the part of a connection that is hot.
+
+An answer's body is a writable view of a buffer that is never used again, so who asked may keep it and change it in
+place.
+
+A connection opened, versions negotiated and SASL done by aiokafka; what went wrong with that as one line each.
+
+The life of a SASL session on a connection: how long the broker trusts it, and proving it anew in time (KIP-368).
+
+A broker with ``connections.max.reauth.ms`` closes a connection on the first request that it reads after a session
+has ended. So the exchange is made again before, on the connection itself: requests already sent are answered first,
+those that come meanwhile wait, and their order stays what it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+import struct
+from collections import deque
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+import aiokafka.errors
+from aiokafka.conn import AIOKafkaConnection
+from aiokafka.protocol.admin import SaslAuthenticateRequest as AiokafkaSaslAuthenticateRequest
+from kafka.errors import for_code
+from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+
+from connect.core.errors import ClusterUnreachable, NoAnswer, RetriableError, SecurityError
+from connect.kafka.security.connection_settings import ConnectionSettings, format_address
+from connect.kafka.security.tls import TlsSettings
+
+_SCRATCH_BYTES: Final = 64 * 1024
+_SIZE: Final = struct.Struct(">i")
+
+
+class ConnectionLost(NoAnswer):
+    """The connection went away before the answer came; whether the request was carried out is not known."""
+
+
+class _Pending(NamedTuple):
+    correlation_id: int
+    tagged_header: bool
+    answer: asyncio.Future[memoryview]
+
+
+class BrokerProtocol(asyncio.BufferedProtocol):
+    """Cuts the byte stream into frames and hands each answer to whoever waits for it.
+
+    Small frames share reads through one scratch buffer; a frame that is not complete there gets a buffer of its
+    own size and is received straight into it.
+    """
+
+    def __init__(self, address: str, transport: asyncio.WriteTransport, max_frame_bytes: int) -> None:
+        self.address = address
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.is_lost = False
+        self.last_answer_s = self.last_byte_s = self.head_since_s = asyncio.get_running_loop().time()
+        self.has_answered = False
+        #: How long it took until the last answer began to arrive, once its request was the next in turn.
+        self.waited_s = 0.0
+        self._began_s = 0.0
+        self.is_write_paused = False
+        self._transport = transport
+        self._max_frame_bytes = max_frame_bytes
+        self._pending: deque[_Pending] = deque()
+        self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self._filled = 0
+        self._frame: memoryview | None = None
+        self._frame_filled = 0
+        self._reason = ""
+
+    @property
+    def pending(self) -> int:
+        return len(self._pending)
+
+    @property
+    def is_receiving(self) -> bool:
+        """Whether a part of an answer has arrived."""
+        return self._frame is not None
+
+    def expect(self, correlation_id: int, tagged_header: bool, answer: asyncio.Future[memoryview]) -> None:
+        """Register ``answer`` as the next to come; requests are answered in the order they were written."""
+        if self.is_lost:
+            self._fail(answer)
+        else:
+            if not self._pending:
+                self.head_since_s = asyncio.get_running_loop().time()
+            self._pending.append(_Pending(correlation_id, tagged_header, answer))
+
+    def drop(self, reason: str) -> None:
+        """Cut the connection, unsent bytes included, and fail what is pending with ``reason``."""
+        if not self.is_lost:
+            self._lose(reason)
+            self._transport.abort()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._frame is not None:
+            return self._frame[self._frame_filled :]
+        return self._scratch[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self.is_lost:
+            return
+        self.last_byte_s = asyncio.get_running_loop().time()
+        if self._frame is None:
+            self._filled += nbytes
+            self._cut_scratch()
+            return
+        self._frame_filled += nbytes
+        if self._frame_filled == len(self._frame):
+            frame, self._frame = self._frame, None
+            self._answered(frame)
+
+    def feed(self, data: bytes | bytearray) -> None:
+        """Take bytes that came before the transport was ours."""
+        remaining = memoryview(data)
+        while remaining:
+            buffer = self.get_buffer(len(remaining))
+            step = min(len(buffer), len(remaining))
+            buffer[:step] = remaining[:step]
+            self.buffer_updated(step)
+            remaining = remaining[step:]
+
+    def pause_writing(self) -> None:
+        self.is_write_paused = True
+
+    def resume_writing(self) -> None:
+        self.is_write_paused = False
+
+    def eof_received(self) -> None:
+        self._lose("the broker closed it")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lose(str(exc) if exc else "it was closed")
+        if not self.lost.done():
+            self.lost.set_result(None)
+
+    def _cut_scratch(self) -> None:
+        at, end = 0, self._filled
+        while end - at >= 4 and not self.is_lost:
+            size = _SIZE.unpack_from(self._scratch, at)[0]
+            if not 4 <= size <= self._max_frame_bytes:
+                self.drop(f"it sent an answer of {size} bytes, which no Kafka listener does (is the port right?)")
+                return
+            at += 4
+            self._began_s = self.last_byte_s
+            frame = memoryview(bytearray(size))
+            have = min(size, end - at)
+            frame[:have] = self._scratch[at : at + have]
+            at += have
+            if have < size:
+                self._frame, self._frame_filled = frame, have
+            else:
+                self._answered(frame)
+        self._scratch[: end - at] = self._scratch[at:end]
+        self._filled = end - at
+
+    def _answered(self, frame: memoryview) -> None:
+        correlation_id = _SIZE.unpack_from(frame, 0)[0]
+        if not self._pending or self._pending[0].correlation_id != correlation_id:
+            self.drop(f"it answered request {correlation_id}, which is not the next in turn")
+            return
+        _, tagged_header, answer = self._pending.popleft()
+        self.waited_s = max(0.0, self._began_s - self.head_since_s)
+        self.last_answer_s = self.head_since_s = asyncio.get_running_loop().time()
+        self.has_answered = True
+        if not answer.done():  # who asked may have stopped waiting
+            answer.set_result(frame[skip_tags(frame, 4) if tagged_header else 4 :])
+
+    def _lose(self, reason: str) -> None:
+        if self.is_lost:
+            return
+        self.is_lost = True
+        self._reason = reason
+        self.is_write_paused = False
+        pending, self._pending = self._pending, deque()
+        for _, _, answer in pending:
+            self._fail(answer)
+
+    def error(self) -> ConnectionLost:
+        return ConnectionLost(f"connection to {self.address} lost: {self._reason}", (self.address,))
+
+    def _fail(self, answer: asyncio.Future[memoryview]) -> None:
+        if not answer.done():
+            answer.set_exception(self.error())
+            answer.exception()  # marks it as seen: a pipelining caller may look at the first failure only
+
+
+def skip_tags(buffer: memoryview, at: int) -> int:
+    """The position behind the tagged fields (KIP-482) at ``at``."""
+    count, at = _uvarint(buffer, at)
+    for _ in range(count):
+        _, at = _uvarint(buffer, at)
+        size, at = _uvarint(buffer, at)
+        at += size
+    return at
+
+
+def _uvarint(buffer: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = buffer[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+
+
+#: Java's ``socket.connection.setup.timeout.ms``: a frozen broker's kernel still accepts, so opening is bounded.
+_OPEN_TIMEOUT_MS: Final = 10_000
+#: OpenSSL's ``X509_V_ERR_*``.
+_HAS_EXPIRED: Final = 10
+_NOT_YET_VALID: Final = 9
+_NAME_MISMATCH: Final = frozenset({62, 63, 64})  # host name, mail address, IP address
+#: What Java's brokers say of a client's certificate, or of its absence.
+_ABOUT_OUR_CERTIFICATE: Final = (
+    "ALERT_BAD_CERTIFICATE",
+    "ALERT_CERTIFICATE_UNKNOWN",
+    "ALERT_CERTIFICATE_EXPIRED",
+    "ALERT_CERTIFICATE_REVOKED",
+    "ALERT_CERTIFICATE_REQUIRED",
+    "ALERT_UNKNOWN_CA",
+    "ALERT_ACCESS_DENIED",
+)
+_ABOUT_VERSIONS: Final = ("PROTOCOL_VERSION", "HANDSHAKE_FAILURE", "UNSUPPORTED_PROTOCOL", "NO_PROTOCOLS")
+_NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
+
+
+class OpeningConnection(AIOKafkaConnection):  # type: ignore[misc]  # the library ships no marker for its types
+    """aiokafka's connection, which does not keep for how long the broker trusts what was proven."""
+
+    session_lifetime_ms = 0
+
+    def send(self, request: Any, expect_response: bool = True) -> Any:
+        answer = super().send(request, expect_response)
+        return self._noted(answer) if isinstance(request, AiokafkaSaslAuthenticateRequest) else answer
+
+    async def _noted(self, answer: Awaitable[Any]) -> Any:
+        answered = await answer
+        self.session_lifetime_ms = getattr(answered, "session_lifetime_ms", 0)
+        return answered
+
+    def close(self, reason: Any = None, exc: Any = None) -> Any:
+        # Who was refused needs no farewell in TLS, which would go on after whoever waits for the refusal has left.
+        if self._writer is not None:
+            self._writer.transport.abort()
+        return super().close(reason, exc)
+
+    def authenticator(self) -> Any:
+        """One side of a new SASL exchange, as aiokafka makes it to open a connection."""
+        if self._sasl_mechanism == "GSSAPI":
+            return self.authenticator_gssapi()
+        if self._sasl_mechanism == "OAUTHBEARER":
+            return self.authenticator_oauth()
+        return self.authenticator_plain() if self._sasl_mechanism == "PLAIN" else self.authenticator_scram()
+
+
+async def open_with_aiokafka(settings: ConnectionSettings, host: str, port: int) -> OpeningConnection:
+    """A connection on which requests may be sent.
+
+    Raises:
+        ClusterUnreachable: nothing (that speaks Kafka) answers at ``host:port`` in time.
+        SecurityError: TLS or SASL failed.
+    """
+    # max_idle_ms: its timer would close the transport under us; Cluster replaces idle connections instead.
+    arguments = {**settings.create_conn_arguments(), "max_idle_ms": None}
+    timeout_ms = min(settings.request_timeout_ms, _OPEN_TIMEOUT_MS)
+    where = format_address(host, port)
+    is_it_spoken = f"is security.protocol {settings.security_protocol} what the listener speaks?"
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            opened = OpeningConnection(host, port, **arguments)
+            await opened.connect()
+            return opened
+    except TimeoutError as error:
+        raise ClusterUnreachable(f"{where} did not answer within {timeout_ms / 1000:g} s", (where,)) from error
+    except ssl.SSLError as error:
+        raise _tls_failed(where, settings, error) from error
+    except (aiokafka.errors.SaslAuthenticationFailed, aiokafka.errors.KafkaError, ValueError, KeyError) as error:
+        # With TLS 1.3 a refused client certificate shows up this late.
+        if isinstance(error.__cause__, ssl.SSLError):
+            raise _tls_failed(where, settings, error.__cause__) from error
+        refused = _sasl_failed(where, settings, error)
+        if refused is not None:
+            raise refused from error
+        raise ClusterUnreachable(
+            f"{where} broke the connection off: {one_line(error)}; {is_it_spoken}", (where,)
+        ) from error
+    except ConnectionResetError as error:
+        raise ClusterUnreachable(f"{where} broke the connection off; {is_it_spoken}", (where,)) from error
+    except OSError as error:
+        raise ClusterUnreachable(f"{where} is not reachable: {one_line(error)}", (where,)) from error
+
+
+def one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _sasl_failed(where: str, settings: ConnectionSettings, error: Exception) -> SecurityError | None:
+    if isinstance(error, aiokafka.errors.UnsupportedSaslMechanismError):
+        return SecurityError(
+            f"{where} does not offer sasl.mechanism {settings.sasl_mechanism}; choose one that the listener has"
+        )
+    if settings.sasl_mechanism is None:
+        return None
+    failed = f"{where} and this client could not authenticate with {settings.security_protocol}"
+    failed += f" {settings.sasl_mechanism}"
+    if isinstance(error, aiokafka.errors.IllegalSaslStateError):
+        return SecurityError(
+            f"{failed}: the listener wants no SASL; set security.protocol to what it speaks, or dial another one"
+        )
+    # ValueError: SCRAM's server did not prove that it knows the password. KeyError: it answered with an error.
+    if isinstance(error, (aiokafka.errors.SaslAuthenticationFailed, ValueError, KeyError)):
+        return SecurityError(f"{failed}: {one_line(error)}; check sasl.mechanism and sasl.jaas.config")
+    return None
+
+
+def _tls_failed(where: str, settings: ConnectionSettings, error: ssl.SSLError) -> SecurityError:
+    host = where.rpartition(":")[0]
+    reason = getattr(error, "verify_message", "") or error.reason or str(error)
+    return SecurityError(f"TLS with {where} failed: {reason}; {_advice(host, settings.tls, error)}")
+
+
+def _advice(host: str, tls: TlsSettings | None, error: ssl.SSLError) -> str:
+    """Whose fault it is, and what to do."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        if error.verify_code in (_HAS_EXPIRED, _NOT_YET_VALID):
+            return "a certificate that the broker presents is not valid today; renew it at the broker"
+        if error.verify_code in _NAME_MISMATCH:
+            return (
+                f"the broker's certificate does not name {host}; dial a name that it bears, or leave "
+                "ssl.endpoint.identification.algorithm empty for no check"
+            )
+        return "nobody whom we trust has signed the broker's certificate; check ssl.truststore.*"
+    reason = error.reason or ""
+    if any(word in reason for word in _ABOUT_OUR_CERTIFICATE):
+        return _about_ours(tls)
+    if any(word in reason for word in _NO_TLS):
+        return "the listener does not speak TLS; check security.protocol and the port"
+    if any(word in reason for word in _ABOUT_VERSIONS):
+        return "broker and client have no version of TLS or cipher in common; check ssl.enabled.protocols"
+    return (
+        "check that the listener speaks TLS, and ssl.truststore.*, ssl.keystore.* and "
+        "ssl.endpoint.identification.algorithm"
+    )
+
+
+def _about_ours(tls: TlsSettings | None) -> str:
+    if tls is None or tls.certificate_chain_pem is None:
+        return "the broker wants a certificate of ours; set ssl.keystore.*"
+    ended = tls.certificate_ends()
+    if ended < datetime.now(UTC):
+        return f"our certificate in ssl.keystore.* has expired ({ended:%Y-%m-%d %H:%M} UTC); renew it"
+    return "the broker does not accept our certificate in ssl.keystore.*; use one that its trust store knows"
+
+
+_HANDSHAKE_VERSION: Final = 1
+#: From this version of SaslAuthenticate on a broker tells for how long it trusts what was proven.
+_LIFETIME_FROM: Final = 1
+#: Java's share of a session's life, spread so that many connections do not come at once (``SaslClientAuthenticator``).
+_SHARE: Final = (0.85, 0.95)
+#: What was sent before the end must also be read before it, behind a long poll or many batches.
+_MARGIN_MS: Final = 10_000
+#: A broker takes no second exchange within a second (``KafkaChannel.MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS``).
+_LEAST_MS: Final = 1_100
+
+#: Sends one request past those that wait; returns its decoded answer.
+Exchange = Callable[[Any, int], Awaitable[Any]]
+
+
+class ReauthenticationFailed(RetriableError):
+    """The broker did not take what it had taken before; a new connection tells why."""
+
+
+class Session:
+    """When a connection's session has to be proven anew, and how. ``now_s`` is the loop's clock."""
+
+    def __init__(self, opened: OpeningConnection, mechanism: str | None, authenticate_at_most: int) -> None:
+        self._opened = opened
+        self._mechanism = mechanism
+        self._version = min(authenticate_at_most, SaslAuthenticateRequest.max_version)
+        self._due_s: float | None = None
+
+    def begin(self, now_s: float, lifetime_ms: int) -> None:
+        """The broker trusts us from now on, for so long; 0 for ever."""
+        self._due_s = now_s + due_after_ms(lifetime_ms, random.uniform(*_SHARE)) / 1000 if lifetime_ms > 0 else None
+
+    def is_due(self, now_s: float) -> bool:
+        return self._due_s is not None and now_s >= self._due_s
+
+    async def prove(self, exchange: Exchange) -> int:
+        """Authenticate again; returns the new session's lifetime.
+
+        Raises:
+            ReauthenticationFailed: the broker refused, or did not prove itself.
+        """
+        try:
+            return await self._prove(exchange)
+        except (SecurityError, aiokafka.errors.KafkaError, ValueError, KeyError, AssertionError) as error:
+            raise ReauthenticationFailed(
+                f"re-authentication with {self._mechanism} failed: {one_line(error)}"
+            ) from error
+
+    async def _prove(self, exchange: Exchange) -> int:
+        handshake = await exchange(SaslHandshakeRequest(mechanism=self._mechanism), _HANDSHAKE_VERSION)
+        _check(handshake.error_code, "SaslHandshake")
+        authenticator = self._opened.authenticator()
+        lifetime_ms, proof = 0, None
+        while (step := await authenticator.step(proof)) is not None:
+            answer = await exchange(SaslAuthenticateRequest(auth_bytes=step[0]), self._version)
+            _check(answer.error_code, answer.error_message or "SaslAuthenticate")
+            proof = answer.auth_bytes
+            lifetime_ms = answer.session_lifetime_ms if self._version >= _LIFETIME_FROM else 0
+        return lifetime_ms
+
+
+def due_after_ms(lifetime_ms: int, share: float) -> float:
+    """How long after its beginning a session is proven anew: at ``share`` of its life, or earlier where that is late
+    for what is under way then, but not before half of it."""
+    return max(min(lifetime_ms * share, max(lifetime_ms - _MARGIN_MS, lifetime_ms / 2)), _LEAST_MS)
+
+
+def _check(code: int, what: str) -> None:
+    if code:
+        raise SecurityError(f"{what}: {for_code(code).__name__}")

@@ -1,0 +1,316 @@
+"""The heartbeats of a member, which the lease thread sends, and the lease that their answers renew.
+
+What a member measures of its group: requests and rounds (Kafka's ``GroupCoordinatorMetrics``). Times are wall clock
+milliseconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from connect.core.errors import PermanentError, RetriableError
+from connect.core.metrics import Windowed
+from connect.kafka import group_protocol as requests
+from connect.kafka.cluster import Cluster, error_name
+from connect.kafka.concurrency import Patience, Scope, wall_ms
+from connect.kafka.group_protocol import (
+    NOT_A_MEMBER,
+    REBALANCE_IN_PROGRESS,
+    UNKNOWN_MEMBER_ID,
+    Coordinator,
+    GroupSettings,
+)
+from connect.kafka.threads import LeaseLoop
+
+
+@dataclass(slots=True)
+class GroupMeters:
+    """``rounds_ms``: from a join's beginning to the assignment. ``failed_rounds``: attempts that came to nothing."""
+
+    heartbeat_ms: Windowed = field(default_factory=Windowed)
+    join_ms: Windowed = field(default_factory=Windowed)
+    sync_ms: Windowed = field(default_factory=Windowed)
+    rounds_ms: Windowed = field(default_factory=Windowed)
+    failed_rounds: Windowed = field(default_factory=Windowed)
+    heartbeat_sent_ms: int | None = None
+    round_ended_ms: int | None = None
+    clock: Callable[[], int] = field(default=wall_ms, repr=False)
+
+    def heartbeat_sent(self) -> None:
+        self.heartbeat_sent_ms = self.clock()
+
+    def heartbeat_answered(self, took_s: float) -> None:
+        self.heartbeat_ms.record(took_s * 1000, self.clock())
+
+    def joined(self, took_s: float) -> None:
+        self.join_ms.record(took_s * 1000, self.clock())
+
+    def synced(self, took_s: float) -> None:
+        self.sync_ms.record(took_s * 1000, self.clock())
+
+    def round_ended(self, took_s: float) -> None:
+        self.round_ended_ms = self.clock()
+        self.rounds_ms.record(took_s * 1000, self.round_ended_ms)
+
+    def round_failed(self) -> None:
+        self.failed_rounds.record(1, self.clock())
+
+
+log = logging.getLogger(__name__)
+
+#: The connections of heartbeats, in their thread, and of LeaveGroup.
+BEATING: Final = "group"
+_NO_GENERATION: Final = -1
+#: How often a thread that may not renew looks whether it may again.
+_LOOK_S: Final = 0.25
+
+
+class HeartEvents(Protocol):
+    """What heartbeats tell; called in the loop, and to return soon."""
+
+    def rebalance_begun(self) -> None:
+        """A round has begun: the coordinator waits for our ``join``. Said once per generation."""
+
+    def membership_lost(self, reason: str) -> None:
+        """The coordinator does not count us in any more; no heartbeats until the next ``join``."""
+
+    def lease_lost(self) -> None:
+        """No heartbeat that was sent within ``lease_ms`` was answered. Heartbeats go on, and may renew it."""
+
+    def heartbeat_answered(self) -> None:
+        """The coordinator counts us in."""
+
+
+@dataclass(slots=True)
+class Standing:
+    """What we are in the group: ``member`` "" and ``generation`` -1 where we are nothing (yet)."""
+
+    member: str = ""
+    generation: int = _NO_GENERATION
+    joining: bool = False
+    rebalance_said: bool = False
+
+    def is_of(self, member: str, generation: int) -> bool:
+        """Whether what the coordinator says of them holds for us: not in a round, which may have ended without our
+        knowing yet. The lease thread asks too, so the round is looked at first: it may begin or end at any time."""
+        return not self.joining and (self.member, self.generation) == (member, generation)
+
+    def forget(self) -> None:
+        self.member, self.generation, self.rebalance_said = "", _NO_GENERATION, False
+
+
+class _Beats:
+    """The heartbeats of one membership. Lives in the lease thread; the main loop only reads what is public.
+
+    ``answered`` and ``refused`` are called in the main loop.
+    """
+
+    def __init__(
+        self,
+        heart: Heart,
+        coordinator: Coordinator,
+        settings: GroupSettings,
+        standing: Standing,
+        meters: GroupMeters,
+        leases: LeaseLoop,
+    ) -> None:
+        #: When the coordinator was asked what it has answered last.
+        self.renewed_s = float("-inf")
+        #: Whether the coordinator has said that we are no member any more; then they have ended.
+        self.is_lost = False
+        self._heart = heart
+        self._coordinator = coordinator
+        self._settings = settings
+        self._standing = standing
+        self._meters = meters
+        self._leases = leases
+        self._name = f"heartbeats of {settings.client_id} in group {settings.group_id}"
+        self._scope = Scope(self._name)
+
+    def start(self) -> None:
+        self._scope.spawn(self._guarded(), self._name)
+
+    def cancel(self) -> None:
+        self._scope.cancel()
+
+    async def stop(self) -> None:
+        """Returns when it has ended."""
+        await self._scope.close()
+
+    async def _guarded(self) -> None:
+        try:
+            await self._beat()
+        except PermanentError as error:
+            self._leases.tell(self._heart.refused, self, str(error))
+        except Exception as error:
+            log.error("%s ended by a defect", self._name, exc_info=error)
+            self._leases.tell(self._heart.refused, self, f"{self._name} ended by a defect: {error!r}")
+
+    async def _beat(self) -> None:
+        clock = asyncio.get_running_loop().time
+        interval_s = self._settings.heartbeat_interval_ms / 1000
+        waiting = Patience(log, self._name, self._settings.retry_backoff_ms, self._settings.retry_backoff_max_ms)
+        await asyncio.sleep(interval_s)
+        while not self.is_lost:
+            if not self._leases.may_renew:
+                await asyncio.sleep(_LOOK_S)
+                continue
+            sent_s = clock()
+            try:
+                await self._once(sent_s)
+            except RetriableError as error:
+                await waiting.after(error)
+                continue
+            waiting.over()
+            await asyncio.sleep(max(0.0, sent_s + interval_s - clock()))
+
+    async def _once(self, sent_s: float) -> None:
+        member, generation = self._standing.member, self._standing.generation
+        if generation == _NO_GENERATION:  # the main loop is about to end this, or to join again
+            return
+        request = requests.heartbeat(self._settings, member, generation)
+        self._meters.heartbeat_sent()
+        answer = await self._coordinator.call(request, BEATING, timeout_ms=self._coordinator.prompt_ms)
+        code: int = answer.error_code
+        if code not in NOT_A_MEMBER and code != REBALANCE_IN_PROGRESS:
+            requests.check(self._settings, f"cluster {self._coordinator.name}", "Heartbeat", code)
+        if code not in NOT_A_MEMBER:
+            self.renewed_s = sent_s
+        else:
+            self.is_lost = self._standing.is_of(member, generation)
+        took_s = asyncio.get_running_loop().time() - sent_s
+        self._leases.tell(self._heart.answered, self, took_s, (member, generation), code)
+
+
+class Heart:
+    """Beats from ``start`` on while ``standing`` has a generation, or until ``stop``.
+
+    The time of the lease runs from when a request that was answered had been sent: the coordinator cannot have given
+    our session less than that. Heartbeats are sent by the lease thread, over connections of its own, and renew the
+    lease even while the main loop is busy; all else happens in the main loop.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: GroupSettings,
+        events: HeartEvents,
+        standing: Standing,
+        meters: GroupMeters,
+        leases: LeaseLoop,
+    ) -> None:
+        self._cluster = cluster
+        self._coordinator = Coordinator(cluster, settings)
+        self._settings = settings
+        self._events = events
+        self._standing = standing
+        self._meters = meters
+        self._leases = leases
+        self._name = f"heartbeats of {settings.client_id} in group {settings.group_id}"
+        self._beats: _Beats | None = None
+        self._renewed_s = float("-inf")
+        self._answered_s = float("-inf")
+        self._lease: asyncio.TimerHandle | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether our lease runs, by the clock and by what the coordinator has said: the main loop, which may have
+        stood still since, need not have heard of it. The lease thread asks too."""
+        return asyncio.get_running_loop().time() < self._ends_s
+
+    @property
+    def answered_s(self) -> float:
+        """When the coordinator was asked what it has answered last, in the loop's time; it outlives the membership."""
+        return max(self._answered_s, self._beats.renewed_s if self._beats is not None else self._answered_s)
+
+    @property
+    def _ends_s(self) -> float:
+        beats, renewed_s = self._beats, self._renewed_s
+        if beats is not None:
+            renewed_s = float("-inf") if beats.is_lost else max(renewed_s, beats.renewed_s)
+        return renewed_s + self._settings.lease_ms / 1000
+
+    def start(self) -> None:
+        """Beat, if that is not done already. Beats end by themselves where we are no member; a join that began before
+        that was heard of finds out, and makes us one again."""
+        if self._beats is None or self._beats.is_lost:
+            self._beats = _Beats(self, self._coordinator, self._settings, self._standing, self._meters, self._leases)
+            self._leases.call(self._beats.start)
+
+    async def stop(self) -> None:
+        """No more heartbeats and no lease."""
+        beats = self._beats
+        self._end_lease()
+        if beats is not None:
+            await self._leases.run(beats.stop())
+
+    async def close(self) -> None:
+        """Close the connections of heartbeats, once stopped."""
+        await self._leases.run(self._cluster.close())
+
+    def joined(self) -> None:
+        """The coordinator has just answered a join."""
+        self._answered_s = asyncio.get_running_loop().time()
+
+    def renew(self, sent_s: float) -> None:
+        """The coordinator has answered, as to a member, what was sent at ``sent_s`` of the loop's clock."""
+        self._answered_s = max(self._answered_s, sent_s)
+        self._renewed_s = max(self._renewed_s, sent_s)
+        self._watch_lease()
+
+    def lose(self, reason: str, *, known: bool = False) -> None:
+        """We are no member any more; ``known``: our member id may still be taken."""
+        member = self._standing.member
+        self._standing.forget()
+        if known:
+            self._standing.member = member
+        if self._beats is not None:
+            self._leases.call(self._beats.cancel)
+        self._end_lease()
+        self._events.membership_lost(reason)
+
+    # -- what the lease thread tells, in the main loop ---------------------------------------------------
+
+    def answered(self, beats: _Beats, took_s: float, sent_as: tuple[str, int], code: int) -> None:
+        """A heartbeat of ``beats`` was answered."""
+        if beats is not self._beats:
+            return
+        self._meters.heartbeat_answered(took_s)
+        is_ours = self._standing.is_of(*sent_as)
+        if code in NOT_A_MEMBER:
+            if is_ours:
+                self.lose(f"{self._name}: {error_name(code)}", known=code != UNKNOWN_MEMBER_ID)
+            return
+        self._watch_lease()
+        self._events.heartbeat_answered()
+        if code and is_ours and not self._standing.rebalance_said:
+            self._standing.rebalance_said = True
+            self._events.rebalance_begun()
+
+    def refused(self, beats: _Beats, reason: str) -> None:
+        """Nothing more comes of ``beats``."""
+        if beats is self._beats:
+            self.lose(reason)
+
+    def _watch_lease(self) -> None:
+        if self._lease is None and self.holds:
+            self._lease = asyncio.get_running_loop().call_at(self._ends_s, self._lease_over)
+
+    def _lease_over(self) -> None:
+        """Where the lease was renewed since this was set up, it runs on: the thread may be ahead of the main loop."""
+        self._lease = None
+        self._watch_lease()
+        if self._lease is None:
+            self._events.lease_lost()
+
+    def _end_lease(self) -> None:
+        self._answered_s = self.answered_s
+        self._beats = None
+        self._renewed_s = float("-inf")
+        if self._lease is not None:
+            self._lease.cancel()
+            self._lease = None

@@ -1,0 +1,252 @@
+"""Membership in a group, of Connect workers or of consumers: Kafka's classic group protocol.
+
+Decides nothing: who joins when, what members say of themselves and who gets what is the caller's. As Kafka's
+``AbstractCoordinator``, except that heartbeats have a connection of their own and go on while a JoinGroup waits: what
+runs here is held by a lease that only answers renew, and others may not wait longer for a round to end than for us.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from connect.core.errors import HeliographError, RetriableError
+from connect.kafka import group_protocol as requests
+from connect.kafka.cluster import Cluster, error_name
+from connect.kafka.concurrency import Patience, Scope
+from connect.kafka.group_heartbeat import BEATING, GroupMeters, Heart, HeartEvents, Standing
+from connect.kafka.group_protocol import MEMBER_ID_REQUIRED, UNKNOWN_MEMBER_ID, Coordinator, GroupSettings, RoundOver
+from connect.kafka.threads import LeaseLoop
+
+log = logging.getLogger(__name__)
+
+#: The connection for what may wait long: the broker answers what comes behind it only afterwards.
+_JOINING: Final = "join"
+#: Java's ``AbstractCoordinator.JOIN_GROUP_TIMEOUT_LAPSE``: what a JoinGroup may take beyond the rebalance timeout.
+_LAPSE_MS: Final = 5_000
+_LEAVE_WITHIN_S: Final = 5.0
+#: A member id to take first, a round begun anew, or two: more than that is worth a pause.
+_OVER_IN_A_ROW: Final = 4
+
+
+class LeftGroup(RetriableError):
+    """``leave`` or ``close`` came while ``join`` was waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What a round of the group ended in for us. ``leader`` is a member id, ``assignment`` the leader's bytes."""
+
+    generation: int
+    member: str
+    leader: str
+    protocol: str
+    assignment: bytes
+
+
+class GroupEvents(HeartEvents, Protocol):
+    """What a member tells its owner. All of it is called in the loop and must return soon, but for ``assign``."""
+
+    async def assign(self, protocol: str, leader: str, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        """The coordinator has made us leader: the assignments of this round, by member id.
+
+        Called within ``join``; ``members`` are their metadata in the chosen ``protocol``. What it raises ends ``join``.
+        """
+        ...
+
+
+class GroupMember:
+    """One worker in its group, outside of it when made. Has connections of its own, under the settings' client id;
+    ``leases`` sends its heartbeats."""
+
+    def __init__(self, cluster: Cluster, settings: GroupSettings, events: GroupEvents, leases: LeaseLoop) -> None:
+        self._settings = settings
+        self._events = events
+        self._name = f"{settings.client_id} in group {settings.group_id}"
+        self._cluster = cluster.seen_by(settings.client_id)
+        self._coordinator = Coordinator(self._cluster, settings)
+        self._standing = Standing()
+        self.meters = GroupMeters()
+        beating = cluster.seen_by(settings.client_id)  # connections belong to one loop
+        self._heart = Heart(beating, settings, events, self._standing, self.meters, leases)
+        self._scope = Scope(self._name)
+        self._joining: asyncio.Task[Membership] | None = None
+
+    @property
+    def member_id(self) -> str:
+        """As the coordinator knows us, "" while it does not."""
+        return self._standing.member
+
+    @property
+    def generation(self) -> int:
+        """The newest one that we belong to, -1 for none."""
+        return self._standing.generation
+
+    @property
+    def holds(self) -> bool:
+        """Whether what the group gave us is ours for now: the lease that its coordinator's answers renew runs. May be
+        asked in the main loop and in the lease thread."""
+        return self._heart.holds
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the coordinator last answered, without those for which a first join may wait for others."""
+        standing = self._standing
+        is_outside = standing.joining and standing.generation < 0  # then there are no heartbeats to be answered
+        allowed_s = self._settings.rebalance_timeout_ms / 1000 if is_outside else 0.0
+        return asyncio.get_running_loop().time() - self._heart.answered_s - allowed_s
+
+    async def join(self, protocols: Sequence[tuple[str, bytes]]) -> Membership:
+        """Take part in a round, the first one or another; returns when it has ended, however long that takes, and under
+        a lease that has not.
+
+        ``protocols``: name and metadata of each that we speak, the preferred first. One call at a time. It may be
+        cancelled: a round that waits for us then waits for the next ``join``, or for ``leave``.
+
+        Raises:
+            GroupRefused: the group or its coordinator does not take us.
+            SecurityError: rights are missing, or no broker takes us.
+            Left: ``leave`` or ``close`` was called meanwhile.
+        """
+        if self._joining is not None:
+            raise RuntimeError(f"{self._name}: join was called while another one is under way")
+        self._scope = Scope(self._name)
+        joining = self._joining = self._scope.spawn(self._rounds(tuple(protocols)), f"join of {self._name}")
+        self._standing.joining = True
+        try:
+            return await joining
+        except asyncio.CancelledError:
+            if self._joining is not joining:  # by _stop(): not the caller's own cancellation
+                raise LeftGroup(f"{self._name} left while it joined") from None
+            raise
+        finally:
+            # Not before, and with nothing between it and our caller: no news of the next round may overtake this one's.
+            if self._joining is joining:
+                self._joining = None
+                self._standing.joining = False
+
+    async def others(self) -> int:
+        """How many members the group has, asked before we are one; raises as :meth:`join` where nobody answers."""
+        return await self._coordinator.members(BEATING)
+
+    async def leave(self, reason: str) -> None:
+        """Leave the group, so that the others do not wait for our session to end; a ``join`` under way ends.
+
+        Best effort, for seconds at most: what does not work is said in the log. A later ``join`` is a new member's.
+        """
+        await self._stop()
+        member = self._standing.member
+        self._standing.forget()
+        if not member:
+            return
+        try:
+            async with asyncio.timeout(_LEAVE_WITHIN_S):
+                request = requests.leave(self._settings, member, reason)
+                answer = await self._coordinator.call(request, BEATING, timeout_ms=self._coordinator.prompt_ms)
+        except (HeliographError, TimeoutError) as error:
+            said = error if str(error) else f"no answer within {_LEAVE_WITHIN_S:g} s"
+            log.warning("%s cannot leave in form, its session ends by itself: %s", self._name, said)
+            return
+        codes = [answer.error_code, *(row.error_code for row in answer.members)]
+        for code in filter(None, codes):
+            log.warning("%s cannot leave in form: %s", self._name, error_name(code))
+
+    async def close(self) -> None:
+        """Stop everything and close the connections, without leaving: that is ``leave``."""
+        await self._stop()
+        self._standing.forget()
+        await self._heart.close()
+        await self._cluster.close()
+
+    async def _stop(self) -> None:
+        if self._joining is not None:
+            self._joining = None
+            self._standing.joining = False
+            await self._scope.close()
+        await self._heart.stop()
+
+    async def _rounds(self, protocols: Sequence[tuple[str, bytes]]) -> Membership:
+        """Rounds until one ends with us in it."""
+        settings = self._settings
+        waiting = Patience(log, self._name, settings.retry_backoff_ms, settings.retry_backoff_max_ms)
+        over_in_a_row = 0
+        began_s = asyncio.get_running_loop().time()
+        try:
+            while True:
+                try:
+                    made = await self._round(protocols)
+                    self.meters.round_ended(asyncio.get_running_loop().time() - began_s)
+                    return made
+                except RoundOver as over:
+                    self.meters.round_failed()
+                    over_in_a_row += 1
+                    log.debug("%s: %s; joining again", self._name, over)
+                    if over_in_a_row > _OVER_IN_A_ROW:
+                        await waiting.after(over)
+                except RetriableError as error:
+                    self.meters.round_failed()
+                    await waiting.after(error)
+        finally:
+            # One that waits for an answer would hold up the next; and there may be hours between two.
+            await self._coordinator.hang_up(_JOINING)
+
+    async def _round(self, protocols: Sequence[tuple[str, bytes]]) -> Membership:
+        joined = await self._join_group(protocols)
+        members = {row.member_id: bytes(row.metadata) for row in joined.members}
+        assignments: Mapping[str, bytes] = {}
+        if joined.leader == joined.member_id:
+            assignments = await self._events.assign(joined.protocol_name, joined.leader, members)
+        assignment = await self._sync_group(joined, assignments)
+        return Membership(joined.generation_id, joined.member_id, joined.leader, joined.protocol_name, assignment)
+
+    async def _join_group(self, protocols: Sequence[tuple[str, bytes]]) -> Any:
+        standing = self._standing
+        sent_s = asyncio.get_running_loop().time()
+        answer = await self._ask(*requests.join(self._settings, standing.member, protocols))
+        if answer.error_code == MEMBER_ID_REQUIRED:
+            standing.member = answer.member_id
+        self._check("JoinGroup", answer.error_code)
+        self.meters.joined(asyncio.get_running_loop().time() - sent_s)
+        self._heart.joined()
+        standing.member, standing.generation, standing.rebalance_said = answer.member_id, answer.generation_id, False
+        self._heart.start()  # our session runs from now on, also while the leader thinks
+        return answer
+
+    async def _sync_group(self, joined: Any, assignments: Mapping[str, bytes]) -> bytes:
+        sent_s = asyncio.get_running_loop().time()
+        request = requests.sync(
+            self._settings, joined.member_id, joined.generation_id, joined.protocol_name, assignments
+        )
+        answer = await self._ask(request)
+        self._check("SyncGroup", answer.error_code)
+        self.meters.synced(asyncio.get_running_loop().time() - sent_s)
+        self._heart.renew(sent_s)
+        if not self._heart.holds:
+            raise RoundOver(f"{self._name}: SyncGroup was answered when our lease was over")
+        return bytes(answer.assignment)
+
+    def _check(self, api: str, code: int) -> None:
+        if code == UNKNOWN_MEMBER_ID:
+            had_part = self._standing.generation >= 0
+            reason = f"{self._name}: {api}: {error_name(code)}"
+            if had_part:
+                self._heart.lose(reason)
+            self._standing.forget()
+        requests.check(self._settings, f"cluster {self._coordinator.name}", api, code)
+
+    async def _ask(self, request: Any, at_most: int | None = None) -> Any:
+        """The answer to what may wait for the other members, as long as the broker that was asked is the coordinator:
+        one that is stuck, or cut off from us, says nothing when it is not any more."""
+        timeout_ms = max(self._cluster.settings.request_timeout_ms, self._settings.rebalance_timeout_ms + _LAPSE_MS)
+        call = self._coordinator.call(request, _JOINING, timeout_ms=timeout_ms, at_most=at_most)
+        async with Scope(self._name) as scope:
+            asking = scope.spawn(call, f"{request.name} of {self._name}")
+            while True:
+                await asyncio.wait({asking}, timeout=self._settings.session_timeout_ms / 1000)
+                if asking.done():
+                    return asking.result()
+                if await self._coordinator.has_moved(_JOINING):
+                    raise RetriableError(f"cluster {self._coordinator.name}: the group has another coordinator now")

@@ -1,0 +1,1 @@
+"""Topics and groups' offsets: made, read, written, in transactions too."""

@@ -1,0 +1,169 @@
+"""Which producers write to a partition as its leader knows them, and the end of transactions that they left open."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from typing import NamedTuple
+
+from kafka.protocol.admin.transactions import DescribeProducersRequest
+
+from connect.core.errors import PermanentError, RetriableError
+from connect.kafka.cluster import Cluster, NotAuthorized, error_name, is_asked_again
+from connect.kafka.connection import UnsupportedVersion
+from connect.kafka.log.offsets import confirm_leader
+from connect.kafka.log.transactions import REFUSED_CODES, Partition, ProducerIdentity, fence, until
+
+log = logging.getLogger(__name__)
+
+
+class ProducersRefused(NotAuthorized):
+    """The cluster's rules do not let us know who writes to ``partitions``; others may be asked for without them."""
+
+    def __init__(self, message: str, partitions: frozenset[Partition]) -> None:
+        super().__init__(message)
+        self.partitions = partitions
+
+
+class ActiveProducer(NamedTuple):
+    """What a leader knows of a writer; ``last_sequence`` -1: nothing but markers, ``open_since``: the offset at which
+    its open transaction begins, -1 where none is open."""
+
+    epoch: int
+    last_sequence: int
+    open_since: int
+
+
+async def end_left_open(
+    cluster: Cluster,
+    transactional_id: str,
+    identity: ProducerIdentity,
+    partitions: Collection[Partition],
+    *,
+    transaction_timeout_ms: int | None = None,
+) -> tuple[ProducerIdentity, frozenset[Partition]]:
+    """Abort what is open of ``identity`` in ``partitions`` though its coordinator knows of nothing (a hanging
+    transaction): until then nobody who reads what is committed gets past its beginning. Call it after a claim and
+    before anything is written; returns as whom to write, and in which partitions something was aborted.
+
+    A request that arrives late can leave one, at brokers that do not ask the coordinator (KIP-890). And a coordinator
+    that comes up before it knows a partition's leader leaves the partition out as it ends a transaction: that one may
+    have been committed in others. Where producers are not shown to us, nothing is done.
+
+    ``transaction_timeout_ms`` and errors as of ``fence``.
+    """
+    try:
+        seen = await active_producers(cluster, partitions)
+    except (UnsupportedVersion, ProducersRefused) as error:
+        log.debug("what %s left open is not looked for: %s", transactional_id, error)
+        return identity, frozenset()
+    left = [
+        partition
+        for partition, producers in seen.items()
+        if (ours := producers.get(identity.producer_id)) is not None and ours.open_since >= 0
+    ]
+    if not left:
+        return identity, frozenset()
+    named = ", ".join(f"{topic}-{index}" for topic, index in sorted(left))
+    log.warning(
+        "cluster %s: a transaction of %s was left open in %s, unknown to its coordinator; it is aborted",
+        cluster.name,
+        transactional_id,
+        named,
+    )
+    fenced = await fence(cluster, transactional_id, left, transaction_timeout_ms=transaction_timeout_ms)
+    return fenced, frozenset(left)
+
+
+async def describe_producers(
+    cluster: Cluster, partitions: Collection[Partition], *, timeout_s: float = 30.0
+) -> dict[Partition, dict[int, tuple[int, int]]]:
+    """What the leaders know of their writers: per partition, producer id to (epoch, last sequence).
+
+    As :func:`active_producers`, whose errors it has.
+    """
+    found = await active_producers(cluster, partitions, timeout_s=timeout_s)
+    return {
+        partition: {producer_id: (one.epoch, one.last_sequence) for producer_id, one in producers.items()}
+        for partition, producers in found.items()
+    }
+
+
+async def active_producers(
+    cluster: Cluster, partitions: Collection[Partition], *, timeout_s: float = 30.0
+) -> dict[Partition, dict[int, ActiveProducer]]:
+    """What the leaders know of their writers, by partition and producer id.
+
+    Includes what is appended and not yet replicated. DescribeProducers carries no leader epoch and any replica answers
+    it, so an answer counts only if its broker confirms afterwards that it leads in the newest epoch known before.
+
+    Raises:
+        ProducersRefused: READ on some topics is missing.
+        UnsupportedVersion: brokers older than 2.8.
+        RetriableError: a partition had no leader that answered within ``timeout_s``.
+    """
+    found: dict[Partition, dict[int, ActiveProducer]] = {}
+
+    async def attempt() -> None:
+        missing = [partition for partition in partitions if partition not in found]
+        by_leader: dict[int, list[Partition]] = {}
+        metadata = await cluster.topics({topic for topic, _ in missing})
+        for topic, partition in missing:
+            leader = metadata.leader(topic, partition)
+            if leader is None:
+                raise RetriableError(f"{topic}-{partition} has no leader")
+            by_leader.setdefault(leader, []).append((topic, partition))
+        for leader, led in by_leader.items():
+            described = await _describe(cluster, leader, led)
+            await confirm_leader(cluster, leader, led, metadata)
+            found.update(described)
+
+    await until(timeout_s, f"asking cluster {cluster.name} for its producers", attempt)
+    return found
+
+
+async def _describe(
+    cluster: Cluster, leader: int, led: Collection[Partition]
+) -> dict[Partition, dict[int, ActiveProducer]]:
+    found: dict[Partition, dict[int, ActiveProducer]] = {}
+    topics: dict[str, list[int]] = {}
+    for topic, partition in led:
+        topics.setdefault(topic, []).append(partition)
+    connection = await cluster.connection(leader)
+    answer = await connection.call(
+        DescribeProducersRequest(
+            topics=[
+                DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=indexes)
+                for topic, indexes in topics.items()
+            ]
+        )
+    )
+    failed: tuple[Partition, int] | None = None
+    refused: dict[Partition, int] = {}
+    for result in answer.topics:
+        for row in result.partitions:
+            one = result.name, row.partition_index
+            if row.error_code in REFUSED_CODES:
+                refused[one] = row.error_code
+            elif row.error_code:
+                failed = one, row.error_code
+            else:
+                found[one] = {
+                    state.producer_id: ActiveProducer(
+                        state.producer_epoch, state.last_sequence, state.current_txn_start_offset
+                    )
+                    for state in row.active_producers
+                }
+    if refused:
+        topics_refused = sorted({topic for topic, _ in refused})
+        raise ProducersRefused(
+            f"cluster {cluster.name} refuses to describe the producers of {', '.join(topics_refused)}: "
+            f"{error_name(next(iter(refused.values())))}; "
+            + ", ".join(f"grant READ on topic {name}" for name in topics_refused),
+            frozenset(refused),
+        )
+    if failed:
+        (topic, number), code = failed
+        kind = RetriableError if is_asked_again(code) else PermanentError
+        raise kind(f"broker {leader} does not describe the producers of {topic}-{number}: {error_name(code)}")
+    return found

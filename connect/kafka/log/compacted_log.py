@@ -1,0 +1,333 @@
+"""A compacted topic that is followed: read from its beginning, then record by record, whoever writes them.
+
+Kafka's ``KafkaBasedLog``. What has been handed over is known by position, not by record: a log may end in markers, or
+in offsets that are compacted away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+from uuid import UUID
+
+import aiokafka.errors
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from connect.core.errors import HeliographError, PermanentError, RetriableError
+from connect.kafka.cluster import Cluster, ClusterMetadata
+from connect.kafka.concurrency import Patience, Scope
+from connect.kafka.log.compacted_topic import LogRecord, check_reads, log_record, progressing, reader, reading
+from connect.kafka.log.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
+from connect.kafka.log.producer import OutRecord, PlainWriter
+from connect.kafka.long_log import Row
+
+log = logging.getLogger(__name__)
+
+#: A fetch waits so long at the broker for something to come: what an idle log costs is a request in that time.
+_LONG_POLL_MS: Final = 3_000
+#: A broker that says nothing for longer is given up: it may be stuck, and another one lead.
+_SILENCE_MS: Final = 10_000
+#: The same of the process that reads a long log, which takes seconds to start.
+_NO_PROGRESS_S: Final = 30.0
+#: How soon the tail notices that it is to read anew; records do not wait for it.
+_LOOK_UP_MS: Final = 1_000
+#: Records handed over in one go, before others on the loop have their turn.
+_AT_ONCE: Final = 500
+_FETCH_BYTES: Final = 4 * 1024 * 1024
+#: How often ``read_to_end`` looks where the tail is: what was just written is mostly there in milliseconds.
+_WATCH_FIRST_S: Final = 0.001
+_WATCH_LAST_S: Final = 0.02
+_BACKOFF_FIRST_MS: Final = 100
+_BACKOFF_LAST_MS: Final = 2_000
+
+
+class _Identity(NamedTuple):
+    """Another one under the same name is another log; ``topic_id`` None where brokers are too old to tell."""
+
+    topic_id: UUID | None
+    partitions: int
+
+    def became(self, later: _Identity) -> bool:
+        """Whether it may be the same log as what is there later."""
+        return len({self.topic_id, later.topic_id} - {None}) < 2 and later.partitions >= self.partitions
+
+
+class CompactedLog:
+    """Follows one topic in a task of its own from ``start`` to ``stop``, and writes to it.
+
+    ``on_record`` gets every record, those of a partition in order, in the loop; with ``read_committed`` those of open
+    and aborted transactions are left out. Where the log turns out to be another one, or to have lost its end, all of it
+    is read and handed over again, with a warning; ``on_begin_anew`` is called before that, since what was made of the
+    records so far holds no more. After ``stop`` it may be started again, and goes on where it was. The
+    cluster's connections are its owner's. ``only_last``: as for :func:`connect.kafka.log.compacted_topic.read_to_end`.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: str,
+        on_record: Callable[[LogRecord], None],
+        on_begin_anew: Callable[[], None],
+        *,
+        read_committed: bool = False,
+        only_last: bool = False,
+    ) -> None:
+        self.topic = topic
+        self._cluster = cluster
+        self._on_record = on_record
+        self._on_begin_anew = on_begin_anew
+        self._read_committed = read_committed
+        self._only_last = only_last
+        self._where = f"cluster {cluster.name}: topic {topic}"
+        self._writer = PlainWriter(cluster, timeout_s=_SILENCE_MS / 1000)
+        self._writing = asyncio.Lock()
+        self._scope = Scope(self._where)
+        self._tail: asyncio.Task[None] | None = None
+        self._failure: Exception | None = None
+        self._identity: _Identity | None = None
+        self._positions: dict[int, int] = {}  # by partition: the offset behind what has been handed over
+        self._readings = 0
+        self._consumer: AIOKafkaConsumer | None = None
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why nothing is read any more: rights are missing, a record is damaged, or ``on_record`` has raised this.
+        Troubles that may pass are waited out."""
+        return self._failure
+
+    async def ended(self) -> Exception | None:
+        """Wait until nothing is read any more, and return ``failure``; None after ``stop``."""
+        if self._tail is not None:
+            await asyncio.wait({self._tail})
+        return self._failure
+
+    async def start(self, timeout_s: float = 60.0, *, committed_only: bool = False) -> None:
+        """Read all there is, as ``read_to_end``, then follow. The topic must be there. Raises as that does; nothing
+        runs then."""
+        self._scope = Scope(self._where)
+        self._tail = self._scope.spawn(self._follow(), f"tail of {self.topic}")
+        try:
+            await self.read_to_end(timeout_s, committed_only=committed_only)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def read_to_end(self, timeout_s: float = 60.0, *, committed_only: bool = False) -> None:
+        """Return when all that had been appended before the call is handed over.
+
+        The end is that of everything appended, so with ``read_committed`` transactions that are open now are waited
+        for: what they commit is not missed. With ``committed_only`` they are not: the first of them is the end.
+
+        Raises:
+            RetriableError: the end was not reached within ``timeout_s``.
+            HeliographError: ``failure``, or a refusal of the cluster.
+        """
+        waiting = self._patience()
+        reason = ""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    try:
+                        return await self._reach(await self._ends(committed_only))
+                    except _ReadAnew:
+                        reason = "it is read anew"
+                    except RetriableError as error:
+                        reason = str(error)
+                        await waiting.after(error)
+        except TimeoutError as error:
+            open_one = "a transaction may be open in it" if self._read_committed else "no answer"
+            raise RetriableError(
+                f"{self._where} could not be read to its end within {timeout_s:g} s; {reason or open_one}"
+            ) from error
+
+    async def write(self, records: Iterable[OutRecord], timeout_s: float = 30.0) -> None:
+        """Append records (acks=all), those of a partition in order and behind those of earlier calls.
+
+        What passes is waited out: leaders that moved or do not answer. Records may be there twice then, in order.
+        ``records`` is iterated over anew at each attempt, and may have become fewer.
+
+        Raises:
+            SecurityError: rights are missing; names them.
+            RetriableError: not done within ``timeout_s``; perhaps some are written. Write the same again.
+        """
+        waiting, reason = self._patience("writing"), "no answer"
+        try:
+            async with asyncio.timeout(timeout_s), self._writing:
+                while True:
+                    try:
+                        return await self._writer.write(records)
+                    except RetriableError as error:
+                        reason = str(error)
+                        await waiting.after(error)
+        except TimeoutError as error:
+            raise RetriableError(f"{self._where} could not be written within {timeout_s:g} s; {reason}") from error
+
+    async def stop(self) -> None:
+        """Stop following. Harmless when repeated."""
+        await self._scope.close()
+
+    # -- the tail ------------------------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        waiting = self._patience()
+        while True:
+            try:
+                with reading(self._cluster, self.topic):
+                    await self._read(waiting)
+            except _ReadAnew:
+                continue
+            except (RetriableError, OSError) as error:
+                await waiting.after(error)
+            except Exception as error:
+                self._failure = error
+                return
+
+    async def _read(self, waiting: Patience) -> None:
+        """Follow with one consumer, from the positions on; ends with an error only."""
+        await self._place()
+        readings = self._readings
+        if self._only_last:
+            await self._read_long(readings)
+        places = {TopicPartition(self.topic, partition): offset for partition, offset in self._positions.items()}
+        silence_ms = min(_SILENCE_MS, self._cluster.settings.request_timeout_ms)
+        reading_on = reader(
+            self._cluster,
+            read_committed=self._read_committed,
+            auto_offset_reset="none",
+            request_timeout_ms=silence_ms,
+            fetch_max_wait_ms=min(_LONG_POLL_MS, silence_ms // 3),
+            fetch_max_bytes=_FETCH_BYTES,
+            consumer_timeout_ms=_LOOK_UP_MS,
+        )
+        try:
+            async with reading_on as consumer:
+                consumer.assign(list(places))
+                for partition, offset in places.items():
+                    consumer.seek(partition, offset)
+                try:
+                    await self._hand_over(consumer, readings, waiting)
+                finally:
+                    self._consumer = None
+        except aiokafka.errors.OffsetOutOfRangeError as error:
+            self._begin_anew("does not have what comes next")
+            raise _ReadAnew from error
+
+    async def _read_long(self, readings: int) -> None:
+        """Have another process read what is long, as far as no transaction is open."""
+        partitions = [(self.topic, partition) for partition in self._positions]
+        isolation = READ_COMMITTED if self._read_committed else READ_UNCOMMITTED
+        ends = await list_offsets(self._cluster, partitions, LATEST, isolation)
+        spans = {partition: (first, ends[self.topic, partition]) for partition, first in self._positions.items()}
+
+        def take(row: Row) -> None:
+            if self._readings != readings:
+                raise _ReadAnew
+            self._on_record(LogRecord._make(row))
+
+        logs = self._cluster.long_logs
+        try:
+            async with progressing(_NO_PROGRESS_S) as progressed:
+                at = await logs.read(self._cluster, self.topic, spans, take, self._read_committed, progressed)
+        except TimeoutError as error:
+            raise RetriableError(f"{self._where}: nothing came for {_NO_PROGRESS_S:g} s") from error
+        if self._readings == readings:
+            self._positions |= at
+
+    async def _hand_over(self, consumer: AIOKafkaConsumer, readings: int, waiting: Patience) -> None:
+        while self._readings == readings:
+            self._consumer = consumer
+            batches = await consumer.getmany(timeout_ms=_LOOK_UP_MS, max_records=_AT_ONCE)
+            if self._readings != readings:
+                break
+            for partition, records in batches.items():
+                for record in records:
+                    self._on_record(log_record(partition, record))
+            await self._note_positions()
+            if batches:
+                waiting.over()
+            else:
+                check_reads(consumer, self._where)
+            await asyncio.sleep(0)
+        raise _ReadAnew
+
+    async def _place(self) -> None:
+        """Have a position for each partition."""
+        partitions, metadata = await self._partitions()
+        missing = [(topic, partition) for topic, partition in partitions if partition not in self._positions]
+        if missing:
+            begins = await list_offsets(self._cluster, missing, EARLIEST, metadata=metadata)
+            self._positions |= {partition: begin for (_, partition), begin in begins.items()}
+
+    # -- where it is ---------------------------------------------------------------------------------------------------
+
+    async def _ends(self, committed_only: bool) -> dict[int, int]:
+        """Where each partition ends now, open transactions included, or without them and all behind them."""
+        partitions, metadata = await self._partitions()
+        before = dict(self._positions)
+        isolation = READ_COMMITTED if committed_only else READ_UNCOMMITTED
+        told = await list_offsets(self._cluster, partitions, LATEST, isolation, metadata=metadata)
+        ends = {partition: end for (_, partition), end in told.items()}
+        if any(ends.get(partition, 0) < position for partition, position in before.items()):
+            self._begin_anew("has lost its end")
+        return ends
+
+    async def _reach(self, ends: dict[int, int]) -> None:
+        readings, pause_s = self._readings, _WATCH_FIRST_S
+        while True:
+            if self._failure is not None:
+                raise _as_heliograph(self._where, self._failure)
+            await self._note_positions()
+            if self._readings != readings:
+                raise _ReadAnew
+            if all(self._positions.get(partition, -1) >= end for partition, end in ends.items()):
+                return
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _WATCH_LAST_S)
+
+    async def _note_positions(self) -> None:
+        """Take over where the consumer is. It moves without a record too, behind markers, and hands records out in the
+        same step of the loop in which it moves behind them."""
+        if (consumer := self._consumer) is not None:
+            for partition in self._positions:
+                self._positions[partition] = await consumer.position(TopicPartition(self.topic, partition))
+
+    async def _partitions(self) -> tuple[list[tuple[str, int]], ClusterMetadata]:
+        """The partitions that there are now, and who leads them; sees to it that what is read is this log, and all of
+        it."""
+        metadata = await self._cluster.topics({self.topic})
+        topic = metadata.topics[self.topic]
+        identity, before = _Identity(topic.topic_id, len(topic.partitions)), self._identity
+        self._identity = identity
+        if before is not None and not before.became(identity):
+            self._begin_anew("is another one than before")
+        elif before is not None and before.partitions < identity.partitions:
+            self._read_anew()
+        return [(self.topic, partition) for partition in range(identity.partitions)], metadata
+
+    def _begin_anew(self, why: str) -> None:
+        log.warning("%s %s: it is read from the beginning", self._where, why)
+        self._positions = {}
+        self._read_anew()
+        self._on_begin_anew()
+
+    def _read_anew(self) -> None:
+        """Have the tail take another consumer, from the positions on; what the one before brings is left."""
+        self._readings += 1
+        self._consumer = None
+
+    def _patience(self, what: str = "reading") -> Patience:
+        return Patience(log, f"{what} {self.topic}", _BACKOFF_FIRST_MS, _BACKOFF_LAST_MS)
+
+
+class _ReadAnew(Exception):
+    """Another consumer reads, and what was waited for may be no more."""
+
+
+def _as_heliograph(where: str, failure: Exception) -> HeliographError:
+    if isinstance(failure, HeliographError):
+        return failure
+    error = PermanentError(f"{where}: a record could not be taken in: {failure!r}")
+    error.__cause__ = failure
+    return error

@@ -1,0 +1,170 @@
+"""Transactions that two fill: records come from elsewhere, offsets from here, where the transactions end too.
+
+Whoever writes the records uses the same producer id and epoch over connections of its own. What a commit answers says
+nothing of their success: tried, EndTxn commits though a batch of the transaction was refused. So
+:meth:`SharedTransactions.write` is for who knows that all of them are acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
+from typing import Final
+
+from kafka.protocol.metadata import ApiVersionsRequest
+
+from connect.core.config.client_settings import TRANSACTION_TIMEOUT_MS
+from connect.core.errors import RetriableError
+from connect.kafka.cluster import Cluster
+from connect.kafka.log import active_producers, transactions
+from connect.kafka.log.producer import SEQUENCES, OutRecord, place, produce_all, waiting_out
+from connect.kafka.log.transactions import MarkersPending, Partition, ProducerIdentity
+
+#: From this level of the feature ``transaction.version`` on, Produce adds partitions to a transaction by itself and
+#: EndTxn raises the epoch (KIP-890).
+IMPLICIT_FROM: Final = 2
+#: The highest Produce below that level, and the highest that names topics.
+_PRODUCE_EXPLICIT: Final = 11
+_PRODUCE_IMPLICIT: Final = 12
+_FEATURES_FROM: Final = 3
+_MARKERS_WAIT_S: Final = 0.005
+
+
+class SharedTransactions:
+    """The worker's half of a transactional id. Uses the cluster's connections and leaves them open.
+
+    After any error it is not known how the transaction ended: :meth:`open` ends it, and what is stored then counts.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        transactional_id: str,
+        *,
+        timeout_s: float = 30.0,
+        transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
+    ) -> None:
+        """``timeout_s``: of a commit, with all its attempts. ``transaction_timeout_ms``: after so long the cluster
+        aborts a transaction."""
+        self.transactional_id = transactional_id
+        #: The finalised level of ``transaction.version``.
+        self.version = 0
+        self._cluster = cluster
+        self._timeout_s = timeout_s
+        self._transaction_timeout_ms = transaction_timeout_ms
+        self._identity: ProducerIdentity | None = None
+        self._sequences: dict[Partition, int] = {}
+        self._added: set[Partition] = set()
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        """As whom the open transaction, or the next one, is written."""
+        assert self._identity is not None, "a transactional id is claimed before it is used"
+        return self._identity
+
+    @property
+    def restarts(self) -> bool:
+        """Whether every transaction has an epoch of its own, so that its sequences begin at 0."""
+        return self.version >= IMPLICIT_FROM
+
+    async def open(self) -> None:
+        """Take the id over: whoever held it can write no more, and what it left open is aborted before this returns.
+
+        Raises:
+            TransactionalIdRefused: rights are missing; names them.
+            RetriableError: the cluster did not answer in time.
+        """
+        self.version = await _transaction_version(self._cluster)
+        claimed = await transactions.init_producer_id(
+            self._cluster, self.transactional_id, transaction_timeout_ms=self._transaction_timeout_ms
+        )
+        self.adopt(*claimed)
+
+    async def end_left_open(self, partitions: Collection[Partition]) -> frozenset[Partition]:
+        """After :meth:`open`: abort what is open of this id in ``partitions`` all the same; in which there was some.
+        Raises as ``open``."""
+        identity, left = await active_producers.end_left_open(
+            self._cluster,
+            self.transactional_id,
+            self.identity,
+            partitions,
+            transaction_timeout_ms=self._transaction_timeout_ms,
+        )
+        self.adopt(*identity)
+        return left
+
+    def adopt(self, producer_id: int, epoch: int) -> None:
+        """Go on as whom a fence, or a commit, has made us; nothing is open."""
+        self._identity = ProducerIdentity(producer_id, epoch)
+        self._sequences.clear()
+        self._added.clear()
+
+    async def add(self, partitions: Collection[Partition]) -> None:
+        """Before the first record of each partition, where Produce does not do it. Errors as :meth:`write`."""
+        wanted = [partition for partition in partitions if partition not in self._added]
+        if not wanted:
+            return
+        async with asyncio.timeout(self._timeout_s):
+            while True:
+                try:
+                    await transactions.add_partitions(self._cluster, self.transactional_id, self.identity, wanted)
+                    break
+                except MarkersPending:  # of the transaction before
+                    await asyncio.sleep(_MARKERS_WAIT_S)
+        self._added.update(wanted)
+
+    async def write(self, records: Iterable[OutRecord]) -> None:
+        """Write ``records`` into the open transaction, or into one of their own, and commit it.
+
+        Raises:
+            Superseded: another process has taken the id over.
+            SecurityError: rights are missing; names them.
+            RetriableError: it is not known whether all of the transaction is there, or nothing.
+        """
+        wanted = list(records)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                # Sequences do not change between the attempts, so what has arrived is not written twice.
+                written = await waiting_out(partial(self._produce, wanted))
+                after = await transactions.commit_transaction(
+                    self._cluster, self.transactional_id, self.identity, renews=self.restarts
+                )
+        except TimeoutError as error:
+            raise RetriableError(
+                f"cluster {self._cluster.name}: a transaction of {self.transactional_id} was not committed within "
+                f"{self._timeout_s:g} s"
+            ) from error
+        self._added.clear()
+        if after != self._identity:
+            self.adopt(*after)
+        else:
+            for partition, count in written.items():
+                self._sequences[partition] = (self._sequences.get(partition, 0) + count) % SEQUENCES
+
+    async def _produce(self, records: Sequence[OutRecord]) -> dict[Partition, int]:
+        """One attempt; returns how many records went to each partition."""
+        by_leader = await place(self._cluster, records, self.identity, self._sequences)
+        if not self.restarts:
+            await self.add([partition for placed in by_leader.values() for partition in placed])
+        check = partial(transactions.check, self._cluster, self.transactional_id, "Produce")
+        at_most = _PRODUCE_IMPLICIT if self.restarts else _PRODUCE_EXPLICIT
+        await produce_all(
+            self._cluster, by_leader, self.transactional_id, self._timeout_s, check, produce_at_most=at_most
+        )
+        return {
+            partition: sum(batch.records for batch in batches)
+            for placed in by_leader.values()
+            for partition, batches in placed.items()
+        }
+
+
+async def _transaction_version(cluster: Cluster) -> int:
+    """What the cluster has finalised, 0 where its brokers know no such feature. Raises RetriableError."""
+    connection = await cluster.any_connection()
+    request = ApiVersionsRequest(client_software_name="heliograph", client_software_version="1")
+    if connection.version_of(request) < _FEATURES_FROM:
+        return 0
+    answer = await connection.call(request)
+    levels = {feature.name: feature.max_version_level for feature in answer.finalized_features or ()}
+    return int(levels.get("transaction.version", 0))

@@ -1,0 +1,1 @@
+"""How a cluster is reached: a client's properties, TLS, SASL."""

@@ -1,0 +1,274 @@
+"""How to reach a cluster: a Java client's properties in, arguments for the Python clients out.
+
+A :class:`ConnectionSettings` is plain data with every file already read, so it can be sent to another machine over
+the control link; that form holds the secrets, ``repr`` does not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from importlib.util import find_spec
+from typing import Any, Final, Self
+
+from connect.core.config.config_def import trim
+from connect.core.errors import ConfigError
+from connect.kafka.security.sasl import JaasError, OAuthSettings, oauth_settings, parse_jaas
+from connect.kafka.security.tls import TlsSettings
+
+SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
+#: As Kafka's ``Utils.HOST_PORT_PATTERN``: an optional scheme is ignored, IPv6 stands in brackets.
+_HOST_PORT: Final = re.compile(r"(?:[0-9a-zA-Z\-%._]*://)?\[?([0-9a-zA-Z\-%._:]*)]?:([0-9]+)")
+_BOOTSTRAP: Final = "bootstrap.servers"
+_JAAS: Final = "sasl.jaas.config"
+
+
+class _Quiet(str):
+    """A password for a library that logs its arguments by ``repr``."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'[hidden]'"
+
+
+@dataclass(frozen=True)
+class ConnectionSettings:
+    """Everything a connection to one cluster needs.
+
+    Args:
+        bootstrap: (host, port) pairs; IPv6 hosts without brackets.
+        client_id: As brokers see it; quotas bind to it.
+        security_protocol: One of ``SECURITY_PROTOCOLS``.
+        sasl_mechanism: One of ``SASL_MECHANISMS``, None without SASL.
+        username: For PLAIN and SCRAM.
+        password: For PLAIN and SCRAM.
+        kerberos_service_name: The service part of the brokers' principal, for GSSAPI.
+        oauth: Where tokens come from, for OAUTHBEARER.
+        tls: Set exactly where the protocol has TLS.
+        request_timeout_ms: How long a request may stay unanswered.
+        connections_max_idle_ms: When an unused connection is closed.
+        send_buffer_bytes: Of sockets; None leaves it to the system, which grows it with rate and distance.
+        receive_buffer_bytes: The same of what is received.
+    """
+
+    bootstrap: tuple[tuple[str, int], ...]
+    client_id: str
+    security_protocol: str = "PLAINTEXT"
+    sasl_mechanism: str | None = None
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    kerberos_service_name: str | None = None
+    oauth: OAuthSettings | None = None
+    tls: TlsSettings | None = None
+    request_timeout_ms: int = 40_000
+    connections_max_idle_ms: int = 540_000
+    send_buffer_bytes: int | None = None
+    receive_buffer_bytes: int | None = None
+
+    def with_client_id(self, client_id: str) -> Self:
+        """The same settings under another client id."""
+        return replace(self, client_id=client_id)
+
+    def to_wire(self) -> dict[str, Any]:
+        """A JSON-able form, secrets included: for the control link only."""
+        wire = {each.name: getattr(self, each.name) for each in fields(self)}
+        wire["bootstrap"] = [list(address) for address in self.bootstrap]
+        wire["tls"] = None if self.tls is None else self.tls.to_wire()
+        wire["oauth"] = None if self.oauth is None else self.oauth.to_wire()
+        return wire
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
+        """The settings that :meth:`to_wire` wrote."""
+        bootstrap = tuple((host, port) for host, port in wire["bootstrap"])
+        tls = None if wire["tls"] is None else TlsSettings.from_wire(wire["tls"])
+        oauth = None if wire["oauth"] is None else OAuthSettings.from_wire(wire["oauth"])
+        return cls(**{**wire, "bootstrap": bootstrap, "tls": tls, "oauth": oauth})
+
+    def create_conn_arguments(self) -> dict[str, Any]:
+        """Keyword arguments of ``aiokafka.conn.create_conn``, without host and port."""
+        return {
+            "client_id": self.client_id,
+            "request_timeout_ms": self.request_timeout_ms,
+            "max_idle_ms": self.connections_max_idle_ms,
+            **self._security(),
+        }
+
+    def aiokafka_arguments(self) -> dict[str, Any]:
+        """Keyword arguments of ``AIOKafkaConsumer`` and ``AIOKafkaProducer``."""
+        return {
+            "bootstrap_servers": [format_address(host, port) for host, port in self.bootstrap],
+            "client_id": self.client_id,
+            "request_timeout_ms": self.request_timeout_ms,
+            "connections_max_idle_ms": self.connections_max_idle_ms,
+            **self._security(),
+        }
+
+    def _security(self) -> dict[str, Any]:
+        """Return what connections, consumers and producers call by the same names."""
+        arguments: dict[str, Any] = {
+            "security_protocol": self.security_protocol,
+            "ssl_context": None if self.tls is None else self.tls.ssl_context(),
+            "sasl_mechanism": self.sasl_mechanism or "PLAIN",
+        }
+        if self.username is not None and self.password is not None:
+            arguments["sasl_plain_username"] = self.username
+            arguments["sasl_plain_password"] = _Quiet(self.password)
+        if self.kerberos_service_name is not None:
+            arguments["sasl_kerberos_service_name"] = self.kerberos_service_name
+        if self.oauth is not None:
+            # Not before: a worker reads its settings before it starts Spark, which must not wait for aiokafka.
+            from connect.kafka.security.oauth_provider import TokensOfAiokafka
+
+            arguments["sasl_oauth_token_provider"] = TokensOfAiokafka(self.oauth)
+        return arguments
+
+
+def format_address(host: str, port: int) -> str:
+    """``host:port``, with brackets around an IPv6 host."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def connection_settings(properties: Mapping[str, str], *, client_id: str, where: str) -> ConnectionSettings:
+    """The settings in a Java client's properties; key stores are read here.
+
+    Args:
+        properties: Keys as a Java client takes them, such as ``bootstrap.servers``; others are ignored.
+        client_id: The client's id; ``client.id`` in ``properties`` is the caller's to heed.
+        where: Whose settings they are, for messages, such as ``cluster us``.
+
+    Raises:
+        ConfigError: A key is missing, malformed or contradicts another, or the library for a mechanism is not there.
+        SecurityError: A key store cannot be used.
+    """
+    # Java trims every value, passwords included.
+    properties = {key: trim(value) for key, value in properties.items()}
+    protocol = properties.get("security.protocol", "PLAINTEXT").upper()
+    if protocol not in SECURITY_PROTOCOLS:
+        raise ConfigError(
+            f"{where}: security.protocol is '{protocol}'; it can be {', '.join(SECURITY_PROTOCOLS)}",
+            "security.protocol",
+        )
+    sasl = _sasl(properties, where) if protocol.startswith("SASL") else {}
+    return ConnectionSettings(
+        bootstrap=parse_bootstrap(properties.get(_BOOTSTRAP), where),
+        client_id=client_id,
+        security_protocol=protocol,
+        tls=_tls(properties, where) if protocol.endswith("SSL") else None,
+        request_timeout_ms=_milliseconds(properties, "request.timeout.ms", 40_000, where),
+        connections_max_idle_ms=_milliseconds(properties, "connections.max.idle.ms", 540_000, where),
+        send_buffer_bytes=_buffer_bytes(properties, "send.buffer.bytes", where),
+        receive_buffer_bytes=_buffer_bytes(properties, "receive.buffer.bytes", where),
+        **sasl,
+    )
+
+
+def parse_bootstrap(value: str | None, where: str) -> tuple[tuple[str, int], ...]:
+    """The addresses of ``bootstrap.servers``, duplicates removed, as Kafka's ``ClientUtils`` reads them."""
+    if value is None or not value.strip():
+        raise ConfigError(
+            f"{where}: {_BOOTSTRAP} is missing; set it to host:port, or a comma-separated list",
+            _BOOTSTRAP,
+        )
+    addresses: dict[tuple[str, int], None] = {}
+    for part in value.split(","):
+        match = _HOST_PORT.fullmatch(part.strip())
+        if match is None or not match.group(1) or not 0 < int(match.group(2)) < 65536:
+            raise ConfigError(
+                f"{where}: '{part.strip()}' in {_BOOTSTRAP} is not host:port",
+                _BOOTSTRAP,
+            )
+        addresses[match.group(1), int(match.group(2))] = None
+    return tuple(addresses)
+
+
+def _milliseconds(properties: Mapping[str, str], key: str, default: int, where: str) -> int:
+    text = properties.get(key)
+    if text is None:
+        return default
+    try:
+        value = int(text.strip())
+    except ValueError:
+        value = -1
+    if value < 0:
+        raise ConfigError(f"{where}: {key} is '{text}', not a number of milliseconds", key)
+    return value
+
+
+def _buffer_bytes(properties: Mapping[str, str], key: str, where: str) -> int | None:
+    text = properties.get(key, "-1")
+    try:
+        value = int(text)
+    except ValueError:
+        value = -2
+    if value < -1:
+        raise ConfigError(f"{where}: {key} is '{text}', not a number of bytes, or -1 for the system's", key)
+    return value if value > 0 else None
+
+
+def _tls(properties: Mapping[str, str], where: str) -> TlsSettings:
+    # Opening stores needs libraries that take a quarter of a second to load, which starts without TLS need not pay.
+    from connect.kafka.security.tls_stores import tls_settings
+
+    return tls_settings(properties, where)
+
+
+def _sasl(properties: Mapping[str, str], where: str) -> dict[str, Any]:
+    mechanism = properties.get("sasl.mechanism", "GSSAPI")
+    if mechanism not in SASL_MECHANISMS:
+        known = ", ".join(SASL_MECHANISMS)
+        raise ConfigError(
+            f"{where}: sasl.mechanism '{mechanism}' is unknown; it can be {known}",
+            "sasl.mechanism",
+        )
+    options = _jaas_options(properties, mechanism, where)
+    if mechanism == "GSSAPI":
+        return {
+            "sasl_mechanism": mechanism,
+            "kerberos_service_name": _kerberos_service(properties, options, where),
+        }
+    if mechanism == "OAUTHBEARER":
+        return {"sasl_mechanism": mechanism, "oauth": oauth_settings(properties, options, where)}
+    if options.get("tokenauth", "false").lower() == "true":
+        raise ConfigError(
+            f"{where}: tokenauth in {_JAAS} (delegation tokens) is not supported yet",
+            _JAAS,
+        )
+    for option in ("username", "password"):
+        if option not in options:
+            raise ConfigError(f"{where}: {_JAAS} has no {option} for {mechanism}", _JAAS)
+    return {
+        "sasl_mechanism": mechanism,
+        "username": options["username"],
+        "password": options["password"],
+    }
+
+
+def _jaas_options(properties: Mapping[str, str], mechanism: str, where: str) -> dict[str, str]:
+    line = properties.get(_JAAS)
+    if line is None:
+        if mechanism == "GSSAPI":
+            return {}
+        raise ConfigError(f"{where}: {_JAAS} is missing for sasl.mechanism {mechanism}", _JAAS)
+    try:
+        return parse_jaas(line).options
+    except JaasError as error:
+        raise ConfigError(f"{where}: {_JAAS} {error}", _JAAS) from None
+
+
+def _kerberos_service(properties: Mapping[str, str], options: Mapping[str, str], where: str) -> str:
+    """Both places Java looks at; tickets come from the machine's credential cache or ``KRB5_CLIENT_KTNAME``."""
+    service = properties.get("sasl.kerberos.service.name") or options.get("serviceName")
+    if service is None:
+        raise ConfigError(
+            f"{where}: sasl.kerberos.service.name is missing for sasl.mechanism GSSAPI",
+            "sasl.kerberos.service.name",
+        )
+    if find_spec("gssapi") is None:
+        raise ConfigError(
+            f"{where}: sasl.mechanism GSSAPI needs the Python package gssapi, which is not installed", "sasl.mechanism"
+        )
+    return service

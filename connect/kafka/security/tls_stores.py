@@ -1,0 +1,352 @@
+"""The ``ssl.*`` keys of Java clients: which stores they name, and their contents as TLS settings.
+
+The rules are those of Kafka's ``DefaultSslEngineFactory``. Contents are read at once: a wrong store is found at
+start, and executors on other machines need no files.
+
+PEM, PKCS#12 and JKS stores as PEM text: what OpenSSL takes, whatever a Java client was given.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal, TypeVar
+
+import jks  # type: ignore[import-untyped]
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from cryptography.hazmat.primitives.serialization import pkcs12
+
+from connect.core.config.security_settings import KEY as SUITES
+from connect.core.config.security_settings import OPENSSL_NAMES, TLS_1_3, unknown_suites
+from connect.core.errors import ConfigError, SecurityError
+from connect.kafka.security.tls import VERSIONS, TlsSettings
+
+_CERTIFICATE: Final = re.compile(r"-----BEGIN (CERTIFICATE)-----([^-]+)-----END \1-----")
+_PRIVATE_KEY: Final = re.compile(r"-----BEGIN ([A-Z ]*PRIVATE KEY)-----(.+?)-----END \1-----", re.DOTALL)
+_JKS_MAGIC: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
+
+
+class StoreError(ValueError):
+    """A store cannot be opened; the text never repeats a password or a key."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyChain:
+    """A private key (PKCS#8, not encrypted) and its certificate chain, own certificate first."""
+
+    private_key_pem: str = field(repr=False)
+    certificate_chain_pem: str
+
+
+def pem_certificates(text: str) -> str:
+    """The certificates in a PEM text, each checked to be one."""
+    found = [_block(match) for match in _CERTIFICATE.finditer(text)]
+    if not found:
+        raise StoreError("holds no PEM certificate")
+    try:
+        for pem in found:
+            x509.load_pem_x509_certificate(pem.encode())
+    except ValueError:
+        raise StoreError("holds a damaged PEM certificate") from None
+    return "".join(found)
+
+
+def pem_key_chain(text: str, password: str | None) -> KeyChain:
+    """The private key, decrypted, and the certificates of a PEM text."""
+    match = _PRIVATE_KEY.search(text)
+    if match is None:
+        raise StoreError("holds no PEM private key")
+    key = _block(match)
+    encrypted = "ENCRYPTED" in key
+    if encrypted and password is None:
+        raise StoreError("holds an encrypted key; set ssl.key.password")
+    try:
+        loaded = serialization.load_pem_private_key(key.encode(), _bytes(password) if encrypted else None)
+    except (ValueError, TypeError):
+        hint = "; is ssl.key.password right?" if encrypted else ""
+        raise StoreError(f"holds a private key that cannot be read{hint}") from None
+    return KeyChain(_pkcs8(loaded), pem_certificates(text))
+
+
+def trusted_certificates(data: bytes, password: str | None) -> str:
+    """The certificates of a binary trust store, as PEM.
+
+    Without a password a JKS store is read without its integrity check and a PKCS#12 one where it is not encrypted,
+    as Java does.
+    """
+    if data.startswith(_JKS_MAGIC):
+        store = _open_jks(data, password, decrypt=False)
+        ders = [entry.cert for entry in store.certs.values()]
+    else:
+        opened = _open_pkcs12(data, password)
+        ders = [_der(each.certificate) for each in opened.additional_certs]
+    if not ders:
+        raise StoreError("holds no trusted certificate")
+    return _pem(ders)
+
+
+def key_chain(data: bytes, password: str, key_password: str | None) -> KeyChain:
+    """The first key of a binary key store; ``key_password`` None means the store's password, as in Java."""
+    if not data.startswith(_JKS_MAGIC):
+        opened = _open_pkcs12(data, password)
+        if opened.key is None or opened.cert is None:
+            raise StoreError("holds no private key with its certificate")
+        chain = [opened.cert, *opened.additional_certs]
+        return KeyChain(_pkcs8(opened.key), _pem(_der(each.certificate) for each in chain))
+    store = _open_jks(data, password, decrypt=False)
+    if not store.private_keys:
+        raise StoreError("holds no private key")
+    entry = store.private_keys[min(store.private_keys)]
+    try:
+        entry.decrypt(key_password if key_password is not None else password)
+        loaded = serialization.load_der_private_key(entry.pkey_pkcs8, None)
+    except (jks.util.KeystoreException, ValueError, TypeError):
+        raise StoreError("holds a private key that cannot be decrypted; is ssl.key.password right?") from None
+    return KeyChain(_pkcs8(loaded), _pem(der for _, der in entry.cert_chain))
+
+
+def _open_jks(data: bytes, password: str | None, *, decrypt: bool) -> jks.KeyStore:
+    try:
+        return jks.KeyStore.loads(data, password, try_decrypt_keys=decrypt)
+    except jks.util.KeystoreSignatureException:
+        raise StoreError("does not open with the password given") from None
+    except (jks.util.KeystoreException, ValueError, TypeError):
+        raise StoreError("is a damaged JKS store") from None
+
+
+def _open_pkcs12(data: bytes, password: str | None) -> pkcs12.PKCS12KeyAndCertificates:
+    if data.lstrip().startswith(b"-----BEGIN"):
+        raise StoreError("holds PEM; set the store's type to PEM")
+    if not data.startswith(b"\x30"):
+        raise StoreError("is neither a PKCS#12 nor a JKS store")
+    try:
+        return pkcs12.load_pkcs12(data, _bytes(password))
+    except ValueError:
+        hint = "with the password given" if password is not None else "without a password"
+        raise StoreError(f"does not open {hint}") from None
+
+
+def _block(match: re.Match[str]) -> str:
+    r"""A PEM block with its lines put right: inside a property they are often joined by spaces or a literal ``\n``."""
+    label, body = match.groups()
+    if ":" not in body:  # headers, of keys encrypted the old way, need the lines they have
+        body = "\n".join(textwrap.wrap("".join(body.replace("\\n", "").split()), 64))
+    return f"-----BEGIN {label}-----\n{body.strip()}\n-----END {label}-----\n"
+
+
+def _pkcs8(key: PrivateKeyTypes) -> str:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    ).decode()
+
+
+def _der(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.DER)
+
+
+def _pem(ders: Iterable[bytes]) -> str:
+    try:
+        certificates = [x509.load_der_x509_certificate(der) for der in ders]
+    except ValueError:
+        raise StoreError("holds a damaged certificate") from None
+    return "".join(each.public_bytes(serialization.Encoding.PEM).decode() for each in certificates)
+
+
+def _bytes(password: str | None) -> bytes | None:
+    return None if password is None else password.encode()
+
+
+_DEFAULT_VERSIONS: Final = "TLSv1.2,TLSv1.3"
+#: Kafka's default; under either of the binary names Java opens both kinds of files, and so do we.
+_DEFAULT_STORE_TYPE: Final = "JKS"
+_STORE_TYPES: Final = ("PEM", "PKCS12", "JKS")
+
+_T = TypeVar("_T")
+
+
+def tls_settings(properties: Mapping[str, str], where: str) -> TlsSettings:
+    """The ``ssl.*`` keys of a Java client.
+
+    Args:
+        properties: Java client properties, values trimmed.
+        where: Whose settings they are, for messages, such as ``cluster us``.
+
+    Raises:
+        ConfigError: Keys contradict each other or name something that is not there.
+        SecurityError: A store cannot be opened or holds nothing usable.
+    """
+    chain = _key_store(properties, where)
+    algorithm = properties.get("ssl.endpoint.identification.algorithm", "https")
+    if algorithm.lower() not in ("", "https"):
+        raise ConfigError(
+            f"{where}: ssl.endpoint.identification.algorithm is '{algorithm}'; it can be https, or empty for no check",
+            "ssl.endpoint.identification.algorithm",
+        )
+    versions, ciphers = _ciphers(properties, _versions(properties, where), where)
+    return TlsSettings(
+        trusted_pem=_trust_store(properties, where),
+        certificate_chain_pem=None if chain is None else chain.certificate_chain_pem,
+        private_key_pem=None if chain is None else chain.private_key_pem,
+        check_hostname=algorithm != "",
+        versions=versions,
+        ciphers=ciphers,
+    )
+
+
+def _versions(properties: Mapping[str, str], where: str) -> tuple[str, ...]:
+    key = "ssl.enabled.protocols"
+    versions = tuple(part.strip() for part in properties.get(key, _DEFAULT_VERSIONS).split(",") if part.strip())
+    unknown = [version for version in versions if version not in VERSIONS]
+    if unknown or not versions:
+        raise ConfigError(f"{where}: {key} takes a list of {', '.join(VERSIONS)}", key)
+    return versions
+
+
+def _ciphers(
+    properties: Mapping[str, str], versions: tuple[str, ...], where: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Those of ``versions`` that ``ssl.cipher.suites`` leaves a suite to, as in Java, and the suites up to TLS 1.2."""
+    names = tuple(part.strip() for part in properties.get(SUITES, "").split(",") if part.strip())
+    if not names:
+        return versions, ()
+    unknown = unknown_suites(names)
+    if unknown:
+        raise ConfigError(
+            f"{where}: {SUITES} names {unknown[0]}, which is not among the suites that can be spoken here; "
+            "take it out, or write it as Java does, such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+            SUITES,
+        )
+    older = tuple(OPENSSL_NAMES[name] for name in names if name in OPENSSL_NAMES)
+    newest = not TLS_1_3.isdisjoint(names)
+    left = tuple(version for version in versions if (newest if version == "TLSv1.3" else older))
+    if not left:
+        raise ConfigError(f"{where}: {SUITES} names no suite of a version in ssl.enabled.protocols", SUITES)
+    return left, older
+
+
+def _trust_store(properties: Mapping[str, str], where: str) -> str | None:
+    store = _Store(properties, "truststore", where)
+    certificates = properties.get("ssl.truststore.certificates")
+    location, password = store.get("location"), store.get("password")
+    if certificates is not None:
+        store.refuse(
+            "type",
+            store.type != "PEM",
+            "must be PEM where ssl.truststore.certificates is set",
+        )
+        store.refuse(
+            "location",
+            location is not None,
+            "and ssl.truststore.certificates exclude each other",
+        )
+        store.refuse("password", password is not None, "has no meaning for PEM")
+        return store.opened("certificates", lambda: pem_certificates(certificates))
+    if location is None:
+        store.refuse(
+            "password",
+            password is not None,
+            "is set, but ssl.truststore.location is not",
+        )
+        return None
+    if store.type == "PEM":
+        store.refuse("password", password is not None, "has no meaning for PEM")
+        text = store.read_text(location)
+        return store.opened("location", lambda: pem_certificates(text))
+    data = store.read(location)
+    return store.opened("location", lambda: trusted_certificates(data, password))
+
+
+def _key_store(properties: Mapping[str, str], where: str) -> KeyChain | None:
+    store = _Store(properties, "keystore", where)
+    key, chain = store.get("key"), store.get("certificate.chain")
+    location, password = store.get("location"), store.get("password")
+    key_password = properties.get("ssl.key.password")
+    if key is not None or chain is not None:
+        store.refuse("type", store.type != "PEM", "must be PEM where ssl.keystore.key is set")
+        store.refuse("location", location is not None, "and ssl.keystore.key exclude each other")
+        store.refuse(
+            "password",
+            password is not None,
+            "has no meaning for PEM; ssl.key.password is meant",
+        )
+        store.refuse("certificate.chain", chain is None, "is missing beside ssl.keystore.key")
+        store.refuse("key", key is None, "is missing beside ssl.keystore.certificate.chain")
+        pem = f"{key}\n{chain}\n"
+        return store.opened("key", lambda: pem_key_chain(pem, key_password))
+    if location is None:
+        store.refuse("password", password is not None, "is set, but ssl.keystore.location is not")
+        return None
+    if store.type == "PEM":
+        store.refuse(
+            "password",
+            password is not None,
+            "has no meaning for PEM; ssl.key.password is meant",
+        )
+        text = store.read_text(location)
+        return store.opened("location", lambda: pem_key_chain(text, key_password))
+    if password is None:
+        raise ConfigError(
+            f"{where}: ssl.keystore.password is missing beside ssl.keystore.location",
+            store.key("password"),
+        )
+    data = store.read(location)
+    return store.opened("location", lambda: key_chain(data, password, key_password))
+
+
+class _Store:
+    """The keys of one store, ``ssl.truststore.*`` or ``ssl.keystore.*``, and errors that name them."""
+
+    def __init__(
+        self,
+        properties: Mapping[str, str],
+        name: Literal["truststore", "keystore"],
+        where: str,
+    ) -> None:
+        self._properties = properties
+        self._name = name
+        self._where = where
+        self.type = properties.get(self.key("type"), _DEFAULT_STORE_TYPE).upper()
+        self.refuse(
+            "type",
+            self.type not in _STORE_TYPES,
+            f"is '{self.type}'; it can be {', '.join(_STORE_TYPES)}",
+        )
+
+    def key(self, name: str) -> str:
+        return f"ssl.{self._name}.{name}"
+
+    def get(self, name: str) -> str | None:
+        return self._properties.get(self.key(name))
+
+    def refuse(self, name: str, wrong: bool, why: str) -> None:
+        """Raise :class:`ConfigError` for the key where ``wrong``."""
+        if wrong:
+            raise ConfigError(f"{self._where}: {self.key(name)} {why}", self.key(name))
+
+    def read(self, location: str) -> bytes:
+        try:
+            return Path(location).read_bytes()
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise ConfigError(
+                f"{self._where}: {self.key('location')} {location} cannot be read: {reason}",
+                self.key("location"),
+            ) from None
+
+    def read_text(self, location: str) -> str:
+        return self.read(location).decode("utf-8", errors="replace")
+
+    def opened(self, name: str, open_store: Callable[[], _T]) -> _T:
+        """The result of ``open_store``, its refusal as a :class:`SecurityError` that names the key and the file."""
+        try:
+            return open_store()
+        except StoreError as error:
+            place = f" {self._properties[self.key(name)]}" if name == "location" else ""
+            raise SecurityError(f"{self._where}: {self.key(name)}{place} {error}") from None

@@ -1,0 +1,271 @@
+"""ExtractField, HoistField, ReplaceField, ValueToKey, Flatten: where fields stand and what they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from connect.api.connector import Props
+from connect.api.convert import DataError, Transformation
+from connect.api.source import Schema, SourceRecord
+from connect.core.config.config_def import (
+    REQUIRED,
+    ConfigDef,
+    Importance,
+    OneOf,
+    Setting,
+    Type,
+    ValidList,
+    Value,
+    invalid,
+)
+from connect.plugins.java_values import inferred_type, java_class
+from connect.plugins.transform_fields import (
+    REPLACE_NULL_WITH_DEFAULT,
+    FieldPath,
+    FieldTransformation,
+    OfKey,
+    OfValue,
+    field_schema,
+    require_fields,
+)
+
+
+class ExtractField(FieldTransformation):
+    """``org.apache.kafka.connect.transforms.ExtractField``: one field instead of all; null stays null."""
+
+    def __init__(self) -> None:
+        self._path = FieldPath("", nested=False)
+
+    @classmethod
+    def config_def(cls) -> ConfigDef:
+        return ConfigDef.of(
+            Setting("field", Type.STRING, REQUIRED, "Field to extract.", importance=Importance.MEDIUM),
+            REPLACE_NULL_WITH_DEFAULT,
+            Setting(
+                "field.syntax.version",
+                Type.STRING,
+                "V1",
+                "V1: a field's name; V2: a path such as a.b, with backticks around names that have dots.",
+                OneOf(("V1", "V2"), any_case=True),
+                Importance.HIGH,
+            ),
+        )
+
+    def configure(self, props: Props) -> None:
+        values = self.config_def().parse(props)
+        self._path = FieldPath(values.string("field"), nested=values.string("field.syntax.version").upper() == "V2")
+
+    def apply(self, record: SourceRecord) -> SourceRecord:
+        schema, value = self.schema_of(record), self.value_of(record)
+        new_schema = None
+        fields = None if value is None else require_fields(schema, value, "field extraction")
+        if schema is not None:
+            new_schema = self._path.schema_in(schema)
+            if new_schema is None:
+                raise DataError(f"Unknown field: {self._path.text}")
+        return self.changed(record, new_schema, None if fields is None else self._path.value_in(schema, fields))
+
+
+class ExtractFieldKey(OfKey, ExtractField):
+    """``org.apache.kafka.connect.transforms.ExtractField$Key``."""
+
+
+class ExtractFieldValue(OfValue, ExtractField):
+    """``org.apache.kafka.connect.transforms.ExtractField$Value``."""
+
+
+class HoistField(FieldTransformation):
+    """``org.apache.kafka.connect.transforms.HoistField``: the whole becomes a field of its own."""
+
+    def __init__(self) -> None:
+        self._field = ""
+
+    @classmethod
+    def config_def(cls) -> ConfigDef:
+        return ConfigDef.of(
+            Setting("field", Type.STRING, REQUIRED, "Name of the field that is made.", importance=Importance.MEDIUM)
+        )
+
+    def configure(self, props: Props) -> None:
+        self._field = self.config_def().parse(props).string("field")
+
+    def apply(self, record: SourceRecord) -> SourceRecord:
+        schema = self.schema_of(record)
+        new_schema = None if schema is None else Schema("struct", fields=((self._field, schema),))
+        return self.changed(record, new_schema, {self._field: self.value_of(record)})
+
+
+class HoistFieldKey(OfKey, HoistField):
+    """``org.apache.kafka.connect.transforms.HoistField$Key``."""
+
+
+class HoistFieldValue(OfValue, HoistField):
+    """``org.apache.kafka.connect.transforms.HoistField$Value``."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Renames:
+    def __call__(self, name: str, value: Value) -> None:
+        assert isinstance(value, tuple)
+        for each in value:
+            old, _, new = each.partition(":")
+            if not old or not new or ":" in new:
+                raise invalid(name, value, f"Invalid rename mapping: {each}")
+
+    def __str__(self) -> str:
+        return "list of colon-delimited pairs, e.g. foo:bar,abc:xyz"
+
+
+class ReplaceField(FieldTransformation):
+    """``org.apache.kafka.connect.transforms.ReplaceField``: fields left out and renamed."""
+
+    def __init__(self) -> None:
+        self._exclude: frozenset[str] = frozenset()
+        self._include: frozenset[str] = frozenset()
+        self._renames: Mapping[str, str] = {}
+
+    @classmethod
+    def config_def(cls) -> ConfigDef:
+        return ConfigDef.of(
+            Setting(
+                "exclude", Type.LIST, (), "Fields to leave out; wins over include.", ValidList(), Importance.MEDIUM
+            ),
+            Setting("include", Type.LIST, (), "Fields to keep; none means all.", ValidList(), Importance.MEDIUM),
+            Setting("renames", Type.LIST, (), "New names of fields, old:new.", _Renames(), Importance.MEDIUM),
+            REPLACE_NULL_WITH_DEFAULT,
+        )
+
+    def configure(self, props: Props) -> None:
+        values = self.config_def().parse(props)
+        self._exclude = frozenset(values.strings("exclude"))
+        self._include = frozenset(values.strings("include"))
+        self._renames = dict(each.split(":") for each in values.strings("renames"))
+
+    def apply(self, record: SourceRecord) -> SourceRecord:
+        schema, value = self.schema_of(record), self.value_of(record)
+        if value is None:
+            return record
+        fields = require_fields(schema, value, "field replacement")
+        updated = {self._renamed(name): each for name, each in fields.items() if self._kept(name)}
+        if schema is not None:
+            kept = tuple((self._renamed(name), each) for name, each in schema.fields if self._kept(name))
+            schema = replace(schema, fields=kept)
+        return self.changed(record, schema, updated)
+
+    def _kept(self, name: str) -> bool:
+        return name not in self._exclude and (not self._include or name in self._include)
+
+    def _renamed(self, name: str) -> str:
+        return self._renames.get(name, name)
+
+
+class ReplaceFieldKey(OfKey, ReplaceField):
+    """``org.apache.kafka.connect.transforms.ReplaceField$Key``."""
+
+
+class ReplaceFieldValue(OfValue, ReplaceField):
+    """``org.apache.kafka.connect.transforms.ReplaceField$Value``."""
+
+
+class ValueToKey(Transformation):
+    """``org.apache.kafka.connect.transforms.ValueToKey``: the key made of fields of the value."""
+
+    def __init__(self) -> None:
+        self._fields: Sequence[str] = ()
+
+    @classmethod
+    def config_def(cls) -> ConfigDef:
+        return ConfigDef.of(
+            Setting(
+                "fields",
+                Type.LIST,
+                REQUIRED,
+                "Fields of the value that make the key.",
+                ValidList(may_be_empty=False),
+                Importance.HIGH,
+            ),
+            REPLACE_NULL_WITH_DEFAULT,
+        )
+
+    def configure(self, props: Props) -> None:
+        self._fields = self.config_def().parse(props).strings("fields")
+
+    def apply(self, record: SourceRecord) -> SourceRecord:
+        schema = record.value_schema
+        fields = require_fields(schema, record.value, "copying fields from value to key")
+        key_schema = None
+        if schema is not None:
+            schemas = {name: field_schema(schema, name) for name in self._fields}
+            for name, each in schemas.items():
+                if each is None:
+                    raise DataError(f"Field does not exist: {name}")
+            key_schema = Schema("struct", fields=tuple((name, each) for name, each in schemas.items() if each))
+        return replace(record, key_schema=key_schema, key={name: fields.get(name) for name in self._fields})
+
+
+class Flatten(FieldTransformation):
+    """``org.apache.kafka.connect.transforms.Flatten``: fields within fields as one level, names joined."""
+
+    def __init__(self) -> None:
+        self._delimiter = "."
+
+    @classmethod
+    def config_def(cls) -> ConfigDef:
+        return ConfigDef.of(
+            Setting("delimiter", Type.STRING, ".", "What stands between names.", importance=Importance.MEDIUM)
+        )
+
+    def configure(self, props: Props) -> None:
+        self._delimiter = self.config_def().parse(props).string("delimiter")
+
+    def apply(self, record: SourceRecord) -> SourceRecord:
+        schema, value = self.schema_of(record), self.value_of(record)
+        if value is None:
+            return record
+        fields = require_fields(schema, value, "flattening")
+        if schema is None:
+            return self.changed(record, None, dict(self._plain(fields, "")))
+        flat = tuple(self._with_schema(schema, fields, "", optional=schema.optional))
+        new_schema = replace(schema, fields=tuple((name, each) for name, each, _ in flat))
+        return self.changed(record, new_schema, {name: each for name, _, each in flat})
+
+    def _plain(self, fields: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+        for name, value in fields.items():
+            path = self._joined(prefix, name)
+            if isinstance(value, Mapping):
+                yield from self._plain(value, path)
+            elif value is not None and inferred_type(value) is None:
+                raise DataError(
+                    f"Flatten transformation was passed a value of type class {java_class(value)} which is not "
+                    "supported by Connect's data API"
+                )
+            else:
+                yield path, value
+
+    def _with_schema(
+        self, schema: Schema, fields: Mapping[str, Any] | None, prefix: str, *, optional: bool
+    ) -> Iterator[tuple[str, Schema, Any]]:
+        for name, each in schema.fields:
+            path, value = self._joined(prefix, name), None if fields is None else fields.get(name)
+            may_lack = optional or each.optional
+            if each.type == "struct":
+                yield from self._with_schema(each, value, path, optional=may_lack)
+            elif each.type == "map":
+                raise DataError(
+                    f"Flatten transformation does not support MAP for record with schemas (for field {path})."
+                )
+            else:
+                yield path, replace(each, optional=may_lack), value
+
+    def _joined(self, prefix: str, name: str) -> str:
+        return f"{prefix}{self._delimiter}{name}" if prefix else name
+
+
+class FlattenKey(OfKey, Flatten):
+    """``org.apache.kafka.connect.transforms.Flatten$Key``."""
+
+
+class FlattenValue(OfValue, Flatten):
+    """``org.apache.kafka.connect.transforms.Flatten$Value``."""

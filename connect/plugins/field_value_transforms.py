@@ -1,0 +1,252 @@
+"""InsertField, MaskField, SetSchemaMetadata, Filter: what fields and records hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+from connect.api.connector import Props
+from connect.api.convert import DataError, Transformation
+from connect.api.source import Schema, SourceRecord
+from connect.core.config.config_def import REQUIRED, ConfigDef, Importance, Setting, Type, ValidList, Values
+from connect.core.config.validation import NonEmpty
+from connect.core.errors import ConfigError
+from connect.core.jackson import to_float32
+from connect.plugins.java_values import EPOCH, TIMESTAMP, date_of, java_class
+from connect.plugins.transform_fields import (
+    REPLACE_NULL_WITH_DEFAULT,
+    FieldTransformation,
+    OfKey,
+    OfValue,
+    require_fields,
+)
+
+
+class Filter(Transformation):
+    """``org.apache.kafka.connect.transforms.Filter``: drops every record; a predicate says which come here."""
+
+    def apply(self, record: SourceRecord) -> None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Insertion:
+    """A field that is made: ``name!`` is required, ``name?`` and ``name`` optional."""
+
+    name: str
+    optional: bool
+
+    @classmethod
+    def of(cls, values: Values, key: str) -> _Insertion | None:
+        if values[key] is None:
+            return None
+        text = values.string(key)
+        return cls(text[:-1] if text.endswith(("?", "!")) else text, not text.endswith("!"))
+
+
+class InsertField(FieldTransformation):
+    """``org.apache.kafka.connect.transforms.InsertField``: fields of what is known about a record, or of a constant."""
+
+    def __init__(self) -> None:
+        self._topic: _Insertion | None = None
+        self._partition: _Insertion | None = None
+        self._offset: _Insertion | None = None
+        self._timestamp: _Insertion | None = None
+        self._static: _Insertion | None = None
+        self._static_value = ""
+
+    @classmethod
+    def config_def(cls) -> ConfigDef:
+        def field(key: str, doc: str) -> Setting:
+            return Setting(key, Type.STRING, None, doc, importance=Importance.MEDIUM)
+
+        return ConfigDef.of(
+            field("topic.field", "Field for the topic; suffix ! makes it required, ? optional (the default)."),
+            field("partition.field", "Field for the partition; suffix ! or ? as above."),
+            field("offset.field", "Field for the offset, of sinks only; suffix ! or ? as above."),
+            field("timestamp.field", "Field for the timestamp; suffix ! or ? as above."),
+            field("static.field", "Field for a constant; suffix ! or ? as above."),
+            field("static.value", "The constant."),
+            REPLACE_NULL_WITH_DEFAULT,
+        )
+
+    def configure(self, props: Props) -> None:
+        values = self.config_def().parse(props)
+        self._topic = _Insertion.of(values, "topic.field")
+        self._partition = _Insertion.of(values, "partition.field")
+        self._offset = _Insertion.of(values, "offset.field")
+        self._timestamp = _Insertion.of(values, "timestamp.field")
+        self._static = _Insertion.of(values, "static.field")
+        if not any((self._topic, self._partition, self._offset, self._timestamp, self._static)):
+            raise ConfigError("No field insertion configured")
+        if self._static is not None and values["static.value"] is None:
+            raise ConfigError(
+                "Invalid value null for configuration static.value: No value specified for static field: "
+                + self._static.name,
+                "static.value",
+            )
+        self._static_value = "" if self._static is None else values.string("static.value")
+
+    def apply(self, record: SourceRecord) -> SourceRecord:
+        schema, value = self.schema_of(record), self.value_of(record)
+        if value is None:
+            return record
+        updated = dict(require_fields(schema, value, "field insertion"))
+        if self._offset is not None:
+            raise DataError(
+                "Only SinkRecord supported for [field insertion], found: org.apache.kafka.connect.source.SourceRecord"
+            )
+        added: list[tuple[_Insertion | None, Any, Schema]] = [
+            (self._topic, record.topic, Schema("string")),
+            (self._partition, record.partition, Schema("int32")),
+            (self._timestamp, self._timestamp_value(record, schema), TIMESTAMP),
+            (self._static, self._static_value, Schema("string")),
+        ]
+        fields = [] if schema is None else list(schema.fields)
+        for insertion, inserted, type_ in added:
+            if insertion is None:
+                continue
+            fields.append((insertion.name, replace(type_, optional=insertion.optional)))
+            if inserted is not None:
+                updated[insertion.name] = inserted
+        return self.changed(record, schema and replace(schema, fields=tuple(fields)), updated)
+
+    @staticmethod
+    def _timestamp_value(record: SourceRecord, schema: Schema | None) -> int | datetime | None:
+        if record.timestamp_ms is None or schema is None:
+            return record.timestamp_ms
+        return date_of(record.timestamp_ms)
+
+
+class InsertFieldKey(OfKey, InsertField):
+    """``org.apache.kafka.connect.transforms.InsertField$Key``."""
+
+
+class InsertFieldValue(OfValue, InsertField):
+    """``org.apache.kafka.connect.transforms.InsertField$Value``."""
+
+
+#: What stands in for a value by its Java class.
+_MASKS: Final[Mapping[str, Callable[[], Any]]] = {
+    "java.lang.Boolean": lambda: False,
+    "java.lang.Long": lambda: 0,
+    "java.lang.Double": lambda: 0.0,
+    "java.math.BigDecimal": lambda: Decimal(0),
+    "java.util.Date": lambda: EPOCH,
+    "java.lang.String": lambda: "",
+    "java.util.ArrayList": list,
+    "java.util.HashMap": dict,
+}
+_BITS: Final = {"int8": 8, "int16": 16, "int32": 32}
+
+
+class MaskField(FieldTransformation):
+    """``org.apache.kafka.connect.transforms.MaskField``: fields emptied, or replaced."""
+
+    def __init__(self) -> None:
+        self._fields: tuple[str, ...] = ()
+        self._replacement: str | None = None
+
+    @classmethod
+    def config_def(cls) -> ConfigDef:
+        return ConfigDef.of(
+            Setting("fields", Type.LIST, REQUIRED, "Fields to mask.", ValidList(may_be_empty=False), Importance.HIGH),
+            Setting(
+                "replacement", Type.STRING, None, "What numbers and strings become instead of 0 and empty.", NonEmpty()
+            ),
+            REPLACE_NULL_WITH_DEFAULT,
+        )
+
+    def configure(self, props: Props) -> None:
+        values = self.config_def().parse(props)
+        self._fields = values.strings("fields")
+        self._replacement = None if values["replacement"] is None else values.string("replacement")
+
+    def apply(self, record: SourceRecord) -> SourceRecord:
+        schema, value = self.schema_of(record), self.value_of(record)
+        updated = dict(require_fields(schema, value, "mask fields"))
+        schemas = {} if schema is None else dict(schema.fields)
+        for name in self._fields:
+            if schema is None or name in schemas:
+                updated[name] = self._masked(updated.get(name), schemas.get(name))
+        return self.changed(record, schema, updated)
+
+    def _masked(self, value: Any, schema: Schema | None) -> Any:
+        if value is None:
+            return None
+        if self._replacement is not None:
+            return _replaced(value, schema, self._replacement)
+        mask = _MASKS.get(java_class(value))
+        if mask is None:
+            raise DataError(f"Cannot mask value of type: class {java_class(value)}")
+        return mask()
+
+
+class MaskFieldKey(OfKey, MaskField):
+    """``org.apache.kafka.connect.transforms.MaskField$Key``."""
+
+
+class MaskFieldValue(OfValue, MaskField):
+    """``org.apache.kafka.connect.transforms.MaskField$Value``."""
+
+
+def _replaced(value: Any, schema: Schema | None, replacement: str) -> Any:
+    if isinstance(value, str):
+        return replacement
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        raise DataError(f"Cannot mask value of type class {java_class(value)} with custom replacement.")
+    try:
+        number = Decimal(replacement)
+        if isinstance(value, Decimal):
+            return number
+        if isinstance(value, float):
+            return to_float32(float(number)) if schema is not None and schema.type == "float32" else float(number)
+        # Java keeps the lowest bits of what is too large.
+        bits = _BITS.get("int64" if schema is None else schema.type, 64)
+        return (int(number) + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
+    except (InvalidOperation, ValueError, OverflowError) as error:
+        raise DataError(f"Unable to convert {replacement} (class java.lang.String) to a number") from error
+
+
+class SetSchemaMetadata(FieldTransformation):
+    """``org.apache.kafka.connect.transforms.SetSchemaMetadata``: name and version of a schema."""
+
+    def __init__(self) -> None:
+        self._name: str | None = None
+        self._version: int | None = None
+
+    @classmethod
+    def config_def(cls) -> ConfigDef:
+        return ConfigDef.of(
+            Setting("schema.name", Type.STRING, None, "Schema name to set.", importance=Importance.HIGH),
+            Setting("schema.version", Type.INT, None, "Schema version to set.", importance=Importance.HIGH),
+            REPLACE_NULL_WITH_DEFAULT,
+        )
+
+    def configure(self, props: Props) -> None:
+        values = self.config_def().parse(props)
+        self._name = None if values["schema.name"] is None else values.string("schema.name")
+        self._version = None if values["schema.version"] is None else values.integer("schema.version")
+        if self._name is None and self._version is None:
+            raise ConfigError("Neither schema name nor version configured")
+
+    def apply(self, record: SourceRecord) -> SourceRecord:
+        schema, value = self.schema_of(record), self.value_of(record)
+        if schema is None and value is None:
+            return record
+        if schema is None:
+            raise DataError("Schema required for [updating schema metadata]")
+        name = schema.name if self._name is None else self._name
+        version = schema.version if self._version is None else self._version
+        return self.changed(record, replace(schema, name=name, version=version), value)
+
+
+class SetSchemaMetadataKey(OfKey, SetSchemaMetadata):
+    """``org.apache.kafka.connect.transforms.SetSchemaMetadata$Key``."""
+
+
+class SetSchemaMetadataValue(OfValue, SetSchemaMetadata):
+    """``org.apache.kafka.connect.transforms.SetSchemaMetadata$Value``."""

@@ -1,0 +1,335 @@
+"""DropHeaders, HeaderFrom, InsertHeader.
+
+RegexRouter and TimestampRouter: other topics for records.
+
+Kafka's predicates (``org.apache.kafka.connect.transforms.predicates``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from connect.api.connector import Props
+from connect.api.convert import DataError, Predicate, Transformation
+from connect.api.source import Header, Schema, SourceRecord
+from connect.core.config.config_def import (
+    REQUIRED,
+    ConfigDef,
+    Importance,
+    OneOf,
+    Setting,
+    Type,
+    ValidList,
+    Value,
+    invalid,
+)
+from connect.core.config.java_regex import compile_java
+from connect.core.config.validation import NonEmpty
+from connect.core.errors import ConfigError
+from connect.plugins.java_values import date_of, parse_string
+from connect.plugins.simple_date_format import BadPattern, SimpleDateFormat
+from connect.plugins.transform_fields import (
+    REPLACE_NULL_WITH_DEFAULT,
+    FieldTransformation,
+    JavaRegex,
+    NonEmptyList,
+    OfKey,
+    OfValue,
+    field_schema,
+    require_fields,
+)
+
+
+class DropHeaders(Transformation):
+    """``org.apache.kafka.connect.transforms.DropHeaders``."""
+
+    def __init__(self) -> None:
+        self._names: frozenset[str] = frozenset()
+
+    @classmethod
+    def config_def(cls) -> ConfigDef:
+        return ConfigDef.of(
+            Setting(
+                "headers",
+                Type.LIST,
+                REQUIRED,
+                "Names of the headers to remove.",
+                ValidList(may_be_empty=False),
+                Importance.HIGH,
+            )
+        )
+
+    def configure(self, props: Props) -> None:
+        self._names = frozenset(self.config_def().parse(props).strings("headers"))
+
+    def apply(self, record: SourceRecord) -> SourceRecord:
+        return replace(record, headers=tuple(each for each in record.headers if each.key not in self._names))
+
+
+class HeaderFrom(FieldTransformation):
+    """``org.apache.kafka.connect.transforms.HeaderFrom``: fields copied or moved to headers."""
+
+    def __init__(self) -> None:
+        self._fields: Sequence[str] = ()
+        self._headers: Sequence[str] = ()
+        self._moves = False
+
+    @classmethod
+    def config_def(cls) -> ConfigDef:
+        return ConfigDef.of(
+            Setting("fields", Type.LIST, REQUIRED, "Fields to copy or move.", NonEmptyList(), Importance.HIGH),
+            Setting(
+                "headers", Type.LIST, REQUIRED, "Their headers, in the same order.", NonEmptyList(), Importance.HIGH
+            ),
+            Setting(
+                "operation",
+                Type.STRING,
+                REQUIRED,
+                "move, or copy, which leaves the fields where they are.",
+                OneOf(("move", "copy")),
+                Importance.HIGH,
+            ),
+            REPLACE_NULL_WITH_DEFAULT,
+        )
+
+    def configure(self, props: Props) -> None:
+        values = self.config_def().parse(props)
+        self._fields, self._headers = values.strings("fields"), values.strings("headers")
+        self._moves = values.string("operation") == "move"
+        if len(self._fields) != len(self._headers):
+            raise ConfigError("'fields' config must have the same number of elements as 'headers' config.")
+
+    def apply(self, record: SourceRecord) -> SourceRecord:
+        schema, value = self.schema_of(record), self.value_of(record)
+        fields = require_fields(schema, value, f"header {'move' if self._moves else 'copy'}")
+        added: list[Header] = []
+        for name, header in zip(self._fields, self._headers, strict=True):
+            header_schema = field_schema(schema, name)
+            if schema is not None and header_schema is None:
+                raise DataError(f"Unknown field: {name}")
+            added.append(Header(header, fields.get(name), header_schema))
+        updated = replace(record, headers=(*record.headers, *added))
+        return self._without_fields(updated, schema, fields) if self._moves else updated
+
+    def _without_fields(self, record: SourceRecord, schema: Schema | None, fields: Any) -> SourceRecord:
+        left = {name: each for name, each in fields.items() if name not in self._fields}
+        if schema is not None:
+            kept = tuple((name, each) for name, each in schema.fields if name not in self._fields)
+            schema = replace(schema, fields=kept)
+        return self.changed(record, schema, left)
+
+
+class HeaderFromKey(OfKey, HeaderFrom):
+    """``org.apache.kafka.connect.transforms.HeaderFrom$Key``."""
+
+
+class HeaderFromValue(OfValue, HeaderFrom):
+    """``org.apache.kafka.connect.transforms.HeaderFrom$Value``."""
+
+
+@dataclass(frozen=True, slots=True)
+class _NonNull:
+    def __call__(self, name: str, value: Value) -> None:
+        if value is None:
+            raise invalid(name, value, "entry must be non null")
+
+    def __str__(self) -> str:
+        return "non-null string"
+
+
+class InsertHeader(Transformation):
+    """``org.apache.kafka.connect.transforms.InsertHeader``: the same header on every record, its type guessed."""
+
+    def __init__(self) -> None:
+        self._header = Header("", None)
+
+    @classmethod
+    def config_def(cls) -> ConfigDef:
+        return ConfigDef.of(
+            Setting("header", Type.STRING, REQUIRED, "The header's name.", _NonNull(), Importance.HIGH),
+            Setting("value.literal", Type.STRING, REQUIRED, "Its value.", _NonNull(), Importance.HIGH),
+        )
+
+    def configure(self, props: Props) -> None:
+        values = self.config_def().parse(props)
+        schema, value = parse_string(values.string("value.literal"))
+        self._header = Header(values.string("header"), value, schema)
+
+    def apply(self, record: SourceRecord) -> SourceRecord:
+        return replace(record, headers=(*record.headers, self._header))
+
+
+_NAMED: Final = re.compile(r"\$\{([a-zA-Z][a-zA-Z0-9]*)\}")
+
+
+class RegexRouter(Transformation):
+    """``org.apache.kafka.connect.transforms.RegexRouter``: topics renamed where a regular expression matches them."""
+
+    def __init__(self) -> None:
+        self._regex = re.compile("")
+        self._replacement: Sequence[str | int] = ()
+
+    @classmethod
+    def config_def(cls) -> ConfigDef:
+        return ConfigDef.of(
+            Setting(
+                "regex", Type.STRING, REQUIRED, "Java's regular expression for topics.", JavaRegex(), Importance.HIGH
+            ),
+            Setting(
+                "replacement",
+                Type.STRING,
+                REQUIRED,
+                "What the match becomes; $1 is the first group.",
+                importance=Importance.HIGH,
+            ),
+        )
+
+    def configure(self, props: Props) -> None:
+        values = self.config_def().parse(props)
+        self._regex = compile_java(values.string("regex"))
+        self._replacement = replacement_parts(values.string("replacement"), self._regex)
+
+    def apply(self, record: SourceRecord) -> SourceRecord:
+        if self._regex.fullmatch(record.topic) is None:
+            return record
+        # Java then replaces the first match from the left, which may be shorter than the whole.
+        topic = self._regex.sub(self._replaced, record.topic, count=1)
+        return replace(record, topic=topic)
+
+    def _replaced(self, match: re.Match[str]) -> str:
+        return "".join(part if isinstance(part, str) else match[part] or "" for part in self._replacement)
+
+
+def replacement_parts(text: str, regex: re.Pattern[str]) -> tuple[str | int, ...]:
+    r"""A replacement of ``java.util.regex.Matcher``: text, and the numbers of groups (``$1``, ``${name}``).
+
+    Raises:
+        ConfigError: A group is not there, or a ``$`` or backslash stands alone.
+    """
+    parts: list[str | int] = []
+    at = 0
+    while at < len(text):
+        if text[at] == "\\" and at + 1 < len(text):
+            parts.append(text[at + 1])
+            at += 2
+        elif (named := _NAMED.match(text, at)) is not None:
+            if named[1] not in regex.groupindex:
+                raise _bad_replacement(f"No group with name {{{named[1]}}}")
+            parts.append(regex.groupindex[named[1]])
+            at = named.end()
+        elif text[at] == "$":
+            digits = re.match("[0-9]+", text[at + 1 :])
+            if digits is None:
+                raise _bad_replacement("Illegal group reference")
+            # As many digits as still name a group.
+            length = max((n for n in range(1, len(digits[0]) + 1) if int(digits[0][:n]) <= regex.groups), default=0)
+            if not length:
+                raise _bad_replacement(f"No group {digits[0][0]}")
+            parts.append(int(digits[0][:length]))
+            at += 1 + length
+        elif text[at] == "\\":
+            raise _bad_replacement("character to be escaped is missing")
+        else:
+            parts.append(text[at])
+            at += 1
+    return tuple(parts)
+
+
+def _bad_replacement(why: str) -> ConfigError:
+    return ConfigError(f"replacement: {why}; a literal $ or backslash takes a backslash before it", "replacement")
+
+
+class TimestampRouter(Transformation):
+    """``org.apache.kafka.connect.transforms.TimestampRouter``: the topic named after the record's time."""
+
+    def __init__(self) -> None:
+        self._topic_format = ""
+        self._timestamp_format = SimpleDateFormat("")
+
+    @classmethod
+    def config_def(cls) -> ConfigDef:
+        return ConfigDef.of(
+            Setting(
+                "topic.format",
+                Type.STRING,
+                "${topic}-${timestamp}",
+                "The new topic, of ${topic} and ${timestamp}.",
+                importance=Importance.HIGH,
+            ),
+            Setting(
+                "timestamp.format",
+                Type.STRING,
+                "yyyyMMdd",
+                "The timestamp's form, as of java.text.SimpleDateFormat.",
+                importance=Importance.HIGH,
+            ),
+        )
+
+    def configure(self, props: Props) -> None:
+        values = self.config_def().parse(props)
+        self._topic_format = values.string("topic.format")
+        pattern = values.string("timestamp.format")
+        try:
+            self._timestamp_format = SimpleDateFormat(pattern)
+        except BadPattern as error:
+            raise ConfigError(f"timestamp.format {pattern}: {error}", "timestamp.format") from None
+
+    def apply(self, record: SourceRecord) -> SourceRecord:
+        if record.timestamp_ms is None:
+            raise DataError(f"Timestamp missing on record for topic {record.topic}")
+        timestamp = self._timestamp_format.format(date_of(record.timestamp_ms))
+        with_topic = self._topic_format.replace("${topic}", record.topic)
+        return replace(record, topic=with_topic.replace("${timestamp}", timestamp))
+
+
+class HasHeaderKey(Predicate):
+    """``HasHeaderKey``: records with a header of some name."""
+
+    def __init__(self) -> None:
+        self._name = ""
+
+    @classmethod
+    def config_def(cls) -> ConfigDef:
+        return ConfigDef.of(Setting("name", Type.STRING, REQUIRED, "The header's name.", NonEmpty(), Importance.MEDIUM))
+
+    def configure(self, props: Props) -> None:
+        self._name = self.config_def().parse(props).string("name")
+
+    def test(self, record: SourceRecord) -> bool:
+        return any(header.key == self._name for header in record.headers)
+
+
+class RecordIsTombstone(Predicate):
+    """``RecordIsTombstone``: records without a value."""
+
+    def test(self, record: SourceRecord) -> bool:
+        return record.value is None
+
+
+class TopicNameMatches(Predicate):
+    """``TopicNameMatches``: records whose topic a Java regular expression matches as a whole."""
+
+    def __init__(self) -> None:
+        self._pattern = re.compile("")
+
+    @classmethod
+    def config_def(cls) -> ConfigDef:
+        return ConfigDef.of(
+            Setting(
+                "pattern",
+                Type.STRING,
+                REQUIRED,
+                "Java's regular expression for topics.",
+                JavaRegex(required=True),
+                Importance.MEDIUM,
+            )
+        )
+
+    def configure(self, props: Props) -> None:
+        self._pattern = compile_java(self.config_def().parse(props).string("pattern"))
+
+    def test(self, record: SourceRecord) -> bool:
+        return self._pattern.fullmatch(record.topic) is not None

@@ -1,1 +1,0 @@
-"""Kafka's single message transforms (``org.apache.kafka.connect.transforms``)."""

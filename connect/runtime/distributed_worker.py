@@ -1,0 +1,372 @@
+"""One worker of a Connect group, put together: topics, group, herder, work, and the door to REST."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import AsyncExitStack
+from functools import partial
+from importlib.metadata import version
+from typing import Final
+
+from connect.api.plugins import KAFKA_VERSION
+from connect.api.source import ConnectorHere, TaskReport
+from connect.core.config.worker_config import ClientRole, WorkerConfig
+from connect.core.config_topic import ConfigLog, config_removal_record
+from connect.core.errors import RetriableError
+from connect.core.herder import events
+from connect.core.herder.herder import Herder
+from connect.core.herder.membership import held_by
+from connect.core.herder.state import HerderSettings
+from connect.core.herder_api import WorkerInfo
+from connect.core.model import TargetState
+from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import Scope
+from connect.kafka.group_heartbeat import GroupMeters
+from connect.kafka.group_member import GroupMember
+from connect.kafka.group_protocol import GroupSettings
+from connect.kafka.log.compacted_log import CompactedLog
+from connect.kafka.log.compacted_topic import LogRecord, ensure_compacted_topic
+from connect.kafka.log.topic_admin import Admin
+from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
+from connect.kafka.threads import LeaseThread
+from connect.runtime.herder.config_and_status_topics import ConfigStore, LeaderWriter, StatusStore
+from connect.runtime.herder.driver import HerderDriver, WorkerFailed
+from connect.runtime.herder.effects_and_fencing import Around, AutoRestarts, InternalRequests, ZombieFence
+from connect.runtime.herder.loggers import Loggers
+from connect.runtime.herder.offsets_and_reports import OffsetsApi, Reports
+from connect.runtime.herder.rebalance_stages import Engine, Rebalances, Stages, prepare
+from connect.runtime.herder.rest_herder import Parts, RuntimeHerder
+from connect.runtime.plugins.plugin_registry import Plugins
+from connect.runtime.task.client_configs import client_connection
+from connect.runtime.task.connector_offsets import OffsetTopic
+from connect.runtime.worker import Worker
+
+log = logging.getLogger(__name__)
+
+_START_TIMEOUT_S: Final = 60.0
+_CANCELLING_S: Final = 1.0
+_LEAST_GRACE_S: Final = 0.2
+
+
+class DistributedWorker:
+    """One worker (Kafka's ``DistributedHerder`` with all that it uses). Made within a running loop.
+
+    Args:
+        name: What lines of the log begin with.
+        cluster: What they call the group's cluster; None: its addresses.
+        url: Our REST address, with a slash at the end, or Java's ``NOTUSED``.
+        worker_id: Whom statuses name as their author: host:port, or the flow.
+        leases: Sends the heartbeats; started before this worker and stopped after it.
+        elected: Called when this worker has become the leader of its group.
+        obsolete: Which stored connectors are not to start, by the config topic. Where no member runs them, the leader
+            removes them before it assigns work.
+        loaded: Called with the config topic as it is before this worker first joins.
+        engine: Comes up before this worker joins a group that is at work, where its connectors need it.
+    """
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        plugins: Plugins,
+        internal: InternalRequests,
+        *,
+        name: str,
+        cluster: str | None = None,
+        url: str,
+        worker_id: str,
+        leases: LeaseThread,
+        elected: Callable[[], None] = lambda: None,
+        obsolete: Callable[[ConfigLog], Collection[str]] = lambda _: (),
+        loaded: Callable[[ConfigLog], None] = lambda _: None,
+        engine: Engine | None = None,
+    ) -> None:
+        self.config = config
+        self.made_ms = _now_ms()
+        #: The clock of its rounds, which nobody sets.
+        self.steady_ms = _steady_ms()
+        self._name = name
+        self._cluster_name = cluster
+        self._plugins = plugins
+        self._elected = elected
+        self._obsolete = obsolete
+        self._loaded = loaded
+        self._engine = engine
+        self._was_leader = False
+        self._started = asyncio.Event()
+        self._scope = Scope(name)
+        self._closing = AsyncExitStack()
+        self._stages = Stages(_now_ms)
+        self._loggers = Loggers(_now_ms)
+        self._cluster = self._opened("shared-admin")
+        self._admin = Admin(_connection(config, "shared-admin"), cluster)
+        self._closing.push_async_callback(self._admin.close)
+        self.statuses = StatusStore(self._opened("statuses"), self._admin, config.status_topic)
+        self.core = Herder(_herder_settings(config), url, self.statuses.log)
+        self._configs = ConfigStore(
+            self._opened("configs"),
+            self._admin,
+            config.config_topic,
+            self._config_record,
+            self._config_begun_anew,
+            leader=self._leader_writer(),
+            read_committed=config.exactly_once_enabled,
+        )
+        self._driver = HerderDriver(
+            self.core,
+            self._configs,
+            self._stages,
+            self.steady_ms,
+            name=name,
+            last_grace_s=_last_grace_s(config),
+            prepare=self._prepared,
+            before_assigning=self._remove_obsolete,
+        )
+        self._offsets = self._offset_topic()
+        self._fence = ZombieFence(
+            config.group_id, self.core, self._driver, self._configs, self._fencing_connection, self._is_source
+        )
+        self.restarts = AutoRestarts(lambda: self.core.snapshot, self.statuses.log, _now_ms)
+        around = Around(
+            config,
+            self.core,
+            self._driver,
+            self._configs,
+            self.statuses,
+            self.restarts,
+            self._fence,
+            internal,
+            self._loggers,
+            worker_id=worker_id,
+            now_ms=_now_ms,
+            changed=self._changed,
+        )
+        self.worker = Worker(config, plugins, around, transformer=config.transformer, offsets=self._offsets)
+        around.worker = self.worker
+        group = _group_settings(config, worker_id)
+        # The coordinator makes member ids of the client's.
+        group_client = _connection(config, "shared-admin").with_client_id(group.client_id)
+        self._group = GroupMember(self._kept(Cluster(group_client, cluster)), group, self._driver, leases)
+        self._driver.connect(self._group, self.worker, around)
+        self.herder = RuntimeHerder(self._parts())
+
+    @property
+    def group_meters(self) -> GroupMeters:
+        return self._group.meters
+
+    @property
+    def holds(self) -> bool:
+        """Whether what the group gave us is ours for now; also for the lease thread."""
+        return self._group.holds
+
+    @property
+    def rebalances(self) -> Rebalances:
+        return self._driver.rebalances
+
+    def connectors_here(
+        self, is_of: Callable[[str], bool], always: Collection[str] = ()
+    ) -> dict[str, Callable[[], ConnectorHere]]:
+        """By name, of classes that ``is_of`` takes: what gives a connector of which this worker runs the connector or
+        tasks, or which is ``always`` of interest to it. It raises ConfigError if a reference cannot be resolved."""
+        names = {*always, *self.worker.connectors, *(task.connector for task in self.worker.tasks)}
+        configs = {name: self.core.snapshot.connector_config(name) or {} for name in sorted(names)}
+        return {
+            name: partial(self._connector_here, name, config)
+            for name, config in configs.items()
+            if is_of(config.get("connector.class", ""))
+        }
+
+    def _connector_here(self, name: str, config: Mapping[str, str]) -> ConnectorHere:
+        transform = self.config.transformer.transform
+        tasks = [
+            TaskReport(task.task, runner.state.value, "", transform(raw))
+            for task, runner in sorted(self.worker.tasks.items(), key=lambda item: item[0].task)
+            if task.connector == name and (raw := self.core.snapshot.task_config(task)) is not None
+        ]
+        is_stopped = name in self.worker.connectors and self.core.snapshot.target_state(name) is TargetState.STOPPED
+        return ConnectorHere(transform(config), tasks, is_stopped)
+
+    async def start(self) -> None:
+        """Read the internal topics and begin to join; the group is joined in the background.
+
+        Raises:
+            ConfigError: An internal topic is not what it must be.
+            SecurityError: Rights are missing, or a cluster refuses who we are.
+            RetriableError: The cluster did not answer in time.
+        """
+        with self._stages.doing("initializing and reading to the end of internal topics"):
+            await self._cluster.wait_reachable(lambda error: log.warning("%s: %s; trying again", self._name, error))
+            cluster_id = (await self._cluster.metadata([])).cluster_id
+            await ensure_compacted_topic(self._admin, self.config.offset_topic)
+            await asyncio.gather(
+                self._patiently(self.statuses.start),
+                self._patiently(self._configs.start),
+                self._patiently(partial(self._offsets.start, _START_TIMEOUT_S)),
+            )
+        self.herder.info = WorkerInfo(KAFKA_VERSION, f"heliograph-{version('heliograph')}", cluster_id)
+        for topic, ended in (
+            (self.config.config_topic, self._configs.ended),
+            (self.config.status_topic, self.statuses.ended),
+            (self.config.offset_topic, self._offsets.ended),
+        ):
+            self._scope.spawn(self._watch(topic.name, ended), f"watch {topic.name}")
+        self._driver.put(events.Ready())
+        self._driver.start()
+
+    async def _patiently(self, start: Callable[[], Awaitable[None]]) -> None:
+        """A transaction that a killed worker left open in a topic holds up its readers until its time is over."""
+        while True:
+            try:
+                return await start()
+            except RetriableError as error:
+                log.warning("%s: %s; still waiting", self._name, error)
+
+    async def ended(self) -> None:
+        """Returns once the worker was stopped; raises WorkerFailed where it cannot go on in its group."""
+        await asyncio.shield(self._driver.ended)
+
+    async def stop(self) -> None:
+        """Stop all work, leave the group, and let go of everything; in bounded time."""
+        await self._scope.close()
+        await self._fence.stop()
+        await self._driver.stop()
+        await self.worker.stop()
+        await self._group.close()
+        for stopping in (self.statuses.stop(), self._configs.stop(), self._offsets.stop()):
+            await stopping
+        await self._closing.aclose()
+
+    async def _watch(self, topic: str, ended: Callable[[], Awaitable[Exception | None]]) -> None:
+        """A worker that no longer hears what its group decides must not go on as if it did."""
+        error = await ended()
+        if error is not None:
+            self._driver.fail(WorkerFailed(f"the internal topic {topic} cannot be read any more: {error}"))
+
+    # -- what changes ----------------------------------------------------------------------------------
+
+    def _config_record(self, record: events.ConfigRecord) -> None:
+        self._driver.put(record)
+
+    def _config_begun_anew(self) -> None:
+        self._driver.put(events.ConfigBegunAnew())
+
+    def _changed(self) -> None:
+        if self.core.is_ready:
+            self._started.set()
+        if self.core.is_leader and not self._was_leader:
+            self._elected()
+        self._was_leader = self.core.is_leader
+
+    async def _prepared(self) -> None:
+        self._loaded(self.core.snapshot)
+        configs = map(self.core.snapshot.connector_config, self.core.snapshot.connectors())
+        classes = [config.get("connector.class", "") for config in configs if config is not None]
+        await prepare(self._name, self._engine, classes, self._group.others, self._stages)
+
+    async def _remove_obsolete(self, members: Mapping[str, bytes]) -> None:
+        """Raises RetriableError or PermanentError if the config topic cannot be written to."""
+        obsolete = set(self._obsolete(self.core.snapshot))
+        if obsolete and (names := sorted(obsolete - held_by(members))):
+            log.info("%s: removing the stored configs of %s, which the file replaces", self._name, ", ".join(names))
+            await self._configs.write([[config_removal_record(name) for name in names]])
+
+    async def _has_started(self) -> None:
+        await self._started.wait()
+
+    # -- parts -----------------------------------------------------------------------------------------
+
+    def _parts(self) -> Parts:
+        return Parts(
+            core=self.core,
+            driver=self._driver,
+            config=self.config,
+            plugins=self._plugins,
+            transformer=self.config.transformer,
+            statuses=self.statuses,
+            offsets=OffsetsApi(self.config, self._plugins, self.worker.stores.opened, self._fence),
+            reports=Reports(self.config, self._plugins, lambda: self.core.snapshot, self.statuses.log),
+            fence=self._fence,
+            loggers=self._loggers,
+            stages=self._stages,
+            started=self._has_started,
+            silent_s=lambda: self._group.silent_s,
+        )
+
+    def _opened(self, role: ClientRole) -> Cluster:
+        return self._kept(Cluster(_connection(self.config, role), self._cluster_name))
+
+    def _kept(self, cluster: Cluster) -> Cluster:
+        self._closing.push_async_callback(cluster.close)
+        return cluster
+
+    def _offset_topic(self) -> OffsetTopic:
+        cluster, name = self._opened("offsets"), self.config.offset_topic.name
+
+        def opened(on_record: Callable[[LogRecord], None], on_begin_anew: Callable[[], None]) -> CompactedLog:
+            # MirrorSource stores its offsets in transactions, exactly-once or not.
+            return CompactedLog(cluster, name, on_record, on_begin_anew, read_committed=True, only_last=True)
+
+        return OffsetTopic(name, opened)
+
+    def _leader_writer(self) -> LeaderWriter | None:
+        if not self.config.transactional_leader:
+            return None
+        return LeaderWriter(self._opened("configs-leader"), self.config.transactional_id)
+
+    def _fencing_connection(self, name: str, props: Mapping[str, str]) -> ConnectionSettings:
+        return client_connection(self.config, self.config.transformer.transform(props), "admin", name)
+
+    def _is_source(self, props: Mapping[str, str]) -> bool:
+        return self._plugins.connector_type(props.get("connector.class")) == "source"
+
+
+def _connection(config: WorkerConfig, role: ClientRole) -> ConnectionSettings:
+    props = config.internal_client(role)
+    return connection_settings(props, client_id=props["client.id"], where="worker")
+
+
+def _last_grace_s(config: WorkerConfig) -> float:
+    """From the end of the lease to that of the session, less what cancelling takes."""
+    return max((config.session_timeout_ms - config.lease_ms) / 1000 - _CANCELLING_S, _LEAST_GRACE_S)
+
+
+def _herder_settings(config: WorkerConfig) -> HerderSettings:
+    return HerderSettings(
+        protocol=config.connect_protocol,
+        worker_sync_timeout_ms=config.sync_timeout_ms,
+        worker_unsync_backoff_ms=config.unsync_backoff_ms,
+        max_delay_ms=config.max_delay_ms,
+        max_delay_is_set=config.max_delay_is_set,
+        rebalance_timeout_ms=config.rebalance_timeout_ms,
+        reconfigures_live=not config.exactly_once_enabled,
+        lease_ms=config.lease_ms,
+        key_algorithm=config.key_algorithm,
+        key_size_bits=config.key_size_bits,
+        key_ttl_ms=config.key_ttl_ms,
+        verification_algorithms=config.verification_algorithms,
+    )
+
+
+def _group_settings(config: WorkerConfig, worker_id: str) -> GroupSettings:
+    return GroupSettings(
+        group_id=config.group_id,
+        client_id=config.client_id or f"connect-{worker_id}",
+        session_timeout_ms=config.session_timeout_ms,
+        rebalance_timeout_ms=config.rebalance_timeout_ms,
+        heartbeat_interval_ms=config.heartbeat_interval_ms,
+        lease_ms=config.lease_ms,
+        retry_backoff_ms=config.values.integer("retry.backoff.ms"),
+        retry_backoff_max_ms=config.values.integer("retry.backoff.max.ms"),
+    )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _steady_ms() -> Callable[[], int]:
+    """A clock that begins with the present time, and which nobody sets afterwards."""
+    ahead_ms = _now_ms() - time.monotonic_ns() // 1_000_000
+    return lambda: ahead_ms + time.monotonic_ns() // 1_000_000

@@ -1,0 +1,156 @@
+"""Notices that the loop of a process stands still, and says who holds it up.
+
+Everything of a worker but its heartbeats shares one loop. A plugin that blocks it for longer than
+``worker.progress.timeout.ms`` costs the worker all its work, and nothing on the loop can say so meanwhile: the lease
+thread does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Final
+
+from connect.kafka.concurrency import Scope
+from connect.kafka.threads import BEAT_S, STILL_S, LeaseThread
+
+log = logging.getLogger(__name__)
+
+_FRAMES: Final = 12
+#: How often is looked, and how late the loop is when it is looked what holds it up.
+_LOOK_S: Final = BEAT_S / 2
+_LATE_S: Final = 0.1
+#: The log names a loop that came as late as that, if it never was that late before: so few lines say when a worker
+#: was latest.
+_TOLD_S: Final = 0.25
+#: Of a stack in one line.
+_PLACES: Final = 6
+#: Code that calls plugins and is none.
+_FRAMEWORK: Final = ("connect.runtime", "connect.cli", "connect.kafka", "connect.core")
+
+
+#: When Python looks for rings of objects, by generation: a look at all that a worker holds stops the loop for a tenth
+#: of a second and more while the machine is busy, and finds next to nothing.
+_COLLECTIONS: Final = (100_000, 50, 1000)
+
+
+def collect_rarely() -> None:
+    """Leave what the process has loaded out of garbage collection, and let the rest of it come seldom."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_COLLECTIONS)
+
+
+class LoopWatch:
+    """Looks from the lease thread whether the main loop turns.
+
+    ``stalls`` and ``stalled_s`` count since the start. What freezes the whole process is no stall. Each time that the
+    loop comes later than ever, the log says what it did meanwhile, and how much of the time it had the processor.
+    """
+
+    def __init__(self, leases: LeaseThread) -> None:
+        self.stalls = 0
+        self.stalled_s = 0.0
+        self.leases = leases
+        self._scope = Scope("loop watch")
+
+    def start(self) -> None:
+        """Watch the running loop, once the lease thread was started from it."""
+        self.leases.call(self._begin, asyncio.get_running_loop(), threading.get_ident())
+
+    def _begin(self, loop: asyncio.AbstractEventLoop, thread: int) -> None:
+        # The lease thread's end ends it.
+        self._scope.spawn(self._watch(loop, thread), "loop watch")
+
+    async def _watch(self, loop: asyncio.AbstractEventLoop, thread: int) -> None:
+        told_of_s: float | None = None  # when it had turned last, where it was told that it stands still
+        seen: _Seen | None = None
+        told_late_s, cpu_clock = _TOLD_S, time.pthread_getcpuclockid(thread)
+        cpu_s = time.clock_gettime(cpu_clock)
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            moved_s, still_s = self.leases.moved_s, self.leases.still_s
+            if self.leases.longest_stall_s > told_late_s:
+                told_late_s = self.leases.longest_stall_s
+                _tell_late(told_late_s, time.clock_gettime(cpu_clock) - cpu_s, seen)
+            if still_s > BEAT_S + _LATE_S:
+                if seen is None and (frame := sys._current_frames().get(thread)) is not None:
+                    seen = _Seen(_task_name(loop), _told_places(frame))
+            else:
+                seen, cpu_s = None, time.clock_gettime(cpu_clock)
+            if told_of_s is not None and moved_s != told_of_s:
+                self.stalled_s += moved_s - told_of_s
+                log.warning("the worker's loop runs again after %.1f s", moved_s - told_of_s)
+                told_of_s = None
+            elif told_of_s is None and still_s > STILL_S:
+                told_of_s = moved_s
+                self.stalls += 1
+                _tell(loop, thread, still_s)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, thread: int, still_s: float) -> None:
+    frame = sys._current_frames().get(thread)
+    if frame is None:
+        return
+    name = _task_name(loop)  # first of all: it may be over in a moment
+    stack = traceback.extract_stack(frame)[-_FRAMES:]
+    log.warning(
+        "the worker's loop has stood still for %.1f s: %s holds it up in %s; whatever blocks belongs into a thread\n%s",
+        still_s,
+        name,
+        culprit(_outwards(frame)),
+        "".join(traceback.format_list(stack)).rstrip(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What the loop was busy with: a task, and places in code, the innermost first."""
+
+    task: str
+    places: Sequence[str]
+
+
+def _tell_late(late_s: float, used_s: float, seen: _Seen | None) -> None:
+    log.info(
+        "the worker's loop came %.0f ms late, later than ever since the start, and had the processor for %.0f ms; %s",
+        late_s * 1000,
+        used_s * 1000,
+        "where was not seen" if seen is None else f"{seen.task} was in {' < '.join(seen.places)}",
+    )
+
+
+def _task_name(loop: asyncio.AbstractEventLoop) -> str:
+    task = asyncio.current_task(loop)
+    return "something" if task is None else task.get_name()
+
+
+def culprit(frames: Sequence[tuple[str, str]]) -> str:
+    """The innermost function that is a plugin's, else the innermost of all; ``frames`` are module and place of each,
+    the innermost first."""
+    for module, place in frames:
+        if module.partition(".")[0] not in sys.stdlib_module_names and not module.startswith(_FRAMEWORK):
+            return place
+    return frames[0][1]
+
+
+def _told_places(frame: FrameType) -> list[str]:
+    """The innermost places, without those of the import machinery, which would hide what is imported."""
+    return [place for module, place in _outwards(frame) if not module.startswith("importlib")][:_PLACES]
+
+
+def _outwards(frame: FrameType | None) -> list[tuple[str, str]]:
+    frames = []
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        frames.append((module, f"{module}.{frame.f_code.co_qualname} (line {frame.f_lineno})"))
+        frame = frame.f_back
+    return frames

@@ -1,0 +1,1 @@
+"""Drives the herder, performs its effects, and answers REST."""

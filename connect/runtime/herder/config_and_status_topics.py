@@ -1,0 +1,358 @@
+"""The config topic: its records in order, and writes that are read back (Kafka's ``KafkaConfigBackingStore``).
+
+The status topic: what is known of connectors and tasks, and a queue of what is to be said of ours (Kafka's
+``KafkaStatusBackingStore``).
+
+Of what waits to be written only the newest of a key is kept, so the queue is never longer than there are connectors,
+tasks and topics in use. A worker does not wait for its statuses, and shows none before it has read it back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final, NamedTuple
+
+from connect.core.config_topic import Record
+from connect.core.errors import ConfigError, PermanentError, RetriableError, SecurityError
+from connect.core.herder.events import ConfigRecord
+from connect.core.model import NewTopic, Status, TaskId
+from connect.core.status_and_offset_topics import Record as StatusRecord
+from connect.core.status_and_offset_topics import (
+    StatusLog,
+    TopicUse,
+    may_write_safely,
+    status_key,
+    status_record,
+    topic_record,
+    topic_removal,
+)
+from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import Patience, Scope
+from connect.kafka.log.compacted_log import CompactedLog
+from connect.kafka.log.compacted_topic import LogRecord, ensure_compacted_topic, partition_count, pass_over
+from connect.kafka.log.producer import OutRecord, TransactionalWriter
+from connect.kafka.log.topic_admin import Admin
+
+#: Java's ``READ_WRITE_TOTAL_TIMEOUT_MS``.
+_WRITE_TIMEOUT_S: Final = 30.0
+#: What is written with waits as long, and has this time to say what for.
+_REASON_S: Final = 0.5
+_START_TIMEOUT_S: Final = 60.0
+
+
+class LeadershipLeaseOver(RetriableError):
+    """A leader that may not be one any more does not write."""
+
+
+class LeaderWriter(NamedTuple):
+    """How a leader writes where exactly-once is prepared or enabled: who leads next shuts it out."""
+
+    cluster: Cluster
+    transactional_id: str
+
+
+class ConfigStore:
+    """The config topic of a group.
+
+    Args:
+        on_record: Handed every record in order, in the worker's loop; must neither block nor raise.
+        on_begin_anew: Called before all records are handed over once more, since the topic is another one than before.
+        leader: None where everybody writes plainly.
+        read_committed: Whether records of transactions that were not committed are left out.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        admin: Admin,
+        topic: NewTopic,
+        on_record: Callable[[ConfigRecord], None],
+        on_begin_anew: Callable[[], None],
+        *,
+        leader: LeaderWriter | None = None,
+        read_committed: bool = False,
+    ) -> None:
+        self._cluster = cluster
+        self._admin = admin
+        self._topic = topic
+        self._on_record = on_record
+        self._leader = leader
+        self._writer: TransactionalWriter | None = None
+        self._log = CompactedLog(cluster, topic.name, self._read, on_begin_anew, read_committed=read_committed)
+
+    async def start(self, timeout_s: float = _START_TIMEOUT_S) -> None:
+        """Make or check the topic, read it to its end, and follow it from then on.
+
+        Raises:
+            ConfigError: the topic is not compacted, or has several partitions.
+            SecurityError: rights are missing; names them.
+            RetriableError: the cluster did not answer in time.
+        """
+        topic = self._topic
+        await ensure_compacted_topic(self._admin, replace(topic, partitions=1), timeout_s=timeout_s)
+        partitions = await partition_count(self._cluster, topic.name, timeout_s=timeout_s)
+        if partitions > 1:
+            raise ConfigError(
+                f"Topic '{topic.name}' supplied via the 'config.storage.topic' property is required to have a single "
+                f"partition in order to guarantee consistency of connector configurations, but found {partitions} "
+                "partitions; name another topic, or delete this one and let the worker make it",
+                "config.storage.topic",
+            )
+        await self._log.start(timeout_s)
+
+    async def stop(self) -> None:
+        self._writer = None
+        await self._log.stop()
+
+    async def ended(self) -> Exception | None:
+        """Wait until nothing is read any more, and return why; None after :meth:`stop`."""
+        return await self._log.ended()
+
+    async def read_to_end(self, timeout_s: float) -> None:
+        """Returns once all that was in the topic at the call has been handed on.
+
+        Raises:
+            RetriableError: not within ``timeout_s``.
+        """
+        await self._log.read_to_end(timeout_s)
+
+    async def claim(self) -> None:
+        """Become the topic's only transactional writer; nothing to do where everybody writes plainly.
+
+        Raises:
+            SecurityError: rights for the transactional id are missing; names them.
+            RetriableError: the cluster did not answer in time.
+        """
+        if self._leader is None:
+            return
+        # A new one each time: an identity that was shut out must not be in the way of leading again.
+        self._writer = None
+        writer = TransactionalWriter(*self._leader, timeout_s=_WRITE_TIMEOUT_S)
+        await writer.open()
+        self._writer = writer
+
+    async def write(
+        self, steps: Sequence[Sequence[Record]], *, as_leader: bool = True, leased: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Append each step's records at once, and read them back before the next.
+
+        Callers write one after the other. What a leader writes is a transaction a step where there is a leader's
+        writer, which claims the topic first where :meth:`claim` has not been called, or has failed. No step of a
+        leader's is begun where ``leased`` is false: another worker may lead by then, and nothing fences plain writes.
+
+        Raises:
+            Superseded: another leader has claimed the topic; so will every later write until :meth:`claim`.
+            LeaseOver: ``leased`` was false; perhaps some was written.
+            SecurityError: rights are missing; names them.
+            RetriableError: not all was written and read back within 30 s; perhaps some was.
+        """
+        try:
+            async with asyncio.timeout(_WRITE_TIMEOUT_S + _REASON_S):
+                for step in steps:
+                    if as_leader and not leased():
+                        raise LeadershipLeaseOver(
+                            f"topic {self._topic.name} of cluster {self._cluster.name}: the group has not answered "
+                            "this worker for so long that another one may lead; perhaps a part was written"
+                        )
+                    await self._append(step, as_leader)
+                    await self._log.read_to_end(_WRITE_TIMEOUT_S)
+        except TimeoutError as error:
+            raise RetriableError(
+                f"topic {self._topic.name} of cluster {self._cluster.name}: a change was not written and read back "
+                f"within {_WRITE_TIMEOUT_S:g} s; perhaps a part of it was written"
+            ) from error
+
+    async def _append(self, step: Sequence[Record], as_leader: bool) -> None:
+        records = [OutRecord(self._topic.name, key.encode(), value) for key, value in step]
+        if not as_leader or self._leader is None:
+            await self._log.write(records, _WRITE_TIMEOUT_S)
+            return
+        if self._writer is None:
+            await self.claim()
+        assert self._writer is not None
+        await self._writer.write(records)
+
+    def _read(self, record: LogRecord) -> None:
+        key = None if record.key is None else record.key.decode(errors="replace")
+        self._on_record(ConfigRecord(record.offset, key, record.value))
+
+
+log = logging.getLogger(__name__)
+_FLUSH_TIMEOUT_S: Final = 5.0
+_CATCH_UP_TIMEOUT_S: Final = 5.0
+_AT_ONCE: Final = 500
+_RETRY_FIRST_MS: Final = 100
+_RETRY_LAST_MS: Final = 5_000
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A record to be written, and the status in it. ``tried``: it was sent before, and not acknowledged."""
+
+    record: StatusRecord
+    work: str | TaskId | None = None
+    status: Status | None = None
+    safe: bool = False
+    tried: bool = False
+
+
+class StatusStore:
+    """The status topic of a group; ``log`` is what it says."""
+
+    def __init__(self, cluster: Cluster, admin: Admin, topic: NewTopic) -> None:
+        self.log = StatusLog()
+        self._admin = admin
+        self._topic = topic
+        self._followed = CompactedLog(cluster, topic.name, self._read, self._begin_anew)
+        self._waiting: dict[str, _Waiting] = {}
+        #: Ours, as statuses have it.
+        self._worker_id: str | None = None
+        self._arrived = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._at_once = _AT_ONCE
+        self._scope = Scope(f"statuses to {topic.name}")
+        self._writing: asyncio.Task[None] | None = None
+        self._patience = Patience(log, f"writing to {topic.name}", _RETRY_FIRST_MS, _RETRY_LAST_MS)
+
+    async def start(self, timeout_s: float = _START_TIMEOUT_S) -> None:
+        """Make or check the topic, read it to its end, follow it, and write what was put.
+
+        Raises:
+            ConfigError: the topic is not compacted.
+            SecurityError: rights are missing; names them.
+            RetriableError: the cluster did not answer in time.
+        """
+        topic = self._topic
+        await ensure_compacted_topic(self._admin, topic, timeout_s=timeout_s)
+        await self._followed.start(timeout_s)
+        self._scope = Scope(f"statuses to {topic.name}")
+        self._writing = self._scope.spawn(self._write_all(), f"statuses to {topic.name}")
+        self._writing.add_done_callback(self._report)
+
+    async def stop(self) -> None:
+        """Write what still waits, within 5 s, and end."""
+        if self._writing is not None:
+            try:
+                async with asyncio.timeout(_FLUSH_TIMEOUT_S):
+                    await self._idle.wait()
+            except TimeoutError:
+                log.warning("%d statuses were not written to %s before the end", len(self._waiting), self._topic.name)
+            await self._scope.close()
+            self._writing = None
+        await self._followed.stop()
+
+    async def ended(self) -> Exception | None:
+        """Wait until nothing is read any more, and return why; None after :meth:`stop`."""
+        return await self._followed.ended()
+
+    async def read_to_end(self, timeout_s: float) -> None:
+        """Returns once ``log`` holds all that was in the topic at the call. Raises RetriableError where that takes
+        longer than ``timeout_s``."""
+        await self._followed.read_to_end(timeout_s)
+
+    def put(self, work: str | TaskId, status: Status, *, safe: bool = False) -> None:
+        """Say what a connector, by name, or a task does; written soon, and tried until it is.
+
+        ``safe``: left out where somebody with a newer generation has said something else. That also holds for each
+        repeat of a write that failed.
+        """
+        self._worker_id = status.worker_id
+        self._put(_Waiting(status_record(work, status), work, status, safe))
+
+    def topic_used(self, use: TopicUse) -> None:
+        """Say that a connector uses a topic, unless that is known."""
+        if not self.log.has_topic(use.connector, use.topic):
+            self._put(_Waiting(topic_record(use)))
+
+    def forget_topics(self, connector: str) -> None:
+        """Forget all topics that a connector was known to use."""
+        for use in self.log.topics(connector):
+            self._put(_Waiting(topic_removal(use.topic, connector)))
+
+    def _put(self, waiting: _Waiting) -> None:
+        self._waiting[waiting.record[0]] = waiting
+        self._idle.clear()
+        self._arrived.set()
+
+    def _begin_anew(self) -> None:
+        """The topic is another one than before: what it said is forgotten, and each worker says its own once more."""
+        for work, status in self.log.said_by(self._worker_id) if self._worker_id is not None else ():
+            if status_key(work) not in self._waiting:
+                self._put(_Waiting(status_record(work, status), work, status, safe=True))
+        self.log.clear()
+
+    def _read(self, record: LogRecord) -> None:
+        key = None if record.key is None else record.key.decode(errors="replace")
+        if (
+            key is not None
+            and record.value is None
+            and (waiting := self._waiting.get(key)) is not None
+            and waiting.tried
+        ):
+            # It is gone, and a repeat would bring it back.
+            del self._waiting[key]
+        why = self.log.apply(key, record.value)
+        if why is not None:
+            pass_over(f"topic {self._topic.name}", record.partition, record.offset, why)
+
+    async def _write_all(self) -> None:
+        while True:
+            await self._arrived.wait()
+            self._arrived.clear()
+            while self._waiting:
+                await self._write_some()
+            self._at_once = _AT_ONCE
+            self._idle.set()
+
+    async def _write_some(self) -> None:
+        batch = dict(islice(self._waiting.items(), self._at_once))
+        if any(waiting.safe for waiting in batch.values()) and not await self._catch_up():
+            return
+        # While others were read, a newer one may have come, or what was tried before may have been deleted.
+        batch = {key: waiting for key, waiting in batch.items() if self._waiting.get(key) is waiting}
+        for key, waiting in batch.items():
+            if self._is_outdated(waiting):
+                del self._waiting[key]
+            waiting.tried = True
+        wanted = [waiting.record for key, waiting in batch.items() if key in self._waiting]
+        try:
+            await self._followed.write([OutRecord(self._topic.name, key.encode(), value) for key, value in wanted])
+        except RetriableError as error:
+            await self._patience.after(error)
+            return
+        except PermanentError as error:
+            if len(wanted) > 1 and not isinstance(error, SecurityError):
+                # Perhaps one alone is at fault, with a trace that is too large: each for itself.
+                self._at_once = 1
+                return
+            log.error("%d statuses are not written to %s: %s", len(wanted), self._topic.name, error)
+        else:
+            self._patience.over()
+        for key, waiting in batch.items():
+            # A newer one may have come meanwhile.
+            if self._waiting.get(key) is waiting:
+                del self._waiting[key]
+
+    async def _catch_up(self) -> bool:
+        """Read what others have said: whoever was frozen has yet to hear of it. Whether that went well."""
+        try:
+            await self._followed.read_to_end(_CATCH_UP_TIMEOUT_S)
+        except RetriableError as error:
+            await self._patience.after(error)
+            return False
+        return True
+
+    def _is_outdated(self, waiting: _Waiting) -> bool:
+        if waiting.work is None or waiting.status is None or not (waiting.safe or waiting.tried):
+            return False
+        return not may_write_safely(self.log.status(waiting.work), waiting.status)
+
+    def _report(self, writing: asyncio.Task[None]) -> None:
+        self._idle.set()
+        if not writing.cancelled() and (error := writing.exception()) is not None:
+            log.critical("statuses are written no longer; this is a defect, please report it", exc_info=error)

@@ -1,0 +1,207 @@
+"""Offsets of connectors over REST: read, altered, reset (KIP-875, Kafka's ``Worker.modifyConnectorOffsets``).
+
+What connectors tell of themselves over REST, beside Kafka Connect's API.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Final
+
+from connect.api.source import SourceConnector, TaskReport
+from connect.core.config.worker_config import WorkerConfig
+from connect.core.config_topic import ConfigLog
+from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
+from connect.core.herder_api import BadRequest, NotFound, SourceOffset
+from connect.core.model import State, TaskId
+from connect.core.status_and_offset_topics import StatusLog, in_java_order
+from connect.kafka.threads import PluginThread
+from connect.runtime.herder.effects_and_fencing import ZombieFence
+from connect.runtime.plugins.plugin_errors import SecretMask, masked, passwords, plugin_call, secrets_of
+from connect.runtime.plugins.plugin_registry import Plugins
+from connect.runtime.task.connector_offsets import ConnectorOffsets, encoded_key, encoded_offset
+
+#: Java gives up after so long.
+_TIMEOUT_S: Final = 90.0
+
+#: The offsets of a connector (name, resolved config), as long as the context lasts; for writing, where it is True.
+OpenOffsets = Callable[[str, Mapping[str, str], bool], AbstractAsyncContextManager[ConnectorOffsets]]
+#: The raw config of a connector whose offsets may be modified now; refuses where they may not.
+Modifiable = Callable[[], Awaitable[Mapping[str, str]]]
+
+
+class OffsetsRefused(PermanentError):
+    """Offsets that are not altered."""
+
+
+class OffsetsApi:
+    """Reads and changes the stored offsets of connectors."""
+
+    def __init__(self, config: WorkerConfig, plugins: Plugins, opened: OpenOffsets, fence: ZombieFence) -> None:
+        self._config = config
+        self._plugins = plugins
+        self._opened = opened
+        self._fence = fence
+
+    async def read(self, name: str, raw: Mapping[str, str], *, moving: bool) -> list[SourceOffset]:
+        """Every source partition with an offset.
+
+        Args:
+            moving: Its tasks run, so that its offsets are others a moment later anyhow: transactions that are open in
+                the topic, of whichever connector, are not waited for. Java waits for them where it is told to read
+                committed records only.
+
+        Raises:
+            RetriableError: The topic could not be read in time.
+        """
+        async with _in_time(name, "read"), self._opened(name, self._resolved(raw), False) as offsets:
+            return [SourceOffset(*each) for each in await offsets.all(committed_only=moving)]
+
+    async def modify(self, name: str, modifiable: Modifiable, offsets: Sequence[SourceOffset] | None) -> str:
+        """Alter offsets, or reset all of them with None; returns the answer's message.
+
+        Raises:
+            RequestRefused: What ``modifiable`` refuses with.
+            OffsetsRefused: An entry has no partition, or the connector refuses.
+            RetriableError: It took too long, or the cluster does not answer.
+        """
+        async with _in_time(name, "reset" if offsets is None else "altered"):
+            raw = await modifiable()
+            if self._config.exactly_once_enabled:
+                await self._fence.fence(name)
+                # That may take long; somebody may have resumed it meanwhile.
+                raw = await modifiable()
+            props = self._resolved(raw)
+            with plugin_call(f"the constructor of {props['connector.class']}"):
+                connector = self._plugins.new_connector(props["connector.class"], props.get("connector.plugin.version"))
+            async with self._opened(name, props, True) as stored:
+                wanted = await _wanted(stored, offsets)
+                vouches = await _asked(connector, props, wanted, self._secrets(connector, raw, props))
+                values = {encoded_key(name, partition): encoded_offset(offset) for partition, offset in wanted}
+                await stored.store(values)
+                stored.stored(values)
+        return _message("reset" if offsets is None else "altered", vouches)
+
+    def _resolved(self, raw: Mapping[str, str]) -> dict[str, str]:
+        return self._config.transformer.transform(raw)
+
+    def _secrets(self, connector: SourceConnector, raw: Mapping[str, str], props: Mapping[str, str]) -> SecretMask:
+        found = secrets_of(self._config.transformer, raw)
+        return found.with_more(passwords(connector.config_def(), props))
+
+
+async def _asked(
+    connector: SourceConnector,
+    props: Mapping[str, str],
+    wanted: Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]],
+    secrets: SecretMask,
+) -> bool:
+    try:
+        with plugin_call("the connector was asked whether its offsets may be altered"):
+            async with PluginThread("a change of offsets") as thread:
+                return bool(await thread.call(connector.alter_offsets, props, wanted))
+    except HeliographError as error:
+        raise masked(error, secrets) from None
+    except Exception as error:
+        # Its author's words are all that its user can go by.
+        raise OffsetsRefused(f"the connector refuses these offsets: {secrets.mask(str(error))}") from None
+
+
+async def _wanted(
+    stored: ConnectorOffsets, offsets: Sequence[SourceOffset] | None
+) -> list[tuple[Mapping[str, Any], Mapping[str, Any] | None]]:
+    if offsets is None:
+        return [(partition, None) for partition, _ in await stored.all()]
+    # Fields in another order would be another key, which no task ever looks for.
+    known = {_fields(partition): partition for partition, _ in await stored.all()}
+    wanted: list[tuple[Mapping[str, Any], Mapping[str, Any] | None]] = []
+    for one in offsets:
+        if one.partition is None:
+            raise OffsetsRefused("The partition of an offset cannot be null")
+        partition = known.get(_fields(one.partition)) or in_java_order(one.partition)
+        wanted.append((partition, one.offset))
+    return wanted
+
+
+def _fields(partition: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
+    """A source partition without the order of its fields; values may be anything that JSON has."""
+    return frozenset((key, repr(value)) for key, value in partition.items())
+
+
+def _message(done: str, vouches: bool) -> str:
+    if vouches:
+        return f"The offsets for this connector have been {done} successfully"
+    return (
+        f"The Connect framework-managed offsets for this connector have been {done} successfully. However, if this "
+        f"connector manages offsets externally, they will need to be manually {done} in the system that the "
+        "connector uses."
+    )
+
+
+@asynccontextmanager
+async def _in_time(connector: str, done: str) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            yield
+    except TimeoutError as error:
+        raise RetriableError(f"connector {connector}: its offsets were not {done} within {_TIMEOUT_S:.0f} s") from error
+
+
+#: As long as a request may take, less some.
+_REPORT_TIMEOUT_S: Final = 60.0
+
+
+class Reports:
+    """Asks a fresh instance of the connector's class; any worker can."""
+
+    def __init__(
+        self, config: WorkerConfig, plugins: Plugins, snapshot: Callable[[], ConfigLog], statuses: StatusLog
+    ) -> None:
+        self._config = config
+        self._plugins = plugins
+        self._snapshot = snapshot
+        self._statuses = statuses
+
+    async def report(self, name: str, raw: Mapping[str, str], kind: str, query: Mapping[str, str]) -> Mapping[str, Any]:
+        """Raises:
+        NotFound: The connector tells nothing of this ``kind``.
+        BadRequest: The ``query`` is wrong.
+        RetriableError: It cannot be told now, or not in time.
+        """
+        transformer = self._config.transformer
+        props = transformer.transform(raw)
+        connector = self._plugins.new_connector(props["connector.class"], props.get("connector.plugin.version"))
+        secrets = secrets_of(transformer, raw).with_more(passwords(connector.config_def(), props))
+        try:
+            async with asyncio.timeout(_REPORT_TIMEOUT_S) as timeout:
+                with plugin_call(f"connector {name} was asked for its {kind}"):
+                    told = await _told(name, connector, kind, props, self._tasks(name), query)
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+            raise RetriableError(f"connector {name} did not tell its {kind} within {_REPORT_TIMEOUT_S:.0f} s") from None
+        except ConfigError as error:
+            raise BadRequest(secrets.mask(str(error))) from None
+        except Exception as error:
+            raise masked(error, secrets) from None
+        if told is None:
+            raise NotFound(f"Connector {name} tells nothing of its {kind}")
+        return told
+
+    def _tasks(self, name: str) -> list[TaskReport]:
+        snapshot = self._snapshot()
+        return [self._task(task, snapshot.task_config(task) or {}) for task in snapshot.task_ids(name)]
+
+    def _task(self, task: TaskId, config: Mapping[str, str]) -> TaskReport:
+        status = self._statuses.status(task)
+        if status is None:
+            return TaskReport(task.task, State.UNASSIGNED.value, "", config)
+        return TaskReport(task.task, status.state.value, status.worker_id, config)
+
+
+async def _told(name: str, connector: SourceConnector, *asked: Any) -> Mapping[str, Any] | None:
+    async with PluginThread(f"report of connector {name}") as thread:
+        told: Mapping[str, Any] | None = await thread.call(connector.report, *asked)
+        return told

@@ -1,0 +1,299 @@
+"""One worker as REST sees it: questions are answered from what the worker knows, changes go through its herder.
+
+Kafka's ``DistributedHerder`` and ``AbstractHerder``, as far as they talk to REST; messages are Java's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from connect.core.config.properties import ConfigTransformer
+from connect.core.config.worker_config import WorkerConfig
+from connect.core.errors import SecurityError
+from connect.core.herder import events
+from connect.core.herder.herder import Herder
+from connect.core.herder_api import (
+    BadRequest,
+    Config,
+    ConfigInfos,
+    ConfigKeyInfo,
+    Forbidden,
+    LoggerLevel,
+    NotFound,
+    NotLeader,
+    PluginInfo,
+    Put,
+    ReadConfigs,
+    RebalanceExpected,
+    Signature,
+    SourceOffset,
+    Unhealthy,
+    WorkerInfo,
+)
+from connect.core.model import (
+    ConnectorInfo,
+    ConnectorStateInfo,
+    RestartRequest,
+    Status,
+    TargetState,
+    TaskId,
+    TaskInfo,
+)
+from connect.runtime.herder.config_and_status_topics import StatusStore
+from connect.runtime.herder.driver import HerderDriver
+from connect.runtime.herder.effects_and_fencing import ZombieFence
+from connect.runtime.herder.loggers import Loggers, check_level
+from connect.runtime.herder.offsets_and_reports import OffsetsApi, Reports
+from connect.runtime.herder.rebalance_stages import Stages
+from connect.runtime.plugins.config_validation import error_message, validate_connector
+from connect.runtime.plugins.plugin_registry import Plugins
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a worker's door to REST leads to.
+
+    Args:
+        started: Returns once the worker has joined its group.
+        silent_s: For how long the group's coordinator has not answered.
+    """
+
+    core: Herder
+    driver: HerderDriver
+    config: WorkerConfig
+    plugins: Plugins
+    transformer: ConfigTransformer
+    statuses: StatusStore
+    offsets: OffsetsApi
+    reports: Reports
+    fence: ZombieFence
+    loggers: Loggers
+    stages: Stages
+    started: Callable[[], Awaitable[None]]
+    silent_s: Callable[[], float]
+
+
+class RuntimeHerder:
+    """Implements :class:`connect.core.herder_api.HerderApi`."""
+
+    def __init__(self, parts: Parts) -> None:
+        #: Known once the cluster has been reached.
+        self.info = WorkerInfo("unknown", "unknown", None)
+        self._parts = parts
+        self._core = parts.core
+
+    # -- the worker ------------------------------------------------------------------------------------
+
+    def worker_info(self) -> WorkerInfo:
+        return self.info
+
+    def is_ready(self) -> bool:
+        return self._core.is_ready
+
+    def stage(self) -> str | None:
+        return self._parts.stages.sentence()
+
+    async def health(self) -> None:
+        await self._parts.started()
+        await self._parts.driver.turn()
+        # Whether source clusters answer is no matter of this worker: a restart of it would not help them (KIP-1017).
+        config, silent_s = self._parts.config, self._parts.silent_s()
+        if silent_s * 1000 > config.session_timeout_ms:
+            raise Unhealthy(
+                f"Worker has not reached its group {config.group_id} for {silent_s:.0f} s, which is longer than "
+                f"session.timeout.ms ({config.session_timeout_ms})."
+            )
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    async def connectors(self) -> Sequence[str]:
+        await self._parts.started()
+        return self._core.snapshot.connectors()
+
+    async def connector_info(self, name: str) -> ConnectorInfo:
+        await self._settled()
+        return self._connector(name)
+
+    def known_connector(self, name: str) -> ConnectorInfo:
+        return self._connector(name)
+
+    async def connector_config(self, name: str) -> Mapping[str, str]:
+        await self._settled()
+        return self._config(name)
+
+    async def task_infos(self, name: str) -> Sequence[TaskInfo]:
+        await self._settled()
+        self._config(name)
+        snapshot = self._core.snapshot
+        return [TaskInfo(task, snapshot.task_config(task) or {}) for task in snapshot.task_ids(name)]
+
+    def connector_status(self, name: str) -> ConnectorStateInfo:
+        status = self._parts.statuses.log.status(name)
+        if status is None:
+            raise NotFound(f"No status found for connector {name}")
+        tasks = self._parts.statuses.log.tasks(name)
+        return ConnectorStateInfo(name, status, dict(sorted(tasks.items())), self._type(name))
+
+    def task_status(self, task: TaskId) -> Status:
+        status = self._parts.statuses.log.status(task)
+        if status is None:
+            raise NotFound(f"No status found for task {task}")
+        return status
+
+    # -- changing --------------------------------------------------------------------------------------
+
+    async def put_connector(
+        self, name: str, config: Config, target_state: TargetState | None, *, allow_replace: bool
+    ) -> Put:
+        await self._parts.started()
+        checked = await self._validated(config)
+        return await self._put(events.PutConnector(name, checked, target_state, allow_replace, self._type_of(checked)))
+
+    async def patch_connector(self, name: str, patch: Config) -> Put:
+        await self._parts.started()
+        if not self._core.is_leader:
+            raise NotLeader("Only the leader can patch connector configs.", self._core.leader_url)
+        patched = {**self._config(name), **patch}
+        checked = await self._validated({key: value for key, value in patched.items() if value is not None})
+        return await self._put(events.PutConnector(name, checked, None, True, self._type_of(checked)))
+
+    async def _put(self, operation: events.PutConnector) -> Put:
+        put = await self._parts.driver.request(operation)
+        assert isinstance(put, Put)
+        return put
+
+    async def delete_connector(self, name: str) -> None:
+        await self._asked(events.DeleteConnector(name))
+
+    async def set_target_state(self, name: str, state: TargetState) -> None:
+        await self._asked(events.SetTargetState(name, state))
+
+    async def restart_connector(self, name: str) -> None:
+        await self._asked(events.RestartConnector(name))
+
+    async def restart_task(self, task: TaskId) -> None:
+        await self._asked(events.RestartTask(task))
+
+    async def restart(self, request: RestartRequest) -> ConnectorStateInfo:
+        shown = await self._asked(events.Restart(request))
+        assert isinstance(shown, ConnectorStateInfo)
+        return replace(shown, type=self._type(request.connector))
+
+    async def _asked(self, operation: events.Operation) -> Any:
+        await self._parts.started()
+        return await self._parts.driver.request(operation)
+
+    # -- topics in use ---------------------------------------------------------------------------------
+
+    async def active_topics(self, name: str) -> Sequence[str]:
+        if not self._parts.config.topic_tracking_enable:
+            raise Forbidden("Topic tracking is disabled.")
+        return sorted(use.topic for use in self._parts.statuses.log.topics(name))
+
+    async def reset_active_topics(self, name: str) -> None:
+        if not self._parts.config.topic_tracking_enable:
+            raise Forbidden("Topic tracking is disabled.")
+        if not self._parts.config.topic_tracking_allow_reset:
+            raise Forbidden("Topic tracking reset is disabled.")
+        self._parts.statuses.forget_topics(name)
+
+    # -- offsets ---------------------------------------------------------------------------------------
+
+    async def connector_offsets(self, name: str) -> Sequence[SourceOffset]:
+        await self._parts.started()
+        moving = self._core.snapshot.target_state(name) is not TargetState.STOPPED
+        return await self._parts.offsets.read(name, self._config(name), moving=moving)
+
+    async def alter_offsets(self, name: str, offsets: Sequence[SourceOffset] | None) -> str:
+        await self._parts.started()
+        if offsets is not None and not offsets:
+            raise BadRequest("Partitions / offsets need to be provided for an alter offsets request")
+
+        async def modifiable() -> Mapping[str, str]:
+            await self._parts.driver.request(events.CheckOffsets(name))
+            return self._config(name)
+
+        return await self._parts.offsets.modify(name, modifiable, offsets)
+
+    # -- requests of other workers ---------------------------------------------------------------------
+
+    async def put_task_configs(self, name: str, read: ReadConfigs, signature: Signature) -> None:
+        await self._parts.started()
+        self._core.check_signature(signature)
+        await self._parts.driver.request(events.PutTaskConfigs(name, tuple(await asyncio.to_thread(read))))
+
+    async def fence_zombies(self, name: str, signature: Signature) -> None:
+        await self._parts.started()
+        self._core.check_signature(signature)
+        try:
+            await self._parts.fence.fence(name)
+        except SecurityError as error:
+            # Who asks would ask again for two minutes after a 500, which may be another a moment later.
+            raise BadRequest(str(error)) from error
+
+    # -- reports ---------------------------------------------------------------------------------------
+
+    async def connector_report(self, name: str, kind: str, query: Mapping[str, str]) -> Mapping[str, Any]:
+        await self._parts.started()
+        return await self._parts.reports.report(name, self._config(name), kind, query)
+
+    # -- plugins ---------------------------------------------------------------------------------------
+
+    def plugins(self, *, connectors_only: bool) -> Sequence[PluginInfo]:
+        return self._parts.plugins.plugins(connectors_only=connectors_only)
+
+    def plugin_config(self, plugin: str, version: str | None) -> Sequence[ConfigKeyInfo]:
+        return self._parts.plugins.plugin_config(plugin, version)
+
+    async def validate(self, plugin: str, config: Config) -> ConfigInfos:
+        parts = self._parts
+        with parts.stages.doing("performing multi-property validation for the connector"):
+            return await validate_connector(config, parts.plugins, parts.config, parts.transformer)
+
+    # -- loggers ---------------------------------------------------------------------------------------
+
+    def loggers(self) -> Mapping[str, LoggerLevel]:
+        return self._parts.loggers.all()
+
+    def logger(self, name: str) -> LoggerLevel:
+        return self._parts.loggers.one(name)
+
+    def set_logger(self, name: str, level: str) -> Sequence[str]:
+        return self._parts.loggers.set(name, level)
+
+    async def set_cluster_logger(self, name: str, level: str) -> None:
+        check_level(level)
+        await self._asked(events.SetLogger(name, level.upper()))
+
+    # -- what the above share --------------------------------------------------------------------------
+
+    async def _settled(self) -> None:
+        await self._parts.started()
+        if self._core.rebalance_expected:
+            raise RebalanceExpected
+
+    def _config(self, name: str) -> Mapping[str, str]:
+        config = self._core.snapshot.connector_config(name)
+        if config is None:
+            raise NotFound(f"Connector {name} not found")
+        return config
+
+    def _connector(self, name: str) -> ConnectorInfo:
+        config = self._config(name)
+        return ConnectorInfo(name, config, self._core.snapshot.task_ids(name), self._type(name))
+
+    def _type(self, name: str) -> str:
+        config = self._core.snapshot.connector_config(name)
+        return "unknown" if config is None else self._type_of(config)
+
+    def _type_of(self, config: Mapping[str, str]) -> str:
+        return self._parts.plugins.connector_type(config.get("connector.class"))
+
+    async def _validated(self, config: Config) -> Mapping[str, str]:
+        infos = await self.validate("", config)
+        if infos.error_count:
+            raise BadRequest(error_message(infos))
+        return {key: value for key, value in config.items() if value is not None}

@@ -1,0 +1,1 @@
+"""Plugins found, called, and their configs validated."""

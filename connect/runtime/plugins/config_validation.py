@@ -1,0 +1,375 @@
+"""A connector's configuration looked at before it is stored (Kafka's ``AbstractHerder.validateConnectorConfig``).
+
+``producer.override.*`` and its kin, checked key by key against the worker's policy.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from connect.api.plugins import PluginKind
+from connect.api.source import ExactlyOnceSupport, SourceConnector, TransactionBoundaries
+from connect.core.config.alias_settings import enrich, uses_topic_creation
+from connect.core.config.client_settings import CLIENTS, OverridePolicy
+from connect.core.config.config_def import ConfigDef, ConfigValue, InvalidValue, PluginClass, Value, convert
+from connect.core.config.connector_settings import CONNECTOR, SOURCE_CONNECTOR
+from connect.core.config.properties import ConfigTransformer, ProvidersDeclared
+from connect.core.config.validation import key_info, value_info
+from connect.core.config.worker_config import ClientKind, WorkerConfig
+from connect.core.errors import ConfigError, HeliographError
+from connect.core.herder_api import BadRequest, Config, ConfigInfo, ConfigInfos
+from connect.kafka.threads import PluginThread
+from connect.runtime.plugins.plugin_errors import SecretMask, has_reference, masked, passwords, plugin_call, secrets_of
+from connect.runtime.plugins.plugin_registry import (
+    CONNECTORS,
+    InvalidRange,
+    PluginNotFound,
+    Plugins,
+    SinkRefused,
+    VersionNotFound,
+    parse_range,
+)
+
+
+def client_overrides(kind: ClientKind, props: Mapping[str, str], policy: OverridePolicy) -> ConfigInfos:
+    """What the policy says of each override (Kafka's ``AbstractHerder.validateClientOverrides``).
+
+    Raises:
+        ConfigError: A value is not of its key's type.
+    """
+    declared = CLIENTS[kind]
+    prefix = f"{kind}.override."
+    infos: list[ConfigInfo] = []
+    groups: list[str] = []
+    for key, text in props.items():
+        if not key.startswith(prefix):
+            continue
+        name = key.removeprefix(prefix)
+        setting = declared.settings.get(name)
+        objection = policy.objection(name)
+        found = text if setting is None else _converted(name, text, kind)
+        value = ConfigValue(name, found, () if objection is None else (objection,))
+        infos.append(ConfigInfo(None if setting is None else key_info(setting, prefix), value_info(value, prefix)))
+        if setting is not None and setting.group is not None:
+            groups.append(setting.group)
+    return ConfigInfos("", sum(1 for each in infos if each.value.errors), tuple(dict.fromkeys(groups)), tuple(infos))
+
+
+def _converted(name: str, text: str, kind: ClientKind) -> Value:
+    try:
+        return convert(name, text, CLIENTS[kind].settings[name].type)
+    except InvalidValue as error:
+        raise ConfigError(str(error), f"{kind}.override.{name}") from None
+
+
+log = logging.getLogger(__name__)
+
+_CLASS: Final = "connector.class"
+_VERSION: Final = "connector.plugin.version"
+#: The converters of a connector, in the order in which they are looked at, and what Java calls them.
+_CONVERTERS: Final = (
+    ("header.converter", PluginKind.HEADER_CONVERTER, "header"),
+    ("key.converter", PluginKind.CONVERTER, "key"),
+    ("value.converter", PluginKind.CONVERTER, "value"),
+)
+#: A config without nulls, resolved.
+_Props = dict[str, str]
+_Values = dict[str, ConfigValue]
+
+
+async def validate_connector(
+    config: Config, plugins: Plugins, worker: WorkerConfig, transformer: ConfigTransformer
+) -> ConfigInfos:
+    """Everything that is wrong with a config, key by key; no secret is in it, nor in what is raised.
+
+    Raises:
+        BadRequest: No class, or one that is not known.
+        ConfigError: A provider cannot read what a reference names, or an override has the wrong type (500).
+        RetriableError, PermanentError: The connector's own validation failed.
+    """
+    raw = {key: value for key, value in config.items() if value is not None}
+    nulls = [key for key, value in config.items() if value is None]
+    if _CLASS not in raw:
+        raise BadRequest(f"Connector config {{{', '.join(_shown(config))}}} contains no connector type")
+    try:
+        props = transformer.transform(raw)
+    except ProvidersDeclared as error:
+        raise BadRequest(str(error)) from None
+    secrets = secrets_of(transformer, raw).with_more(passwords(_declared(plugins, props), props))
+    try:
+        with plugin_call(f"the validation of {props[_CLASS]}"):
+            found = await _outcome(props[_CLASS], props, nulls, plugins, worker)
+    except Exception as error:
+        if not isinstance(error, HeliographError):
+            log.error("a config of %s could not be validated\n%s", secrets.mask(props[_CLASS]), secrets.trace(error))
+        raise masked(error, secrets) from None
+    return _Curtain(raw, props, secrets).drawn(found)
+
+
+def error_message(infos: ConfigInfos) -> str:
+    """The text of the 400 for a config with errors."""
+    lines = [f"Connector configuration is invalid and contains the following {infos.error_count} error(s):"]
+    lines += (error for each in infos.configs for error in each.value.errors)
+    lines.append(
+        "You can also find the above list of errors at the endpoint "
+        "`/connector-plugins/{connectorType}/config/validate`"
+    )
+    return "\n".join(lines)
+
+
+def _declared(plugins: Plugins, props: _Props) -> ConfigDef:
+    """The connector's own settings, where there is such a connector."""
+    try:
+        return plugins.connector(props[_CLASS], props.get(_VERSION)).config_def
+    except (PluginNotFound, InvalidRange):
+        return ConfigDef()
+
+
+async def _outcome(name: str, props: _Props, nulls: list[str], plugins: Plugins, worker: WorkerConfig) -> ConfigInfos:
+    version = props.get(_VERSION)
+    try:
+        connector = plugins.new_connector(name, version)
+    except SinkRefused as error:
+        return _only_framework(name, props, nulls, plugins, {_CLASS: str(error)})
+    except VersionNotFound as error:
+        return _only_framework(name, props, nulls, plugins, {_CLASS: str(error), _VERSION: str(error)})
+    except (PluginNotFound, InvalidRange) as error:
+        raise BadRequest(str(error)) from None
+    given = {**props, **dict.fromkeys(nulls)}
+    framework = enrich(_with_plugins(SOURCE_CONNECTOR, name, props, plugins, worker), given, plugins)
+    values = framework.validate(given)
+    _check_exactly_once(values, props, connector, worker)
+    _check_boundaries(values, props, connector)
+    own = _with_versions_shown(plugins.connector(name, version).config_def, props, plugins)
+    async with PluginThread(f"validation of {name}") as thread:
+        own_values = await thread.call(connector.validate, props, own.validate(given))
+    converters = [_converter(props, values, plugins, *each) for each in _CONVERTERS]
+    # As in Java, what the connector says of a key stands in for what the framework says of it.
+    merged = _with_nulls({**values, **own_values}, nulls)
+    parts = [_infos(name, framework | own, merged), *_overrides(props, plugins, worker), *converters]
+    return ConfigInfos(
+        name,
+        sum(each.error_count for each in parts),
+        tuple(dict.fromkeys(group for each in parts for group in each.groups)),
+        tuple(info for each in parts for info in each.configs),
+    )
+
+
+def _only_framework(
+    name: str, props: _Props, nulls: list[str], plugins: Plugins, errors: Mapping[str, str]
+) -> ConfigInfos:
+    """The outcome where there is no connector to ask."""
+    config = _with_versions_shown(CONNECTOR, props, plugins)
+    found = config.validate({**props, **dict.fromkeys(nulls)})
+    found |= {key: found[key].with_error(error) for key, error in errors.items()}
+    return _infos(name, config, _with_nulls(found, nulls))
+
+
+def _with_nulls(values: _Values, nulls: Iterable[str]) -> _Values:
+    error = "Null value can not be supplied as the configuration value."
+    return values | {key: values.get(key, ConfigValue(key, None)).with_error(error) for key in nulls}
+
+
+def _infos(name: str, config: ConfigDef, values: _Values) -> ConfigInfos:
+    """Unknown keys first, then all that are declared (``AbstractHerder.generateResult``)."""
+    unknown = [ConfigInfo(None, value_info(value)) for key, value in values.items() if key not in config]
+    known = [
+        ConfigInfo(key_info(setting), value_info(values.get(key, ConfigValue(key, None))))
+        for key, setting in config.settings.items()
+    ]
+    count = sum(len(value.errors) for value in values.values())
+    return ConfigInfos(name, count, config.groups(), (*unknown, *known))
+
+
+# what the framework looks at beyond single values
+
+
+def _with_plugins(base: ConfigDef, name: str, props: _Props, plugins: Plugins, worker: WorkerConfig) -> ConfigDef:
+    """``base`` with the plugins there are: as checks, as what a form offers, as defaults.
+
+    Kafka's ``ConnectorConfig.enrichedConfigDef``: what the worker's file names is the default of a converter.
+    """
+    found = dict(base.settings)
+    versions = plugins.versions_of(CONNECTORS, name)
+    found[_VERSION] = replace(found[_VERSION], default=versions[-1], check=_Range(), recommended=versions)
+    for key, kind, _ in _CONVERTERS:
+        of_worker = worker.values.string(key)
+        found[key] = replace(
+            found[key],
+            default=plugins.full_name(of_worker) or of_worker,
+            check=PluginClass(plugins.full_name, _OfKind(plugins, kind)),
+            recommended=plugins.names_of(kind),
+        )
+        named = props.get(key, of_worker)
+        versions = plugins.versions_of((kind,), named)
+        newest = versions[-1] if versions else None
+        wanted = None if key in props else worker.props.get(f"{key}.plugin.version")
+        version = found[f"{key}.plugin.version"]
+        found[version.name] = replace(
+            version,
+            default=wanted or newest,
+            check=_Range(),
+            recommended=versions,
+            visible=plugins.full_name(named) is not None,
+        )
+    return ConfigDef(found)
+
+
+def _with_versions_shown(own: ConfigDef, props: _Props, plugins: Plugins) -> ConfigDef:
+    """A form shows a converter's version where its converter is named (Kafka's ``ConverterPluginVersionRecommender``);
+    to a connector that declares these keys itself only its own config names one."""
+    shown = {
+        f"{key}.plugin.version": replace(own.settings[f"{key}.plugin.version"], visible=True)
+        for key, _, _ in _CONVERTERS
+        if f"{key}.plugin.version" in own and key in props and plugins.full_name(props[key]) is not None
+    }
+    return ConfigDef({**own.settings, **shown})
+
+
+@dataclass(frozen=True, slots=True)
+class _OfKind:
+    plugins: Plugins
+    kind: PluginKind
+
+    def __call__(self, name: str, value: Value) -> None:
+        if isinstance(value, str):
+            self.plugins.checked(self.kind, value, None)
+
+    def __str__(self) -> str:
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    def __call__(self, name: str, value: Value) -> None:
+        try:
+            parse_range(value if isinstance(value, str) else "latest")
+        except InvalidRange as error:
+            raise InvalidValue(str(error)) from None
+
+    def __str__(self) -> str:
+        return ""
+
+
+def _check_exactly_once(values: _Values, props: _Props, connector: SourceConnector, worker: WorkerConfig) -> None:
+    """Kafka's ``DistributedHerder.validateSourceConnectorExactlyOnceSupport``."""
+    key = "exactly.once.support"
+    found = values[key]
+    if found.errors or str(found.value).lower() != "required":
+        return
+    errors: list[str] = []
+    if not worker.exactly_once_enabled:
+        errors.append("This worker does not have exactly-once source support enabled.")
+    match _answer(lambda: connector.exactly_once_support(props)):
+        case ExactlyOnceSupport.SUPPORTED:
+            pass
+        case ExactlyOnceSupport.UNSUPPORTED:
+            errors.append("The connector does not support exactly-once semantics with the provided configuration.")
+        case str(failure):
+            errors.append(failure)
+        case _:
+            errors.append(
+                "The connector does not implement the API required for preflight validation of exactly-once source "
+                "support. Please consult the documentation for the connector to determine whether it supports "
+                'exactly-once semantics, and then consider reconfiguring the connector to use the value "requested" '
+                "for this property (which will disable this preflight check and allow the connector to be created)."
+            )
+    values[key] = found.with_error(*errors)
+
+
+def _check_boundaries(values: _Values, props: _Props, connector: SourceConnector) -> None:
+    """Kafka's ``DistributedHerder.validateSourceConnectorTransactionBoundary``."""
+    key = "transaction.boundary"
+    found = values[key]
+    if found.errors or str(found.value).lower() != "connector":
+        return
+    match _answer(lambda: connector.can_define_transaction_boundaries(props)):
+        case TransactionBoundaries.SUPPORTED:
+            pass
+        case str(failure):
+            values[key] = found.with_error(failure)
+        case _:
+            values[key] = found.with_error(
+                "The connector does not support connector-defined transaction boundaries with the given "
+                "configuration. Please reconfigure it to use a different transaction boundary definition."
+            )
+
+
+def _answer(ask: Callable[[], object]) -> object:
+    """A connector's answer, or the sentence that says how asking went wrong: its author's mistake is no reason for
+    validation to fail."""
+    try:
+        return ask()
+    except Exception as error:
+        return f"An unexpected error occurred during validation: {error}"
+
+
+# converters and overrides
+
+
+def _converter(props: _Props, values: _Values, plugins: Plugins, key: str, kind: PluginKind, type_: str) -> ConfigInfos:
+    """What a converter that the connector names for itself says of its own settings."""
+    name = props.get(key)
+    if name is None or values[key].errors:
+        return ConfigInfos("", 0, (), ())
+    prefix = f"{key}."
+    own = {each[len(prefix) :]: value for each, value in props.items() if each.startswith(prefix)}
+    try:
+        config = plugins.find((kind,), name, props.get(f"{key}.plugin.version")).config_def
+    except VersionNotFound:
+        # As in Java: the task will say so.
+        return ConfigInfos("", 0, (), ())
+    outcome = config.validate({"converter.type": type_, **own})
+    infos = tuple(
+        ConfigInfo(key_info(config.settings[each.name], prefix), value_info(each, prefix)) for each in outcome.values()
+    )
+    return ConfigInfos("", sum(1 for each in outcome.values() if each.errors), config.groups(), infos)
+
+
+def _overrides(props: _Props, plugins: Plugins, worker: WorkerConfig) -> list[ConfigInfos]:
+    """What the policy says of the settings of clients that the connector uses."""
+    own_offsets = worker.exactly_once_enabled or bool(props.get("offsets.storage.topic", "").strip())
+    used: dict[ClientKind, bool] = {
+        "producer": True,
+        "admin": uses_topic_creation(props) or own_offsets,
+        "consumer": own_offsets,
+    }
+    policy = plugins.override_policy(worker)
+    return [client_overrides(kind, props, policy) for kind, is_used in used.items() if is_used]
+
+
+# what is shown
+
+
+@dataclass(frozen=True, slots=True)
+class _Curtain:
+    """Keeps what references resolve to out of the answer: values are shown as they were written."""
+
+    raw: Mapping[str, str]
+    props: Mapping[str, str]
+    secrets: SecretMask
+
+    def drawn(self, infos: ConfigInfos) -> ConfigInfos:
+        return replace(infos, configs=tuple(map(self._drawn, infos.configs)))
+
+    def _drawn(self, info: ConfigInfo) -> ConfigInfo:
+        value = info.value
+        raw, resolved = self.raw.get(value.name), self.props.get(value.name)
+        errors = tuple(map(self.secrets.mask, value.errors))
+        if raw is None or not has_reference(raw) or raw == resolved:
+            return replace(info, value=replace(value, errors=errors))
+        if resolved:
+            errors = tuple(each.replace(resolved, raw) for each in value.errors)
+            errors = tuple(map(self.secrets.mask, errors))
+        shown = value.value if value.value in (None, "[hidden]") else raw
+        return replace(info, value=replace(value, value=shown, errors=errors))
+
+
+def _shown(config: Config) -> Iterable[str]:
+    """A config for a message; what may be secret is left out."""
+    for key, value in config.items():
+        hidden = any(word in key.lower() for word in ("password", "secret", "jaas", "token", "credential", "ssl.key"))
+        yield f"{key}={'[hidden]' if hidden else value}"

@@ -1,0 +1,419 @@
+"""Which plugins there are, and how they are found: by class name, by its end, and by that without its kind.
+
+Kafka's ``Plugins``, ``DelegatingClassLoader`` and ``PluginUtils``; versions as KIP-891 asks for them.
+
+Whether the plugins that a worker's file names are there, before anything is started.
+
+Versions of plugins and ranges of them, as KIP-891 writes them (Maven's ``VersionRange``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise, takewhile
+from types import MappingProxyType
+from typing import Any, Final, Self
+
+from connect.api.plugins import PluginDescription, PluginKind, installed, override_policies
+from connect.api.source import SourceConnector
+from connect.core.config.alias_settings import AliasKind
+from connect.core.config.client_settings import OverridePolicy, make_policy
+from connect.core.config.config_def import ConfigDef, InvalidValue
+from connect.core.config.connector_settings import SOURCE_CONNECTOR
+from connect.core.config.validation import key_info
+from connect.core.config.worker_config import WorkerConfig
+from connect.core.errors import ConfigError, PermanentError
+from connect.core.herder_api import BadRequest, ConfigKeyInfo, NotFound, PluginInfo
+
+_PART: Final = re.compile(r"\d+|[a-z]+")
+#: What comes before a release, and what after it; any other word comes last.
+_BEFORE: Final = (("alpha", "a"), ("beta", "b"), ("milestone", "m"), ("rc", "cr"), ("snapshot",))
+_WORDS: Final = {word: place - len(_BEFORE) for place, words in enumerate(_BEFORE) for word in words}
+_RELEASE: Final = frozenset({"ga", "final", "release"})
+_SET: Final = re.compile(r"[\[(][^\])]*[\])]")
+
+
+class InvalidRange(ValueError):
+    """A range is malformed; the text is Maven's sentence."""
+
+
+_Key = tuple[tuple[int, ...], tuple[tuple[int, int, str], ...]]
+
+
+def version_key(version: str) -> _Key:
+    """What versions are ordered by: ``1.10`` is above ``1.9``, ``2.0`` equals ``2``, ``2.0-rc1`` is below it."""
+    parts = [part for part in _PART.findall(version.lower()) if part not in _RELEASE]
+    numbers = list(map(int, takewhile(str.isdigit, parts)))
+    rest = parts[len(numbers) :]
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    words = [(1, int(part), "") if part.isdigit() else (0, _WORDS.get(part, 1), part) for part in rest]
+    # Behind the last word stands the release itself: above its candidates, below its patches.
+    return tuple(numbers), (*words, (0, 0, ""))
+
+
+@dataclass(frozen=True, slots=True)
+class _Interval:
+    low: _Key | None
+    high: _Key | None
+    with_low: bool
+    with_high: bool
+
+    def __contains__(self, key: _Key) -> bool:
+        if self.low is not None and (key < self.low or (key == self.low and not self.with_low)):
+            return False
+        return self.high is None or key < self.high or (key == self.high and self.with_high)
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRange:
+    """One range or several; ``str`` gives it as Java prints it."""
+
+    text: str
+    _intervals: tuple[_Interval, ...]
+
+    def newest(self, versions: Iterable[str]) -> str | None:
+        """The highest of ``versions`` that lies in the range."""
+        fitting = [each for each in versions if any(version_key(each) in interval for interval in self._intervals)]
+        return max(fitting, key=version_key, default=None)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def parse_range(text: str) -> VersionRange | None:
+    """The range in a ``*.plugin.version``: ``[1.0,2.0)``, several with commas between, a bare version for itself alone;
+    None for the latest there is.
+
+    Raises:
+        InvalidRange: It is malformed.
+    """
+    text = text.strip()
+    if text in ("", "latest"):
+        return None
+    if text[0] not in "[(":
+        text = f"[{text},{text}]"
+    intervals: list[_Interval] = []
+    rest = text
+    while rest.startswith(("[", "(")):
+        match = _SET.match(rest)
+        if match is None:
+            raise InvalidRange(f"Unbounded range: {text}")
+        intervals.append(_interval(match.group()))
+        rest = rest[match.end() :].strip().removeprefix(",").strip()
+    if rest:
+        raise InvalidRange(f"Only fully-qualified sets allowed in multiple set scenario: {text}")
+    for before, after in pairwise(intervals):
+        if before.high is None or after.low is None or after.low < before.high:
+            raise InvalidRange(f"Ranges overlap: {text}")
+    return VersionRange(text, tuple(intervals))
+
+
+def _interval(text: str) -> _Interval:
+    with_low, with_high = text[0] == "[", text[-1] == "]"
+    low, comma, high = (each.strip() for each in text[1:-1].partition(","))
+    if not comma:
+        if not (with_low and with_high):
+            raise InvalidRange(f"Single version must be surrounded by []: {text}")
+        high = low
+    lower, upper = (version_key(low) if low else None), (version_key(high) if high else None)
+    empty = lower == upper and not (with_low and with_high)
+    if lower is not None and upper is not None and (upper < lower or empty):
+        raise InvalidRange(f"Range defies version ordering: {text}")
+    return _Interval(lower, upper, with_low, with_high)
+
+
+#: The kinds in the order in which ``GET /connector-plugins`` lists them.
+_ORDER: Final = (
+    PluginKind.SINK,
+    PluginKind.SOURCE,
+    PluginKind.TRANSFORMATION,
+    PluginKind.PREDICATE,
+    PluginKind.CONVERTER,
+    PluginKind.HEADER_CONVERTER,
+)
+CONNECTORS: Final = (PluginKind.SOURCE, PluginKind.SINK)
+_READS_FILES: Final = {
+    "org.apache.kafka.connect.file.FileStreamSourceConnector": "FileStreamSource reads any file that the worker can "
+    "read, so it is off by default; set file.stream.source.enable = true in the worker's file"
+}
+#: The interface behind a kind: the word that an alias may leave out, and that messages name.
+INTERFACES: Final = {
+    PluginKind.SINK: "Connector",
+    PluginKind.SOURCE: "Connector",
+    PluginKind.TRANSFORMATION: "Transformation",
+    PluginKind.PREDICATE: "Predicate",
+    PluginKind.CONVERTER: "Converter",
+    PluginKind.HEADER_CONVERTER: "HeaderConverter",
+}
+
+
+class PluginNotFound(PermanentError):
+    """No plugin of that name and kind."""
+
+
+class VersionNotFound(PluginNotFound):
+    """The plugin is there, in no version that was asked for."""
+
+
+class SinkRefused(PluginNotFound):
+    """A sink connector, or a task of one, which a group with workers of Java may hand to us."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"{name} is a sink connector, and this worker runs source connectors only; run it on a group of Java's "
+            "Kafka Connect workers"
+        )
+
+
+def simple_name(name: str) -> str:
+    """What stands behind the last dot, and the last ``$`` of a class within a class."""
+    return name.rpartition(".")[2].rpartition("$")[2]
+
+
+def is_sink(name: str) -> bool:
+    """Whether a class of Java that is not here is a sink's, by its name."""
+    return "Sink" in simple_name(name)
+
+
+class Plugins:
+    """All plugins of this process.
+
+    Args:
+        descriptions: Of two by the same name and version the first one counts.
+        policies: Override policies beside Java's, by name.
+        refused: Classes of ``descriptions`` that this worker does not have, each with the sentence that says why.
+    """
+
+    def __init__(
+        self,
+        descriptions: Iterable[PluginDescription],
+        policies: Mapping[str, OverridePolicy] = MappingProxyType({}),
+        refused: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._policies = policies
+        unique = {(each.kind, each.name, each.version): each for each in reversed(list(descriptions))}
+        aliases = _aliases(each for each in unique.values() if each.name in refused)
+        self._refused = {**refused, **{alias: refused[name] for alias, name in aliases.items()}}
+        unique = {key: each for key, each in unique.items() if each.name not in refused}
+        self._all = sorted(
+            unique.values(), key=lambda each: (_ORDER.index(each.kind), each.name, version_key(each.version))
+        )
+        self._names = {each.name for each in self._all}
+        self._aliases = _aliases(self._all)
+
+    @classmethod
+    def discover(cls, extra: Iterable[PluginDescription] = (), *, may_read_files: bool = False) -> Self:
+        """Those of installed packages by their entry points, and ``extra``. One that cannot be loaded is logged.
+        FileStreamSource is among them if connectors ``may_read_files``."""
+        return cls([*extra, *installed()], override_policies(), {} if may_read_files else _READS_FILES)
+
+    # finding and making
+
+    def full_name(self, name: str) -> str | None:
+        """The class that ``name`` means, of whatever kind; None where there is none, or more than one."""
+        return name if name in self._names else self._aliases.get(name)
+
+    def find(self, kinds: Sequence[PluginKind], name: str, version: str | None = None) -> PluginDescription:
+        """The newest plugin of that name and one of these kinds.
+
+        Args:
+            kinds: One is enough for all but connectors.
+            name: Full or short.
+            version: A range such as ``[1.0,2.0)``; a bare one means itself alone, None any.
+
+        Raises:
+            PluginNotFound: There is none.
+            VersionNotFound: None of its versions is in the range.
+            InvalidRange: The range is malformed.
+        """
+        wanted = None if version is None else parse_range(version)
+        full_name = self.full_name(name.strip())
+        found = [each for each in self._all if each.name == full_name and each.kind in kinds]
+        if not found:
+            if name.strip() in self._refused:
+                raise PluginNotFound(self._refused[name.strip()])
+            interface = INTERFACES[kinds[0]]
+            known = ", ".join(each.name for each in self._all if each.kind in kinds)
+            raise PluginNotFound(
+                f"Failed to find any class that implements {interface} and which name matches {name}, available "
+                f"{interface.lower()}s are: {known}"
+            )
+        return _in_range(found, wanted)
+
+    def connector(self, name: str, version: str | None = None) -> PluginDescription:
+        """A source connector.
+
+        Raises:
+            SinkRefused: It is a sink.
+            PluginNotFound: There is none, see :meth:`find`.
+        """
+        try:
+            found = self.find(CONNECTORS, name, version)
+        except VersionNotFound:
+            raise
+        except PluginNotFound:
+            if is_sink(name):
+                raise SinkRefused(name) from None
+            raise
+        if found.kind is PluginKind.SINK:
+            raise SinkRefused(found.name)
+        return found
+
+    def connector_type(self, name: str | None) -> str:
+        """source, sink or unknown."""
+        full_name = None if name is None else self.full_name(name.strip())
+        kinds = {each.kind for each in self._all if each.name == full_name and each.kind in CONNECTORS}
+        if kinds:
+            return PluginKind.SOURCE.value if PluginKind.SOURCE in kinds else PluginKind.SINK.value
+        return PluginKind.SINK.value if name is not None and is_sink(name) else "unknown"
+
+    def new_connector(self, name: str, version: str | None = None) -> SourceConnector:
+        """An instance that was not started; raises as :meth:`connector`."""
+        made = self.connector(name, version).factory()
+        assert isinstance(made, SourceConnector), name
+        return made
+
+    def new(self, kind: PluginKind, name: str, version: str | None = None) -> Any:
+        """Return an instance of the class behind a kind, such as Converter, that was not configured; raises as
+        :meth:`find`."""
+        return self.find((kind,), name, version).factory()
+
+    def override_policy(self, worker: WorkerConfig) -> OverridePolicy:
+        """The policy that a worker's file names. Raises ConfigError where there is none."""
+        return make_policy(worker.override_policy, worker.override_allowlist, self._policies)
+
+    # REST
+
+    def plugins(self, *, connectors_only: bool) -> Sequence[PluginInfo]:
+        """As ``GET /connector-plugins`` lists them."""
+        return [
+            PluginInfo(each.name, each.kind.value, each.version)
+            for each in self._all
+            if not connectors_only or each.kind in CONNECTORS
+        ]
+
+    def plugin_config(self, plugin: str, version: str | None = None) -> Sequence[ConfigKeyInfo]:
+        """As ``GET /connector-plugins/{plugin}/config`` shows it: the plugin's own settings, then the framework's.
+
+        Raises:
+            NotFound: No such plugin.
+            BadRequest: No such version of it, or no version at all.
+        """
+        full_name = self.full_name(plugin)
+        found = [each for each in self._all if each.name == full_name]
+        if not found:
+            raise NotFound(f"Unknown plugin {plugin}.")
+        try:
+            chosen = _in_range(found, None if version is None else parse_range(version))
+        except VersionNotFound as error:
+            raise BadRequest(str(error)) from None
+        except InvalidRange:
+            raise BadRequest(f"Invalid version specification: {version}") from None
+        base = _framework(chosen) if chosen.kind in CONNECTORS else ConfigDef()
+        own = chosen.config_def.settings
+        framework = (each for key, each in base.settings.items() if key not in own)
+        return [key_info(each) for each in (*own.values(), *framework)]
+
+    # what connector configs name by alias (connect.core.config.alias_settings.Definitions)
+
+    def definition(self, kind: AliasKind, name: str, version: str | None) -> ConfigDef:
+        return self.checked(PluginKind(kind), name, version).config_def
+
+    def names(self, kind: AliasKind) -> Sequence[str]:
+        return self.names_of(PluginKind(kind))
+
+    def versions(self, kind: AliasKind, name: str) -> Sequence[str]:
+        return self.versions_of((PluginKind(kind),), name)
+
+    def names_of(self, kind: PluginKind) -> tuple[str, ...]:
+        """All classes of a kind."""
+        return tuple(dict.fromkeys(each.name for each in self._all if each.kind is kind))
+
+    def versions_of(self, kinds: Sequence[PluginKind], name: str) -> tuple[str, ...]:
+        """All versions of a class, the newest last; none where it is not there, or of another kind."""
+        full_name = self.full_name(name)
+        return tuple(each.version for each in self._all if each.name == full_name and each.kind in kinds)
+
+    def checked(self, kind: PluginKind, name: str, version: str | None) -> PluginDescription:
+        """:meth:`find` for the check of a setting.
+
+        Raises:
+            InvalidValue: With Java's words, ``name`` is of another kind, or of no such version.
+        """
+        try:
+            return self.find((kind,), name, version)
+        except VersionNotFound as error:
+            raise InvalidValue(str(error)) from None
+        except PluginNotFound:
+            raise InvalidValue(f"Class class {name} does not implement the {INTERFACES[kind]} interface") from None
+        except InvalidRange as error:
+            raise InvalidValue(str(error)) from None
+
+
+def _framework(connector: PluginDescription) -> ConfigDef:
+    """The framework's settings of a connector; its own version is the default of the one that may be asked for."""
+    version = replace(SOURCE_CONNECTOR.settings["connector.plugin.version"], default=connector.version)
+    return SOURCE_CONNECTOR | ConfigDef.of(version)
+
+
+def _in_range(found: Sequence[PluginDescription], wanted: VersionRange | None) -> PluginDescription:
+    """The newest of several versions of a plugin."""
+    if wanted is None:
+        return found[-1]
+    newest = wanted.newest(each.version for each in found)
+    if newest is None:
+        available = ", ".join(each.version for each in found)
+        raise VersionNotFound(
+            f"Plugin {found[0].name} not found that matches the version range {wanted}, available versions: "
+            f"[{available}]"
+        )
+    return next(each for each in found if each.version == newest)
+
+
+def _aliases(descriptions: Iterable[PluginDescription]) -> dict[str, str]:
+    """Short names that mean one class (Kafka's ``PluginUtils.computeAliases``)."""
+    meant: dict[str, set[str]] = {}
+    for each in descriptions:
+        simple = simple_name(each.name)
+        at = simple.rfind(INTERFACES[each.kind])
+        for alias in (simple, simple[:at] if at > 0 else simple):
+            meant.setdefault(alias, set()).add(each.name)
+    return {alias: names.pop() for alias, names in meant.items() if len(names) == 1}
+
+
+_CONVERTERS: Final = (
+    ("key.converter", PluginKind.CONVERTER, "key"),
+    ("value.converter", PluginKind.CONVERTER, "value"),
+    ("header.converter", PluginKind.HEADER_CONVERTER, "header"),
+)
+
+
+def check_worker(worker: WorkerConfig, plugins: Plugins) -> None:
+    """Raise ConfigError for a converter or an override policy that is not there, or a converter's wrong setting."""
+    try:
+        plugins.override_policy(worker)
+        for key, kind, type_ in _CONVERTERS:
+            _check_converter(worker, plugins, key, kind, type_)
+    except ConfigError as error:
+        raise worker.located(error) from None
+
+
+def _check_converter(worker: WorkerConfig, plugins: Plugins, key: str, kind: PluginKind, type_: str) -> None:
+    version = f"{key}.plugin.version"
+    name = worker.values.string(key)
+    try:
+        found = plugins.find((kind,), name, worker.props.get(version))
+    except (VersionNotFound, InvalidRange) as error:
+        raise ConfigError(str(error), version) from None
+    except PluginNotFound:
+        known = ", ".join(plugins.names_of(kind))
+        raise ConfigError(
+            f"Invalid value {name} for configuration {key}: Class {name} could not be found. It can be {known}", key
+        ) from None
+    try:
+        found.config_def.parse({"converter.type": type_, **worker.with_prefix(f"{key}.")})
+    except ConfigError as error:
+        raise ConfigError(error.message, f"{key}.{error.key}") from None

@@ -1,1 +1,0 @@
-"""The config and status topics: folds of what is read, and writers."""

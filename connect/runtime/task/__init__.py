@@ -1,0 +1,1 @@
+"""A source task: its records, offsets, errors and clients."""

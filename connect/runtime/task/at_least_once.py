@@ -1,0 +1,303 @@
+"""Records sent as they come, offsets stored once all before them are acknowledged (Kafka's ``WorkerSourceTask``).
+
+Which source offsets may be stored while acknowledgements come in any order (Kafka's ``SubmittedRecords``); pure.
+
+Invariant: the offset of a record is committable once it and all records of its source partition that were submitted
+before it have been acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from connect.api.source import Fields, RecordMetadata, SourceRecord
+from connect.core.errors import PermanentError
+from connect.core.model import TaskId
+from connect.kafka.concurrency import Scope
+from connect.runtime.task.connector_offsets import ConnectorOffsets, PendingOffsets, encoded_key
+from connect.runtime.task.record_conversion import ErrorHandler, Stage
+from connect.runtime.task.record_delivery import (
+    BatchRefused,
+    OutgoingRecord,
+    RecordProducer,
+    SendFailed,
+    TaskCallbacks,
+    TopicsInUse,
+)
+from connect.runtime.task.task_control import TaskCounters
+
+
+class Submitted:
+    """One record that was given to the producer."""
+
+    __slots__ = ("acked", "key", "offset")
+
+    def __init__(self, key: bytes, offset: Fields) -> None:
+        self.key = key
+        self.offset = offset
+        self.acked = False
+
+
+@dataclass(frozen=True, slots=True)
+class Committable:
+    """Offsets that may be stored, by the key of their source partition.
+
+    ``messages`` counts the records that they stand for, ``pending`` those that cannot be committed yet.
+    """
+
+    offsets: Mapping[bytes, Fields] = field(default_factory=dict)
+    messages: int = 0
+    pending: int = 0
+
+
+class SubmittedRecords:
+    """Records on their way, by source partition in the order of submission."""
+
+    def __init__(self) -> None:
+        self.unacked = 0
+        self._queues: dict[bytes, deque[Submitted]] = {}
+
+    def submit(self, key: bytes, offset: Fields) -> Submitted:
+        """Take note of a record before it is sent; ``key`` is that of its source partition."""
+        record = Submitted(key, offset)
+        self._queues.setdefault(key, deque()).append(record)
+        self.unacked += 1
+        return record
+
+    def ack(self, record: Submitted) -> None:
+        """The record has arrived, or is left out for good; once is enough."""
+        if not record.acked:
+            record.acked = True
+            self.unacked -= 1
+
+    def drop(self, record: Submitted) -> None:
+        """Forget the last record of its partition, which the producer did not take: it will be submitted again."""
+        queue = self._queues[record.key]
+        assert queue[-1] is record and not record.acked
+        queue.pop()
+        if not queue:
+            del self._queues[record.key]
+        self.unacked -= 1
+
+    def committable(self) -> Committable:
+        """Take out what may be committed since the last call."""
+        offsets: dict[bytes, Fields] = {}
+        messages = pending = 0
+        for key, queue in list(self._queues.items()):
+            while queue and queue[0].acked:
+                offsets[key] = queue.popleft().offset
+                messages += 1
+            pending += len(queue)
+            if not queue:
+                del self._queues[key]
+        return Committable(offsets, messages, pending)
+
+
+log = logging.getLogger(__name__)
+
+#: So many records may be on their way; then no more are taken until some have arrived.
+_UNACKED_AT_MOST: Final = 10_000
+
+
+class AtLeastOnceDelivery:
+    """Implements :class:`connect.runtime.task.record_delivery.Delivery`.
+
+    Args:
+        task: Whose records these are.
+        flush_interval_ms: Time between two flushes of offsets.
+        flush_timeout_ms: How long a flush, and the wait for acknowledgements at the end, may take.
+    """
+
+    def __init__(
+        self,
+        task: TaskId,
+        producer: RecordProducer,
+        offsets: ConnectorOffsets,
+        callbacks: TaskCallbacks,
+        topics: TopicsInUse,
+        errors: ErrorHandler,
+        counters: TaskCounters,
+        *,
+        flush_interval_ms: int,
+        flush_timeout_ms: int,
+    ) -> None:
+        self._task = task
+        self._producer = producer
+        self._offsets = offsets
+        self._callbacks = callbacks
+        self._topics = topics
+        self._errors = errors
+        self._counters = counters
+        self._flush_interval_s = max(flush_interval_ms, 1) / 1000
+        self._flush_timeout_s = flush_timeout_ms / 1000
+        self._submitted = SubmittedRecords()
+        self._pending = PendingOffsets()
+        self._flushing = asyncio.Lock()
+        self._failure: Exception | None = None
+        self._outstanding = 0
+        self._acked: deque[tuple[SourceRecord, RecordMetadata | None, Submitted]] = deque()
+        self._progress = asyncio.Event()
+        self._scope = Scope(f"task {task}")
+        self._entered = False
+        self._connected = False
+        self._closed = False
+
+    async def start(self) -> None:
+        """The producer connects for the first record: a worker may have thousands of tasks with nothing to send."""
+
+    def enter(self) -> None:
+        if self._entered:
+            return
+        self._entered = True
+        self._scope.spawn(self._flush_regularly(), f"offsets of {self._task}")
+        if self._callbacks.wants_records:
+            self._scope.spawn(self._acknowledge(), f"acknowledgements of {self._task}")
+
+    def before_poll(self) -> None:
+        if self._failure is not None:
+            raise SendFailed("Unrecoverable exception from producer send callback") from self._failure
+
+    async def send(self, record: SourceRecord, outgoing: OutgoingRecord) -> None:
+        self.before_poll()
+        while self._submitted.unacked >= _UNACKED_AT_MOST:
+            await self._next_progress()
+            self.before_poll()
+        key = encoded_key(self._task.connector, record.source_partition)
+        if not self._connected:
+            await self._producer.start()
+            self._connected = True
+        submitted = self._submitted.submit(key, record.source_offset)
+        self._outstanding += 1
+        try:
+            await self._producer.send(outgoing, partial(self._done, record, outgoing.topic, submitted))
+        except BaseException as error:
+            self._outstanding -= 1
+            self._submitted.drop(submitted)
+            if isinstance(error, PermanentError):
+                raise SendFailed("Unrecoverable exception trying to send") from error
+            raise
+
+    async def dropped(self, record: SourceRecord) -> None:
+        self._counters.record_done(written=False)
+        await self._callbacks.commit_record(record, None)
+
+    async def batch_done(self) -> None:
+        pass
+
+    async def pause(self) -> None:
+        pass
+
+    async def finish(self, *, failed: bool) -> None:
+        if self._closed:
+            # Who has the task now may have stored newer ones.
+            return
+        # Also after an error: what was acknowledged by then need not be sent again.
+        try:
+            async with asyncio.timeout(self._flush_timeout_s):
+                while self._outstanding or self._acked:
+                    await self._next_progress()
+        except TimeoutError:
+            log.warning(
+                "task %s: %d records are not acknowledged and will be sent again by its successor",
+                self._task,
+                self._submitted.unacked,
+            )
+        await self._commit()
+
+    async def close(self, timeout_s: float) -> None:
+        self._closed = True
+        await self._producer.close(timeout_s)
+        await self._offsets.close(timeout_s)
+        # Last, for they may be in the task's callbacks, which may go on although they are cancelled.
+        await self._scope.close()
+
+    def _done(
+        self,
+        record: SourceRecord,
+        topic: str,
+        submitted: Submitted,
+        metadata: RecordMetadata | None,
+        error: Exception | None,
+    ) -> None:
+        """A record's outcome. It stays in the way of later offsets where it failed and errors are not tolerated."""
+        self._outstanding -= 1
+        self._progress.set()
+        if error is None:
+            self._counters.record_done(written=True)
+            self._topics.used(topic)
+        elif self._closed:
+            return
+        elif self._errors.tolerates_all and not isinstance(error, BatchRefused):
+            self._counters.record_done(written=False)
+            self._errors.failed(Stage.KAFKA_PRODUCE, self._producer, record, error)
+        else:
+            log.error("task %s: a record for topic %s could not be sent: %s", self._task, topic, error)
+            self._failure = self._failure or error
+            return
+        if self._callbacks.wants_records:
+            self._acked.append((record, metadata, submitted))
+        else:
+            self._submitted.ack(submitted)
+
+    async def _acknowledge(self) -> None:
+        """Tells the task of records one by one; only then their offsets may be stored."""
+        while not self._closed:
+            if not self._acked:
+                await self._next_progress()
+                continue
+            record, metadata, submitted = self._acked[0]
+            await self._callbacks.commit_record(record, metadata)
+            self._submitted.ack(submitted)
+            self._acked.popleft()
+            self._progress.set()
+
+    async def _next_progress(self) -> None:
+        self._progress.clear()
+        await self._progress.wait()
+
+    async def _flush_regularly(self) -> None:
+        while not self._closed:
+            await asyncio.sleep(self._flush_interval_s)
+            if self._failure is None:
+                await self._commit()
+
+    async def _commit(self) -> None:
+        """Store what may be stored; what cannot be is kept for the next time."""
+        clock = asyncio.get_running_loop().time
+        async with self._flushing:
+            began_s = clock()
+            if not await self._flush():
+                self._counters.commit_failed()
+                return
+            self._counters.committed((clock() - began_s) * 1000)
+        await self._callbacks.commit()
+
+    async def _flush(self) -> bool:
+        for key, offset in self._submitted.committable().offsets.items():
+            self._pending.put(key, offset)
+        try:
+            values = self._pending.begin_flush()
+            if values:
+                async with asyncio.timeout(self._flush_timeout_s):
+                    await self._offsets.store(values)
+                self._offsets.stored(values)
+            self._pending.flushed()
+        except TimeoutError:
+            log.error(
+                "task %s: its offsets were not stored within %g s; they will be tried again",
+                self._task,
+                self._flush_timeout_s,
+            )
+        except Exception as error:
+            log.error("task %s: its offsets could not be stored and will be tried again: %s", self._task, error)
+        else:
+            return True
+        finally:
+            self._pending.cancel_flush()
+        return False

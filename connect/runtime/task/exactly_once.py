@@ -1,0 +1,237 @@
+"""Records and their offsets in one transaction (KIP-618, Kafka's ``ExactlyOnceWorkerSourceTask``)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+from connect.api.source import RecordMetadata, SourceRecord
+from connect.core.errors import PermanentError, RetriableError
+from connect.core.model import TaskId
+from connect.kafka.concurrency import Patience
+from connect.runtime.task.connector_offsets import ConnectorOffsets, PendingOffsets, Values, encoded_key
+from connect.runtime.task.record_conversion import Interrupted
+from connect.runtime.task.record_delivery import (
+    OutgoingRecord,
+    ProducerFenced,
+    RecordProducer,
+    SendFailed,
+    TaskCallbacks,
+    TopicsInUse,
+)
+from connect.runtime.task.source_config import Boundaries, Ending
+from connect.runtime.task.task_control import TaskCounters
+
+log = logging.getLogger(__name__)
+
+Check = Callable[[], Awaitable[None]]
+
+_RETRY_MS: Final = 100
+_TIMED_OUT: Final = (
+    "was unable to finish writing records to Kafka before its producer transaction expired. It may be necessary to "
+    "reconfigure this connector in order for it to run healthily with exactly-once support. Options for this include: "
+    "tune the connector's producer configuration for higher throughput, increase the transaction timeout for the "
+    "connector's producers, decrease the offset commit interval (if using interval-based transaction boundaries), or "
+    "use the 'poll' transaction boundary (if the connector is not already configured to use it). Or another worker has "
+    "taken the task over."
+)
+
+
+class ExactlyOnceDelivery:
+    """Implements :class:`connect.runtime.task.record_delivery.Delivery`.
+
+    Args:
+        task: Whose records these are.
+        before: Awaited before the transactional id is claimed: the fencing round.
+        after: Awaited once it is: is the task still ours? What either raises fails the task.
+        is_stopping: Whether the task was told to stop; then it claims nothing, for a successor may have.
+    """
+
+    def __init__(
+        self,
+        task: TaskId,
+        producer: RecordProducer,
+        offsets: ConnectorOffsets,
+        callbacks: TaskCallbacks,
+        topics: TopicsInUse,
+        boundaries: Boundaries,
+        counters: TaskCounters,
+        *,
+        before: Check | None,
+        after: Check | None,
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        self._task = task
+        self._producer = producer
+        self._offsets = offsets
+        self._callbacks = callbacks
+        self._topics = topics
+        self._boundaries = boundaries
+        self._counters = counters
+        self._before = before
+        self._after = after
+        self._is_stopping = is_stopping
+        self._pending = PendingOffsets()
+        self._open = False
+        self._records = 0
+        self._outstanding = 0
+        self._settled = asyncio.Event()
+        self._failure: Exception | None = None
+        self._committable: list[tuple[SourceRecord, RecordMetadata | None]] = []
+        offsets.written_by(self._write_offsets)
+
+    async def start(self) -> None:
+        if self._before is not None:
+            await self._before()
+        if self._is_stopping():
+            raise Interrupted
+        await self._producer.start()
+        if self._after is not None:
+            await self._after()
+
+    def enter(self) -> None:
+        self._boundaries.begin(_now_ms())
+
+    def before_poll(self) -> None:
+        """A record that failed shows when the transaction is to be committed."""
+
+    async def send(self, record: SourceRecord, outgoing: OutgoingRecord) -> None:
+        if outgoing.topic == self._offsets.primary_topic:
+            # The task could never read its offsets again: a reader waits for the transaction, which waits for the task.
+            raise PermanentError(
+                "Source tasks may not produce to their own offsets topics when exactly-once support is enabled"
+            )
+        key = encoded_key(self._task.connector, record.source_partition)
+        try:
+            await self._begin()
+            await self._hand_over(outgoing, partial(self._sent, record, outgoing.topic))
+        except RetriableError:
+            raise
+        except PermanentError as error:
+            raise self._worded(error, "Unrecoverable exception trying to send") from error
+        self._pending.put(key, record.source_offset)
+        self._records += 1
+        await self._end(self._boundaries.after_record(record))
+
+    async def dropped(self, record: SourceRecord) -> None:
+        self._counters.record_done(written=False)
+        self._committable.append((record, None))
+        await self._end(self._boundaries.after_record(record))
+
+    async def batch_done(self) -> None:
+        await self._end(self._boundaries.after_batch(_now_ms()))
+
+    async def pause(self) -> None:
+        # Else the transaction would time out meanwhile, and the task with it.
+        await self._end(self._boundaries.at_end())
+
+    async def finish(self, *, failed: bool) -> None:
+        if not failed:
+            await self._end(self._boundaries.at_end())
+
+    async def close(self, timeout_s: float) -> None:
+        await self._producer.close(timeout_s)
+        await self._offsets.close(timeout_s)
+
+    async def _begin(self) -> None:
+        if not self._open:
+            await self._producer.begin()
+            self._open = True
+
+    async def _hand_over(
+        self, outgoing: OutgoingRecord, done: Callable[[RecordMetadata | None, Exception | None], None]
+    ) -> None:
+        self._outstanding += 1
+        try:
+            await self._producer.send(outgoing, done)
+        except BaseException:
+            self._outstanding -= 1
+            raise
+
+    def _sent(self, record: SourceRecord, topic: str, metadata: RecordMetadata | None, error: Exception | None) -> None:
+        self._settle(metadata, error)
+        if error is None:
+            self._counters.record_done(written=True)
+            self._topics.used(topic)
+            self._committable.append((record, metadata))
+
+    def _settle(self, metadata: RecordMetadata | None, error: Exception | None) -> None:
+        self._outstanding -= 1
+        if error is not None:
+            self._failure = self._failure or error
+        self._settled.set()
+
+    async def _end(self, ending: Ending) -> None:
+        if ending is Ending.ABORT:
+            log.info("task %s: its transaction is aborted, as the connector wants it", self._task)
+            await self._abort()
+        if ending is not Ending.NONE:
+            # The offsets of aborted records are stored as well, or the task would see the same records again.
+            await self._commit()
+
+    async def _abort(self) -> None:
+        if not self._open:
+            log.warning("task %s: nothing is aborted, its transaction is empty", self._task)
+            return
+        self._open = False
+        self._records = 0
+        await self._producer.end(commit=False)
+        await self._nothing_outstanding()
+        # What could not be sent is not wanted any more.
+        self._failure = None
+
+    async def _commit(self) -> None:
+        began_ms = _now_ms()
+        try:
+            values = self._pending.begin_flush()
+            if values or self._open:
+                await self._begin()
+                await self._offsets.store(values)
+                await self._all_settled()
+                await self._producer.end(commit=True)
+        except Exception as error:
+            self._counters.commit_failed()
+            raise self._worded(error, f"Failed to flush offsets and/or records for task {self._task}") from error
+        self._pending.flushed()
+        if values:
+            self._offsets.stored(values)
+        if self._open:
+            self._counters.transaction_committed(self._records)
+            self._open, self._records = False, 0
+        self._counters.committed(_now_ms() - began_ms)
+        committed, self._committable = self._committable, []
+        for record, metadata in committed:
+            await self._callbacks.commit_record(record, metadata)
+        await self._callbacks.commit()
+
+    async def _write_offsets(self, topic: str, values: Values) -> None:
+        patience = Patience(log, f"task {self._task}: its offsets cannot be written yet", _RETRY_MS, _RETRY_MS)
+        for key, value in values.items():
+            while True:
+                try:
+                    await self._hand_over(OutgoingRecord(topic, key, value), self._settle)
+                    break
+                except RetriableError as error:
+                    await patience.after(error)
+
+    async def _all_settled(self) -> None:
+        """Wait for the outcome of everything that was handed over; raises the first failure."""
+        await self._nothing_outstanding()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _nothing_outstanding(self) -> None:
+        while self._outstanding:
+            self._settled.clear()
+            await self._settled.wait()
+
+    def _worded(self, error: Exception, message: str) -> SendFailed:
+        fenced = isinstance(error, ProducerFenced) or isinstance(error.__cause__, ProducerFenced)
+        return SendFailed(f"The task {self._task} {_TIMED_OUT}" if fenced else message)
+
+
+def _now_ms() -> float:
+    return asyncio.get_running_loop().time() * 1000

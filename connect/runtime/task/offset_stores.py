@@ -1,0 +1,183 @@
+"""Where a connector's offsets are, and the topics of those that have one of their own (``offsets.storage.topic``).
+
+Kafka's ``Worker.offsetStoreForRegularSourceTask`` and its kin. A topic of its own is followed once in a worker, for the
+connector and all its tasks, as long as one of them uses it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final, NamedTuple
+
+from connect.api.source import RecordMetadata
+from connect.core.config.worker_config import WorkerConfig
+from connect.kafka.cluster import Cluster
+from connect.kafka.log.compacted_log import CompactedLog
+from connect.kafka.log.compacted_topic import LogRecord, ensure_compacted_topic
+from connect.kafka.log.producer import PlainWriter
+from connect.kafka.log.topic_admin import Admin
+from connect.kafka.security.connection_settings import ConnectionSettings, parse_bootstrap
+from connect.runtime.task.client_configs import (
+    client_connection,
+    client_props,
+    producer_settings,
+    task_transactional_id,
+)
+from connect.runtime.task.connector_offsets import ConnectorOffsets, OffsetTopic, Values
+from connect.runtime.task.record_delivery import OutgoingRecord, RecordProducer
+from connect.runtime.task.source_config import source_settings
+
+_READ_TIMEOUT_S: Final = 120.0
+_CLOSE_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A topic, and how each kind of client reaches its cluster."""
+
+    topic: str
+    consumer: ConnectionSettings
+    producer: ConnectionSettings
+    admin: ConnectionSettings
+
+
+class _Open(NamedTuple):
+    """A topic that is followed, and what ends that."""
+
+    topic: OffsetTopic
+    closing: AsyncExitStack
+
+
+@dataclass(eq=False, slots=True)
+class _Followed:
+    """A place that ``users`` want followed at the moment, those who wait for it included."""
+
+    place: _Place
+    users: int = 0
+    opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+    open: _Open | None = None
+
+
+class OffsetStores:
+    """The offsets of connectors on one worker; ``worker_topic`` is followed by its owner."""
+
+    def __init__(self, config: WorkerConfig, worker_topic: OffsetTopic) -> None:
+        self._config = config
+        self._worker_topic = worker_topic
+        self._followed: list[_Followed] = []
+
+    async def open(self, connector: str, props: Mapping[str, str]) -> ConnectorOffsets:
+        """The offsets of a connector with resolved ``props``; to be closed.
+
+        Raises:
+            ConfigError: A setting is wrong, or its topic is not just compacted.
+            SecurityError: Rights are missing.
+            RetriableError: The topic could not be made or read in time.
+        """
+        topic = self._own_topic(props)
+        if topic is None:
+            return ConnectorOffsets(connector, self._worker_topic)
+        connection = partial(client_connection, self._config, props)
+        place = _Place(
+            topic, connection("consumer", connector), connection("producer", connector), connection("admin", connector)
+        )
+        followed = next((each for each in self._followed if each.place == place), None)
+        if followed is None:
+            followed = _Followed(place)
+            self._followed.append(followed)
+        followed.users += 1
+        try:
+            # A place whose cluster does not answer is in the way of nobody who uses another.
+            async with followed.opening:
+                if followed.open is None:
+                    followed.open = await self._follow(place)
+        except BaseException:
+            await self._let_go(followed)
+            raise
+        return ConnectorOffsets(connector, followed.open.topic, self._worker_topic, partial(self._let_go, followed))
+
+    @asynccontextmanager
+    async def opened(
+        self, connector: str, props: Mapping[str, str], for_writing: bool
+    ) -> AsyncIterator[ConnectorOffsets]:
+        """The offsets of a connector while the context lasts, for REST. Under exactly-once they are written in a
+        transaction of the connector's task 0, which shuts that task out. Raises as :meth:`open`."""
+        offsets = await self.open(connector, props)
+        try:
+            if not (for_writing and self._config.exactly_once_enabled):
+                yield offsets
+                return
+            transactional_id = task_transactional_id(self._config.group_id, connector, 0)
+            producer = RecordProducer(producer_settings(self._config, props, f"{connector}-0", transactional_id))
+            try:
+                await producer.start()
+                offsets.written_by(partial(_write_transaction, producer))
+                yield offsets
+            finally:
+                await producer.close(_CLOSE_S)
+        finally:
+            await offsets.close(_CLOSE_S)
+
+    def _own_topic(self, props: Mapping[str, str]) -> str | None:
+        """The topic of a connector that has one beside the worker's, on whatever cluster."""
+        worker_name = self._config.offset_topic.name
+        named = source_settings(props).offsets_topic
+        if named is None and not self._config.exactly_once_enabled:
+            return None
+        # A transaction cannot span clusters: under exactly-once the offsets are where the records go.
+        topic = named or worker_name
+        return None if topic == worker_name and self._is_workers_cluster(props) else topic
+
+    def _is_workers_cluster(self, props: Mapping[str, str]) -> bool:
+        theirs = client_props(self._config, props, "producer").get("bootstrap.servers")
+        ours = self._config.client_props("admin").get("bootstrap.servers")
+        return set(parse_bootstrap(theirs, "producer")) == set(parse_bootstrap(ours, "worker"))
+
+    async def _follow(self, place: _Place) -> _Open:
+        async with AsyncExitStack() as closing:
+            admin = Admin(place.admin)
+            closing.push_async_callback(admin.close)
+            await ensure_compacted_topic(admin, replace(self._config.offset_topic, name=place.topic))
+            reading, writing = Cluster(place.consumer), Cluster(place.producer)
+            closing.push_async_callback(reading.close)
+            closing.push_async_callback(writing.close)
+
+            def opened(on_record: Callable[[LogRecord], None], on_begin_anew: Callable[[], None]) -> CompactedLog:
+                return CompactedLog(reading, place.topic, on_record, on_begin_anew, read_committed=True, only_last=True)
+
+            topic = OffsetTopic(place.topic, opened, PlainWriter(writing).write)
+            await topic.start(_READ_TIMEOUT_S)
+            closing.push_async_callback(topic.stop)
+            return _Open(topic, closing.pop_all())
+
+    async def _let_go(self, followed: _Followed) -> None:
+        followed.users -= 1
+        if followed.users == 0:
+            self._followed.remove(followed)
+            if followed.open is not None:
+                await followed.open.closing.aclose()
+
+
+async def _write_transaction(producer: RecordProducer, topic: str, values: Values) -> None:
+    """All ``values`` or none of them, in a transaction of their own."""
+    outcomes: list[asyncio.Future[None]] = []
+    await producer.begin()
+    for key, value in values.items():
+        outcome = asyncio.get_running_loop().create_future()
+        outcomes.append(outcome)
+        await producer.send(OutgoingRecord(topic, key, value), partial(_tell, outcome))
+    await asyncio.gather(*outcomes)
+    await producer.end(commit=True)
+
+
+def _tell(outcome: asyncio.Future[None], metadata: RecordMetadata | None, error: Exception | None) -> None:
+    if outcome.done():
+        return
+    if error is None:
+        outcome.set_result(None)
+    else:
+        outcome.set_exception(error)

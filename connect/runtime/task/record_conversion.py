@@ -1,0 +1,341 @@
+"""From what a task hands over to the bytes that are sent: transforms, then converters (Kafka's
+``AbstractWorkerSourceTask.convertTransformedRecord``).
+
+The transforms of a connector in their order, each with its predicate (Kafka's ``TransformationChain``, KIP-585).
+
+What becomes of a record that cannot be transformed, converted or sent (KIP-298): tried again, left out, or fatal.
+
+Differs from Kafka's ``RetryWithToleranceOperator`` in two ways, both of which lose records there: an error that was
+retried in vain fails the task unless errors are tolerated, and a task that is stopped while it retries leaves the
+record for its successor instead of skipping it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from typing import Final, Literal, TypeVar
+
+from connect.api.convert import Converter, DataError, HeaderConverter, Predicate, Transformation
+from connect.api.plugins import PluginKind
+from connect.api.source import SourceRecord
+from connect.api.transformations import NamedStep, TransformationStep, named_steps
+from connect.core.config.worker_config import WorkerConfig
+from connect.core.errors import HeliographError, RetriableError
+from connect.core.model import TaskId
+from connect.runtime.plugins.plugin_errors import SecretMask
+from connect.runtime.plugins.plugin_registry import Plugins
+from connect.runtime.task.record_delivery import OutgoingRecord
+from connect.runtime.task.task_control import TaskCounters
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_DELAY_FIRST_MS: Final = 300
+
+
+class Stage(StrEnum):
+    """What was being done with a record, in Kafka's words."""
+
+    TRANSFORMATION = "TRANSFORMATION"
+    HEADER_CONVERTER = "HEADER_CONVERTER"
+    KEY_CONVERTER = "KEY_CONVERTER"
+    VALUE_CONVERTER = "VALUE_CONVERTER"
+    KAFKA_PRODUCE = "KAFKA_PRODUCE"
+
+
+class ToleranceExceeded(HeliographError):
+    """A record failed, and errors are not tolerated; the reason is the cause."""
+
+
+class LeftOut(Exception):
+    """The record is to be left out; never leaves the task's loop."""
+
+
+class Interrupted(Exception):
+    """The task is to stop and must not go on with this record; never leaves the task's loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorSettings:
+    """The ``errors.*`` keys of a connector; ``retry_timeout_ms`` -1 is for ever."""
+
+    retry_timeout_ms: int = 0
+    retry_delay_max_ms: int = 60_000
+    tolerates_all: bool = False
+    log_enabled: bool = False
+    log_includes_messages: bool = False
+
+
+def retry_delay_ms(attempt: int, max_ms: int, left_ms: float, chance: float) -> float:
+    """How long to wait after the ``attempt``-th failure (from 1): doubling, at random beyond ``max_ms``.
+
+    ``chance`` is a random number below 1; nothing is longer than ``left_ms``.
+    """
+    # Beyond 2^40 the shift says nothing new; attempts are not bounded.
+    delay_ms: float = _DELAY_FIRST_MS << min(attempt - 1, 40)
+    if delay_ms > max_ms:
+        delay_ms = chance * max_ms
+    return max(0.0, min(delay_ms, left_ms))
+
+
+class ErrorHandler:
+    """The error handling of one task. ``stopping`` is set when the task is to stop."""
+
+    def __init__(
+        self,
+        task: TaskId,
+        settings: ErrorSettings,
+        counters: TaskCounters,
+        secrets: SecretMask,
+        stopping: asyncio.Event,
+    ) -> None:
+        self._task = task
+        self._settings = settings
+        self._counters = counters
+        self._secrets = secrets
+        self._stopping = stopping
+
+    @property
+    def tolerates_all(self) -> bool:
+        return self._settings.tolerates_all
+
+    async def attempt(self, stage: Stage, doing: object, record: SourceRecord, operation: Callable[[], T]) -> T:
+        """The outcome of ``operation``, which ``doing`` (a plugin) performs for ``record``.
+
+        Raises:
+            LeftOut: it failed, and that is tolerated.
+            ToleranceExceeded: it failed, and that is not.
+            Interrupted: the task is stopped before the operation could be tried again.
+        """
+        try:
+            return operation()
+        except RetriableError as error:
+            return await self._retry(stage, doing, record, operation, error)
+        except MemoryError:
+            raise  # which says nothing of the record; Java tolerates no ``Error`` either
+        except Exception as error:
+            self._counters.failures += 1
+            raise self._given_up(stage, doing, record, error) from error
+
+    def failed(self, stage: Stage, doing: object, record: SourceRecord, error: Exception) -> None:
+        """Something failed outside of :meth:`attempt` and for good. Returns where that is tolerated.
+
+        Raises:
+            ToleranceExceeded: it is not.
+        """
+        self._counters.failures += 1
+        outcome = self._given_up(stage, doing, record, error)
+        if isinstance(outcome, ToleranceExceeded):
+            raise outcome from error
+
+    async def _retry(
+        self, stage: Stage, doing: object, record: SourceRecord, operation: Callable[[], T], error: Exception
+    ) -> T:
+        clock = asyncio.get_running_loop().time
+        timeout_ms = self._settings.retry_timeout_ms
+        give_up_s = clock() + timeout_ms / 1000 if timeout_ms >= 0 else float("inf")
+        attempt = 0
+        while True:
+            attempt += 1
+            self._counters.failures += 1
+            left_ms = (give_up_s - clock()) * 1000
+            if left_ms <= 0:
+                raise self._given_up(stage, doing, record, error) from error
+            await self._wait(retry_delay_ms(attempt, self._settings.retry_delay_max_ms, left_ms, random.random()))
+            self._counters.retries += 1
+            try:
+                return operation()
+            except RetriableError as again:
+                error = again
+            except MemoryError:
+                raise
+            except Exception as final:
+                self._counters.failures += 1
+                raise self._given_up(stage, doing, record, final) from final
+
+    async def _wait(self, delay_ms: float) -> None:
+        try:
+            async with asyncio.timeout(delay_ms / 1000):
+                await self._stopping.wait()
+        except TimeoutError:
+            return
+        raise Interrupted
+
+    def _given_up(self, stage: Stage, doing: object, record: SourceRecord, error: Exception) -> Exception:
+        self._counters.errors += 1
+        self._counters.last_error_ms = int(time.time() * 1000)
+        if self._settings.log_enabled:
+            self._report(stage, doing, record, error)
+        if not self._settings.tolerates_all:
+            return ToleranceExceeded("Tolerance exceeded in error handler")
+        self._counters.skipped += 1
+        return LeftOut()
+
+    def _report(self, stage: Stage, doing: object, record: SourceRecord, error: Exception) -> None:
+        shown = f", where source record is = {record}" if self._settings.log_includes_messages else ""
+        log.error(
+            "Error encountered in task %s. Executing stage '%s' with class '%s'%s.\n%s",
+            self._task,
+            stage,
+            class_name(doing),
+            self._secrets.mask(shown),
+            self._secrets.trace(error).rstrip(),
+        )
+        self._counters.logged += 1
+
+
+def class_name(plugin: object) -> str:
+    """The full name of a plugin's class."""
+    return f"{type(plugin).__module__}.{type(plugin).__qualname__}"
+
+
+class TransformationChain:
+    """All transforms of a task."""
+
+    def __init__(self, steps: Sequence[TransformationStep] = ()) -> None:
+        self._steps = tuple(steps)
+
+    async def apply(self, record: SourceRecord, errors: ErrorHandler) -> SourceRecord | None:
+        """The record to send, None where a transform drops it. Raises as :meth:`ErrorHandler.attempt`."""
+        current = record
+        for step in self._steps:
+            after = await errors.attempt(
+                Stage.TRANSFORMATION, step.transformation, record, partial(step.apply, current)
+            )
+            if after is None:
+                return None
+            current = after
+        return current
+
+    def close(self) -> None:
+        for step in self._steps:
+            step.close()
+
+
+def make_chain(props: Mapping[str, str], plugins: Plugins) -> TransformationChain:
+    """The transforms of a connector with ``props``.
+
+    Raises:
+        ConfigError: A setting is missing or wrong.
+        PluginNotFound: There is no such class.
+    """
+    return TransformationChain([_made(step, plugins) for step in named_steps(props)])
+
+
+def _made(step: NamedStep, plugins: Plugins) -> TransformationStep:
+    by_class = step.transformation
+    transformation: Transformation = plugins.new(PluginKind.TRANSFORMATION, by_class.name, by_class.version)
+    transformation.configure(by_class.props)
+    if step.predicate is None:
+        return TransformationStep(transformation)
+    predicate: Predicate = plugins.new(PluginKind.PREDICATE, step.predicate.name, step.predicate.version)
+    predicate.configure(step.predicate.props)
+    return TransformationStep(transformation, predicate, step.negate)
+
+
+_NO_TIMESTAMP: Final = -1
+Role = Literal["key", "value", "header"]
+
+
+@dataclass(frozen=True, slots=True)
+class Converters:
+    """What a task's records are turned into bytes with."""
+
+    key: Converter
+    value: Converter
+    header: HeaderConverter
+
+    def close(self) -> None:
+        for each in (self.key, self.value, self.header):
+            each.close()
+
+
+class Conversion:
+    """The way of one task's records into bytes."""
+
+    def __init__(self, chain: TransformationChain, converters: Converters, errors: ErrorHandler) -> None:
+        self._chain = chain
+        self._converters = converters
+        self._errors = errors
+
+    async def outgoing(self, record: SourceRecord) -> OutgoingRecord | None:
+        """The record as it is sent; None where a transform drops it.
+
+        Raises:
+            LeftOut, ToleranceExceeded, Interrupted: as :meth:`ErrorHandler.attempt`.
+            DataError: its timestamp is none.
+        """
+        to_send = await self._chain.apply(record, self._errors)
+        if to_send is None:
+            return None
+        attempt, converters, topic = self._errors.attempt, self._converters, to_send.topic
+        headers = await attempt(Stage.HEADER_CONVERTER, converters.header, record, partial(self._headers, to_send))
+        key = await attempt(
+            Stage.KEY_CONVERTER,
+            converters.key,
+            record,
+            partial(converters.key.from_connect, topic, to_send.key_schema, to_send.key),
+        )
+        value = await attempt(
+            Stage.VALUE_CONVERTER,
+            converters.value,
+            record,
+            partial(converters.value.from_connect, topic, to_send.value_schema, to_send.value),
+        )
+        return OutgoingRecord(topic, key, value, to_send.partition, _timestamp_ms(to_send), headers)
+
+    def close(self) -> None:
+        self._chain.close()
+        self._converters.close()
+
+    def _headers(self, record: SourceRecord) -> tuple[tuple[str, bytes | None], ...]:
+        convert = self._converters.header.from_connect_header
+        return tuple((each.key, convert(record.topic, each.key, each.schema, each.value)) for each in record.headers)
+
+
+def make_converters(props: Mapping[str, str], config: WorkerConfig, plugins: Plugins) -> Converters:
+    """The converters that a connector names, the worker's where it does not.
+
+    Raises:
+        ConfigError: A setting is missing or wrong.
+        PluginNotFound: There is no such class, or version.
+    """
+    key_settings, key_class, key_version = converter_settings("key", props, config)
+    key: Converter = plugins.new(PluginKind.CONVERTER, key_class, key_version)
+    key.configure(key_settings)
+    value_settings, value_class, value_version = converter_settings("value", props, config)
+    value: Converter = plugins.new(PluginKind.CONVERTER, value_class, value_version)
+    value.configure(value_settings)
+    header_settings, header_class, header_version = converter_settings("header", props, config)
+    header: HeaderConverter = plugins.new(PluginKind.HEADER_CONVERTER, header_class, header_version)
+    header.configure(header_settings)
+    return Converters(key, value, header)
+
+
+def converter_settings(
+    role: Role, connector: Mapping[str, str], config: WorkerConfig
+) -> tuple[dict[str, str], str, str | None]:
+    """Settings, class and version of a converter, all from where its class is named."""
+    name = f"{role}.converter"
+    props = connector if name in connector else config.props
+    own = {key[len(name) + 1 :]: value for key, value in props.items() if key.startswith(f"{name}.")}
+    version = own.pop("plugin.version", None)
+    return {**own, "converter.type": role}, connector.get(name) or config.values.string(name), version
+
+
+def _timestamp_ms(record: SourceRecord) -> int | None:
+    """Kafka's ``ConnectUtils.checkAndConvertTimestamp``."""
+    timestamp_ms = record.timestamp_ms
+    if timestamp_ms is None or timestamp_ms == _NO_TIMESTAMP:
+        return None
+    if timestamp_ms < 0:
+        raise DataError(f"Invalid record timestamp {timestamp_ms}")
+    return timestamp_ms

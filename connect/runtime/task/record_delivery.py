@@ -1,0 +1,413 @@
+"""The producer of a task: aiokafka's, with the patience of Connect's and errors that say what to do.
+
+Kafka Connect lets its producers wait without a bound for metadata and acknowledgements
+(``max.block.ms``, ``delivery.timeout.ms``); so does this one, until it is closed.
+
+What at-least-once and exactly-once do differently with the records of a task.
+
+What a task and the listener hear of records that were sent; an error in a callback is told and goes no further.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import aiokafka.errors
+from aiokafka import AIOKafkaProducer
+from aiokafka.structs import RecordMetadata as Acknowledged
+
+from connect.api.source import RecordMetadata, SourceRecord, SourceTask
+from connect.core.errors import ClusterUnreachable, HeliographError, PermanentError, RetriableError, SecurityError
+from connect.core.model import TaskId
+from connect.kafka.concurrency import Patience
+from connect.kafka.log.aiokafka_producer import cut_off, hush, make_producer
+from connect.kafka.threads import PluginThread
+from connect.runtime.plugins.plugin_errors import SecretMask, plugin_call
+from connect.runtime.task.client_configs import ProducerSettings
+from connect.runtime.task.task_control import WorkerListener
+
+log = logging.getLogger(__name__)
+
+_START_RETRY_FIRST_MS: Final = 100
+_START_RETRY_LAST_MS: Final = 5000
+_ABORT_S: Final = 5.0
+#: Kafka's ``Topic.validate``.
+_TOPIC: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
+_TOO_LARGE: Final = (aiokafka.errors.MessageSizeTooLargeError, aiokafka.errors.RecordListTooLargeError)
+#: The library asserts that nothing more is asked of a producer that has failed for good.
+_FAILED: Final = (aiokafka.errors.KafkaError, AssertionError)
+
+
+class ProducerFenced(PermanentError):
+    """The cluster takes nothing more under this producer's epoch."""
+
+
+class BatchRefused(PermanentError):
+    """A record is refused for its company in a batch, and would be taken alone."""
+
+
+class _RecordRefused(PermanentError):
+    """This record is refused, and another one may not be."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingRecord:
+    """A record as bytes. ``partition`` None: by the key, or anywhere; ``timestamp_ms`` None: now."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    partition: int | None = None
+    timestamp_ms: int | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = field(default=())
+
+
+#: Told once of each record that was taken: where it is (None with ``acks=0``), or why it is nowhere. Must not raise.
+Done = Callable[[RecordMetadata | None, Exception | None], None]
+
+
+class RecordProducer:
+    """Sends records, those of a partition in order. With a transactional id only between begin and commit or abort."""
+
+    def __init__(self, settings: ProducerSettings) -> None:
+        self._settings = settings
+        self._producer: AIOKafkaProducer | None = None
+        self._in_transaction = False
+        self._closed = False
+
+    async def start(self) -> None:
+        """Connect, and with a transactional id shut out whoever used it before; waits until the cluster answers.
+
+        Raises:
+            SecurityError, PermanentError: it never will, or the producer is closed.
+        """
+        self._check_open()
+        patience = Patience(
+            log, f"producer {self._settings.connection.client_id}", _START_RETRY_FIRST_MS, _START_RETRY_LAST_MS
+        )
+        while True:
+            producer = self._made()
+            try:
+                await producer.start()
+                # It may have been closed meanwhile.
+                self._check_open()
+            except aiokafka.errors.KafkaError as error:
+                await producer.stop()
+                translated = self._translated(error)
+                if not isinstance(translated, RetriableError):
+                    raise translated from error
+            except BaseException:
+                await producer.stop()
+                raise
+            else:
+                self._producer = producer
+                return
+            await patience.after(translated)
+
+    async def send(self, record: OutgoingRecord, done: Done) -> None:
+        """Hand a record over, which may wait for room and for metadata; ``done`` hears what became of it, before this
+        returns where the record itself is refused: its size, its topic, the right to write there.
+
+        Raises:
+            RetriableError: it was not taken, and may be later.
+            PermanentError: this producer will never take any more, or the topic has no such partition.
+        """
+        producer = self._started()
+        try:
+            self._check_topic(record.topic)
+            partitions = await producer.partitions_for(record.topic)
+            if record.partition is not None and record.partition not in partitions:
+                raise PermanentError(
+                    f"topic {record.topic} has no partition {record.partition}, it has {len(partitions)}; the "
+                    "connector must name another one, or none"
+                )
+            sent = await self._send(producer, record)
+        except _RecordRefused as refused:
+            done(None, refused)
+        except aiokafka.errors.KafkaError as error:
+            translated = self._translated(error, record)
+            if not isinstance(translated, _RecordRefused | SecurityError):
+                raise translated from error
+            translated.__cause__ = error
+            done(None, translated)
+        else:
+            sent.add_done_callback(lambda outcome: self._settle(outcome, done, record))
+
+    async def begin(self) -> None:
+        """Begin a transaction; errors as :meth:`send`."""
+        try:
+            await self._started().begin_transaction()
+        except _FAILED as error:
+            raise self._translated(error) from error
+        self._in_transaction = True
+
+    async def end(self, *, commit: bool) -> None:
+        """Commit or abort the transaction. Before a commit all its records must be acknowledged: of one with records
+        that failed, the library would commit the rest.
+
+        Raises:
+            ProducerFenced: another one has the transactional id, or the transaction took too long.
+            PermanentError, RetriableError: it is not known to have ended.
+        """
+        producer = self._started()
+        self._in_transaction = False
+        try:
+            await (producer.commit_transaction() if commit else producer.abort_transaction())
+        except _FAILED as error:
+            raise self._translated(error) from error
+
+    async def close(self, timeout_s: float) -> None:
+        """Send what is waiting and disconnect within ``timeout_s``; a transaction that is open is aborted. For good."""
+        self._closed = True
+        producer, self._producer = self._producer, None
+        if producer is None:
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                if self._in_transaction:
+                    await self._abort_quietly(producer)
+                await producer.stop()
+        except TimeoutError:
+            log.warning("producer %s is closed with records on their way", self._settings.connection.client_id)
+            await cut_off(producer)
+        except aiokafka.errors.KafkaError as error:
+            # What failed was told when it did.
+            log.debug("producer %s: closing: %r", self._settings.connection.client_id, error)
+            await cut_off(producer)
+        except asyncio.CancelledError:
+            await cut_off(producer)
+            raise
+        finally:
+            hush(producer)
+
+    async def _abort_quietly(self, producer: AIOKafkaProducer) -> None:
+        """Else what was written would hold up readers of committed records until the transaction times out."""
+        try:
+            async with asyncio.timeout(_ABORT_S):
+                await producer.abort_transaction()
+        except (*_FAILED, TimeoutError) as error:
+            # One that has failed for good is the broker's to abort.
+            log.debug("producer %s: no abort: %r", self._settings.connection.client_id, error)
+
+    def _made(self) -> AIOKafkaProducer:
+        settings = self._settings
+        return make_producer(
+            settings.connection,
+            settings.delivery_timeout_ms / 1000,
+            acks=settings.acks,
+            max_batch_size=settings.batch_bytes,
+            compression_type=settings.compression,
+            enable_idempotence=settings.idempotent,
+            linger_ms=settings.linger_ms,
+            max_request_size=settings.max_request_bytes,
+            metadata_max_age_ms=settings.metadata_max_age_ms,
+            retry_backoff_ms=settings.retry_backoff_ms,
+            transactional_id=settings.transactional_id,
+            transaction_timeout_ms=settings.transaction_timeout_ms,
+        )
+
+    async def _send(self, producer: AIOKafkaProducer, record: OutgoingRecord) -> asyncio.Future[Any]:
+        if record.key is not None or record.value is not None:
+            sent: asyncio.Future[Any] = await producer.send(
+                record.topic,
+                record.value,
+                record.key,
+                record.partition,
+                record.timestamp_ms,
+                list(record.headers),
+            )
+            return sent
+        # The library refuses records without key and value one by one, and takes them as a batch.
+        partitions = await producer.partitions_for(record.topic)
+        batch = producer.create_batch()
+        batch.append(timestamp=record.timestamp_ms, key=None, value=None, headers=list(record.headers))
+        batch.close()
+        partition = record.partition if record.partition is not None else min(partitions)
+        whole: asyncio.Future[Any] = await producer.send_batch(batch, record.topic, partition=partition)
+        return whole
+
+    def _settle(self, outcome: asyncio.Future[Any], done: Done, record: OutgoingRecord) -> None:
+        if outcome.cancelled():
+            return
+        error = outcome.exception()
+        if error is None:
+            done(_metadata(outcome.result()), None)
+        elif isinstance(error, aiokafka.errors.KafkaError):
+            done(None, self._of_batch(error, record) or self._translated(error, record))
+        else:
+            done(None, PermanentError(f"producer {self._settings.connection.client_id}: {error!r}"))
+
+    def _started(self) -> AIOKafkaProducer:
+        if self._producer is None:
+            raise self._is_closed()
+        return self._producer
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise self._is_closed()
+
+    def _is_closed(self) -> PermanentError:
+        return PermanentError(f"producer {self._settings.connection.client_id} is closed")
+
+    def _of_batch(self, error: Exception, record: OutgoingRecord) -> BatchRefused | None:
+        """What a broker found too large is the batch; Java's producer splits it, which the library does not."""
+        if not isinstance(error, _TOO_LARGE) or _size(record) >= self._settings.batch_bytes:
+            return None
+        return BatchRefused(
+            f"producer {self._settings.connection.client_id}: topic {record.topic} takes no batch of "
+            f"{self._settings.batch_bytes} bytes: {error}; set producer.override.batch.size of the connector below "
+            "max.message.bytes of the topic"
+        )
+
+    def _check_topic(self, topic: str) -> None:
+        """The library would wait for such a topic, as for one that is to be made."""
+        if _TOPIC.fullmatch(topic) is None:
+            raise _RecordRefused(
+                f"producer {self._settings.connection.client_id}: no topic can be named {topic!r}: 1 to 249 of a-z, "
+                "A-Z, 0-9, '.', '_' and '-', and neither '.' nor '..'; it is what the connector, or a transform, says"
+            )
+
+    def _translated(self, error: Exception, record: OutgoingRecord | None = None) -> HeliographError:
+        who = f"producer {self._settings.connection.client_id}"
+        topic = record.topic if record is not None else "?"
+        match error:
+            case aiokafka.errors.ProducerFenced() | aiokafka.errors.InvalidProducerEpoch():
+                return ProducerFenced(f"{who}: another producer has taken {self._settings.transactional_id} over")
+            case aiokafka.errors.UnknownTopicOrPartitionError():
+                return RetriableError(f"{who}: topic {topic} is not there; create it, or let it be created")
+            case aiokafka.errors.TopicAuthorizationFailedError():
+                return SecurityError(f"{who} may not write to topic {topic}; grant WRITE on topic {topic}")
+            case aiokafka.errors.TransactionalIdAuthorizationFailed():
+                transactional_id = self._settings.transactional_id
+                return SecurityError(
+                    f"{who} may not use transactional id {transactional_id}; grant WRITE and DESCRIBE on it"
+                )
+            case _ if isinstance(error, _TOO_LARGE):
+                return _RecordRefused(
+                    f"{who}: a record for topic {topic} is too large: {error}; raise max.request.size of the producer, "
+                    "max.message.bytes of the topic"
+                )
+            case aiokafka.errors.KafkaTimeoutError():
+                return RetriableError(f"{who}: topic {topic}: no room for its records came up in time: {error}")
+            case aiokafka.errors.KafkaConnectionError():
+                return ClusterUnreachable(f"{who}: no broker answers: {error}")
+        where = f" (topic {topic})" if record is not None else ""
+        kind = RetriableError if getattr(error, "retriable", False) else PermanentError
+        return kind(f"{who}{where}: {error!r}")
+
+
+def _size(record: OutgoingRecord) -> int:
+    """Bytes of what it holds, a little less than it takes in a batch."""
+    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers
+
+
+def _metadata(acknowledged: Acknowledged | None) -> RecordMetadata | None:
+    if acknowledged is None:
+        return None
+    return RecordMetadata(acknowledged.topic, acknowledged.partition, acknowledged.offset, acknowledged.timestamp)
+
+
+#: Kafka's producer is given so long to send what it has when a task ends.
+CLOSE_S: Final = 30.0
+
+
+class SendFailed(HeliographError):
+    """A record could not be sent; the reason is the cause."""
+
+
+class Delivery(Protocol):
+    """How records get to Kafka and offsets into their topic, driven by the loop of a task."""
+
+    async def start(self) -> None:
+        """Before the task starts: connect, and under exactly-once shut out predecessors."""
+        ...
+
+    def enter(self) -> None:
+        """The loop begins, at first or after a pause."""
+        ...
+
+    def before_poll(self) -> None:
+        """Raises what happened to records sent before and is fatal."""
+        ...
+
+    async def send(self, record: SourceRecord, outgoing: OutgoingRecord) -> None:
+        """Hand over a record as the task made it and as it is sent.
+
+        Raises:
+            RetriableError: not now; the same may be handed over again.
+            PermanentError: never.
+        """
+        ...
+
+    async def dropped(self, record: SourceRecord) -> None:
+        """A record is left out."""
+        ...
+
+    async def batch_done(self) -> None:
+        """All that one poll returned was handed over; also where it returned nothing."""
+        ...
+
+    async def pause(self) -> None:
+        """The task pauses."""
+        ...
+
+    async def finish(self, *, failed: bool) -> None:
+        """No more records come: store what can be stored. ``failed``: an error has ended the loop."""
+        ...
+
+    async def close(self, timeout_s: float) -> None:
+        """Send and store nothing more but what can be sent within ``timeout_s``, and let go of everything. Also while
+        another method is under way; none of them does anything after it."""
+        ...
+
+
+class TaskCallbacks:
+    """``commit_record`` and ``commit`` of one task."""
+
+    def __init__(self, task_id: TaskId, task: SourceTask, secrets: SecretMask, thread: PluginThread) -> None:
+        self._id = task_id
+        self._task = task
+        self._secrets = secrets
+        self._thread = thread
+        #: Whether the task wants to hear of single records at all.
+        self.wants_records = type(task).commit_record is not SourceTask.commit_record
+
+    async def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
+        """A record was acknowledged, or (None) left out."""
+        if not self.wants_records:
+            return
+        try:
+            with plugin_call("commit_record"):
+                await self._thread.call(self._task.commit_record, record, metadata)
+        except Exception as error:
+            log.error("task %s: its commit_record raised an error\n%s", self._id, self._secrets.trace(error))
+
+    async def commit(self) -> None:
+        """Offsets were stored, or there was nothing to store."""
+        try:
+            with plugin_call("commit"):
+                await self._thread.call(self._task.commit)
+        except Exception as error:
+            log.error("task %s: its commit raised an error\n%s", self._id, self._secrets.trace(error))
+
+
+class TopicsInUse:
+    """Tells the listener of each topic once (KIP-558)."""
+
+    def __init__(self, task: TaskId, listener: WorkerListener, *, tracked: bool) -> None:
+        self._task = task
+        self._listener = listener
+        self._tracked = tracked
+        self._told: set[str] = set()
+
+    def used(self, topic: str) -> None:
+        """A record has arrived in ``topic``."""
+        if self._tracked and topic not in self._told:
+            self._told.add(topic)
+            self._listener.topic_used(topic, self._task)

@@ -1,0 +1,419 @@
+"""A source task that is polled: records from it, through transforms and converters, to the producer (Kafka's
+``AbstractWorkerSourceTask``).
+
+A task that owns its engine: run until told to stop; a pause is an engine that was stopped, going on a new one.
+
+One task on this worker, from its start to its end (Kafka's ``WorkerTask``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
+
+from connect.api.connector import Props
+from connect.api.source import EngineTask, OffsetReader, SourceConnector, SourceRecord, SourceTask, TransactionContext
+from connect.core.errors import RetriableError
+from connect.core.model import State, TargetState, TaskId
+from connect.kafka.concurrency import Patience, Scope
+from connect.kafka.threads import PluginThread
+from connect.runtime.plugins.plugin_errors import SecretMask, masked, plugin_call
+from connect.runtime.task.connector_offsets import ConnectorOffsets
+from connect.runtime.task.record_conversion import Conversion, Interrupted, LeftOut
+from connect.runtime.task.record_delivery import CLOSE_S, Delivery
+from connect.runtime.task.source_config import TopicCreation
+from connect.runtime.task.task_control import (
+    FailureTrace,
+    Known,
+    Starts,
+    TaskControl,
+    TaskCounters,
+    TaskRun,
+    Tell,
+    WorkerListener,
+)
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+#: Kafka's ``SEND_FAILED_BACKOFF_MS``.
+_RETRY_FIRST_MS: Final = 100
+#: Java calls a poll that failed again at once.
+_POLL_RETRY_LAST_MS: Final = 500
+#: A poll that comes back empty at once is not called again before this, lest a careless task eats the loop.
+_EMPTY_POLL_S: Final = 0.005
+#: So many records are handled before others on the loop have their turn.
+_RECORDS_AT_ONCE: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TaskContext:
+    """Implements :class:`connect.api.source.SourceTaskContext`."""
+
+    configs: Props
+    offset_reader: OffsetReader
+    thread: PluginThread
+    transaction_context: TransactionContext | None = None
+
+    def wait_for(self, asked: Coroutine[Any, Any, T]) -> T:
+        return self.thread.wait_for(asked)
+
+
+class SourceWork:
+    """Implements :class:`connect.runtime.task.task_control.TaskRun` for one :class:`SourceTask`."""
+
+    def __init__(
+        self,
+        task_id: TaskId,
+        task: SourceTask,
+        context: TaskContext,
+        delivery: Delivery,
+        conversion: Conversion,
+        topics: TopicCreation,
+        counters: TaskCounters,
+        secrets: SecretMask,
+    ) -> None:
+        self._id = task_id
+        self._task = task
+        self._context = context
+        self._thread = context.thread
+        self._delivery = delivery
+        self._conversion = conversion
+        self._topics = topics
+        self._counters = counters
+        self._secrets = secrets
+        self._started = False
+        self._to_send: Sequence[SourceRecord] | None = None
+        self._polling = Patience(log, f"task {task_id}: its poll failed", _RETRY_FIRST_MS, _POLL_RETRY_LAST_MS)
+        self._sending = Patience(log, f"task {task_id}: a record could not be sent", _RETRY_FIRST_MS, _RETRY_FIRST_MS)
+
+    async def start(self) -> None:
+        await self._delivery.start()
+        # From here on the task may hold something that only its stop gives back.
+        self._started = True
+        await self._thread.call(self._task.initialize, self._context)
+        await self._thread.call(self._task.start, self._context.configs)
+
+    def reconfigure(self, props: Mapping[str, str]) -> bool:
+        # As in Java: a task that is polled gets its config when it starts.
+        return False
+
+    async def execute(self, control: TaskControl, tell: Tell) -> None:
+        try:
+            await self._loop(control, tell)
+        except Interrupted:
+            pass
+        except Exception:
+            try:
+                await self._delivery.finish(failed=True)
+            except Exception as error:
+                log.error("task %s: no final commit: %s", self._id, self._secrets.mask(str(error)))
+            raise
+        await self._delivery.finish(failed=False)
+
+    async def close(self, timeout_s: float) -> None:
+        if self._started:
+            self._started = False
+            try:
+                with plugin_call("its stop"):
+                    await self._thread.call(self._task.stop, always=True)
+            except Exception as error:
+                log.error("task %s: its stop raised an error: %s", self._id, self._secrets.line(error))
+        await self._thread.close()
+        await self._delivery.close(timeout_s)
+        await self._topics.close()
+        self._conversion.close()
+
+    async def abandon(self) -> None:
+        await self._delivery.close(0)
+        await self._topics.close()
+
+    async def _loop(self, control: TaskControl, tell: Tell) -> None:
+        self._delivery.enter()
+        while not control.is_stopping:
+            if control.is_paused:
+                tell(State.PAUSED)
+                await self._delivery.pause()
+                if await control.unpaused():
+                    tell(State.RUNNING)
+                    self._delivery.enter()
+                continue
+            if self._to_send is None:
+                self._delivery.before_poll()
+                self._to_send = await self._poll(control)
+            await self._send_batch()
+
+    async def _poll(self, control: TaskControl) -> Sequence[SourceRecord] | None:
+        clock = asyncio.get_running_loop().time
+        began_s = clock()
+        records: Sequence[SourceRecord] | None = None
+        with control.ended_by_stop() as scope:
+            try:
+                async with scope:
+                    with plugin_call("its poll"):
+                        records = await self._thread.call(self._task.poll)
+            except TimeoutError:
+                if not scope.expired():
+                    raise
+            except RetriableError as error:
+                await self._polling.after(masked(error, self._secrets))
+                return None
+        self._polling.over()
+        took_s = clock() - began_s
+        if records:
+            self._counters.batch_polled(len(records), took_s * 1000)
+        else:
+            await asyncio.sleep(_EMPTY_POLL_S if took_s < _EMPTY_POLL_S else 0)
+        return records
+
+    async def _send_batch(self) -> None:
+        """Hand over what was polled. What cannot be handed over now is kept, after a pause, for the next call."""
+        batch = self._to_send or ()
+        if batch:
+            self._counters.batch_taken(len(batch))
+        for number, record in enumerate(batch):
+            try:
+                await self._send(record)
+            except RetriableError as error:
+                self._to_send = batch[number:]
+                await self._sending.after(masked(error, self._secrets))
+                return
+            if number % _RECORDS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        self._sending.over()
+        self._to_send = None
+        await self._delivery.batch_done()
+
+    async def _send(self, record: SourceRecord) -> None:
+        try:
+            with plugin_call("a transformation or a converter"):
+                outgoing = await self._conversion.outgoing(record)
+        except LeftOut:
+            outgoing = None
+        if outgoing is None:
+            await self._delivery.dropped(record)
+            return
+        await self._topics.ensure(outgoing.topic)
+        await self._delivery.send(record, outgoing)
+
+
+Check = Callable[[], Awaitable[None]]
+
+
+class EngineWork:
+    """Implements :class:`connect.runtime.task.task_control.TaskRun`; each engine is a new task of ``connector``.
+
+    ``before`` and ``after`` are those of :class:`connect.runtime.task.exactly_once.ExactlyOnceDelivery`; what stands
+    between them there, claiming the transactional id, is the engine's own affair here, and so it is the engine that
+    asks ``after``.
+    """
+
+    def __init__(
+        self,
+        task_id: TaskId,
+        connector: SourceConnector,
+        context: TaskContext,
+        offsets: ConnectorOffsets,
+        *,
+        before: Check | None,
+        after: Check | None,
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        self._id = task_id
+        self._connector = connector
+        self._context = context
+        self._offsets = offsets
+        self._before = before
+        self._after = after
+        self._is_stopping = is_stopping
+        self._engine: EngineTask | None = None
+        self._is_ended = True
+
+    async def start(self) -> None:
+        if self._before is not None:
+            await self._before()
+        if self._is_stopping():
+            raise Interrupted
+        self._engine = self._new()
+
+    async def execute(self, control: TaskControl, tell: Tell) -> None:
+        while not control.is_stopping:
+            if control.is_paused:
+                tell(State.PAUSED)
+                if not await control.unpaused():
+                    return
+                self._engine = self._new()
+                tell(State.RUNNING)
+            elif self._engine is None:
+                self._engine = self._new()
+            told = await self._run(self._engine, control)
+            self._engine = None
+            # Who was told to may have been told for a pause that is over by now.
+            if not (told or control.is_paused):
+                return
+
+    def reconfigure(self, props: Mapping[str, str]) -> bool:
+        if self._engine is None or self._is_ended or not self._engine.reconfigure(props):
+            return False
+        # For the engine after a pause.
+        self._context = replace(self._context, configs=props)
+        return True
+
+    async def close(self, timeout_s: float) -> None:
+        # An engine has ended when its run has.
+        await self._offsets.close(timeout_s)
+
+    async def abandon(self) -> None:
+        await self._offsets.close(0)
+
+    def _new(self) -> EngineTask:
+        engine = self._connector.make_task()
+        assert isinstance(engine, EngineTask)
+        engine.initialize(self._context)
+        engine.check_newest = self._after
+        return engine
+
+    async def _run(self, engine: EngineTask, control: TaskControl) -> bool:
+        """One engine, until it ends by itself or is told to; whether it was told."""
+        self._is_ended = False
+        told = False
+        try:
+            async with Scope(f"task {self._id}") as scope:
+                running = scope.spawn(_run(engine), f"engine of {self._id}")
+                while not running.done():
+                    if (control.is_stopping or control.is_paused) and not told:
+                        told = True
+                        engine.stop()
+                    async with Scope(f"task {self._id}") as waiting:
+                        wish = waiting.spawn(control.changed(), f"wishes for {self._id}")
+                        await asyncio.wait({running, wish}, return_when=asyncio.FIRST_COMPLETED)
+                await running
+            return told
+        finally:
+            self._is_ended = True
+
+
+async def _run(engine: EngineTask) -> None:
+    with plugin_call("its engine"):
+        await engine.run()
+
+
+#: Makes what is run.
+Make = Callable[["TaskRunner"], Awaitable[TaskRun]]
+
+
+class TaskRunner:
+    """Runs one task in an asyncio task of its own. ``counters`` and ``state`` are for whoever looks on."""
+
+    def __init__(self, task: TaskId, make: Make, target: TargetState, listener: WorkerListener, starts: Starts) -> None:
+        self.id = task
+        self.counters = TaskCounters()
+        self.control = TaskControl(target)
+        self.known = Known()
+        #: As last told.
+        self.state = State.UNASSIGNED
+        self._make = make
+        self._listener = listener
+        self._starts: Starts | None = starts
+        self._abandoned = False
+        self._work: TaskRun | None = None
+        self._scope = Scope(f"task {task}")
+        self._running: asyncio.Task[None] | None = None
+        self._leaving: asyncio.Task[None] | None = None
+
+    def begin(self) -> asyncio.Task[None]:
+        """Start to run; the task ends when all is down, and never raises."""
+        self._running = self._scope.spawn(self._run(), f"task {self.id}")
+        return self._running
+
+    def reconfigure(self, make_props: Callable[[], Mapping[str, str]]) -> bool:
+        """Let it take a new config as it runs; False: it cannot, and is to be started anew."""
+        if self._work is None or self.state is not State.RUNNING or self.control.is_stopping or self.control.is_paused:
+            return False
+        try:
+            with plugin_call(f"task {self.id}"):
+                return self._work.reconfigure(make_props())
+        except Exception as error:
+            log.warning("task %s is restarted for its new config: %s", self.id, self.known.secrets.line(error))
+            return False
+
+    def stop(self) -> None:
+        """Wind up; the task of :meth:`begin` ends with it."""
+        self.control.stop()
+
+    def abandon(self) -> None:
+        """It was given time enough: nothing more is told of it, and nothing more sent or stored, even if the task does
+        not heed being cancelled."""
+        if self._abandoned:
+            return
+        self._abandoned = True
+        if self._running is not None:
+            self._running.cancel()
+        if self._work is not None:
+            self._leaving = self._scope.spawn(self._leave(self._work), f"task {self.id}, abandoned")
+
+    def unfinished(self) -> list[asyncio.Task[None]]:
+        """What of it still runs."""
+        return [each for each in (self._running, self._leaving) if each is not None and not each.done()]
+
+    async def _run(self) -> None:
+        try:
+            with plugin_call(f"task {self.id}"):
+                await self._live()
+        except Interrupted:
+            pass
+        except Exception as error:
+            if not self.control.is_stopping:
+                failure = FailureTrace.of(error, self.known.secrets)
+                line = self.known.secrets.line(error)
+                log.error("task %s has failed and will not recover until it is restarted: %s", self.id, line)
+                log.debug("task %s: %s", self.id, failure.trace)
+                self._tell(State.FAILED, failure)
+                return
+            log.warning("task %s was to stop and failed over it: %s", self.id, self.known.secrets.mask(str(error)))
+        self._tell(State.UNASSIGNED)
+
+    async def _live(self) -> None:
+        if self.control.is_paused:
+            self._tell(State.PAUSED)
+        if not await self.control.unpaused():
+            return
+        work = self._work = await self._make(self)
+        try:
+            await work.start()
+            self._tell(State.RUNNING)
+            await work.execute(self.control, self._tell)
+        finally:
+            await self._close(work)
+
+    async def _leave(self, work: TaskRun) -> None:
+        try:
+            await work.abandon()
+        except Exception as error:
+            log.error("task %s, abandoned: it could not be let go of: %s", self.id, self.known.secrets.line(error))
+
+    async def _close(self, work: TaskRun) -> None:
+        if not self._abandoned:
+            try:
+                await work.close(CLOSE_S)
+                return
+            except asyncio.CancelledError:
+                # Given up while it closed; what it holds is closed all the same.
+                await work.close(0)
+                raise
+        await work.close(0)
+
+    def _tell(self, state: State, failure: FailureTrace | None = None) -> None:
+        if self._abandoned:
+            return
+        if self._starts is not None:
+            # The first that is told says how the start went.
+            self._starts.ended(well=state is not State.FAILED)
+            self._starts = None
+        self.state = state
+        self.counters.changed(state)
+        self._listener.task_changed(self.id, state, failure, self.known.version)

@@ -1,0 +1,301 @@
+"""Connectors and tasks made from configs, with everything that they need (Kafka's ``Worker.TaskBuilder``).
+
+Which classes and versions a task is made of, under the names of Java's attributes (KIP-891).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from connect.api.plugins import PluginKind
+from connect.api.source import EngineTask, SourceConnector, SourceTask
+from connect.core.config.alias_settings import uses_topic_creation
+from connect.core.config.config_def import split_list
+from connect.core.config.properties import ConfigTransformer
+from connect.core.config.worker_config import ClientKind, WorkerConfig
+from connect.core.errors import ConfigError, TooManyTasks
+from connect.core.model import TaskId
+from connect.kafka.log.topic_admin import Admin
+from connect.kafka.threads import PluginThread
+from connect.runtime.connector_runner import Instance
+from connect.runtime.plugins.plugin_errors import passwords, secrets_of
+from connect.runtime.plugins.plugin_registry import Plugins
+from connect.runtime.task.at_least_once import AtLeastOnceDelivery
+from connect.runtime.task.client_configs import (
+    check_overrides,
+    client_connection,
+    ignored_under_exactly_once,
+    producer_settings,
+    task_transactional_id,
+)
+from connect.runtime.task.connector_offsets import ConnectorOffsets
+from connect.runtime.task.exactly_once import ExactlyOnceDelivery
+from connect.runtime.task.offset_stores import OffsetStores
+from connect.runtime.task.record_conversion import (
+    Conversion,
+    ErrorHandler,
+    Interrupted,
+    Role,
+    converter_settings,
+    make_chain,
+    make_converters,
+)
+from connect.runtime.task.record_delivery import Delivery, RecordProducer, TaskCallbacks, TopicsInUse
+from connect.runtime.task.source_config import (
+    ConnectorBoundaries,
+    SourceSettings,
+    TopicCreation,
+    source_settings,
+    topic_groups,
+)
+from connect.runtime.task.source_task import EngineWork, SourceWork, TaskContext, TaskRunner
+from connect.runtime.task.task_control import Known, TaskControl, TaskRun, WorkerListener
+
+_CONVERTERS: Final[tuple[tuple[Role, PluginKind], ...]] = (
+    ("key", PluginKind.CONVERTER),
+    ("value", PluginKind.CONVERTER),
+    ("header", PluginKind.HEADER_CONVERTER),
+)
+
+
+def converter_parts(connector: Mapping[str, str], config: WorkerConfig, plugins: Plugins) -> Iterator[tuple[str, str]]:
+    """Attribute and value; raises as :func:`connect.runtime.task.record_conversion.make_converters`."""
+    for role, kind in _CONVERTERS:
+        _, name, version = converter_settings(role, connector, config)
+        found = plugins.find((kind,), name, version)
+        yield f"{role}-converter-class", found.name
+        yield f"{role}-converter-version", found.version
+
+
+def steps(connector: Mapping[str, str], plugins: Plugins) -> Iterator[tuple[str, str, str, str]]:
+    """Kind, alias, class and version of the transforms and of their predicates; raises as
+    :func:`connect.runtime.task.record_conversion.make_chain`."""
+    seen: set[str] = set()
+    for alias in split_list(connector.get("transforms", "")):
+        prefix = f"transforms.{alias}."
+        yield "transform", alias, *_found(PluginKind.TRANSFORMATION, prefix, connector, plugins)
+        predicate = connector.get(f"{prefix}predicate")
+        if predicate is not None and predicate not in seen:
+            seen.add(predicate)
+            yield "predicate", predicate, *_found(PluginKind.PREDICATE, f"predicates.{predicate}.", connector, plugins)
+
+
+def _found(kind: PluginKind, prefix: str, connector: Mapping[str, str], plugins: Plugins) -> tuple[str, str]:
+    found = plugins.find((kind,), connector[f"{prefix}type"], connector.get(f"{prefix}plugin.version"))
+    return found.name, found.version
+
+
+log = logging.getLogger(__name__)
+
+#: So many are made in one round of the loop.
+_AT_ONCE: Final = 8
+
+#: Awaited while a task starts under exactly-once.
+Check = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOrder:
+    """A task that is to be made; configs are raw. ``before`` and ``after``: see ``ExactlyOnce``."""
+
+    task: TaskId
+    connector: Mapping[str, str]
+    config: Mapping[str, str]
+    task_count: int
+    before: Check | None
+    after: Check | None
+
+
+def _interrupted_by_stop(control: TaskControl, check: Check | None) -> Check | None:
+    """The group may be waiting for the task to stop, and the check for the group."""
+    if check is None:
+        return None
+
+    async def interrupted() -> None:
+        if not await control.unless_stopped(check):
+            raise Interrupted
+
+    return interrupted
+
+
+def check_task_count(connector: str, tasks: int, tasks_max: int, *, enforced: bool) -> None:
+    """Raises TooManyTasks where there are too many, or warns where that is not enforced."""
+    if tasks <= tasks_max:
+        return
+    if enforced:
+        raise TooManyTasks(connector, tasks, tasks_max)
+    log.warning(
+        "connector %s has %d tasks, more than its tasks.max (%d); its authors should mend that",
+        connector,
+        tasks,
+        tasks_max,
+    )
+
+
+class Maker:
+    """Makes what runs on one worker."""
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        plugins: Plugins,
+        listener: WorkerListener,
+        transformer: ConfigTransformer,
+        stores: OffsetStores,
+    ) -> None:
+        self._config = config
+        self._plugins = plugins
+        self._listener = listener
+        self._transformer = transformer
+        self._stores = stores
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def connector(self, name: str, raw: Mapping[str, str], known: Known) -> Instance:
+        """An instance that was not started. Raises what stands in its way."""
+        await self._turn()
+        known.secrets = secrets_of(self._transformer, raw)
+        props = self._transformer.transform(raw)
+        connector = self._new(props, known)
+        settings = source_settings(props)
+        offsets = await self._stores.open(name, props)
+        return Instance(connector, props, offsets, settings.tasks_max, settings.tasks_max_enforced)
+
+    def task_props(self, order: TaskOrder) -> Mapping[str, str]:
+        """What a task that is to be made, or runs, is configured with. Raises what stands in its way."""
+        settings = source_settings(self._transformer.transform(order.connector))
+        name = order.task.connector
+        check_task_count(name, order.task_count, settings.tasks_max, enforced=settings.tasks_max_enforced)
+        return self._transformer.transform(order.config)
+
+    async def task(self, order: TaskOrder, runner: TaskRunner) -> TaskRun:
+        """A task that was not started. Raises what stands in its way."""
+        await self._turn()
+        runner.known.secrets = secrets_of(self._transformer, order.connector, order.config)
+        connector_props = self._transformer.transform(order.connector)
+        connector = self._new(connector_props, runner.known)
+        settings = source_settings(connector_props)
+        name = order.task.connector
+        props = self.task_props(order)
+        async with AsyncExitStack() as undo:
+            offsets = await self._stores.open(name, connector_props)
+            undo.push_async_callback(offsets.close)
+            task = connector.make_task()
+            runner.known.parts |= {"task-class": connector.task_class(), "task-version": connector.version()}
+            if isinstance(task, EngineTask):
+                work: TaskRun = EngineWork(
+                    order.task,
+                    connector,
+                    TaskContext(props, offsets, PluginThread(f"task {order.task}")),
+                    offsets,
+                    before=_interrupted_by_stop(runner.control, order.before),
+                    after=_interrupted_by_stop(runner.control, order.after),
+                    is_stopping=lambda: runner.control.is_stopping,
+                )
+            else:
+                work = self._source(order, runner, task, connector_props, props, settings, offsets)
+            undo.pop_all()
+            return work
+
+    async def _turn(self) -> None:
+        """Returns a few times in each round of the loop: however much is started, others are served in between."""
+        async with self._turns:
+            await asyncio.sleep(0)
+
+    def _source(
+        self,
+        order: TaskOrder,
+        runner: TaskRunner,
+        task: SourceTask,
+        connector: Mapping[str, str],
+        props: Mapping[str, str],
+        settings: SourceSettings,
+        offsets: ConnectorOffsets,
+    ) -> SourceWork:
+        secrets = runner.known.secrets
+        errors = ErrorHandler(order.task, settings.errors, runner.counters, secrets, runner.control.stopping)
+        conversion = Conversion(
+            make_chain(connector, self._plugins), make_converters(connector, self._config, self._plugins), errors
+        )
+        runner.known.parts.update(converter_parts(connector, self._config, self._plugins))
+        runner.known.steps.extend(steps(connector, self._plugins))
+        boundaries = settings.boundaries(self._config.offset_flush_interval_ms)
+        transactions = boundaries if isinstance(boundaries, ConnectorBoundaries) else None
+        thread = PluginThread(f"task {order.task}")
+        callbacks = TaskCallbacks(order.task, task, secrets, thread)
+        topics = TopicsInUse(order.task, self._listener, tracked=self._config.topic_tracking_enable)
+        delivery: Delivery
+        if self._config.exactly_once_enabled:
+            delivery = ExactlyOnceDelivery(
+                order.task,
+                self._transactional_producer(order.task, connector),
+                offsets,
+                callbacks,
+                topics,
+                boundaries,
+                runner.counters,
+                before=_interrupted_by_stop(runner.control, order.before),
+                after=_interrupted_by_stop(runner.control, order.after),
+                is_stopping=lambda: runner.control.is_stopping,
+            )
+        else:
+            transactions = None
+            delivery = AtLeastOnceDelivery(
+                order.task,
+                RecordProducer(producer_settings(self._config, connector, str(order.task), None)),
+                offsets,
+                callbacks,
+                topics,
+                errors,
+                runner.counters,
+                flush_interval_ms=self._config.offset_flush_interval_ms,
+                flush_timeout_ms=self._config.offset_flush_timeout_ms,
+            )
+        return SourceWork(
+            order.task,
+            task,
+            TaskContext(props, offsets, thread, transactions),
+            delivery,
+            conversion,
+            self._topic_creation(order.task, connector),
+            runner.counters,
+            secrets,
+        )
+
+    def _transactional_producer(self, task: TaskId, connector: Mapping[str, str]) -> RecordProducer:
+        for sentence in ignored_under_exactly_once(self._config, connector):
+            log.warning("task %s: %s", task, sentence)
+        transactional_id = task_transactional_id(self._config.group_id, task.connector, task.task)
+        return RecordProducer(producer_settings(self._config, connector, str(task), transactional_id))
+
+    def _topic_creation(self, task: TaskId, connector: Mapping[str, str]) -> TopicCreation:
+        groups = topic_groups(connector) if self._config.topic_creation_enable else []
+        if not groups:
+            return TopicCreation([], None)
+        return TopicCreation(groups, Admin(client_connection(self._config, connector, "admin", str(task))))
+
+    def _new(self, props: Mapping[str, str], known: Known) -> SourceConnector:
+        if "connector.class" not in props:
+            raise ConfigError("connector.class is missing; name the connector's class", "connector.class")
+        connector = self._plugins.new_connector(props["connector.class"], props.get("connector.plugin.version"))
+        known.version = connector.version()
+        known.parts |= {
+            "connector-class": self._plugins.full_name(props["connector.class"].strip()) or props["connector.class"],
+            "connector-type": "source",
+            "connector-version": known.version,
+        }
+        known.secrets = known.secrets.with_more(passwords(connector.config_def(), props))
+        check_overrides(self._plugins.override_policy(self._config), props, self._kinds(props))
+        return connector
+
+    def _kinds(self, props: Mapping[str, str]) -> list[ClientKind]:
+        """Which clients a connector uses."""
+        own_offsets = self._config.exactly_once_enabled or "offsets.storage.topic" in props
+        kinds: list[ClientKind] = ["producer"]
+        if own_offsets or (self._config.topic_creation_enable and uses_topic_creation(props)):
+            kinds.append("admin")
+        return [*kinds, "consumer"] if own_offsets else kinds

@@ -1,0 +1,345 @@
+"""A worker's metrics for Prometheus, named as the usual exporter names Java's: domain, type and attribute.
+
+Labels are Java's tags, and ``group``, since a dedicated mirror has several workers in a process. There is a series for
+each connector and task that is here, and for no other.
+
+Metrics of what runs on workers: connectors and tasks, under the names of Java's ``ConnectMetricsRegistry``.
+
+A text of Java's is a label of a series that is 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from connect.core.metrics import Gauges, Rows, Windowed
+from connect.core.model import State, TaskId
+from connect.kafka.concurrency import in_turns
+from connect.kafka.group_heartbeat import GroupMeters
+from connect.runtime.distributed_worker import DistributedWorker
+from connect.runtime.task.task_control import Known, Starts, TaskCounters
+from connect.runtime.worker import Worker
+
+PREFIX: Final = "kafka_connect_"
+#: So many connectors or tasks are looked at before others of the loop have their turn.
+_AT_ONCE: Final = 100
+_CONNECTOR_PARTS: Final = ("connector-class", "connector-type", "connector-version")
+_TASK_PARTS: Final = (
+    *_CONNECTOR_PARTS,
+    "task-class",
+    "task-version",
+    *(f"{role}-converter-{what}" for role in ("key", "value", "header") for what in ("class", "version")),
+)
+_OF_CONNECTOR: Final = ("group", "connector")
+_OF_TASK: Final = ("group", "connector", "task")
+
+_TASK: Final[Rows[TaskCounters]] = (
+    ("source_task_metrics_source_record_poll_total", "Records polled.", lambda task, _: task.polled),
+    ("source_task_metrics_source_record_poll_rate", "Polled a second.", lambda task, now: task.poll_records.rate(now)),
+    ("source_task_metrics_source_record_write_total", "Records written.", lambda task, _: task.written),
+    (
+        "source_task_metrics_source_record_write_rate",
+        "Written a second.",
+        lambda task, now: task.written_records.rate(now),
+    ),
+    ("source_task_metrics_source_record_active_count", "Records on their way.", lambda task, _: task.active),
+    (
+        "source_task_metrics_source_record_active_count_max",
+        "Most at once.",
+        lambda task, now: task.active_records.most(now),
+    ),
+    (
+        "source_task_metrics_source_record_active_count_avg",
+        "Mean of them.",
+        lambda task, now: task.active_records.mean(now),
+    ),
+    ("source_task_metrics_poll_batch_max_time_ms", "Longest poll.", lambda task, now: task.poll_ms.most(now)),
+    ("source_task_metrics_poll_batch_avg_time_ms", "Mean length of polls.", lambda task, now: task.poll_ms.mean(now)),
+    ("connector_task_metrics_running_ratio", "Time RUNNING.", lambda task, now: task.states.ratio(State.RUNNING, now)),
+    ("connector_task_metrics_pause_ratio", "Time PAUSED.", lambda task, now: task.states.ratio(State.PAUSED, now)),
+    ("connector_task_metrics_batch_size_max", "Largest batch polled.", lambda task, now: task.batch_records.most(now)),
+    ("connector_task_metrics_batch_size_avg", "Mean batch polled.", lambda task, now: task.batch_records.mean(now)),
+    ("connector_task_metrics_offset_commit_max_time_ms", "Longest commit.", lambda task, now: task.commit_ms.most(now)),
+    ("connector_task_metrics_offset_commit_avg_time_ms", "Mean commit.", lambda task, now: task.commit_ms.mean(now)),
+    (
+        "connector_task_metrics_offset_commit_success_percentage",
+        "Share of commits that went well.",
+        lambda task, now: task.commits_well.share(now),
+    ),
+    (
+        "connector_task_metrics_offset_commit_failure_percentage",
+        "Share of commits that failed.",
+        lambda task, now: complement(task.commits_well, now),
+    ),
+    ("task_error_metrics_total_record_failures", "Failed attempts.", lambda task, _: task.failures),
+    ("task_error_metrics_total_record_errors", "Records that failed.", lambda task, _: task.errors),
+    ("task_error_metrics_total_records_skipped", "Records left out for it.", lambda task, _: task.skipped),
+    ("task_error_metrics_total_retries", "Repeated attempts.", lambda task, _: task.retries),
+    ("task_error_metrics_total_errors_logged", "Errors told to the log.", lambda task, _: task.logged),
+    ("task_error_metrics_deadletterqueue_produce_requests", "Of sinks: none here.", lambda _task, _now: 0),
+    ("task_error_metrics_deadletterqueue_produce_failures", "Of sinks: none here.", lambda _task, _now: 0),
+    ("task_error_metrics_last_error_timestamp", "When the last one was, in ms.", lambda task, _: task.last_error_ms),
+)
+#: Only where there were transactions, as Java has them with exactly-once alone.
+_TRANSACTIONS: Final[Rows[TaskCounters]] = (
+    (
+        "source_task_metrics_transaction_size_min",
+        "Smallest one.",
+        lambda of, now: of.transaction_records.least(now),
+    ),
+    ("source_task_metrics_transaction_size_max", "Largest one.", lambda of, now: of.transaction_records.most(now)),
+    ("source_task_metrics_transaction_size_avg", "Mean of them.", lambda of, now: of.transaction_records.mean(now)),
+)
+
+
+#: Of a connector's tasks here, by their states.
+_COUNTED: Final[Rows[Counter[State]]] = (
+    ("total_task_count", "Tasks here of a connector.", lambda states, _: states.total()),
+    ("running_task_count", "Those that run.", lambda states, _: states[State.RUNNING]),
+    ("paused_task_count", "Those that are paused.", lambda states, _: states[State.PAUSED]),
+    ("failed_task_count", "Those that have failed.", lambda states, _: states[State.FAILED]),
+    ("unassigned_task_count", "Those that are given up.", lambda states, _: states[State.UNASSIGNED]),
+    ("destroyed_task_count", "Those that are deleted.", lambda states, _: states[State.DESTROYED]),
+    ("restarting_task_count", "Those that restart.", lambda states, _: states[State.RESTARTING]),
+)
+
+
+def complement(well: Windowed, now_ms: int) -> float:
+    """The share of what did not go well, 0 where there was nothing."""
+    mean = well.mean(now_ms)
+    return 0.0 if math.isnan(mean) else 1 - mean
+
+
+async def work_metrics(workers: Sequence[tuple[str, Worker]], now_ms: int) -> list[Metric]:
+    """Of workers and the names of their groups: a series for each connector and task that is there.
+
+    Others of the loop have their turn in between: a task takes some 40 us."""
+    return [*await _of_connectors(workers, now_ms), *await _of_tasks(workers, now_ms)]
+
+
+async def _of_connectors(workers: Sequence[tuple[str, Worker]], now_ms: int) -> list[Metric]:
+    status = _family("connector_metrics_status", "1, with the state.", _OF_CONNECTOR, "status")
+    parts = _part_families("connector_metrics", _CONNECTOR_PARTS, _OF_CONNECTOR)
+    counted = Gauges(f"{PREFIX}connect_worker_metrics_connector_", _OF_CONNECTOR, _COUNTED)
+    for group, worker in workers:
+        async for name, connector in in_turns(list(worker.connectors.items()), _AT_ONCE):
+            status.add_metric((group, name, connector.state.lower()), 1)
+            _add_parts(parts, _CONNECTOR_PARTS, (group, name), connector.known)
+        states: dict[str, Counter[State]] = {}
+        for task, runner in list(worker.tasks.items()):
+            states.setdefault(task.connector, Counter())[runner.state] += 1
+        for name, counts in states.items():
+            counted.add((group, name), counts, now_ms)
+    return [status, *parts, *counted]
+
+
+async def _of_tasks(workers: Sequence[tuple[str, Worker]], now_ms: int) -> list[Metric]:
+    status = _family("connector_task_metrics_status", "1, with the state.", _OF_TASK, "status")
+    parts = _part_families("connector_task_metrics", _TASK_PARTS, _OF_TASK)
+    gauges = Gauges(PREFIX, _OF_TASK, _TASK)
+    transactions = Gauges(PREFIX, _OF_TASK, _TRANSACTIONS)
+    steps = {
+        kind: _part_families(f"connector_{kind}_metrics", (f"{kind}-class", f"{kind}-version"), (*_OF_TASK, kind))
+        for kind in ("transform", "predicate")
+    }
+    for group, worker in workers:
+        async for task, runner in in_turns(list(worker.tasks.items()), _AT_ONCE):
+            labels = (group, task.connector, str(task.task))
+            counters = runner.counters
+            status.add_metric((*labels, runner.state.lower()), 1)
+            _add_parts(parts, _TASK_PARTS, labels, runner.known)
+            gauges.add(labels, counters, now_ms)
+            if counters.transaction_records.recorded:
+                transactions.add(labels, counters, now_ms)
+            for kind, alias, *told in runner.known.steps:
+                for family, part in zip(steps[kind], told, strict=True):
+                    family.add_metric((*labels, alias, part), 1)
+    of_steps = (family for families in steps.values() for family in families)
+    return [status, *parts, *gauges, *transactions, *of_steps]
+
+
+def _family(name: str, text: str, labels: Iterable[str], *more: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(PREFIX + name, text, labels=(*labels, *more))
+
+
+def _part_families(prefix: str, parts: Iterable[str], labels: Iterable[str]) -> list[GaugeMetricFamily]:
+    return [told_family(prefix, part, labels) for part in parts]
+
+
+def told_family(prefix: str, attribute: str, labels: Iterable[str]) -> GaugeMetricFamily:
+    """Of series that are 1, with a text of Java's as a label."""
+    name = attribute.replace("-", "_")
+    return _family(f"{prefix}_{name}", f"1, with the {name.replace('_', ' ')}.", labels, name)
+
+
+def _add_parts(
+    families: Iterable[GaugeMetricFamily], parts: Iterable[str], labels: tuple[str, ...], known: Known
+) -> None:
+    for family, part in zip(families, parts, strict=True):
+        if part in known.parts:
+            family.add_metric((*labels, known.parts[part]), 1)
+
+
+def _starts(kind: str, of: Callable[[Worker], Starts]) -> Rows[DistributedWorker]:
+    """Return the metrics of the starts of one kind of work."""
+    prefix, kinds = f"connect_worker_metrics_{kind}_startup", f"{kind.capitalize()}s"
+    return (
+        (
+            f"{prefix}_attempts_total",
+            f"{kinds} started here.",
+            lambda one, _: of(one.worker).succeeded + of(one.worker).failed,
+        ),
+        (f"{prefix}_success_total", "Those that did.", lambda one, _: of(one.worker).succeeded),
+        (
+            f"{prefix}_success_percentage",
+            "Share of the last minute's starts that went well.",
+            lambda one, now_ms: of(one.worker).well.share(now_ms),
+        ),
+        (f"{prefix}_failure_total", "Those that did not.", lambda one, _: of(one.worker).failed),
+        (
+            f"{prefix}_failure_percentage",
+            "Share of the last minute's starts that failed.",
+            lambda one, now_ms: complement(of(one.worker).well, now_ms),
+        ),
+    )
+
+
+_WORKER: Final[Rows[DistributedWorker]] = (
+    ("app_info_start_time_ms", "When the worker was made.", lambda one, _: one.made_ms),
+    ("connect_worker_metrics_connector_count", "Connectors here.", lambda one, _: len(one.worker.connectors)),
+    ("connect_worker_metrics_task_count", "Tasks here.", lambda one, _: len(one.worker.tasks)),
+    *_starts("connector", lambda worker: worker.connector_starts),
+    *_starts("task", lambda worker: worker.task_starts),
+    (
+        "connect_worker_rebalance_metrics_completed_rebalances_total",
+        "Rounds of the group.",
+        lambda one, _: one.rebalances.completed,
+    ),
+    (
+        "connect_worker_rebalance_metrics_rebalancing",
+        "1 while a round is under way.",
+        lambda one, _: float(one.rebalances.began_ms is not None),
+    ),
+    ("connect_worker_rebalance_metrics_epoch", "The group's generation.", lambda one, _: one.core.generation),
+    (
+        "connect_worker_rebalance_metrics_rebalance_max_time_ms",
+        "Longest round of the last minute.",
+        lambda one, _: one.rebalances.took_ms.most(one.steady_ms()),
+    ),
+    (
+        "connect_worker_rebalance_metrics_rebalance_avg_time_ms",
+        "Mean length of its rounds.",
+        lambda one, _: one.rebalances.took_ms.mean(one.steady_ms()),
+    ),
+    (
+        "connect_worker_rebalance_metrics_time_since_last_rebalance_ms",
+        "Since the last round ended.",
+        lambda one, _: math.nan if (ended := one.rebalances.ended_ms) is None else one.steady_ms() - ended,
+    ),
+    (
+        "connect_coordinator_metrics_assigned_connectors",
+        "Connectors that are ours by the last round.",
+        lambda one, _: len(one.core.assignment.connectors),
+    ),
+    (
+        "connect_coordinator_metrics_assigned_tasks",
+        "Tasks that are ours by the last round.",
+        lambda one, _: len(one.core.assignment.tasks),
+    ),
+)
+
+_GROUP: Final[Rows[GroupMeters]] = (
+    ("heartbeat_response_time_max", "Longest heartbeat, in ms.", lambda of, now_ms: of.heartbeat_ms.most(now_ms)),
+    ("heartbeat_rate", "Heartbeats a second.", lambda of, now_ms: of.heartbeat_ms.frequency(now_ms)),
+    ("heartbeat_total", "Heartbeats answered.", lambda of, _: of.heartbeat_ms.recorded),
+    (
+        "last_heartbeat_seconds_ago",
+        "Since one was sent; -1: none yet.",
+        lambda of, now: _ago(of.heartbeat_sent_ms, now),
+    ),
+    ("join_time_avg", "Mean time to join, in ms.", lambda of, now_ms: of.join_ms.mean(now_ms)),
+    ("join_time_max", "Longest join, in ms.", lambda of, now_ms: of.join_ms.most(now_ms)),
+    ("join_rate", "Joins a second.", lambda of, now_ms: of.join_ms.frequency(now_ms)),
+    ("join_total", "Joins.", lambda of, _: of.join_ms.recorded),
+    ("sync_time_avg", "Mean time to sync, in ms.", lambda of, now_ms: of.sync_ms.mean(now_ms)),
+    ("sync_time_max", "Longest sync, in ms.", lambda of, now_ms: of.sync_ms.most(now_ms)),
+    ("sync_rate", "Syncs a second.", lambda of, now_ms: of.sync_ms.frequency(now_ms)),
+    ("sync_total", "Syncs.", lambda of, _: of.sync_ms.recorded),
+    ("rebalance_latency_avg", "Mean length of rounds, in ms.", lambda of, now_ms: of.rounds_ms.mean(now_ms)),
+    ("rebalance_latency_max", "Longest round, in ms.", lambda of, now_ms: of.rounds_ms.most(now_ms)),
+    ("rebalance_latency_total", "Length of all rounds, in ms.", lambda of, _: of.rounds_ms.total),
+    ("rebalance_rate_per_hour", "Rounds an hour.", lambda of, now_ms: of.rounds_ms.frequency(now_ms) * 3600),
+    ("rebalance_total", "Rounds.", lambda of, _: of.rounds_ms.recorded),
+    (
+        "failed_rebalance_rate_per_hour",
+        "Rounds an hour that came to nothing.",
+        lambda of, now_ms: of.failed_rounds.frequency(now_ms) * 3600,
+    ),
+    ("failed_rebalance_total", "Rounds that came to nothing.", lambda of, _: of.failed_rounds.recorded),
+    (
+        "last_rebalance_seconds_ago",
+        "Since one ended; -1: none yet.",
+        lambda of, now_ms: _ago(of.round_ended_ms, now_ms),
+    ),
+)
+#: Java's texts: a label, named as the attribute, of a series that is 1.
+_TEXTS: Final[tuple[tuple[str, str, Callable[[DistributedWorker], str]], ...]] = (
+    ("app_info", "version", lambda one: one.herder.info.version),
+    ("app_info", "commit-id", lambda one: one.herder.info.commit),
+    ("connect_worker_rebalance_metrics", "leader-name", lambda one: one.core.leader_url or ""),
+    ("connect_worker_rebalance_metrics", "connect-protocol", lambda one: one.core.protocol),
+)
+_LABELS: Final = ("group",)
+
+
+async def worker_metrics(workers: Sequence[DistributedWorker], now_ms: int) -> list[Metric]:
+    """Of the workers of this process."""
+    of_work = await work_metrics([(worker.config.group_id, worker.worker) for worker in workers], now_ms)
+    return [*_of_workers(workers, now_ms), *_of_groups(workers, now_ms), *_of_restarts(workers), *of_work]
+
+
+def _of_workers(workers: Sequence[DistributedWorker], now_ms: int) -> Iterator[Metric]:
+    gauges = Gauges(PREFIX, _LABELS, _WORKER)
+    texts = [(told_family(name, text, _LABELS), value) for name, text, value in _TEXTS]
+    for worker in workers:
+        labels = (worker.config.group_id,)
+        gauges.add(labels, worker, now_ms)
+        for family, value in texts:
+            family.add_metric((*labels, value(worker)), 1)
+    yield from gauges
+    yield from (family for family, _ in texts)
+
+
+def _of_groups(workers: Sequence[DistributedWorker], now_ms: int) -> Iterator[Metric]:
+    gauges = Gauges(f"{PREFIX}connect_coordinator_metrics_", _LABELS, _GROUP)
+    for worker in workers:
+        gauges.add((worker.config.group_id,), worker.group_meters, now_ms)
+    yield from gauges
+
+
+def _of_restarts(workers: Sequence[DistributedWorker]) -> Iterator[Metric]:
+    text = "Automatic restarts that this worker has decided on."
+    of_connectors = GaugeMetricFamily(
+        f"{PREFIX}connector_metrics_auto_restart_total", text, labels=("group", "connector")
+    )
+    of_tasks = GaugeMetricFamily(
+        f"{PREFIX}connector_task_metrics_auto_restart_total", text, labels=("group", "connector", "task")
+    )
+    for worker in workers:
+        for work, total in worker.restarts.totals.items():
+            if isinstance(work, str) and work in worker.worker.connectors:
+                of_connectors.add_metric((worker.config.group_id, work), total)
+            elif isinstance(work, TaskId) and work in worker.worker.tasks:
+                of_tasks.add_metric((worker.config.group_id, work.connector, str(work.task)), total)
+    yield of_connectors
+    yield of_tasks
+
+
+def _ago(at_ms: int | None, now_ms: int) -> float:
+    return -1 if at_ms is None else (now_ms - at_ms) // 1000

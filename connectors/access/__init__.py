@@ -1,1 +1,0 @@
-"""Access rules: which of the source's are wanted on the target, and how they get there."""

@@ -1,0 +1,238 @@
+"""Groups of the target moved to where their checkpoints say (``sync.group.offsets``).
+
+Java's rule (``MirrorCheckpointTask.syncGroupOffset``): a group that somebody uses is left alone, and none goes back.
+Java looks at the group an interval before it writes; here both are one step, and the broker refuses who is in use.
+
+What ``sync.group.offsets`` would do to the target's groups now, and what it would leave: asked with the parts that
+do it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+from connect.core.errors import HeliographError
+from connect.kafka.cluster import Cluster, TopicMetadata, error_name
+from connect.kafka.concurrency import gather_limited
+from connect.kafka.log.committed_offsets import (
+    Committed,
+    GroupInUse,
+    GroupListing,
+    Partition,
+    committed,
+    list_groups,
+    move,
+)
+from connectors.checkpoint.group_checkpoints import Checkpoints, GroupFinder, GroupLook
+from connectors.config.connector_configs import CheckpointSettings
+from connectors.formats.mirror_records import Checkpoint
+from connectors.formats.types import TopicPartition
+from connectors.topic_sync.cluster_changes import MoveGroup
+
+log = logging.getLogger(__name__)
+
+AHEAD: Final = "it is ahead, and no group is moved back"
+_UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+#: What does not work by then comes again with the next run.
+_CALL_S: Final = 5.0
+
+
+def to_move(
+    checkpoints: Mapping[TopicPartition, Checkpoint], present: Mapping[Partition, Committed]
+) -> dict[Partition, Committed]:
+    """What to store for a group: the checkpoints that lie behind ``present``, or where nothing is stored."""
+    return {
+        (place.topic, place.partition): Committed(checkpoint.downstream_offset, checkpoint.metadata)
+        for place, checkpoint in checkpoints.items()
+        if (known := present.get((place.topic, place.partition))) is None or known.offset < checkpoint.downstream_offset
+    }
+
+
+def count_ahead(checkpoints: Mapping[TopicPartition, Checkpoint], present: Mapping[Partition, Committed]) -> int:
+    """In how many partitions a group stands behind its checkpoint: somebody has read there. Pure."""
+    found = {place: present.get((place.topic, place.partition)) for place in checkpoints}
+    return sum(one is not None and one.offset > checkpoints[place].downstream_offset for place, one in found.items())
+
+
+def why_left(group: GroupListing | None) -> str:
+    """Why a group of the target is not moved; empty where it may be."""
+    if group is None:
+        return ""
+    if not group.has_offsets:
+        return f"on the target it is a group of another kind ({group.kind}, {group.protocol or 'no protocol'})"
+    if not group.is_idle:
+        return f"on the target it has members (it is {group.state})"
+    return ""
+
+
+def why_elsewhere(looked_at: UUID | None, now: TopicMetadata | None) -> str:
+    """Why a remote topic is not the one that a place was found in, as far as ids tell; empty where it is. Pure."""
+    if now is None or now.error_code:
+        return error_name(_UNKNOWN_TOPIC_OR_PARTITION if now is None else now.error_code)
+    if looked_at is not None and now.topic_id is not None and looked_at != now.topic_id:
+        return "it was made anew since the groups of the source were looked at"
+    return ""
+
+
+class GroupOffsetSync:
+    """Moves ``groups``, those of one task; says of each that is left alone why, once until that changes."""
+
+    def __init__(self, flow: str, target: Cluster, groups: Sequence[str], checkpoints: Checkpoints) -> None:
+        self._flow = flow
+        self._target = target
+        self._groups = groups
+        self._checkpoints = checkpoints
+        self._left: dict[str, str] = {}
+        self._ahead: set[str] = set()
+
+    async def run(self) -> None:
+        """Once for every group. One that fails does not hold up the others. Raises as ``list_groups``.
+
+        A place may be older than its topic, where that was made anew and the source has not been looked at since. The
+        target alone is asked for that: with the source gone it goes on.
+        """
+        listed = await list_groups(self._target)
+
+        async def sync(group: str) -> None:
+            # Groups that do not answer may hold a run up for long: what was known as it began is old by now.
+            standing, looked_at = self._checkpoints.standing(group), self._checkpoints.topic_ids(group)
+            if standing:
+                self._tell(group, why_left(listed.get(group)) or await self._sync(group, standing, looked_at))
+
+        await gather_limited(sync, self._groups)
+
+    async def _sync(
+        self, group: str, checkpoints: Mapping[TopicPartition, Checkpoint], looked_at: Mapping[str, UUID | None]
+    ) -> str:
+        """As :meth:`_move`, of places whose topic is still the one that was ``looked_at``."""
+        whys: list[str] = []
+        try:
+            elsewhere = await self._elsewhere(looked_at)
+            whys += (f"{topic}: {why}" for topic, why in elsewhere.items())
+            if kept := {place: one for place, one in checkpoints.items() if place.topic not in elsewhere}:
+                whys.append(await self._move(group, kept))
+        except HeliographError as error:
+            whys.append(str(error))
+        return ", ".join(filter(None, whys))
+
+    async def _elsewhere(self, looked_at: Mapping[str, UUID | None]) -> dict[str, str]:
+        """The topics in which places mean nothing now, and why."""
+        there = (await self._target.metadata(set(looked_at))).topics
+        return {topic: why for topic, one in sorted(looked_at.items()) if (why := why_elsewhere(one, there.get(topic)))}
+
+    async def _move(self, group: str, checkpoints: Mapping[TopicPartition, Checkpoint]) -> str:
+        """Returns why it was left alone, in full or in part; empty where it was not."""
+        # A commit that hangs in a transaction may be ahead of what is stored; to store anything would undo it.
+        present = await committed(
+            self._target,
+            group,
+            [(place.topic, place.partition) for place in checkpoints],
+            stable=True,
+            timeout_s=_CALL_S,
+            once=True,
+        )
+        self._tell_ahead(group, count_ahead(checkpoints, present))
+        wanted = to_move(checkpoints, present)
+        if not wanted:
+            return ""
+        try:
+            refused = await move(self._target, group, wanted, timeout_s=_CALL_S, once=True)
+        except GroupInUse as error:
+            return str(error)
+        if done := len(wanted) - len(refused):
+            log.info("%s: group %s was moved in %d partitions", self._flow, group, done)
+        return ", ".join(f"{topic}-{index}: {why}" for (topic, index), why in sorted(refused.items()))
+
+    def _tell(self, group: str, why: str) -> None:
+        if why and self._left.get(group) != why:
+            log.warning("%s: group %s is left alone: %s", self._flow, group, why)
+        self._left[group] = why
+
+    def _tell_ahead(self, group: str, partitions: int) -> None:
+        """Once, however many partitions there are of them later; again after there were none."""
+        if not partitions:
+            self._ahead.discard(group)
+        elif group not in self._ahead:
+            self._ahead.add(group)
+            log.warning("%s: group %s is left as it is in %d partitions: %s", self._flow, group, partitions, AHEAD)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLeft:
+    """A group that stands at ``found`` in a remote partition (None: nowhere) and not where its source stands,
+    ``expected``, and why it is left there."""
+
+    group: str
+    topic: str
+    partition: int
+    expected: int
+    found: int | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffsetSyncPlan:
+    """``alone``: by group, why it is not touched at all. ``unknown``: what could not be looked at."""
+
+    moves: tuple[MoveGroup, ...] = ()
+    left: tuple[GroupLeft, ...] = ()
+    alone: Mapping[str, str] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
+
+
+async def plan_groups(settings: CheckpointSettings) -> GroupOffsetSyncPlan:
+    """Nothing where it is off. Raises HeliographError where a cluster cannot be asked at all."""
+    if settings.sync_interval_s is None or settings.emit_interval_s is None:
+        return GroupOffsetSyncPlan()
+    async with AsyncExitStack() as closing:
+        source = Cluster(settings.connection("source", "admin", "checkpoint-source-admin"), settings.source_alias)
+        target = Cluster(settings.connection("target", "admin", "checkpoint-target-admin"), settings.target_alias)
+        closing.push_async_callback(source.close)
+        closing.push_async_callback(target.close)
+        groups = await GroupFinder(settings, source).find()
+        look = GroupLook(settings, groups, source, target, source if settings.syncs_on_source else target)
+        await look.begin()
+        return await _look_at(look, target, groups)
+
+
+async def _look_at(look: GroupLook, target: Cluster, groups: Sequence[str]) -> GroupOffsetSyncPlan:
+    moves: list[MoveGroup] = []
+    left: list[GroupLeft] = []
+    alone: dict[str, str] = {}
+    unknown: list[str] = []
+    listed = await list_groups(target)
+    for group in groups:
+        if why := why_left(listed.get(group)):
+            alone[group] = why
+        try:
+            await look.newer(group)
+            present = await committed(target, group)
+        except HeliographError as error:
+            unknown.append(str(error))
+            continue
+        wanted = look.checkpoints.standing(group)
+        left += groups_left(wanted, present, why)
+        if not why:
+            moves += (
+                MoveGroup(group, *place, before.offset if (before := present.get(place)) else None, after.offset)
+                for place, after in sorted(to_move(wanted, present).items())
+            )
+    return GroupOffsetSyncPlan(tuple(moves), tuple(left), alone, tuple(unknown))
+
+
+def groups_left(
+    wanted: Mapping[TopicPartition, Checkpoint], present: Mapping[Partition, Committed], why: str
+) -> Iterator[GroupLeft]:
+    """What stays different of a group: all that differs where it is left alone (``why``), else what is ahead. Pure."""
+    for place, checkpoint in sorted(wanted.items()):
+        known = present.get((place.topic, place.partition))
+        found = None if known is None else known.offset
+        is_ahead = found is not None and found > checkpoint.downstream_offset
+        if is_ahead or (why and found != checkpoint.downstream_offset):
+            at = (place.topic, place.partition, checkpoint.downstream_offset, found)
+            yield GroupLeft(checkpoint.group, *at, why or AHEAD)

@@ -1,0 +1,360 @@
+"""Offsets translated by what a topic of offset syncs holds (Kafka's ``OffsetSyncStore``). Pure.
+
+Of each source partition 64 syncs are kept: the newest first, the oldest that may be used last, and between them such
+that their distance grows as powers of two. Translation is thus closest near the end of a partition.
+
+The topic of offset syncs, read again and again.
+
+Where remote partitions begin: what a group that stands before all that the offset map knows goes on with.
+
+Where a group of the source stands in the remote topic: by the offset map exactly, else by Java's offset syncs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from connect.core.errors import HeliographError, PermanentError, SecurityError
+from connect.kafka.cluster import Cluster
+from connect.kafka.log.compacted_topic import LogRecord, read_to_end
+from connect.kafka.log.log_ranges import has_records
+from connect.kafka.log.offsets import EARLIEST, LATEST, list_offset, told_offsets
+from connect.kafka.log.topic_admin import known_topic
+from connectors.config.connector_configs import CheckpointSettings
+from connectors.formats.mirror_records import OffsetSync
+from connectors.formats.position import Position
+from connectors.formats.types import TopicPartition
+from connectors.offset_map.reader import MapReader
+from connectors.offset_map.runs_and_chunks import MapPair, OffsetLocation
+
+_SLOTS: Final = 64
+#: What :meth:`OffsetSyncStore.translate` answers for an offset before all syncs.
+TOO_OLD: Final = -1
+
+
+class OffsetSyncStore:
+    """Takes syncs as they were written and translates offsets.
+
+    ``only_last``: of what is there when reading begins only the last sync of each partition may be used, as older ones
+    may have been used before for what a reader does not know of.
+    """
+
+    def __init__(self, *, only_last: bool) -> None:
+        self._only_last = only_last
+        self._is_read = False
+        self._slots: dict[TopicPartition, list[OffsetSync]] = {}
+
+    def read_to_end(self) -> None:
+        """The topic has been read to its end once: from now on offsets are translated."""
+        self._is_read = True
+
+    def take(self, sync: OffsetSync) -> None:
+        """The next sync of the topic."""
+        source = TopicPartition(sync.topic, sync.partition)
+        slots = self._slots.get(source)
+        starts_anew = self._only_last and not self._is_read
+        if slots is None or starts_anew or sync.upstream_offset < slots[0].upstream_offset:
+            self._slots[source] = [sync] * _SLOTS
+        else:
+            self._slots[source] = _with(slots, sync)
+
+    def translate(self, source: TopicPartition, upstream_offset: int) -> int | None:
+        """The downstream offset for a group at ``upstream_offset``: at the same record, or at one before.
+
+        None where nothing is known, TOO_OLD where all that is known lies behind that offset.
+        """
+        slots = self._slots.get(source)
+        if slots is None or not self._is_read:
+            return None
+        sync = next((slot for slot in slots if slot.upstream_offset <= upstream_offset), None)
+        if sync is None:
+            return TOO_OLD
+        # Which records between a sync and the next were mirrored is not known: one further is all that is safe.
+        return sync.downstream_offset + (sync.upstream_offset < upstream_offset)
+
+
+def _with(original: list[OffsetSync], sync: OffsetSync) -> list[OffsetSync]:
+    """The slots once ``sync`` is the newest.
+
+    Each slot that has become too old for its place gets the newest older sync that fits there.
+    """
+    slots = [sync, *original[1:]]
+    replacement, candidate = sync, 0
+    for index in range(1, _SLOTS):
+        before = slots[index - 1]
+        skip = True
+        while skip:
+            old = original[candidate]
+            is_apart = _is_apart(before, old, index - 1)
+            fits = (
+                is_apart
+                and _is_recent(before, old, index - 1, index)
+                and (index + 1 == _SLOTS or _is_apart(old, slots[index + 1], index))
+            )
+            if fits:
+                replacement = old
+            skip = not is_apart or (candidate + 1 < _SLOTS and old is original[candidate + 1])
+            candidate += fits or skip
+            skip = skip and candidate < index
+        if _is_recent(before, slots[index], index - 1, index):
+            break  # and so are all that follow
+        slots[index] = replacement
+    return slots
+
+
+def _is_recent(newer: OffsetSync, older: OffsetSync, at: int, older_at: int) -> bool:
+    """Java's invariant B: the older sync is not too far away for its slot."""
+    return newer is older or newer.upstream_offset <= older.upstream_offset + (1 << older_at) - (1 << at)
+
+
+def _is_apart(newer: OffsetSync, older: OffsetSync, at: int) -> bool:
+    """Java's invariant C: the two are not so close that one of them is of no use."""
+    return newer is older or newer.upstream_offset >= older.upstream_offset + (1 << max(at - 2, 0))
+
+
+log = logging.getLogger(__name__)
+
+
+class OffsetSyncReader:
+    """What Java's ``OffsetSyncStore`` and its ``KafkaBasedLog`` do together: partition 0 of ``topic`` counts.
+
+    ``only_last``: see :class:`OffsetSyncStore`; it holds for what is there when reading begins.
+    """
+
+    def __init__(self, cluster: Cluster, topic: str, *, only_last: bool) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._topic_id: UUID | None = None
+        self._next = 0
+        self.store = OffsetSyncStore(only_last=only_last)
+
+    async def follow(self) -> None:
+        """Take in what was added. A topic that is not there holds nothing yet; one made anew is read anew.
+
+        Raises:
+            RetriableError: the cluster does not answer, or not in time.
+            SecurityError: READ or DESCRIBE on the topic is missing.
+        """
+        known = await known_topic(self._cluster, self._topic)
+        if known is None:
+            return
+        if known.topic_id != self._topic_id or await list_offset(self._cluster, (self._topic, 0), LATEST) < self._next:
+            if self._next:
+                log.warning("%s was made anew or truncated; read again from its beginning", self._topic)
+                self.store = OffsetSyncStore(only_last=False)
+            self._topic_id, self._next = known.topic_id, 0
+        await read_to_end(self._cluster, self._topic, self._take, partitions=[0], after={0: self._next})
+        self.store.read_to_end()
+
+    def _take(self, record: LogRecord) -> None:
+        self._next = record.offset + 1
+        self.store.take(OffsetSync.decode(record.key, record.value))
+
+
+class Beginnings:
+    """Of the partitions that a flow writes to."""
+
+    def __init__(self, target: Cluster) -> None:
+        self._target = target
+        self._starts: dict[MapPair, int] = {}
+        self._bare: dict[MapPair, tuple[int, bool]] = {}
+
+    async def follow(self, pairs: Collection[MapPair]) -> None:
+        """Look where they begin now. Raises RetriableError where the cluster does not answer; of a partition without a
+        leader what was known before counts."""
+        places = {pair: (pair.target_topic, pair.target_partition) for pair in pairs}
+        found, missing = await told_offsets(self._target, set(places.values()), EARLIEST)
+        starts = {pair: found.get(place, self._starts.get(pair)) for pair, place in places.items()}
+        self._starts = {pair: start for pair, start in starts.items() if start is not None}
+        for why in missing.values():
+            log.debug("cluster %s: %s", self._target.name, why)
+        self._bare = {pair: known for pair, known in self._bare.items() if pair in pairs}
+
+    def readable(self, pair: MapPair, offset: int) -> int | None:
+        """``offset``, or where the log begins behind it: a group that stands before its log is reset by its consumers'
+        ``auto.offset.reset``, which may skip all of it. None where nobody has told yet where it begins."""
+        start = self._starts.get(pair)
+        return None if start is None else max(offset, start)
+
+    async def is_bare_before(self, pair: MapPair, offset: int) -> bool:
+        """Whether a reader of committed records gets none before ``offset``; False where that cannot be told.
+
+        Raises RetriableError, SecurityError: the log cannot be read.
+        """
+        start = self._starts.get(pair)
+        if start is None or start >= offset:
+            return start is not None
+        known = self._bare.get(pair)
+        if known is None or known[0] != offset:
+            # Whatever is written later goes to the end, so this holds for good.
+            place = (pair.target_topic, pair.target_partition)
+            is_bare = not await has_records(self._target, place, start, offset, is_decided=True)
+            known = self._bare[pair] = (offset, is_bare)
+        return known[1]
+
+
+_BY_JAVA: Final = "groups are translated by offset syncs, as Java does, at the record or before it"
+_BY_MAP: Final = "groups are translated by the offset map alone, and get no place in what it does not know"
+
+
+class TranslatedOffset(NamedTuple):
+    """The next record to read; ``by_map``: as the offset map says, and not by offset syncs."""
+
+    target: TopicPartition
+    offset: int
+    by_map: bool
+
+
+class Translator:
+    """Of one flow. The map knows what this project's MirrorSource copied; of what is older, or Java's, syncs tell.
+
+    A map is of two topics, by their ids: where one of them was made anew, nothing is known until the copy has begun
+    again.
+    """
+
+    def __init__(
+        self, settings: CheckpointSettings, source: Cluster, target: Cluster, maps: MapReader, syncs: OffsetSyncReader
+    ) -> None:
+        self._settings = settings
+        self._source = source
+        self._target = target
+        self._maps = maps
+        self._syncs = syncs
+        self._beginnings = Beginnings(target)
+        self._has_map = self._has_syncs = False
+        #: Remote topics by source partition, as the map said when it could be read last.
+        self._copied_to: dict[TopicPartition, set[str]] = {}
+        self._source_ids: dict[str, UUID | None] = {}
+        self._target_ids: dict[str, UUID | None] = {}
+        self._said = ""
+        self._said_of_syncs = ""
+
+    async def follow(self) -> None:
+        """Take in what was copied since.
+
+        Raises:
+            RetriableError, SecurityError: of the topic of offset syncs, or of the topics. Without the map it goes on,
+                and without a right to the syncs where the map knows of anything.
+        """
+        self._has_map = False
+        try:
+            await self._maps.follow()
+        except HeliographError as error:
+            if str(error) != self._said:
+                log.warning("%s: the offset map cannot be read: %s; %s", self._settings.flow, error, _BY_JAVA)
+            self._said = str(error)
+        else:
+            self._has_map, self._said = True, ""
+        await self._follow_syncs()
+        pairs = [MapPair.of(one) for source in self._maps.sources() for one in self._maps.positions(source)]
+        if self._has_map:
+            self._copied_to = {}
+        for pair in pairs:
+            source = TopicPartition(pair.source_topic, pair.source_partition)
+            self._copied_to.setdefault(source, set()).add(pair.target_topic)
+        self._source_ids = await _ids(self._source, {pair.source_topic for pair in pairs})
+        self._target_ids = await _ids(self._target, {pair.target_topic for pair in pairs})
+        await self._beginnings.follow([pair for pair in pairs if pair.target_topic in self._target_ids])
+
+    async def _follow_syncs(self) -> None:
+        # What was read before may be of a topic that was made anew since.
+        self._has_syncs = False
+        try:
+            await self._syncs.follow()
+        except SecurityError as error:
+            if not (self._has_map and self._maps.sources()):
+                raise
+            if str(error) != self._said_of_syncs:
+                log.warning("%s: offset syncs cannot be read: %s; %s", self._settings.flow, error, _BY_MAP)
+            self._said_of_syncs = str(error)
+        else:
+            self._has_syncs, self._said_of_syncs = True, ""
+
+    def target_id(self, topic: str) -> UUID | None:
+        """Of a remote topic that the map knows, as it was when :meth:`follow` looked."""
+        return self._target_ids.get(topic)
+
+    def source_id(self, topic: str) -> UUID | None:
+        """Of a topic of the source that the map knows, as it was when :meth:`follow` looked."""
+        return self._source_ids.get(topic)
+
+    async def translate(self, source: TopicPartition, offset: int) -> list[TranslatedOffset]:
+        """Where who would read ``offset`` next goes on, in each topic that its records are copied to; nothing where
+        nothing is known, or nothing so old.
+
+        An offset that is not copied yet leads to the end of the copy. Errors as of the map reader's look-ups.
+        """
+        # Another task may have followed since the map that both share, and failed.
+        positions = self._maps.positions(source) if self._has_map and self._maps.is_whole else []
+        if positions:
+            found = [await self._by_map(source, offset, position) for position in positions]
+        else:
+            by_syncs, known = self._by_syncs(source, offset), self._copied_to.get(source)
+            # Syncs do not say of which topic they tell: where its name is not the policy's, not of the policy's.
+            found = [by_syncs] if by_syncs is not None and (not known or by_syncs.target.topic in known) else []
+        return [one for one in found if one is not None]
+
+    async def _by_map(self, source: TopicPartition, offset: int, position: Position) -> TranslatedOffset | None:
+        pair = MapPair.of(position)
+        if not self._is_current(pair):
+            return None
+        found = await self._maps.forward(pair, offset)
+        if found is not None and found.place is not OffsetLocation.BELOW:
+            return self._readable(pair, found.offset)
+        begin = found.offset if found is not None else position.target_end
+        if await self._beginnings.is_bare_before(pair, begin):
+            # What the group has not read yet and is no longer on the target never was there, or is gone.
+            return self._readable(pair, begin)
+        by_syncs = self._by_syncs(source, offset)
+        if by_syncs is None or by_syncs.target != _target(pair):
+            # The copy has begun anew elsewhere; syncs do not say of which topic they tell.
+            return None
+        # Syncs may be of a topic of the same name that was there before: never behind where the map begins.
+        return self._readable(pair, min(by_syncs.offset, begin), by_map=False)
+
+    def _readable(self, pair: MapPair, offset: int, *, by_map: bool = True) -> TranslatedOffset | None:
+        """None where nobody has told yet where the log begins: it may be behind ``offset``."""
+        place = self._beginnings.readable(pair, offset)
+        return None if place is None else TranslatedOffset(_target(pair), place, by_map)
+
+    def _is_current(self, pair: MapPair) -> bool:
+        """Whether its topics are those that are there; brokers without ids cannot tell."""
+        ids = (
+            (pair.source_topic_id, self._source_ids.get(pair.source_topic)),
+            (pair.target_topic_id, self._target_ids.get(pair.target_topic)),
+        )
+        there = pair.source_topic in self._source_ids and pair.target_topic in self._target_ids
+        return there and all(one is None or now is None or one == now for one, now in ids)
+
+    def _by_syncs(self, source: TopicPartition, offset: int) -> TranslatedOffset | None:
+        if not self._has_syncs:
+            return None
+        translated, remote = self._syncs.store.translate(source, offset), self._remote(source)
+        if translated is None or translated < 0 or remote is None:
+            return None
+        return TranslatedOffset(remote, translated, by_map=False)
+
+    def _remote(self, source: TopicPartition) -> TopicPartition | None:
+        """Java's ``MirrorCheckpointTask.renameTopicPartition``."""
+        policy, topic = self._settings.policy, source.topic
+        if policy.topic_source(topic) == self._settings.target_alias:
+            return TopicPartition(policy.original_topic(topic), source.partition)
+        try:
+            return TopicPartition(policy.format_remote_topic(self._settings.source_alias, topic), source.partition)
+        except PermanentError:  # the connector of the records has said that it is not mirrored
+            return None
+
+
+def _target(pair: MapPair) -> TopicPartition:
+    return TopicPartition(pair.target_topic, pair.target_partition)
+
+
+async def _ids(cluster: Cluster, topics: Collection[str]) -> dict[str, UUID | None]:
+    """Of those that are there."""
+    if not topics:
+        return {}
+    found = (await cluster.metadata(set(topics))).topics
+    return {name: topic.topic_id for name, topic in found.items() if topic.partitions}

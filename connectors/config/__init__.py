@@ -1,0 +1,1 @@
+"""``mm2.properties`` and connector configs: declared, parsed, typed."""

@@ -1,0 +1,244 @@
+"""The Kafka clients of a flow: which keys reach which client, and under which id brokers see it.
+
+Ids are Java's, since quotas bind to them: those inside a connector from ``MirrorConnectorConfig``, that of the
+producer of records from Connect's ``Worker``, that of the store of offsets from ``KafkaOffsetBackingStore``.
+
+What a source connector is told of exactly-once: whether, and when its transactions end (KIP-618).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from connect.api.source import ExactlyOnceSupport
+from connect.core.config.client_settings import CONNECTION_KEYS, TRANSACTION_TIMEOUT_MS
+from connect.core.config.config_def import Values
+from connect.core.config.connector_settings import SOURCE_CONNECTOR
+from connect.core.errors import ConfigError
+from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
+
+ClusterSide = Literal["source", "target"]
+ClientKind = Literal["producer", "consumer", "admin"]
+#: Gives an error its place in the file: the error, the side and the kind of client (None for the worker's own).
+Locate = Callable[[ConfigError, ClusterSide, ClientKind | None], ConfigError]
+
+
+def properties_with_prefix(props: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """The properties whose keys begin with ``prefix``, without it; a key that is no longer than it is none of them."""
+    return {key[len(prefix) :]: value for key, value in props.items() if key.startswith(prefix) and key != prefix}
+
+
+def connector_client(connector: Mapping[str, str], side: ClusterSide, kind: ClientKind) -> dict[str, str]:
+    """The properties of a client inside the connector (Kafka's ``MirrorConnectorConfig.sourceConsumerConfig`` ...)."""
+    cluster = properties_with_prefix(connector, f"{side}.cluster.")
+    return {
+        **{key: cluster[key] for key in CONNECTION_KEYS if key in cluster},
+        **properties_with_prefix(connector, f"{kind}."),
+        **properties_with_prefix(connector, f"{side}.{kind}."),
+    }
+
+
+def inner_client_id(flow: str, connector_and_task: str, role: str, user: str) -> str:
+    """The id of a client inside a connector; ``flow`` is ``us->eu``, ``user`` a ``client.id`` that was set."""
+    own = f"{flow}|{connector_and_task}|{role}"
+    return f"{user}|{own}" if user else own
+
+
+def record_producer(connector: Mapping[str, str], worker: Mapping[str, str]) -> dict[str, str]:
+    """The properties of the producer of mirrored records: the worker's, overridden by ``producer.override.*``."""
+    base = {key: worker[key] for key in ("bootstrap.servers",) if key in worker}
+    return {
+        **base,
+        **properties_with_prefix(worker, "producer."),
+        **properties_with_prefix(connector, "producer.override."),
+    }
+
+
+@dataclass(frozen=True)
+class FlowClients:
+    """Connection settings for everything a flow talks to; key stores have been read when one exists."""
+
+    label: str
+    _consumer: ConnectionSettings
+    _producer: ConnectionSettings
+    _source_admin: ConnectionSettings
+    _target_admin: ConnectionSettings
+    _offsets: ConnectionSettings
+    _syncs_producer: ConnectionSettings
+    _syncs_side: ClusterSide
+    _connector_name: str
+    _producer_has_own_id: bool
+
+    def replication_consumer(self, task: int) -> ConnectionSettings:
+        """To the source, for reading records."""
+        return self._consumer.with_client_id(self._id(f"-{task}", "replication-consumer", self._consumer.client_id))
+
+    def record_producer(self, task: int) -> ConnectionSettings:
+        """To the target, for writing records."""
+        if self._producer_has_own_id:
+            return self._producer
+        return self._producer.with_client_id(f"connector-producer-{self._connector_name}-{task}")
+
+    def source_admin(self) -> ConnectionSettings:
+        """To the source, for its topics."""
+        return self._source_admin.with_client_id(self._id("", "replication-source-admin", self._source_admin.client_id))
+
+    def target_admin(self) -> ConnectionSettings:
+        """To the target, for its topics."""
+        return self._target_admin.with_client_id(self._id("", "replication-target-admin", self._target_admin.client_id))
+
+    def offsets(self) -> ConnectionSettings:
+        """To the target, for the topics that hold positions."""
+        return self._offsets
+
+    def offset_syncs_producer(self, task: int) -> ConnectionSettings:
+        """To the cluster that holds the topic of offset syncs, for writing them."""
+        role = f"offset-syncs-{self._syncs_side}-producer"
+        return self._syncs_producer.with_client_id(self._id(f"-{task}", role, self._syncs_producer.client_id))
+
+    def offset_syncs_admin(self) -> ConnectionSettings:
+        """To the same cluster, for making that topic."""
+        admin = self._source_admin if self._syncs_side == "source" else self._target_admin
+        return admin.with_client_id(self._id("", f"offset-syncs-{self._syncs_side}-admin", admin.client_id))
+
+    def _id(self, task: str, role: str, user: str) -> str:
+        return inner_client_id(self.label, self._connector_name + task, role, user)
+
+
+def flow_clients(
+    label: str,
+    connector: Mapping[str, str],
+    worker: Mapping[str, str],
+    *,
+    source: str,
+    target: str,
+    locate: Locate,
+) -> FlowClients:
+    """The clients of the flow ``label`` (``us->eu``) between the clusters ``source`` and ``target``.
+
+    Raises:
+        ConfigError: A key is missing or wrong; ``locate`` has named its place.
+        SecurityError: A key store cannot be used.
+    """
+
+    def settings(
+        props: Mapping[str, str], side: ClusterSide, kind: ClientKind | None, client_id: str
+    ) -> ConnectionSettings:
+        where = f"cluster {source if side == 'source' else target}"
+        try:
+            return connection_settings(props, client_id=client_id, where=where)
+        except ConfigError as error:
+            raise locate(error, side, kind) from None
+
+    def inside(side: ClusterSide, kind: ClientKind) -> ConnectionSettings:
+        props = connector_client(connector, side, kind)
+        return settings(props, side, kind, props.get("client.id", ""))
+
+    producer = record_producer(connector, worker)
+    user_id = worker["client.id"].strip()
+    syncs_side: ClusterSide = (
+        "target" if connector.get("offset-syncs.topic.location", "").strip() == "target" else "source"
+    )
+    return FlowClients(
+        label=label,
+        _consumer=inside("source", "consumer"),
+        _producer=settings(producer, "target", "producer", producer.get("client.id", "")),
+        _source_admin=inside("source", "admin"),
+        _target_admin=inside("target", "admin"),
+        _offsets=settings(worker, "target", None, f"{worker['group.id']}-{user_id + '-' if user_id else ''}offsets"),
+        _syncs_producer=inside(syncs_side, "producer"),
+        _syncs_side=syncs_side,
+        _connector_name=connector["name"],
+        _producer_has_own_id="client.id" in producer,
+    )
+
+
+#: With ``transaction.boundary`` poll. Java ends a transaction with every poll; a copy has none. So a record that comes
+#: alone is committed at once, and under load a few transactions a second cost next to nothing.
+_POLL_SPACING_MS: Final = 100
+_POLL_LENGTH_MS: Final = 500
+#: A transaction may last for this part of ``transaction.timeout.ms``; the rest is for its end.
+_LONGEST_SHARE: Final = 0.5
+_BOUNDARIES: Final = SOURCE_CONNECTOR.only("transaction.boundary", "transaction.boundary.interval.ms")
+_READ_COMMITTED: Final = "read_committed"
+_NOT_COMMITTED: Final = (
+    "MirrorSourceConnector can only provide exactly-once guarantees when its source consumer is configured with "
+    "isolation.level set to 'read_committed'; otherwise, records from aborted and uncommitted transactions will be "
+    "replicated from the source cluster to the target cluster."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rhythm:
+    """A transaction ends when all that was read is acknowledged, ``spacing_ms`` after the one before at the earliest,
+    or when it has lasted ``length_ms``. The cluster aborts what has lasted ``timeout_ms``."""
+
+    spacing_ms: int
+    length_ms: int
+    timeout_ms: int = TRANSACTION_TIMEOUT_MS
+
+
+def exactly_once_support(connector: Mapping[str, str]) -> ExactlyOnceSupport:
+    """Whether the copy holds what was committed, and that only (Kafka ``MirrorSourceConnector.exactlyOnceSupport``)."""
+    consumer = connector_client(connector, "source", "consumer")
+    is_committed = consumer.get("isolation.level") == _READ_COMMITTED
+    return ExactlyOnceSupport.SUPPORTED if is_committed else ExactlyOnceSupport.UNSUPPORTED
+
+
+def support_errors(connector: Mapping[str, str]) -> list[str]:
+    """What Java says beside Connect's own words where ``exactly.once.support=required`` cannot be kept."""
+    is_required = connector.get("exactly.once.support") == "required"
+    if not is_required or exactly_once_support(connector) is ExactlyOnceSupport.SUPPORTED:
+        return []
+    return [_NOT_COMMITTED]
+
+
+def rhythm(
+    connector: Mapping[str, str], worker: Mapping[str, str], offsets: Values, timeout_ms: int = TRANSACTION_TIMEOUT_MS
+) -> Rhythm | None:
+    """When transactions end, None without exactly-once; ``offsets`` are the worker's settings, parsed. ``timeout_ms``:
+    the ``transaction.timeout.ms`` of the producer of records.
+
+    Raises ConfigError: it is required and cannot be kept; the connector cannot say where transactions end; data and
+    offsets must go to one cluster.
+    """
+    key = "exactly.once.support"
+    is_required = connector.get(key, "").strip().lower() == "required"
+    if offsets.string("exactly.once.source.support").lower() != "enabled":
+        if is_required:
+            raise ConfigError(f"{key} = required, but exactly.once.source.support of its worker is not enabled", key)
+        return None
+    if is_required and exactly_once_support(connector) is ExactlyOnceSupport.UNSUPPORTED:
+        raise ConfigError(f"{key} = required: {_NOT_COMMITTED}", key)
+    _refuse_two_clusters(connector, worker)
+    values = _BOUNDARIES.parse(connector)
+    boundary = values.string("transaction.boundary").lower()
+    if boundary == "connector":
+        key = "transaction.boundary"
+        raise ConfigError(f"{key} = connector is for connectors that define boundaries; set poll or interval", key)
+    longest_ms = int(timeout_ms * _LONGEST_SHARE)
+    if boundary == "poll":
+        return Rhythm(_POLL_SPACING_MS, min(_POLL_LENGTH_MS, longest_ms), timeout_ms)
+    interval = values["transaction.boundary.interval.ms"]
+    interval_ms = interval if isinstance(interval, int) else offsets.integer("offset.flush.interval.ms")
+    return Rhythm(min(interval_ms, longest_ms), min(interval_ms, longest_ms), timeout_ms)
+
+
+def _refuse_two_clusters(connector: Mapping[str, str], worker: Mapping[str, str]) -> None:
+    """A transaction cannot span clusters, so offsets lie where the records go."""
+    key = "bootstrap.servers"
+    data = _servers(record_producer(connector, worker).get(key, ""))
+    offsets = _servers(worker.get(key, ""))
+    if data != offsets:
+        override = "producer.override.bootstrap.servers"
+        raise ConfigError(
+            f"{override} leads to another cluster than the worker's offsets, and a transaction cannot span both; "
+            "remove it, or switch exactly.once.source.support off",
+            override,
+        )
+
+
+def _servers(text: str) -> set[str]:
+    return {server.strip() for server in text.split(",")}

@@ -1,0 +1,508 @@
+"""The filters that ``topic.filter.class``, ``group.filter.class`` and ``config.property.filter.class`` can name.
+
+What a source connector was told about access rules, typed.
+
+What a source connector was told, typed: its own settings, and those of its worker and clients that bear on it.
+
+What a checkpoint connector was told, typed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from connect.api.filters import ConfigPropertyFilter, GroupFilter, TopicFilter
+from connect.api.policy import ReplicationPolicy
+from connect.api.transformations import NamedStep, named_steps
+from connect.core.config import client_settings, worker_settings
+from connect.core.config.config_def import AtLeast, ConfigDef, OneOf, Setting, Values
+from connect.core.errors import ConfigError
+from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
+from connect.wire.batch import CODEC_NAMES
+from connectors.config.client_config import (
+    ClientKind,
+    ClusterSide,
+    Rhythm,
+    connector_client,
+    inner_client_id,
+    record_producer,
+    rhythm,
+)
+from connectors.config.definitions import CHECKPOINT, SOURCE, USE_DEFAULTS_FROM
+from connectors.filters import DefaultConfigPropertyFilter, DefaultGroupFilter, DefaultTopicFilter, should_mirror
+from connectors.formats.gap import GapPolicy, OnSourceGap, OnTopicRecreated
+from connectors.formats.types import Compression, FlowName
+from connectors.policy import CONFIG_PROPERTY_FILTERS, GROUP_FILTERS, TOPIC_FILTERS, Factory, make, make_policy
+from connectors.transforms.smt_chain import NO_ROUTES, OTHERS_KEY, TOPIC_KEY, UNCHANGED, TopicRoutes, topic_routes
+from connectors.transforms.sql_query import KEY as QUERY_KEY
+from connectors.transforms.sql_query import RecordsQuery, parse_query
+from connectors.transforms.target_names import RemoteNames, renames_topics, renaming_steps
+
+_JAVA: Final = "org.apache.kafka.connect.mirror."
+_OURS: Final = "connectors.filters."
+
+
+def make_topic_filter(props: Mapping[str, str]) -> TopicFilter:
+    """Raises:
+    ConfigError: The class is not known, or refuses ``props``.
+    """
+    found: TopicFilter = _make("topic.filter.class", "DefaultTopicFilter", _topics, TOPIC_FILTERS, props)
+    return found
+
+
+def make_group_filter(props: Mapping[str, str]) -> GroupFilter:
+    """Raises as :func:`make_topic_filter`."""
+    found: GroupFilter = _make("group.filter.class", "DefaultGroupFilter", _groups, GROUP_FILTERS, props)
+    return found
+
+
+def make_property_filter(props: Mapping[str, str]) -> ConfigPropertyFilter:
+    """Raises as :func:`make_topic_filter`."""
+    key, default = "config.property.filter.class", "DefaultConfigPropertyFilter"
+    found: ConfigPropertyFilter = _make(key, default, _properties, CONFIG_PROPERTY_FILTERS, props)
+    return found
+
+
+def _make(key: str, default: str, factory: Factory, group: str, props: Mapping[str, str]) -> Any:
+    name = props.get(key, _JAVA + default).strip()
+    return make(key, name, {_JAVA + default: factory, _OURS + default: factory}, group, props)
+
+
+def _topics(props: Mapping[str, str]) -> DefaultTopicFilter:
+    values = SOURCE.only("topics", "topics.exclude").parse(props)
+    return DefaultTopicFilter(values.strings("topics"), values.strings("topics.exclude"))
+
+
+def _groups(props: Mapping[str, str]) -> DefaultGroupFilter:
+    values = CHECKPOINT.only("groups", "groups.exclude").parse(props)
+    return DefaultGroupFilter(values.strings("groups"), values.strings("groups.exclude"))
+
+
+def _properties(props: Mapping[str, str]) -> DefaultConfigPropertyFilter:
+    values = (SOURCE.only("config.properties.exclude") | USE_DEFAULTS_FROM).parse(props)
+    return DefaultConfigPropertyFilter(
+        values.strings("config.properties.exclude"), source_defaults=values.string("use.defaults.from") == "source"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AccessSettings:
+    """``interval_s`` None: access rules are not synced. ``is_full``: not only as Java does. ``resources``: words of
+    ``connectors.config.definitions.RESOURCES``; ``takes_group``: by name, as checkpoints would take it."""
+
+    interval_s: int | None
+    is_full: bool
+    resources: frozenset[str]
+    writes: bool
+    dry_run: bool
+    takes_group: Callable[[str], bool]
+
+
+def access_settings(values: Values, connector: Mapping[str, str]) -> AccessSettings:
+    """From a connector's ``values`` of its own settings, and those of its checkpoints in the same properties.
+
+    Raises:
+        ConfigError: the group filter is not known, or refuses its settings.
+    """
+    enabled = values.boolean("sync.topic.acls.enabled")
+    return AccessSettings(
+        interval_s=values.integer("sync.topic.acls.interval.seconds") if enabled else None,
+        is_full=values.string("sync.acls.mode") == "full",
+        resources=frozenset(values.strings("sync.acls.resources")),
+        writes=values.boolean("sync.acls.write.enabled"),
+        dry_run=values.boolean("sync.acls.dry.run"),
+        takes_group=make_group_filter(connector).should_replicate_group,
+    )
+
+
+BYTE_ARRAY_CONVERTER: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
+CONVERTERS: Final = ("key.converter", "value.converter", "header.converter")
+#: Its names, as Java's plugins are found by.
+_COPY: Final = (BYTE_ARRAY_CONVERTER, "ByteArrayConverter", "ByteArray")
+
+#: The worker's settings that a copy heeds.
+WORKER: Final = ConfigDef.of(
+    replace(worker_settings.WORKER.settings["offset.flush.interval.ms"], check=AtLeast(1)),
+) | worker_settings.WORKER.only(
+    "offset.storage.topic",
+    "offset.storage.partitions",
+    "offset.storage.replication.factor",
+    "exactly.once.source.support",
+)
+
+#: The keys of the producer of records that mean something to a copy.
+PRODUCER: Final = client_settings.PRODUCER.only(
+    "compression.type",
+    "compression.gzip.level",
+    "compression.lz4.level",
+    "compression.zstd.level",
+    "transaction.timeout.ms",
+) | ConfigDef.of(
+    # Without a default: the copy's own is larger.
+    replace(
+        client_settings.PRODUCER.settings["batch.size"],
+        default=None,
+        check=AtLeast(0, nullable=True),
+        doc="Bytes of the largest batch that waiting ones are merged into; 1 MiB if it is not set, 0 merges nothing.",
+    ),
+)
+
+
+def _unset(key: str, **changed: Any) -> Setting:
+    """Return a setting of a consumer without its default, because the copy's own is better."""
+    return replace(client_settings.CONSUMER.settings[key], default=None, check=AtLeast(0, nullable=True), **changed)
+
+
+#: The keys of the source's consumer that mean something to a copy.
+CONSUMER: Final = client_settings.CONSUMER.only("isolation.level", "client.rack") | ConfigDef.of(
+    replace(
+        client_settings.CONSUMER.settings["auto.offset.reset"], default="earliest", check=OneOf(("earliest", "latest"))
+    ),
+    _unset("fetch.max.bytes"),
+    _unset(
+        "max.partition.fetch.bytes",
+        doc="Most bytes of one partition in a fetch; a partition then holds twice as many. Not set: a partition holds "
+        "its share of half of a slice's 48 MiB, 1 to 16 MiB, and a fetch from a near broker brings 8 MiB at most.",
+    ),
+    _unset("fetch.max.wait.ms"),
+    _unset("fetch.min.bytes"),
+)
+
+
+def flow_of(connector: Mapping[str, str]) -> str:
+    """The flow that a mirror connector's config names, whatever else is wrong with it."""
+    return f"{connector.get('source.cluster.alias', '?')}->{connector.get('target.cluster.alias', 'target')}"
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetSyncsSettings:
+    """``topic`` is on the source where ``on_source``, else on the target; ``lag_max`` in records."""
+
+    topic: str
+    on_source: bool
+    replication_factor: int
+    lag_max: int
+
+
+@dataclass(frozen=True)
+class MirrorSourceSettings:
+    """The settings of one flow's source connector.
+
+    Bytes, milliseconds and seconds as the names say; None in a fetch setting means that the user named nothing.
+    An interval is None where its job is off; ``look_interval_ms`` and ``lag_interval_ms`` are 0 there.
+    ``topic_deletion_delay_ms`` is None where remote topics stay. ``spark`` holds the ``spark.*`` keys.
+    ``skips_refused``: records that the target refuses for good are left out, each with a line of its own where
+    ``logs_skipped``. ``compression`` is for batches that come uncompressed. ``offset_syncs`` is None where none are
+    written, ``transactions`` without exactly-once. Records go through ``transform_sql`` and ``transforms``, where there
+    are any. ``warnings`` are sentences for the log.
+    """
+
+    name: str
+    enabled: bool
+    source_alias: str
+    target_alias: str
+    tasks_max: int
+    topic_filter: TopicFilter
+    property_filter: ConfigPropertyFilter
+    policy: ReplicationPolicy
+    names: RemoteNames
+    heartbeats_replication: bool
+    replication_factor: int
+    admin_timeout_ms: int
+    refresh_topics_interval_s: int | None
+    sync_topic_configs_interval_s: int | None
+    look_interval_ms: int
+    lag_interval_ms: int
+    topic_deletion_delay_ms: int | None
+    access: AccessSettings
+    read_committed: bool
+    auto_offset_reset: str
+    initial_offsets_group: str
+    fetch_max_bytes: int | None
+    max_partition_fetch_bytes: int | None
+    fetch_max_wait_ms: int | None
+    fetch_min_bytes: int | None
+    client_rack: str
+    skips_refused: bool
+    logs_skipped: bool
+    compression: Compression
+    batch_bytes: int | None
+    offset_syncs: OffsetSyncsSettings | None
+    offsets_topic: str
+    offsets_topic_partitions: int
+    offsets_topic_replication_factor: int
+    flush_interval_ms: int
+    gap_policy: GapPolicy
+    transactions: Rhythm | None
+    lease_ms: int
+    epoch_ms: int
+    transform_sql: str
+    transforms: tuple[NamedStep, ...]
+    link_listener: str
+    link_advertised_address: str
+    spark: Mapping[str, str] = field(repr=False)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def flow(self) -> str:
+        return str(self.flow_name)
+
+    @property
+    def flow_name(self) -> FlowName:
+        return FlowName(self.source_alias, self.target_alias)
+
+    @property
+    def map_topic(self) -> str:
+        """The topic of the offset map, which holds positions too."""
+        return f"mm2-offset-map.{self.source_alias}.internal"
+
+    @property
+    def changing_key(self) -> str:
+        """The setting that makes copies unlike their sources; empty where none does."""
+        if self.transform_sql:
+            return QUERY_KEY
+        return "" if all(map(renames_topics, self.transforms)) else "transforms"
+
+    def should_mirror(self, topic: str) -> bool:
+        """Whether a topic of the source is mirrored. Heartbeats say that the flow of the usual topics lives: sent
+        elsewhere nobody would find them, and all would be in one topic."""
+        if not self.names.routes.fills_the_usual and self.policy.is_heartbeats_topic(topic):
+            return False
+        return should_mirror(
+            topic,
+            topic_filter=self.topic_filter,
+            policy=self.policy,
+            target_alias=self.target_alias,
+            heartbeats_replication=self.heartbeats_replication,
+        )
+
+    def remote_topic(self, topic: str) -> str:
+        """The name on the target of a topic of the source. Raises PermanentError where it has none."""
+        return self.names.of(topic)
+
+    def remote_topics(self, topic: str) -> Sequence[str]:
+        """Those of all that its records are sent to, by whichever connector; ours first. Raises the same."""
+        return self.names.all_of(topic)
+
+
+def source_settings(connector: Mapping[str, str], worker: Mapping[str, str]) -> MirrorSourceSettings:
+    """The settings in a source connector's configuration and its worker's, references resolved.
+
+    Raises:
+        ConfigError: A value is missing or refused; the key is the connector's or worker's own, such as ``tasks.max``,
+            or with its prefix, such as ``consumer.isolation.level``.
+    """
+    values = SOURCE.parse(connector)
+    policy = make_policy(connector)
+    source_alias, transforms = values.string("source.cluster.alias"), named_steps(connector)
+    query, routes = _query(values), topic_routes(values)
+    _refuse_routes_to_nowhere(routes, query, transforms)
+    offsets = WORKER.parse(worker)
+    consumer = _client_values(CONSUMER, connector_client(connector, "source", "consumer"), "consumer.")
+    producer = _client_values(PRODUCER, record_producer(connector, worker), "producer.")
+    _refuse_what_changes_records(connector, worker)
+    return MirrorSourceSettings(
+        name=values.string("name"),
+        enabled=values.boolean("enabled"),
+        source_alias=source_alias,
+        target_alias=values.string("target.cluster.alias"),
+        tasks_max=values.integer("tasks.max"),
+        topic_filter=make_topic_filter(connector),
+        property_filter=make_property_filter(connector),
+        policy=policy,
+        names=RemoteNames(source_alias, policy, renaming_steps(transforms), routes, bool(query and query.routes)),
+        heartbeats_replication=values.boolean("heartbeats.replication.enabled"),
+        replication_factor=values.integer("replication.factor"),
+        admin_timeout_ms=values.integer("admin.timeout.ms"),
+        refresh_topics_interval_s=_interval(values, "refresh.topics"),
+        sync_topic_configs_interval_s=_interval(values, "sync.topic.configs"),
+        look_interval_ms=values.integer("refresh.look.interval.ms"),
+        lag_interval_ms=values.integer("lag.interval.ms"),
+        topic_deletion_delay_ms=_deletion_delay_ms(values),
+        access=access_settings(values, connector),
+        read_committed=consumer["isolation.level"] == "read_committed",
+        auto_offset_reset=consumer.string("auto.offset.reset"),
+        initial_offsets_group=values.string("initial.offsets.group").strip(),
+        fetch_max_bytes=_optional(consumer, "fetch.max.bytes"),
+        max_partition_fetch_bytes=_optional(consumer, "max.partition.fetch.bytes"),
+        fetch_max_wait_ms=_optional(consumer, "fetch.max.wait.ms"),
+        fetch_min_bytes=_optional(consumer, "fetch.min.bytes"),
+        client_rack=consumer.string("client.rack"),
+        skips_refused=values.string("errors.tolerance") == "all",
+        logs_skipped=values.boolean("errors.log.enable"),
+        compression=_compression(producer),
+        batch_bytes=_optional(producer, "batch.size"),
+        offset_syncs=_offset_syncs(values, policy) if routes.fills_the_usual else None,
+        offsets_topic=connector.get("offsets.storage.topic") or offsets.string("offset.storage.topic"),
+        offsets_topic_partitions=offsets.integer("offset.storage.partitions"),
+        offsets_topic_replication_factor=offsets.integer("offset.storage.replication.factor"),
+        flush_interval_ms=offsets.integer("offset.flush.interval.ms"),
+        gap_policy=GapPolicy(
+            OnSourceGap(values.string("on.source.gap")), OnTopicRecreated(values.string("on.topic.recreated"))
+        ),
+        transactions=rhythm(connector, worker, offsets, producer.integer("transaction.timeout.ms")),
+        lease_ms=values.integer("lease.ms"),
+        epoch_ms=values.integer("copy.epoch.ms"),
+        transform_sql=query.text if query else "",
+        transforms=transforms,
+        link_listener=values.string("link.listener"),
+        link_advertised_address=values.string("link.advertised.address"),
+        spark={key: value for key, value in connector.items() if key.startswith("spark.")},
+        warnings=values.warnings,
+    )
+
+
+def _offset_syncs(values: Values, policy: ReplicationPolicy) -> OffsetSyncsSettings | None:
+    if not values.boolean("emit.offset-syncs.enabled"):
+        return None
+    on_source = values.string("offset-syncs.topic.location") == "source"
+    other = "target.cluster.alias" if on_source else "source.cluster.alias"
+    return OffsetSyncsSettings(
+        topic=policy.offset_syncs_topic(values.string(other)),
+        on_source=on_source,
+        replication_factor=values.integer("offset-syncs.topic.replication.factor"),
+        lag_max=values.integer("offset.lag.max"),
+    )
+
+
+def _compression(values: Values) -> Compression:
+    name = values.string("compression.type")
+    level = f"compression.{name}.level"
+    return Compression(CODEC_NAMES.index(name), values.integer(level) if level in PRODUCER.settings else None)
+
+
+def _query(values: Values) -> RecordsQuery | None:
+    text = values.string(QUERY_KEY)
+    return parse_query(text) if text else None
+
+
+def _refuse_routes_to_nowhere(routes: TopicRoutes, query: RecordsQuery | None, transforms: Sequence[NamedStep]) -> None:
+    """Raise where topics are named that nothing sends records to."""
+    sends = (query is not None and query.routes) or not all(map(renames_topics, transforms))
+    if not sends and routes != NO_ROUTES:
+        key = TOPIC_KEY if routes.own != UNCHANGED else OTHERS_KEY
+        raise ConfigError(f"{key} is of no use: no column topic of {QUERY_KEY}, no transform sends records there", key)
+
+
+def _interval(values: Values, name: str) -> int | None:
+    return values.integer(f"{name}.interval.seconds") if values.boolean(f"{name}.enabled") else None
+
+
+def _deletion_delay_ms(values: Values) -> int | None:
+    deletes = values.string("topic.deletion.policy") == "delete-after"
+    return values.integer("topic.deletion.delay.ms") if deletes else None
+
+
+def _optional(values: Values, name: str) -> int | None:
+    return None if values[name] is None else values.integer(name)
+
+
+def _client_values(config: ConfigDef, props: Mapping[str, str], prefix: str) -> Values:
+    try:
+        return config.parse(props)
+    except ConfigError as error:
+        key = error.key or ""
+        raise ConfigError(error.message.replace(key, prefix + key, 1), prefix + key) from None
+
+
+def _refuse_what_changes_records(connector: Mapping[str, str], worker: Mapping[str, str]) -> None:
+    """Raise where records would have to change, or promises be made that are not kept: a log line is not enough."""
+    for key in CONVERTERS:
+        own = connector.get(key)
+        converter = (worker.get(key, BYTE_ARRAY_CONVERTER) if own is None else own).strip()
+        if converter not in _COPY:
+            whose = " of the worker" if own is None else ""
+            raise ConfigError(
+                f"{key} {converter}{whose} would make other bytes of every record, and mirrored records are copied as "
+                f"they are: set {', '.join(CONVERTERS)} to {BYTE_ARRAY_CONVERTER} for the connector",
+                key,
+            )
+
+
+#: The keys of a task's config that its connector adds (Kafka's ``MirrorCheckpointTaskConfig``).
+ASSIGNED_GROUPS = "task.assigned.groups"
+
+
+@dataclass(frozen=True)
+class CheckpointSettings:
+    """The settings of one flow's checkpoint connector. An interval is None where its job is off.
+
+    ``syncs_on_source``: whether the topic of offset syncs lives on the source, else on the target.
+    """
+
+    name: str
+    enabled: bool
+    source_alias: str
+    target_alias: str
+    tasks_max: int
+    topic_filter: TopicFilter
+    group_filter: GroupFilter
+    policy: ReplicationPolicy
+    admin_timeout_ms: int
+    refresh_groups_interval_s: int | None
+    emit_interval_s: int | None
+    sync_interval_s: int | None
+    replication_factor: int
+    syncs_on_source: bool
+    warnings: tuple[str, ...]
+    _props: Mapping[str, str]
+
+    @property
+    def flow(self) -> str:
+        return f"{self.source_alias}->{self.target_alias}"
+
+    @property
+    def checkpoints_topic(self) -> str:
+        return self.policy.checkpoints_topic(self.source_alias)
+
+    @property
+    def offset_syncs_topic(self) -> str:
+        return self.policy.offset_syncs_topic(self.target_alias if self.syncs_on_source else self.source_alias)
+
+    @property
+    def map_topic(self) -> str:
+        """The offset map of the flow, on its target."""
+        return f"mm2-offset-map.{self.source_alias}.internal"
+
+    def connection(self, side: ClusterSide, kind: ClientKind, role: str, task: str = "") -> ConnectionSettings:
+        """To one of the clusters, for a client in the role that Java gives it; ``task`` is ``-0`` in a task.
+
+        Raises:
+            ConfigError: A key is missing or wrong.
+            SecurityError: A key store cannot be used.
+        """
+        client = connector_client(self._props, side, kind)
+        client_id = inner_client_id(self.flow, self.name + task, role, client.get("client.id", ""))
+        alias = self.source_alias if side == "source" else self.target_alias
+        return connection_settings(client, client_id=client_id, where=f"cluster {alias}")
+
+
+def checkpoint_settings(props: Mapping[str, str]) -> CheckpointSettings:
+    """The settings in a checkpoint connector's configuration, references resolved. Raises ConfigError."""
+    values = CHECKPOINT.parse(props)
+    return CheckpointSettings(
+        name=values.string("name"),
+        enabled=values.boolean("enabled"),
+        source_alias=values.string("source.cluster.alias"),
+        target_alias=values.string("target.cluster.alias"),
+        tasks_max=values.integer("tasks.max"),
+        topic_filter=make_topic_filter(props),
+        group_filter=make_group_filter(props),
+        policy=make_policy(props),
+        admin_timeout_ms=values.integer("admin.timeout.ms"),
+        refresh_groups_interval_s=_interval_s(values, "refresh.groups"),
+        emit_interval_s=_interval_s(values, "emit.checkpoints"),
+        sync_interval_s=_interval_s(values, "sync.group.offsets"),
+        replication_factor=values.integer("checkpoints.topic.replication.factor"),
+        syncs_on_source=values.string("offset-syncs.topic.location") == "source",
+        warnings=values.warnings,
+        _props=props,
+    )
+
+
+def _interval_s(values: Values, name: str) -> int | None:
+    """Seconds; below zero a job is off as well."""
+    interval_s = values.integer(f"{name}.interval.seconds")
+    return interval_s if values.boolean(f"{name}.enabled") and interval_s >= 0 else None

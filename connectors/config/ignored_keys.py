@@ -1,0 +1,266 @@
+"""Keys of an ``mm2.properties`` that do not do what their user may expect, each with a word."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Final, Literal
+
+from connect.core.config.client_settings import (
+    ADMIN_KEYS,
+    BOOTSTRAP_SERVERS,
+    CONSUMER_KEYS,
+    PRODUCER_KEYS,
+    SUPPORTED_SECURITY,
+)
+from connect.core.config.security_settings import SECURITY, suites_notice
+from connect.core.config.worker_settings import UNHEEDED, WORKER
+from connectors.config.connector_configs import PRODUCER
+from connectors.config.definitions import CHECKPOINT, HEARTBEAT, SOURCE
+
+#: ``unsupported``: Java heeds it, we do not yet. ``pointless``: it has nothing to act on here. ``misplaced``: it is
+#: heeded elsewhere. ``unknown``: to anybody. ``forgiven``: a mistake that was put right. ``risky``: it does
+#: what it says, which may be more than is meant.
+NoticeKind = Literal["unsupported", "pointless", "misplaced", "unknown", "forgiven", "risky"]
+
+
+@dataclass(frozen=True, slots=True)
+class IgnoredKey:
+    """``key`` as the file has it; ``text`` is a whole sentence for the log."""
+
+    key: str
+    kind: NoticeKind
+    text: str
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """What is to be said of a key: its kind and the rest of the sentence."""
+
+    kind: NoticeKind
+    text: str
+
+
+_UNSUPPORTED: Final = _Word("unsupported", "is not supported yet and has no effect")
+_POINTLESS: Final = _Word(
+    "pointless", "has no effect here: batches are copied as they are or merged, in order and acknowledged by all"
+)
+_FORCED: Final = _Word("pointless", "has no effect: the copy keeps its own positions and needs no group")
+
+_CONNECTOR_KNOWN: Final = frozenset({*SOURCE.settings, *CHECKPOINT.settings, *HEARTBEAT.settings}) | {
+    "use.defaults.from",
+    "transaction.boundary",
+    "transaction.boundary.interval.ms",
+    "offsets.storage.topic",
+    "topic.creation.groups",
+    "exactly.once.support",
+}
+#: Beside those of connections.
+_CONNECTOR_UNSUPPORTED: Final = _names(
+    """
+    config.action.reload connector.plugin.version key.converter.plugin.version value.converter.plugin.version
+    header.converter.plugin.version forwarding.admin.class metric.names.formats metric.reporters offsets.storage.topic
+    tasks.max.enforce topic.creation.groups
+    """
+)
+_CONNECTOR_PREFIXES: Final = ("topic.creation.", "config.providers.")
+_OF_TRANSFORMS: Final = ("transforms.", "predicates.")
+#: Java heeds these where a flow is named, and drops them without a word at the top.
+_FLOW_ONLY: Final = _CONNECTOR_KNOWN - {*SOURCE.settings, *CHECKPOINT.settings, *HEARTBEAT.settings}
+
+#: What Java heeds and we do not, or have nothing to do with.
+_WORKER_UNSUPPORTED: Final = frozenset({"plugin.path", "plugin.discovery", "rest.extension.classes"})
+_WORKER_KNOWN: Final = ADMIN_KEYS | WORKER.settings.keys()
+_WORKER_PREFIXES: Final = ("offset.storage.", "config.storage.", "status.storage.")
+_TOP_KNOWN: Final = _names(
+    """
+    dedicated.mode.enable.internal.rest dedicated.mode.enable.public.rest listeners rest.advertised.host.name
+    rest.advertised.port rest.advertised.listener access.control.allow.origin access.control.allow.methods
+    response.http.headers.config rest.max.request.bytes
+    ssl.client.auth
+    """
+)
+
+_OF_CONNECTIONS: Final = _names(
+    "client.id request.timeout.ms connections.max.idle.ms send.buffer.bytes receive.buffer.bytes"
+)
+_CLIENT_SUPPORTED: Final = {
+    "consumer": _names(
+        """
+        isolation.level auto.offset.reset fetch.max.bytes max.partition.fetch.bytes fetch.max.wait.ms fetch.min.bytes
+        client.id client.rack request.timeout.ms connections.max.idle.ms check.crcs
+        send.buffer.bytes receive.buffer.bytes
+        """
+    ),
+    "producer": frozenset({"acks", *_OF_CONNECTIONS, *PRODUCER.settings}),
+    "admin": _OF_CONNECTIONS,
+}
+_CLIENT_KNOWN: Final = {"consumer": CONSUMER_KEYS, "producer": PRODUCER_KEYS, "admin": ADMIN_KEYS}
+_CLIENT_POINTLESS: Final = {
+    "consumer": _names(
+        """
+        enable.auto.commit auto.commit.interval.ms group.id group.instance.id group.protocol group.remote.assignor
+        heartbeat.interval.ms session.timeout.ms max.poll.interval.ms max.poll.records partition.assignment.strategy
+        key.deserializer value.deserializer allow.auto.create.topics exclude.internal.topics
+        """
+    ),
+    "producer": PRODUCER_KEYS - ADMIN_KEYS - {"interceptor.classes"},
+    "admin": frozenset[str](),
+}
+
+
+def notices(props: Mapping[str, str], clusters: Sequence[str]) -> list[IgnoredKey]:
+    """One notice for every key that deserves one, in order."""
+    found = ((key, _word(key, value, clusters)) for key, value in props.items())
+    return [IgnoredKey(key, word.kind, f"{key} {word.text}") for key, word in found if word is not None]
+
+
+def connector_notices(props: Mapping[str, str]) -> list[IgnoredKey]:
+    """The same of one connector's own config, as REST takes it."""
+    keys = [key for key in props if not key.startswith(("spark.", "config.providers")) and not _is_alias(key)]
+    found = ((key, _of_flow(key) or _of_suites(key, props[key])) for key in keys)
+    return [IgnoredKey(key, word.kind, f"{key} {word.text}") for key, word in found if word is not None]
+
+
+def _is_alias(key: str) -> bool:
+    return key in ("source.cluster.alias", "target.cluster.alias")
+
+
+def _word(key: str, value: str, clusters: Sequence[str]) -> _Word | None:
+    if key == "clusters" or key.startswith(("spark.", "config.providers")):
+        return None
+    # Switched off is what an unsupported feature is.
+    off = key.endswith(".enabled") and value.strip().lower() == "false"
+    word = _place(key, clusters) or _of_suites(key, value)
+    return None if word is _UNSUPPORTED and off else word
+
+
+def _of_suites(key: str, value: str) -> _Word | None:
+    text = suites_notice(key, value)
+    return None if text is None else _Word("risky", text)
+
+
+def _place(key: str, clusters: Sequence[str]) -> _Word | None:
+    # "us" and "us.west" may both be aliases; the longest that fits is meant.
+    prefixes = sorted((f"{alias}." for alias in clusters), key=len, reverse=True)
+    source, arrow, rest = key.partition("->")
+    if arrow and source in clusters:
+        return _of_flow(next(rest.removeprefix(prefix) for prefix in prefixes if rest.startswith(prefix)))
+    for prefix in prefixes:
+        if key.startswith(prefix):
+            return _of_cluster(key.removeprefix(prefix))
+    return _of_all(key, clusters)
+
+
+def _of_all(key: str, clusters: Sequence[str]) -> _Word | None:
+    if key in _TOP_KNOWN:
+        return None
+    if key in UNHEEDED:
+        return _Word("pointless", UNHEEDED[key])
+    if key in _FLOW_ONLY or (_client_kind(key) is not None and key not in _CONNECTOR_KNOWN):
+        flow = f"{clusters[0]}->{clusters[-1]}"
+        return _Word("misplaced", f"has no effect at the top, as in Java; write it for a flow, such as {flow}.{key}")
+    if key.startswith(_WORKER_PREFIXES) or (key.startswith(("task.", "worker.")) and key in _WORKER_KNOWN):
+        return _UNSUPPORTED if key in _WORKER_UNSUPPORTED else None
+    if _is_connection(key):
+        return _of_connection(key)
+    word = _of_connector(key)
+    if word is not None and word.kind == "unknown" and key in _WORKER_KNOWN:
+        return _Word("misplaced", f"has no effect at the top, as in Java; write it for a cluster: {clusters[-1]}.{key}")
+    if word is not None and word.kind == "unknown" and key.endswith(".bootstrap.servers"):
+        stranger = key.removesuffix(".bootstrap.servers")
+        return _Word("unknown", f"has no effect: clusters does not name '{stranger}'")
+    return word
+
+
+def _of_cluster(rest: str) -> _Word | None:
+    kind = _client_kind(rest)
+    if kind is not None:
+        return _of_client(kind, rest.partition(".")[2])
+    if rest in _WORKER_UNSUPPORTED:
+        return _UNSUPPORTED
+    if rest in UNHEEDED:
+        return _Word("pointless", UNHEEDED[rest])
+    if rest in _WORKER_KNOWN or rest.startswith(_WORKER_PREFIXES) or _is_connection(rest):
+        return _of_connection(rest)
+    return _unknown(rest, _WORKER_KNOWN)
+
+
+def _of_flow(rest: str) -> _Word | None:
+    for side in ("source.", "target."):
+        inner = rest.removeprefix(side)
+        kind = _client_kind(inner)
+        if rest.startswith(side) and kind is not None:
+            return _of_flow_client(side[:-1], kind, inner.partition(".")[2])
+        if rest.startswith(f"{side}cluster.") and _is_connection(rest.removeprefix(f"{side}cluster.")):
+            return _of_connection(rest.removeprefix(f"{side}cluster."))
+    for kind in ("producer", "consumer", "admin"):
+        if rest.startswith(f"{kind}.override."):
+            key = rest.removeprefix(f"{kind}.override.")
+            return _of_client(kind, key) if kind == "producer" else _UNSUPPORTED
+    # Two of a connector's own keys begin as those of clients do.
+    kind = _client_kind(rest) if rest not in _CONNECTOR_KNOWN else None
+    if kind is not None:
+        return _of_flow_client("source" if kind == "consumer" else "target", kind, rest.partition(".")[2])
+    return _of_connector(rest)
+
+
+def _of_flow_client(side: str, kind: str, key: str) -> _Word | None:
+    """Inside a connector only the source is read from; its producer writes offset syncs, not records."""
+    if kind == "producer":
+        hint = (
+            f"touches only the producer of offset syncs, as in Java; write producer.override.{key} for that of records"
+        )
+        return _Word("misplaced", hint)
+    if kind == "consumer" and side == "target":
+        return _UNSUPPORTED
+    return _of_client(kind, key)
+
+
+def _of_client(kind: str, key: str) -> _Word | None:
+    if _is_connection(key):
+        return _of_connection(key)
+    if key in _CLIENT_SUPPORTED[kind]:
+        return None
+    if key in _CLIENT_POINTLESS[kind]:
+        return _FORCED if kind == "consumer" else _POINTLESS
+    return _UNSUPPORTED if key in _CLIENT_KNOWN[kind] else _unknown(key, _CLIENT_KNOWN[kind])
+
+
+def _of_connector(key: str) -> _Word | None:
+    if key == "consumer.poll.timeout.ms":
+        return _Word("pointless", "has no effect here: fetches wait for fetch.max.wait.ms")
+    if key == "errors.log.include.messages":
+        return _Word("pointless", "has no effect here: a skipped record is named by its offset, its content never")
+    if key.startswith("errors.retry."):
+        return _Word("pointless", "has no effect here: what may heal is tried again without an end")
+    if key in SECURITY.settings:
+        return _Word("misplaced", "has no effect on a flow, as in Java; write it for a cluster")
+    if key in _CONNECTOR_UNSUPPORTED or key.startswith(_CONNECTOR_PREFIXES):
+        return _UNSUPPORTED
+    if key in _CONNECTOR_KNOWN or key.startswith(("spark.", *_OF_TRANSFORMS)):
+        return None
+    return _unknown(key, _CONNECTOR_KNOWN)
+
+
+def _of_connection(key: str) -> _Word | None:
+    return _UNSUPPORTED if key in SECURITY.settings and key not in SUPPORTED_SECURITY else None
+
+
+def _is_connection(key: str) -> bool:
+    return key == BOOTSTRAP_SERVERS or key in SECURITY.settings
+
+
+def _client_kind(key: str) -> str | None:
+    kind, dot, _ = key.partition(".")
+    return kind if dot and kind in _CLIENT_KNOWN else None
+
+
+def _unknown(key: str, known: frozenset[str]) -> _Word:
+    close = get_close_matches(key, known, 1, 0.8)
+    return _Word("unknown", "is not known and has no effect" + "".join(f"; is {name} meant?" for name in close))

@@ -1,0 +1,447 @@
+"""``mm2.properties``: which clusters and flows it describes, and the settings of each (Kafka's ``MirrorMakerConfig``).
+
+One file speaks of many things, by prefix: ``us.x`` is a cluster's, ``us->eu.x`` a flow's, a plain ``x`` everybody's
+where it means something. What inherits what is Java's rule, kept to the letter, odd corners included, but for one
+difference: a flow between clusters that the file does not declare is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from connect.core.config.client_settings import CONNECTION_KEYS
+from connect.core.config.config_def import ConfigDef, Importance, Setting, Type, ValidList
+from connect.core.config.connector_settings import ENABLED as AUTO_RESTART_ENABLED
+from connect.core.config.properties import ConfigTransformer, Properties, load_properties
+from connect.core.config.security_settings import SECURITY
+from connect.core.errors import ConfigError
+from connect.core.model import CLEANED_SOON
+from connectors.config.client_config import ClientKind, ClusterSide, FlowClients, flow_clients, properties_with_prefix
+from connectors.config.connector_configs import BYTE_ARRAY_CONVERTER, WORKER, MirrorSourceSettings, source_settings
+from connectors.config.definitions import CHECKPOINT, HEARTBEAT, SOURCE
+from connectors.config.ignored_keys import IgnoredKey, notices
+from connectors.formats.types import FlowName
+from connectors.policy import sees_cycles
+from connectors.transforms.target_names import RemoteNames
+
+_INTERNAL_REST: Final = "dedicated.mode.enable.internal.rest"
+_PUBLIC_REST: Final = "dedicated.mode.enable.public.rest"
+_TOP_LEVEL: Final = SECURITY | ConfigDef.of(
+    Setting("clusters", Type.LIST, (), "Aliases of the clusters.", ValidList(), Importance.HIGH),
+    Setting(_INTERNAL_REST, Type.BOOLEAN, False, "Serve what workers ask of each other."),
+    Setting(_PUBLIC_REST, Type.BOOLEAN, False, "Serve the REST API of each flow."),
+)
+#: Top-level keys that reach every worker, whatever stands behind these beginnings.
+_WORKER_BEGINNINGS: Final = (
+    "offset.storage",
+    "config.storage",
+    "status.storage",
+    "key.converter",
+    "value.converter",
+    "header.converter",
+    "task",
+    "worker",
+    "replication.policy",
+)
+_CLIENT_BEGINNINGS: Final = ("producer", "consumer", "admin")
+_CONNECTOR_KEYS: Final = frozenset({*SOURCE.settings, *CHECKPOINT.settings, *HEARTBEAT.settings})
+
+
+class Connector(Enum):
+    """The three connectors of a flow; the value is the simple name, which is also the connector's name."""
+
+    SOURCE = "MirrorSourceConnector"
+    CHECKPOINT = "MirrorCheckpointConnector"
+    HEARTBEAT = "MirrorHeartbeatConnector"
+
+    @property
+    def java_class(self) -> str:
+        return f"org.apache.kafka.connect.mirror.{self.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Mirroring from one cluster of a file to another."""
+
+    config: MirrorMakerConfig
+    source: str
+    target: str
+
+    def __str__(self) -> str:
+        return str(self.name)
+
+    @property
+    def name(self) -> FlowName:
+        return FlowName(self.source, self.target)
+
+    @property
+    def has_worker(self) -> bool:
+        """Whether Java would run a herder for it: where it is enabled itself, or has heartbeats."""
+        heartbeats = self.config.flag("emit.heartbeats.enabled", True)
+        return self.config.flag(f"{self}.enabled", False) or self.config.flag(
+            f"{self}.emit.heartbeats.enabled", heartbeats
+        )
+
+    @property
+    def enabled(self) -> bool:
+        """Whether records are mirrored; a flow may exist for its heartbeats alone.
+
+        The top-level ``enabled`` gives no flow a herder, but reaches the connectors of every one that has one.
+        """
+        return self.has_worker and self.config.flag(f"{self}.enabled", self.config.flag("enabled", False))
+
+    def worker_config(self) -> dict[str, str]:
+        """The configuration of the worker behind the flow, references resolved."""
+        return self.config.worker_config(self)
+
+    def connector_config(self, connector: Connector = Connector.SOURCE) -> dict[str, str]:
+        """The configuration of one of its connectors, as stored: references stay."""
+        return self.config.connector_config(self, connector)
+
+    def settings(self) -> MirrorSourceSettings:
+        """The typed settings of its source connector.
+
+        Raises:
+            ConfigError: A value is refused; its key and line in the file are named.
+        """
+        try:
+            return source_settings(self.config.resolved(self.connector_config()), self.worker_config())
+        except ConfigError as error:
+            raise self.located(error) from None
+
+    def clients(self) -> FlowClients:
+        """The connections of the flow, key stores read.
+
+        Raises:
+            ConfigError: A connection key is missing or wrong; its key and line in the file are named.
+            SecurityError: A key store cannot be used.
+        """
+        return flow_clients(
+            str(self),
+            self.config.resolved(self.connector_config()),
+            self.worker_config(),
+            source=self.source,
+            target=self.target,
+            locate=self._located_client_error,
+        )
+
+    def located(self, error: ConfigError) -> ConfigError:
+        """An error of the flow's worker or source connector with its place in the file."""
+        return self.config.located(error, self._places(error.key or ""))
+
+    def written(self, key: str) -> tuple[str, int | None]:
+        """A key of its worker or connectors as the file has it, and its line; the key as it is where it has none."""
+        return self.config.written(self._places(key), key)
+
+    def _places(self, key: str) -> list[str]:
+        """Where the file may hold a key of the connector or its worker, the place that wins first."""
+        if key.startswith("consumer.") and key not in _CONNECTOR_KEYS:
+            return [f"{self}.source.{key}", f"{self.source}.{key}", f"{self}.{key}"]
+        if key.startswith("producer."):
+            return [f"{self}.producer.override.{key.removeprefix('producer.')}", f"{self.target}.{key}"]
+        if key in WORKER:
+            return [key, f"{self.target}.{key}"] if key.startswith(_WORKER_BEGINNINGS) else [f"{self.target}.{key}"]
+        return [f"{self}.{key}", key, f"{self.target}.{key}"]
+
+    def _located_client_error(self, error: ConfigError, side: ClusterSide, kind: ClientKind | None) -> ConfigError:
+        alias, key = (self.source if side == "source" else self.target), error.key or ""
+        inherited = [f"{alias}.{key}", key] if key in CONNECTION_KEYS else []
+        match kind:
+            case None:
+                places = [f"{alias}.{key}", *inherited]
+            case "producer":
+                places = [f"{self}.producer.override.{key}", f"{alias}.producer.{key}", *inherited]
+            case _:
+                places = [f"{self}.{side}.{kind}.{key}", f"{alias}.{kind}.{key}", *inherited, f"{self}.{kind}.{key}"]
+        return self.config.located(error, places, missing=f"{alias}.{key}")
+
+
+def mirrored(flows: Iterable[Flow]) -> tuple[Flow, ...]:
+    """Those that mirror records; others are for heartbeats alone."""
+    return tuple(flow for flow in flows if flow.enabled)
+
+
+def load(path: str | Path) -> MirrorMakerConfig:
+    """The configuration in a file.
+
+    Raises:
+        ConfigError: The file cannot be read, or what it says of clusters and flows is wrong.
+    """
+    return MirrorMakerConfig(load_properties(path))
+
+
+def chosen_flows(file: str | Path, flow: str | None, *, mirroring: bool = True) -> list[Flow]:
+    """Return the flows of a file, or the one that is named: those that mirror records, or all that have a worker.
+
+    Raises:
+        ConfigError: As :func:`load`, or there is no such flow.
+    """
+    flows = load(file).flows_to_run()
+    found = [one for one in (mirrored(flows) if mirroring else flows) if flow in (None, str(one))]
+    if not found:
+        raise ConfigError(f"{file} {'mirrors' if mirroring else 'has'} no flow {flow or ''}".rstrip())
+    return found
+
+
+class MirrorMakerConfig:
+    """What an ``mm2.properties`` describes.
+
+    Args:
+        properties: The file, as written.
+
+    Raises:
+        ConfigError: No clusters, a flow that names an undeclared one, a wrong security protocol, an unknown provider.
+    """
+
+    def __init__(self, properties: Properties) -> None:
+        self._raw = properties
+        try:
+            self._transformer = ConfigTransformer(properties)
+            # Only what is looked at here is resolved, so that a secret nobody needs yet is not read.
+            top = self._transformer.transform(
+                {key: properties[key] for key in _TOP_LEVEL.settings if key in properties}
+            )
+            values = _TOP_LEVEL.parse(top)
+        except ConfigError as error:
+            raise self.located(error, [error.key or ""]) from None
+        if not values.strings("clusters"):
+            raise ConfigError(
+                "clusters is missing; set it to the aliases of your clusters", "clusters", properties.file
+            )
+        #: Aliases, in the file's order.
+        self.clusters: tuple[str, ...] = values.strings("clusters")
+        #: Whether workers of several nodes can ask each other.
+        self.internal_rest: bool = values.boolean(_INTERNAL_REST)
+        #: Whether users have the REST API of each flow.
+        self.public_rest: bool = values.boolean(_PUBLIC_REST)
+        self._warnings = values.warnings
+        self._flags: dict[str, bool] = {}
+        self._refuse_unknown_flows()
+
+    @property
+    def raw(self) -> Properties:
+        """The file as written, references included."""
+        return self._raw
+
+    @property
+    def transformer(self) -> ConfigTransformer:
+        """What resolves its references."""
+        return self._transformer
+
+    @property
+    def file(self) -> str | None:
+        """The file as its user named it."""
+        return self._raw.file
+
+    def flag(self, key: str, default: bool) -> bool:
+        """A boolean as ``Boolean.parseBoolean`` reads it, references resolved: anything but true is false.
+
+        Raises:
+            ConfigError: Its reference cannot be resolved.
+        """
+        if key not in self._raw:
+            return default
+        if key not in self._flags:
+            # Once, as in Java: a file of secrets that changes switches nothing that runs.
+            self._flags[key] = self._resolved_value(key).strip().lower() == "true"
+        return self._flags[key]
+
+    def _resolved_value(self, key: str) -> str:
+        try:
+            return self.resolved({key: self._raw[key]})[key]
+        except ConfigError as error:
+            raise self.located(error, [key]) from None
+
+    def flows(self, targets: Sequence[str] = ()) -> tuple[Flow, ...]:
+        """Every flow that Java would run a herder for: mirrored ones, and those with heartbeats.
+
+        Args:
+            targets: Only flows to these clusters; empty means all.
+        """
+        pairs = (Flow(self, source, target) for source in self.clusters for target in self.clusters if source != target)
+        return tuple(flow for flow in pairs if flow.has_worker and (not targets or flow.target in targets))
+
+    def flows_to_run(self, targets: Sequence[str] = ()) -> tuple[Flow, ...]:
+        """The flows that a node runs workers for, those for heartbeats alone included.
+
+        Args:
+            targets: Only flows to these clusters; empty means all.
+
+        Raises:
+            ConfigError: There is none, or one of their clusters has no address.
+        """
+        flows = self.flows(targets)
+        if not flows:
+            raise self._no_flow(targets)
+        for alias in dict.fromkeys(alias for flow in flows for alias in (flow.source, flow.target)):
+            if "bootstrap.servers" not in self.cluster_properties(alias):
+                key = f"{alias}.bootstrap.servers"
+                raise ConfigError(f"{key} is missing; set it to host:port of cluster {alias}", key, self.file)
+        return flows
+
+    def cluster_properties(self, alias: str) -> dict[str, str]:
+        """A cluster's keys without their prefix, and the connection keys each client inherits."""
+        props = properties_with_prefix(self._raw, f"{alias}.")
+        for holder in (dict(props), self._raw):
+            for key in CONNECTION_KEYS:
+                if key in holder:
+                    for kind in _CLIENT_BEGINNINGS:
+                        props.setdefault(f"{kind}.{key}", holder[key])
+                    props.setdefault(key, holder[key])
+        return props
+
+    def client_properties(self, alias: str) -> dict[str, str]:
+        """What a tool needs to talk to a cluster: all top-level keys, the cluster's over them, resolved."""
+        return self.resolved({**self._raw, **self.cluster_properties(alias)})
+
+    def worker_config(self, flow: Flow) -> dict[str, str]:
+        """See :meth:`Flow.worker_config`."""
+        props = self.cluster_properties(flow.target)
+        props |= {key: value for key, value in self._raw.items() if key.startswith(_WORKER_BEGINNINGS)}
+        props = self.resolved(props) | self._providers(flow)
+        return {
+            "client.id": str(flow),
+            "group.id": f"{flow.source}-mm2",
+            "offset.storage.topic": f"mm2-offsets.{flow.source}.internal",
+            "status.storage.topic": f"mm2-status.{flow.source}.internal",
+            "config.storage.topic": f"mm2-configs.{flow.source}.internal",
+            "key.converter": BYTE_ARRAY_CONVERTER,
+            "value.converter": BYTE_ARRAY_CONVERTER,
+            "header.converter": BYTE_ARRAY_CONVERTER,
+            **{f"offset.storage.{key}": value for key, value in CLEANED_SOON.items()},
+            **props,
+        }
+
+    def connector_config(self, flow: Flow, connector: Connector) -> dict[str, str]:
+        """See :meth:`Flow.connector_config`."""
+        props = {key: value for key, value in self._raw.items() if key in _CONNECTOR_KEYS}
+        props |= self._providers(flow)
+        # Ours beside Java's: spark.* reaches every flow, as there is one Spark for all.
+        props |= {key: value for key, value in self._raw.items() if key.startswith(("replication.policy", "spark."))}
+        for side, alias in (("source", flow.source), ("target", flow.target)):
+            for key, value in self.cluster_properties(alias).items():
+                of_client = key.startswith(_CLIENT_BEGINNINGS)
+                props[f"{side}.{key}" if of_client else f"{side}.cluster.{key}"] = value
+        defaults = {
+            "name": connector.value,
+            "connector.class": connector.java_class,
+            AUTO_RESTART_ENABLED: "true",
+            "source.cluster.alias": flow.source,
+            "target.cluster.alias": flow.target,
+        }
+        props = {**defaults, **props} | properties_with_prefix(self._raw, f"{flow}.")
+        props.setdefault("enabled", "false")
+        return props
+
+    def resolved(self, props: Mapping[str, str]) -> dict[str, str]:
+        """``props`` with references to config providers resolved."""
+        # A cluster may have declarations of its own, for its worker: they are of this file too.
+        declared = {key: value for key, value in props.items() if key.startswith("config.providers")}
+        return self._transformer.transform({key: props[key] for key in props if key not in declared}) | declared
+
+    def top_level_properties(self) -> dict[str, str]:
+        """What a node's REST server is configured by: the keys of the file that are no cluster's and no flow's."""
+        prefixes = tuple(f"{alias}{end}" for alias in self.clusters for end in (".", "->"))
+        return self.resolved({key: value for key, value in self._raw.items() if not key.startswith(prefixes)})
+
+    def key_notices(self) -> list[IgnoredKey]:
+        """Those of :meth:`notices` that keys alone bring, whether values are right or not."""
+        return notices(self._raw, self.clusters)
+
+    def secret_variables(self) -> frozenset[str]:
+        """The environment variables that the file refers to: no other process needs to have them."""
+        return self._transformer.variables(self._raw)
+
+    def notices(self) -> list[IgnoredKey]:
+        """What does not do what its user may expect, each key once.
+
+        Raises:
+            ConfigError: A setting of an enabled flow is refused.
+        """
+        of_flows = (warning for flow in self.flows() if flow.enabled for warning in flow.settings().warnings)
+        forgiven = [
+            IgnoredKey(text.partition(" ")[0], "forgiven", text) for text in dict.fromkeys([*self._warnings, *of_flows])
+        ]
+        return forgiven + self._circles() + notices(self._raw, self.clusters)
+
+    def _circles(self) -> list[IgnoredKey]:
+        """Pairs of flows there and back whose names do not tell what came from where (Java says nothing)."""
+        enabled = {(flow.source, flow.target): flow for flow in mirrored(self.flows())}
+        found = []
+        for (source, target), flow in enabled.items():
+            back = enabled.get((target, source))
+            if back is None or source > target:
+                continue
+            names, back_names = flow.settings().names, back.settings().names
+            if not (_sees_cycles(names, back_names) and _sees_cycles(back_names, names)):
+                found.append(
+                    IgnoredKey(
+                        "replication.policy.class",
+                        "risky",
+                        f"replication.policy.class: names do not tell where a topic came from, and {flow} and {back} "
+                        "are both enabled: a topic that both select is copied in a circle without an end; see that "
+                        "their topics and topics.exclude have nothing in common",
+                    )
+                )
+        return found
+
+    def located(self, error: ConfigError, places: Sequence[str], missing: str = "") -> ConfigError:
+        """The error with file and line of the first of ``places`` that the file holds, and its key as written there.
+
+        Args:
+            error: Names the key without its prefix.
+            places: Keys as the file may have them.
+            missing: The key to name where the file holds none.
+        """
+        written, line = self.written(places, missing or error.key or "")
+        message = error.message.replace(error.key, written, 1) if error.key else error.message
+        return ConfigError(message, written or None, self.file, line)
+
+    def written(self, places: Sequence[str], missing: str) -> tuple[str, int | None]:
+        """The first of ``places`` that the file holds, else ``missing``, and its line."""
+        found = next((place for place in places if place in self._raw), missing)
+        return found, self._raw.line(found)
+
+    def _providers(self, flow: Flow) -> dict[str, str]:
+        """Return the declarations of config providers; a flow's own reach its worker too, which resolves its config."""
+        props = {**self._raw, **properties_with_prefix(self._raw, f"{flow}.")}
+        return {key: value for key, value in props.items() if key.startswith("config.providers")}
+
+    def _no_flow(self, targets: Sequence[str]) -> ConfigError:
+        strangers = [alias for alias in targets if alias not in self.clusters]
+        if strangers:
+            return ConfigError(
+                f"no cluster '{strangers[0]}' in clusters ({', '.join(self.clusters)}), so no flow leads there",
+                "clusters",
+                self.file,
+            )
+        first = self.clusters[0]
+        target = targets[0] if targets else next((alias for alias in self.clusters if alias != first), "<target>")
+        source = next((alias for alias in self.clusters if alias != target), "<source>")
+        where = f" to {', '.join(targets)}" if targets else ""
+        key = f"{source}->{target}.enabled"
+        return ConfigError(f"no flow{where} is enabled; set, for instance, {key} = true", key, self.file)
+
+    def _refuse_unknown_flows(self) -> None:
+        """Java drops such keys without a word, and with them the lists of topics that their author meant."""
+        cluster_prefixes = tuple(f"{alias}." for alias in self.clusters)
+        for key in self._raw:
+            source, arrow, rest = key.partition("->")
+            if not arrow or key.startswith(cluster_prefixes):
+                continue
+            # "us" and "us.west" may both be aliases; the longest that fits is meant.
+            target = max((alias for alias in self.clusters if rest.startswith(f"{alias}.")), key=len, default=None)
+            stranger = source if source not in self.clusters else rest.partition(".")[0] if target is None else None
+            if stranger is not None:
+                known = ", ".join(self.clusters)
+                raise self._raw.error(f"{key} names the cluster '{stranger}', which clusters ({known}) does not", key)
+            if source == target:
+                raise self._raw.error(f"{key} is a flow from {source} to itself", key)
+
+
+def _sees_cycles(there: RemoteNames, back: RemoteNames) -> bool:
+    return sees_cycles(there.policy, back.policy, there.source_alias, are_renamed=not there.are_the_policys)

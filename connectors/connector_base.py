@@ -1,0 +1,235 @@
+"""What a connector does again and again: jobs in order at its start, then each at its own interval, or when asked.
+
+What offsets may be altered to over REST, in Java's words (Kafka's ``MirrorUtils.validateSource...``). Pure.
+
+How long what a task of ours writes is under way: from the time in a record to the target's acknowledgement. Pure.
+
+Metrics of checkpoints and heartbeats for Prometheus, named as the usual exporter names Java's
+(``MirrorCheckpointMetrics``); Java has none of heartbeats.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from prometheus_client.metrics_core import Metric
+
+from connect.core.errors import HeliographError, PermanentError
+from connect.core.metrics import Gauges, Rows, Windowed
+from connect.kafka.concurrency import Scope
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False, slots=True)
+class _Job:
+    name: str
+    run: Callable[[], Awaitable[None]]
+    interval_s: float | None
+    wanted: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Schedule:
+    """Jobs of one connector (Kafka ``connect.mirror.Scheduler``).
+
+    One at a time, so that two never work on the same topics. What fails, or takes longer than ``timeout_s``, is logged
+    and comes again at its interval; None where each part of a job has a limit of its own. ``label`` begins every line
+    of the log.
+    """
+
+    def __init__(self, label: str, timeout_s: float | None) -> None:
+        self._label = label
+        self._timeout_s = timeout_s
+        self._jobs: list[_Job] = []
+        self._scope = Scope(f"jobs of {label}")
+        self._one_at_a_time = asyncio.Lock()
+
+    def add(self, name: str, run: Callable[[], Awaitable[None]], interval_s: float | None) -> None:
+        """A job behind those that were added before; ``interval_s`` None for one that runs when asked only."""
+        self._jobs.append(_Job(name, run, interval_s))
+
+    def begin(self) -> None:
+        """Let the jobs come, each one interval from now for the first time, or when :meth:`hurry` asks."""
+        for job in self._jobs:
+            self._scope.spawn(self._repeat(job), f"{job.name} of {self._label}")
+
+    async def run_once(self, name: str) -> bool:
+        """Run a job now, as at its interval; whether it succeeded."""
+        return await self._run(self._job(name))
+
+    def hurry(self, name: str) -> None:
+        """Run a job soon, as something has changed; asked again before it runs, it runs once."""
+        self._job(name).wanted.set()
+
+    async def stop(self) -> None:
+        """Ends what runs."""
+        await self._scope.close()
+
+    def _job(self, name: str) -> _Job:
+        return next(job for job in self._jobs if job.name == name)
+
+    async def _repeat(self, job: _Job) -> None:
+        clock = asyncio.get_running_loop().time
+        due_s = None if job.interval_s is None else clock() + job.interval_s
+        while True:
+            try:
+                async with asyncio.timeout_at(due_s):
+                    await job.wanted.wait()
+            except TimeoutError:
+                assert job.interval_s is not None and due_s is not None
+                # At a fixed rate, as Java; turns that were missed are not made up for.
+                due_s = max(due_s + job.interval_s, clock())
+            job.wanted.clear()
+            await self._run(job)
+
+    async def _run(self, job: _Job) -> bool:
+        async with self._one_at_a_time:
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    await job.run()
+            except TimeoutError:
+                log.warning("%s: %s took longer than %g s (admin.timeout.ms)", self._label, job.name, self._timeout_s)
+            except HeliographError as error:
+                log.warning("%s: %s: %s", self._label, job.name, error)
+            except Exception as error:
+                log.error("%s: %s failed", self._label, job.name, exc_info=error)
+            else:
+                return True
+            return False
+
+
+_MOST: Final = (1 << 31) - 1
+
+
+def require_string(partition: Mapping[str, Any], key: str) -> None:
+    """Raise PermanentError unless the source partition has a string under ``key``."""
+    value = _required(partition, key)
+    if not isinstance(value, str):
+        raise _invalid(partition, key, "must be a string")
+
+
+def require_partition(partition: Mapping[str, Any]) -> None:
+    """Raise PermanentError unless the source partition has a partition's number under ``partition``."""
+    value = _required(partition, "partition")
+    if not isinstance(value, int) or isinstance(value, bool) or value > _MOST:
+        raise _invalid(partition, "partition", "must be an integer")
+    if value < 0:
+        raise _invalid(partition, "partition", "cannot be negative")
+
+
+def require_offset(partition: Mapping[str, Any], offset: Mapping[str, Any], *, only_zero: bool) -> None:
+    """Raise PermanentError unless ``offset`` has an offset under ``offset``: 0 where ``only_zero``, else 0 or more."""
+    where = f"Source offset {_shown(offset)} for source partition {_shown(partition)}"
+    if "offset" not in offset:
+        raise PermanentError(f"{where} is missing the 'offset' key, which is required")
+    value = offset["offset"]
+    wrong = f"{where} has an invalid value {_shown(value)} for the 'offset' key"
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise PermanentError(f"{wrong}, which must be an integer")
+    if only_zero and value:
+        raise PermanentError(f"{wrong}; the only accepted value is 0")
+    if value < 0:
+        raise PermanentError(f"{wrong}, which cannot be negative")
+
+
+def _required(partition: Mapping[str, Any], key: str) -> Any:
+    if key not in partition:
+        raise PermanentError(f"Source partition {_shown(partition)} is missing the '{key}' key, which is required")
+    return partition[key]
+
+
+def _invalid(partition: Mapping[str, Any], key: str, why: str) -> PermanentError:
+    return PermanentError(
+        f"Source partition {_shown(partition)} has an invalid value {_shown(partition[key])} for the '{key}' key, "
+        f"which {why}"
+    )
+
+
+def _shown(value: object) -> str:
+    """As Java prints it."""
+    match value:
+        case Mapping():
+            return "{" + ", ".join(f"{name}={_shown(each)}" for name, each in value.items()) + "}"
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case _:
+            return str(value)
+
+
+#: So many of a task have a series of their own, those that were written last; a scraper pays for each of them.
+MOST: Final = 2_000
+#: Java's attributes of ``MirrorCheckpointMetrics``; heartbeats have none there.
+LATENCY: Final[Rows[Windowed]] = (
+    ("latency_ms", "From its time to its acknowledgement, last.", lambda one, _: one.last),
+    ("latency_ms_min", "Least such time.", lambda one, now_ms: one.least(now_ms)),
+    ("latency_ms_max", "Greatest such time.", lambda one, now_ms: one.most(now_ms)),
+    ("latency_ms_avg", "Mean of such times.", lambda one, now_ms: one.mean(now_ms)),
+)
+Labels = tuple[str, ...]
+
+
+class Latencies:
+    """Of one task, by labels; ``whole`` is of all that it wrote, and whatever labels it had."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._by_labels: OrderedDict[Labels, Windowed] = OrderedDict()
+        self.whole = Windowed()
+
+    def written(self, labels: Labels, sent_ms: int, now_ms: int) -> None:
+        """A record of that time was acknowledged now."""
+        taken_ms = max(now_ms - sent_ms, 0)
+        self.whole.record(taken_ms, now_ms)
+        self._by_labels.setdefault(labels, Windowed()).record(taken_ms, now_ms)
+        self._by_labels.move_to_end(labels)
+        while len(self._by_labels) > self._most:
+            self._by_labels.popitem(last=False)
+
+    def __iter__(self) -> Iterator[tuple[Labels, Windowed]]:
+        return iter(self._by_labels.items())
+
+
+class Task(NamedTuple):
+    """Which task of which flow."""
+
+    source: str
+    target: str
+    number: str
+
+
+@dataclass(slots=True)
+class WrittenLatencies:
+    """What the tasks that run on a worker now have written."""
+
+    checkpoints: dict[Task, Latencies] = field(default_factory=dict)
+    heartbeats: dict[Task, Latencies] = field(default_factory=dict)
+
+
+_DOMAIN: Final = "kafka_connect_mirror_"
+_CHECKPOINT: Final = f"{_DOMAIN}MirrorCheckpointConnector_"
+_HEARTBEAT: Final = f"{_DOMAIN}MirrorHeartbeatConnector_"
+_FLOW: Final = ("source", "target")
+_WHOLE: Final[Rows[Windowed]] = (("count", "Written since its task began.", lambda one, _: one.recorded), *LATENCY)
+
+
+def written_metrics(workers: Sequence[WrittenLatencies], now_ms: int) -> Iterator[Metric]:
+    """Of the tasks of this process: checkpoints by group and partition, those that a task wrote last; checkpoints by
+    task, all of them; heartbeats by flow."""
+    single = Gauges(f"{_CHECKPOINT}checkpoint_", (*_FLOW, "group", "topic", "partition"), LATENCY)
+    tasks = Gauges(f"{_CHECKPOINT}task_checkpoint_", (*_FLOW, "task"), _WHOLE)
+    beats = Gauges(f"{_HEARTBEAT}heartbeat_", _FLOW, _WHOLE)
+    for worker in workers:
+        for task, latencies in worker.checkpoints.items():
+            tasks.add(task, latencies.whole, now_ms)
+            for labels, latency in latencies:
+                single.add((task.source, task.target, *labels), latency, now_ms)
+        for task, latencies in worker.heartbeats.items():
+            beats.add((task.source, task.target), latencies.whole, now_ms)
+    yield from (*single, *tasks, *beats)

@@ -1,0 +1,459 @@
+"""What worker and slice tell each other: versioned plain data, JSON on the link.
+
+Dataclasses here are the meaning; ``to_wire``/``from_wire`` the form. A slice of another version is refused by
+the worker, so fields may change with ``LINK_VERSION``.
+
+The control link: messages of JSON over TCP between the worker, which listens, and its slices, which connect.
+
+A message is sent as one frame or more of bounded size, so that no message is too long for the link. Senders split lists
+of partitions into messages with :func:`pieces`, so that neither side's loop is busy with one message for long.
+
+A slice proves itself with a token and gets its configuration here, secrets included, so that nothing secret stands in
+a plan, a closure or a Spark event log. Off loopback the link is TLS, and the slice knows the worker's certificate from
+its plan before it sends the token.
+
+What a slice has to say to people: its warnings go over the control link into the worker's log.
+
+A Spark task's own output ends on some executor where nobody looks, and a broker that is gone is news.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from operator import attrgetter
+from typing import Any, Final, Self, TypeVar
+from uuid import UUID
+
+import orjson
+
+from connect.core.errors import RetriableError
+from connect.kafka.error_causes import cause_of
+from connectors.formats.gap import Gap
+from connectors.formats.types import (
+    DEFAULT_BATCH_BYTES,
+    DEFAULT_MAX_MESSAGE_BYTES,
+    NO_COMPRESSION,
+    ONE_WAY,
+    RUNNING,
+    Compression,
+    ProducerIdAndEpoch,
+    ResumeProof,
+    Run,
+    Skip,
+    TopicPartition,
+    Ways,
+)
+
+LINK_VERSION: Final = 15
+
+#: As Java's consumer fetches of a partition.
+_LEAST_PARTITION_BYTES: Final = 1024 * 1024
+#: As much as keeps a near broker busy.
+_MOST_FETCH_BYTES: Final = 8 * 1024 * 1024
+#: Also what keeps a broker busy at a distance of 100 ms.
+_MOST_HELD_BYTES: Final = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlan:
+    """One partition pair of a slice, and where to go on.
+
+    ``next_source_offset`` is the offset of the next source record, ``last_source_epoch`` the leader epoch of the
+    batch before it (-1 unknown), ``target_end`` the offset behind the last record known to be ours.
+    ``pipelined`` says that the target's leader already knows the producer id here, by an acknowledged batch or
+    the marker of a fence: only then may several batches be in flight. ``max_message_bytes`` is the target topic's.
+    ``producer`` is under whom to write, if that is not the slice's.
+    """
+
+    source: TopicPartition
+    source_topic_id: UUID | None
+    target: TopicPartition
+    target_topic_id: UUID | None
+    next_source_offset: int
+    last_source_epoch: int
+    target_end: int
+    next_sequence: int
+    pipelined: bool
+    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+    proof: ResumeProof | None = None
+    producer: ProducerIdAndEpoch | None = None
+    ways: Ways = ONE_WAY
+
+    def to_wire(self) -> dict[str, Any]:
+        return {
+            **{one.name: getattr(self, one.name) for one in fields(self)},
+            "source": list(self.source),
+            "target": list(self.target),
+            "source_topic_id": _id_text(self.source_topic_id),
+            "target_topic_id": _id_text(self.target_topic_id),
+            "ways": list(self.ways),
+            "proof": asdict(self.proof) if self.proof else None,
+            "producer": asdict(self.producer) if self.producer else None,
+        }
+
+    @classmethod
+    def from_wire(cls, data: dict[str, Any]) -> Self:
+        proof = data["proof"]
+        typed = {
+            "source": TopicPartition(*data["source"]),
+            "target": TopicPartition(*data["target"]),
+            "source_topic_id": _id_from(data["source_topic_id"]),
+            "target_topic_id": _id_from(data["target_topic_id"]),
+            "ways": Ways.from_wire(data["ways"]),
+            "proof": ResumeProof(**{**proof, "producer": ProducerIdAndEpoch(**proof["producer"])}) if proof else None,
+            "producer": ProducerIdAndEpoch(**data["producer"]) if data["producer"] else None,
+        }
+        return cls(**{**data, **typed})
+
+
+@dataclass(frozen=True, slots=True)
+class SliceSettings:
+    """How a slice copies; bytes and milliseconds. ``flow`` and the aliases are for messages. ``source``/``target`` are
+    ConnectionSettings on the wire, secrets included: they pass over the control link and nowhere else. ``rack`` is
+    where it reads if it can. ``skip_refused`` leaves out records that the target refuses for good; ``compression`` is
+    for batches that come uncompressed; ``transform_sql`` is what records go through, if anything, and ``chain`` (a
+    ChainPlan on the wire, secrets included) behind it. ``by_key``: the slice copies by key, and ``handler`` (a
+    HandlerPlan's fields), if any, says where its records go."""
+
+    flow: str
+    task: int
+    source: dict[str, Any] = field(repr=False)
+    target: dict[str, Any] = field(repr=False)
+    read_committed: bool = False
+    lease_ms: int = 5000
+    fetch_max_wait_ms: int = 500
+    fetch_min_bytes: int = 1
+    fetch_max_bytes: int = 16 * 1024 * 1024
+    partition_max_bytes: int | None = None
+    buffer_bytes: int = 48 * 1024 * 1024
+    batch_bytes: int = DEFAULT_BATCH_BYTES
+    in_flight_requests: int = 64
+    in_flight_bytes: int = 16 * 1024 * 1024
+    progress_interval_ms: int = 100
+    rack: str = ""
+    skip_refused: bool = False
+    compression: Compression = NO_COMPRESSION
+    transform_sql: str = ""
+    chain: dict[str, Any] | None = field(default=None, repr=False)
+    by_key: bool = False
+    handler: dict[str, Any] | None = field(default=None, repr=False)
+    source_alias: str = ""
+    target_alias: str = ""
+
+    def partition_held_bytes(self, partitions: int) -> int:
+        """One of so many partitions is fetched again as long as it holds less.
+
+        All together hold half of what the slice may, so that those that the target takes slowly leave the others their
+        room. A few partitions hold more than one fetch of each, so that none waits for its next one.
+        """
+        if self.partition_max_bytes is not None:
+            return 2 * self.partition_max_bytes
+        share = self.buffer_bytes // 2 // max(partitions, 1)
+        return min(max(share, _LEAST_PARTITION_BYTES), _MOST_HELD_BYTES)
+
+    def partition_fetch_bytes(self, partitions: int, *, is_far: bool = False) -> int:
+        """How much of one of so many partitions is fetched at once."""
+        if self.partition_max_bytes is not None:
+            return self.partition_max_bytes
+        return min(self.partition_held_bytes(partitions), _MOST_HELD_BYTES if is_far else _MOST_FETCH_BYTES)
+
+    def to_wire(self) -> dict[str, Any]:
+        return {**asdict(self), "compression": list(self.compression)}
+
+    @classmethod
+    def from_wire(cls, data: dict[str, Any]) -> Self:
+        return cls(**{**data, "compression": Compression(*data["compression"])})
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionTerms:
+    """How a slice fills transactions.
+
+    ``version`` is what the target has finalised of ``transaction.version``. A transaction is ended when all that was
+    read is acknowledged, ``spacing_ms`` after the one before at the earliest, or when it has lasted ``length_ms``.
+    """
+
+    transactional_id: str
+    version: int
+    spacing_ms: int
+    length_ms: int
+
+    @property
+    def adds_implicitly(self) -> bool:
+        """Whether Produce adds partitions to the transaction by itself (KIP-890); else the worker does, when asked."""
+        return self.version >= _IMPLICIT_FROM
+
+    def to_wire(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_wire(cls, data: dict[str, Any]) -> Self:
+        return cls(**data)
+
+
+_IMPLICIT_FROM: Final = 2
+
+
+@dataclass(slots=True)
+class PartitionProgress:
+    """What a slice did to one partition since its last report, and where it stands now.
+
+    ``runs`` are new (upstream, downstream, count), ``skips`` new too; ``batches`` counts by kind; positions are those
+    of acknowledged batches only. ``state`` is ``RUNNING``, ``STOPPED`` or ``QUARANTINED``, the latter two with a
+    ``reason`` for people, and with ``gap`` where a log is no longer what it was.
+    """
+
+    source: TopicPartition
+    next_source_offset: int
+    last_source_epoch: int
+    target_end: int
+    next_sequence: int
+    high_watermark: int
+    log_start_offset: int
+    timestamp_ms: int
+    records: int
+    bytes: int
+    batches: dict[str, int]
+    runs: list[Run] = field(default_factory=list)
+    skips: list[Skip] = field(default_factory=list)
+    dropped: int = 0
+    changed: int = 0
+    state: str = RUNNING
+    reason: str = ""
+    error: str = ""
+    gap: Gap | None = None
+
+    def to_wire(self) -> list[Any]:
+        gap = self.gap.to_wire() if self.gap else None
+        return [gap, list(self.source), *_progress_of(self)]
+
+    @classmethod
+    def from_wire(cls, data: list[Any]) -> Self:
+        gap, source, *values = data  # by place: thousands a second come to a worker
+        one = cls(TopicPartition(*source), *values)
+        one.runs = [(upstream, downstream, count) for upstream, downstream, count in one.runs]
+        one.skips = [(first, last, code) for first, last, code in one.skips]
+        one.gap = Gap.from_wire(gap) if gap else None
+        return one
+
+
+_progress_of: Final = attrgetter(*(one.name for one in fields(PartitionProgress) if one.name not in ("source", "gap")))
+
+
+def _id_text(topic_id: UUID | None) -> str | None:
+    return str(topic_id) if topic_id else None
+
+
+def _id_from(text: str | None) -> UUID | None:
+    return UUID(text) if text else None
+
+
+_LENGTH: Final = struct.Struct(">I")
+MAX_FRAME_BYTES: Final = 1024 * 1024
+#: In a frame's length: the message goes on in the next frame.
+_CONTINUES: Final = 1 << 31
+_OPEN_TIMEOUT_S: Final = 10.0
+#: How many list entries one message carries.
+MAX_ENTRIES: Final = 500
+
+Message = dict[str, Any]
+T = TypeVar("T")
+
+
+class LinkClosed(RetriableError):
+    """The other side of a control link is gone."""
+
+
+class LinkUnreachable(LinkClosed):
+    """Nobody answers where a worker should listen, or somebody else does."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkAddress:
+    """Where a worker listens. ``certificate``: the PEM of the only one to be trusted there; empty for plain TCP."""
+
+    host: str
+    port: int
+    certificate: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class Link:
+    """One side of an open link; messages are dicts with a ``type``."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def connect(cls, address: LinkAddress, hello: Message) -> Self:
+        """Open the slice's side and say hello; :class:`LinkUnreachable` if the worker is not there."""
+        try:
+            async with asyncio.timeout(_OPEN_TIMEOUT_S):
+                reader, writer = await _open(address)
+        except (OSError, TimeoutError) as error:
+            reason = str(error) or f"no answer within {_OPEN_TIMEOUT_S:.0f} s"
+            raise LinkUnreachable(f"no worker answers on the control link {address}: {reason}") from error
+        link = cls(reader, writer)
+        link.send({"type": "hello", "version": LINK_VERSION, **hello})
+        return link
+
+    @property
+    def peer(self) -> str:
+        """Host and port of the other side."""
+        name = self._writer.get_extra_info("peername")
+        return f"{name[0]}:{name[1]}" if name else "an address unknown"
+
+    def send(self, message: Message) -> None:
+        """Queue a message; a closed link drops it, since its reader learns of the end on its own."""
+        if not self._writer.is_closing():
+            data = memoryview(orjson.dumps(message))
+            while len(data) > MAX_FRAME_BYTES:
+                self._writer.writelines((_LENGTH.pack(_CONTINUES | MAX_FRAME_BYTES), data[:MAX_FRAME_BYTES]))
+                data = data[MAX_FRAME_BYTES:]
+            self._writer.writelines((_LENGTH.pack(len(data)), data))
+
+    async def receive(self, max_bytes: int | None = None) -> Message:
+        """Return the next message.
+
+        ``max_bytes`` bounds a peer that has not proven itself yet. Raises :class:`LinkClosed` at the end of the link,
+        and if a frame or a message is too long.
+        """
+        data = bytearray()
+        try:
+            continues = True
+            while continues:
+                (head,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
+                continues, length = bool(head & _CONTINUES), head & ~_CONTINUES
+                if length > MAX_FRAME_BYTES or (max_bytes is not None and len(data) + length > max_bytes):
+                    raise LinkClosed(f"a frame of {length} bytes on the control link is over the bound")
+                data += await self._reader.readexactly(length)
+            message = orjson.loads(data)
+            if not isinstance(message, dict):
+                raise LinkClosed("a frame on the control link is no message")
+            return message
+        except (asyncio.IncompleteReadError, ConnectionError, OSError) as error:
+            raise LinkClosed("the control link was closed by its other side") from error
+        except orjson.JSONDecodeError as error:
+            raise LinkClosed(f"a frame on the control link is not JSON: {error}") from error
+
+    async def close(self) -> None:
+        """Flush and close."""
+        self.end()
+        with contextlib.suppress(ConnectionError, OSError):
+            await self._writer.wait_closed()
+
+    def end(self) -> None:
+        """Close once what was sent has left, without waiting for that."""
+        self._writer.close()
+
+    def abort(self) -> None:
+        """Close at once, dropping what is not sent."""
+        self._writer.transport.abort()
+
+
+def pieces(entries: Iterable[T], size: Callable[[T], int] = lambda _: 1) -> Iterator[list[T]]:
+    """Split ``entries`` into lists for one message each: of :data:`MAX_ENTRIES` at most, by what ``size`` counts.
+
+    An entry that is larger has a list of its own. Without entries there is no list.
+    """
+    piece: list[T] = []
+    total = 0
+    for entry in entries:
+        if piece and total + size(entry) > MAX_ENTRIES:
+            yield piece
+            piece, total = [], 0
+        piece.append(entry)
+        total += size(entry)
+    if piece:
+        yield piece
+
+
+async def _open(address: LinkAddress) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    if not address.certificate:
+        return await asyncio.open_connection(address.host, address.port)
+    reader, writer = await asyncio.open_connection(
+        address.host, address.port, ssl=_trusting(address.certificate), server_hostname=address.host
+    )
+    # The trust store alone would take whatever this certificate might have signed.
+    presented = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    if presented != ssl.PEM_cert_to_DER_cert(address.certificate):
+        writer.transport.abort()
+        raise ssl.SSLCertVerificationError("who answers there shows another certificate than the worker's")
+    return reader, writer
+
+
+def _trusting(certificate: str) -> ssl.SSLContext:
+    """Of one certificate, by whatever name or address the worker was reached."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.load_verify_locations(cadata=certificate)
+    return context
+
+
+#: The same complaint comes from every partition several times a second; people get one of each kind this often.
+EVERY_S: Final = 5.0
+_LOGGERS: Final = ("connect", "connectors")
+
+
+class Teller(logging.Handler):
+    """Hands warnings and errors to ``tell`` as messages of the link; only for the thread of the slice's loop.
+
+    Of each kind (one log statement, whatever it speaks of) one every ``every_s``, and how many others there were.
+    """
+
+    def __init__(
+        self,
+        tell: Callable[[dict[str, Any]], None],
+        *,
+        every_s: float = EVERY_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(logging.WARNING)
+        self._tell = tell
+        self._every_s = every_s
+        self._clock = clock
+        self._told_s: dict[str, float] = {}
+        self._untold: dict[str, int] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        kind, now_s = str(record.msg), self._clock()
+        if kind in self._told_s and now_s - self._told_s[kind] < self._every_s:
+            self._untold[kind] = self._untold.get(kind, 0) + 1
+            return
+        self._told_s[kind] = now_s
+        text = record.getMessage()
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            text += f": {type(error).__name__}: {error}"
+        untold = self._untold.pop(kind, 0)
+        if untold:
+            text += f" (and {untold} more like it)"
+        cause = cause_of(record)
+        told = None if cause is None else [cause.text, sorted(cause.addresses)]
+        self._tell({"type": "log", "level": record.levelno, "text": text, "cause": told})
+
+
+@contextmanager
+def telling(tell: Callable[[dict[str, Any]], None]) -> Iterator[None]:
+    """While this lasts, what our modules warn of is told instead of printed."""
+    teller = Teller(tell)
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    for logger in loggers:
+        logger.addHandler(teller)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeHandler(teller)

@@ -1,0 +1,434 @@
+"""The worker's end of all control links: where it listens, and who may come in with which token."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import hmac
+import ipaddress
+import logging
+import os
+import secrets
+import socket
+import ssl
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from connect.core.errors import ConfigError, RetriableError
+from connect.kafka.concurrency import Scope
+from connect.kafka.threads import LeaseLoop
+from connectors.control_link.code_version import running_code
+from connectors.control_link.protocol import LINK_VERSION, Link, LinkAddress, LinkClosed, Message
+
+log = logging.getLogger(__name__)
+
+LISTENER_KEY: Final = "link.listener"
+ADVERTISED_KEY: Final = "link.advertised.address"
+_HELLO_TIMEOUT_S: Final = 10.0
+#: A hello is a few hundred bytes; who sends more is no slice.
+_MAX_HELLO_BYTES: Final = 64 * 1024
+_CLOSE_TIMEOUT_S: Final = 1.0
+#: So many messages of a slice wait for a main loop that stands still; then no more are read.
+_MOST_WAITING: Final = 1024
+_LOOK_S: Final = 0.05
+#: How often the lease of a slice is renewed, and how often at least while it lasts.
+_RENEW_S: Final = 1.0
+_RENEWALS: Final = 4
+_NAME: Final = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "heliograph control link")])
+#: A slice accepts this very certificate and no other, so its dates protect nothing; executors' clocks may be wrong.
+_BEGIN: Final = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
+_END: Final = datetime.datetime(2100, 1, 1, tzinfo=datetime.UTC)
+
+
+class SliceRefused(RetriableError):
+    """A slice of ours came and could not be taken."""
+
+
+class SliceSilent(LinkClosed):
+    """The link is open, and the slice has said nothing for its lease."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSettings:
+    """Where to listen, and what slices are told of it.
+
+    Args:
+        host: An address or a name of this machine; a wildcard such as 0.0.0.0 for all.
+        port: 0 for a free one.
+        advertised: Host, or host:port, that executors reach; empty for the listener's own.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    advertised: str = ""
+
+    @classmethod
+    def parse(cls, listener: str, advertised: str) -> LinkSettings:
+        """From the values of the two keys; :class:`ConfigError` naming the key where one is no address."""
+        host, port = _host_port(LISTENER_KEY, listener)
+        if port is None:
+            raise ConfigError(f"{LISTENER_KEY} = {listener} should be host:port, such as 0.0.0.0:7070", LISTENER_KEY)
+        if advertised:
+            _host_port(ADVERTISED_KEY, advertised)
+        return cls(host, port, advertised)
+
+    def reached_at(self, port: int) -> tuple[str, int]:
+        """What slices are told, once ``port`` is bound."""
+        if not self.advertised:
+            return (socket.getfqdn() if _is_wildcard(self.host) else self.host), port
+        host, advertised_port = _host_port(ADVERTISED_KEY, self.advertised)
+        return host, advertised_port or port
+
+    @property
+    def leaves_the_machine(self) -> bool:
+        """Whether anything but loopback is listened on or told to slices; then the link is TLS."""
+        told, _ = self.reached_at(self.port)
+        return not (_is_loopback(self.host) and _is_loopback(told))
+
+
+@dataclass(slots=True)
+class Ticket:
+    """Opens one link, for one slice of one epoch.
+
+    ``linked`` is the link and its hello, or :class:`SliceRefused`; ``misused`` is set to a sentence for people when the
+    token comes a second time: another attempt of the same Spark task runs, or did.
+    """
+
+    token: str = field(repr=False)
+    slice: str
+    epoch: int
+    linked: asyncio.Future[tuple[ServedLink, Message]]
+    misused: asyncio.Future[str]
+    attempt: str = ""
+
+
+class ServedLink:
+    """The worker's side of an open link, for the main loop; its socket is the lease thread's.
+
+    The thread renews the slice's lease and hears its answers, whatever the main loop is busy with.
+    """
+
+    def __init__(self, link: Link, leases: LeaseLoop) -> None:
+        self.peer = link.peer
+        self._link = link
+        self._leases = leases
+        #: When the slice last said something, in monotonic time.
+        self._heard_s = time.monotonic()
+        self._said: deque[Message | LinkClosed] = deque()
+        self._arrived = asyncio.Event()
+        self._renewing: asyncio.Task[None] | None = None
+        self._scope = Scope(f"link of {self.peer}")
+
+    def listen(self) -> None:
+        """Begin to receive."""
+        self._leases.call(self._begin_to_listen)
+
+    def renew(self, lease_s: float, holds: Callable[[], bool]) -> None:
+        """Renew the slice's lease from now on, as long as the main loop turns and ``holds``, which the lease thread
+        asks, says that the work is ours. A slice that says nothing for ``lease_s`` is given up: :class:`SliceSilent`
+        is received then."""
+        self._leases.call(self._begin_to_renew, lease_s, holds)
+
+    def let_lapse(self) -> None:
+        """Renew the slice's lease no more."""
+        self._leases.call(self._stop_renewing)
+
+    def send(self, message: Message) -> None:
+        """See :meth:`Link.send`."""
+        self._leases.call(self._link.send, message)
+
+    async def receive(self) -> Message:
+        """Return the next message; raises :class:`LinkClosed` at the end of the link, :class:`SliceSilent` once the
+        slice has said nothing for its lease."""
+        while not self._said:
+            self._arrived.clear()
+            await self._arrived.wait()
+        said = self._said.popleft()
+        if isinstance(said, LinkClosed):
+            self._said.append(said)
+            raise said
+        return said
+
+    def hang_up(self) -> None:
+        """Close once what was sent is on its way."""
+        self._leases.call(self._hang_up)
+
+    def abort(self) -> None:
+        """Close at once, dropping what is not sent."""
+        self._leases.call(self._abort)
+
+    # -- in the lease thread ---------------------------------------------------------------------------
+
+    def _begin_to_listen(self) -> None:
+        self._scope.spawn(self._listen(), f"link of {self.peer}")
+
+    def _begin_to_renew(self, lease_s: float, holds: Callable[[], bool]) -> None:
+        self._renewing = self._scope.spawn(self._renew(lease_s, holds), f"lease of {self.peer}")
+
+    def _stop_renewing(self) -> None:
+        if self._renewing is not None:
+            self._renewing.cancel()
+
+    async def _renew(self, lease_s: float, holds: Callable[[], bool]) -> None:
+        every_s = min(_RENEW_S, lease_s / _RENEWALS)
+        while time.monotonic() - self._heard_s <= lease_s:
+            if self._leases.may_renew and holds():
+                self._link.send({"type": "lease"})
+            await asyncio.sleep(every_s)
+        self._hand_over(SliceSilent(f"nothing heard from the slice for {lease_s:.1f} s"))
+
+    async def _listen(self) -> None:
+        try:
+            while True:
+                message = await self._link.receive()
+                self._heard_s = time.monotonic()
+                self._hand_over(message)
+                while len(self._said) >= _MOST_WAITING:
+                    self._heard_s = time.monotonic()  # it is the main loop that is silent
+                    await asyncio.sleep(_LOOK_S)
+        except LinkClosed as closed:
+            self._hand_over(closed)
+
+    def _hand_over(self, said: Message | LinkClosed) -> None:
+        self._said.append(said)
+        self._leases.tell(self._arrived.set)
+
+    def _hang_up(self) -> None:
+        self._scope.cancel()
+        self._link.end()
+
+    def _abort(self) -> None:
+        self._scope.cancel()
+        self._link.abort()
+
+
+class LinkServer:
+    """Hands every link that comes with a good ticket to whoever waits for it.
+
+    Args:
+        settings: Where to listen.
+        leases: Has the sockets.
+        code: The code that slices must run, as :func:`connectors.control_link.code_version.running_code` names it.
+    """
+
+    def __init__(self, settings: LinkSettings, leases: LeaseLoop, code: str = "") -> None:
+        self._settings = settings
+        self._leases = leases
+        self._code = code or running_code()
+        self._server: asyncio.Server | None = None
+        self._certificate = ""
+        self._tickets: dict[str, Ticket] = {}
+
+    async def start(self) -> None:
+        """Listen; :class:`ConfigError` where that is not possible."""
+        settings, context = self._settings, None
+        if settings.leaves_the_machine:
+            context, self._certificate = server_tls()
+        try:
+            self._server = await self._leases.run(self._listen(context))
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            place = f"{settings.host}:{settings.port}"
+            raise ConfigError(f"{LISTENER_KEY} = {place}: cannot listen there: {reason}", LISTENER_KEY) from error
+        if context is not None:
+            log.info("slices reach this worker at %s, over TLS", self.address)
+
+    async def _listen(self, context: ssl.SSLContext | None) -> asyncio.Server:
+        # None listens on every address of both families, where 0.0.0.0 or :: would mean one.
+        host = None if self._settings.host in ("", "*") else self._settings.host
+        return await asyncio.start_server(self._accepted, host, self._settings.port, ssl=context)
+
+    @property
+    def address(self) -> LinkAddress:
+        """What slices are told."""
+        assert self._server is not None, "the link server has not been started"
+        host, port = self._settings.reached_at(int(self._server.sockets[0].getsockname()[1]))
+        return LinkAddress(host, port, self._certificate)
+
+    def expect(self, slice_: str, epoch: int) -> Ticket:
+        """A fresh ticket for a slice; it is good for one link until it is forgotten."""
+        loop = asyncio.get_running_loop()
+        ticket = Ticket(secrets.token_urlsafe(24), slice_, epoch, loop.create_future(), loop.create_future())
+        # Whoever stopped waiting need not hear of it.
+        ticket.linked.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._tickets[ticket.token] = ticket
+        return ticket
+
+    def forget(self, ticket: Ticket) -> None:
+        """Refuse a ticket from now on, as one nobody knows."""
+        self._tickets.pop(ticket.token, None)
+        for future in (ticket.linked, ticket.misused):
+            future.cancel()
+
+    async def stop(self) -> None:
+        for ticket in list(self._tickets.values()):
+            self.forget(ticket)
+        if self._server is not None:
+            await self._leases.run(_closed(self._server))
+
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """In the lease thread; who may come in is decided in the main loop, where tickets are."""
+        link = Link(reader, writer)
+        try:
+            async with asyncio.timeout(_HELLO_TIMEOUT_S):
+                hello = await link.receive(_MAX_HELLO_BYTES)
+        except (TimeoutError, LinkClosed):
+            link.abort()
+            return
+        self._leases.tell(self._said_hello, ServedLink(link, self._leases), hello)
+
+    def _said_hello(self, link: ServedLink, hello: Message) -> None:
+        ticket = self._ticket(str(hello.get("token", "")))
+        stale = self._staleness(hello)
+        refusal = self._refusal(hello, ticket, stale)
+        if not refusal and ticket is not None:
+            ticket.attempt = str(hello.get("attempt"))
+            link.listen()
+            ticket.linked.set_result((link, hello))
+            return
+        log.warning("a slice from %s was refused: %s", link.peer, refusal)
+        link.send({"type": "refused", "reason": refusal, "stale": bool(stale)})
+        link.hang_up()
+
+    def _ticket(self, token: str) -> Ticket | None:
+        """Compared in full, so that the time it takes tells nothing of a token."""
+        found = None
+        for known, ticket in self._tickets.items():
+            if hmac.compare_digest(known.encode(), token.encode()):
+                found = ticket
+        return found
+
+    def _refusal(self, hello: Message, ticket: Ticket | None, stale: str) -> str:
+        """Why this hello does not open a link, empty if it does. Who waits for the slice learns of it at once."""
+        if ticket is None:
+            return "its token is unknown: it is of an epoch that is over, or of another worker"
+        if ticket.linked.done():
+            again = f"{ticket.slice}: the token of epoch {ticket.epoch} came a second time, from attempt "
+            again += f"{hello.get('attempt')} after attempt {ticket.attempt} of the Spark task; the epoch ends"
+            if not ticket.misused.done():
+                ticket.misused.set_result(again)
+            return again
+        refusal = stale or _mismatch(hello, ticket)
+        if refusal:
+            ticket.linked.set_exception(SliceRefused(refusal))
+        return refusal
+
+    def _staleness(self, hello: Message) -> str:
+        """What is to be said of a slice that runs other code; empty if it runs this worker's."""
+        if hello.get("version") == LINK_VERSION and hello.get("code") == self._code:
+            return ""
+        return (
+            f"it runs {hello.get('code')} (version {hello.get('version')} of the link), from {hello.get('from')} on "
+            f"{hello.get('host')}, and this worker needs {self._code} (version {LINK_VERSION}); restart this worker "
+            f"if it was upgraded meanwhile, or the executors if it is they that are older"
+        )
+
+
+async def _closed(server: asyncio.Server) -> None:
+    server.close()
+    # From Python 3.12 on this waits for every connection, also for one that never says hello.
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+            await server.wait_closed()
+
+
+def _mismatch(hello: Message, ticket: Ticket) -> str:
+    if (hello.get("slice"), hello.get("epoch")) != (ticket.slice, ticket.epoch):
+        return (
+            f"it says that it is epoch {hello.get('epoch')} of {hello.get('slice')}, but its token is that of "
+            f"epoch {ticket.epoch} of {ticket.slice}"
+        )
+    if not _is_attempt(hello.get("attempt")):
+        return f"it does not say which attempt of its Spark task it is: {hello.get('attempt')!r}"
+    return ""
+
+
+def _is_attempt(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _host_port(key: str, text: str) -> tuple[str, int | None]:
+    """``host``, ``host:port`` or ``[v6]:port``."""
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or (":" in host and not host.startswith("[")):
+        host, port = text.strip(), ""
+    host = host.strip("[]")
+    if not host or (port and not (port.isdigit() and int(port) < 65536)):
+        raise ConfigError(f"{key} = {text} should be host:port, such as 0.0.0.0:7070", key)
+    return host, int(port) if port else None
+
+
+def _is_wildcard(host: str) -> bool:
+    return host in ("*", "0.0.0.0", "::")
+
+
+def _is_loopback(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def server_tls() -> tuple[ssl.SSLContext, str]:
+    """A context to listen with, and the PEM of its fresh certificate, which is public. The key leaves no file behind.
+
+    TLS 1.3 only: both ends are ours.
+    """
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(_NAME)
+        .issuer_name(_NAME)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(_BEGIN)
+        .not_valid_after(_END)
+        # With these it is its own authority under the strictest reading too (Python 3.13's default).
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(_signing_usage(), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = certificate.public_bytes(serialization.Encoding.PEM)
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    _load(context, pem + secret)
+    return context, pem.decode()
+
+
+def _signing_usage() -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=True,
+        crl_sign=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _load(context: ssl.SSLContext, pem: bytes) -> None:
+    """Through a file that only we can read and that is gone at once: the module takes nothing else."""
+    handle, name = tempfile.mkstemp(prefix="heliograph-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(pem)
+        context.load_cert_chain(name)
+    finally:
+        Path(name).unlink()

@@ -1,0 +1,212 @@
+"""What to do with a fetched batch: one table, read from its header alone.
+
+The rules are what brokers accept: a produced batch has dense offset deltas, no control bit, at least one
+record, magic 2 and fits ``max.message.bytes`` (Kafka ``LogValidator``, ``UnifiedLog``).
+
+Fetched bytes as batches, each checked and decided: the one way in, for copying and for resuming alike.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+import crc32c
+
+from connect.wire import batch as wire
+from connect.wire import records
+from connect.wire.batch import BatchHeader
+from connect.wire.merge import PlainRun, plain_run
+
+
+class BatchKind(StrEnum):
+    """How a batch travels: as it is, in one with others, rebuilt from its records, or not at all."""
+
+    SHALLOW = "shallow"
+    MERGED = "merged"
+    REBUILT = "rebuilt"
+    DROPPED = "dropped"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    kind: BatchKind
+    reason: str
+
+
+SHALLOW: Final = Decision(BatchKind.SHALLOW, "as it is")
+#: What becomes of a shallow one that waits, or is small; and of one that goes alone, where the producer has a codec.
+MERGED: Final = Decision(BatchKind.MERGED, "merged with others")
+COMPRESSED: Final = Decision(BatchKind.REBUILT, "compressed as the producer is told")
+OLD_MAGIC: Final = Decision(BatchKind.REBUILT, "old magic")
+TRIMMED: Final = Decision(BatchKind.REBUILT, "start inside the batch")
+GAPS: Final = Decision(BatchKind.REBUILT, "compacted gaps")
+APPEND_TIME: Final = Decision(BatchKind.REBUILT, "log append time")
+TRANSFORMED: Final = Decision(BatchKind.REBUILT, "transformed")
+TOO_LARGE: Final = Decision(BatchKind.REBUILT, "larger than the target takes")
+CONTROL: Final = Decision(BatchKind.DROPPED, "control batch")
+ABORTED: Final = Decision(BatchKind.DROPPED, "aborted transaction")
+EMPTY: Final = Decision(BatchKind.DROPPED, "no records")
+BEHIND: Final = Decision(BatchKind.DROPPED, "wholly before the position")
+
+DECISIONS: Final = (
+    SHALLOW,
+    MERGED,
+    COMPRESSED,
+    OLD_MAGIC,
+    TRIMMED,
+    GAPS,
+    APPEND_TIME,
+    TRANSFORMED,
+    TOO_LARGE,
+    CONTROL,
+    ABORTED,
+    EMPTY,
+    BEHIND,
+)
+
+
+def decide(header: BatchHeader, position: int, aborted: bool, max_message_bytes: int) -> Decision:
+    """The decision for a magic 2 batch fetched at ``position``.
+
+    ``aborted``: its producer is inside an aborted transaction here and the copy is read_committed.
+    LogAppendTime is opened because the target would show the client's own older create times instead.
+    """
+    attributes = header.attributes
+    if attributes & 0x20:
+        return CONTROL
+    if aborted and attributes & 0x10:
+        return ABORTED
+    if header.record_count == 0:
+        return EMPTY
+    base, delta = header.base_offset, header.last_offset_delta
+    if base < position:
+        return TRIMMED if base + delta >= position else BEHIND
+    if delta + 1 != header.record_count:
+        return GAPS
+    if attributes & 0x08:
+        return APPEND_TIME
+    if header.length + 12 > max_message_bytes:
+        return TOO_LARGE
+    return SHALLOW
+
+
+#: Damage on the way heals with a new fetch; damage in the source's log does not.
+CORRUPT_TRIES: Final = 3
+_CONTROL_KEY: Final = struct.Struct(">hh")
+_ABORT_MARKER: Final = 0
+_OLD_CRC: Final = struct.Struct(">I")
+_OLD_OFFSET: Final = struct.Struct(">q")
+_OLD_ATTRIBUTES_AT: Final = 17
+#: A length is not under the checksum. Nothing else explains it: where a batch does not fit into an answer, brokers send
+#: it whole all the same, or no byte of it (from Fetch 3 on).
+_BAD_LENGTH: Final = "the batch that holds source offset {}, or follows it, has a wrong length"
+
+
+class Cut(NamedTuple):
+    """A batch, its header and what to do with it. Below magic 2: a run of messages of one codec, and no header.
+
+    With ``run`` it is several batches that may travel as one, ``header`` that of the first.
+    """
+
+    batch: memoryview
+    header: wire.BatchHeader | None
+    decision: Decision
+    run: PlainRun | None = None
+
+
+class CorruptBatch(Exception):
+    """A fetched batch that is damaged: never repaired, never copied."""
+
+    def __init__(self, base_offset: int, what: str = "the checksum of the batch at source offset {} is wrong") -> None:
+        super().__init__(what.format(base_offset))
+        self.base_offset = base_offset
+
+
+def cut(
+    fetched: memoryview,
+    position: int,
+    aborted: Iterable[tuple[int, int]] | None,
+    max_message_bytes: int,
+    *,
+    run_limits: Callable[[int], tuple[int, int]] = lambda codec: (0, 0),
+) -> Iterator[Cut]:
+    """Every whole batch of a fetch answer, its checksum verified before anybody changes a byte.
+
+    ``position``: the offset that was fetched. ``aborted``: (producer id, first offset) as the answer lists them,
+    None when the copy is read_uncommitted. The aborted state is built anew from each answer's list and never
+    carried over; a producer id leaves it at its abort marker, since the same id may commit later in the same
+    answer (Kafka ``CompletedFetch``). Small batches of one codec that follow one another come together: ``run_limits``
+    says of a codec up to how many bytes one is small, and how many they are together.
+    Raises :class:`CorruptBatch` where it meets one.
+    """
+    transactions = None if aborted is None else _Transactions(aborted)
+    at = 0
+    if fetched and not wire.whole_batch(fetched, 0):
+        raise CorruptBatch(position, _BAD_LENGTH)
+    while size := wire.whole_batch(fetched, at):
+        if fetched[at + 16] < 2:
+            end = _end_of_old(fetched, at)
+            yield Cut(fetched[at:end], None, OLD_MAGIC)
+            at = end
+            continue
+        batch = fetched[at : at + size]
+        header = wire.read_header(batch)
+        if header.crc != crc32c.crc32c(batch[21:]):
+            raise CorruptBatch(header.base_offset)
+        is_aborted = transactions is not None and transactions.aborts(header, batch)
+        decision = decide(header, position, is_aborted, max_message_bytes)
+        run = None
+        if decision is SHALLOW and not header.attributes & ~wire.CODEC_MASK:
+            small_bytes, most_bytes = run_limits(header.codec)
+            if size <= small_bytes:
+                run = plain_run(fetched, at, header, small_bytes, most_bytes)
+        if run is not None and run.batches > 1:
+            yield Cut(fetched[at : run.end], header, decision, run)
+            at = run.end
+        else:
+            yield Cut(batch, header, decision)
+            at += size
+
+
+def _end_of_old(fetched: memoryview, at: int) -> int:
+    """Where the run of messages below magic 2 and of one codec ends that begins at ``at``: copied one by one, records
+    would become a batch each, where they are no compressed sets. Raises :class:`CorruptBatch` at a damaged first."""
+    codec = fetched[at + _OLD_ATTRIBUTES_AT] & wire.CODEC_MASK
+    end = at
+    while size := wire.whole_batch(fetched, end):
+        message = fetched[end : end + size]
+        if message[16] >= 2 or message[_OLD_ATTRIBUTES_AT] & wire.CODEC_MASK != codec:
+            break
+        if _OLD_CRC.unpack_from(message, 12)[0] != zlib.crc32(message[16:]):
+            if end == at:
+                raise CorruptBatch(_OLD_OFFSET.unpack_from(message)[0])
+            break
+        end += size
+    return end
+
+
+class _Transactions:
+    def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
+        self._waiting = deque(sorted(aborted, key=lambda entry: entry[1]))
+        self._aborting: set[int] = set()
+
+    def aborts(self, header: wire.BatchHeader, batch: memoryview) -> bool:
+        last = header.last_offset
+        while self._waiting and self._waiting[0][1] <= last:
+            self._aborting.add(self._waiting.popleft()[0])
+        if header.is_control:
+            if _is_abort_marker(batch):
+                self._aborting.discard(header.producer_id)
+            return False
+        return header.is_transactional and header.producer_id in self._aborting
+
+
+def _is_abort_marker(batch: memoryview) -> bool:
+    marker = next(records.decode(batch, 2), None)
+    return bool(marker and marker.key and _CONTROL_KEY.unpack_from(marker.key)[1] == _ABORT_MARKER)

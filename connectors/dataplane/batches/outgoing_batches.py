@@ -1,0 +1,401 @@
+"""A batch on its way to the target, and how one is built from records.
+
+Several waiting batches of a partition sent as one, where that is worth its cost.
+
+A target answers a Produce request when its followers have it, and takes one batch of a partition with each. So what
+waits for its turn saves a round trip for each batch that it is merged with. Merging costs time for each record.
+
+Where the target's producer has a codec, batches without one get it here too: once for all that are sent together.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from typing import Final
+
+from connect.wire import batch as wire
+from connect.wire import records
+from connect.wire.merge import merge
+from connect.wire.rebase import MORE_BYTES
+from connectors.dataplane.batches.error_codes import Refusal
+from connectors.formats.types import Compression, ProducerIdAndEpoch, Run, Skip
+
+_NOTHING: Final = memoryview(b"")
+#: (first source offset, count)
+Segment = tuple[int, int]
+#: What a batch bears that is ready to be sent: attributes beside the codec, producer id and epoch, base sequence.
+Stamp = tuple[int, int, int, int]
+
+
+class Outgoing:
+    """Its bytes, its sequences, and the source offsets it stands for.
+
+    ``batch`` is as it was fetched, several batches of the source one behind the other if ``source_batches`` says so,
+    until it is made ready for its first sending. From then on it is one batch, and changes no more.
+    """
+
+    __slots__ = (
+        "base_offset",
+        "base_sequence",
+        "batch",
+        "codec",
+        "count",
+        "is_doubtful",
+        "is_mergeable",
+        "next_source_offset",
+        "refusal",
+        "segments",
+        "sent",
+        "skips",
+        "source_batches",
+        "source_epoch",
+        "stamp",
+        "timestamp_ms",
+        "unexplained",
+    )
+
+    def __init__(
+        self,
+        batch: memoryview,
+        base_sequence: int,
+        count: int,
+        segments: Sequence[Segment],
+        next_source_offset: int,
+        source_epoch: int,
+        timestamp_ms: int,
+        codec: int,
+        *,
+        source_batches: int = 0,
+        stamp: Stamp | None = None,
+    ) -> None:
+        self.batch = batch
+        self.base_sequence = base_sequence
+        self.count = count
+        #: (first source offset, count), in order: one where offsets are dense
+        self.segments = segments
+        self.next_source_offset = next_source_offset
+        self.source_epoch = source_epoch
+        self.timestamp_ms = timestamp_ms
+        self.codec = codec
+        #: how many batches of the source are in it as they were; 0 if it was built from records
+        self.source_batches = source_batches
+        #: what its bytes bear, if they were made ready or built
+        self.stamp = stamp
+        #: its records can be read, as far as is known
+        self.is_mergeable = True
+        #: the answer's base offset once the batch is known to be in the target's log
+        self.base_offset: int | None = None
+        #: once sent, its bytes may reach the target at any later time
+        self.sent = False
+        #: a copy that was sent has no answer which says that it was not written
+        self.is_doubtful = False
+        #: how often its leader failed at it without a reason
+        self.unexplained = 0
+        #: why the target will never take it as it is
+        self.refusal: Refusal | None = None
+        #: what was left out between the batch before and the one behind
+        self.skips: tuple[Skip, ...] = ()
+
+    def release(self) -> None:
+        """Let go of the bytes of what is never sent again."""
+        self.batch = _NOTHING
+
+    @property
+    def last_sequence(self) -> int:
+        return wire.add_sequence(self.base_sequence, self.count - 1)
+
+    @property
+    def what(self) -> str:
+        """What it is, for people."""
+        first, last = self.segments[0][0], sum(self.segments[-1]) - 1
+        offsets = f"source offset {first}" if first == last else f"source offsets {first} to {last}"
+        return f"the batch of {offsets}"
+
+    def source_offsets(self) -> Iterator[int]:
+        """The source offset of each of its records."""
+        return chain.from_iterable(range(first, first + count) for first, count in self.segments)
+
+    def opened(self) -> list[records.Record]:
+        """Its records with their source offsets."""
+        decoded = records.decode(self.batch, 2)
+        return [record._replace(offset=offset) for record, offset in zip(decoded, self.source_offsets(), strict=True)]
+
+    def renumber(self, base_sequence: int) -> None:
+        """Give it another place in the sequence. Only for bytes of which no sent copy can reach the target any more."""
+        self.sent = False
+        self.base_sequence = base_sequence
+
+    def make_ready(self, stamp: Stamp) -> None:
+        """Have its one batch bear ``stamp``, for its first sending."""
+        if self.stamp != stamp:
+            marks, producer_id, producer_epoch, base_sequence = stamp
+            wire.rewrite(self.batch, self.codec | marks, producer_id, producer_epoch, base_sequence)
+            self.stamp = stamp
+
+    def join(self, others: Sequence[Outgoing], merged: bytearray, stamp: Stamp) -> None:
+        """Stand for ``others``, which follow it, as well; ``merged`` are its bytes then."""
+        segments = list(self.segments)
+        for other in others:
+            for first, count in other.segments:
+                last_first, last_count = segments[-1]
+                if first == last_first + last_count:
+                    segments[-1] = (last_first, last_count + count)
+                else:
+                    segments.append((first, count))
+            self.count += other.count
+            self.source_batches += other.source_batches
+            self.next_source_offset = other.next_source_offset
+            self.timestamp_ms = max(self.timestamp_ms, other.timestamp_ms)
+            self.skips += other.skips
+        self.segments = segments
+        self.batch, self.stamp = memoryview(merged), stamp
+        self.codec = wire.read_header(merged).codec
+
+
+@dataclass(frozen=True, slots=True)
+class Builder:
+    """Builds batches of records under one producer, each with the codec of its source: ``compression`` follows when
+    it is sent, where that is none."""
+
+    producer: ProducerIdAndEpoch
+    compression: Compression
+
+    def outgoings(
+        self, parts: Sequence[Sequence[records.Record]], codec: int, sequence: int, source_epoch: int
+    ) -> Iterator[Outgoing]:
+        """Batches of ``parts``, their offsets the source's, none of which stands for more than its own records. One
+        source record may have become several, so a batch may end inside what has become of one: it is not behind it.
+        """
+        for part, after in zip_longest(parts, parts[1:]):
+            built = self._built(part, codec, self.producer, sequence)
+            timestamp_ms = max(record.timestamp_ms for record in part)
+            behind = part[-1].offset + 1
+            if after is not None:
+                behind = min(behind, after[0].offset)
+            yield Outgoing(
+                memoryview(built),
+                sequence,
+                len(part),
+                segments(part),
+                behind,
+                source_epoch,
+                timestamp_ms,
+                codec,
+                stamp=(0, self.producer.producer_id, self.producer.epoch, sequence),
+            )
+            sequence = wire.add_sequence(sequence, len(part))
+
+    def fitting(self, kept: Sequence[records.Record], codec: int, max_bytes: int) -> Iterator[Sequence[records.Record]]:
+        """``kept`` in parts whose batches are no larger; a single record goes as it is, whatever its size."""
+        if not kept:
+            return
+        if len(kept) > 1 and not self._fit(kept, codec, max_bytes):
+            for half in halves(kept):
+                yield from self.fitting(half, codec, max_bytes)
+            return
+        yield kept
+
+    def _fit(self, part: Sequence[records.Record], codec: int, max_bytes: int) -> bool:
+        codecs = sorted({codec, codec or self.compression.codec})
+        return any(len(self._built(part, one, _NOBODY, -1)) <= max_bytes for one in codecs)
+
+    def _built(
+        self, part: Sequence[records.Record], codec: int, producer: ProducerIdAndEpoch, sequence: int
+    ) -> bytearray:
+        level = self.compression.level_of(codec)
+        return records.build(part, codec, producer.producer_id, producer.epoch, sequence, level)
+
+
+_NOBODY = ProducerIdAndEpoch(-1, -1)
+
+
+def halves(part: Sequence[records.Record]) -> tuple[Sequence[records.Record], Sequence[records.Record]]:
+    middle = len(part) // 2
+    return part[:middle], part[middle:]
+
+
+def segments(part: Sequence[records.Record]) -> list[Segment]:
+    """Source offsets of ``part`` as (first, count) of what is dense."""
+    out: list[Segment] = []
+    for record in part:
+        if out and record.offset == out[-1][0] + out[-1][1]:
+            out[-1] = (out[-1][0], out[-1][1] + 1)
+        else:
+            out.append((record.offset, 1))
+    return out
+
+
+def append_run(runs: list[Run], run: Run) -> None:
+    """Append, merging with the last run where offsets go on at the same difference."""
+    if runs:
+        up, down, count = runs[-1]
+        if run[0] == up + count and run[1] == down + count:
+            runs[-1] = (up, down, count + run[2])
+            return
+    runs.append(run)
+
+
+#: Before any was measured: seconds a record, where neither codec has to do anything, else seconds a byte.
+_RECORD_COST_S: Final = 1.5e-6
+_BYTE_COST_S: Final = 20e-9
+#: How much of a new sample of the cost counts, and of the first one whenever merging would cost too much: an estimate
+#: that stops all merging is never measured again.
+_WEIGHT: Final = 0.2
+_FORGETS: Final = 0.01
+#: Fewer records say little of what one costs.
+_SAMPLE_RECORDS: Final = 32
+#: Batches up to this size cost more by themselves than merged: some records each, sent by a producer that does not
+#: linger.
+SMALL_BATCH_BYTES: Final = 2048
+#: Others on the event loop wait no longer for one merging.
+_MOST_COST_S: Final = 0.015
+#: Small batches travel in pieces of this share of a full batch, so that what is left of one answer is sent with the
+#: beginning of the next: a request with little in it takes its broker as long as a full one.
+_PIECES: Final = 16
+
+
+class Merging:
+    """Decides for one partition, and measures what merging costs. ``clock`` gives CPU seconds of this thread: on a
+    busy machine the time that others took is no cost of merging. ``compression`` is the target producer's."""
+
+    def __init__(
+        self, most_bytes: int, compression: Compression, clock: Callable[[], float] = time.thread_time
+    ) -> None:
+        self.most_bytes = most_bytes
+        self._compression = compression
+        self._clock = clock
+        #: of batches that have no codec, and of those that have one
+        self._first_costs_s = (_BYTE_COST_S if compression.codec else _RECORD_COST_S, _BYTE_COST_S)
+        self._costs_s = list(self._first_costs_s)
+        #: what one batch less was worth when the last one was sent
+        self._saved_s = 0.0
+
+    def run_limits(self, codec: int) -> tuple[int, int]:
+        """Up to how many bytes a batch of the source travels together with others of its ``codec``, and these together.
+
+        One that has a codec does where opening it costs less than sending it by itself.
+        """
+        piece_bytes = self.most_bytes // _PIECES
+        if not codec and not self._compression.codec:
+            return SMALL_BATCH_BYTES, piece_bytes
+        cost_s = self._costs_s[codec > 0]
+        small_bytes = min(SMALL_BATCH_BYTES, int(self._saved_s / cost_s)) if codec else SMALL_BATCH_BYTES
+        return small_bytes, min(piece_bytes, int(_MOST_COST_S / cost_s))
+
+    def opens(self, outgoing: Outgoing) -> bool:
+        """Whether its records are touched when it is sent, merged with others or not."""
+        return self.compresses(outgoing) or (outgoing.stamp is None and outgoing.source_batches > 1)
+
+    def compresses(self, outgoing: Outgoing) -> bool:
+        """Whether it gets the producer's codec when it is sent, merged or not."""
+        return self._compression.codec > 0 and not outgoing.codec and outgoing.is_mergeable
+
+    def takes(self, first: Outgoing, waiting: Iterable[Outgoing], max_message_bytes: int, saved_s: float) -> int:
+        """How many of ``waiting`` are to be sent in one batch with ``first``.
+
+        ``saved_s``: what it is worth, in seconds, that one batch less is to be sent. What is opened to be sent by
+        itself costs nothing more.
+        """
+        self._saved_s = saved_s
+        most_bytes = min(self.most_bytes, max_message_bytes)
+        size, number = _most_size(first), 0
+        if not first.is_mergeable or size > most_bytes // 2:
+            return 0
+        work_s, more_s = self._cost_s(first), self._more_s(first)
+        for other in waiting:
+            size += _most_size(other)
+            if size > most_bytes or len(other.batch) > most_bytes // 2 or not _belong_together(first, other):
+                break
+            work_s += self._cost_s(other)
+            its_s = self._more_s(other)
+            if work_s > _MOST_COST_S or its_s > saved_s:
+                break
+            more_s += its_s
+            number += 1
+        if number and more_s <= number * saved_s:
+            return number
+        self._forget(first)
+        return 0
+
+    def merged(self, parts: Sequence[Outgoing], stamp: Stamp) -> bytearray:
+        """The records of ``parts`` as one batch that bears ``stamp``. Raises Unmergeable."""
+        began_s = self._clock()
+        marks, producer_id, producer_epoch, base_sequence = stamp
+        codec = parts[0].codec or self._compression.codec
+        level = self._compression.level_of(codec)
+        merged = merge([part.batch for part in parts], codec | marks, producer_id, producer_epoch, base_sequence, level)
+        if sum(part.count for part in parts) >= _SAMPLE_RECORDS:
+            units = sum(map(self._units, parts))
+            self._learn(parts[0].codec > 0, (self._clock() - began_s) / units, _WEIGHT)
+        return merged
+
+    def was_refused_for_size(self, size: int) -> None:
+        """The target takes less than we know, and a merged batch of ``size`` bytes was more."""
+        self.most_bytes = min(self.most_bytes, size // 2)
+
+    def _cost_s(self, outgoing: Outgoing) -> float:
+        return self._units(outgoing) * self._costs_s[outgoing.codec > 0]
+
+    def _more_s(self, outgoing: Outgoing) -> float:
+        """What it costs beyond what is to be done anyway."""
+        return 0.0 if self.opens(outgoing) else self._cost_s(outgoing)
+
+    def _units(self, outgoing: Outgoing) -> int:
+        return len(outgoing.batch) if outgoing.codec or self._compression.codec else outgoing.count
+
+    def _forget(self, outgoing: Outgoing) -> None:
+        has_codec = outgoing.codec > 0
+        if self._costs_s[has_codec] > self._first_costs_s[has_codec]:
+            self._learn(has_codec, self._first_costs_s[has_codec], _FORGETS)
+
+    def _learn(self, has_codec: bool, sample_s: float, weight: float) -> None:
+        self._costs_s[has_codec] += weight * (sample_s - self._costs_s[has_codec])
+
+
+def _most_size(outgoing: Outgoing) -> int:
+    """At most so many bytes it adds to a merged batch."""
+    return len(outgoing.batch) + (0 if outgoing.codec else MORE_BYTES * outgoing.count)
+
+
+def _belong_together(first: Outgoing, other: Outgoing) -> bool:
+    return (
+        other.is_mergeable
+        and not other.sent
+        and other.refusal is None
+        and other.codec == first.codec
+        and other.source_epoch == first.source_epoch
+    )
+
+
+def apart(outgoing: Outgoing) -> list[Outgoing]:
+    """Each batch of one that is several by itself, none to be merged again: their records could not be read."""
+    if outgoing.source_batches <= 1 or outgoing.stamp is not None:
+        outgoing.is_mergeable = False
+        return [outgoing]
+    parts = []
+    offset, sequence = outgoing.segments[0][0], outgoing.base_sequence
+    for start, size, _ in wire.extents(outgoing.batch):
+        batch = outgoing.batch[start : start + size]
+        header = wire.read_header(batch)
+        count = header.record_count
+        part = Outgoing(
+            batch,
+            sequence,
+            count,
+            ((offset, count),),
+            offset + count,
+            outgoing.source_epoch,
+            header.max_timestamp,
+            header.codec,
+            source_batches=1,
+        )
+        part.is_mergeable = False
+        parts.append(part)
+        offset += count
+        sequence = wire.add_sequence(sequence, count)
+    parts[-1].next_source_offset = outgoing.next_source_offset
+    parts[-1].skips = outgoing.skips
+    return parts

@@ -1,0 +1,131 @@
+"""What to do with batches that the target refused for good: smaller ones, or without the records at fault. Pure.
+
+A refusal leaves a hole in the sequence, so every batch behind it was refused too (OUT_OF_ORDER_SEQUENCE_NUMBER). What
+is sent instead has other boundaries, and what follows other sequences.
+
+Only records are left out that the broker blames (``codes.OF_RECORDS``). UNKNOWN_SERVER_ERROR blames nobody and may come
+of a disk or a defect of the broker: what it hits is sent again unchanged a few times and then stops the partition,
+whatever ``errors.tolerance`` says, where Java's task goes on behind it and loses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from connect.core.errors import RetriableError
+from connect.wire import records
+from connectors.dataplane.batches import error_codes
+from connectors.dataplane.batches.error_codes import Refusal, add_skip
+from connectors.dataplane.batches.outgoing_batches import Builder, Outgoing, halves
+from connectors.formats.types import Skip, TopicPartition
+
+
+class Poison(Exception):
+    """A batch that the target refuses for good and that is not to be left out: ``reason`` is the whole sentence."""
+
+    def __init__(self, reason: str, error: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.error = error
+
+
+class CopiesUnderWay(RetriableError):
+    """A batch must change, but a copy of it or of one behind it may still reach the target: its sequences are not used
+    again, and the slice ends. The next one begins behind a fence, or in another epoch of the producer."""
+
+
+@dataclass(slots=True)
+class Mended:
+    """What is sent instead of the batches that were looked at, in order, and what was left out before any of them.
+
+    ``behind``: (next source offset, source epoch) once all before is acknowledged, where no batch is left to say it.
+    """
+
+    batches: list[Outgoing] = field(default_factory=list)
+    skips: list[Skip] = field(default_factory=list)
+    behind: tuple[int, int] | None = None
+
+    def add(self, parts: Sequence[Outgoing], skips: Sequence[Skip], behind: tuple[int, int]) -> None:
+        """One batch's successors, in the place of it. What was left out is told with the first: the position may pass
+        it with any, and to tell of it twice after a crash is better than never."""
+        bearer = parts[0] if parts else self.batches[-1] if self.batches else None
+        self.batches += parts
+        if bearer is None:
+            self.skips += skips
+            self.behind = behind
+        else:
+            bearer.skips += tuple(skips)
+            self.batches[-1].next_source_offset, self.batches[-1].source_epoch = behind
+
+
+@dataclass(frozen=True, slots=True)
+class Mender:
+    """``skip``: whether records at fault are left out (``errors.tolerance = all``)."""
+
+    builder: Builder
+    target: TopicPartition
+    skip: bool
+
+    def mend(self, refused: Sequence[Outgoing], max_message_bytes: int) -> Mended:
+        """What to send instead of ``refused`` and of what is behind it; sequences are the caller's to give.
+
+        Raises :class:`Poison` at the first batch that stops the partition.
+        """
+        mended = Mended()
+        for outgoing in refused:
+            if outgoing.refusal is None:
+                mended.add([outgoing], (), (outgoing.next_source_offset, outgoing.source_epoch))
+            else:
+                self._mend(outgoing, outgoing.refusal, max_message_bytes, mended)
+        return mended
+
+    def _mend(self, outgoing: Outgoing, refusal: Refusal, max_message_bytes: int, mended: Mended) -> None:
+        fault = _at_fault(outgoing, refusal)
+        is_merged = outgoing.source_batches > 1
+        if not self.skip and (fault or not refusal.is_for_size) and not is_merged:
+            raise _poison(outgoing, refusal, fault, self.target)
+        opened = outgoing.opened()
+        skips = list(outgoing.skips)
+        codec, epoch = outgoing.codec, outgoing.source_epoch
+        if fault and self.skip:
+            kept = _without(opened, fault, refusal.code, skips)
+            parts: Sequence[Sequence[records.Record]] = [kept] if kept else []
+        else:
+            parts = list(self.builder.fitting(opened, codec, max_message_bytes))
+            parts = parts if len(parts) > 1 else halves(opened)
+        built = list(self.builder.outgoings(parts, codec, 0, epoch))
+        for part in built:
+            part.is_mergeable = False
+            # So that what is before the batch at fault is copied: it is halved until it holds no more than one did.
+            part.source_batches = outgoing.source_batches // 2 if is_merged and not self.skip else 0
+        mended.add(built, skips, (outgoing.next_source_offset, epoch))
+
+
+def _at_fault(outgoing: Outgoing, refusal: Refusal) -> frozenset[int]:
+    """Indexes of the records that are known to be refused; none if the batch has to be taken apart to find them."""
+    if outgoing.count == 1:
+        return frozenset((0,))
+    if refusal.is_for_size:
+        return frozenset()
+    return frozenset(index for index in refusal.records if 0 <= index < outgoing.count)
+
+
+def _poison(outgoing: Outgoing, refusal: Refusal, fault: Collection[int], target: TopicPartition) -> Poison:
+    what = outgoing.what
+    if fault:
+        offsets = [offset for index, offset in enumerate(outgoing.source_offsets()) if index in fault]
+        others = f" and {len(offsets) - 1} others" if len(offsets) > 1 else ""
+        what = f"the record at source offset {offsets[0]}{others} in {what}"
+    return Poison(
+        error_codes.explained(refusal.code, target, what, refusal.message), error_codes.code_name(refusal.code)
+    )
+
+
+def _without(
+    part: Sequence[records.Record], fault: Collection[int], code: int, skips: list[Skip]
+) -> list[records.Record]:
+    at_fault = frozenset(fault)
+    for index in sorted(at_fault):
+        add_skip(skips, part[index].offset, code)
+    return [record for index, record in enumerate(part) if index not in at_fault]

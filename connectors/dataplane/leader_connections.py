@@ -1,0 +1,175 @@
+"""The leaders of a cluster's topics, and connections to them, before a slice may copy.
+
+How much to ask of a connection at once, in bytes and in requests, as measured while it is busy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Collection
+from typing import Final, NamedTuple, Self
+from uuid import UUID
+
+from connect.kafka.cluster import Cluster, ClusterMetadata
+from connect.kafka.concurrency import Scope
+from connectors.formats.types import TopicPartition
+
+#: A broker that does not answer holds up no others for longer.
+_OPEN_TIMEOUT_S: Final = 5.0
+
+
+class Leader(NamedTuple):
+    node: int
+    epoch: int
+
+
+class Leaders:
+    """What metadata said at one time. It is a hint: each request to a leader tells whether it still leads."""
+
+    def __init__(self, metadata: ClusterMetadata) -> None:
+        self._metadata = metadata
+
+    @classmethod
+    async def connected(cls, cluster: Cluster, topics: Collection[str]) -> Self:
+        """Ask for the leaders of ``topics`` and open the connection to each.
+
+        A leader that cannot be reached is left to its first request. Raises :class:`ClusterUnreachable`.
+        """
+        metadata = await cluster.metadata(topics)
+        nodes = {row.leader for topic in metadata.topics.values() for row in topic.partitions.values()} - {-1}
+        async with Scope("leaders") as scope:
+            opening = [scope.spawn(cluster.connection(node, "copy"), f"connect to {node}") for node in nodes]
+            if opening:
+                await asyncio.wait(opening, timeout=_OPEN_TIMEOUT_S)
+            for one in opening:
+                if one.done() and not one.cancelled():
+                    one.exception()  # comes again with the first request
+        return cls(metadata)
+
+    def of(self, partition: TopicPartition, topic_id: UUID | None, least_epoch: int = -1) -> Leader | None:
+        """Return a partition's leader; None if there was none, its epoch is over, or the topic had another id."""
+        topic = self._metadata.topics.get(partition.topic)
+        row = topic.partitions.get(partition.partition) if topic is not None and topic.topic_id == topic_id else None
+        if row is None or row.leader < 0 or row.leader_epoch < least_epoch:
+            return None
+        return Leader(row.leader, row.leader_epoch)
+
+
+#: Long enough that waiting for answers costs a fast link nothing, short enough for the drain at the end of an epoch.
+_AHEAD_S: Final = 5.0
+#: Answers that come together say nothing of a rate.
+_SAMPLE_S: Final = 0.25
+#: So long the requests of a connection may wait at a broker: it is never idle though we may be busy for 10 ms and more.
+_QUEUED_S: Final = 0.02
+_FIRST_REQUESTS: Final = 8
+_LEAST_REQUESTS: Final = 2
+#: An answer that takes longer than the shortest trip by no more than this share came of no queue.
+_UNQUEUED: Final = 1.25
+#: How long the shortest trip counts, and a window that was too large is not tried again.
+_TRIP_S: Final = 10.0
+#: How much of a new sample of the time that a request costs counts.
+_WEIGHT: Final = 0.2
+
+
+class Pace:
+    """Times are those of a steady clock, in seconds. ``limit_bytes`` stays between ``least`` and ``most``."""
+
+    def __init__(self, least: int, most: int) -> None:
+        self._least = min(least, most)
+        self._most = most
+        self._bytes_per_s = 0.0
+        self._since_s = 0.0
+        self._moved_bytes = 0
+
+    @property
+    def limit_bytes(self) -> int:
+        return min(max(self._least, int(self._bytes_per_s * _AHEAD_S)), self._most)
+
+    def seconds_for(self, size: int) -> float:
+        """Return how long so many bytes should take; without a rate yet, as long as the first ones may."""
+        return size / self._bytes_per_s if self._bytes_per_s else _AHEAD_S
+
+    def begin(self, now_s: float) -> None:
+        """Something is under way on a connection that was idle."""
+        self._since_s = now_s
+        self._moved_bytes = 0
+
+    def moved(self, size: int, now_s: float, *, is_idle: bool) -> None:
+        """``size`` bytes were answered; ``is_idle`` if nothing is under way any more."""
+        self._moved_bytes += size
+        took_s = now_s - self._since_s
+        if took_s <= 0 or not (is_idle or took_s >= _SAMPLE_S):
+            return
+        sample = self._moved_bytes / took_s
+        # A slow sample may come of little to do, so the rate falls slowly.
+        self._bytes_per_s = max(sample, (self._bytes_per_s + sample) / 2)
+        self.begin(now_s)
+
+
+class Turns:
+    """How many Produce requests are worth having under way on a connection. What a broker could not begin yet waits
+    here instead, where it can be merged.
+
+    A broker takes the requests of a connection one after the other, and answers when followers have them. Whatever an
+    answer takes longer than the quickest ones, its request has waited for others. Once a round trip ``limit`` is set so
+    that this would be 20 ms (as FAST TCP sets its window by queueing delay): so the broker is never idle while there is
+    a backlog. Without one a request gains nothing from waiting there, and ``unqueued`` is as many as wait for no other
+    (as TCP Vegas finds it): one where replication takes longer than the way, many at a distance.
+
+    ``request_s`` is what a request costs: the time that it takes, divided by how many are under way. Times are those of
+    a steady clock, in seconds.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.limit = self.unqueued = min(_FIRST_REQUESTS, most)
+        self.request_s = 0.0
+        self._usual_bytes = 0.0
+        self._trip_s = self._next_trip_s = math.inf
+        self._trip_until_s = self._round_since_s = self._grows_after_s = 0.0
+        self._took_s: list[float] = []
+        self._under_way = self._most_under_way = 0
+
+    def answered(self, sent_s: float, now_s: float, under_way: int, size: int) -> None:
+        """The answer to ``size`` bytes sent at ``sent_s`` came; ``under_way`` counts requests, its own included.
+
+        A slow link takes the longer the larger a request is. So what is small among large ones says nothing.
+        """
+        self._usual_bytes += _WEIGHT * (size - self._usual_bytes)
+        if size < self._usual_bytes / 2:
+            return
+        took_s = now_s - sent_s
+        cost_s = took_s / under_way
+        self.request_s = self.request_s + _WEIGHT * (cost_s - self.request_s) if self.request_s else cost_s
+        self._look_at_trip(took_s, now_s, under_way)
+        self._took_s.append(took_s)
+        self._under_way += under_way
+        self._most_under_way = max(self._most_under_way, under_way)
+        if sent_s >= self._round_since_s:
+            self._end_round(now_s)
+
+    def _look_at_trip(self, took_s: float, now_s: float, under_way: int) -> None:
+        """How long an answer takes whose request waits for no other; what was seen in the last seconds counts."""
+        self._trip_s = min(self._trip_s, took_s)
+        if under_way <= _LEAST_REQUESTS:
+            self._next_trip_s = min(self._next_trip_s, took_s)
+        if now_s >= self._trip_until_s:
+            self._trip_until_s = now_s + _TRIP_S
+            if self._next_trip_s < math.inf:
+                self._trip_s, self._next_trip_s = self._next_trip_s, math.inf
+
+    def _end_round(self, now_s: float) -> None:
+        took_s = max(sum(self._took_s) / len(self._took_s), self._trip_s, _QUEUED_S / 1000)
+        wanted = math.ceil(self.limit * (self._trip_s + _QUEUED_S) / took_s)
+        if wanted < self.limit or self._most_under_way >= self.limit:
+            self.limit = max(min(wanted, 2 * self.limit, self._most), _LEAST_REQUESTS)
+        unqueued = int(self._under_way / len(self._took_s) * self._trip_s * _UNQUEUED / took_s)
+        if self._most_under_way > 1 and unqueued < self.unqueued:
+            self.unqueued = max(unqueued, 1)
+            self._grows_after_s = now_s + _TRIP_S
+        elif self._most_under_way >= self.unqueued and now_s >= self._grows_after_s:
+            self.unqueued = min(2 * self.unqueued, self._most)
+        self._took_s.clear()
+        self._under_way = self._most_under_way = 0
+        self._round_since_s = now_s

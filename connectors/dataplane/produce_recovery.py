@@ -1,0 +1,251 @@
+"""What a lost or refused answer means is asked, never guessed: leader, what it has of ours, where that lies.
+
+A partition in recovery sends nothing. When all its requests have ended, its leader tells the last sequence it has of
+us, what is there is found in its log, and the rest is sent again unchanged; what was refused for good is mended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from connect.core.errors import PermanentError, RetriableError
+from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import Scope
+from connect.kafka.log.active_producers import ProducersRefused, describe_producers
+from connect.kafka.log.offsets import EARLIEST, list_offset
+from connect.kafka.log.topic_admin import max_message_bytes
+from connect.wire import batch as wire
+from connectors.dataplane import fetch_api, log_divergence
+from connectors.dataplane.batches import error_codes
+from connectors.dataplane.batches.copier import AnotherWrites, PartitionCopier, TargetTruncated
+from connectors.dataplane.batches.error_codes import unread
+from connectors.dataplane.batches.sequencer import CopiesUnderWay
+
+log = logging.getLogger(__name__)
+
+_RETRY_S: Final = 0.1
+_MAX_RETRY_S: Final = 2.0
+#: Each try of a partition whose leader lacks replicas sends a batch.
+_MAX_PROBE_S: Final = 10.0
+#: How long a target's log is scanned before its leader is looked up again.
+_SCAN_S: Final = 10.0
+_SCAN_BYTES: Final = 4 * 1024 * 1024
+
+
+class Fenced(PermanentError):
+    """A successor holds the transactional id: this slice may write no more."""
+
+
+@dataclass(slots=True)
+class _Scan:
+    """How far a target's log was read for what is missing: which leader (and epoch) it was, what was found."""
+
+    leader: tuple[int, int]
+    position: int
+    found: dict[int, int] = field(default_factory=dict)
+
+
+class Recoveries:
+    """The recoveries under way. ``place`` lets a settled partition write to its leader; ``fail`` ends the slice.
+
+    ``room`` is called whenever one ends: a partition that was stopped in it holds no memory any more.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        flow: str,
+        *,
+        place: Callable[[PartitionCopier, int], Awaitable[None]],
+        room: Callable[[], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._cluster = cluster
+        self._flow = flow
+        self._place = place
+        self._room = room
+        self._fail = fail
+        self._scope = Scope(f"recoveries of {flow}")
+        self._recovering: dict[PartitionCopier, asyncio.Task[None]] = {}
+        self._attempts: dict[PartitionCopier, int] = {}  # since the last acknowledgement
+        self._lost: dict[PartitionCopier, TargetTruncated] = {}
+        self._scans: dict[PartitionCopier, _Scan] = {}
+
+    def __contains__(self, copier: PartitionCopier) -> bool:
+        return copier in self._recovering
+
+    def begin(self, copier: PartitionCopier, truncated: TargetTruncated | None = None) -> None:
+        """Recover a partition that is no longer placed; ``truncated`` where its target has lost records."""
+        if truncated is not None:
+            self._lost[copier] = truncated
+        if copier in self._recovering or self._scope.is_closed:
+            return
+        copier.faulted = True
+        task = self._scope.spawn(self._recover_until_settled(copier), f"recover {copier.plan.target}")
+        self._recovering[copier] = task
+        task.add_done_callback(partial(self._recovered, copier))
+
+    def went_well(self, copier: PartitionCopier) -> None:
+        """A batch was acknowledged: its leader takes what it is given."""
+        self._attempts.pop(copier, None)
+
+    async def stop(self) -> None:
+        await self._scope.close()
+
+    def _recovered(self, copier: PartitionCopier, task: asyncio.Task[None]) -> None:
+        self._recovering.pop(copier, None)
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
+            self._fail(error)
+        elif copier.faulted and not copier.stopped:
+            # Refused again before this task had quite ended.
+            self.begin(copier)
+        self._room()
+
+    async def _recover_until_settled(self, copier: PartitionCopier) -> None:
+        attempts = self._attempts[copier] = self._attempts.get(copier, 0) + 1
+        if attempts > 1:
+            # A leader that refuses again and again is not asked as fast as it can answer.
+            await asyncio.sleep(_backoff_s(attempts - 1, _most_s(copier)))
+        delay_s = _RETRY_S
+        while not copier.stopped:
+            try:
+                if (truncated := self._lost.get(copier)) is not None:
+                    copier.stop(*await log_divergence.explain_target(self._cluster, copier, truncated))
+                    return
+                if copier.unanswered == 0:
+                    await self._settle(copier)
+                    return
+            except CopiesUnderWay:
+                raise
+            except TargetTruncated as error:
+                self._lost[copier] = error
+                continue
+            except ProducersRefused as error:
+                # What became of a batch without an answer stays open: its position asks for a proof.
+                copier.quarantine(
+                    f"target {copier.plan.target}: {error}, then start the flow again", "target-unreadable"
+                )
+                return
+            except RetriableError as error:
+                log.warning("%s: target %s: %s; trying again", self._flow, copier.plan.target, error)
+            await asyncio.sleep(delay_s)
+            delay_s = min(delay_s * 2, _most_s(copier))
+
+    async def _settle(self, copier: PartitionCopier) -> None:
+        """One round: leader, what it has of ours, where that lies; then the partition flows again, or is stopped."""
+        plan, name = copier.plan, copier.plan.target.topic
+        topic = (await log_divergence.known_topics(self._cluster, {name}, log_divergence.GONE_AFTER_S)).get(name)
+        expected = (name, plan.target_topic_id)
+        if verdict := log_divergence.of_topic("target", topic, expected, plan.source, copier.next_source_offset):
+            copier.stop(*verdict)
+            return
+        assert topic is not None, "a topic that is missing has a verdict"
+        known = topic.partitions.get(plan.target.partition)
+        if known is None or known.leader < 0:
+            raise RetriableError("it has no leader now")
+        found: dict[int, int] = {}
+        if copier.has_unacknowledged:
+            found = await self._find_appended(copier, (known.leader, known.leader_epoch))
+        if copier.is_refused_for_size:
+            await self._learn_size(copier)
+        copier.settle(found)
+        self._mend(copier)
+        if not copier.stopped:
+            await self._place(copier, known.leader)
+
+    def _mend(self, copier: PartitionCopier) -> None:
+        """What was refused for good goes out in another form. A batch that does not open stops its partition."""
+        if not copier.has_refused:
+            return
+        # Each refusal leaves less to refuse, so there is nothing to wait for.
+        self._attempts.pop(copier, None)
+        try:
+            copier.mend()
+        except (CopiesUnderWay, MemoryError):
+            raise
+        except Exception as error:
+            where = f"a refused batch behind source offset {copier.next_source_offset - 1} of {copier.plan.source}"
+            log.error("%s: %s cannot be opened", self._flow, where, exc_info=error)
+            copier.quarantine(f"{where} cannot be opened: {type(error).__name__}: {error}", "source-unreadable")
+
+    async def _learn_size(self, copier: PartitionCopier) -> None:
+        """``max.message.bytes`` may have been lowered; where we may not look, batches are halved until they fit."""
+        size = await max_message_bytes(self._cluster, copier.plan.target.topic)
+        if size is not None:
+            copier.max_message_bytes = size
+
+    async def _find_appended(self, copier: PartitionCopier, leader: tuple[int, int]) -> dict[int, int]:
+        target = copier.plan.target
+        states = await describe_producers(self._cluster, [target])
+        epoch, last = states.get(target, {}).get(copier.producer.producer_id, (-1, -1))
+        if epoch > copier.producer.epoch:
+            raise Fenced(f"target {target}: its leader knows epoch {epoch} of our producer id: a successor took over")
+        unknown = copier.appended_unknown(last if epoch == copier.producer.epoch and last >= 0 else None)
+        if not unknown:
+            return {}
+        return await self._scan(
+            copier, leader, {outgoing.base_sequence: outgoing.last_sequence for outgoing in unknown}
+        )
+
+    async def _scan(self, copier: PartitionCopier, leader: tuple[int, int], missing: dict[int, int]) -> dict[int, int]:
+        """Base offsets of our batches with these base (and last) sequences, read from the target's headers.
+
+        Another try goes on where the one before ended: others may write to the partition more than one try can read.
+        """
+        plan = copier.plan
+        scan = self._scans.get(copier)
+        if scan is None or scan.leader != leader:
+            scan = self._scans[copier] = _Scan(leader, copier.target_end)
+        connection = await self._cluster.connection(leader[0], "recover")
+        topic = fetch_api.TopicOnWire(plan.target.topic, plan.target_topic_id)
+        limits = fetch_api.FetchLimits(0, 1, _SCAN_BYTES, _SCAN_BYTES, fetch_api.READ_UNCOMMITTED)
+        found = scan.found
+        deadline = time.monotonic() + _SCAN_S
+        while missing.keys() - found.keys():
+            before = scan.position
+            row = await fetch_api.fetch_one(
+                connection, topic, plan.target.partition, (scan.position, leader[1], -1), limits
+            )
+            if row.error_code == error_codes.OFFSET_OUT_OF_RANGE:
+                # Nothing of ours is where the log no longer is, or it ends before: then the next round asks anew.
+                del self._scans[copier]
+                start = await list_offset(self._cluster, plan.target, EARLIEST)
+                if start <= scan.position:
+                    raise RetriableError(f"what was appended {unread(plan.target.topic, row.error_code)}")
+                self._scans[copier] = scan
+                scan.position = start
+                continue
+            if row.error_code:
+                raise RetriableError(f"what was appended {unread(plan.target.topic, row.error_code)}")
+            for start, size, magic in wire.extents(row.records):
+                header = wire.read_header(row.records[start : start + size])
+                if magic == 2 and (header.producer_id, header.producer_epoch) == (
+                    copier.producer.producer_id,
+                    copier.producer.epoch,
+                ):
+                    if missing.get(header.base_sequence, header.last_sequence) != header.last_sequence:
+                        message = f"{plan.target} has a batch of our producer id that we did not send"
+                        raise AnotherWrites(message)
+                    found[header.base_sequence] = header.base_offset
+                scan.position = max(scan.position, header.last_offset + 1)
+            if missing.keys() - found.keys() and (scan.position == before or time.monotonic() > deadline):
+                raise RetriableError("appended batches are not yet below the high watermark")
+        del self._scans[copier]
+        return {sequence: found[sequence] for sequence in missing}
+
+
+def _most_s(copier: PartitionCopier) -> float:
+    return _MAX_PROBE_S if copier.lacks_replicas else _MAX_RETRY_S
+
+
+def _backoff_s(failures: int, most_s: float) -> float:
+    """How long to wait after so many failures in a row: 0.1 s, then twice as long each time."""
+    return min(_RETRY_S * 2.0 ** min(failures - 1, 10), most_s)

@@ -1,0 +1,406 @@
+"""The writing half of a slice: batches to their leaders, many requests in flight, order kept per partition.
+
+What a lost or refused answer means is asked: see :mod:`connectors.dataplane.produce_recovery`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import Scope
+from connect.kafka.connection import Connection, RequestTimedOut
+from connect.kafka.error_causes import because
+from connect.wire import fetch_produce
+from connectors.control_link.protocol import PartitionPlan, SliceSettings, TransactionTerms
+from connectors.dataplane.batches import error_codes
+from connectors.dataplane.batches.copier import PartitionCopier, TargetTruncated
+from connectors.dataplane.batches.copier_variants import TransactionLost
+from connectors.dataplane.batches.error_codes import Refusal
+from connectors.dataplane.batches.outgoing_batches import Outgoing
+from connectors.dataplane.leader_connections import Leaders, Pace, Turns
+from connectors.dataplane.produce_recovery import Fenced, Recoveries
+from connectors.formats.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+_MAX_REQUEST_BYTES: Final = 1024 * 1024
+#: What is in flight on a connection before its rate is known.
+_FIRST_IN_FLIGHT_BYTES: Final = 256 * 1024
+_WATCH_S: Final = 0.5
+#: How long others on the event loop wait for what is compressed for requests.
+_TURN_S: Final = 0.01
+#: Less than brokers remember silent producers, a day unless ``producer.id.expiration.ms`` says otherwise.
+_IDLE_S: Final = 60.0
+#: So often a batch is sent that its leader fails at without a reason, over some three seconds.
+_UNEXPLAINED_TRIES: Final = 6
+
+_PRODUCE: Final = 0
+_MAX_VERSION: Final = 13
+#: From version 12 on a broker adds partitions to a transaction by itself (KIP-890).
+_EXPLICIT_AT_MOST: Final = 11
+
+Sent = Sequence[tuple[PartitionCopier, Outgoing]]
+#: One batch for a partition: (plan of the pair, its bytes).
+Addressed = tuple[PartitionPlan, memoryview]
+
+
+class TargetWriter:
+    """Owns the connections to the target's leaders, and hands partitions to recovery.
+
+    ``may_write`` is the lease; ``room`` is called after acknowledgements; ``fail`` ends the slice. With
+    ``transactions``, batches belong to the one that is open.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: SliceSettings,
+        *,
+        may_write: Callable[[], bool],
+        room: Callable[[], None],
+        fail: Callable[[BaseException], None],
+        transactions: TransactionTerms | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._transactions = transactions
+        self._may_write = may_write
+        self._room = room
+        self._fail = fail
+        self._placed: dict[PartitionCopier, _LeaderPump] = {}
+        self._pumps: dict[tuple[int, bool], _LeaderPump] = {}
+        self._recoveries = Recoveries(cluster, settings.flow, place=self._place, room=room, fail=fail)
+        self._scope = Scope(f"target of {settings.flow}")
+        self._watch: asyncio.Task[None] | None = None
+
+    def start(self, copiers: Iterable[PartitionCopier], leaders: Leaders) -> None:
+        """Write these to the leaders that are known and connected; the others are found first."""
+        if self._watch is None:
+            self._watch = self._scope.spawn(self._watch_forever(), f"watch produce {self._settings.flow}")
+            self._watch.add_done_callback(self._ended)
+        for copier in copiers:
+            leader = leaders.of(copier.plan.target, copier.plan.target_topic_id)
+            connection = self._cluster.opened(leader.node, "copy") if leader is not None else None
+            if leader is None or connection is None:
+                self._recover(copier)
+            else:
+                self._placed[copier] = self._pump_of(leader.node, connection)
+
+    @property
+    def expected_s(self) -> float:
+        """How long the answers to all that is in flight should take, at the rates of late."""
+        return max((pump.expected_s for pump in self._pumps.values() if not pump.closed), default=0.0)
+
+    async def stop(self) -> None:
+        await self._recoveries.stop()
+        await self._scope.close()
+
+    def offer(self, copiers: Iterable[PartitionCopier]) -> None:
+        """These copiers may have batches to send."""
+        pumps = set()
+        for copier in copiers:
+            pump = self._placed.get(copier)
+            if pump is None:
+                continue
+            if pump.closed:
+                self._recover(copier)
+            else:
+                pump.ready[copier] = None
+                pumps.add(pump)
+        for pump in pumps:
+            pump.pump()
+
+    def settled(self, sent: Sent, pump: _LeaderPump, answer: fetch_produce.ProduceAnswer | None, error: str) -> None:
+        """An answer to one request came, or none will."""
+        rows = {(row.topic, row.partition): row for row in answer.partitions} if answer else {}
+        for copier, outgoing in sent:
+            row = rows.get((pump.topic_key(copier), copier.plan.target.partition))
+            if row is None or row.error_code:
+                self._refused(copier, outgoing, row, error)
+                continue
+            self._recoveries.went_well(copier)
+            try:
+                copier.acknowledged(outgoing, row.base_offset)
+            except TargetTruncated as truncated:
+                self._recover(copier, truncated)
+                continue
+            if pump.is_probing:
+                self._recover(copier)  # its leader has replicas again: it goes back to the others' connection
+        self._room()
+
+    def broken(self, error: Exception) -> None:
+        """An answer could not be taken, or a request not be made, so it is unknown what became of its batches."""
+        self._fail(error)
+
+    def _refused(
+        self, copier: PartitionCopier, outgoing: Outgoing, row: fetch_produce.ProducedPartition | None, error: str
+    ) -> None:
+        target = copier.plan.target
+        if row is None:
+            copier.failed(outgoing, None)
+            log.debug("%s: %s: %s", self._settings.flow, target, error)
+        elif row.error_code in error_codes.OF_RECORDS:
+            at_fault = tuple(index for index, _ in row.record_errors)
+            copier.refused(outgoing, Refusal(row.error_code, at_fault, row.text))
+        else:
+            copier.failed(outgoing, row.error_code)
+            if row.error_code in error_codes.FENCED:
+                self._fail(Fenced(f"target {target}: {error_codes.code_name(row.error_code)}: a successor took over"))
+                return
+            if self._transactions and row.error_code in error_codes.TRANSACTION_OVER:
+                self._fail(TransactionLost(f"target {target}: {error_codes.code_name(row.error_code)}"))
+                return
+            if not _is_tried_again(outgoing, row.error_code):
+                copier.quarantine(
+                    error_codes.explained(row.error_code, target, outgoing.what, row.text),
+                    error_codes.code_name(row.error_code),
+                )
+                return
+            if copier not in self._recoveries:
+                name = error_codes.code_name(row.error_code)
+                cause = because(f"{self._settings.target_alias}: {name}")
+                log.warning("%s: target %s: %s; trying again", self._settings.flow, target, name, extra=cause)
+        self._recover(copier)
+
+    def _recover(self, copier: PartitionCopier, truncated: TargetTruncated | None = None) -> None:
+        if copier not in self._recoveries and (pump := self._placed.pop(copier, None)):
+            pump.ready.pop(copier, None)
+        self._recoveries.begin(copier, truncated)
+
+    async def _place(self, copier: PartitionCopier, leader: int) -> None:
+        """A settled partition flows again."""
+        self._placed[copier] = await self._pump(leader, is_probing=copier.lacks_replicas)
+        self.offer((copier,))
+        self._room()
+
+    async def _pump(self, node: int, *, is_probing: bool) -> _LeaderPump:
+        """``is_probing``: for partitions whose leader lacks replicas. A broker answers the requests of a connection one
+        after the other, and each only when all of its partitions are replicated or have timed out."""
+        connection = await self._cluster.connection(node, "probe" if is_probing else "copy")
+        return self._pump_of(node, connection, is_probing=is_probing)
+
+    def _pump_of(self, node: int, connection: Connection, *, is_probing: bool = False) -> _LeaderPump:
+        key = node, is_probing
+        pump = self._pumps.get(key)
+        if pump is None or pump.connection is not connection:
+            pump = self._pumps[key] = _LeaderPump(
+                self, connection, self._settings, node, self._may_write, self._transactions, is_probing=is_probing
+            )
+        return pump
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    async def _watch_forever(self) -> None:
+        """Close connections whose oldest request is overdue: all their batches recover then."""
+        looked_s = time.monotonic()
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            if time.monotonic() - looked_s > _IDLE_S:
+                looked_s = time.monotonic()
+                for copier in self._placed:
+                    copier.doubt_if_idle()
+            for pump in list(self._pumps.values()):
+                if pump.overdue():
+                    ms, address = pump.connection.request_timeout_ms, pump.connection.address
+                    error = RequestTimedOut(f"no answer within {ms} ms", (address,))
+                    log.warning("%s: target node %d: %s; reconnecting", self._settings.flow, pump.node, error)
+                    await pump.connection.close()
+                pump.pump()
+            # What waited in a lost connection's pump got no answer that would tell of the loss.
+            self.offer([copier for copier, pump in self._placed.items() if pump.closed and copier.has_unsent])
+
+
+class _LeaderPump:
+    """Requests to one broker over one connection: at most one batch a partition in each, pipelined."""
+
+    def __init__(
+        self,
+        writer: TargetWriter,
+        connection: Connection,
+        settings: SliceSettings,
+        node: int,
+        may_write: Callable[[], bool],
+        transactions: TransactionTerms | None,
+        *,
+        is_probing: bool,
+    ) -> None:
+        self.node = node
+        self.is_probing = is_probing
+        self._may_write = may_write
+        self.connection = connection
+        self.ready: dict[PartitionCopier, None] = {}
+        self._writer = writer
+        self._settings = settings
+        self._transactions = transactions
+        self._version = produce_version(connection, transactions)
+        self._in_flight_bytes = self._in_flight_requests = 0
+        self._pace = Pace(_FIRST_IN_FLIGHT_BYTES, settings.in_flight_bytes)
+        self._turns = Turns(settings.in_flight_requests)
+        self._muted_until = 0.0
+        self._gives_way = False
+        #: Whether the last request left something behind for another one.
+        self._has_backlog = False
+        self._keys: dict[PartitionCopier, bytes] = {}
+
+    @property
+    def closed(self) -> bool:
+        return self.connection.closed
+
+    @property
+    def expected_s(self) -> float:
+        # The rate of a connection with little to do says nothing of a dead one.
+        most_s = self.connection.request_timeout_ms / 1000
+        return min(self._pace.seconds_for(self._in_flight_bytes), most_s) if self._in_flight_bytes else 0.0
+
+    def overdue(self) -> bool:
+        """Whether no byte has moved for ``request.timeout.ms`` although an answer is due."""
+        return not self.closed and self.connection.stalled_s > self.connection.request_timeout_ms / 1000
+
+    def topic_key(self, copier: PartitionCopier) -> bytes:
+        key = self._keys.get(copier)
+        if key is None:
+            key = self._keys[copier] = topic_key(copier.plan, self._version)
+        return key
+
+    def pump(self) -> None:
+        """Send what may be sent now, in turns with others on the event loop."""
+        ends_s = time.monotonic() + _TURN_S
+        while (
+            self.ready
+            and not self._gives_way
+            and self._in_flight_requests < (self._turns.limit if self._has_backlog else self._turns.unqueued)
+            and self._in_flight_bytes < self._pace.limit_bytes
+            and not self.closed
+            and not self.connection.write_paused
+            and time.monotonic() >= self._muted_until
+            and self._may_write()
+        ):
+            sent = self._gather(ends_s)
+            if not sent:
+                return
+            self._send(sent)
+            if time.monotonic() >= ends_s:
+                self._gives_way = True
+                asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._gives_way = False
+        try:
+            self.pump()
+        except Exception as error:  # the event loop would only log it
+            self._writer.broken(error)
+
+    def _gather(self, ends_s: float) -> list[tuple[PartitionCopier, Outgoing]]:
+        """Take the next batches, at most one for each target partition: of two in one request a broker keeps the last
+        and acknowledges both. A copier whose partition is taken waits for the next request."""
+        sent, size = [], 0
+        limit_bytes = min(_MAX_REQUEST_BYTES, self._pace.limit_bytes)
+        saved_s = self._turns.request_s / len(self.ready)
+        taken: set[TopicPartition] = set()
+        for copier in list(self.ready):
+            if copier.plan.target in taken:
+                continue
+            outgoing = copier.next_batch(saved_s)
+            del self.ready[copier]
+            if outgoing is None:
+                continue
+            self.ready[copier] = None  # behind those that had no turn yet
+            taken.add(copier.plan.target)
+            sent.append((copier, outgoing))
+            size += len(outgoing.batch)
+            if size >= limit_bytes or time.monotonic() >= ends_s:
+                break
+        self._has_backlog = any(copier.has_unsent for copier in self.ready)
+        return sent
+
+    def _send(self, sent: Sent) -> None:
+        topics: dict[bytes, list[Addressed]] = {}
+        size = 0
+        for copier, outgoing in sent:
+            topics.setdefault(self.topic_key(copier), []).append((copier.plan, outgoing.batch))
+            size += len(outgoing.batch)
+        # So that a broker that waits for replicas answers before its connection counts as stalled.
+        timeout_ms = self.connection.request_timeout_ms // 2
+        body = encode_produce(timeout_ms, topics, self._transactions)
+        if not self._in_flight_requests:
+            self._pace.begin(time.monotonic())
+        self._in_flight_requests += 1
+        self._in_flight_bytes += size
+        sent_s = time.monotonic()
+        future = self.connection.send(_PRODUCE, self._version, body)
+        future.add_done_callback(partial(self._answered, sent, size, sent_s))
+
+    def _answered(self, sent: Sent, size: int, sent_s: float, future: asyncio.Future[memoryview]) -> None:
+        try:
+            self._take_answer(sent, size, sent_s, future)
+        except Exception as error:
+            self._writer.broken(error)
+
+    def _take_answer(self, sent: Sent, size: int, sent_s: float, future: asyncio.Future[memoryview]) -> None:
+        self._in_flight_requests -= 1
+        self._in_flight_bytes -= size
+        answer, error = None, ""
+        if future.cancelled():
+            error = "the request was cancelled"
+        elif (lost := future.exception()) is not None:
+            error = str(lost)
+        else:
+            answer = fetch_produce.decode_produce(future.result(), self._version)
+            now_s = time.monotonic()
+            self._pace.moved(size, now_s, is_idle=not self._in_flight_requests)
+            self._turns.answered(sent_s, now_s, self._in_flight_requests + 1, size)
+        if answer is not None and answer.throttle_time_ms:
+            self._muted_until = time.monotonic() + answer.throttle_time_ms / 1000
+        self._writer.settled(sent, self, answer, error)
+        self._writer.offer(copier for copier, _ in sent if copier.has_unsent)
+        self.pump()
+
+
+def _is_tried_again(outgoing: Outgoing, code: int) -> bool:
+    """Whether a refused batch is sent again unchanged. What a broker has no code for may pass, or never."""
+    if code == error_codes.UNKNOWN_SERVER_ERROR:
+        outgoing.unexplained += 1
+        return outgoing.unexplained < _UNEXPLAINED_TRIES
+    return code in error_codes.RETRIABLE
+
+
+def produce_version(connection: Connection, transactions: TransactionTerms | None = None) -> int:
+    """The highest version that the broker and we know, and that the transactions allow."""
+    explicit = transactions is not None and not transactions.adds_implicitly
+    return min(_EXPLICIT_AT_MOST if explicit else _MAX_VERSION, connection.versions[_PRODUCE][1])
+
+
+def topic_key(plan: PartitionPlan, version: int) -> bytes:
+    """How requests and answers of ``version`` name the target topic of ``plan``: by id from Produce 13 on."""
+    if version >= fetch_produce.PRODUCE_TOPIC_IDS_FROM and plan.target_topic_id is not None:
+        return plan.target_topic_id.bytes
+    return fetch_produce.topic_name_key(plan.target.topic)
+
+
+def encode_produce(
+    timeout_ms: int,
+    topics: Mapping[bytes, Sequence[Addressed]],
+    transactions: TransactionTerms | None = None,
+) -> list[bytes | memoryview]:
+    """Encode the body of an acks=all ProduceRequest as buffers; ``topics`` by :func:`topic_key`.
+
+    No partition may appear twice: the broker would keep the last batch only and acknowledge both.
+    """
+    for batches in topics.values():
+        if len({plan.target.partition for plan, _ in batches}) != len(batches):
+            raise AssertionError("a partition has two batches in one Produce request")
+    return fetch_produce.encode_produce(
+        timeout_ms,
+        [(key, [(plan.target.partition, batch) for plan, batch in batches]) for key, batches in topics.items()],
+        fetch_produce.compact_string(transactions.transactional_id)
+        if transactions
+        else fetch_produce.NO_TRANSACTIONAL_ID,
+    )

@@ -1,0 +1,500 @@
+"""What a Spark task runs: one slice, from its hello on the control link to its end.
+
+``copy_slices`` is the function that ``mapInArrow`` ships. It travels by name, so executors need this package; all
+it carries is where the worker listens, its certificate, a token, names and numbers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import time
+import traceback
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from connect.core.errors import HeliographError, RetriableError
+from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import Scope
+from connect.kafka.security.connection_settings import ConnectionSettings
+from connectors.control_link.code_version import running_code, running_from
+from connectors.control_link.protocol import (
+    Link,
+    LinkAddress,
+    LinkClosed,
+    LinkUnreachable,
+    Message,
+    PartitionPlan,
+    SliceSettings,
+    TransactionTerms,
+    pieces,
+    telling,
+)
+from connectors.dataplane.batches.copier import PartitionCopier
+from connectors.dataplane.batches.copier_variants import (
+    Filling,
+    RecordsCopier,
+    TransactionalCopier,
+    TransactionalRecordsCopier,
+)
+from connectors.dataplane.by_key_copier import ByKey, KeyedPartition
+from connectors.dataplane.leader_connections import Leaders
+from connectors.dataplane.producer import TargetWriter
+from connectors.dataplane.resume import Resumed, Resumer
+from connectors.dataplane.smt_stage import ChainStage, TransformStage
+from connectors.dataplane.source_reader import SourceReader
+from connectors.dataplane.sql_stage import RecordStage, first_half, second_half
+from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
+from connectors.transforms.smt_chain import Chain, ChainPlan
+
+log = logging.getLogger(__name__)
+
+#: Spark gets no rows: positions and counts go over the link.
+SCHEMA_DDL: Final = "nothing int"
+#: A drain ends uncleanly if no answer came for so long, and for twice as long as what is in flight should take.
+_DRAIN_STILL_S: Final = 5.0
+_DRAIN_LOOK_S: Final = 0.5
+#: Of one partition's report, which costs the worker some 13 us; and no partition waits longer to be told of.
+_PAUSE_S: Final = 0.002
+_LONGEST_PAUSE_S: Final = 3.0
+_LAST_SEND_S: Final = 1.0
+
+
+def copy_slices(payload: Message, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Run the slice of this task; yield no rows.
+
+    ``payload``: host, port and certificate of the worker's listener, token, slice (its flow and task) and epoch.
+    """
+    for batch in batches:
+        for _ in range(batch.num_rows):
+            run_slice(payload)
+    yield _no_rows()
+
+
+def transform_slices(payload: Message, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """As :func:`copy_slices` if records go through ``transform.sql``: yield them.
+
+    ``payload`` has also: how many rows Spark puts into a batch.
+    """
+    for batch in batches:
+        for _ in range(batch.num_rows):
+            yield from first_half(payload["arrow_rows"], lambda stage: _run(payload, stage))
+
+
+def collect_slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The other half of :func:`transform_slices`; yield no rows."""
+    second_half(batches)
+    yield _no_rows()
+
+
+def run_slice(payload: Message) -> None:
+    """Run one slice to its end."""
+    asyncio.run(_run(payload, None))
+
+
+def _no_rows() -> pa.RecordBatch:
+    # Not made with the module: the first array of a process looks for pandas, and loads it.
+    return pa.RecordBatch.from_pylist([], schema=pa.schema([("nothing", pa.int32())]))
+
+
+async def _run(payload: Message, stage: RecordStage | None) -> None:
+    hello = {
+        **{name: payload[name] for name in ("token", "slice", "epoch")},
+        "attempt": _attempt(),
+        "code": running_code(),
+        "from": running_from(),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+    }
+    try:
+        link = await Link.connect(LinkAddress(payload["host"], payload["port"], payload["certificate"]), hello)
+    except LinkUnreachable as error:
+        # The worker may be gone, then nobody cares; if it is not, it learns from a job that ended without a slice.
+        log.warning("%s", error)
+        return
+    slice_ = Slice(link, stage)
+    with telling(link.send):
+        try:
+            await slice_.run()
+        finally:
+            await slice_.close()
+    if slice_.is_stale:
+        # This process would go on serving old code: a failed task ends it, and Spark starts another.
+        raise StaleCode(f"{running_code()} from {running_from()} is not what the worker runs")
+
+
+def _attempt() -> str:
+    from pyspark import TaskContext  # only a Spark task has one
+
+    context = TaskContext.get()
+    return f"{context.attemptNumber()} ({context.taskAttemptId()})" if context else "none"
+
+
+class StaleCode(RetriableError):
+    """This process runs other code than the worker that it was to work for."""
+
+
+class Defect(RetriableError):
+    """What only a mistake in this project's code explains; trying again seldom helps, and not for ever."""
+
+
+class LeaseOver(RetriableError):
+    """A slice may write no more."""
+
+    def __init__(self) -> None:
+        super().__init__("the lease ran out: nobody renewed it in time")
+
+
+class OutOfMemory(RetriableError):
+    """A slice was given no more memory, which may be there for the next."""
+
+
+class Slice:
+    """One slice of a flow: several partitions in one loop, steered over its link."""
+
+    def __init__(self, link: Link, stage: RecordStage | None = None) -> None:
+        #: What transforms records, if anything.
+        self._stage: TransformStage | None = stage
+        self._link = link
+        self._settings: SliceSettings | None = None
+        self._source: Cluster | None = None
+        self._target: Cluster | None = None
+        self._leaders: tuple[Leaders, Leaders] | None = None
+        self._reader: SourceReader | None = None
+        self._writer: TargetWriter | None = None
+        self._copiers: list[PartitionCopier] = []
+        self._producer: ProducerIdAndEpoch | None = None
+        self._lease_until: float | None = None
+        self._ended: asyncio.Future[None] | None = None
+        self._scope = Scope("slice")
+        self._answered = asyncio.Event()
+        self._started = False
+        self._filling: Filling | None = None
+        self._filling_task: asyncio.Task[None] | None = None
+        self._by_key: ByKey | None = None
+        self._keyed: list[KeyedPartition] = []
+        #: Whether the worker refused this slice before it was told anything.
+        self.is_stale = False
+
+    async def run(self) -> None:
+        """Until told to stop, fenced, or left without a lease; a lost link ends it quietly."""
+        self._ended = asyncio.get_running_loop().create_future()
+        self._scope.spawn(self._steer(), "control link")
+        reporting = self._scope.spawn(self._report_forever(), "progress")
+        reporting.add_done_callback(self._ended_early)
+        try:
+            await self._ended
+        except LinkClosed:
+            return
+        except HeliographError as error:
+            self._link.send(_failed(error))
+        finally:
+            await self._scope.close()
+
+    async def close(self) -> None:
+        for part in (self._reader, self._writer, self._stage, self._by_key):
+            if part is not None:
+                await part.stop()
+        for cluster in (self._source, self._target):
+            if cluster is not None:
+                await cluster.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await self._link.close()
+
+    # -- control ----------------------------------------------------------------------------------
+
+    async def _steer(self) -> None:
+        try:
+            while True:
+                await self._obey(await self._link.receive())
+        except Exception as error:
+            self._end(error)
+
+    async def _obey(self, message: Message) -> None:
+        kind = message["type"]
+        if kind == "lease":
+            self._renew()
+            self._link.send({"type": "alive", "answered_ago_s": [_ago_s(self._source), _ago_s(self._target)]})
+        elif kind == "config":
+            self._settings = SliceSettings.from_wire(message["settings"])
+            if self._settings.chain is not None:
+                self._stage = ChainStage(Chain(ChainPlan.from_wire(self._settings.chain)), self._stage)
+            self._renew()  # not before transforms are imported, which may take longer than a lease
+            topics = message["source_topics"], message["target_topics"]
+            self._do_beside(self._open_clusters(self._settings, *topics), "open clusters")
+        elif kind == "resume":
+            self._do_beside(self._resume([PartitionPlan.from_wire(plan) for plan in message["plans"]]), "resume")
+        elif kind == "go":
+            await self._go(message)
+        elif kind == "add":
+            self._add(message)
+        elif kind == "hold":
+            assert self._reader, "«hold» before «go»"
+            self._reader.hold(is_held=message["is_held"])
+        elif kind == "stop":
+            self._do_beside(self._finish(), "drain")
+        elif kind == "begin":
+            assert self._filling, "«begin» without transactions"
+            self._filling.begin(ProducerIdAndEpoch(**message["producer"]), restarts=message["restarts"])
+        elif kind == "enlisted":
+            assert self._filling, "«enlisted» without transactions"
+            added, unwritable = ({TopicPartition(*one) for one in message[name]} for name in ("partitions", "refused"))
+            self._filling.enlisted(added, unwritable)
+        elif kind == "refused":
+            self.is_stale = message["stale"]
+            raise LinkClosed(f"the worker refused this slice: {message['reason']}")
+
+    def _do_beside(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
+        """Do what takes its time beside the link, where the lease has to be answered meanwhile."""
+        task = self._scope.spawn(work, name)
+        task.add_done_callback(self._ended_early)
+        return task
+
+    def _ended_early(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._end(error)
+
+    def _renew(self) -> None:
+        """Raises LeaseOver where there was a lease that has run out: what a slice reads that stood still was said long
+        ago, by a worker that may have given it up since."""
+        if self._settings is None:
+            return
+        if self._lease_until is not None:
+            self._check_lease()
+        self._lease_until = time.monotonic() + self._settings.lease_ms / 1000
+
+    def _check_lease(self) -> None:
+        if not self._has_lease():
+            raise LeaseOver
+
+    def _has_lease(self) -> bool:
+        return self._lease_until is not None and time.monotonic() < self._lease_until
+
+    async def _open_clusters(
+        self, settings: SliceSettings, source_topics: Collection[str], target_topics: Collection[str]
+    ) -> None:
+        """Connect to the leaders of these topics, so that the first requests follow «go» at once."""
+        self._source = Cluster(ConnectionSettings.from_wire(settings.source), "source")
+        self._target = Cluster(ConnectionSettings.from_wire(settings.target), "target")
+        if self._stage is not None:
+            await self._stage.start(self._end)
+        if settings.by_key:
+            self._by_key = ByKey((self._source, self._target), settings, self._made_room, self._check_lease, self._end)
+            await self._by_key.open()
+        self._leaders = await asyncio.gather(
+            Leaders.connected(self._source, source_topics), Leaders.connected(self._target, target_topics)
+        )
+        self._link.send({"type": "ready"})
+
+    async def _resume(self, plans: list[PartitionPlan]) -> None:
+        assert self._source and self._target and self._settings, "«resume» before «config»"
+        resumer = Resumer(self._source, self._target, self._settings, self._stage)
+        await asyncio.gather(*(self._resume_one(resumer.resume(plan)) for plan in plans))
+
+    async def _resume_one(self, resuming: Coroutine[None, None, Resumed]) -> None:
+        # A message for each: its runs may be many.
+        self._link.send({"type": "resumed", "partition": (await resuming).to_wire()})
+
+    async def _go(self, message: Message) -> None:
+        assert self._source and self._target and self._settings, "«go» before «config»"
+        if self._by_key is not None:
+            self._keyed = self._by_key.start([PartitionPlan.from_wire(plan) for plan in message["plans"]])
+            self._started = True
+            return
+        self._producer = ProducerIdAndEpoch(**message["producer"])
+        transactions = TransactionTerms.from_wire(message["transactions"]) if message["transactions"] else None
+        if transactions is not None:
+            self._filling = Filling(transactions, send=self._link.send, collect=self._collect, offer=self._offer)
+        self._renew()
+        self._reader = SourceReader(self._source, self._settings, self._offer, self._end)
+        self._writer = TargetWriter(
+            self._target,
+            self._settings,
+            may_write=self._has_lease,
+            room=self._made_room,
+            fail=self._end,
+            transactions=transactions,
+        )
+        self._add(message)
+        if self._filling is not None:
+            self._filling_task = self._do_beside(self._filling.run(), "transactions")
+        self._started = True
+
+    def _add(self, message: Message) -> None:
+        """Copy these partitions: a list of them is sent in pieces."""
+        assert self._producer and self._settings and self._reader and self._writer and self._leaders, (
+            "«add» before «go»"
+        )
+        added = self._made(message["plans"], self._producer, self._settings)
+        self._copiers += added
+        of_source, of_target = self._leaders
+        self._writer.start(added, of_target)
+        self._reader.start(added, of_source)
+        if self._filling is not None:
+            self._filling.add([copier for copier in added if isinstance(copier, TransactionalCopier)])
+
+    def _made(
+        self, plans: Iterable[dict[str, Any]], producer: ProducerIdAndEpoch, settings: SliceSettings
+    ) -> list[PartitionCopier]:
+        parsed = map(PartitionPlan.from_wire, plans)
+        by: dict[str, Any] = {}
+        if self._stage is not None:
+            by = {"submit": self._stage.submit, "ready": self._came_back}
+        if (filling := self._filling) is not None:
+            transactional = TransactionalRecordsCopier if by else TransactionalCopier
+            return [transactional(plan, producer, settings, filling, **by) for plan in parsed]
+        told: dict[str, Any] = {
+            "read_committed": settings.read_committed,
+            "skip_refused": settings.skip_refused,
+            "compression": settings.compression,
+            "batch_bytes": settings.batch_bytes,
+        }
+        kind = RecordsCopier if by else PartitionCopier
+        return [kind(plan, producer, **told, **by) for plan in parsed]
+
+    def _came_back(self, copier: PartitionCopier) -> None:
+        """What was opened has become batches, or nothing: no answer of the target would tell the reader then."""
+        self._offer((copier,))
+        if self._reader is not None:
+            self._reader.wake()
+
+    def _offer(self, copiers: Iterable[PartitionCopier]) -> None:
+        if self._writer is not None:
+            self._writer.offer(copiers)
+
+    async def _finish(self) -> None:
+        await self._drain()
+        self._end(None)
+
+    async def _drain(self) -> None:
+        """Read no more, wait for what is in flight, and tell where everything stands."""
+        if self._reader is not None:
+            if await self._reader.finish():
+                await self._sent()
+            await self._reader.stop()
+        if self._filling_task is not None:
+            self._filling_task.cancel()
+        unclean = await self._settled([*self._copiers, *self._keyed])
+        if self._filling is None:
+            self._report()
+        elif not unclean:
+            self._filling.finish()
+        self._link.send({"type": "done", "unclean": unclean})
+
+    async def _sent(self) -> None:
+        """Give what came last a moment to be sent, so that a slow source does not have to send it again."""
+        until_s = time.monotonic() + _LAST_SEND_S
+        while any(copier.has_unsent for copier in self._copiers) and time.monotonic() < until_s:
+            self._answered.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_SEND_S):
+                    await self._answered.wait()
+
+    async def _settled(self, leaving: Sequence[PartitionCopier | KeyedPartition]) -> list[list[Any]]:
+        """Have these take and send nothing more, and wait for answers as long as they come.
+
+        Return the partitions whose last batches have none. Refusals are no progress: they may be repeated without end.
+        """
+        for copier in leaving:
+            copier.discard_unsent()
+        reached, since_s = -1, time.monotonic()
+        while _unanswered(leaving):
+            reached, before = sum(map(_acknowledged, leaving)), reached
+            now_s = time.monotonic()
+            if reached != before:
+                since_s = now_s
+            elif now_s - since_s > _DRAIN_STILL_S + 2 * (self._writer.expected_s if self._writer else 0.0):
+                break
+            self._answered.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_DRAIN_LOOK_S):
+                    await self._answered.wait()
+        return [list(copier.plan.source) for copier in _unanswered(leaving)]
+
+    def _made_room(self) -> None:
+        """Answers came: the reader may fetch again, and a drain may be over."""
+        self._answered.set()
+        if self._filling is not None:
+            self._filling.answered()
+        if self._reader is not None:
+            self._reader.wake()
+
+    def _end(self, error: BaseException | None) -> None:
+        if self._ended is None or self._ended.done():
+            return
+        if error is None:
+            self._ended.set_result(None)
+        elif isinstance(error, HeliographError):
+            self._ended.set_exception(error)
+        elif isinstance(error, MemoryError):
+            advice = "give it more (spark.executor.pyspark.memory, where that is set)"
+            self._ended.set_exception(OutOfMemory(f"a slice had no memory left{_place(error)}; {advice}"))
+        else:
+            log.error("a slice failed", exc_info=error)
+            self._ended.set_exception(Defect(f"{type(error).__name__}: {error}{_place(error)}"))
+
+    # -- progress ---------------------------------------------------------------------------------
+
+    async def _report_forever(self) -> None:
+        clock = asyncio.get_running_loop().time
+        due_s = clock()
+        while True:
+            interval_ms = self._settings.progress_interval_ms if self._settings else 100
+            await asyncio.sleep(interval_ms / 1000)
+            if self._started:
+                if clock() >= due_s and (self._filling is None or self._filling.is_idle):
+                    due_s = clock() + pause_s(self._report())
+                if not self._has_lease():
+                    self._end(LeaseOver())
+
+    def _report(self) -> int:
+        """Tell what changed; return of how many partitions."""
+        count = 0
+        for piece in pieces(self._collect()):
+            count += len(piece)
+            self._link.send({"type": "progress", "partitions": piece})
+        return count
+
+    def _collect(self) -> list[Any]:
+        copiers: list[PartitionCopier | KeyedPartition] = [*self._copiers, *self._keyed]
+        return [report.to_wire() for copier in copiers if (report := copier.report()) is not None]
+
+
+def pause_s(reported: int) -> float:
+    """Return how long a slice that has just reported so many partitions waits, so that a worker takes 500 reports a
+    second of it, and at most one of a partition every three seconds if it copies many."""
+    return min(reported * _PAUSE_S, _LONGEST_PAUSE_S)
+
+
+def _ago_s(cluster: Cluster | None) -> float | None:
+    """Seconds since a leader answered a request that copies; None if none has."""
+    at_s = None if cluster is None else cluster.answered_s("copy")
+    return None if at_s is None else round(asyncio.get_running_loop().time() - at_s, 3)
+
+
+def _unanswered(copiers: Iterable[PartitionCopier | KeyedPartition]) -> list[PartitionCopier | KeyedPartition]:
+    """Copiers whose batches may still arrive."""
+    return [copier for copier in copiers if copier.holds_up_end]
+
+
+def _acknowledged(copier: PartitionCopier | KeyedPartition) -> int:
+    """Return a number that grows with what the target has acknowledged."""
+    batches = copier.acknowledged_batches if isinstance(copier, KeyedPartition) else 0
+    return copier.next_source_offset + batches
+
+
+def _failed(error: HeliographError) -> Message:
+    return {"type": "failed", "error": str(error), "fault": type(error).__name__}
+
+
+def _place(error: BaseException) -> str:
+    """Where it was raised, for who has to mend it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""

@@ -1,0 +1,332 @@
+"""The clusters of a failover, and what the file says of the flows between them.
+
+Who works on a failover now: one at a time. Kafka itself shuts out who came before.
+
+A record in the topic of the offset map says who it is, for people; it is renewed while a command runs. What a command
+commits on the target goes under transactional ids of the flow, which every run claims first, that of the record before
+the others: a run that comes through with its record written holds all of them, and nothing of a run before can be
+committed from then on, wherever it stands still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import getpass
+import json
+import os
+import platform
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+import psutil
+
+from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError, UnreadableRecord
+from connect.core.jackson import decode_json
+from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import Scope, gather_limited, wall_ms
+from connect.kafka.log.compacted_topic import LogRecord, partition_count, read_to_end
+from connect.kafka.log.producer import OutRecord, TransactionalWriter, partition_of
+from connect.kafka.log.topic_admin import Admin, known_topic
+from connect.kafka.log.transactions import Superseded
+from connectors.config.connector_configs import CheckpointSettings, MirrorSourceSettings, checkpoint_settings
+from connectors.config.mm2_properties import Connector, Flow, MirrorMakerConfig
+from connectors.failover.offset_lookup import Maps
+from connectors.formats.position import KeyKind, front, text
+from connectors.internal_topics import record_settings
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """``flow`` goes to where readers go, ``back`` the other way; it need not be enabled."""
+
+    flow: MirrorSourceSettings
+    back: MirrorSourceSettings
+    checkpoints: CheckpointSettings
+    source: Cluster
+    target: Cluster
+    target_admin: Admin
+    source_admin: Admin
+    #: The groups of the workers that run either flow.
+    flow_workers: str
+    back_workers: str
+    #: Aliases of the file's other clusters.
+    others: tuple[str, ...] = ()
+    #: Runs that hold a lease with these connections.
+    held: set[str] = field(default_factory=set)
+    maps: Maps = field(default_factory=Maps)
+
+    def turned(self) -> Site:
+        """The same for who goes the other way. ``checkpoints`` stay, which only say where groups stand."""
+        return replace(
+            self,
+            flow=self.back,
+            back=self.flow,
+            source=self.target,
+            target=self.source,
+            target_admin=self.source_admin,
+            source_admin=self.target_admin,
+            flow_workers=self.back_workers,
+            back_workers=self.flow_workers,
+        )
+
+
+@asynccontextmanager
+async def site(config: MirrorMakerConfig, source: str, target: str) -> AsyncIterator[Site]:
+    """Opened; nothing is asked yet. Raises ConfigError where the file does not know a cluster, or has no flow there."""
+    for alias in (source, target):
+        if alias not in config.clusters:
+            raise ConfigError(
+                f"{alias} is no cluster of the file, which has {', '.join(config.clusters)}", None, config.file
+            )
+    if source == target:
+        raise ConfigError("--from and --to are the same cluster", None)
+    flow, back = Flow(config, source, target), Flow(config, target, source)
+    if not flow.enabled and not back.enabled:
+        raise ConfigError(f"it mirrors neither {flow} nor {back}", f"{flow}.enabled", config.file)
+    clients = flow.clients()
+    async with AsyncExitStack() as closing:
+        ends = Cluster(clients.source_admin(), source), Cluster(clients.target_admin(), target)
+        admins = Admin(clients.source_admin(), source), Admin(clients.target_admin(), target)
+        for one in (*ends, *admins):
+            closing.push_async_callback(one.close)
+        yield Site(
+            flow=flow.settings(),
+            back=back.settings(),
+            checkpoints=checkpoint_settings(config.resolved(flow.connector_config(Connector.CHECKPOINT))),
+            source=ends[0],
+            target=ends[1],
+            source_admin=admins[0],
+            target_admin=admins[1],
+            flow_workers=flow.worker_config()["group.id"],
+            back_workers=back.worker_config()["group.id"],
+            others=tuple(alias for alias in config.clusters if alias not in (source, target)),
+        )
+
+
+LEASE_S: Final = 20.0
+_RENEW_S: Final = 4.0
+#: Who is killed within one leaves it open, and the next run waits for its end before it can look.
+TRANSACTION_TIMEOUT_MS: Final = 10_000
+PARTITION_KEY: Final = b"failover"
+#: Groups that are moved at a time, each by a transactional id of its own: a move takes some twenty round trips.
+LANES: Final = 32
+
+
+class InHand(PermanentError):
+    """Another operator works on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRecord:
+    """``owner`` is a person at ``host``, with the process ``pid``; ``run`` names the command of theirs. ``until_ms`` is
+    0 if it has ended; ``step`` is the last that was begun."""
+
+    owner: str
+    host: str
+    pid: int
+    command: str
+    since_ms: int
+    until_ms: int
+    step: str = ""
+    run: str = ""
+
+    def is_held(self, now_ms: int) -> bool:
+        """As far as clocks tell; one that reaches too far into the future is by another clock than ours."""
+        return now_ms < self.until_ms <= now_ms + int(2 * LEASE_S * 1000) and not self.is_of_the_dead
+
+    @property
+    def is_of_the_dead(self) -> bool:
+        """Whether its process was one of this machine, and has ended."""
+        return self.host == platform.node() and not psutil.pid_exists(self.pid)
+
+    def __str__(self) -> str:
+        since = time.strftime("%H:%M:%S UTC", time.gmtime(self.since_ms / 1000))
+        return (
+            f"{self.owner} is at it (process {self.pid}): {self.command}, since {since}, step "
+            f"«{self.step or 'begin'}»; wait for its end, or for {LEASE_S:g} s after it died"
+        )
+
+
+def encode_key(flow: str) -> bytes:
+    return front(KeyKind.FAILOVER) + text(flow)
+
+
+def encode(record: LeaseRecord) -> bytes:
+    return json.dumps({"format": 1, **asdict(record)}).encode()
+
+
+def decode(value: bytes) -> LeaseRecord:
+    """Raises PermanentError for what a later version wrote."""
+    document = decode_object(value)
+    if document.pop("format", None) != 1:
+        raise PermanentError("a later Heliograph has worked on this failover: use that one")
+    return LeaseRecord(**{name: document[name] for name in LeaseRecord.__dataclass_fields__ if name in document})
+
+
+def decode_object(value: bytes) -> dict[str, Any]:
+    """Return the JSON object in a record. Raises UnreadableRecord."""
+    try:
+        document = decode_json(value)
+    except ValueError as error:
+        raise UnreadableRecord(f"it cannot be read: {error}") from None
+    if not isinstance(document, dict):
+        raise UnreadableRecord("it holds no JSON object")
+    return document
+
+
+async def look(target: Cluster, map_topic: str, flow: str) -> LeaseRecord | None:
+    """What is stored; None for nothing. Raises as :func:`stored`."""
+    value = (await stored(target, map_topic, flow)).get(encode_key(flow))
+    return None if value is None else decode(value)
+
+
+async def stored(target: Cluster, map_topic: str, flow: str) -> dict[bytes, bytes]:
+    """By its key, which begins with that of the record, that and all that is kept beside it. Raises as
+    :func:`connect.kafka.log.compacted_topic.read_to_end`."""
+    found: dict[bytes, bytes] = {}
+    if await known_topic(target, map_topic) is None:
+        return found
+
+    def take(record: LogRecord) -> None:
+        if record.key is None or not record.key.startswith(encode_key(flow)):
+            return
+        found.pop(record.key, None)
+        if record.value is not None:
+            decode_object(record.value)
+            found[record.key] = record.value
+
+    index = partition_of(PARTITION_KEY, await partition_count(target, map_topic))
+    await read_to_end(target, map_topic, take, partitions={index}, read_committed=True, only_last=True)
+    return found
+
+
+class Lease:
+    """See :func:`hold`. ``lanes`` are writers that groups are moved by."""
+
+    def __init__(self, target: Cluster, map_topic: str, flow: str, record: LeaseRecord) -> None:
+        self._target = target
+        self._topic = map_topic
+        self._flow = flow
+        name = f"heliograph-failover-{flow}"
+        self._writer, *self.lanes = (
+            TransactionalWriter(target, one, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS)
+            for one in (name, *(f"{name}:move-{lane}" for lane in range(LANES)))
+        )
+        self.record = record
+        self.lost: HeliographError | None = None
+
+    async def claim(self) -> None:
+        """Raises InHand, and as the cluster. Of two that begin at the same moment the later one goes on."""
+        await await_free(lambda: look(self._target, self._topic, self._flow), self.record)
+        await self._writer.open()
+        await gather_limited(lambda lane: lane.open(), self.lanes, LANES)
+        await self.store()
+
+    async def store(self, *, step: str | None = None, records: Sequence[OutRecord] = ()) -> None:
+        """Renew it, and write ``records`` with it. Raises InHand if it was taken over."""
+        until_ms = wall_ms() + int(LEASE_S * 1000)
+        await self._store(
+            replace(self.record, until_ms=until_ms, step=self.record.step if step is None else step), records
+        )
+
+    async def _store(self, record: LeaseRecord, more: Sequence[OutRecord] = ()) -> None:
+        self.record = record
+        try:
+            await self._writer.write(
+                [OutRecord(self._topic, encode_key(self._flow), encode(record), PARTITION_KEY), *more]
+            )
+        except Superseded:
+            raise InHand(f"another operator has taken the failover {self._flow} over: this one stops") from None
+
+    async def check(self) -> None:
+        """Before what is no part of a transaction: who stood still may have been taken over. Raises InHand if it was,
+        and as the cluster."""
+        self.check_not_lost()
+        await self.store()
+
+    def check_not_lost(self) -> None:
+        """Raises what the last renewal has found."""
+        if self.lost is not None:
+            raise self.lost
+
+    async def release(self) -> None:
+        await self._store(replace(self.record, until_ms=0))
+
+    async def renew_forever(self) -> None:
+        """Until cancelled, or until it was taken over: ``lost`` says so then."""
+        while True:
+            await asyncio.sleep(_RENEW_S)
+            try:
+                await self.store()
+            except RetriableError:
+                continue  # the next one may pass; whoever takes it over meanwhile is noticed then
+            except HeliographError as error:
+                self.lost = error
+                return
+
+
+async def await_free(
+    read: Callable[[], Awaitable[LeaseRecord | None]],
+    mine: LeaseRecord,
+    *,
+    watch_s: float = LEASE_S,
+    look_s: float = 1.0,
+) -> None:
+    """Return once a record counts as left: clocks of two machines may differ, so one that is not given back is watched
+    for ``watch_s``, in which who lives renews it. Raises InHand if it is renewed, and as ``read``."""
+    known = await read()
+    clock = asyncio.get_running_loop().time
+    give_up_s = clock() + watch_s
+    while known is not None and not _is_free(known, mine) and clock() < give_up_s:
+        await asyncio.sleep(look_s)
+        now = await read()
+        if now is not None and now != known and not _is_free(now, mine):
+            raise InHand(str(now))
+        known = now
+
+
+def _is_free(known: LeaseRecord, mine: LeaseRecord) -> bool:
+    return not known.until_ms or known.run == mine.run or known.is_of_the_dead
+
+
+async def await_no_way_back(site: Site, mine: LeaseRecord) -> None:
+    """Raises InHand where another operator moves readers the other way, and as the source; to be called with a lease
+    that is held, which a later run of it finds."""
+    await await_free(lambda: look(site.source, site.back.map_topic, site.back.flow), mine)
+
+
+@contextlib.asynccontextmanager
+async def hold(site: Site, command: str) -> AsyncIterator[Lease]:
+    """Work alone on what moves to the site's target. Raises InHand where another operator does."""
+    flow = site.flow.flow
+    await record_settings(site.flow).make_topic(site.target_admin)
+    host = platform.node()
+    mine = LeaseRecord(f"{_user()}@{host}", host, os.getpid(), command, wall_ms(), 0, run=uuid.uuid4().hex)
+    lease = Lease(site.target, site.flow.map_topic, flow, mine)
+    await lease.claim()
+    site.held.add(mine.run)
+    try:
+        async with Scope(f"failover {flow}") as scope:
+            scope.spawn(lease.renew_forever(), f"lease of failover {flow}")
+            yield lease
+    finally:
+        site.held.discard(mine.run)
+        with contextlib.suppress(HeliographError):  # it runs out by itself
+            await lease.release()
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "somebody"  # without an entry among the machine's users
+
+
+def returns(flow: MirrorSourceSettings, back: MirrorSourceSettings, source_topic: str, target_topic: str) -> bool:
+    """Whether the flow back would copy ``target_topic`` into ``source_topic``, out of which it came (pure)."""
+    return back.should_mirror(target_topic) and back.remote_topic(target_topic) == source_topic

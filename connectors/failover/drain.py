@@ -1,0 +1,400 @@
+"""Writers of the source refused while readers move: access rules that are told apart by their form, and taken away
+again.
+
+The flow copied to its end and stopped, so that nothing more of it reaches the target, whoever ran it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple, Protocol
+
+from connect.api.policy import ReplicationPolicy
+from connect.core.errors import PermanentError, RetriableError
+from connect.kafka.authorization import (
+    EVERYBODY,
+    AclBinding,
+    AclFilter,
+    create_acls,
+    delete_acls,
+    describe_acls,
+    refusal_of_writers,
+)
+from connect.kafka.cluster import Cluster, TopicMetadata
+from connect.kafka.concurrency import gather_limited
+from connect.kafka.log.committed_offsets import Partition, group_state
+from connect.kafka.log.log_ranges import Range, merged
+from connect.kafka.log.offsets import EARLIEST, LATEST, list_offsets
+from connect.kafka.log.topic_admin import is_perhaps_true
+from connect.kafka.log.transactions import FenceRefused, fence
+from connect.wire import batch as wire
+from connectors.dataplane import fetch_api
+from connectors.dataplane.batches import error_codes
+from connectors.dataplane.log_divergence import known_topics
+from connectors.failover.clusters_and_lease import Site
+from connectors.failover.log_comparison import is_kept
+from connectors.failover.snapshot import named
+from connectors.flow_progress import FlowLag, PartitionLag, together
+from connectors.formats.position import Position
+from connectors.formats.types import TopicPartition
+from connectors.internal_topics import read_positions
+from connectors.lag_reader import LagReader
+from connectors.source.positions.position_checks import target_of
+
+#: Of Kafka's authorizer: what has no rule is open to everybody, and its first rule closes it.
+_OPEN: Final = "allow.everyone.if.no.acl.found"
+_KEEP_OPEN: Final = (
+    "Give each a rule that keeps it open (kafka-acls --add --allow-principal User:* --operation All --topic NAME)"
+)
+
+
+def rules(topics: Collection[str]) -> list[AclBinding]:
+    """Those that refuse everybody; users that the cluster calls super users write all the same (pure)."""
+    return [refusal_of_writers(topic) for topic in sorted(topics)]
+
+
+class FirstRules(NamedTuple):
+    """Of topics that have no rule yet. ``why_not``: none may be made, ``doubt``: nobody can tell; empty: nothing is."""
+
+    why_not: str = ""
+    doubt: str = ""
+
+
+async def first_rules(source: Cluster, topics: Collection[str]) -> FirstRules:
+    """The first rule of a topic that is open for want of rules would shut out readers too, and the mirror, and who asks
+    for lags. Raises as :func:`connect.kafka.authorization.describe_acls`."""
+    is_open = await is_perhaps_true(source, _OPEN) if topics else False
+    if is_open is False:
+        return FirstRules()
+    # Any rule has closed its topic to whom it does not name, one that denies too (Kafka StandardAuthorizerData).
+    there = await describe_acls(source, AclFilter(resource_type="TOPIC"))
+    closing = named(sorted(topic for topic in topics if not any(rule.is_of_topic(topic) for rule in there)))
+    if not closing:
+        return FirstRules()
+    if is_open:
+        return FirstRules(
+            f"cluster {source.name} opens topics without access rules to everybody ({_OPEN}), or does not tell: the "
+            f"rule that refuses writers of {closing} would be the first, and close them to readers and the mirror too. "
+            f"{_KEEP_OPEN}, or stop the writers without --deny-writes"
+        )
+    return FirstRules(
+        doubt=f"cluster {source.name} does not let this command see whether {_OPEN} is set, for want of "
+        f"DESCRIBE_CONFIGS on the cluster: if a broker's file says true, the rule that refuses writers of {closing} is "
+        f"the first, and closes them to readers and the mirror too. Look there before. {_KEEP_OPEN} where it is"
+    )
+
+
+async def denied_already(source: Cluster, topics: Collection[str]) -> set[str]:
+    """Topics for which the very rule is there. Raises as :func:`connect.kafka.authorization.describe_acls`."""
+    there = await describe_acls(source, AclFilter(resource_type="TOPIC", principal=EVERYBODY, permission="DENY"))
+    return {one.resource_name for one in rules(topics) if one in there}
+
+
+async def deny_writes(source: Cluster, topics: Collection[str]) -> None:
+    """Raises SecurityDisabled where the cluster has no authorizer, and as
+    :func:`connect.kafka.authorization.create_acls`."""
+    _raise_first((await create_acls(source, rules(topics))).values())
+
+
+async def allow_writes(source: Cluster, topics: Collection[str]) -> None:
+    """Take these rules away. Raises as :func:`deny_writes`."""
+    _raise_first((await delete_acls(source, rules(topics))).values())
+
+
+def _raise_first(outcomes: Collection[Exception | None]) -> None:
+    for error in outcomes:
+        if error is not None:
+            raise error
+
+
+#: Between two looks.
+LOOK_S: Final = 1.0
+#: A task that was told to stop hands its positions over by then, or it cannot: its source is gone, perhaps.
+_HAND_OVER_S: Final = 15.0
+_HEADERS: Final = fetch_api.FetchLimits(500, 1, 1 << 20, 1 << 20, fetch_api.READ_UNCOMMITTED)
+_V2: Final = 2
+
+#: Tells the person at the terminal how far it is.
+Tell = Callable[[str], None]
+StillOurs = Callable[[], None]
+
+
+class FlowControl(Protocol):
+    """The source connector of one flow, over the REST API of its workers. Raises HeliographError.
+
+    ``start_command`` is for people: what starts it.
+    """
+
+    start_command: str
+
+    async def state(self) -> str:
+        """In Connect's words: RUNNING, STOPPED, ..."""
+
+    async def stop(self) -> None: ...
+
+    async def resume(self) -> None: ...
+
+
+def how_to_start(control: FlowControl | None) -> str:
+    """Return what a person does to start a stopped flow."""
+    return "start its mirror" if control is None else control.start_command
+
+
+async def drain(
+    site: Site,
+    tell: Tell,
+    still_ours: StillOurs,
+    timeout_s: float,
+    stalled_s: float = 60.0,
+    denied: Collection[str] = (),
+    left_out: Collection[str] = (),
+) -> None:
+    """Wait until the flow has copied all that the source holds. ``denied`` are topics whose writers are refused,
+    ``left_out`` partitions, such as ``orders-0``, that are not waited for.
+
+    Raises:
+        PermanentError: a denied topic is there and not seen any more, and so nobody knows what is left of it.
+        RetriableError: it is not done within ``timeout_s``, or the flow copies nothing for ``stalled_s``.
+        HeliographError: as the clusters.
+    """
+    clock = asyncio.get_running_loop().time
+    give_up_s = clock() + timeout_s
+    least, moved_s, said = -1, clock(), ""
+    while True:
+        still_ours()
+        now = await behind(site, left_out)
+        if now.lag.unknown:
+            raise RetriableError("; ".join(f"{name}: {why}" for name, why in now.lag.unknown.items()))
+        unseen = {*denied} - {one.topic for one in now.lag.partitions}
+        # Asked for by name the source tells what is deleted from what we may not see: of a topic that went away since
+        # its writers were refused nothing is left to copy.
+        if hidden := await known_topics(site.source, {one for one in unseen if site.flow.should_mirror(one)}):
+            raise PermanentError(
+                f"cluster {site.flow.source_alias} does not show {named(sorted(hidden))}, whose writers it refuses: "
+                "grant this command and the mirror READ on each, or let writers in with heliograph undo"
+            )
+        denied = {*denied} - unseen
+        if now.is_copied:
+            count = len(now.lag.partitions)
+            tell(f"{site.flow.flow} has copied everything: 0 records behind in {count} partitions")
+            return
+        if now.records != least or now.open:
+            least, moved_s = now.records, clock()
+        words = f"{site.flow.flow}: {now}, waiting until all is copied"
+        if words != said:
+            tell(words)
+            said = words
+        if clock() > give_up_s:
+            raise RetriableError(
+                f"{words}; it was not within {timeout_s:g} s: are producers still writing? --deny-writes; a "
+                "transaction that nobody ends is ended by the cluster after its transaction.timeout.ms"
+            )
+        if clock() - moved_s > stalled_s:
+            raise RetriableError(f"{words}; nothing was copied for {stalled_s:g} s: does the flow run?")
+        await asyncio.sleep(LOOK_S)
+
+
+async def stop_flow(
+    site: Site, control: FlowControl | None, tell: Tell, still_ours: StillOurs, timeout_s: float
+) -> None:
+    """Stop it through its workers, or wait until somebody has. Raises RetriableError where it still runs then."""
+    name = site.flow.flow
+    if control is not None:
+        await control.stop()
+        tell(f"{name}: its workers were told to stop it")
+    clock = asyncio.get_running_loop().time
+    began_s, told = clock(), False
+    while True:
+        still_ours()
+        why = await why_running(site, control)
+        waited_s = clock() - began_s
+        # What tasks that cannot hand over have left behind is found in the log.
+        if not why and (control is None or waited_s > _HAND_OVER_S or _are_handed_over(await _positions(site))):
+            break
+        if why and not told and control is None:
+            tell(f"{name} runs: {why}; stop it now (SIGTERM to its mirror), this command waits")
+            told = True
+        if waited_s > timeout_s:
+            raise RetriableError(f"{name} still runs after {timeout_s:g} s: {why or 'its tasks hand positions over'}")
+        await asyncio.sleep(LOOK_S)
+    tell(f"{name} is stopped")
+
+
+async def why_running(site: Site, control: FlowControl | None) -> str:
+    """Why the flow has to be taken for running; empty where it is not. Raises as the clusters."""
+    if control is not None:
+        state = await control.state()
+        return "" if state == "STOPPED" else f"its connector is {state}"
+    members = (await group_state(site.target, site.flow_workers)).members
+    if not members:
+        return ""
+    positions = await _positions(site)
+    if positions and _are_handed_over(positions):
+        return ""
+    return f"group {site.flow_workers} on cluster {site.target.name} has {len(members)} members, such as {members[0]}"
+
+
+async def why_back_runs(site: Site, control: FlowControl | None) -> str:
+    """The same of the flow back."""
+    back = site.turned()
+    if control is None and not back.flow.enabled and not await _positions(back):
+        return ""  # who is in the group of its workers emits heartbeats, and no more
+    return await why_running(back, control)
+
+
+def _are_handed_over(positions: Mapping[TopicPartition, Position]) -> bool:
+    return all(one.is_handed_over for one in positions.values())
+
+
+async def _positions(site: Site) -> dict[TopicPartition, Position]:
+    return await read_positions(site.target, site.flow.map_topic, site.flow.name)
+
+
+class CopiedEnd(NamedTuple):
+    """The target offset behind the last record that the flow has written; ``surplus`` of them, at ``written``, behind
+    what it stored."""
+
+    offset: int
+    surplus: int = 0
+    written: tuple[Range, ...] = ()
+
+
+def written_on(
+    positions: Mapping[TopicPartition, Position], ends: Mapping[TopicPartition, CopiedEnd]
+) -> dict[TopicPartition, list[Range]]:
+    """By target partition, what a flow has written behind what it stored (pure); ``ends`` are by source partition."""
+    found: dict[TopicPartition, list[Range]] = {}
+    for one, position in positions.items():
+        found.setdefault(target_of(position), []).extend(ends[one].written if one in ends else ())
+    return {target: merged(ranges) for target, ranges in found.items()}
+
+
+async def copied_ends(
+    site: Site, tell: Tell | None = None, *, among: Collection[TopicPartition] | None = None
+) -> dict[TopicPartition, CopiedEnd]:
+    """By source partition, of those that are copied to target partitions ``among`` these (None: all). A writer that
+    ended without a word is shut out first, and ``tell`` says so; None only looks. Raises as the clusters and
+    :func:`connect.kafka.log.transactions.fence`."""
+    positions = {
+        one: position
+        for one, position in (await _positions(site)).items()
+        if among is None or target_of(position) in among
+    }
+    if tell is not None:
+        await fence_writers(site, tell)
+    if not positions:
+        return {}
+    topics = (await site.target.metadata({position.target_topic for position in positions.values()})).topics
+    ends = await gather_limited(
+        lambda position: _end_of(site.target, position, topics.get(position.target_topic)), positions.values()
+    )
+    return dict(zip(positions, ends, strict=True))
+
+
+async def fence_writers(site: Site, tell: Tell) -> None:
+    """Shut out writers of the flow that ended without a word. Raises as the cluster."""
+    unclean = [one for one in (await _positions(site)).values() if not one.is_handed_over and one.transactional_id]
+    there = await known_topics(site.target, {one.target_topic for one in unclean})
+    by_id: dict[str, list[tuple[str, int]]] = {}
+    for one in unclean:
+        # In a topic that is gone there is no place for a marker, and without a leader nothing is written.
+        known = there[one.target_topic].partitions.get(one.target_partition) if one.target_topic in there else None
+        if known is not None and known.leader >= 0:
+            by_id.setdefault(one.transactional_id, []).append((one.target_topic, one.target_partition))
+
+    async def shut_out(name: str) -> None:
+        try:
+            await fence(site.target, name, by_id[name])
+        except FenceRefused as error:
+            tell(f"{site.flow.flow}: its last writer cannot be shut out: {error}")
+        else:
+            tell(f"{site.flow.flow}: its last writer, {name}, ended without a word and is shut out")
+
+    await gather_limited(shut_out, sorted(by_id))
+
+
+async def _end_of(target: Cluster, position: Position, known: TopicMetadata | None) -> CopiedEnd:
+    """Behind the last batch of a position's writer: what arrived after the last commit is seen in the log. ``known`` is
+    the topic that is there now."""
+    name, index = position.target_topic, position.target_partition
+    if known is None or not is_kept(position, known):
+        return CopiedEnd(0)  # recreated, or gone: nothing was copied into it yet
+    end = CopiedEnd(position.target_end)
+    if position.is_handed_over or position.producer_id < 0 or position.is_atomic:
+        return end  # what an exactly-once flow had not stored is aborted
+    log_end = (await list_offsets(target, [(name, index)], LATEST))[name, index]
+    at = max(position.target_end, (await list_offsets(target, [(name, index)], EARLIEST))[name, index])
+    topic = fetch_api.TopicOnWire(name, known.topic_id)
+    while at < log_end:
+        leader = (await target.metadata({name})).leader(name, index)
+        if leader is None:
+            raise RetriableError(f"cluster {target.name}: {name}-{index} has no leader now")
+        row = await fetch_api.fetch_one(await target.connection(leader), topic, index, (at, -1, -1), _HEADERS)
+        if row.error_code:
+            raise RetriableError(
+                f"cluster {target.name}: {name}-{index} cannot be read: {error_codes.code_name(row.error_code)}"
+            )
+        before = at
+        for start, size, magic in wire.extents(row.records):
+            if magic != _V2:
+                raise PermanentError(f"cluster {target.name}: {name}-{index} holds batches older than format 2")
+            header = wire.read_header(row.records[start : start + size])
+            at = header.last_offset + 1
+            of_writer = (header.producer_id, header.producer_epoch) == (position.producer_id, position.producer_epoch)
+            if of_writer and not header.is_control:
+                written = merged([*end.written, (header.base_offset, at)])
+                end = CopiedEnd(at, end.surplus + header.record_count, tuple(written))
+        if at == before:
+            return end  # nothing but what is not replicated yet
+    return end
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """``open``: partitions in which records wait for their transaction's end, behind what may be copied now."""
+
+    lag: FlowLag
+    open: tuple[str, ...] = ()
+
+    @property
+    def records(self) -> int:
+        return together(self.lag.partitions).records
+
+    @property
+    def is_copied(self) -> bool:
+        return not self.records and not self.open
+
+    def __str__(self) -> str:
+        if self.records:
+            return f"{self.records} records behind"
+        more = f" and {len(self.open) - 1} more" if len(self.open) > 1 else ""
+        return f"a producer's transaction is open in {self.open[0]}{more}" if self.open else "0 records behind"
+
+
+async def behind(site: Site, left_out: Collection[str] = ()) -> Behind:
+    """``left_out`` are partitions, such as ``orders-0``, that do not count. Raises as the clusters."""
+    lag = await LagReader(site.flow, site.source, site.target).all()
+    counted = [
+        one
+        for one in without_heartbeats(lag.partitions, site.flow.policy)
+        if f"{one.topic}-{one.partition}" not in left_out
+    ]
+    unknown = {name: why for name, why in lag.unknown.items() if name not in left_out}
+    lag = replace(lag, partitions=tuple(counted), unknown=unknown)
+    if not site.flow.read_committed or not lag.partitions:
+        return Behind(lag)
+    # Asked later: what is written meanwhile counts as open, and is looked at again.
+    ends = await list_offsets(site.source, [(one.topic, one.partition) for one in lag.partitions], LATEST)
+    return Behind(lag, still_open(lag.partitions, ends))
+
+
+def without_heartbeats(lags: Iterable[PartitionLag], policy: ReplicationPolicy) -> list[PartitionLag]:
+    """Whoever emits heartbeats goes on while readers move (pure)."""
+    return [one for one in lags if not policy.is_heartbeats_topic(one.topic)]
+
+
+def still_open(lags: Iterable[PartitionLag], ends: Mapping[Partition, int]) -> tuple[str, ...]:
+    """Of partitions whose ``ends`` lie behind what may be copied (pure)."""
+    return tuple(f"{one.topic}-{one.partition}" for one in lags if one.end < ends[one.topic, one.partition])

@@ -1,0 +1,321 @@
+"""Which records of a partition a cluster has of its own: not copied to there, and not yet from there.
+
+Are the next records of a group the same on both sides? Read with stock consumers, a few of each partition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+from uuid import UUID
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka import TopicPartition as ConsumerPartition
+
+from connect.core.errors import RetriableError
+from connect.kafka.cluster import Cluster, TopicMetadata
+from connect.kafka.log.committed_offsets import Partition
+from connect.kafka.log.compacted_topic import reader, reading
+from connect.kafka.log.log_ranges import Range, read_ranges, without
+from connect.kafka.log.offsets import EARLIEST, LATEST, epoch_ends, told_offsets
+from connect.kafka.log.topic_admin import perhaps_compacted
+from connectors.failover.clusters_and_lease import Site
+from connectors.failover.snapshot import DIFFERS, NOT_COMPARED, SAME, GroupMove, How, SampleCheck
+from connectors.formats.position import Position
+from connectors.formats.types import TopicPartition
+from connectors.inspection.partition_comparison import abbreviate
+from connectors.offset_map.reader import MapReader
+
+#: Of a record's timestamp: its producer gave it.
+CREATE_TIME: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """Records that only one cluster holds: the first and last offset, and how many."""
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+    records: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}: {self.records} records, offsets {self.first} to {self.last}"
+
+
+async def own_ranges(
+    copies: MapReader, log: TopicPartition, topic_id: UUID | None, begin: int, end: int
+) -> list[Range]:
+    """Offsets of ``log`` that ``copies``, the map of the flow that writes there, does not know to be copies. Maps of
+    another topic than ``topic_id``, which was there before, do not count. Raises as the map reader's look-ups."""
+    copied: list[Range] = []
+    for pair in copies.pairs_to(log):
+        if None not in (topic_id, pair.target_topic_id) and topic_id != pair.target_topic_id:
+            continue
+        for chunk in copies.chunks(pair):
+            copied += [
+                (run.downstream, run.downstream_end)
+                for run in await copies.runs(pair, chunk)
+                if run.downstream_end > begin and run.downstream < end
+            ]
+    return without([(begin, end)], sorted(copied))
+
+
+def identity(record: Any) -> tuple[Any, ...]:
+    """What a copy has in common with its record, as aiokafka has it, whatever its topic (pure)."""
+    return record.key, record.value, tuple((name, bytes(value or b"")) for name, value in record.headers)
+
+
+async def count(cluster: Cluster, log: TopicPartition, ranges: Sequence[Range]) -> Own | None:
+    """How many records there are; None for none. Raises as :func:`read_ranges`."""
+    first = last = -1
+    records = 0
+    async for record in read_ranges(cluster, log, ranges):
+        first = record.offset if first < 0 else first
+        last = record.offset
+        records += 1
+    return Own(log.topic, log.partition, first, last, records) if records else None
+
+
+class Fate(StrEnum):
+    SAME = "same"
+    RECREATED = "recreated"
+    CUT = "truncated"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A partition of a flow's source now.
+
+    Args:
+        same_to: Offsets below are those that the flow has copied.
+    """
+
+    fate: Fate
+    topic_id: UUID | None = None
+    begin: int = 0
+    end: int = 0
+    same_to: int = 0
+
+
+GONE: Final = Log(Fate.GONE)
+
+
+def became(position: Position, topic_id: UUID | None, begin: int, end: int, epoch_end: int) -> Log:
+    """What has become of the source of ``position``, whose log is from ``begin`` to ``end`` now (pure).
+
+    ``epoch_end``: where the leader epoch of the last batch copied ends now; -1 where nobody knows.
+    """
+    if None not in (topic_id, position.source_topic_id) and topic_id != position.source_topic_id:
+        return Log(Fate.RECREATED, topic_id, begin, end)
+    copied = position.next_source_offset
+    same_to = min(copied, end, epoch_end if epoch_end >= 0 else copied)
+    return Log(Fate.CUT if same_to < copied else Fate.SAME, topic_id, begin, end, same_to)
+
+
+def is_kept(position: Position, known: TopicMetadata | None) -> bool:
+    """Whether the topic on the target is the one that the flow has copied into (pure)."""
+    return (
+        known is not None
+        and position.target_partition in known.partitions
+        and (None in (known.topic_id, position.target_topic_id) or known.topic_id == position.target_topic_id)
+    )
+
+
+async def logs_now(
+    source: Cluster, positions: Mapping[TopicPartition, Position], *, must_tell: bool = True
+) -> dict[TopicPartition, Log]:
+    """Of every position. Raises as the source, and RetriableError where a partition has no leader; unless it
+    ``must_tell``, such a partition counts as gone."""
+    topics = (await source.metadata({one.topic for one in positions})).topics if positions else {}
+    there = [one for one in positions if one.topic in topics and one.partition in topics[one.topic].partitions]
+    begins, silent = await told_offsets(source, there, EARLIEST)
+    ends, more = await told_offsets(source, there, LATEST)
+    if must_tell and (silent := silent | more):
+        raise RetriableError(f"cluster {source.name}: {next(iter(silent.values()))}")
+    there = [one for one in there if one in begins and one in ends]
+    ends_of_epochs = await epoch_ends(source, {one: positions[one].source_leader_epoch for one in there})
+    found = dict.fromkeys(positions, GONE)
+    for one in there:
+        epoch_end = ends_of_epochs[one].offset if one in ends_of_epochs else -1
+        found[one] = became(positions[one], topics[one.topic].topic_id, begins[one], ends[one], epoch_end)
+    return found
+
+
+#: Of which nothing can be said by comparing.
+_BY_GUESS: Final = frozenset({How.TIME, How.CHECKPOINT, How.BEGIN, How.MOVED})
+_POLL_MS: Final = 200
+#: No record for so long, and what was not read to its end or its count is not compared.
+_SILENCE_S: Final = 15.0
+#: Of one fetch of a partition; one batch comes, however large. Of so many partitions at once it is kept in memory.
+_FETCH_BYTES: Final = 64 << 10
+_AT_ONCE: Final = 200
+_POSITION_S: Final = 0.05
+
+
+async def prove(site: Site, moves: Sequence[GroupMove], count: int, *, is_gone: bool) -> list[SampleCheck]:
+    """Compare the next ``count`` records of every move, unless the source ``is_gone``.
+
+    Records that either flow changes are not compared, nor are those of compacted topics, because the cleaner may have
+    removed other records on each side. Raises as the clusters.
+    """
+    if why := "the source is gone" if is_gone else "" if count else "--sample 0":
+        return [_proof(one, 0, NOT_COMPARED, why) for one in moves]
+    changing = [
+        f"{one.flow} changes records ({one.changing_key})" for one in (site.flow, site.back) if one.changing_key
+    ]
+    if changing:
+        return [_proof(one, 0, NOT_COMPARED, ", ".join(changing)) for one in moves]
+    source, target = site.source, site.target
+    whys = await _not_comparable(source, target, moves)
+    found = [_proof(one, 0, NOT_COMPARED, why) for one, why in zip(moves, whys, strict=True) if why]
+    for some in _rounds([one for one, why in zip(moves, whys, strict=True) if not why]):
+        ours, theirs = await asyncio.gather(
+            _next_records(source, {one.source: one.source_offset for one in some}, count, site.flow.read_committed),
+            _next_records(target, {one.target: one.after for one in some}, count, True),
+        )
+        for one in some:
+            why = ""
+            # Some of what a side has says neither that it ends there nor that they differ.
+            if one.source not in ours or one.target not in theirs:
+                why = f"the {'target' if one.source in ours else 'source'} could not be read in time"
+            elif not ours[one.source]:
+                more = len(theirs[one.target])
+                why = "nothing follows on the source"
+                why += f"; the target goes on with {more} records or more" if more else ""
+            if why:
+                found.append(_proof(one, 0, NOT_COMPARED, why))
+            else:
+                found.append(compare(one, ours[one.source], theirs[one.target]))
+    return sorted(found, key=lambda one: (one.group, one.source))
+
+
+async def _not_comparable(source: Cluster, target: Cluster, moves: Sequence[GroupMove]) -> list[str]:
+    """Why each move cannot be compared; empty if it can."""
+    compacted_there = await perhaps_compacted(target, {one.target[0] for one in moves})
+    compacted_here = await perhaps_compacted(source, {one.source[0] for one in moves}, in_doubt=False)
+    begins, _ = await told_offsets(source, {one.source for one in moves}, EARLIEST)
+
+    def why(one: GroupMove) -> str:
+        if one.how in _BY_GUESS:
+            return f"its target offset is by {one.how}"
+        begin = begins.get(one.source, 0)
+        if one.source_offset < begin:  # a consumer would be reset to what is not the group's next record
+            return f"the source begins at {begin}: its next record is deleted there"
+        if one.target[0] in compacted_there or one.source[0] in compacted_here:
+            return "the topic is compacted, or its cleanup.policy cannot be read"
+        return ""
+
+    return [why(one) for one in moves]
+
+
+def compare(move: GroupMove, ours: Sequence[Any], theirs: Sequence[Any]) -> SampleCheck:
+    """Records as aiokafka hands them out, some of the source's (pure). By offset syncs a group may begin earlier, and
+    then meets the source's records without a hole."""
+    mine, other = _identities(ours, theirs)
+    begin = 0
+    if move.how is How.SYNCS:
+        if not set(mine) & set(other):
+            return _proof(move, 0, NOT_COMPARED, "none of the next records is among those on the target: see --sample")
+        if mine[0] not in other:
+            return _proof(move, 0, DIFFERS, f"{abbreviate(ours[0].value)} is passed over")
+        begin = other.index(mine[0])
+        mine = mine[: len(other) - begin]  # behind the sample
+    shared = min(len(mine), len(other) - begin)
+    for at in range(shared):
+        if mine[at] != other[begin + at]:
+            return _proof(move, at, DIFFERS, _difference(ours[at], theirs[begin + at]))
+    if len(mine) > shared:
+        return _proof(move, shared, DIFFERS, f"the source goes on with {len(mine) - shared} records or more")
+    surplus = len(other) - begin - shared
+    return _proof(move, shared, SAME, f"the target goes on with {surplus} records or more" if surplus else "")
+
+
+def _identities(ours: Sequence[Any], theirs: Sequence[Any]) -> list[list[tuple[Any, ...]]]:
+    """With their times, which a copy has of its record, and without which heartbeats and counters are all alike; unless
+    a log has stamped any itself, or has none."""
+    both = ours, theirs
+    timed = all(one.timestamp_type == CREATE_TIME and one.timestamp >= 0 for some in both for one in some)
+    return [[(*identity(one), one.timestamp if timed else 0) for one in some] for some in both]
+
+
+def _difference(ours: Any, theirs: Any) -> str:
+    if identity(ours) == identity(theirs):
+        return f"{abbreviate(ours.value)} of {ours.timestamp} against the same of {theirs.timestamp}, in ms"
+    return f"{abbreviate(ours.value)} against {abbreviate(theirs.value)}"
+
+
+def _proof(move: GroupMove, records: int, outcome: str, why: str = "") -> SampleCheck:
+    source, target = (f"{topic}-{partition}" for topic, partition in (move.source, move.target))
+    return SampleCheck(
+        move.group, f"{source} at {move.source_offset}", f"{target} at {move.after}", records, outcome, why
+    )
+
+
+def _rounds(moves: Sequence[GroupMove]) -> list[list[GroupMove]]:
+    """A consumer has one position in a partition: groups take turns, as do more than a few hundred partitions."""
+    turns: dict[tuple[str, Partition], int] = {}
+    rounds: dict[int, list[GroupMove]] = {}
+    for one in moves:
+        ends = ("source", one.source), ("target", one.target)
+        turn = max(turns.get(end, 0) for end in ends)
+        turns |= dict.fromkeys(ends, turn + 1)
+        rounds.setdefault(turn, []).append(one)
+    return [some[at : at + _AT_ONCE] for some in rounds.values() for at in range(0, len(some), _AT_ONCE)]
+
+
+async def first_records(
+    cluster: Cluster, offsets: Mapping[Partition, int], count: int, group: str
+) -> dict[Partition, list[Any]]:
+    """The next ``count`` records of each partition, as a consumer of ``group`` gets them that commits nothing; without
+    partitions that could not be read in time. Raises as the cluster."""
+    return await _next_records(cluster, offsets, count, True, group_id=group) if offsets else {}
+
+
+async def _next_records(
+    cluster: Cluster, offsets: Mapping[Partition, int], count: int, read_committed: bool, **more: Any
+) -> dict[Partition, list[Any]]:
+    """Without those that could not be read in time; ``more`` is for the consumer."""
+    found: dict[Partition, list[Any]] = {one: [] for one in offsets}
+    with reading(cluster, ", ".join(sorted({topic for topic, _ in offsets}))):
+        async with reader(
+            cluster,
+            read_committed=read_committed,
+            auto_offset_reset="earliest",
+            max_partition_fetch_bytes=_FETCH_BYTES,
+            **more,
+        ) as consumer:
+            partitions = {ConsumerPartition(*one): one for one in offsets}
+            consumer.assign(list(partitions))
+            ends = await consumer.end_offsets(list(partitions))
+            for partition, one in partitions.items():
+                consumer.seek(partition, offsets[one])
+            waiting = set(partitions)
+            clock = asyncio.get_running_loop().time
+            give_up_s = clock() + _SILENCE_S
+            while waiting and clock() < give_up_s:
+                for partition, records in (await consumer.getmany(*waiting, timeout_ms=_POLL_MS)).items():
+                    kept = found[partitions[partition]]
+                    kept += records[: count - len(kept)]
+                    give_up_s = clock() + _SILENCE_S
+                for partition in list(waiting):
+                    enough = len(found[partitions[partition]]) >= count
+                    if enough or await _is_at(consumer, partition, ends[partition]):
+                        waiting.discard(partition)
+                        consumer.pause(partition)
+    stalled = {partitions[partition] for partition in waiting}
+    return {one: records for one, records in found.items() if one not in stalled}
+
+
+async def _is_at(consumer: AIOKafkaConsumer, partition: ConsumerPartition, end: int) -> bool:
+    """One that has no position, for its log was cut, would be waited for as long as it has none."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_POSITION_S):
+            return bool(await consumer.position(partition) >= end)
+    return False

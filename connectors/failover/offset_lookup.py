@@ -1,0 +1,345 @@
+"""Where an offset of one cluster is on the other: by the map of the flow to there, or by that of the flow from there,
+read the other way. Which of the two knows is decided by offset, as a topic that keeps its name holds both kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from connect.core.errors import HeliographError
+from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import gather_limited, together
+from connect.kafka.log.committed_offsets import Partition
+from connect.kafka.log.log_ranges import has_records
+from connect.kafka.log.offsets import EARLIEST, LATEST, READ_COMMITTED, list_offset, told_offsets
+from connectors.checkpoint.offset_translation import OffsetSyncReader, Translator
+from connectors.config.connector_configs import MirrorSourceSettings
+from connectors.failover.snapshot import GroupFinding, GroupMove, GroupRule, How, LastKnown, TargetOffset
+from connectors.formats.position import Position
+from connectors.formats.types import TopicPartition
+from connectors.offset_map.reader import MapLimits, MapReader, source_of, target_of
+from connectors.offset_map.runs_and_chunks import MapPair, MappedOffset
+from connectors.offset_map.runs_and_chunks import OffsetLocation as Lies
+
+if TYPE_CHECKING:
+    from connectors.failover.clusters_and_lease import Site
+
+_HOW = {Lies.INSIDE: How.EXACT, Lies.GAP: How.GAP, Lies.BEYOND: How.END, Lies.BELOW: How.BEGIN}
+#: So long the leader of a partition may take to tell where it begins or ends.
+LEADER_S: Final = 10.0
+#: Groups that move go through most partitions of a flow: of ten thousand the chunks take some 4 MB.
+_LIMITS: Final = MapLimits(max_kept_bytes=32 << 20)
+_LookUp = Callable[[int], Awaitable[MappedOffset | None]]
+#: How near the last record that a map knows lies before an offset, and the target offset.
+_Candidate = tuple[int, TargetOffset]
+
+
+class _Map:
+    """The map of one flow, of topics that are still those that it tells of, as far as ids say.
+
+    ``source`` and ``target`` are the flow's; None where one is gone.
+    """
+
+    def __init__(self, reader: MapReader, source: Cluster | None, target: Cluster | None) -> None:
+        self.reader = reader
+        self._clusters = source, target
+        self._ids: tuple[dict[str, UUID | None], dict[str, UUID | None]] = {}, {}
+
+    async def follow(self) -> None:
+        await self.reader.follow()
+        pairs = self.pairs()
+        topics = {one.source_topic for one in pairs}, {one.target_topic for one in pairs}
+        for cluster, ids, names in zip(self._clusters, self._ids, topics, strict=True):
+            if cluster is not None and names:
+                known = (await cluster.metadata(names)).topics
+                ids.update({name: one.topic_id for name, one in known.items() if one.partitions})
+
+    def pairs(self) -> list[MapPair]:
+        """Of all that is copied now."""
+        return [pair for one in self.reader.sources() if (pair := self.reader.current(one)) is not None]
+
+    def pair_of(self, source: TopicPartition) -> MapPair | None:
+        """Where a source partition is copied to."""
+        pair = self.reader.current(source)
+        return pair if pair is not None and self._is_there(pair) else None
+
+    def pair_to(self, target: TopicPartition) -> MapPair | None:
+        """Where a target partition is copied from."""
+        for pair in self.reader.pairs_to(target):
+            if pair == self.reader.current(source_of(pair)) and self._is_there(pair):
+                return pair
+        return None
+
+    def _is_there(self, pair: MapPair) -> bool:
+        told = (pair.source_topic, pair.source_topic_id), (pair.target_topic, pair.target_topic_id)
+        for cluster, ids, (name, topic_id) in zip(self._clusters, self._ids, told, strict=True):
+            if cluster is not None and (
+                name not in ids or (None not in (topic_id, ids[name]) and topic_id != ids[name])
+            ):
+                return False
+        return True
+
+    async def candidate(self, pair: MapPair | None, offset: int, *, back: bool = False) -> _Candidate | None:
+        """Where ``offset`` of the pair's source goes on at its target; ``back``: the other way round."""
+        if pair is None:
+            return None
+        look_up, inverse = (
+            (self.reader.reverse, self.reader.forward) if back else (self.reader.forward, self.reader.reverse)
+        )
+        position = self.reader.position(source_of(pair))
+        passed = -1 if position is None else position.target_end if back else position.next_source_offset
+        target = source_of(pair) if back else target_of(pair)
+        found = await look_up(pair, offset)
+        return await _candidate(found, offset, target, partial(inverse, pair), is_passed=offset <= passed)
+
+
+class Maps:
+    """Readers of offset maps, one of each map, for the looks of one command. A later look reads what was added since an
+    earlier one, and fetches no chunk again that is still kept (see :class:`connectors.offset_map.reader.MapLimits`)."""
+
+    def __init__(self) -> None:
+        self._readers: dict[tuple[Cluster, str, str, bool], MapReader] = {}
+
+    def of(self, cluster: Cluster, flow: MirrorSourceSettings, *, must_be_seen: bool = True) -> MapReader:
+        """Return the reader of the map that ``flow`` stores on ``cluster``; ``must_be_seen`` as there."""
+        key = cluster, flow.map_topic, flow.name, must_be_seen
+        if key not in self._readers:
+            self._readers[key] = MapReader(
+                cluster, flow.map_topic, connector=flow.name, must_be_seen=must_be_seen, limits=_LIMITS
+            )
+        return self._readers[key]
+
+
+class TargetOffsets:
+    """Between the clusters of a site, whose maps one look at a time follows. ``source`` is None if it is gone.
+
+    If the flow back is not enabled, its map need not be there to be seen.
+    """
+
+    def __init__(self, site: Site, source: Cluster | None) -> None:
+        back, checkpoints, target, maps = site.back, site.checkpoints, site.target, site.maps
+        self.flow = site.flow
+        self._target = target
+        #: The map of the flow to the target.
+        self.there = maps.of(target, site.flow)
+        self._there = _Map(self.there, source, target)
+        self._back: _Map | None = None
+        self._by_syncs: Translator | None = None
+        self._back_flow = back.flow
+        if source is not None:
+            self._back = _Map(maps.of(source, back, must_be_seen=back.enabled), target, source)
+            syncs = OffsetSyncReader(
+                source if checkpoints.syncs_on_source else target, checkpoints.offset_syncs_topic, only_last=False
+            )
+            self._by_syncs = Translator(checkpoints, source, target, self.there, syncs)
+
+    async def begin(self) -> None:
+        """Read both maps. Raises as :meth:`MapReader.follow` and the clusters."""
+        await together("maps", [one.follow() for one in (self._there, self._back) if one is not None])
+        if self._by_syncs is not None:
+            await self._by_syncs.follow()
+
+    def notes(self) -> list[str]:
+        """What is not known, for people."""
+        if self._back is None or not self._back.reader.unseen:
+            return []
+        return [f"{self._back_flow} is not enabled, and its offset map counts as empty: {self._back.reader.unseen}"]
+
+    def is_mirrored(self, topic: str) -> bool:
+        """Whether a topic of the source is carried to the target, or came from there."""
+        came = self._back is not None and any(pair.target_topic == topic for pair in self._back.pairs())
+        return came or self.flow.should_mirror(topic)
+
+    def filled(self) -> set[str]:
+        """Topics of the target that hold what the flow has copied."""
+        return {pair.target_topic for pair in self._there.pairs()}
+
+    def last_known(self, ahead: int) -> LastKnown:
+        """How far a source was copied that is gone; ``ahead`` as there."""
+        return LastKnown(self.there.stored_ms, len(self.there.sources()), ahead)
+
+    async def of(self, topic: str, partition: int, offset: int) -> TargetOffset | None:
+        """Where who would read ``offset`` of the source next goes on; None where nothing is known of it."""
+        source = TopicPartition(topic, partition)
+        both = [await self._there.candidate(self._there.pair_of(source), offset)]
+        if self._back is not None:
+            both.append(await self._back.candidate(self._back.pair_to(source), offset, back=True))
+        found = [one for one in both if one]
+        best = max(found, key=lambda one: one[0])[1] if found else None
+        if best is not None and best.how is not How.BEGIN:
+            return best
+        translated = [] if self._by_syncs is None else await self._by_syncs.translate(source, offset)
+        for one in translated:  # a map of one connector knows one target
+            # By the map that is where it begins: of what lies before nobody knows whether it was to be copied.
+            return TargetOffset(*one.target, one.offset, How.BEGIN if one.by_map else How.SYNCS)
+        if best is None:
+            return None
+        # Copies that are older than a map may be there: nothing of them is skipped.
+        return best._replace(offset=await list_offset(self._target, (best.topic, best.partition), EARLIEST))
+
+    async def first_there(self, log: Partition, target: Partition, offset: int) -> int | None:
+        """The offset of ``log``, on the source, from which on its records lie at ``offset`` of ``target`` or behind, as
+        far as the maps know; None where neither knows of them."""
+        source = TopicPartition(*log)
+        found = list[MappedOffset | None]()
+        if (pair := self._there.pair_of(source)) is not None and target_of(pair) == target:
+            position = self.there.position(source)
+            assert position is not None, "it is copied"
+            # Without a map nothing has arrived yet: the first is the one that is copied next.
+            found.append(
+                await self.there.reverse(pair, offset) or MappedOffset(position.next_source_offset, Lies.BELOW)
+            )
+        if self._back is not None and (pair := self._back.pair_to(source)) is not None and source_of(pair) == target:
+            found.append(await self._back.reader.forward(pair, offset))
+        return first_of(found)
+
+    def leaving_out(self, log: Partition, target: Partition) -> str:
+        """The setting by which the flow may have left out records of ``log``, on the source, that lie before all it
+        has copied into ``target``. Empty where none does, and where it did not begin at the first: which of them it
+        left out and which it never saw nobody can tell then."""
+        flow, pair = self.flow, self.there.current(TopicPartition(*log))
+        begins_later = flow.auto_offset_reset == "latest" or flow.initial_offsets_group
+        return "" if pair is None or target_of(pair) != target or begins_later else flow.changing_key
+
+    async def by_checkpoint(self, target: Partition, upstream: int) -> TargetOffset | None:
+        """The target offset of a checkpoint's upstream offset, by the map; None if the map does not know its topic."""
+        candidate = await self._there.candidate(self._there.pair_to(TopicPartition(*target)), upstream)
+        known = candidate is not None and candidate[1].how is not How.BEGIN
+        return candidate[1]._replace(how=How.CHECKPOINT) if candidate is not None and known else None
+
+    def copied_from(self, target: TopicPartition) -> Position | None:
+        """How far, and of which topic, ``target`` is copied now; None where nothing is known of it."""
+        for pair in self.there.pairs_to(target):
+            position = self.there.position(source_of(pair))
+            if position is not None and pair == MapPair.of(position):
+                return position
+        return None
+
+
+def first_of(found: Sequence[MappedOffset | None]) -> int | None:
+    """Of what two maps say the one that reaches so far (pure)."""
+    known = [one for one in found if one is not None]
+    inside = [one for one in known if one.place is not Lies.BELOW]
+    return max((one.offset for one in inside or known), default=None)
+
+
+async def _candidate(
+    found: MappedOffset | None, offset: int, target: Partition, inverse: _LookUp, *, is_passed: bool
+) -> _Candidate | None:
+    """``found`` is what a map says of ``offset``; ``inverse`` the same map read the other way. ``is_passed``: the copy
+    has come as far, so behind the map's last record lies nothing of it but markers and what was aborted."""
+    if found is None:
+        return None
+    how = How.EXACT if is_passed and found.place is Lies.BEYOND else _HOW[found.place]
+    return await _nearness(found, offset, inverse), TargetOffset(*target, found.offset, how)
+
+
+async def _nearness(found: MappedOffset, offset: int, inverse: _LookUp) -> int:
+    if found.place is Lies.BELOW:
+        return -1
+    same = await inverse(found.offset)
+    if same is not None and same.place is Lies.INSIDE and same.offset == offset:
+        return offset
+    before = await inverse(found.offset - 1) if found.offset else None
+    if before is None or before.place is Lies.BELOW:
+        return 0
+    return min(before.offset + 1 if before.place is Lies.INSIDE else before.offset, offset)
+
+
+async def readable(
+    moves: Sequence[GroupMove], source: Cluster | None, target: Cluster, target_offsets: TargetOffsets
+) -> tuple[list[GroupMove], list[GroupFinding]]:
+    """None before its log: there consumers would be reset, perhaps to the end. With them what those pass over that go
+    elsewhere by that, or to the begin of the copy; ``source`` is None if it is gone. Raises as the clusters."""
+    starts, failed = await told_offsets(target, {one.target for one in moves}, EARLIEST, leader_s=LEADER_S)
+    left = [
+        about(one, GroupRule.UNREADABLE, f"could not be looked at: {failed[one.target]}")
+        for one in moves
+        if one.target in failed and not one.is_done
+    ]
+    found = [
+        replace(one, after=starts[one.target], how=How.BEGIN) if one.after < starts.get(one.target, 0) else one
+        for one in moves
+    ]
+    begun = [(one, before) for one, before in zip(found, moves, strict=True) if one.how is How.BEGIN]
+    passed = [one for one, _ in begun]
+    held = dict.fromkeys(passed, False) if source is None else await _held(source, passed, target_offsets)
+    for one, before in begun:
+        if one not in held:
+            continue  # it has read all there is
+        at, log = f"at {one.after}", f"{one.source[0]}-{one.source[1]}"
+        # A log that still has its beginning has all that was copied.
+        key = "" if one.after or not held[one] else target_offsets.leaving_out(one.source, one.target)
+        if not held[one]:
+            if one != before:
+                left.append(
+                    about(one, GroupRule.LOG_BEGIN, f"goes on {at}, where the log begins: what was before is deleted")
+                )
+        elif key:
+            why = (
+                f"goes on where the copy begins: what {log} has before it from offset {one.source_offset} on was not "
+                f"copied, as {key} may leave records out"
+            )
+            left.append(about(one, GroupRule.LEFT_OUT, why))
+        elif one != before:
+            why = (
+                f"begins {at} on the target, and the group's target offset is {before.after}: it would skip records "
+                f"that cluster {target_offsets.flow.source_alias} still has"
+            )
+            left.append(about(one, GroupRule.DELETED, why))
+        else:
+            why = (
+                f"begins {at} on the target, and the offset map knows of nothing older: the group would skip what "
+                f"cluster {target_offsets.flow.source_alias} has of {log} from offset {one.source_offset} on, which "
+                "was not copied"
+            )
+            left.append(about(one, GroupRule.NOT_COPIED, why))
+    return found, left
+
+
+async def _held(source: Cluster, begun: Sequence[GroupMove], target_offsets: TargetOffsets) -> dict[GroupMove, bool]:
+    """Of those that have not read all of the source, whether they would pass over records that it has; in doubt it has
+    some."""
+    logs = {one.source for one in begun}
+    begins, _ = await told_offsets(source, logs, EARLIEST, leader_s=LEADER_S)
+    ends, _ = await told_offsets(source, logs, LATEST, leader_s=LEADER_S)
+
+    async def is_held(one: GroupMove) -> bool:
+        begin = begins.get(one.source, 0)
+        if begin > one.source_offset:
+            first = await target_offsets.of(*one.source, begin)
+            if first is not None and first.how is not How.BEGIN and first.offset >= one.after:
+                return False
+        behind = await target_offsets.first_there(one.source, one.target, one.after)
+        return behind is None or await has_records(source, one.source, max(begin, one.source_offset), behind)
+
+    behind = [one for one in begun if one.source_offset < ends.get(one.source, one.source_offset + 1)]
+    return dict(zip(behind, await gather_limited(is_held, behind), strict=True))
+
+
+async def without_empty_steps(moves: Sequence[GroupMove], target: Cluster) -> list[GroupMove]:
+    """Where a group stands on the target, and no record lies between its target offset and there, but the marker of a
+    transaction, or what one has aborted: it stays, for it would not be taken back by anything. What is not decided yet,
+    or not there, is not known to be empty. Raises RetriableError where the target does not tell its leaders."""
+    back = {one.target for one in moves if one.goes_back}
+    decided, _ = await told_offsets(target, back, LATEST, READ_COMMITTED, leader_s=LEADER_S)
+
+    async def kept(one: GroupMove) -> GroupMove:
+        stands = one.after + one.goes_back
+        if not one.goes_back or stands > decided.get(one.target, -1):
+            return one
+        try:
+            is_empty = not await has_records(target, one.target, one.after, stands)
+        except HeliographError:
+            return one  # then it blocks, as before
+        return replace(one, after=stands) if is_empty else one
+
+    return await gather_limited(kept, moves)
+
+
+def about(one: GroupMove, rule: GroupRule, why: str) -> GroupFinding:
+    """What was found of one partition of a group, by its name on the target."""
+    return GroupFinding(one.group, rule, why, f"{one.target[0]}-{one.target[1]} ")

@@ -1,0 +1,405 @@
+"""Whether the clusters of a flow answer, and when records last moved: what is known of it, and how it is said. Pure.
+
+How far a flow is behind: per partition, topic and flow, in records, bytes and time (pure).
+
+What a flow tells whoever watches it: a frozen picture, taken at any moment.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from heapq import nsmallest
+from typing import Any, Final, Protocol
+
+from connect.core.metrics import Windowed
+from connectors.control_link.protocol import PartitionProgress
+from connectors.formats.gap import STATES, Gap
+from connectors.formats.types import QUARANTINED, STOPPED, FlowName, TopicPartition
+
+SOURCE: Final = "source"
+TARGET: Final = "target"
+#: In the place of a time or an age.
+UNKNOWN: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterContact:
+    """One cluster. Times are in milliseconds since 1970, UNKNOWN before the first.
+
+    Args:
+        answers: None until it was asked.
+        answered_ms: When it last answered this worker, asked every few seconds.
+        moved_ms: When a slice here last got an answer: of the source to a fetch, of the target to a produce request.
+        reason: Why it does not answer.
+    """
+
+    answers: bool | None = None
+    answered_ms: int = UNKNOWN
+    moved_ms: int = UNKNOWN
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """Both clusters of a flow, as one worker sees them."""
+
+    source: ClusterContact = ClusterContact()
+    target: ClusterContact = ClusterContact()
+
+    def moved(self, fetched_ms: int, produced_ms: int) -> Contact:
+        """The same with what slices tell."""
+        return Contact(replace(self.source, moved_ms=fetched_ms), replace(self.target, moved_ms=produced_ms))
+
+    @property
+    def knows_lag(self) -> bool:
+        """Whether the lag of the flow is known: not while the source cannot be asked for its ends."""
+        return self.source.answers is not False
+
+    @property
+    def silent(self) -> tuple[bool, bool]:
+        """Whether the source, and whether the target, was asked and does not answer."""
+        return self.source.answers is False, self.target.answers is False
+
+    def to_json(self, now_ms: int) -> dict[str, Any]:
+        """What REST and ``heliograph lag`` tell; null for what is not known."""
+        return {
+            "source_answers": self.source.answers,
+            "target_answers": self.target.answers,
+            "last_fetch_age_ms": _or_none(age_ms(self.source.moved_ms, now_ms)),
+            "last_produce_age_ms": _or_none(age_ms(self.target.moved_ms, now_ms)),
+        }
+
+
+NOTHING_KNOWN: Final = Contact()
+
+
+def age_ms(at_ms: int, now_ms: int) -> int:
+    """UNKNOWN of what never was."""
+    return max(now_ms - at_ms, 0) if at_ms >= 0 else UNKNOWN
+
+
+def since_text(at_ms: int) -> str:
+    """Like ``since 2026-01-01T14:03:02Z``, or that it was never known."""
+    if at_ms < 0:
+        return "since the start"
+    return "since " + datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _or_none(value: int) -> int | None:
+    return None if value == UNKNOWN else value
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """One source partition.
+
+    Args:
+        position: The next source offset to copy.
+        end: Behind the last record that may be copied: the high watermark, under ``read_committed`` the last stable
+            offset.
+        records: Offsets that wait, an upper bound of records: markers and what compaction took count until the copy
+            has passed them. Those that the source no longer has are not among them, but in ``lost``.
+        bytes: What they take at the source, estimated by their share of the partition's offsets; -1 unknown.
+        ms: Age of the oldest that waits, by its batch's timestamp; 0 where none waits, -1 unknown.
+        offset_bytes: What an offset of the source takes on average; -1 unknown.
+    """
+
+    topic: str
+    partition: int
+    target_topic: str
+    position: int
+    end: int
+    records: int
+    bytes: int = 0
+    ms: int = 0
+    lost: int = 0
+    offset_bytes: float = field(default=-1.0, compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in PartitionLag.__dataclass_fields__ if name != "offset_bytes"}
+
+    def lost_sight(self) -> PartitionLag:
+        """The same if its source does not answer."""
+        return replace(self, records=-1, bytes=-1, ms=-1)
+
+    def at(self, position: int, end: int, ms: int) -> PartitionLag:
+        """The same where the copy has come to ``position`` since, and the source to ``end``."""
+        begin = max(position, self.end - self.records) if self.lost else position
+        records = max(end - begin, 0)
+        size = -1 if self.offset_bytes < 0 else round(records * self.offset_bytes)
+        return replace(self, position=position, end=end, records=records, bytes=size if records else 0, ms=ms)
+
+
+@dataclass(frozen=True, slots=True)
+class FlowLag:
+    """Of all partitions of a flow that are looked at.
+
+    Args:
+        unknown: Those that could not be, and why.
+        known_ms: When it was looked at, in milliseconds since 1970; -1 never.
+        is_known: False if nothing could be looked at now, so that all is as unknown as it was at ``known_ms``.
+    """
+
+    partitions: tuple[PartitionLag, ...]
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    known_ms: int = -1
+    is_known: bool = True
+
+    def lost(self, flow: str, why: str, known_ms: int = -1) -> FlowLag:
+        """What is left of it if a cluster does not answer any more; ``known_ms``: it was known then too."""
+        return FlowLag(
+            tuple(one.lost_sight() for one in self.partitions),
+            {flow: why},
+            max(self.known_ms, known_ms),
+            is_known=False,
+        )
+
+    def to_json(self, most: int) -> dict[str, Any]:
+        """With the ``most`` partitions that are furthest behind; see docs/operations.md."""
+        whole = together(self.partitions)
+        if not self.is_known:
+            whole = replace(whole, records=-1, bytes=-1, ms=-1)
+        return {
+            **asdict(whole),
+            "unknown_since_ms": None if self.is_known or self.known_ms < 0 else self.known_ms,
+            "topics": {topic: asdict(lag) for topic, lag in by_topic(self.partitions).items()},
+            "furthest": [one.to_json() for one in furthest(self.partitions, most)],
+            "unknown": dict(self.unknown),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """Of several partitions together: sums, and the greatest age; -1 where it is not known, of records and age if it
+    is not known of one."""
+
+    partitions: int
+    records: int
+    bytes: int
+    ms: int
+    lost: int
+
+
+def lag_of(
+    topic: str, partition: int, target_topic: str, position: int, start: int, end: int, size_bytes: int
+) -> PartitionLag:
+    """``start``, ``end`` and ``size_bytes`` (-1 unknown) are the source partition's now. The age is left at -1 where
+    something waits, for who reads it."""
+    begin = max(position, start)
+    records = max(end - begin, 0)
+    span = end - start
+    share = -1 if size_bytes < 0 or span <= 0 else min(round(size_bytes * records / span), size_bytes)
+    return PartitionLag(
+        topic,
+        partition,
+        target_topic,
+        position,
+        end,
+        records,
+        bytes=share if records else 0,
+        ms=-1 if records else 0,
+        lost=max(min(start, end) - position, 0),
+        offset_bytes=-1.0 if size_bytes < 0 or span <= 0 else size_bytes / span,
+    )
+
+
+def together(lags: Iterable[PartitionLag]) -> Lag:
+    each = list(lags)
+    known = [one.bytes for one in each if one.bytes >= 0]
+    is_known = all(one.records >= 0 for one in each)
+    return Lag(
+        len(each),
+        sum(one.records for one in each) if is_known else -1,
+        sum(known) if known or not each else -1,
+        max((one.ms for one in each), default=0) if is_known else -1,
+        sum(one.lost for one in each),
+    )
+
+
+def by_topic(lags: Iterable[PartitionLag]) -> dict[str, Lag]:
+    found: dict[str, list[PartitionLag]] = {}
+    for one in lags:
+        found.setdefault(one.topic, []).append(one)
+    return {topic: together(each) for topic, each in sorted(found.items())}
+
+
+def furthest(lags: Sequence[PartitionLag], most: int) -> list[PartitionLag]:
+    """The ``most`` partitions that are furthest behind: by records, then by age; those that are not are left out."""
+    behind = [one for one in lags if one.records > 0 or one.lost]
+    return nsmallest(most, behind, key=lambda one: (-one.records, -one.ms, one.topic, one.partition))
+
+
+_STOPPED: Final = frozenset({STOPPED, QUARANTINED, *STATES})
+
+
+def is_stopped(state: str) -> bool:
+    """Whether a partition in this state waits for somebody, and does not go on by itself."""
+    return state in _STOPPED
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """One partition pair. ``state`` is ``starting``, ``running``, ``waiting`` (for a take-over), ``stopped``,
+    ``QUARANTINED`` (the target refuses for good), what became of a log (``connectors.formats.gap``) or ``healing`` (a
+    policy goes on behind that), all but the first two with a ``reason``, and with ``gap`` where a log is not what it
+    was. ``lost`` counts source offsets that were passed over. ``records``, ``bytes``,
+    ``batches`` (by kind: shallow, merged, rebuilt, dropped), ``skipped`` (records that the target refuses),
+    ``dropped`` and ``changed`` (records that a transformation left out or changed) count since the task began;
+    ``lag_ms`` is the age of the last copied record while records are waiting, 0 when none are."""
+
+    source_topic: str
+    source_partition: int
+    target_topic: str
+    target_partition: int
+    state: str
+    records: int
+    bytes: int
+    batches: Mapping[str, int]
+    next_source_offset: int
+    source_end_offset: int
+    lag_records: int
+    lag_ms: int
+    reason: str = ""
+    skipped: int = 0
+    gap: Gap | None = None
+    lost: int = 0
+    dropped: int = 0
+    changed: int = 0
+
+
+class _Viewed(Protocol):
+    def view(self, now_ms: int) -> Iterable[PartitionView]:
+        """Return a picture of every partition."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """Of the partitions of several tasks, as they are when it is iterated over."""
+
+    tasks: Sequence[_Viewed]
+    now_ms: int
+
+    def __iter__(self) -> Iterator[PartitionView]:
+        return (view for task in self.tasks for view in task.view(self.now_ms))
+
+    def __bool__(self) -> bool:
+        return next(iter(self), None) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class FlowProgress:
+    """One flow: ``state`` is ``starting``, ``running``, ``recovering``, ``stopped`` or ``failed``.
+
+    ``partitions`` may be looked at again and again; each view is made when it is asked for. ``at_ms``: when the picture
+    was taken, since 1970.
+    """
+
+    flow: FlowName
+    state: str
+    spark_epoch: int
+    partitions: Iterable[PartitionView]
+    contact: Contact = NOTHING_KNOWN
+    at_ms: int = UNKNOWN
+
+    @property
+    def records(self) -> int:
+        return sum(one.records for one in self.partitions)
+
+    @property
+    def bytes(self) -> int:
+        return sum(one.bytes for one in self.partitions)
+
+    @property
+    def skipped(self) -> int:
+        return sum(one.skipped for one in self.partitions)
+
+    @property
+    def lag_records(self) -> int:
+        return sum(one.lag_records for one in self.partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class Resting:
+    """A partition whose task is here and does not run, or that no task has (None), for its connector is STOPPED;
+    ``state`` as of REST."""
+
+    task: int | None
+    source: TopicPartition
+    target_topic: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class LagSnapshot:
+    """What was seen at ``at_ms`` (since 1970) of the partitions of one connector that a worker has. Of a connector that
+    is STOPPED it may be that nothing was seen yet."""
+
+    flow: FlowName
+    at_ms: int
+    lags: Mapping[TopicPartition, PartitionLag]
+    resting: tuple[Resting, ...]
+    is_stopped: bool = False
+
+    def lag_of(self, view: PartitionView, now_ms: int) -> PartitionLag | None:
+        """Of a partition that its task tells of now; None where it was not seen. No record that waits is older than the
+        last one that was copied."""
+        lag = self.lags.get(TopicPartition(view.source_topic, view.source_partition))
+        if lag is None or view.next_source_offset < 0:
+            return lag
+        end = max(lag.end, view.source_end_offset)
+        stood = view.next_source_offset == lag.position and lag.records > 0 and lag.ms >= 0
+        waits = end > view.next_source_offset
+        ms = lag.ms + now_ms - self.at_ms if stood else view.lag_ms if waits else 0
+        return lag.at(view.next_source_offset, end, ms)
+
+    def resting_lag(self, one: Resting, now_ms: int) -> PartitionLag | None:
+        """Of a partition whose task does not run; None where it was not seen."""
+        lag = self.lags.get(one.source)
+        if lag is None or not lag.records or lag.ms < 0:
+            return lag
+        return replace(lag, ms=lag.ms + now_ms - self.at_ms)
+
+
+@dataclass(slots=True)
+class PartitionMeter:
+    """Counts since the task began, and windows. A batch's age and latency are those of its newest record when it was
+    heard to be acknowledged: batches are copied whole, so a record is read and acknowledged with its batch."""
+
+    records: int = 0
+    bytes: int = 0
+    record_rate: Windowed = field(default_factory=Windowed)
+    byte_rate: Windowed = field(default_factory=Windowed)
+    age_ms: Windowed = field(default_factory=Windowed)
+
+
+class Meters:
+    """Of one task, by source partition."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[TopicPartition, PartitionMeter] = {}
+        #: When the source last answered a fetch, and the target a produce request, in ms since 1970; -1 for never.
+        self.fetched_ms = self.produced_ms = UNKNOWN
+
+    def answered(self, source_ago_s: float | None, target_ago_s: float | None) -> None:
+        """Take in what a slice tells of its clusters."""
+        now_ms = time.time_ns() // 1_000_000
+        if source_ago_s is not None:
+            self.fetched_ms = max(self.fetched_ms, now_ms - round(source_ago_s * 1000))
+        if target_ago_s is not None:
+            self.produced_ms = max(self.produced_ms, now_ms - round(target_ago_s * 1000))
+
+    def apply(self, progress: PartitionProgress, now_ms: int) -> None:
+        """Take in what a slice reports; ``now_ms`` since 1970, as record timestamps are."""
+        meter = self.partitions.setdefault(progress.source, PartitionMeter())
+        if not progress.records:
+            return
+        meter.records += progress.records
+        meter.bytes += progress.bytes
+        meter.record_rate.record(progress.records, now_ms)
+        meter.byte_rate.record(progress.bytes, now_ms)
+        if progress.timestamp_ms >= 0:
+            meter.age_ms.record(max(now_ms - progress.timestamp_ms, 0), now_ms)

@@ -1,0 +1,102 @@
+"""Which rights a flow needs on its clusters, and which it lacks. Pure; ``docs/security.md`` has the table."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from connect.kafka.authorization import NO_RIGHT, Allowed, Operation, Operations
+from connectors.config.connector_configs import MirrorSourceSettings
+
+_READ, _WRITE, _DESCRIBE = Operation.READ, Operation.WRITE, Operation.DESCRIBE
+_STORE: Final = frozenset({_READ, _WRITE, _DESCRIBE, Operation.DESCRIBE_CONFIGS})
+_SHOWN: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """``topic`` empty: on the cluster itself. ``is_made``: the topic is made where it is missing."""
+
+    topic: str
+    operations: Operations
+    is_made: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """What is missing on some topics, or on the cluster where there are none. ``is_certain`` is False where a rule that
+    nobody shows, as one for names with a prefix, may allow it."""
+
+    operations: tuple[str, ...]
+    topics: tuple[str, ...] = ()
+    is_certain: bool = True
+
+    def __str__(self) -> str:
+        what = " and ".join(self.operations)
+        if not self.topics:
+            return f"{what} on the cluster is missing"
+        names = ", ".join(self.topics[:_SHOWN])
+        more = f" and {len(self.topics) - _SHOWN} more" if len(self.topics) > _SHOWN else ""
+        on = f"topic{'s' if len(self.topics) > 1 else ''} {names}{more}"
+        if self.is_certain:
+            return f"{what} on {on} is missing"
+        return f"{on} cannot be seen; where {what} is granted by name or prefix, all is well"
+
+
+def of_source(settings: MirrorSourceSettings, topics: Iterable[str]) -> Iterator[Need]:
+    """``topics``: those of the source that the flow mirrors."""
+    reading = frozenset({_READ, _DESCRIBE, Operation.DESCRIBE_CONFIGS})
+    yield from (Need(topic, reading) for topic in topics)
+    syncs = settings.offset_syncs
+    if syncs is not None and syncs.on_source:
+        yield Need(syncs.topic, frozenset({_WRITE, _READ, _DESCRIBE}), is_made=True)
+    if settings.access.interval_s is not None:
+        yield Need("", frozenset({_DESCRIBE}))
+
+
+def of_target(settings: MirrorSourceSettings, remote: Iterable[str], internal: Iterable[str]) -> Iterator[Need]:
+    """``remote``: the remote topics of those that are mirrored; ``internal``: what the flow keeps for itself."""
+    wanted = {_WRITE, _READ, _DESCRIBE, Operation.DESCRIBE_CONFIGS, Operation.ALTER}
+    if settings.sync_topic_configs_interval_s is not None:
+        wanted.add(Operation.ALTER_CONFIGS)
+    if settings.topic_deletion_delay_ms is not None:
+        wanted.add(Operation.DELETE)
+    yield from (Need(topic, frozenset(wanted), is_made=True) for topic in remote)
+    yield from of_internal(internal)
+    if settings.access.interval_s is not None:
+        yield Need("", frozenset({Operation.ALTER}))
+
+
+def of_internal(topics: Iterable[str]) -> Iterator[Need]:
+    """What a worker and its connectors keep for themselves."""
+    return (Need(topic, _STORE, is_made=True) for topic in topics)
+
+
+def lacks(needs: Sequence[Need], found: Allowed) -> list[Lack]:
+    """What of ``needs`` a cluster does not allow, topics that lack the same together."""
+    missing: dict[tuple[Operations, bool], list[str]] = defaultdict(list)
+    of_cluster: set[Operation] = set()
+    for need in needs:
+        if not need.topic:
+            of_cluster |= need.operations - found.cluster
+            continue
+        has = found.topics.get(need.topic)
+        if has is None:
+            # Made by us: the right to that may be the cluster's, or a rule for names that no broker shows.
+            if need.is_made and Operation.CREATE not in found.cluster:
+                missing[frozenset({Operation.CREATE}), False].append(need.topic)
+        elif lacking := need.operations - has:
+            is_hidden = has == NO_RIGHT and need.is_made
+            missing[lacking, not is_hidden].append(need.topic)
+    told = [Lack(_names(of), tuple(topics), certain) for (of, certain), topics in missing.items()]
+    return [*told, *([Lack(_names(of_cluster))] if of_cluster else [])]
+
+
+def topics_of(needs: Iterable[Need]) -> set[str]:
+    return {need.topic for need in needs if need.topic}
+
+
+def _names(operations: Iterable[Operation]) -> tuple[str, ...]:
+    return tuple(operation.name for operation in sorted(operations))

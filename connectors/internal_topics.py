@@ -1,0 +1,372 @@
+"""A compacted topic that a connector writes into: made on the target, tried again until it is there, kept small.
+
+Where the records of a flow beside its positions are kept, and how they are read: in the topic of the offset map.
+
+Which partitions of a flow are not copied, and why: kept on the target, in the topic of the offset map.
+
+A task notes it of its partitions, so that every worker can tell, whether the task still runs or not. A partition
+without a record is copied wherever its task runs.
+
+Positions as every MirrorMaker stores them, Java's and ours: read from the topic of source offsets by who runs no
+worker.
+
+What users want of a flow's connector, as the config topic of its group says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from connect.core import status_and_offset_topics
+from connect.core.config_topic import ConfigLog
+from connect.core.errors import HeliographError, RetriableError
+from connect.core.model import CLEANED_SOON, NewTopic, TargetState
+from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import in_turns
+from connect.kafka.log import topic_admin
+from connect.kafka.log.compacted_topic import (
+    LogRecord,
+    ensure_compacted_topic,
+    make_topic,
+    partition_count,
+    read_to_end,
+)
+from connect.kafka.log.producer import OutRecord, PlainWriter, partition_of
+from connect.kafka.log.topic_admin import Admin, ConfigSource, known_topic
+from connectors.config.connector_configs import MirrorSourceSettings
+from connectors.formats.gap import Gap, pack_gap, unpack_gap
+from connectors.formats.position import (
+    VERSION,
+    KeyKind,
+    Position,
+    Reader,
+    StoredPosition,
+    check_version,
+    decode_kind,
+    decode_position_key,
+    fold_position,
+    front,
+    text,
+)
+from connectors.formats.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+async def correct_settings(cluster: Cluster, topics: Collection[str]) -> None:
+    """Set CLEANED_SOON on topics where a key was left at the cluster's default. A missing right is logged.
+
+    Raises RetriableError: no broker answers.
+    """
+    wanted: dict[str, dict[str, str | None]] = {}
+    for topic, configs in (await topic_admin.describe(cluster, topics)).items():
+        if isinstance(configs, HeliographError):
+            # A broker may not have heard yet of a topic that was created just now, with these settings.
+            level = logging.DEBUG if isinstance(configs, RetriableError) else logging.WARNING
+            log.log(level, "%s; its segments may be cleaned late", configs)
+            continue
+        keys = CLEANED_SOON.items() & {(key, CLEANED_SOON.get(key)) for key in configs}
+        inherited = {key: value for key, value in keys if configs[key].source is not ConfigSource.TOPIC}
+        if changed := {key: value for key, value in inherited.items() if configs[key].value != value}:
+            wanted[topic] = dict(changed)
+    for topic, error in (await topic_admin.alter(cluster, wanted)).items():
+        named = ", ".join(f"{key}={value}" for key, value in sorted(wanted[topic].items()))
+        if error is None:
+            log.info("cluster %s: set %s on topic %s, so that it stays small", cluster.name, named, topic)
+        else:
+            log.warning("%s; without %s it may become large, and starts take longer", error, named)
+
+
+async def keep_making(admin: Admin, topic: NewTopic, tried: asyncio.Event | None = None) -> None:
+    """Make ``topic`` where it is missing; ``tried`` is set after the first attempt.
+
+    What may pass is tried again until it has: Java tries once, and a target that is down at that moment then has the
+    topic made by a broker's ``auto.create.topics.enable``, not compacted.
+    """
+    try:
+        if await make_topic(admin, topic, tried=tried):
+            log.info("topic %s was made", topic.name)
+    except HeliographError as error:
+        log.error("%s", error)
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSettings:
+    """Of one connector; ``partitions`` and ``replication_factor`` are for a topic that is not there yet."""
+
+    connector: str
+    topic: str
+    partitions: int
+    replication_factor: int
+
+    async def make_topic(self, admin: Admin) -> None:
+        """Make the topic where it is missing. Raises as
+        :func:`connect.kafka.log.compacted_topic.ensure_compacted_topic`."""
+        topic = NewTopic(self.topic, self.partitions, self.replication_factor, CLEANED_SOON)
+        await ensure_compacted_topic(admin, topic)
+
+
+def record_settings(settings: MirrorSourceSettings) -> RecordSettings:
+    """Those of a flow's source connector."""
+    return RecordSettings(
+        settings.name,
+        settings.map_topic,
+        settings.offsets_topic_partitions,
+        settings.offsets_topic_replication_factor,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RecordKind(Generic[K, V]):
+    """How records of one kind are stored: keys are of a connector and what the record is about.
+
+    Args:
+        partition_key: All records of the kind are in its partition, so that reading them is reading one partition.
+    """
+
+    kind: KeyKind
+    partition_key: bytes
+    encode_key: Callable[[str, K], bytes]
+    decode_key: Callable[[bytes], tuple[str, K]]
+    encode_value: Callable[[V], bytes]
+    decode_value: Callable[[bytes], V]
+
+
+class Records(Generic[K, V]):
+    """The records of one kind and one connector. Every method raises RetriableError, or SecurityError if a right is
+    missing."""
+
+    def __init__(self, of: RecordKind[K, V], cluster: Cluster, admin: Admin, settings: RecordSettings) -> None:
+        self._of = of
+        self._cluster = cluster
+        self._admin = admin
+        self._settings = settings
+        self._writer = PlainWriter(cluster)
+
+    async def load(self) -> dict[K, V]:
+        """Return what is stored; the topic is created if it is missing."""
+        await self._settings.make_topic(self._admin)
+        return await read_records(self._cluster, self._settings, self._of)
+
+    async def store(self, values: Mapping[K, V | None]) -> None:
+        """Store values; None deletes a record."""
+        of, connector = self._of, self._settings.connector
+        records = [
+            (of.encode_key(connector, about), None if value is None else of.encode_value(value))
+            for about, value in values.items()
+        ]
+        await self._writer.write(
+            OutRecord(self._settings.topic, key, value, of.partition_key) for key, value in sorted(records)
+        )
+
+
+async def read_records(cluster: Cluster, settings: RecordSettings, of: RecordKind[K, V]) -> dict[K, V]:
+    """Return the connector's records of one kind. Raises as :func:`read_all_records`."""
+    found = await read_all_records(cluster, settings.topic, of)
+    return {about: value for (connector, about), value in found.items() if connector == settings.connector}
+
+
+async def read_all_records(cluster: Cluster, topic: str, of: RecordKind[K, V]) -> dict[tuple[str, K], V]:
+    """Return all connectors' records of one kind, by connector and what they are about; none if there is no topic.
+
+    Raises:
+        RetriableError: the cluster does not answer, or not in time.
+        SecurityError: READ or DESCRIBE on the topic is missing.
+        LaterFormat: a later version wrote a record of this kind.
+    """
+    found: dict[tuple[str, K], V] = {}
+    if await known_topic(cluster, topic) is None:
+        return found
+
+    def fold(record: LogRecord) -> None:
+        if decode_kind(record.key) is not of.kind:
+            return
+        assert record.key is not None
+        about = of.decode_key(record.key)
+        if record.value is None:
+            found.pop(about, None)
+        else:
+            found[about] = of.decode_value(record.value)
+
+    partitions = await partition_count(cluster, topic)
+    place = partition_of(of.partition_key, partitions)
+    await read_to_end(cluster, topic, fold, partitions={place}, only_last=True)
+    return found
+
+
+_INT32: Final = struct.Struct(">i")
+_INT64: Final = struct.Struct(">q")
+_BOOLEAN: Final = struct.Struct(">?")
+_LONGEST_REASON: Final = 4_000
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """``state`` and ``reason`` as those of ``PartitionView``, with ``gap`` where a log is not what it was; ``since_ms``
+    is when it was noted, since 1970."""
+
+    state: str
+    reason: str
+    target_topic: str
+    since_ms: int
+    gap: Gap | None = None
+
+    def is_as(self, other: PartitionState | None) -> bool:
+        """Whether both say the same, whenever they were noted."""
+        mine = (self.state, self.reason, self.target_topic, self.gap)
+        return other is not None and mine == (other.state, other.reason, other.target_topic, other.gap)
+
+    def to_json(self) -> dict[str, Any]:
+        gap = None
+        if self.gap is not None:
+            gap = {**self.gap.to_wire(), "kind": self.gap.kind.label, "lost_offsets": self.gap.lost_offsets}
+        return {"state": self.state, "reason": self.reason, "since_ms": self.since_ms, "gap": gap}
+
+
+def encode_state_key(connector: str, partition: TopicPartition) -> bytes:
+    return front(KeyKind.STATE) + text(connector) + text(partition.topic) + _INT32.pack(partition.partition)
+
+
+def decode_state_key(key: bytes) -> tuple[str, TopicPartition]:
+    """Connector and source partition. Raises UnknownFormat."""
+    reader = Reader(key, len(front(KeyKind.STATE)))
+    connector, partition = reader.text(), TopicPartition(reader.text(), reader.int32())
+    reader.end()
+    return connector, partition
+
+
+def encode_state(state: PartitionState) -> bytes:
+    gap = b"" if state.gap is None else pack_gap(state.gap)
+    texts = text(state.state) + text(state.reason[:_LONGEST_REASON]) + text(state.target_topic)
+    return bytes((VERSION,)) + _INT64.pack(state.since_ms) + texts + bytes((state.gap is not None,)) + gap
+
+
+def decode_state(value: bytes) -> PartitionState:
+    """Raises UnknownFormat."""
+    check_version(value, "partition state")
+    reader = Reader(value, 1)
+    since_ms = reader.fixed(_INT64)[0]
+    state, reason, target_topic = reader.text(), reader.text(), reader.text()
+    gap = unpack_gap(reader) if reader.fixed(_BOOLEAN)[0] else None
+    reader.end()
+    return PartitionState(state, reason, target_topic, since_ms, gap)
+
+
+StateRecords = Records[TopicPartition, PartitionState]
+PARTITION_STATES: Final[RecordKind[TopicPartition, PartitionState]] = RecordKind(
+    KeyKind.STATE, b"states", encode_state_key, decode_state_key, encode_state, decode_state
+)
+
+
+async def read_states(cluster: Cluster, settings: RecordSettings) -> dict[TopicPartition, PartitionState]:
+    """What is noted, by source partition. Raises as :func:`connectors.internal_topics.read_all_records`."""
+    return await read_records(cluster, settings, PARTITION_STATES)
+
+
+#: So many partitions are looked up before others of the loop have their turn; each takes some 4 us.
+_AT_ONCE: Final = 500
+
+
+async def read_stored_offsets(store: Cluster, topic: str) -> status_and_offset_topics.SourceOffsets:
+    """What ``topic`` says; nothing where it is not there. Raises as
+    :func:`connect.kafka.log.compacted_topic.read_to_end`, and NotAuthorized where DESCRIBE on it is missing."""
+    state = status_and_offset_topics.SourceOffsets()
+    if await known_topic(store, topic) is None:
+        return state
+
+    def fold(record: LogRecord) -> None:
+        status_and_offset_topics.apply(state, record.key, record.value)
+
+    await read_to_end(store, topic, fold, read_committed=True, only_last=True)
+    return state
+
+
+async def read_copied(
+    store: Cluster, settings: MirrorSourceSettings, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """The offset of the last record that a flow copied of those of ``partitions`` that have one: by our position, which
+    is newer than Java's record, unless that was altered since. The flow may store both between the two readings, so
+    that it was altered is believed once a second reading finds both the same. Raises as above."""
+    before: dict[TopicPartition, tuple[Position, int | None]] = {}
+    while True:
+        offsets = await read_stored_offsets(store, settings.offsets_topic)
+        positions = await read_stored_positions(store, settings.map_topic, settings.name)
+        copied: dict[TopicPartition, int] = {}
+        altered: dict[TopicPartition, tuple[Position, int | None]] = {}
+        async for one in in_turns(partitions, _AT_ONCE):
+            java, stored = offsets.mirrored_offset(settings.name, settings.source_alias, *one), positions.get(one)
+            offset = java
+            if stored is not None and stored.was_altered(java):
+                altered[one] = stored.full, java
+            elif stored is not None:
+                offset = stored.position.next_source_offset - 1
+            if offset is not None and offset >= 0:
+                copied[one] = offset
+        if altered.items() <= before.items():
+            return copied
+        before = altered
+
+
+async def read_positions(store: Cluster, topic: str, connector: str) -> dict[TopicPartition, Position]:
+    """Our own positions of a connector, by source partition; none if ``topic`` does not exist. Raises as above."""
+    stored = await read_stored_positions(store, topic, connector)
+    return {partition: one.position for partition, one in stored.items()}
+
+
+async def read_stored_positions(store: Cluster, topic: str, connector: str) -> dict[TopicPartition, StoredPosition]:
+    """The same with what tells whether Java's offsets were altered since."""
+    found = await _read_positions(store, topic, lambda one: one == connector)
+    return {partition: one for (_, partition), one in found.items()}
+
+
+async def read_all_positions(store: Cluster, topic: str) -> dict[tuple[str, TopicPartition], Position]:
+    """The same of all connectors, by connector and source partition."""
+    found = await _read_positions(store, topic, lambda _: True)
+    return {of: one.position for of, one in found.items()}
+
+
+async def _read_positions(
+    store: Cluster, topic: str, wanted: Callable[[str], bool]
+) -> dict[tuple[str, TopicPartition], StoredPosition]:
+    found: dict[tuple[str, TopicPartition], StoredPosition] = {}
+    if await known_topic(store, topic) is None:
+        return found
+
+    def fold(record: LogRecord) -> None:
+        kind = decode_kind(record.key)
+        if kind not in (KeyKind.POSITION, KeyKind.PROGRESS):
+            return
+        assert record.key is not None
+        key = decode_position_key(record.key)
+        if not wanted(key.connector):
+            return
+        of = key.connector, TopicPartition(key.source_topic, key.source_partition)
+        stored = fold_position(found.get(of), kind, key, record.value, record.headers)
+        found.pop(of, None)
+        if stored is not None:
+            found[of] = stored
+
+    await read_to_end(store, topic, fold, read_committed=True, only_last=True)
+    return found
+
+
+async def read_target_state(cluster: Cluster, topic: str, connector: str) -> TargetState:
+    """Return STARTED as well if there is no such topic. Raises as ``read_to_end``."""
+    configs = ConfigLog()
+    if await known_topic(cluster, topic) is None:
+        return TargetState.STARTED
+
+    def fold(record: LogRecord) -> None:
+        configs.apply(record.offset, None if record.key is None else record.key.decode(errors="replace"), record.value)
+
+    await read_to_end(cluster, topic, fold, partitions=[0])
+    return configs.target_state(connector)

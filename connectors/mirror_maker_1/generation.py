@@ -1,0 +1,237 @@
+"""Copies the partitions that a member of the group has, for one generation: each to the one of its number if the
+target's topic has as many, by key if it has another number, or if there is a message handler."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from typing import Final, Protocol
+
+from connect.core.errors import PermanentError, RetriableError
+from connect.kafka.cluster import TopicMetadata
+from connect.kafka.concurrency import Scope
+from connect.kafka.log.transactions import Superseded
+from connectors.flow_progress import PartitionView, is_stopped
+from connectors.formats.gap import GapKind, GapPolicy, OnSourceGap, OnTopicRecreated
+from connectors.formats.types import TopicPartition
+from connectors.mirror_maker_1 import by_key_task
+from connectors.mirror_maker_1.by_key_task import ByKeyTask
+from connectors.mirror_maker_1.group_offsets import GroupOffsets, GroupPositionStore
+from connectors.mirror_maker_1.process_context import ProcessContext, UnsendableRecord
+from connectors.mirror_maker_1.topics import TopicRefusals, make_missing, shown
+from connectors.source.connector import refuse_old_clusters
+from connectors.source.positions.partition_notes import PartitionsStopped
+from connectors.source.slice_handle import SliceFenced, TaskServices, TaskSettings
+from connectors.source.task import MirrorSourceTask
+
+log = logging.getLogger(__name__)
+
+_LOOK_S: Final = 0.2
+_RETRY_S: Final = 0.5
+_MAX_RETRY_S: Final = 5.0
+#: How often is looked whether topics that were left out can be copied.
+_LEFT_OUT_S: Final = 30.0
+#: So many topics are named in a line of the log.
+_MOST_NAMED: Final = 5
+#: As a consumer goes on behind what it cannot have any more; at the first record that is left, so as to lose least.
+_GAPS: Final = GapPolicy(OnSourceGap.SKIP, OnTopicRecreated.RESTART)
+
+
+class _Task(Protocol):
+    async def run(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def view(self, now_ms: int) -> Iterable[PartitionView]: ...
+
+
+class Copying:
+    """Of one member and one generation. ``partitions`` are what the leader gave it; ``refused`` knows what was said of
+    topics that the target refused to make; ``holds`` says, in the lease thread, whether the partitions are ours."""
+
+    def __init__(
+        self,
+        lent: ProcessContext,
+        offsets: GroupOffsets,
+        partitions: Collection[TopicPartition],
+        refused: TopicRefusals,
+        holds: Callable[[], bool],
+    ) -> None:
+        self._lent = lent
+        self._offsets = offsets
+        self._partitions = sorted(partitions)
+        self._refused = refused
+        self._holds = holds
+        #: The partitions of the target's topics by which is decided how each is copied.
+        self.target_counts: dict[str, int] = {}
+        self.copies_by_key = False
+        #: Topics that one of the clusters does not have.
+        self._left_out: set[str] = set()
+        self._stopping = asyncio.Event()
+        self._makers: list[Callable[[], _Task]] = []
+        self._tasks: dict[int, _Task] = {}
+
+    def stop(self) -> None:
+        """Ask for a clean end; ``run`` returns when all that was sent is acknowledged and stored."""
+        self._stopping.set()
+        for task in self._tasks.values():
+            task.stop()
+
+    def view(self) -> list[PartitionView]:
+        """A picture of every partition."""
+        now_ms = time.time_ns() // 1_000_000
+        return [one for task in self._tasks.values() for one in task.view(now_ms)]
+
+    async def run(self) -> None:
+        """Until :meth:`stop`, or until a topic can be copied that had to be left out. Cancelled, it ends at once and
+        stores nothing: the partitions are somebody else's.
+
+        Raises:
+            SendFailed: a record can never be sent, and the process is to end of that.
+            PermanentError: rights are missing, Spark cannot be started.
+        """
+        if not self._partitions:
+            await self._stopping.wait()
+            return
+        await self._kept_up(self._begin)
+        async with Scope(self._name) as scope:
+            running = [scope.spawn(self._keep(number), f"copy of {self._name}") for number in range(len(self._makers))]
+            if self._left_out:
+                running.append(scope.spawn(self._look_for_left_out(), f"topics left out of {self._name}"))
+            watching = scope.spawn(self._watch(), f"refusals of {self._name}")
+            waiting = {*running, watching}
+            while not all(task.done() for task in running):
+                done, waiting = await asyncio.wait(waiting, return_when="FIRST_COMPLETED")
+                errors = [error for task in done if (error := task.exception()) is not None]
+                if errors:  # what ends the process goes first
+                    raise min(errors, key=lambda error: not isinstance(error, PermanentError))
+
+    async def _begin(self) -> None:
+        """Find out how each partition is copied."""
+        await refuse_old_clusters(self._lent.clusters.source, self._lent.clusters.target)
+        paired, by_key = await self._shared_out()
+        if paired:
+            self._makers.append(lambda: self._pair_task(paired))
+        if by_key:
+            self.copies_by_key = True
+            log.info("%s: %d partitions are copied by key", self._name, len(by_key))
+            self._makers.append(lambda: ByKeyTask(self._lent, self._offsets, by_key, self._holds))
+
+    async def _keep(self, number: int) -> None:
+        async def copy() -> None:
+            task = self._tasks[number] = self._makers[number]()
+            if not self._stopping.is_set():
+                await task.run()
+
+        await self._kept_up(copy)
+
+    async def _kept_up(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do it until it ends well, or this is to stop."""
+        delay_s = _RETRY_S
+        while not self._stopping.is_set():
+            began_s = time.monotonic()
+            try:
+                await work()
+                return
+            except PartitionsStopped as error:
+                log.error("%s", error)
+                await self._stopping.wait()
+            except (RetriableError, Superseded, SliceFenced) as error:
+                # Whoever fences us has our partitions: the group's coordinator tells us soon. If not, they are ours.
+                if self._stopping.is_set():
+                    log.warning("%s: at its end: %s; the next who copies finds out what had arrived", self._name, error)
+                    return
+                if time.monotonic() - began_s > _MAX_RETRY_S:
+                    delay_s = _RETRY_S
+                log.warning("%s: %s; beginning again in %.1f s", self._name, error, delay_s)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(delay_s):
+                        await self._stopping.wait()
+                delay_s = min(2 * delay_s, _MAX_RETRY_S)
+
+    async def _shared_out(self) -> tuple[list[TopicPartition], list[TopicPartition]]:
+        """Return the partitions that are copied to the one of their number, and those that are copied by key."""
+        lent = self._lent
+        names = {partition.topic for partition in self._partitions}
+        if lent.settings.options.handler is not None:
+            return [], self._partitions
+        source = await shown(lent.clusters.source, names)
+        if gone := names - source.keys():
+            log.warning("%s: the source does not have %s now; the other topics are copied", self._name, _named(gone))
+        target = await make_missing(lent.clusters, lent.admin, source, self._refused, self._stopping)
+        self._left_out = names - target.keys()
+        self.target_counts = {name: _count(topic) for name, topic in target.items()}
+        alike = {name for name, count in self.target_counts.items() if _count(source[name]) == count}
+        return (
+            [one for one in self._partitions if one.topic in alike],
+            [one for one in self._partitions if one.topic in target.keys() - alike],
+        )
+
+    async def _look_for_left_out(self) -> None:
+        """End this generation in order once both clusters have one of them: the next shares it out."""
+        while not self._stopping.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LEFT_OUT_S):
+                    await self._stopping.wait()
+                return
+            with contextlib.suppress(RetriableError):
+                clusters, admin = self._lent.clusters, self._lent.admin
+                source = await shown(clusters.source, self._left_out)
+                if found := await make_missing(clusters, admin, source, self._refused, self._stopping):
+                    log.info("%s: %s can be copied now", self._name, _named(found))
+                    self.stop()
+
+    def _pair_task(self, partitions: Sequence[TopicPartition]) -> MirrorSourceTask:
+        lent, options = self._lent, self._lent.settings.options
+        settings = TaskSettings(
+            flow=lent.source.flow_name,
+            transactional_id=lent.transactional_id(),
+            partitions=tuple(partitions),
+            remote_topic=lambda topic: topic,
+            slice=lent.slice_settings(),
+            flush_interval_ms=options.commit_interval_ms,
+            reset_to=lent.source.reset_to,
+            logs_skipped=True,
+            gap_policy=_GAPS,
+            told=lambda entry: by_key_task.stop_message(entry.state, entry.pair.source, entry.reason, self._group_id),
+        )
+        services = TaskServices(lent.engine, lent.links, lent.clusters, lent.admin)
+        return MirrorSourceTask(settings, services, GroupPositionStore(self._offsets))
+
+    async def _watch(self) -> None:
+        """Raise :class:`SendFailed` once a partition cannot go on, where that is to end the process."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            if not self._lent.settings.options.aborts:
+                continue
+            for one in self.view():
+                # Who deletes a topic that is copied wants it gone.
+                if is_stopped(one.state) and one.state != GapKind.SOURCE_DELETED.label:
+                    raise UnsendableRecord(self._told(one))
+
+    def _told(self, one: PartitionView) -> str:
+        source = TopicPartition(one.source_topic, one.source_partition)
+        # It may have stopped this moment, and its task not have worded it yet.
+        reason = by_key_task.stop_message_at_end(one.state, source, one.reason, self._group_id)
+        return f"{source} cannot be copied on from source offset {one.next_source_offset}: {reason}"
+
+    @property
+    def _group_id(self) -> str:
+        return self._lent.source.group.group_id
+
+    @property
+    def _name(self) -> str:
+        return self._lent.name
+
+
+def _count(topic: TopicMetadata) -> int:
+    return len(topic.partitions)
+
+
+def _named(topics: Collection[str]) -> str:
+    names = sorted(topics)
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,181 @@
+"""The text that is stored beside the offsets of a consumer group. Pure.
+
+Kafka lets a consumer store a text with an offset (``OffsetCommit``'s metadata, 4096 characters by default). A partition
+that is copied to the one of its number stores the position of the copy, from which its next copier goes on exactly. One
+that is copied by key stores the id of its source topic. Another tool that moves the group writes no such text, and its
+offset counts alone.
+
+Positions in a consumer group at the source, committed as a member of it: in place of MirrorSource's topics.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
+from uuid import UUID
+
+from kafka.errors import for_code
+
+from connect.core.errors import PermanentError, RetriableError
+from connect.kafka.cluster import Cluster, NotAuthorized, error_name
+from connect.kafka.log.committed_offsets import COMMIT_AT_MOST, Committed, Partition, commit_request, committed
+from connectors.formats.position import Position, PositionKey, decode_position, encode_position
+from connectors.formats.types import TopicPartition
+from connectors.offset_map.runs_and_chunks import MapRun
+from connectors.source.positions.stored_positions import Commit, Start
+
+_PAIR: Final = "heliograph:position:"
+_BY_KEY: Final = "heliograph:by-key:"
+
+
+def encode_pair(position: Position) -> str:
+    return _PAIR + base64.b64encode(encode_position(position)).decode()
+
+
+def encode_by_key(source_topic_id: UUID | None) -> str:
+    return _BY_KEY + (source_topic_id.hex if source_topic_id is not None else "")
+
+
+def decode_pair(partition: TopicPartition, text: str) -> Position | None:
+    """Return the position beside a committed offset; None if there is none, or one of an unknown version."""
+    if not text.startswith(_PAIR):
+        return None
+    key = PositionKey("", partition.topic, partition.partition)
+    try:
+        return decode_position(key, base64.b64decode(text.removeprefix(_PAIR), validate=True))
+    except (PermanentError, binascii.Error, UnicodeDecodeError):
+        return None
+
+
+def topic_id_of(partition: TopicPartition, text: str) -> UUID | None:
+    """Return the id that the source topic had when the offset was committed; None if the text does not say."""
+    if text.startswith(_BY_KEY):
+        try:
+            return UUID(text.removeprefix(_BY_KEY))
+        except ValueError:
+            return None
+    position = decode_pair(partition, text)
+    return position.source_topic_id if position is not None else None
+
+
+log = logging.getLogger(__name__)
+
+_TOO_LARGE: Final = 12
+#: TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED
+_REFUSED: Final = frozenset({29, 30})
+#: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS: the group goes on without this commit.
+_NOT_NOW: Final = frozenset({22, 25, 27})
+
+#: Gives the member's generation and id, as they are now.
+Standing = Callable[[], tuple[int, str]]
+
+
+class GroupOffsets:
+    """What one member stores in its group."""
+
+    def __init__(self, cluster: Cluster, group_id: str, standing: Standing) -> None:
+        self._cluster = cluster
+        self._group_id = group_id
+        self._standing = standing
+        self._short: set[TopicPartition] = set()
+
+    async def read(self) -> dict[TopicPartition, Committed]:
+        """All that the group has stored. Raises as :func:`connect.kafka.log.committed_offsets.committed`."""
+        found = await committed(self._cluster, self._group_id)
+        return {TopicPartition(*partition): stored for partition, stored in found.items()}
+
+    async def write(self, offsets: Mapping[TopicPartition, Committed]) -> None:
+        """Store these as the member that we are.
+
+        Raises:
+            RetriableError: the coordinator does not answer, or the group has gone on without us.
+            NotAuthorized: READ on the group, or on a topic, is missing.
+        """
+        generation, member = self._standing()
+        if member == "":
+            raise RetriableError(f"we are no member of group {self._group_id} now")
+        refused = await self._commit(offsets, generation, member)
+        if too_large := {one for one, code in refused.items() if code == _TOO_LARGE} - self._short:
+            self._short |= too_large
+            self._tell_of(too_large)
+            again = await self._commit({one: offsets[one] for one in too_large}, generation, member)
+            refused = {one: code for one, code in refused.items() if one not in too_large} | again
+        for code in set(refused.values()):
+            self._cluster.forget_coordinator(self._group_id, "group", code)
+            what = f"cluster {self._cluster.name}: committing offsets of group {self._group_id}: {error_name(code)}"
+            if code in _REFUSED:
+                raise NotAuthorized(f"{what}; grant READ on group {self._group_id} and on its topics")
+            raise (RetriableError if code in _NOT_NOW or for_code(code).retriable else PermanentError)(what)
+
+    def _tell_of(self, too_large: Collection[TopicPartition]) -> None:
+        log.warning(
+            "cluster %s takes no text beside the offsets of %s that is as long as ours (offset.metadata.max.bytes): "
+            "offsets are stored alone there, so after a crash what was copied last is copied again, and who was lost "
+            "is not shut out before",
+            self._cluster.name,
+            ", ".join(map(str, sorted(too_large))),
+        )
+
+    async def _commit(
+        self, offsets: Mapping[TopicPartition, Committed], generation: int, member: str
+    ) -> dict[TopicPartition, int]:
+        """The codes of what was not stored."""
+        alone: dict[Partition, Committed] = {
+            one: stored._replace(metadata="") if one in self._short else stored for one, stored in offsets.items()
+        }
+        request = commit_request(self._group_id, alone, generation, member)
+        answer = await (await self._cluster.coordinator(self._group_id, "group")).call(request, at_most=COMMIT_AT_MOST)
+        return {
+            TopicPartition(topic.name, one.partition_index): one.error_code
+            for topic in answer.topics
+            for one in topic.partitions
+            if one.error_code
+        }
+
+
+class GroupPositionStore:
+    """A ``PositionStore`` for MirrorSource's task. No map is kept: a group's offsets need none, as topics keep their
+    names and nobody translates."""
+
+    def __init__(self, offsets: GroupOffsets) -> None:
+        self._offsets = offsets
+
+    async def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Start]:
+        stored = await self._offsets.read()
+        return {partition: start_of(partition, stored.get(partition)) for partition in partitions}
+
+    async def load_more(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Start]:
+        return await self.load(partitions)
+
+    async def shut_out(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
+        return starts  # the group's generation does
+
+    async def commit(self, commits: Sequence[Commit]) -> None:
+        await self._offsets.write(
+            {
+                TopicPartition(position.source_topic, position.source_partition): Committed(
+                    position.next_source_offset, encode_pair(position)
+                )
+                for position in (commit.position for commit in commits)
+            }
+        )
+
+    def runs_of(self, position: Position) -> list[MapRun]:
+        return []
+
+    async def close(self) -> None:
+        """Nothing to let go of: the cluster is the member's."""
+
+
+def start_of(partition: TopicPartition, stored: Committed | None) -> Start:
+    """Where a partition goes on. An offset beside which no position stands, or that of another offset, was stored by
+    somebody else: it counts alone."""
+    if stored is None:
+        return Start(None, None, False)
+    note = decode_pair(partition, stored.metadata)
+    if note is None:
+        return Start(None, stored.offset - 1, False)
+    return Start(note, stored.offset - 1, note.next_source_offset != stored.offset)

@@ -1,0 +1,440 @@
+"""``--consumer.rebalance.listener``: a class of the user's that is told which partitions come and go.
+
+One stream of MirrorMaker 1: a member of the source's consumer group, and what it copies in each generation.
+
+The rounds are eager, as those of Java's range and round-robin assignors: whoever joins has stopped and stored before,
+so whoever is given a partition finds nothing of it under way.
+
+A process of MirrorMaker 1: its streams, on one Spark and one control link, until it is stopped or one ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import logging
+import secrets
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Any, Final, NamedTuple
+
+from connect.core.errors import ConfigError, RetriableError
+from connect.kafka.cluster import Cluster, TopicMetadata
+from connect.kafka.concurrency import Scope, unless
+from connect.kafka.group_member import GroupMember, LeftGroup, Membership
+from connect.kafka.log.topic_admin import Admin
+from connect.kafka.threads import LeaseThread, PluginThread
+from connectors.control_link.server import LinkServer, LinkSettings
+from connectors.flow_progress import FlowProgress, PartitionView
+from connectors.formats.types import FlowName, TopicPartition
+from connectors.mirror_maker_1 import assignors
+from connectors.mirror_maker_1.config import MirrorConsumerSettings, MirrorSettings
+from connectors.mirror_maker_1.generation import Copying
+from connectors.mirror_maker_1.group_offsets import GroupOffsets
+from connectors.mirror_maker_1.process_context import ProcessContext
+from connectors.mirror_maker_1.topics import TopicRefusals
+from connectors.source.positions.partition_pairs import Clusters
+from connectors.source.positions.stored_positions import MissingRights
+from connectors.spark.engine import SparkEngine
+from connectors.topic_sync.partition_assignment import selected
+
+log = logging.getLogger(__name__)
+
+_WITHIN_S: Final = 10.0
+_METHODS: Final = {"assigned": "on_partitions_assigned", "revoked": "on_partitions_revoked"}
+
+
+def load(reference: str, args: str | None, option: str) -> Any:
+    """An instance of ``package.module:Class``, made with ``args`` where they are given.
+
+    Raises:
+        ConfigError: It cannot be imported or made; names the option.
+    """
+    module, _, path = reference.replace(":", ".").rpartition(".")
+    try:
+        found: Any = getattr(importlib.import_module(module), path)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"--{option} {reference} cannot be imported ({type(error).__name__}); a Java class cannot run here: write "
+            "package.module:Class of a Python package that is installed",
+            option,
+        ) from None
+    try:
+        return found() if args is None else found(args)
+    except Exception as error:  # of other people; what it says may hold what is secret
+        raise ConfigError(f"--{option} {reference} cannot be made: {type(error).__name__}", option) from error
+
+
+class RebalanceListener:
+    """Told before partitions are copied here, and after they were. What it raises is logged, and the copy goes on."""
+
+    def __init__(self, made: Any) -> None:
+        self._made = made
+        self._thread = PluginThread("rebalance listener")
+
+    async def tell(self, what: str, partitions: Collection[TopicPartition]) -> None:
+        """``what``: ``assigned`` or ``revoked``."""
+        method = getattr(self._made, _METHODS[what], None)
+        if method is None:
+            return
+        try:
+            async with asyncio.timeout(_WITHIN_S):
+                await self._thread.call(method, sorted(partitions))
+        except Exception as error:  # of other people
+            log.error("the rebalance listener failed at %s: %s", _METHODS[what], type(error).__name__)
+
+
+#: Of the rebalance time-out, after which the group goes on without us. A drain without progress ends earlier by itself.
+_STOP_SHARE: Final = 0.8
+_AGAIN_S: Final = 1.0
+_PREPARE_S: Final = 30.0
+
+
+class PartitionCounts(NamedTuple):
+    """Partition counts: of all the source's topics, of those that are to be copied, and of the target's topics of these
+    names."""
+
+    source: Mapping[str, int]
+    here: Mapping[str, int]
+    there: Mapping[str, int]
+
+
+_NOTHING: Final = PartitionCounts({}, {}, {})
+
+
+class Stream:
+    """See the module."""
+
+    def __init__(self, lent: ProcessContext, listener: RebalanceListener | None) -> None:
+        self._lent = lent
+        self._listener = listener
+        self._cluster = lent.clusters.source
+        self._round = asyncio.Event()
+        self._lost = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._copying: Copying | None = None
+        self._present = _NOTHING
+        #: The counts by which we shared out the partitions of all members; None where another member did.
+        self._assigned: Mapping[str, int] | None = None
+        #: Topics that were told of, since they are wanted and are not copied.
+        self._left_out: set[str] = set()
+        self._refused = TopicRefusals(lent.name)
+        source = lent.source
+        client_id = f"{source.group.client_id}-{lent.number}"
+        self._member = GroupMember(self._cluster, source.group_settings(client_id), self, lent.leases)
+        self._offsets = GroupOffsets(
+            self._cluster, source.group.group_id, lambda: (self._member.generation, self._member.member_id)
+        )
+
+    def view(self) -> list[PartitionView]:
+        """A picture of every partition that is copied here."""
+        return self._copying.view() if self._copying is not None else []
+
+    def stop(self) -> None:
+        """Ask for a clean end: what was sent is acknowledged and stored, and the group is told."""
+        self._stopping.set()
+        self._round.set()
+
+    async def run(self) -> None:
+        """Until :meth:`stop`.
+
+        Raises:
+            PermanentError: the group does not take us, rights are missing, a record can never be sent (SendFailed).
+        """
+        try:
+            await self._prepared()
+            while not self._stopping.is_set():
+                self._present = await self._looked()
+                self._round.clear()
+                self._lost.clear()
+                if self._stopping.is_set():
+                    return
+                joined = await self._joined()
+                if joined is not None:
+                    await self._generation(joined)
+        finally:
+            await self._member.leave("kafka-mirror-maker was stopped")
+            await self._member.close()
+
+    async def _prepared(self) -> None:
+        """Where others are at work, whoever joins is given some of it at once: not before Spark is up, so that it goes
+        on there until then."""
+        with contextlib.suppress(RetriableError):
+            if not await self._member.others():
+                return
+            await unless(self._stopping, self._lent.engine.ready(), f"Spark of {self._name}", _PREPARE_S)
+
+    async def _joined(self) -> Membership | None:
+        protocols = [(name, assignors.encode_subscription(self._present.here)) for name in self._lent.source.strategies]
+        with contextlib.suppress(LeftGroup):
+            joined = await unless(self._stopping, self._member.join(protocols), f"join of {self._name}")
+            if joined is not None and joined.leader != joined.member:
+                self._assigned = None
+            return joined
+        return None
+
+    async def _generation(self, joined: Membership) -> None:
+        """Copy what we were given until the next round, or the end."""
+        mine = assignors.decode_assignment(joined.assignment)
+        log.info("%s: generation %d gives us %s", self._name, joined.generation, _told(mine))
+        await self._tell("assigned", mine)
+        copying = self._copying = Copying(self._lent, self._offsets, mine, self._refused, lambda: self._member.holds)
+        scope = Scope(self._name)
+        running = scope.spawn(copying.run(), f"generation {joined.generation} of {self._name}")
+        looking = scope.spawn(self._look_for_changes(), f"topics of {self._name}")
+        waiting = [
+            scope.spawn(event.wait(), f"{what} of {self._name}")
+            for event, what in ((self._round, "round"), (self._lost, "membership"))
+        ]
+        try:
+            await asyncio.wait([running, looking, *waiting], return_when="FIRST_COMPLETED")
+            if running.done():
+                running.result()
+            if not self._lost.is_set():
+                copying.stop()
+                within_s = _STOP_SHARE * self._lent.source.group.rebalance_timeout_ms / 1000
+                await asyncio.wait({running, waiting[1]}, timeout=within_s, return_when="FIRST_COMPLETED")
+            if running.done():
+                running.result()
+            else:
+                log.warning("%s: its copy did not end in order; who copies next finds out what had arrived", self._name)
+            if looking.done():
+                looking.result()
+        finally:
+            await scope.close()
+            self._copying = None
+        await self._tell("revoked", mine)
+
+    async def _tell(self, what: str, partitions: Collection[TopicPartition]) -> None:
+        if self._listener is not None:
+            await self._listener.tell(what, partitions)
+
+    # -- topics -----------------------------------------------------------------------------------
+
+    async def _look_for_changes(self) -> None:
+        """Until there are other topics to copy, or other counts of partitions."""
+        while True:
+            await asyncio.sleep(self._lent.source.look_s)
+            try:
+                found = await self._look()
+            except RetriableError as error:
+                log.warning("%s: topics cannot be looked for: %s; trying again", self._name, error)
+                continue
+            if self._has_other_source(found) or self._has_other_target(found.there):
+                log.info("%s: other topics are to be copied now, or in another way", self._name)
+                return
+
+    def _has_other_source(self, found: PartitionCounts) -> bool:
+        """Whether other topics are wanted than we joined for, or have other counts than were shared out.
+
+        The leader compares with what it shared out, of all members' topics (``assignmentSnapshot`` of Java's
+        ``ConsumerCoordinator``): by a broker that lagged there were fewer partitions, and nobody has the others.
+        """
+        if self._assigned is None:
+            return found.here != self._present.here
+        if found.here.keys() != self._present.here.keys():
+            return True
+        return any(found.source.get(name, 0) != count for name, count in self._assigned.items())
+
+    def _has_other_target(self, counts: Mapping[str, int]) -> bool:
+        """Whether a target topic has another number of partitions than when was decided how it is copied, or when we
+        joined; one made since is ours."""
+        decided = self._copying.target_counts if self._copying is not None else {}
+        before = {**self._present.there, **decided}
+        return any(counts[name] != count for name, count in before.items() if name in counts)
+
+    async def _looked(self) -> PartitionCounts:
+        while True:
+            try:
+                found = await self._look()
+            except RetriableError as error:
+                log.warning("%s: %s; trying again", self._name, error)
+                if self._stopping.is_set():
+                    return _NOTHING
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_AGAIN_S):
+                        await self._stopping.wait()
+            else:
+                if not found.here:
+                    log.warning("%s: the source has no topic that is to be copied yet", self._name)
+                return found
+
+    async def _look(self) -> PartitionCounts:
+        source = (await self._cluster.metadata(None)).topics
+        self._tell_left_out(source)
+        here = {topic.name: _count(topic) for topic in selected(self._lent.settings.options.takes, source)}
+        there = (await self._lent.clusters.target.metadata(set(here))).topics if here else {}
+        return PartitionCounts(_counts(source), here, {name: count for name, count in _counts(there).items() if count})
+
+    def _tell_left_out(self, source: Collection[str]) -> None:
+        """Once of each, by one of this process's members for all of them."""
+        found = self._lent.settings.options.takes.left_out(source) - self._left_out
+        if found and self._lent.number == 0:
+            log.info(
+                "%s: these are taken for internal by their names (__..., ....internal, ...-internal) and not copied, "
+                "whatever the command line says: %s",
+                self._lent.source.flow,
+                _some(sorted(found)),
+            )
+        self._left_out |= found
+
+    # -- what the member tells --------------------------------------------------------------------
+
+    async def assign(self, protocol: str, leader: str, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        del leader
+        wanted = {member: assignors.decode_subscription(member, said) for member, said in members.items()}
+        topics = {topic for names in wanted.values() for topic in names}
+        known = _counts((await self._cluster.metadata(topics)).topics) if topics else {}
+        # A broker that lags may tell of too few: the next look finds that it does.
+        counts = {topic: known.get(topic, 0) for topic in topics}
+        self._assigned = counts
+        shares = assignors.assign(protocol, wanted, counts)
+        return {member: assignors.encode_assignment(share) for member, share in shares.items()}
+
+    def rebalance_begun(self) -> None:
+        self._round.set()
+
+    def membership_lost(self, reason: str) -> None:
+        if not self._stopping.is_set():
+            log.warning("%s: %s; joining again", self._name, reason)
+        self._lost.set()
+
+    def lease_lost(self) -> None:
+        """Copy on until a successor fences us; by key nothing is fenced, so that copy ends before there can be one."""
+        if self._copying is not None and self._copying.copies_by_key:
+            self.membership_lost("no heartbeat was answered for as long as its lease lasts")
+
+    def heartbeat_answered(self) -> None:
+        """Nothing depends on it."""
+
+    @property
+    def _name(self) -> str:
+        return self._lent.name
+
+
+def _count(topic: TopicMetadata) -> int:
+    return len(topic.partitions)
+
+
+def _counts(topics: Mapping[str, TopicMetadata]) -> dict[str, int]:
+    return {name: _count(topic) for name, topic in topics.items()}
+
+
+def _told(partitions: Collection[TopicPartition]) -> str:
+    return _some([str(one) for one in sorted(partitions)]) or "no partition"
+
+
+def _some(names: Sequence[str]) -> str:
+    most = 10
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+_INSTANCE_BYTES: Final = 5
+#: For so long the loop may stand still before heartbeats and leases stop.
+_PROGRESS_TIMEOUT_S: Final = 30.0
+
+
+class MirrorMaker1:
+    """Runs the streams of ``settings`` on an ``engine`` that has begun, and is the caller's to stop."""
+
+    def __init__(self, settings: MirrorSettings, engine: SparkEngine) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._instance = secrets.token_hex(_INSTANCE_BYTES)
+        self._streams: dict[FlowName, list[Stream]] = {}
+        self._over = asyncio.Event()
+        self._leases = LeaseThread(_PROGRESS_TIMEOUT_S)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until ``stop`` is set.
+
+        Raises:
+            PermanentError: what one stream ended of; the others are stopped in order before.
+        """
+        async with AsyncExitStack() as closing:
+            self._leases.start()
+            closing.push_async_callback(self._leases.stop)
+            links = LinkServer(LinkSettings(), self._leases, self._engine.code)
+            await links.start()
+            closing.push_async_callback(links.stop)
+            admin = Admin(self._settings.target, "target", fewer_replicas="set their default.replication.factor lower")
+            closing.push_async_callback(admin.close)
+            # Each by itself: one that does not answer keeps none of the others waiting.
+            async with Scope("kafka-mirror-maker") as scope:
+                sources = [
+                    scope.spawn(self._copy(source, closing, links, admin), f"copy {source.flow}")
+                    for source in self._settings.sources
+                ]
+                stopping = scope.spawn(stop.wait(), "stop of kafka-mirror-maker")
+                await asyncio.wait([*sources, stopping], return_when="FIRST_COMPLETED")
+                self._over.set()
+                await asyncio.wait(sources)
+                _raise_first(sources)
+
+    def progress(self) -> list[FlowProgress]:
+        """A picture of every source."""
+        return [
+            FlowProgress(flow, "running", 0, [one for stream in streams for one in stream.view()])
+            for flow, streams in self._streams.items()
+        ]
+
+    async def _copy(
+        self, source: MirrorConsumerSettings, closing: AsyncExitStack, links: LinkServer, admin: Admin
+    ) -> None:
+        """The streams of one source, until it is over or one of them ends of something, which is raised."""
+        clusters = await self._clusters(source, closing)
+        if clusters is None:
+            return
+        streams = self._streams[source.flow_name] = [
+            self._stream(source, clusters, number, links, admin) for number in range(self._settings.options.streams)
+        ]
+        async with Scope(source.flow) as scope:
+            running = [scope.spawn(stream.run(), f"{source.flow} stream {at}") for at, stream in enumerate(streams)]
+            over = scope.spawn(self._over.wait(), f"end of {source.flow}")
+            await asyncio.wait([*running, over], return_when="FIRST_COMPLETED")
+            for stream in streams:
+                stream.stop()
+            # The others end in order; then the error that ended one of them is raised.
+            await asyncio.wait(running)
+            _raise_first(running)
+
+    async def _clusters(self, source: MirrorConsumerSettings, closing: AsyncExitStack) -> Clusters | None:
+        """Both clusters, once they answer; None where it was over before."""
+        here = Cluster(source.connection.with_client_id(f"{source.group.client_id}-admin"), source.name)
+        closing.push_async_callback(here.close)
+        there = Cluster(self._settings.target.with_client_id(f"{self._settings.target.client_id}-admin"), "target")
+        closing.push_async_callback(there.close)
+        for cluster in (here, there):
+            if not await reached(cluster, self._over):
+                return None
+        return Clusters(here, there, missing_rights=MissingRights(source.flow, f"{source.group.group_id}-"))
+
+    def _stream(
+        self, source: MirrorConsumerSettings, clusters: Clusters, number: int, links: LinkServer, admin: Admin
+    ) -> Stream:
+        lent = ProcessContext(
+            self._settings, source, number, self._instance, self._engine, links, self._leases, clusters, admin
+        )
+        listener = self._settings.options.listener
+        return Stream(lent, RebalanceListener(listener) if listener is not None else None)
+
+
+def _raise_first(ended: Iterable[asyncio.Task[None]]) -> None:
+    """Raise the error of the first one that failed; the log names those of the others."""
+    failed = [error for task in ended if (error := task.exception()) is not None]
+    for error in failed[1:]:
+        log.error("%s", error)
+    if failed:
+        raise failed[0]
+
+
+async def reached(cluster: Cluster, stop: asyncio.Event) -> bool:
+    """Whether a broker answers before ``stop`` is set. Raises SecurityError where one refuses us."""
+
+    async def reach() -> bool:
+        await cluster.wait_reachable(lambda error: log.warning("%s; trying again", error))
+        return True
+
+    return await unless(stop, reach(), f"reach cluster {cluster.name}") is not None

@@ -1,0 +1,1 @@
+"""The offset map: source offset to target offset, both ways."""

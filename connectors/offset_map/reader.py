@@ -1,0 +1,510 @@
+"""What a reader of the offset map keeps in memory: where chunks begin, and the few that it looked at last (pure).
+
+A chunk of up to 4096 runs is 24 bytes here, so that the maps of a flow fit however long they are. Chunks themselves are
+asked for when an offset falls into them.
+
+Reads the offset map of a flow: translates offsets both ways, with bounded memory, while the map grows.
+
+The map topic is read once from its beginning, and then what is added. Of each chunk only its beginning is kept; its
+runs are fetched when an offset falls into it. For checkpoints, failover, failback and people.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from connect.core.errors import PermanentError, RetriableError, UnreadableRecord
+from connect.kafka.cluster import Cluster, NotAuthorized, TopicMetadata
+from connect.kafka.concurrency import wall_ms
+from connect.kafka.log.compacted_topic import LogRecord, pass_over, read_to_end
+from connect.kafka.log.offsets import LATEST, list_offsets
+from connect.kafka.log.producer import partition_of
+from connect.kafka.log.topic_admin import known_topic
+from connect.wire import batch as wire
+from connect.wire import records
+from connectors.dataplane import fetch_api
+from connectors.dataplane.batches import error_codes
+from connectors.formats.position import (
+    KeyKind,
+    Position,
+    StoredPosition,
+    decode_kind,
+    decode_position_key,
+    fold_position,
+    map_partition_key,
+)
+from connectors.formats.types import TopicPartition
+from connectors.offset_map.runs_and_chunks import (
+    ChunkKey,
+    MapPair,
+    MappedOffset,
+    MapRun,
+    RunList,
+    decode_chunk,
+    decode_chunk_key,
+    encode_chunk_key,
+    first_downstream,
+)
+
+#: Of a chunk whose value is kept: so none of a thousand runs takes the place of many short ones.
+_LONGEST_KEPT: Final = 4096
+#: What Python takes for a key and a value beside their bytes.
+_ENTRY_BYTES: Final = 250
+#: A chunk's runs by its number in the index, cut where the next chunk begins.
+Load = Callable[[int], Awaitable[RunList]]
+
+
+class ChunkPlace(NamedTuple):
+    """A chunk: where it begins, where the next one does (None: it is the last), and the offset of its record."""
+
+    begin: tuple[int, int]
+    limit: tuple[int, int] | None
+    offset: int
+
+
+class PairIndex:
+    """The chunks of one pair, ascending."""
+
+    def __init__(self) -> None:
+        self._upstreams = array("q")
+        self._downstreams = array("q")
+        self._offsets = array("q")
+
+    def __len__(self) -> int:
+        return len(self._upstreams)
+
+    def put(self, upstream: int, downstream: int, offset: int) -> None:
+        """A chunk is written, or written again, at ``offset`` of the map topic."""
+        at = bisect_left(self._upstreams, upstream)
+        if at < len(self) and self._upstreams[at] == upstream:
+            self._downstreams[at], self._offsets[at] = downstream, offset
+            return
+        for column, value in (
+            (self._upstreams, upstream),
+            (self._downstreams, downstream),
+            (self._offsets, offset),
+        ):
+            column.insert(at, value)
+
+    def drop(self, upstream: int) -> None:
+        """A chunk is deleted; one that is not known was dropped before."""
+        at = bisect_left(self._upstreams, upstream)
+        if at < len(self) and self._upstreams[at] == upstream:
+            for column in (self._upstreams, self._downstreams, self._offsets):
+                del column[at]
+
+    def place(self, at: int) -> ChunkPlace:
+        limit = (self._upstreams[at + 1], self._downstreams[at + 1]) if at + 1 < len(self) else None
+        return ChunkPlace((self._upstreams[at], self._downstreams[at]), limit, self._offsets[at])
+
+    async def forward(self, upstream: int, load: Load) -> MappedOffset | None:
+        """As ``RunList.forward`` of all the runs there are."""
+        if not len(self):
+            return None
+        at = max(bisect_right(self._upstreams, upstream) - 1, 0)
+        beside = await self._beside(at, (await load(at)).beside_upstream(upstream), load)
+        return beside.forward(upstream)
+
+    async def reverse(self, downstream: int, load: Load) -> MappedOffset | None:
+        """As ``RunList.reverse`` of all the runs there are."""
+        if not len(self):
+            return None
+        at = max(bisect_right(self._downstreams, downstream) - 1, 0)
+        beside = await self._beside(at, (await load(at)).beside_downstream(downstream), load)
+        return beside.reverse(downstream)
+
+    async def _beside(self, at: int, known: tuple[MapRun | None, MapRun | None], load: Load) -> RunList:
+        """The runs on either side of an offset that falls into chunk ``at``. A chunk may begin before its first run,
+        and nothing may be left of it once it is cut: then a neighbour has the run."""
+        before, after = known
+        earlier, later = at - 1, at + 1
+        while before is None and earlier >= 0:
+            before = (await load(earlier)).last
+            earlier -= 1
+        while after is None and later < len(self):
+            after = (await load(later)).first
+            later += 1
+        return RunList(run for run in (before, after) if run is not None)
+
+
+def cut_chunk(place: ChunkPlace, value: bytes) -> RunList:
+    """What a chunk holds: it counts for what lies before the next one's beginning only. Raises UnknownFormat."""
+    runs = RunList(decode_chunk(place.begin[0], value))
+    if place.limit is not None:
+        runs.cut(*place.limit)
+    return runs
+
+
+class ChunkCache:
+    """The chunks looked at last, up to ``max_runs`` runs together; one chunk is kept whatever its size."""
+
+    def __init__(self, max_runs: int) -> None:
+        self._max_runs = max_runs
+        self._chunks: OrderedDict[tuple[MapPair, ChunkPlace], RunList] = OrderedDict()
+        self.runs = 0
+
+    def get(self, pair: MapPair, place: ChunkPlace) -> RunList | None:
+        """None as well where the chunk was written again since, or another follows it now."""
+        found = self._chunks.get((pair, place))
+        if found is not None:
+            self._chunks.move_to_end((pair, place))
+        return found
+
+    def put(self, pair: MapPair, place: ChunkPlace, runs: RunList) -> None:
+        replaced = self._chunks.pop((pair, place), None)
+        self.runs += len(runs) - (len(replaced) if replaced is not None else 0)
+        self._chunks[pair, place] = runs
+        while self.runs > self._max_runs and len(self._chunks) > 1:
+            self.runs -= len(self._chunks.popitem(last=False)[1])
+
+    def clear(self) -> None:
+        self._chunks.clear()
+        self.runs = 0
+
+
+class KeptValues:
+    """The values of chunks that were read last, up to ``max_bytes`` together: these need not be fetched."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._values: OrderedDict[bytes, tuple[int, bytes]] = OrderedDict()
+        self.bytes = 0
+
+    def get(self, key: bytes, offset: int) -> bytes | None:
+        """Return the value of the record at ``offset`` of the map topic; None if it is not kept."""
+        at, value = self._values.get(key, (-1, b""))
+        return value if at == offset else None
+
+    def put(self, key: bytes, offset: int, value: bytes | None) -> None:
+        """Keep what was read at ``offset`` instead of what was there before; None: the chunk was deleted."""
+        self._drop(key)
+        if value is not None and len(value) <= _LONGEST_KEPT:
+            self._values[key] = offset, value
+            self.bytes += _size(key, value)
+        while self.bytes > self._max_bytes:
+            key, (_, dropped) = self._values.popitem(last=False)
+            self.bytes -= _size(key, dropped)
+
+    def clear(self) -> None:
+        self._values.clear()
+        self.bytes = 0
+
+    def _drop(self, key: bytes) -> None:
+        if (dropped := self._values.pop(key, None)) is not None:
+            self.bytes -= _size(key, dropped[1])
+
+
+def _size(key: bytes, value: bytes) -> int:
+    return len(key) + len(value) + _ENTRY_BYTES
+
+
+log = logging.getLogger(__name__)
+
+#: One batch comes whatever its size (KIP-74).
+_ONE_BATCH: Final = fetch_api.FetchLimits(0, 0, 1, 1, fetch_api.READ_UNCOMMITTED)
+_TRIES: Final = 3
+#: After so long without a look the map is read from its beginning: tombstones are kept for an hour (``CLEANED_SOON``).
+_TOMBSTONES_MS: Final = 30 * 60_000
+_LookUp = Callable[[PairIndex, int, Load], Awaitable[MappedOffset | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class MapLimits:
+    """Of memory: about 200 bytes a run. A chunk takes 24 bytes, and its writer bounds how many a pair has.
+
+    Args:
+        max_kept_bytes: Of values of short chunks that are kept as they are read: whoever looks up most partitions of a
+            flow saves a fetch for each.
+    """
+
+    max_cached_runs: int = 100_000
+    max_kept_bytes: int = 0
+
+
+class MapReader:
+    """See the module. Of several pairs of a source partition each has a map of its own: its topics were made anew, or
+    it was sent elsewhere.
+
+    Args:
+        cluster: The target, or wherever the flow stores.
+        topic: ``mm2-offset-map.<source>.internal``.
+        connector: Whose positions count; None: of several connectors that copy a partition, the last one's.
+        partitions: Source partitions to know of; None for all.
+        must_be_seen: False: a topic that DESCRIBE is missing for counts as empty, and ``unseen`` says why.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: str,
+        *,
+        connector: str | None = "MirrorSourceConnector",
+        partitions: Collection[TopicPartition] | None = None,
+        must_be_seen: bool = True,
+        limits: MapLimits | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._connector = connector
+        self._wanted = None if partitions is None else frozenset(partitions)
+        self._must_be_seen = must_be_seen
+        self._limits = limits or MapLimits()
+        self._topic_id: UUID | None = None
+        self.unseen = ""
+        #: When a position was stored last, in milliseconds since 1970; -1 if none was.
+        self.stored_ms = -1
+        self._cache = ChunkCache(self._limits.max_cached_runs)
+        self._kept = KeptValues(self._limits.max_kept_bytes)
+        self._followed_ms = 0
+        #: For those who share a reader: what one follows would change the index in which another looks up.
+        self.in_use = asyncio.Lock()
+        #: Whether the last :meth:`follow` has ended: half of a map has holes that the map itself does not have.
+        self.is_whole = False
+        self._forget()
+
+    def _forget(self) -> None:
+        self._partition_count = 0
+        self._next: dict[int, int] = {}  # by partition of the map topic
+        self._pairs: dict[MapPair, PairIndex] = {}
+        self._by_source: dict[TopicPartition, set[MapPair]] = {}
+        self._by_target: dict[TopicPartition, set[MapPair]] = {}
+        self._positions: dict[TopicPartition, dict[str, StoredPosition]] = {}  # by connector, the last one's last
+        self._cache.clear()
+        self._kept.clear()
+
+    # -- what is known ----------------------------------------------------------------------------
+
+    def pairs(self, source: TopicPartition) -> list[MapPair]:
+        """All that have a map, in no particular order; :meth:`current` is the one that is copied to now."""
+        return list(self._by_source.get(source, ()))
+
+    def pairs_to(self, target: TopicPartition) -> list[MapPair]:
+        """The same by target partition: of several flows' or topics' records in one topic, there may be many."""
+        return list(self._by_target.get(target, ()))
+
+    def current(self, source: TopicPartition) -> MapPair | None:
+        """Where a source partition is copied to now; None where nothing is stored of it."""
+        position = self.position(source)
+        return None if position is None else MapPair.of(position)
+
+    def position(self, source: TopicPartition) -> Position | None:
+        """How far it is copied, as the map knows."""
+        return next(reversed(self._positions[source].values())).position if source in self._positions else None
+
+    def positions(self, source: TopicPartition) -> list[Position]:
+        """The same for each target topic that it is copied to: several where connectors share its records out."""
+        stored = [one.position for one in self._positions.get(source, {}).values()]
+        return list({position.target_topic: position for position in stored}.values())
+
+    def sources(self) -> list[TopicPartition]:
+        """Every source partition that a position or a map is stored of, in order."""
+        mapped = {source_of(pair) for pair in self._pairs}
+        return sorted(mapped | self._positions.keys())
+
+    def chunks(self, pair: MapPair) -> list[ChunkPlace]:
+        """Where its chunks begin, ascending."""
+        index = self._pairs.get(pair, PairIndex())
+        return [index.place(at) for at in range(len(index))]
+
+    # -- looking up -------------------------------------------------------------------------------
+
+    async def forward(self, pair: MapPair, upstream: int) -> MappedOffset | None:
+        """Where in the target a reader goes on who would read ``upstream`` next; None where there is no map.
+
+        What is BELOW the map or BEYOND it is for the caller to judge. Errors as :meth:`follow`.
+        """
+        return await self._look_up(pair, upstream, PairIndex.forward)
+
+    async def reverse(self, pair: MapPair, downstream: int) -> MappedOffset | None:
+        """Where in the source a reader goes on who would read ``downstream`` next; as :meth:`forward`."""
+        return await self._look_up(pair, downstream, PairIndex.reverse)
+
+    async def runs(self, pair: MapPair, chunk: ChunkPlace) -> RunList:
+        """What a chunk of :meth:`chunks` holds. Raises ChunkRewritten where the map has changed since."""
+        known = self._cache.get(pair, chunk)
+        if known is None:
+            key = encode_chunk_key(ChunkKey(pair, chunk.begin[0]))
+            index = self._partition_of(pair)
+            value = self._kept.get(key, chunk.offset) or await self._value(index, chunk.offset, key)
+            try:
+                known = cut_chunk(chunk, value)
+            except UnreadableRecord as error:
+                pass_over(f"cluster {self._cluster.name}: topic {self._topic}", index, chunk.offset, str(error))
+                known = RunList()
+            self._cache.put(pair, chunk, known)
+        if chunk.limit is None:
+            for stored in self._positions.get(source_of(pair), {}).values():
+                if stored.last_run is not None and MapPair.of(stored.position) == pair:
+                    known.lengthen(stored.last_run)
+        return known
+
+    async def _look_up(self, pair: MapPair, offset: int, look_up: _LookUp) -> MappedOffset | None:
+        for tried in range(_TRIES):
+            index = self._pairs.get(pair)
+            if index is None:
+                return None
+
+            async def load(at: int, index: PairIndex = index) -> RunList:
+                return await self.runs(pair, index.place(at))
+
+            try:
+                return await look_up(index, offset, load)
+            except ChunkRewritten:
+                if tried:  # a reader that slept longer than tombstones are kept has missed one
+                    self._forget()
+                await self.follow()
+        raise RetriableError(f"cluster {self._cluster.name}: {self._topic} changes faster than it can be read")
+
+    # -- following --------------------------------------------------------------------------------
+
+    async def follow(self) -> None:
+        """Read what has been added, all at first. A topic that is missing is an empty map.
+
+        Raises:
+            RetriableError: the cluster does not answer, or not in time.
+            SecurityError: READ or DESCRIBE on the topic is missing.
+            LaterFormat: a later version wrote into the topic.
+        """
+        self.is_whole = False
+        began_ms = wall_ms()
+        if began_ms - self._followed_ms > _TOMBSTONES_MS:
+            self._forget()
+        known = await self._known()
+        if known is None:
+            self._forget()
+            self.is_whole = True
+            return
+        if known.topic_id != self._topic_id or len(known.partitions) != self._partition_count:
+            self._forget()
+            self._topic_id, self._partition_count = known.topic_id, len(known.partitions)
+        elif await self._is_cut():
+            log.warning("%s was truncated; read again from its beginning", self._topic)
+            self._forget()
+            self._partition_count = len(known.partitions)
+        partitions = None if self._wanted is None else {self._place_of(*one) for one in self._wanted}
+        await read_to_end(
+            self._cluster,
+            self._topic,
+            self._fold,
+            partitions=partitions,
+            after=self._next,
+            read_committed=True,
+            only_last=True,
+        )
+        self.is_whole = True
+        self._followed_ms = began_ms
+
+    async def _known(self) -> TopicMetadata | None:
+        self.unseen = ""
+        try:
+            return await known_topic(self._cluster, self._topic)
+        except NotAuthorized as error:
+            if self._must_be_seen:
+                raise
+            self.unseen = str(error)
+            return None
+
+    async def _is_cut(self) -> bool:
+        ends = await list_offsets(self._cluster, [(self._topic, index) for index in self._next], LATEST)
+        return any(ends[self._topic, index] < following for index, following in self._next.items())
+
+    def _fold(self, record: LogRecord) -> None:
+        self._fold_kind(decode_kind(record.key), record)
+        # One of a later version is met again, and not passed over.
+        self._next[record.partition] = record.offset + 1
+
+    def _fold_kind(self, kind: KeyKind | None, record: LogRecord) -> None:
+        if kind in (KeyKind.POSITION, KeyKind.PROGRESS):
+            assert record.key is not None, "it has a kind"
+            key = decode_position_key(record.key)
+            source = TopicPartition(key.source_topic, key.source_partition)
+            if self._connector not in (None, key.connector) or not self._wants(source):
+                return
+            self.stored_ms = max(self.stored_ms, record.timestamp_ms)
+            before = self._positions.get(source, {}).get(key.connector)
+            stored = fold_position(before, kind, key, record.value, record.headers)
+            known = self._positions.setdefault(source, {})
+            known.pop(key.connector, None)
+            if stored is not None:
+                known[key.connector] = stored
+            elif not known:
+                del self._positions[source]
+        elif kind is KeyKind.CHUNK:
+            assert record.key is not None, "it has a kind"
+            pair, upstream = decode_chunk_key(record.key)
+            if self._wants(source_of(pair)):
+                self._kept.put(record.key, record.offset, record.value)
+                self._fold_chunk(pair, upstream, record)
+
+    def _fold_chunk(self, pair: MapPair, upstream: int, record: LogRecord) -> None:
+        index = self._pairs.get(pair)
+        if index is None:
+            if record.value is None:
+                return
+            index = self._pairs[pair] = PairIndex()
+            self._by_source.setdefault(source_of(pair), set()).add(pair)
+            self._by_target.setdefault(target_of(pair), set()).add(pair)
+        if record.value is None:
+            index.drop(upstream)
+            if not len(index):
+                del self._pairs[pair]
+                self._by_source[source_of(pair)].discard(pair)
+                self._by_target[target_of(pair)].discard(pair)
+        else:
+            index.put(upstream, first_downstream(record.value), record.offset)
+
+    def _wants(self, source: TopicPartition) -> bool:
+        return self._wanted is None or source in self._wanted
+
+    def _partition_of(self, pair: MapPair) -> int:
+        return self._place_of(pair.source_topic, pair.source_partition)
+
+    def _place_of(self, topic: str, partition: int) -> int:
+        return partition_of(map_partition_key(topic, partition), self._partition_count)
+
+    async def _value(self, partition: int, offset: int, key: bytes) -> bytes:
+        """Of one record. Raises ChunkRewritten where the topic's cleaner took it, as a newer one is there."""
+        leader = (await self._cluster.metadata({self._topic})).leader(self._topic, partition)
+        if leader is None:
+            raise RetriableError(f"cluster {self._cluster.name}: {self._topic}-{partition} has no leader now")
+        connection = await self._cluster.connection(leader)
+        topic = fetch_api.TopicOnWire(self._topic, self._topic_id)
+        row = await fetch_api.fetch_one(connection, topic, partition, (offset, -1, -1), _ONE_BATCH)
+        if row.error_code:
+            if row.error_code == error_codes.OFFSET_OUT_OF_RANGE:
+                raise ChunkRewritten
+            where = f"cluster {self._cluster.name}: {self._topic}-{partition}"
+            raise RetriableError(f"{where} cannot be read: {error_codes.code_name(row.error_code)}")
+        for start, size, magic in wire.extents(row.records):
+            batch = row.records[start : start + size]
+            if wire.read_header(batch).crc != wire.checksum(batch):
+                raise PermanentError(f"cluster {self._cluster.name}: a batch of {self._topic}-{partition} is damaged")
+            for record in records.decode(batch, magic):
+                if record.offset == offset and record.key == key and record.value is not None:
+                    return record.value
+        raise ChunkRewritten
+
+
+def source_of(pair: MapPair) -> TopicPartition:
+    """The partition that a pair's records are copied from."""
+    return TopicPartition(pair.source_topic, pair.source_partition)
+
+
+def target_of(pair: MapPair) -> TopicPartition:
+    """The partition that they are copied to."""
+    return TopicPartition(pair.target_topic, pair.target_partition)
+
+
+class ChunkRewritten(RetriableError):
+    """A chunk's record is gone, for a newer one has taken its place: follow the map, and look again."""
+
+    def __init__(self) -> None:
+        super().__init__("a chunk of the offset map has been written again")

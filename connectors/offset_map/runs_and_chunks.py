@@ -1,0 +1,498 @@
+"""The offset map: which target offset each mirrored source offset has, and the reverse (pure).
+
+A partition's map is a list of runs (upstream start, downstream start, length), ascending both ways; a new run begins
+only where the difference changes, so a plain topic has one run for ever. A source with a thousand transactions a
+second has a thousand runs a second, so the list is stored in chunks of bounded size, of which only the last is ever
+written again. A chunk holds for what lies before the next chunk's beginning, upstream and downstream: that is how a
+rewind or a truncated target is expressed without reading old chunks again. So a chunk that replaces others begins no
+later than they did, though its first run may lie behind: what they took away from older chunks must not come back.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from connect.wire.fetch_produce import uvarint
+from connectors.formats.position import (
+    VERSION,
+    KeyKind,
+    LastRun,
+    Position,
+    Reader,
+    UnknownFormat,
+    check_version,
+    front,
+    text,
+    topic_id,
+)
+
+MAX_RUNS_PER_CHUNK: Final = 4096
+#: Of one pair with a compacted target, because its log has no start below which the map could be trimmed: some 200 MB
+#: in the topic.
+MAX_RUNS: Final = 2**26
+_NO_LIMIT: Final = (2**63, 2**63)
+_INT32: Final = struct.Struct(">i")
+_INT64: Final = struct.Struct(">q")
+_CHUNK_FRONT: Final = struct.Struct(">bqH")  # version, first downstream, runs
+
+
+class MapRun(NamedTuple):
+    """``length`` records in a row, from ``upstream`` in the source and from ``downstream`` in the target."""
+
+    upstream: int
+    downstream: int
+    length: int
+
+    @property
+    def upstream_end(self) -> int:
+        return self.upstream + self.length
+
+    @property
+    def downstream_end(self) -> int:
+        return self.downstream + self.length
+
+
+class OffsetLocation(Enum):
+    """How an offset that was looked up lies to the map."""
+
+    INSIDE = "inside"  # within a run, or right behind the last: exact
+    GAP = "gap"  # between runs: nothing of it was mirrored as far as the map knows, so the neighbour is as good
+    BELOW = "below"  # before the map begins: older copies may exist that it knows nothing of
+    BEYOND = "beyond"  # behind its end: not mirrored yet, or dropped
+
+
+class MappedOffset(NamedTuple):
+    offset: int
+    place: OffsetLocation
+
+
+class RunList:
+    """Runs of one pair of partitions, ascending upstream and downstream, at most one per change of the difference."""
+
+    __slots__ = ("_downstreams", "_runs", "_upstreams")
+
+    def __init__(self, runs: Iterable[MapRun] = ()) -> None:
+        self._runs: list[MapRun] = []
+        self._upstreams: list[int] = []
+        self._downstreams: list[int] = []
+        for run in runs:
+            self.append(run)
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __iter__(self) -> Iterator[MapRun]:
+        return iter(self._runs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RunList) and self._runs == other._runs
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def last(self) -> MapRun | None:
+        return self._runs[-1] if self._runs else None
+
+    @property
+    def first(self) -> MapRun | None:
+        return self._runs[0] if self._runs else None
+
+    def beside_upstream(self, upstream: int) -> tuple[MapRun | None, MapRun | None]:
+        """The last run that begins at or before a source offset, and the first behind it."""
+        return self._beside(bisect_right(self._upstreams, upstream))
+
+    def beside_downstream(self, downstream: int) -> tuple[MapRun | None, MapRun | None]:
+        """The last run that begins at or before a target offset, and the first behind it."""
+        return self._beside(bisect_right(self._downstreams, downstream))
+
+    def _beside(self, at: int) -> tuple[MapRun | None, MapRun | None]:
+        return self._runs[at - 1] if at else None, self._runs[at] if at < len(self._runs) else None
+
+    def append(self, run: MapRun) -> None:
+        """Add what was copied now.
+
+        A run that begins before the end of what is known, upstream (a rewind: records were copied once more) or
+        downstream (the target had been truncated), takes its place: the later copy counts.
+        """
+        _check(run)
+        self.cut(run.upstream, run.downstream)
+        last = self.last
+        if last and last.upstream_end == run.upstream and last.downstream_end == run.downstream:
+            self._runs[-1] = MapRun(last.upstream, last.downstream, last.length + run.length)
+        else:
+            self._runs.append(run)
+            self._upstreams.append(run.upstream)
+            self._downstreams.append(run.downstream)
+
+    def cut(self, upstream_end: int, downstream_end: int) -> None:
+        """Forget every record at or behind ``upstream_end`` in the source or ``downstream_end`` in the target."""
+        while (last := self.last) and (last.upstream_end > upstream_end or last.downstream_end > downstream_end):
+            self._runs.pop()
+            self._upstreams.pop()
+            self._downstreams.pop()
+            left = min(last.length, upstream_end - last.upstream, downstream_end - last.downstream)
+            if left > 0:
+                self._runs.append(MapRun(last.upstream, last.downstream, left))
+                self._upstreams.append(last.upstream)
+                self._downstreams.append(last.downstream)
+
+    def lengthen(self, last_run: LastRun) -> None:
+        """Take the length of the last run from a position that is newer than the chunk."""
+        last = self.last
+        if last and last.upstream == last_run.upstream and last.length < last_run.length:
+            self._runs[-1] = MapRun(last.upstream, last.downstream, last_run.length)
+
+    def forward(self, upstream: int) -> MappedOffset | None:
+        """Where in the target a reader goes on who would read ``upstream`` next; None with an empty map.
+
+        In a gap that is behind the last record mirrored before it: what lies there until the next run was not copied
+        from here, or by somebody who left no map, whose copies then are read as well. Before the first run it is the
+        first run's start, and behind the last its end, both marked, for the caller to decide.
+        """
+        if not self._runs:
+            return None
+        at = bisect_right(self._upstreams, upstream) - 1
+        if at < 0:
+            return MappedOffset(self._runs[0].downstream, OffsetLocation.BELOW)
+        run = self._runs[at]
+        if upstream < run.upstream_end:
+            return MappedOffset(run.downstream + upstream - run.upstream, OffsetLocation.INSIDE)
+        if at + 1 < len(self._runs):
+            return MappedOffset(run.downstream_end, OffsetLocation.GAP)
+        return MappedOffset(
+            run.downstream_end, OffsetLocation.INSIDE if upstream == run.upstream_end else OffsetLocation.BEYOND
+        )
+
+    def reverse(self, downstream: int) -> MappedOffset | None:
+        """Where in the source a reader goes on who would read ``downstream`` next; None with an empty map.
+
+        In a gap (markers, records of others) that is behind the last record mirrored before it.
+        """
+        if not self._runs:
+            return None
+        at = bisect_right(self._downstreams, downstream) - 1
+        if at < 0:
+            return MappedOffset(self._runs[0].upstream, OffsetLocation.BELOW)
+        run = self._runs[at]
+        if downstream < run.downstream_end:
+            return MappedOffset(run.upstream + downstream - run.downstream, OffsetLocation.INSIDE)
+        if at + 1 < len(self._runs):
+            return MappedOffset(run.upstream_end, OffsetLocation.GAP)
+        return MappedOffset(
+            run.upstream_end, OffsetLocation.INSIDE if downstream == run.downstream_end else OffsetLocation.BEYOND
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MapPair:
+    """A source partition and the target partition it is copied to; an id is None where brokers have none."""
+
+    source_topic: str
+    source_topic_id: UUID | None
+    source_partition: int
+    target_topic: str
+    target_topic_id: UUID | None
+    target_partition: int
+
+    @classmethod
+    def of(cls, position: Position) -> MapPair:
+        """The pair that a position is about."""
+        return cls(
+            position.source_topic,
+            position.source_topic_id,
+            position.source_partition,
+            position.target_topic,
+            position.target_topic_id,
+            position.target_partition,
+        )
+
+    def is_predecessor_of(self, other: MapPair) -> bool:
+        """Whether this is the same pair of partitions by name, of which a topic has been made anew since."""
+        if self.names() != other.names():
+            return False
+        ids = ((self.source_topic_id, other.source_topic_id), (self.target_topic_id, other.target_topic_id))
+        return any(ours and theirs and ours != theirs for ours, theirs in ids)
+
+    def names(self) -> tuple[str, int, str, int]:
+        return self.source_topic, self.source_partition, self.target_topic, self.target_partition
+
+
+class ChunkKey(NamedTuple):
+    pair: MapPair
+    first_upstream: int
+
+
+def encode_chunk_key(key: ChunkKey) -> bytes:
+    pair = key.pair
+    return (
+        front(KeyKind.CHUNK)
+        + topic_id(pair.source_topic_id)
+        + _INT32.pack(pair.source_partition)
+        + topic_id(pair.target_topic_id)
+        + _INT32.pack(pair.target_partition)
+        + _INT64.pack(key.first_upstream)
+        + text(pair.source_topic)
+        + text(pair.target_topic)
+    )
+
+
+@lru_cache(maxsize=65_536)  # because an uncleaned topic repeats each key many times
+def decode_chunk_key(key: bytes) -> ChunkKey:
+    reader = Reader(key, len(front(KeyKind.CHUNK)))
+    source_id, source_partition = reader.topic_id(), reader.int32()
+    target_id, target_partition = reader.topic_id(), reader.int32()
+    first_upstream = reader.fixed(_INT64)[0]
+    source_topic, target_topic = reader.text(), reader.text()
+    reader.end()
+    return ChunkKey(
+        MapPair(source_topic, source_id, source_partition, target_topic, target_id, target_partition), first_upstream
+    )
+
+
+def decode_chunk(first_upstream: int, value: bytes) -> list[MapRun]:
+    """A chunk's runs, in order. Raises UnknownFormat."""
+    check_version(value, "chunk")
+    reader = Reader(value, 0)
+    _, downstream, count = reader.fixed(_CHUNK_FRONT)
+    if not 0 < count <= MAX_RUNS_PER_CHUNK:
+        raise UnknownFormat(f"chunk of {count} runs in the offset map")
+    upstream = first_upstream
+    runs: list[MapRun] = []
+    for _ in range(count):
+        run = MapRun(upstream + reader.uvarint(), downstream + reader.uvarint(), reader.uvarint())
+        if run.length <= 0:
+            raise UnknownFormat("chunk with an empty run in the offset map")
+        runs.append(run)
+        upstream, downstream = run.upstream_end, run.downstream_end
+    reader.end()
+    return runs
+
+
+def first_downstream(value: bytes) -> int:
+    """Where a chunk begins in the target, without decoding its runs. Raises UnknownFormat."""
+    check_version(value, "chunk")
+    return Reader(value, 0).fixed(_CHUNK_FRONT)[1]
+
+
+def encode_chunk(runs: Sequence[MapRun]) -> bytes:
+    """The value for a chunk of 1 to 4096 ascending runs that begins with them; their first upstream is in the key."""
+    return _OpenChunk.of(runs, (runs[0].upstream, runs[0].downstream)).value()
+
+
+class _OpenChunk:
+    """Encodes a growing chunk, each run once: a chunk is written again with every commit until it is full."""
+
+    def __init__(self, first: MapRun, begin: tuple[int, int], max_runs: int | None = None) -> None:
+        self._max_runs = max_runs or MAX_RUNS_PER_CHUNK
+        self.begin = begin  # (upstream, downstream), at or before the first run
+        self.last = first
+        self._count = 1
+        self._settled = bytearray()  # all runs but the last, which may still grow
+        self._settled_upstream, self._settled_downstream = begin
+
+    @classmethod
+    def of(cls, runs: Sequence[MapRun], begin: tuple[int, int], max_runs: int | None = None) -> _OpenChunk:
+        chunk = cls(runs[0], begin)
+        for run in runs[1:]:
+            if not chunk.take(run):
+                raise ValueError(f"more than {MAX_RUNS_PER_CHUNK} runs in a chunk")
+        chunk._max_runs = max_runs or MAX_RUNS_PER_CHUNK
+        return chunk
+
+    def take(self, run: MapRun) -> bool:
+        """Add a run behind the last; False where the chunk is full."""
+        last = self.last
+        if last.upstream_end == run.upstream and last.downstream_end == run.downstream:
+            self.last = MapRun(last.upstream, last.downstream, last.length + run.length)
+            return True
+        if self._count >= self._max_runs:
+            return False
+        self._settled += self._encoded_last()
+        self._settled_upstream, self._settled_downstream = last.upstream_end, last.downstream_end
+        self.last = run
+        self._count += 1
+        return True
+
+    def value(self) -> bytes:
+        return _CHUNK_FRONT.pack(VERSION, self.begin[1], self._count) + self._settled + self._encoded_last()
+
+    def runs(self) -> list[MapRun]:
+        return decode_chunk(self.begin[0], self.value())
+
+    def _encoded_last(self) -> bytes:
+        last = self.last
+        return (
+            uvarint(last.upstream - self._settled_upstream)
+            + uvarint(last.downstream - self._settled_downstream)
+            + uvarint(last.length)
+        )
+
+
+class MapWriter:
+    """The map of one pair as its only writer keeps it: where each chunk begins, and the open chunk.
+
+    ``append``, ``cut`` and ``trim`` collect changes; ``changes`` gives them as records to write, again and again until
+    ``written`` says that they are. With ``max_runs`` a chunk is full. While only the last run grows, nothing is
+    written: a position carries :attr:`last_run`.
+    """
+
+    def __init__(self, pair: MapPair, *, max_runs: int | None = None) -> None:
+        self.pair = pair
+        self._max_runs = max_runs
+        #: (first upstream, first downstream) of every chunk, ascending; the open one is the last, if there is one.
+        self._begins: list[tuple[int, int]] = []
+        self._open: _OpenChunk | None = None
+        self._open_changed = False
+        self._open_grown = False  # whether the last run is longer than in the chunk that is stored
+        self._changed: dict[int, bytes | None] = {}  # other chunks by first upstream; None deletes
+        self._limit = _NO_LIMIT  # where the next chunk begins at the latest
+
+    @classmethod
+    def load(
+        cls,
+        pair: MapPair,
+        chunks: Mapping[int, int],
+        last_chunk: bytes | None,
+        *,
+        last_run: LastRun | None = None,
+        max_runs: int | None = None,
+    ) -> MapWriter:
+        """Go on with what is stored.
+
+        Args:
+            chunks: First downstream of every stored chunk by its first upstream.
+            last_chunk: The value of the one with the highest first upstream; None where nothing is stored.
+            last_run: As the newest position gives it.
+        """
+        writer = cls(pair, max_runs=max_runs)
+        writer._begins = sorted(chunks.items())
+        if last_chunk is not None:
+            begin, runs = writer._begins[-1], RunList(decode_chunk(writer._begins[-1][0], last_chunk))
+            stored = runs.last
+            if last_run is not None:
+                runs.lengthen(last_run)
+            writer._open = _OpenChunk.of(list(runs), begin, max_runs)
+            writer._open_grown = runs.last != stored
+        return writer
+
+    @property
+    def last(self) -> MapRun | None:
+        """The newest run; None where the map is empty or a cut left only closed chunks."""
+        return self._open.last if self._open else None
+
+    @property
+    def last_run(self) -> LastRun | None:
+        """What a position carries of the newest run; None if the stored chunk says all."""
+        last = self.last if self._open_grown else None
+        return LastRun(last.upstream, last.length) if last else None
+
+    @property
+    def chunks(self) -> int:
+        return len(self._begins)
+
+    @property
+    def upstreams(self) -> list[int]:
+        """Where each chunk begins in the source: what is in its key."""
+        return [upstream for upstream, _ in self._begins]
+
+    def append(self, run: MapRun) -> None:
+        """Add what was copied now; a run that begins before the end of what is known replaces it from there on."""
+        _check(run)
+        self._cut(run.upstream, run.downstream)
+        before = self.last
+        if self._open is None or not self._open.take(run):
+            self._close()
+            begin = min(self._limit[0], run.upstream), min(self._limit[1], run.downstream)
+            self._open, self._limit = _OpenChunk(run, begin, self._max_runs), _NO_LIMIT
+            self._begins.append(begin)
+        if before and self._open.last.upstream == before.upstream:
+            self._open_grown = True
+        else:
+            self._open_changed = True
+
+    def cut(self, downstream_end: int) -> None:
+        """Forget what is at or behind ``downstream_end``: the target was truncated there."""
+        self._cut(_NO_LIMIT[0], downstream_end)
+
+    def cut_source(self, upstream_end: int) -> None:
+        """Forget what is at or behind ``upstream_end``: the source was truncated there, or is copied again."""
+        self._cut(upstream_end, _NO_LIMIT[1])
+
+    def open_runs(self) -> list[MapRun]:
+        """The runs of the open chunk, ascending; empty where a cut left only closed chunks."""
+        return self._open.runs() if self._open else []
+
+    def trim(self, log_start: int, *, is_compacted: bool = False) -> None:
+        """Delete the chunks that lie wholly below the target's log start, and if the target is compacted the oldest of
+        so many that they may hold more than MAX_RUNS; never the last."""
+        below = max(bisect_right(self._begins, log_start, key=lambda begin: begin[1]) - 1, 0)
+        if is_compacted:
+            below = max(below, len(self._begins) - MAX_RUNS // (self._max_runs or MAX_RUNS_PER_CHUNK))
+        for upstream, _ in self._begins[:below]:
+            self._changed[upstream] = None
+        del self._begins[:below]
+
+    def values(self) -> list[tuple[int, bytes]]:
+        """First upstream and value of all chunks, ascending, of a map of which nothing is stored yet."""
+        return [(decode_chunk_key(key).first_upstream, value) for key, value in self.changes() if value is not None]
+
+    def changes(self, *, complete: bool = False) -> list[tuple[bytes, bytes | None]]:
+        """Records to write: key, and value or None for a tombstone; tombstones first, then ascending. ``complete``: the
+        last chunk too if only its last run grew, so that nobody needs :attr:`last_run`.
+
+        So whoever reads them in this order has seen the end of what a chunk replaces when the chunk comes.
+        """
+        values = dict(self._changed)
+        if self._open and (self._open_changed or (complete and self._open_grown)):
+            values[self._open.begin[0]] = self._open.value()
+        ordered = sorted(values.items(), key=lambda change: (change[1] is not None, change[0]))
+        return [(encode_chunk_key(ChunkKey(self.pair, upstream)), value) for upstream, value in ordered]
+
+    def written(self, *, complete: bool = False) -> None:
+        """What ``changes`` gave is stored."""
+        self._changed.clear()
+        if self._open_changed or complete:
+            self._open_grown = False
+        self._open_changed = False
+
+    def _close(self) -> None:
+        if self._open and (self._open_changed or self._open_grown):
+            self._changed[self._open.begin[0]] = self._open.value()
+        self._open, self._open_changed, self._open_grown = None, False, False
+
+    def _cut(self, upstream_end: int, downstream_end: int) -> None:
+        while self._begins:
+            upstream, downstream = self._begins[-1]
+            if upstream < upstream_end and downstream < downstream_end and self._shorten(upstream_end, downstream_end):
+                break
+            self._begins.pop()
+            self._changed[upstream] = None
+            self._open, self._open_changed, self._open_grown = None, False, False
+            self._limit = min(self._limit[0], upstream), min(self._limit[1], downstream)
+        if self._open is None:
+            self._limit = min(self._limit[0], upstream_end), min(self._limit[1], downstream_end)
+
+    def _shorten(self, upstream_end: int, downstream_end: int) -> bool:
+        """Cut the open chunk, if there is one; False where nothing of it would be left."""
+        if self._open is None:
+            return True
+        last = self._open.last
+        if last.upstream_end > upstream_end or last.downstream_end > downstream_end:
+            kept = RunList(self._open.runs())
+            kept.cut(upstream_end, downstream_end)
+            if not kept:
+                return False
+            self._open, self._open_changed = _OpenChunk.of(list(kept), self._open.begin, self._max_runs), True
+        return True
+
+
+def _check(run: MapRun) -> None:
+    if run.length <= 0 or run.upstream < 0 or run.downstream < 0:
+        raise ValueError(f"not a run: {run}")

@@ -1,0 +1,386 @@
+"""What the offset map of a flow says, for people: asked of the target alone, whether a worker runs or not.
+
+Rebuild the offset map below its beginning from both logs, when it was lost or never written.
+
+Both logs are read once, side by side and downwards, with bounded memory; :mod:`connectors.offset_map.log_alignment`
+decides what counts as proven. The chunks are added to the map's topic below everything that the flow's task writes, so
+the two never write the same key. Readers use them at once; the task trims them after its next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
+from connect.kafka.cluster import Cluster
+from connect.kafka.log.offsets import EARLIEST, list_offset
+from connect.kafka.log.producer import OutRecord, PlainWriter
+from connect.wire import batch as wire
+from connect.wire import fetch_produce, records
+from connectors.config.client_config import FlowClients
+from connectors.config.connector_configs import MirrorSourceSettings
+from connectors.dataplane import fetch_api
+from connectors.dataplane.batches import error_codes
+from connectors.dataplane.batches.fetched_batches import CorruptBatch, cut
+from connectors.formats.position import Position, map_partition_key
+from connectors.formats.types import TopicPartition
+from connectors.offset_map.log_alignment import Item, LogSide, ProvenMap, SideBySide, digest
+from connectors.offset_map.reader import MapReader
+from connectors.offset_map.runs_and_chunks import ChunkKey, MapPair, OffsetLocation, encode_chunk_key, first_downstream
+
+
+@dataclass(frozen=True, slots=True)
+class MapQuery:
+    """Which part of the map, and which offset to translate, if any; ``is_reverse``: it is one of the target."""
+
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    is_reverse: bool = False
+
+    def is_about(self, source: TopicPartition) -> bool:
+        return self.topic in (None, source.topic) and self.partition in (None, source.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class MapAnswer:
+    """Where an offset leads, and how that place lies to the map (``Place``)."""
+
+    offset: int
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class PairView:
+    """The map of one pair. Offsets are -1 where the map is empty; ``is_current``: it is copied to now.
+
+    ``chunks`` and ``runs`` say how long it is: ``runs`` are those of the last chunk only.
+    """
+
+    source_topic: str
+    source_partition: int
+    target_topic: str
+    target_partition: int
+    target_topic_id: str
+    is_current: bool
+    copied_to: int
+    source_begin: int
+    source_end: int
+    target_begin: int
+    target_end: int
+    chunks: int
+    runs: int
+    answer: MapAnswer | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+async def read_map(settings: MirrorSourceSettings, clients: FlowClients, question: MapQuery) -> list[PairView]:
+    """The pairs asked for, in order. Errors as ``MapReader.follow``."""
+    store = Cluster(clients.offsets(), settings.target_alias)
+    wanted = None
+    if question.topic is not None and question.partition is not None:
+        wanted = [TopicPartition(question.topic, question.partition)]
+    try:
+        reader = MapReader(store, settings.map_topic, connector=settings.name, partitions=wanted)
+        await reader.follow()
+        views = []
+        for source in reader.sources():
+            if question.is_about(source):
+                views += [await _view(reader, source, pair, question) for pair in _pairs(reader, source)]
+        return views
+    finally:
+        await store.close()
+
+
+def _pairs(reader: MapReader, source: TopicPartition) -> Sequence[MapPair]:
+    """The one copied to now first, though nothing may be mapped of it."""
+    current = reader.current(source)
+    others = sorted((pair for pair in reader.pairs(source) if pair != current), key=str)
+    return [*([current] if current else []), *others]
+
+
+async def _view(reader: MapReader, source: TopicPartition, pair: MapPair, question: MapQuery) -> PairView:
+    chunks = reader.chunks(pair)
+    newest = await reader.runs(pair, chunks[-1]) if chunks else None
+    last = newest.last if newest else None
+    begin, position = chunks[0].begin if chunks else (-1, -1), reader.position(source)
+    is_current = pair == reader.current(source)
+    return PairView(
+        source_topic=pair.source_topic,
+        source_partition=pair.source_partition,
+        target_topic=pair.target_topic,
+        target_partition=pair.target_partition,
+        target_topic_id=str(pair.target_topic_id or ""),
+        is_current=is_current,
+        copied_to=position.next_source_offset if position and is_current else -1,
+        source_begin=begin[0],
+        source_end=last.upstream_end if last else -1,
+        target_begin=begin[1],
+        target_end=last.downstream_end if last else -1,
+        chunks=len(chunks),
+        runs=len(newest) if newest else 0,
+        answer=await _answer(reader, pair, question),
+    )
+
+
+async def _answer(reader: MapReader, pair: MapPair, question: MapQuery) -> MapAnswer | None:
+    if question.offset is None:
+        return None
+    look_up = reader.reverse if question.is_reverse else reader.forward
+    found = await look_up(pair, question.offset)
+    return None if found is None else MapAnswer(found.offset, found.place.value)
+
+
+#: What a place means, to somebody who asked for it.
+MEANING = {
+    OffsetLocation.INSIDE.value: "exact",
+    OffsetLocation.GAP.value: "nothing of it was mirrored; the nearest that was",
+    OffsetLocation.BELOW.value: "before the map begins: that part of the target is gone, or was copied by something "
+    "else",
+    OffsetLocation.BEYOND.value: "not copied yet",
+}
+
+
+_FETCH_BYTES: Final = 1024 * 1024
+_WAIT_MS: Final = 500
+#: Offsets that are read at once, and where nearly all are gone.
+_STEP: Final = 5_000
+_LONGEST_STEP: Final = 1_000_000
+#: In place of times where the target has its own (LogAppendTime).
+_NO_TIME: Final = -2
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """What was proven of a pair: ``records`` from source offset ``source_begin`` on, up to ``top``, where its map
+    begins. None are known where ``records`` is 0; ``failure`` says why it could not be looked at."""
+
+    source_topic: str
+    source_partition: int
+    target_topic: str
+    target_partition: int
+    top: tuple[int, int]
+    records: int = 0
+    source_begin: int = -1
+    target_begin: int = -1
+    chunks: int = 0
+    failure: str = ""
+
+
+class LogFeed:
+    """Reads one partition from ``top`` down to its beginning, as what is to be compared. Errors of every method:
+    RetriableError (it cannot be read now), PermanentError (a batch is damaged)."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        partition: TopicPartition,
+        topic_id: UUID | None,
+        top: int,
+        *,
+        read_committed: bool,
+    ) -> None:
+        self.top = top
+        self._end = top
+        self._start = 0
+        self._step = _STEP
+        self._cluster = cluster
+        self._partition = partition
+        self._topic = fetch_api.TopicOnWire(partition.topic, topic_id)
+        self._read_committed = read_committed
+        isolation = fetch_api.READ_COMMITTED if read_committed else fetch_api.READ_UNCOMMITTED
+        self._limits = fetch_api.FetchLimits(_WAIT_MS, 1, _FETCH_BYTES, _FETCH_BYTES, isolation)
+
+    async def open(self) -> None:
+        self._start = await list_offset(self._cluster, self._partition, EARLIEST)
+
+    async def stamps_its_own(self) -> bool:
+        """Whether the first batch bears the log's own time."""
+        if self._start >= self.top:
+            return False
+        fetched = (await self._fetch(self._start)).records
+        first = next(wire.extents(fetched), None)
+        return first is not None and first[2] >= 2 and wire.read_header(fetched, first[0]).is_log_append_time
+
+    async def below(self, *, ignores_time: bool) -> list[Item] | None:
+        """The next records downwards, descending; perhaps none where the log is thin. None at the end."""
+        if self._end <= self._start:
+            return None
+        begin = max(self._end - self._step, self._start)
+        found: list[Item] = []
+        position = begin
+        while position < self._end:
+            position = await self._read(position, found, ignores_time)
+        within = [item for item in found if begin <= item.offset < self._end]
+        self._end = begin
+        # What a cleaner took is passed in longer steps; a step never brings more records than it is long.
+        self._step = min(self._step * 2, _LONGEST_STEP) if len(within) < _STEP // 4 else _STEP
+        return within[::-1]
+
+    async def _read(self, position: int, found: list[Item], ignores_time: bool) -> int:
+        """One fetch; returns where the next begins."""
+        row = await self._fetch(position)
+        if row.error_code == error_codes.OFFSET_OUT_OF_RANGE:  # retention took it: what lies above is still there
+            self._start = await list_offset(self._cluster, self._partition, EARLIEST)
+            return max(self._start, position + 1)
+        try:
+            aborted = row.aborted if self._read_committed else None
+            # In a thread: a worker that does this beside its copy has others who wait.
+            following = await asyncio.to_thread(self._take, row, position, aborted, found, ignores_time)
+        except CorruptBatch as error:
+            raise PermanentError(f"{self._where}: {error}") from error
+        return following if following > position else self._end  # nothing is left below it
+
+    def _take(
+        self,
+        row: fetch_produce.FetchedPartition,
+        position: int,
+        aborted: Iterable[tuple[int, int]] | None,
+        found: list[Item],
+        ignores_time: bool,
+    ) -> int:
+        """Into ``found``; returns where what was fetched ends."""
+        following = position
+        for batch, header, decision, _ in cut(row.records, position, aborted, wire.SEQUENCE_MODULUS):
+            if decision.kind != "dropped":
+                found += self._items(batch, ignores_time)
+                following = max(following, found[-1].offset + 1)
+            if header is not None:
+                following = max(following, header.last_offset + 1)
+        return following
+
+    def _items(self, batch: memoryview, ignores_time: bool) -> list[Item]:
+        try:
+            decoded = list(records.decode(batch, batch[16]))
+        except Exception as error:  # a payload that no codec opens: its checksum is right, and it is copied as it is
+            raise PermanentError(f"{self._where}: a batch cannot be opened: {type(error).__name__}: {error}") from error
+        return [
+            Item(
+                one.offset,
+                digest(one.key, one.value, one.headers, _NO_TIME if ignores_time else one.timestamp_ms),
+            )
+            for one in decoded
+        ]
+
+    async def _fetch(self, position: int) -> fetch_produce.FetchedPartition:
+        topic, index = self._partition
+        leader = (await self._cluster.metadata({topic})).leader(topic, index)
+        if leader is None:
+            raise RetriableError(f"{self._where} has no leader now")
+        connection = await self._cluster.connection(leader, "rebuild")
+        row = await fetch_api.fetch_one(connection, self._topic, index, (position, -1, -1), self._limits)
+        if row.error_code not in (0, error_codes.OFFSET_OUT_OF_RANGE):
+            raise RetriableError(f"{self._where} cannot be read: {error_codes.code_name(row.error_code)}")
+        return row
+
+    @property
+    def _where(self) -> str:
+        return f"cluster {self._cluster.name}: {self._partition}"
+
+
+async def lay_side_by_side(feeds: Mapping[LogSide, LogFeed], found: ProvenMap) -> None:
+    """Add everything that two logs prove to ``found``. Raises the errors of the feeds."""
+    target = feeds[LogSide.TARGET]
+    logs = SideBySide((feeds[LogSide.SOURCE].top, target.top), found)
+    for feed in feeds.values():
+        await feed.open()
+    ignores_time = await target.stamps_its_own()
+    while not logs.is_done:
+        for side, feed in feeds.items():
+            while logs.wants(side):
+                items = await feed.below(ignores_time=ignores_time)
+                if items is None:
+                    logs.end(side)
+                else:
+                    logs.take(side, items)
+        await asyncio.to_thread(logs.settle)
+
+
+class Rebuilder:
+    """Rebuilds maps of one flow, partition by partition. Leaves both clusters open."""
+
+    def __init__(self, settings: MirrorSourceSettings, source: Cluster, target: Cluster) -> None:
+        self._settings = settings
+        self._source = source
+        self._target = target
+        self._maps = MapReader(target, settings.map_topic, connector=settings.name)
+
+    async def partitions(self) -> list[TopicPartition]:
+        """Source partitions that have a position. Errors as ``MapReader.follow``."""
+        await self._maps.follow()
+        return [source for source in self._maps.sources() if self._maps.position(source) is not None]
+
+    async def rebuild(self, source: TopicPartition) -> Rebuilt:
+        """Find what belongs below the map of ``source``, and add it to the map."""
+        pair, position = self._maps.current(source), self._maps.position(source)
+        assert pair is not None, "there is a position"
+        assert position is not None, "there is a position"
+        top = self._begin(pair, position)
+        names = (*source, pair.target_topic, pair.target_partition)
+        found = ProvenMap()
+        try:
+            await lay_side_by_side(self._feeds(pair, top), found)
+            made = found.chunks(pair)
+            await self._add(pair, made, position)
+        except HeliographError as error:
+            return Rebuilt(*names, top, failure=str(error))
+        lowest = found.first
+        if lowest is None:
+            return Rebuilt(*names, top)
+        return Rebuilt(*names, top, found.records, lowest.upstream, lowest.downstream, len(made))
+
+    def _feeds(self, pair: MapPair, top: tuple[int, int]) -> dict[LogSide, LogFeed]:
+        source = TopicPartition(pair.source_topic, pair.source_partition)
+        target = TopicPartition(pair.target_topic, pair.target_partition)
+        read_committed = self._settings.read_committed
+        return {
+            LogSide.SOURCE: LogFeed(self._source, source, pair.source_topic_id, top[0], read_committed=read_committed),
+            LogSide.TARGET: LogFeed(self._target, target, pair.target_topic_id, top[1], read_committed=True),
+        }
+
+    def _begin(self, pair: MapPair, position: Position) -> tuple[int, int]:
+        """Return the source and target offset at which the map of ``pair`` begins."""
+        chunks = self._maps.chunks(pair)
+        return chunks[0].begin if chunks else (position.next_source_offset, position.target_end)
+
+    async def _add(self, pair: MapPair, chunks: Sequence[tuple[int, bytes]], position: Position) -> None:
+        """Write the newest chunk first, so that an interruption leaves no hole."""
+        await self._maps.follow()
+        floor = self._begin(pair, position)  # the flow may have cut its map while the logs were read
+        partition_key = map_partition_key(pair.source_topic, pair.source_partition)
+        await PlainWriter(self._target).write(
+            OutRecord(
+                self._settings.map_topic, encode_chunk_key(ChunkKey(pair, upstream)), value, partition_key=partition_key
+            )
+            for upstream, value in reversed(chunks)
+            if upstream < floor[0] and first_downstream(value) < floor[1]
+        )
+
+
+async def rebuild_maps(
+    settings: MirrorSourceSettings,
+    clients: FlowClients,
+    is_wanted: Callable[[TopicPartition], bool],
+    tell: Callable[[Rebuilt], None],
+) -> None:
+    """Rebuild the maps of a flow's partitions one after the other, and tell of each. Errors as those of its clusters;
+    what only one partition has is told. ConfigError where records are transformed."""
+    if key := settings.changing_key:
+        # One that was changed would be taken for one that was never copied.
+        raise ConfigError(f"the map of {settings.flow} cannot be rebuilt: {key} makes copies unlike their sources", key)
+    source = Cluster(clients.replication_consumer(0), settings.source_alias)
+    target = Cluster(clients.offsets(), settings.target_alias)
+    try:
+        rebuilder = Rebuilder(settings, source, target)
+        for partition in await rebuilder.partitions():
+            if is_wanted(partition):
+                tell(await rebuilder.rebuild(partition))
+    finally:
+        await source.close()
+        await target.close()

@@ -1,1 +1,0 @@
-"""Copying by key and through message handlers, for MirrorMaker 1: what a slice runs."""

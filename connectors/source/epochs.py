@@ -1,0 +1,256 @@
+"""Decides when an epoch ends, and brings the partitions of a task in step with its config from one slice to the next.
+
+A slice copies the same partitions from its begin to its end. While it copies, partitions that are wanted and not copied
+yet are taken over, as far as that does not claim the task's own transactional id. If another task of the connector is
+about to hand one over, that is waited for: a fence would end that task's slice. The next slice copies those that are
+ready, without those that are no longer wanted. So whatever is slow holds up no partition that is copied already.
+
+The own id is claimed between two slices only. Partitions that need it wait for that, as those that are out of reach.
+
+What is to be done follows from the config, the ledger and the store alone. So an interruption (an epoch that ends, a
+lost slice, a stop) costs no more than another look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from math import inf
+from typing import Final, Protocol
+
+from connect.core.errors import RetriableError
+from connectors.formats.types import RUNNING, ProducerIdAndEpoch, TopicPartition
+from connectors.source.positions.ledger import Ledger
+from connectors.source.positions.partition_pairs import STARTING, PartitionPair
+from connectors.source.positions.position_checks import UnavailablePartitions
+from connectors.source.positions.stored_positions import PositionStore, Start
+from connectors.source.slice_handle import SliceHandle, SliceLost
+
+log = logging.getLogger(__name__)
+
+#: How long a task that is about to hand a partition over is waited for before it is fenced. It starts a slice first.
+HAND_OVER_S: Final = 30.0
+#: Changes are collected for so long, and an epoch lasts at least so long.
+_TOGETHER_S: Final = 1.0
+_APART_S: Final = 5.0
+_LATE_LOOK_S: Final = 0.25
+_LOOK_S: Final = 5.0
+_RETRY_S: Final = 1.0
+_MAX_RETRY_S: Final = 10.0
+#: So many partitions are named in a line of the log.
+_MOST_NAMED: Final = 5
+
+
+class Joins(Protocol):
+    """What the task does for partitions that join and leave."""
+
+    async def find(self, partitions: Sequence[TopicPartition]) -> list[PartitionPair]:
+        """Return the pairs of those that both clusters know now."""
+        ...
+
+    async def shut_out(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
+        """Let no other task store positions of these partitions; return what is stored then."""
+        ...
+
+    async def join(self, handle: SliceHandle, joining: Ledger, starts: Mapping[TopicPartition, Start]) -> None:
+        """Take over all of ``joining`` while the slice copies others, and store where each begins."""
+        ...
+
+    async def store_left(self) -> None:
+        """Store the positions of partitions that are no longer copied here."""
+        ...
+
+
+class Reconfiguring:
+    """Of one task. ``transactional_id`` is its own, ``wanted`` what it is to copy."""
+
+    def __init__(
+        self,
+        name: str,
+        transactional_id: str,
+        wanted: Sequence[TopicPartition],
+        ledger: Ledger,
+        store: PositionStore,
+        waiting: UnavailablePartitions,
+        joins: Joins,
+    ) -> None:
+        self.wanted = tuple(wanted)
+        #: Whether the present producer has a transactional id.
+        self.is_fencing = True
+        self._name = name
+        self._transactional_id = transactional_id
+        self._ledger = ledger
+        self._store = store
+        self._waiting = waiting
+        self._joins = joins
+        self._changed = asyncio.Event()
+        self._producer: ProducerIdAndEpoch | None = None
+        #: Target partitions that the present producer was told to write.
+        self._written: set[TopicPartition] = set()
+        self._waits_since: dict[TopicPartition, float] = {}
+        self._is_back = False
+        self._began_s = -inf
+        self._changed_s = inf
+
+    @property
+    def takes_over(self) -> bool:
+        """Whether some partitions are to be taken over between this slice and the next."""
+        return self._is_back or any(entry.is_healing for entry in self._ledger.entries.values())
+
+    def want(self, partitions: Sequence[TopicPartition]) -> None:
+        """Copy these from the next slice on, and no others."""
+        self.wanted = tuple(partitions)
+        self.look()
+
+    def look(self) -> None:
+        """Something has changed in the ledger."""
+        self._changed.set()
+
+    def began(self, producer: ProducerIdAndEpoch) -> None:
+        """A slice copies all entries that it can, as ``producer``."""
+        if producer != self._producer:
+            self._producer = producer
+            self._written.clear()
+        for entry in self._ledger.entries.values():
+            if entry.state == STARTING:
+                entry.state = RUNNING
+            if entry.is_copied:
+                entry.was_copied = True
+                self._written.add(entry.pair.target)
+        self._waiting.retain(self._ledger.waiting())
+        self._is_back = False
+        self._began_s, self._changed_s = asyncio.get_running_loop().time(), inf
+
+    async def until_due(self, handle: SliceHandle, length_s: float) -> None:
+        """Take over what joins, until the epoch of ``handle`` is to end: after ``length_s``, or soon after a change.
+
+        Raises :class:`SliceLost` if it ends by itself meanwhile, and errors that are not retriable.
+        """
+        clock = asyncio.get_running_loop().time
+        ends_s, delay_s = clock() + length_s, _RETRY_S
+        while clock() < min(ends_s, self._due_s()):
+            self._changed.clear()
+            try:
+                again_s = await self._step(handle)
+                delay_s = _RETRY_S
+            except SliceLost:
+                raise
+            except RetriableError as error:
+                log.warning("%s: partitions cannot be changed now: %s; trying again", self._name, error)
+                again_s, delay_s = delay_s, min(delay_s * 2, _MAX_RETRY_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(min(ends_s, self._due_s(), clock() + again_s)):
+                    await self._changed.wait()
+
+    async def wait_for_others(self, loaded: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
+        """Return what the store says of these partitions once other tasks have handed over what they are about to.
+
+        Raises :class:`RetriableError` if some of these are no longer wanted: the task that has them now is not to be
+        fenced.
+        """
+        starts = dict(loaded)
+        clock = asyncio.get_running_loop().time
+        until_s = clock() + HAND_OVER_S
+        while set(starts) <= set(self.wanted):
+            if not (others := self._of_others(starts)) or clock() >= until_s:
+                return starts
+            await asyncio.sleep(_LATE_LOOK_S)
+            starts.update(await self._store.load_more(others))
+        raise RetriableError("its partitions were changed before it began")
+
+    def _due_s(self) -> float:
+        """Return when the epoch ends because of a change; infinity without one."""
+        if not self._has_changed():
+            self._changed_s = inf
+        elif self._changed_s == inf:
+            self._changed_s = asyncio.get_running_loop().time()
+        return max(self._changed_s + _TOGETHER_S, self._began_s + _APART_S)
+
+    def _has_changed(self) -> bool:
+        wanted = set(self.wanted)
+        return self.takes_over or any(
+            entry.state == STARTING or not (entry.is_leaving or source in wanted)
+            for source, entry in self._ledger.entries.items()
+        )
+
+    async def _step(self, handle: SliceHandle) -> float:
+        """Return in how many seconds to look again."""
+        await self._look_for_waiting()
+        await self._joins.store_left()
+        missing = [source for source in self.wanted if source not in self._ledger.entries]
+        self._waits_since = {source: since for source, since in self._waits_since.items() if source in missing}
+        return await self._take_in(handle, missing) if missing else _LOOK_S
+
+    async def _look_for_waiting(self) -> None:
+        """See whether one of the partitions that wait can be taken over. What is stored of those that have waited long
+        is read again, since their first positions are compared with all that was stored after that."""
+        if self._is_back or not await self._waiting.is_back(self._ledger.waiting()):
+            return
+        if sources := self._waiting.out_of_date():
+            starts = await self._store.load_more(sources)
+            self._waiting.add({**starts, **await self._joins.shut_out(starts)})
+        self._is_back = True
+
+    async def _take_in(self, handle: SliceHandle, missing: Sequence[TopicPartition]) -> float:
+        pairs = await self._joins.find(missing)
+        starts = dict(await self._store.load_more([pair.source for pair in pairs])) if pairs else {}
+        now_s = asyncio.get_running_loop().time()
+        late = {
+            source
+            for source in self._of_others(starts)
+            if now_s - self._waits_since.setdefault(source, now_s) < HAND_OVER_S
+        }
+        ready = [pair for pair in pairs if pair.source not in late]
+        # What others commit between our look and our fence would be copied again.
+        starts |= await self._joins.shut_out({pair.source: starts[pair.source] for pair in ready})
+        held = Ledger(pair for pair in ready if self._needs_own_id(pair, starts[pair.source]))
+        for entry in held.entries.values():
+            entry.wait("what was written there before is fenced between two slices")
+        joining = Ledger(pair for pair in ready if pair.source not in held.entries)
+        if joining.entries:
+            await self._joins.join(handle, joining, starts)
+        for ledger in (held, joining):
+            self._ledger.entries.update(ledger.entries)
+            self._waiting.add({entry.pair.source: starts[entry.pair.source] for entry in ledger.waiting()})
+        if joining.entries:
+            log.info("%s: its next slice copies %s as well", self._name, named(joining.entries))
+        if late:
+            return _LATE_LOOK_S
+        if len(pairs) < len(missing):
+            found = {pair.source for pair in pairs}
+            raise RetriableError(f"a cluster does not know {named([one for one in missing if one not in found])} now")
+        return _LOOK_S
+
+    def _of_others(self, starts: Mapping[TopicPartition, Start]) -> list[TopicPartition]:
+        """Partitions that another task of this connector has written, and has not handed over."""
+        family = self._transactional_id.rpartition("-")[0]
+        return [
+            source
+            for source, start in starts.items()
+            if (position := start.position) is not None
+            and not position.is_handed_over
+            and position.transactional_id != self._transactional_id
+            and position.transactional_id.rpartition("-")[0] == family
+        ]
+
+    def _needs_own_id(self, pair: PartitionPair, start: Start) -> bool:
+        """Whether a takeover has to claim our own transactional id first.
+
+        Under the same producer epoch a leader takes a second sequence 0 for a batch that it has. A position without an
+        id may have our producer id, with an epoch above ours.
+        """
+        if not self.is_fencing or pair.target in self._written:
+            return True
+        position = start.position
+        if position is None or (position.transactional_id and position.is_handed_over):
+            return False
+        return position.transactional_id in ("", self._transactional_id)
+
+
+def named(partitions: Collection[TopicPartition]) -> str:
+    """Return the first of these partitions in words."""
+    names = ", ".join(str(one) for one in list(partitions)[:_MOST_NAMED])
+    more = len(partitions) - _MOST_NAMED
+    return f"{names} and {more} more" if more > 0 else names

@@ -1,0 +1,385 @@
+"""When an offset sync is due, and which wait to be written (Kafka's ``OffsetSyncWriter``, without its producer). Pure.
+
+Java is told of records one by one. Here whole runs are told, and cost as much as the syncs that they make due.
+
+Writes the offset syncs of one task, beside its copy and never in its way (Kafka's ``OffsetSyncWriter``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from connect.core.errors import HeliographError
+from connect.core.model import NewTopic
+from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import Scope
+from connect.kafka.log.producer import OutRecord, PlainWriter
+from connect.kafka.log.topic_admin import Admin, TopicExists
+from connectors.config.client_config import FlowClients
+from connectors.config.connector_configs import MirrorSourceSettings, OffsetSyncsSettings
+from connectors.formats.mirror_records import OffsetSync
+from connectors.formats.types import Run, TopicPartition
+
+#: Of one partition. A reader keeps no more (``OffsetSyncStore``), and they are farther apart the older they are.
+_MOST_WAITING: Final = 64
+
+
+class Offsets(NamedTuple):
+    """Two offsets of one record."""
+
+    upstream: int
+    downstream: int
+
+
+@dataclass(slots=True)
+class SyncedPartition:
+    """What was acknowledged last of one source partition, and synced last (``OffsetSyncWriter.PartitionState``)."""
+
+    upstream: int = -1
+    downstream: int = -1
+    synced_downstream: int = -1
+
+    def advance(self, run: Run, lag_max: int) -> range:
+        """Take a run of acknowledged records; the upstream offsets of those that a sync is due for.
+
+        One is due for the first record ever; where ``lag_max`` records and more lie behind what the last sync
+        translates to; where upstream offsets are missing, or go back; and where downstream offsets go back.
+        """
+        upstream, downstream, count = run
+        far = self.synced_downstream + 1 + lag_max - downstream
+        at_once = (
+            self.synced_downstream == -1 or far <= 0 or upstream - self.upstream != 1 or downstream < self.downstream
+        )
+        # Within a run only distance makes one due.
+        due = range(upstream + (0 if at_once else far), upstream + count, max(lag_max + 1, 1))
+        if due:
+            self.synced_downstream = downstream + due[-1] - upstream
+        self.upstream, self.downstream = upstream + count - 1, downstream + count - 1
+        return due
+
+
+class PendingOffsetSyncs:
+    """The syncs of one task that wait to be written, in order.
+
+    A sync that is due may be written at once. The last record of each partition may be synced at a commit, due or not,
+    so that a quiet partition does not stay behind. Where syncs wait, Java keeps the newest of each partition; here a
+    few more are kept, farther apart the older they are.
+    """
+
+    def __init__(self, lag_max: int) -> None:
+        self._lag_max = lag_max
+        self._states: dict[TopicPartition, SyncedPartition] = {}
+        self._pending: dict[TopicPartition, list[Offsets]] = {}
+        self._delayed: dict[TopicPartition, Offsets] = {}
+
+    def acknowledged(self, source: TopicPartition, runs: Iterable[Run]) -> None:
+        """Records of a source partition have been acknowledged, in this order."""
+        state = self._states.setdefault(source, SyncedPartition())
+        for run in runs:
+            due = state.advance(run, self._lag_max)
+            if due:
+                difference = run[1] - run[0]
+                # The last one stays, however many are left out.
+                every = -(-len(due) // _MOST_WAITING)
+                self._queue(source, [Offsets(upstream, upstream + difference) for upstream in reversed(due[::-every])])
+            if due and due[-1] == state.upstream:
+                self._delayed.pop(source, None)
+            else:
+                self._delayed[source] = Offsets(state.upstream, state.downstream)
+
+    def commit(self) -> None:
+        """Positions were stored: what is delayed may be written too."""
+        delayed, self._delayed = self._delayed, {}
+        for source, pair in delayed.items():
+            self._queue(source, [pair])
+
+    def waiting(self) -> int:
+        """How many may be written now."""
+        return sum(map(len, self._pending.values()))
+
+    def leave(self, sources: Iterable[TopicPartition]) -> list[OffsetSync]:
+        """What may be written of partitions that another task writes of from now on, delayed or not; nothing of them
+        is known here after that."""
+        left: list[OffsetSync] = []
+        for source in sources:
+            if source in self._delayed:
+                self._queue(source, [self._delayed.pop(source)])
+            left += _syncs_of(source, self._pending.pop(source, ()))
+            self._states.pop(source, None)
+        return left
+
+    def keep_newest(self) -> None:
+        """Leave out all that waits but the newest of each partition."""
+        self._pending = {source: pairs[-1:] for source, pairs in self._pending.items()}
+
+    def take(self, most: int) -> list[OffsetSync]:
+        """So many at most that may be written now, to be given back where that fails."""
+        taken: list[OffsetSync] = []
+        while self._pending and len(taken) < most:
+            source = next(iter(self._pending))
+            pairs = self._pending.pop(source)
+            room = most - len(taken)
+            taken += _syncs_of(source, pairs[:room])
+            if pairs[room:]:
+                self._pending[source] = pairs[room:]
+        return taken
+
+    def give_back(self, syncs: Iterable[OffsetSync]) -> None:
+        """These were not written; they come before what has become due since. Those of partitions that have left are
+        forgotten."""
+        newer, self._pending = self._pending, {}
+        for sync in syncs:
+            source = TopicPartition(sync.topic, sync.partition)
+            if source not in self._states:
+                continue
+            self._pending.setdefault(source, []).append(Offsets(sync.upstream_offset, sync.downstream_offset))
+        for source, pairs in newer.items():
+            self._queue(source, pairs)
+
+    def _queue(self, source: TopicPartition, pairs: list[Offsets]) -> None:
+        waiting = self._pending.setdefault(source, [])
+        if waiting and pairs[0].upstream <= waiting[-1].upstream:
+            # A reader forgets all that it had when upstream offsets go back.
+            waiting.clear()
+        waiting += pairs
+        while len(waiting) > _MOST_WAITING:
+            half = len(waiting) // 2
+            waiting[:half] = waiting[:half:2]
+
+
+def _syncs_of(source: TopicPartition, pairs: Iterable[Offsets]) -> list[OffsetSync]:
+    return [OffsetSync(source.topic, source.partition, *pair) for pair in pairs]
+
+
+log = logging.getLogger(__name__)
+
+#: Java makes the topic when its connector starts, and never again.
+LOOK_EVERY_S: Final = 30.0
+#: Java's ``MirrorSourceTask`` writes to it, and ``OffsetSyncStore`` reads nothing else.
+_PARTITION: Final = 0
+#: Java has ten records on their way; here one request is, with so many.
+_MOST_AT_ONCE: Final = 1000
+#: Between two requests: a copy at full rate makes syncs due all the time, and they share a loop with the REST API.
+_PAUSE_S: Final = 0.1
+_RETRY_S: Final = 0.2
+_MAX_RETRY_S: Final = 30.0
+_LAST_WRITE_S: Final = 2.0
+
+Write = Callable[[Iterable[OutRecord]], Awaitable[None]]
+
+
+def topic_of_syncs(settings: OffsetSyncsSettings) -> NewTopic:
+    """As Java makes it."""
+    return NewTopic(settings.topic, 1, settings.replication_factor, {"cleanup.policy": "compact"})
+
+
+class OffsetSyncsTopic:
+    """Looks after the topic for a connector. ``label`` begins every line of the log; ``close`` closes ``admin``."""
+
+    def __init__(self, settings: OffsetSyncsSettings, admin: Admin, label: str) -> None:
+        self._wanted = topic_of_syncs(settings)
+        self._admin = admin
+        self._label = label
+        self._is_there = False
+        self._said = ""
+
+    async def ensure(self) -> None:
+        """Make the topic where it is missing. What is in the way is said once; rights are named, with the grant."""
+        try:
+            await self._make()
+        except HeliographError as error:
+            self._say(error)
+        else:
+            self._is_there, self._said = True, ""
+
+    async def close(self) -> None:
+        await self._admin.close()
+
+    async def _make(self) -> None:
+        topic = self._wanted.name
+        if topic in await self._admin.describe_topics([topic]):
+            return
+        if self._is_there:
+            log.warning("%s: topic %s is gone and is made anew", self._label, topic)
+            self._is_there = False
+        outcome = (await self._admin.create_topics([self._wanted]))[topic]
+        if outcome is None:
+            log.info("%s: topic %s was made", self._label, topic)
+        elif not isinstance(outcome, TopicExists):
+            raise outcome
+
+    def _say(self, error: HeliographError) -> None:
+        if str(error) != self._said:
+            log.warning(
+                "%s: offset syncs may have no topic: %s (offset-syncs.topic.replication.factor=%s); looking again in "
+                "%g s",
+                self._label,
+                error,
+                self._wanted.replication_factor,
+                LOOK_EVERY_S,
+            )
+            self._said = str(error)
+
+
+class SyncWriter:
+    """Is told of runs when they are acknowledged, and of commits; writes on its own, one request after the other.
+
+    A context manager. At its end it writes what waits, for two seconds at most, and not at all where writing fails.
+
+    Where that fails it is said once and tried again: the copy goes on. A request that times out may still arrive behind
+    the next; readers then forget what they knew before it, and translate to earlier offsets, never to later ones.
+    With exactly-once the runs are told when their transaction is committed, and syncs are written outside of it.
+
+    Args:
+        label: Begins every line of the log.
+        lag_max: As ``offset.lag.max``.
+        write: To the cluster that holds the topic; raises as ``PlainWriter.write``.
+    """
+
+    def __init__(self, label: str, topic: str, lag_max: int, write: Write) -> None:
+        self._label = label
+        self._topic = topic
+        self._syncs = PendingOffsetSyncs(lag_max)
+        self._write_records = write
+        self._wanted = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._ending = asyncio.Event()
+        self._one_request = asyncio.Lock()
+        self._scope = Scope(f"offset syncs of {self._label}")
+        self._said = ""
+
+    def acknowledged(self, source: TopicPartition, runs: Iterable[Run]) -> None:
+        """These records are in the target for good."""
+        self._syncs.acknowledged(source, runs)
+        self._wake()
+
+    def commit(self) -> None:
+        """Positions have been stored, or there was nothing to store."""
+        self._syncs.commit()
+        self._wake()
+
+    async def leave(self, sources: Collection[TopicPartition]) -> None:
+        """Write what waits of partitions that another task gets, before that task may write of them.
+
+        What does not get there within two seconds is left out: behind what the other has written it would make readers
+        forget that.
+        """
+        syncs = self._syncs.leave(sources)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WRITE_S), self._one_request:
+                for at in range(0, 0 if self._said else len(syncs), _MOST_AT_ONCE):
+                    await self._write(syncs[at : at + _MOST_AT_ONCE])
+
+    async def __aenter__(self) -> Self:
+        self._scope.spawn(self._write_forever(), f"offset syncs of {self._label}")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ending.set()
+        if self._syncs.waiting() > _MOST_AT_ONCE:
+            self._syncs.keep_newest()
+        try:
+            if not self._said:
+                async with asyncio.timeout(_LAST_WRITE_S):
+                    await self._idle.wait()
+        except TimeoutError:
+            log.warning("%s: the last offset syncs were not written to %s", self._label, self._topic)
+        finally:
+            await self._scope.close()
+
+    def _wake(self) -> None:
+        self._idle.clear()
+        self._wanted.set()
+
+    async def _write_forever(self) -> None:
+        delay_s = _RETRY_S
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            while (count := await self._write_some()) is not None:
+                if not count:
+                    await asyncio.sleep(delay_s)
+                    delay_s = min(2 * delay_s, _MAX_RETRY_S)
+                    continue
+                delay_s = _RETRY_S
+                if count < _MOST_AT_ONCE:
+                    await self._pause()
+            if not self._wanted.is_set():
+                self._idle.set()
+
+    async def _write_some(self) -> int | None:
+        """One request: how many syncs are written, 0 where it failed; None where nothing waits."""
+        async with self._one_request:
+            syncs = self._syncs.take(_MOST_AT_ONCE)
+            if not syncs:
+                return None
+            if await self._write(syncs):
+                return len(syncs)
+            self._syncs.give_back(syncs)
+            return 0
+
+    async def _pause(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PAUSE_S):
+                await self._ending.wait()
+
+    async def _write(self, syncs: Sequence[OffsetSync]) -> bool:
+        records = [OutRecord(self._topic, sync.key(), sync.value(), partition=_PARTITION) for sync in syncs]
+        try:
+            await self._write_records(records)
+        except HeliographError as error:
+            self._say(error)
+            return False
+        except Exception as error:
+            if not self._said:
+                log.error("%s: offset syncs are not written", self._label, exc_info=error)
+            self._said = repr(error)
+            return False
+        if self._said:
+            log.info("%s: offset syncs are written to %s again", self._label, self._topic)
+            self._said = ""
+        return True
+
+    def _say(self, error: HeliographError) -> None:
+        if str(error) != self._said:
+            log.warning("%s: offset syncs are not written: %s; trying again, the copy goes on", self._label, error)
+            self._said = str(error)
+
+
+def syncs_topic(settings: MirrorSourceSettings, clients: FlowClients) -> OffsetSyncsTopic | None:
+    """The topic, to be closed; None where no syncs are written."""
+    syncs = settings.offset_syncs
+    if syncs is None:
+        return None
+    return OffsetSyncsTopic(syncs, Admin(clients.offset_syncs_admin(), _place(settings, syncs)), settings.flow)
+
+
+@asynccontextmanager
+async def sync_writer(
+    settings: MirrorSourceSettings, clients: FlowClients, task: int
+) -> AsyncIterator[SyncWriter | None]:
+    """A task's writer, which lasts as long as the context; None where no syncs are written."""
+    syncs = settings.offset_syncs
+    if syncs is None:
+        yield None
+        return
+    cluster = Cluster(clients.offset_syncs_producer(task), _place(settings, syncs))
+    try:
+        write = PlainWriter(cluster).write
+        async with SyncWriter(f"{settings.flow} task {task}", syncs.topic, syncs.lag_max, write) as made:
+            yield made
+    finally:
+        await cluster.close()
+
+
+def _place(settings: MirrorSourceSettings, syncs: OffsetSyncsSettings) -> str:
+    return settings.source_alias if syncs.on_source else settings.target_alias

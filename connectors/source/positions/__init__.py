@@ -1,0 +1,1 @@
+"""How far each partition of a task is copied: stored, taken over, checked."""

@@ -1,0 +1,232 @@
+"""What becomes of a partition whose log is no longer what it was: ``on.source.gap`` and ``on.topic.recreated``.
+
+:mod:`connectors.source.positions.position_checks` and the slices say what happened; here is decided whether the copy
+goes on, and where. It goes on at a take-over only: behind a fence, under a new epoch, its position stored together with
+a record of the gap before anything is written. A target that lost what it had acknowledged is copied to again whatever
+the policies say, as that loses and doubles nothing: its map tells which source records these were.
+
+Topics that were gone and are there again: what stopped their partitions is another thing from then on.
+
+A topic is gone when no broker knows it for some seconds. What makes it again later, a person or the connector's own
+refresh, makes another topic: the partition's verdict is that of a topic made anew, and ``on.topic.recreated`` decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from connect.core.errors import RetriableError
+from connect.kafka.cluster import Cluster, TopicMetadata
+from connect.kafka.log.offsets import EARLIEST, list_offsets
+from connectors.dataplane.log_divergence import Verdict
+from connectors.formats.gap import UNKNOWN, Gap, GapKind, GapPolicy
+from connectors.formats.position import Position
+from connectors.formats.types import TopicPartition
+from connectors.offset_map.runs_and_chunks import MapRun, RunList
+from connectors.source.positions.partition_pairs import Clusters, Entry, PassedGap
+from connectors.source.positions.position_checks import judge
+from connectors.source.positions.stored_positions import Start
+
+log = logging.getLogger(__name__)
+
+_FAR: Final = 2**63
+
+
+class Rewind(NamedTuple):
+    """Which source offset is copied next, and where the target's map ends."""
+
+    upstream: int
+    downstream: int
+
+
+class GapPasser:
+    """Lets entries go on behind gaps, at one take-over.
+
+    Args:
+        label: Begins every line of the log.
+        runs_of: The newest stored runs of a position's pair, ascending.
+        now_ms: Since 1970.
+    """
+
+    def __init__(
+        self, label: str, policy: GapPolicy, runs_of: Callable[[Position], Sequence[MapRun]], now_ms: int
+    ) -> None:
+        self._label = label
+        self._policy = policy
+        self._runs_of = runs_of
+        self._now_ms = now_ms
+
+    def heal(self, entries: Sequence[Entry]) -> None:
+        """Let entries that have just been stopped wait for ``begin`` where that lets them go on: should it not come to
+        that, the next take-over begins them, which leaves out what is stopped; and nobody sees them stopped."""
+        for entry in entries:
+            if entry.is_stopped and self._passable(entry) is not None:
+                entry.heal()
+
+    async def begin(
+        self, source: Cluster, entries: Sequence[Entry], known: Mapping[TopicPartition, Start]
+    ) -> dict[TopicPartition, Start]:
+        """Where entries begin that go on behind a gap of their source or in topics made anew. Errors as
+        ``list_offsets``."""
+        passed = [(entry, gap) for entry in entries if (gap := self._passable(entry)) is not None]
+        starts = await list_offsets(source, [entry.pair.source for entry, _ in passed], EARLIEST) if passed else {}
+        found = {}
+        for entry, gap in passed:
+            start = known[entry.pair.source]
+            decided = self._behind(gap, start.position, starts[entry.pair.source])
+            found[entry.pair.source] = self._go_on(entry, start, decided)
+        return found
+
+    def rewind(self, entries: Sequence[Entry], known: Mapping[TopicPartition, Start]) -> dict[TopicPartition, Start]:
+        """Where entries begin whose target was truncated. One whose map does not tell stays stopped."""
+        found = {}
+        for entry in entries:
+            gap, start = entry.gap, known[entry.pair.source]
+            position = start.position
+            if gap is None or gap.kind is not GapKind.TARGET_TRUNCATED or position is None or start.decided:
+                continue
+            # The marker that committed the position stands at its end. Where that is left, what is gone was not
+            # committed, and is copied again anyhow.
+            if entry.is_healing and position.is_atomic and gap.target_first > position.target_end:
+                continue
+            back = None if entry.is_healing else rewound(self._runs_of(position), gap.target_first)
+            if back is None:
+                entry.stop(entry.reason, gap=gap)
+                continue
+            decided = replace(gap, first=back.upstream, target_first=back.downstream, go_on_at=back.upstream)
+            found[entry.pair.source] = self._go_on(
+                entry, start, PassedGap(self._now_ms, decided, target_truncated_to=back.downstream)
+            )
+        return found
+
+    def _passable(self, entry: Entry) -> Gap | None:
+        gap = entry.gap
+        if gap is None or gap.kind is GapKind.TARGET_TRUNCATED or not self._policy.goes_on(gap):
+            return None
+        return gap
+
+    def _behind(self, gap: Gap, position: Position | None, start: int) -> PassedGap:
+        """``start``: where the source begins now."""
+        if gap.kind is GapKind.SOURCE_GAP:
+            at = max(gap.go_on_at, start)
+            return PassedGap(self._now_ms, replace(gap, first=_reached(gap.first, position), last=at - 1, go_on_at=at))
+        if gap.kind is GapKind.SOURCE_TRUNCATED:
+            at = max(_reached(gap.go_on_at, position), start)
+            there = RunList(self._runs_of(position)).forward(gap.first) if position else None
+            decided = replace(gap, go_on_at=at)
+            if there is not None and position is not None:
+                decided = replace(decided, target_first=there.offset, target_last=position.target_end - 1)
+            return PassedGap(self._now_ms, decided, source_truncated_to=gap.first)
+        decided = replace(gap, go_on_at=start)
+        if gap.kind is GapKind.TARGET_RECREATED and start > 0:
+            decided = replace(decided, first=0, last=start - 1)
+        return PassedGap(self._now_ms, decided)
+
+    def _go_on(self, entry: Entry, start: Start, passing: PassedGap) -> Start:
+        entry.heal()
+        entry.passing = passing
+        gap = passing.gap
+        log.warning(
+            "%s: %s goes on at source offset %d: %s", self._label, entry.pair.source, gap.go_on_at, gap_message(gap)
+        )
+        return Start(start.position, gap.go_on_at - 1, moved=True, decided=True)
+
+
+def _reached(offset: int, position: Position | None) -> int:
+    """``offset``, or the position before it: what a slice had copied when it told of a gap may be aborted since."""
+    return min(offset, position.next_source_offset) if position else offset
+
+
+def rewound(runs: Sequence[MapRun], end: int) -> Rewind | None:
+    """What a truncated target still has: the stored ``runs`` cut at its ``end``. None if they do not tell, as after the
+    target has grown again (``end`` is -1)."""
+    kept = RunList(runs)
+    kept.cut(_FAR, end)
+    last = kept.last if end >= 0 else None
+    return Rewind(last.upstream_end, end) if last else None
+
+
+def gap_message(gap: Gap) -> str:
+    """In words for the log: what is missing, or double."""
+    target = f" (target offsets {gap.target_first} to {gap.target_last})" if gap.target_first >= 0 else ""
+    if gap.kind is GapKind.TARGET_TRUNCATED:
+        return f"{gap.state}: source offsets {gap.first} to {gap.last} are copied again{target}"
+    if gap.kind is GapKind.SOURCE_TRUNCATED:
+        return f"{gap.state}: the source lost offsets {gap.first} to {gap.last} after they were copied{target}"
+    if gap.first == UNKNOWN or gap.last < gap.first:
+        return f"{gap.state}: no offsets are known to be lost"
+    return f"{gap.state}: source offsets {gap.first} to {gap.last} are lost, {gap.lost_offsets} in all"
+
+
+def advice(connector: str, source_alias: str, source: TopicPartition) -> str:
+    """What somebody does who lets a stopped partition go on."""
+    key = f'{{"cluster":"{source_alias}","topic":"{source.topic}","partition":{source.partition}}}'
+    path = f"/connectors/{connector}"
+    return (
+        f"to go on behind an offset N over REST: PUT {path}/stop, PATCH {path}/offsets "
+        f'{{"offsets":[{{"partition":{key},"offset":{{"offset":N}}}}]}}, PUT {path}/resume'
+    )
+
+
+_LOOK_S: Final = 5.0
+_GONE: Final = (GapKind.SOURCE_DELETED, GapKind.TARGET_DELETED)
+
+
+def is_gone(entry: Entry) -> bool:
+    """Whether it stopped as its topic was gone, so that another look may tell more."""
+    return entry.is_stopped and entry.gap is not None and entry.gap.kind in _GONE and entry.position is not None
+
+
+async def look_for_returned(
+    clusters: Clusters, entries: Callable[[], Collection[Entry]], stopped: Callable[[Entry], None]
+) -> None:
+    """Until cancelled; an entry whose verdict has changed is told to ``stopped``."""
+    while True:
+        await asyncio.sleep(_LOOK_S)
+        with contextlib.suppress(RetriableError):
+            for entry, verdict in await returned(clusters.source, clusters.target, entries()):
+                # While the clusters answered, it may have left, or a take-over may have begun.
+                if is_gone(entry) and any(entry is one for one in entries()):
+                    entry.stop(verdict.reason, gap=verdict.gap)
+                    stopped(entry)
+
+
+async def returned(source: Cluster, target: Cluster, entries: Collection[Entry]) -> Sequence[tuple[Entry, Verdict]]:
+    """Those of ``entries`` whose topics are there again, with what is to be said of them now. Raises RetriableError
+    where a cluster does not answer."""
+    gone = [entry for entry in entries if is_gone(entry)]
+    here, there = await asyncio.gather(
+        _topics(source, {_partition(entry).topic for entry in gone if _is_of_source(entry)}),
+        _topics(target, {_partition(entry).topic for entry in gone if not _is_of_source(entry)}),
+    )
+    found = []
+    for entry in gone:
+        topics = here if _is_of_source(entry) else there
+        if (verdict := judged(entry, topics.get(_partition(entry).topic))) is not None:
+            found.append((entry, verdict))
+    return found
+
+
+async def _topics(cluster: Cluster, names: Collection[str]) -> Mapping[str, TopicMetadata]:
+    return (await cluster.metadata(names)).topics if names else {}
+
+
+def judged(entry: Entry, topic: TopicMetadata | None) -> Verdict | None:
+    """What stops an entry whose topic was gone and is this one now; None if that says nothing new."""
+    position, partition = entry.position, _partition(entry)
+    if position is None or topic is None or partition.partition not in topic.partitions:
+        return None
+    return judge("source" if _is_of_source(entry) else "target", entry, position, topic)
+
+
+def _is_of_source(entry: Entry) -> bool:
+    return entry.gap is not None and entry.gap.is_of_source
+
+
+def _partition(entry: Entry) -> TopicPartition:
+    return entry.pair.source if _is_of_source(entry) else entry.pair.target

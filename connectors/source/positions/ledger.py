@@ -1,0 +1,333 @@
+"""What a task knows of its partitions: acknowledged positions, runs not yet stored, when to store them, counts.
+
+Lets go of what the offset map tells of target records that are gone.
+
+Where the targets' logs begin is asked at long intervals, one request a leader, and goes along with the next commit of
+each partition: a partition at rest has a map that does not grow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NoReturn
+
+from connect.core.errors import HeliographError
+from connect.kafka.cluster import Cluster, ClusterMetadata
+from connect.kafka.concurrency import in_turns
+from connect.kafka.log.offsets import EARLIEST, list_offsets
+from connectors.control_link.protocol import PartitionPlan, PartitionProgress
+from connectors.dataplane.batches import fetched_batches
+from connectors.dataplane.batches.outgoing_batches import append_run
+from connectors.flow_progress import is_stopped
+from connectors.formats.position import Position
+from connectors.formats.types import RUNNING, Run, TopicPartition
+from connectors.source.positions.partition_pairs import LEAVING, Entry, PartitionPair, PassedGap, plan_of
+from connectors.source.positions.stored_positions import Commit, CommitScope
+
+#: So many entries are changed before others of the loop have their turn; each takes some 3 us.
+_AT_ONCE: Final = 1000
+_KIND_OF_REASON: Final = {decision.reason: str(decision.kind) for decision in fetched_batches.DECISIONS}
+
+
+@dataclass(frozen=True, slots=True)
+class Cadence:
+    """When positions are stored.
+
+    Args:
+        interval_s: At the latest after so long, if anything was copied.
+        sized_bytes: Sooner if the task copied so much since, of the partitions that copied most of it: it bounds what
+            a successor reads again to count, and keeps a working store far below :data:`MAX_UNSTORED_BYTES`.
+        uncountable_s: For partitions that a successor cannot count, and so copies again from their position.
+        flush_s: Java's offsets with them, ``offset.flush.interval.ms``.
+        complete_s: Whole maps with these, for an earlier version that continues after a kill.
+    """
+
+    flush_s: float = 60.0
+    complete_s: float = 3600.0
+    interval_s: float = 10.0
+    uncountable_s: float = 1.0
+    sized_bytes: int = 64 * 1024 * 1024
+
+
+#: While nothing can be stored copying stops at so many bytes of a task: they are what a successor reads again.
+MAX_UNSTORED_BYTES: Final = 256 * 1024 * 1024
+#: And at so many records of a partition: sequences are counted modulo 2^31, and one commit is under way meanwhile.
+MAX_UNSTORED_RECORDS: Final = 2**29
+
+
+class Ledger:
+    """The entries of one task, by source partition."""
+
+    def __init__(self, pairs: Iterable[PartitionPair], cadence: Cadence | None = None) -> None:
+        self.entries: dict[TopicPartition, Entry] = {}
+        self._cadence = cadence or Cadence()
+        self._completed_s = self._flushed_s = self._stored_s = float("-inf")
+        self._unstored_bytes = 0
+        self._too_long: set[TopicPartition] = set()
+        self.enter(pairs)
+
+    def enter(self, pairs: Iterable[PartitionPair]) -> None:
+        self.entries.update((pair.source, Entry(pair)) for pair in pairs)
+
+    def clear(self) -> None:
+        """Forget all entries."""
+        self.entries.clear()
+        self._unstored_bytes = 0
+        self._too_long.clear()
+
+    def going(self) -> list[Entry]:
+        """Entries that are neither stopped nor leaving."""
+        return [one for one in self.entries.values() if not (is_stopped(one.state) or one.state == LEAVING)]
+
+    async def leave(self, wanted: Collection[TopicPartition]) -> None:
+        """Hand over the entries that are not ``wanted``. Nothing of them is in flight."""
+        self.abandon(wanted)
+        kept = set(wanted)
+        leaving = [entry for source, entry in self.entries.items() if source not in kept]
+        async for entry in in_turns(leaving, _AT_ONCE):
+            entry.hand_over()
+            entry.state = LEAVING
+
+    def abandon(self, wanted: Collection[TopicPartition]) -> None:
+        """Store nothing more of the entries that are not ``wanted`` and that no slice of this task has copied: their
+        next owner may have stored a newer position already."""
+        for source in self.entries.keys() - set(wanted):
+            entry = self.entries[source]
+            if not entry.was_copied:
+                entry.position, entry.runs, entry.passing = None, [], None
+                entry.state = LEAVING
+
+    def leaving(self) -> list[TopicPartition]:
+        """Partitions that are no longer copied here, and are to be stored."""
+        return [source for source, entry in self.entries.items() if entry.is_leaving]
+
+    def drop(self, source: TopicPartition) -> None:
+        """Forget an entry, once all of it is stored."""
+        self._unstored_bytes -= self.entries.pop(source).unstored_bytes
+        self._too_long.discard(source)
+
+    def apply(self, progress: PartitionProgress) -> str:
+        """Take a slice's report; returns the reason if it says that the partition stopped just now."""
+        entry = self.entries[progress.source]
+        assert entry.position is not None, "a slice reports on what it was told to copy"
+        entry.position = replace(
+            entry.position,
+            next_source_offset=progress.next_source_offset,
+            source_leader_epoch=progress.last_source_epoch,
+            target_end=progress.target_end,
+            next_sequence=progress.next_sequence,
+            is_handed_over=False,
+            is_last_ours=entry.position.is_last_ours or progress.target_end != entry.position.target_end,
+        )
+        entry.is_dirty = True
+        entry.high_watermark = progress.high_watermark
+        entry.timestamp_ms = max(entry.timestamp_ms, progress.timestamp_ms)
+        entry.records += progress.records
+        entry.bytes += progress.bytes
+        self._unstored_bytes += progress.bytes
+        if entry.unstored_records >= MAX_UNSTORED_RECORDS:
+            self._too_long.add(progress.source)
+        for reason, count in progress.batches.items():
+            entry.batches[_KIND_OF_REASON[reason]] += count
+        for run in progress.runs:
+            append_run(entry.runs, run)
+        entry.dropped += progress.dropped
+        entry.changed += progress.changed
+        entry.skipped += sum(last - first + 1 for first, last, _ in progress.skips)
+        if progress.state != RUNNING and not entry.is_stopped:
+            entry.stop(progress.reason, progress.state, progress.gap)
+            return progress.reason
+        return ""
+
+    def begin(
+        self, source: TopicPartition, position: Position, runs: Iterable[Run] = (), *, is_fenced: bool = True
+    ) -> None:
+        """Set where a partition continues, with the runs that were counted off."""
+        entry = self.entries[source]
+        entry.unfenced_end = None if is_fenced else position.target_end
+        entry.target_log_start = None  # it may be another log
+        entry.position = position
+        entry.is_dirty = True
+        entry.state, entry.reason, entry.gap = RUNNING, "", None
+        if entry.passing is not None:
+            entry.lost += entry.passing.gap.lost_offsets
+        for run in runs:
+            append_run(entry.runs, run)
+
+    def late_records(self, progress: PartitionProgress) -> int:
+        """How many records at most an unfenced predecessor wrote before our first batch shut it out."""
+        entry = self.entries[progress.source]
+        if entry.unfenced_end is None or not progress.runs:
+            return 0
+        late, entry.unfenced_end = progress.runs[0][1] - entry.unfenced_end, None
+        return late
+
+    async def hand_over(self) -> None:
+        """The writer of all entries ended cleanly."""
+        async for entry in in_turns(list(self.entries.values()), _AT_ONCE):
+            entry.hand_over()
+
+    async def committed_with_records(self) -> None:
+        """Every position is as the transaction of its records left it."""
+        async for entry in in_turns(list(self.entries.values()), _AT_ONCE):
+            if entry.position is not None:
+                entry.position = replace(entry.position, is_atomic=True)
+
+    def forget_unstored(self) -> None:
+        """What was told since the last commit is not so: its transaction was aborted."""
+        for entry in self.entries.values():
+            entry.is_dirty, entry.runs = False, []
+
+    def plans(self, pipelined: Collection[TopicPartition] = ()) -> Iterator[PartitionPlan]:
+        """Plans, made one by one, that go on at the acknowledged positions under the producer of those positions.
+
+        ``pipelined``: partitions that bear the marker of a fence, written just now. A running sequence is no proof that
+        the leader knows the producer: after a day of silence (``producer.id.expiration.ms``) it takes any sequence.
+        """
+        return (plan_of(entry, entry.pair.source in pipelined) for entry in self.going() if not entry.holds_back)
+
+    def waiting(self) -> list[Entry]:
+        """Entries that could not be taken over with the others."""
+        return [entry for entry in self.entries.values() if entry.is_waiting]
+
+    def take_commits(self, now_s: float | None = None) -> Iterator[Commit]:
+        """What is to be stored at ``now_s``, of a monotonic clock; None: everything, for whoever continues. Follow each
+        by :meth:`commit_succeeded`, or by :meth:`give_back` if storing failed."""
+        scope, due = (CommitScope.ALL, self._unwritten(CommitScope.ALL)) if now_s is None else self._due(now_s)
+        for entry in due:
+            if entry.position is not None:
+                commit = _commit_of(entry, entry.position, scope)
+                entry.is_dirty, entry.written = False, commit.scope
+                entry.runs, entry.passing = [], None
+                entry.taken = entry.bytes, entry.records
+                entry.stored_s = now_s or entry.stored_s
+                yield commit
+
+    def _unwritten(self, scope: CommitScope) -> list[Entry]:
+        return [entry for entry in self.entries.values() if entry.is_dirty or entry.written < scope]
+
+    def _due(self, now_s: float) -> tuple[CommitScope, list[Entry]]:
+        cadence = self._cadence
+        if now_s - self._flushed_s >= cadence.flush_s:
+            self._flushed_s = self._stored_s = now_s
+            scope = CommitScope.OFFSETS
+            if now_s - self._completed_s >= cadence.complete_s:
+                self._completed_s, scope = now_s, CommitScope.ALL
+            return scope, self._unwritten(scope)
+        dirty = self._unwritten(CommitScope.PROGRESS)
+        if now_s - self._stored_s >= cadence.interval_s:
+            self._stored_s = now_s
+            return CommitScope.PROGRESS, dirty
+        # The average of so many bytes: what the others copied is less than sized_bytes together.
+        is_sized = self._unstored_bytes >= cadence.sized_bytes
+        due_bytes = cadence.sized_bytes / len(dirty) if is_sized and dirty else float("inf")
+        return CommitScope.PROGRESS, [entry for entry in dirty if self._is_due(entry, now_s, due_bytes)]
+
+    def _is_due(self, entry: Entry, now_s: float, due_bytes: float) -> bool:
+        if entry.unstored_bytes >= due_bytes or entry.passing is not None:
+            return True
+        return not entry.pair.is_countable and now_s - entry.stored_s >= self._cadence.uncountable_s
+
+    def must_wait(self) -> bool:
+        """Whether so much is copied and not stored that copying has to wait."""
+        return self._unstored_bytes >= MAX_UNSTORED_BYTES or bool(self._too_long)
+
+    def commit_succeeded(self, commit: Commit) -> None:
+        """It is stored."""
+        source = _source_of(commit)
+        entry = self.entries.get(source)
+        if entry is not None:
+            self._unstored_bytes -= entry.taken[0] - entry.stored[0]
+            self._too_long.discard(source)
+            entry.stored = entry.taken
+
+    def give_back(self, commits: Sequence[Commit]) -> None:
+        """These could not be stored: keep them for the next try, in order, which is due at once."""
+        self._flushed_s = self._stored_s = float("-inf")
+        if any(commit.scope is CommitScope.ALL for commit in commits):
+            self._completed_s = float("-inf")
+        for commit in commits:
+            entry = self.entries[_source_of(commit)]
+            newer, entry.runs = entry.runs, list(commit.runs)
+            if commit.gaps:
+                entry.passing = PassedGap(*commit.gaps[0], commit.target_truncated_to, commit.source_truncated_to)
+            for run in newer:
+                append_run(entry.runs, run)
+            entry.is_dirty = True
+
+
+def _source_of(commit: Commit) -> TopicPartition:
+    return TopicPartition(commit.position.source_topic, commit.position.source_partition)
+
+
+def _commit_of(entry: Entry, position: Position, scope: CommitScope) -> Commit:
+    passing = entry.passing
+    if passing is None:
+        return Commit(
+            position,
+            tuple(entry.runs),
+            target_log_start=entry.target_log_start,
+            scope=scope,
+            is_target_compacted=entry.pair.is_target_compacted,
+        )
+    return Commit(
+        position,
+        tuple(entry.runs),
+        target_truncated_to=passing.target_truncated_to,
+        source_truncated_to=passing.source_truncated_to,
+        gaps=((passing.found_ms, passing.gap),),
+        scope=CommitScope.ALL,
+    )
+
+
+log = logging.getLogger(__name__)
+
+#: Brokers look for what retention takes every five minutes (``log.retention.check.interval.ms``).
+_INTERVAL_S: Final = 300.0
+#: How soon it is asked once something is copied, or again where it could not be.
+_SOON_S: Final = 2.0
+
+
+async def trim_forever(target: Cluster, ledger: Callable[[], Ledger], name: str) -> NoReturn:
+    """Tell the ledger, over and over; what cannot be asked now is asked later."""
+    while True:
+        asked = False
+        try:
+            entries = ledger().going()
+            asked = bool(entries) and await note_log_starts(target, entries)
+        except HeliographError as error:
+            log.info("%s: where the target's logs begin is not known now: %s", name, error)
+        await asyncio.sleep(_INTERVAL_S if asked else _SOON_S)
+
+
+async def note_log_starts(target: Cluster, entries: list[Entry]) -> bool:
+    """Ask where the target partitions of ``entries`` begin; False where there was nothing to ask.
+
+    A topic may be made anew at any time, and then begins elsewhere: what is told counts only where it was the pair's
+    own both before and after. Errors as those of the cluster.
+    """
+    copied = [(entry, entry.pair) for entry in entries if entry.position is not None]
+    before = await _metadata(target, [pair for _, pair in copied])
+    asked = [(entry, pair) for entry, pair in copied if _is_its_own(before, pair)]
+    if not asked:
+        return False
+    starts = await list_offsets(target, {pair.target for _, pair in asked}, EARLIEST)
+    after = await _metadata(target, [pair for _, pair in asked])
+    for entry, pair in asked:
+        position, start = entry.position, starts[pair.target]
+        if entry.pair is pair and _is_its_own(after, pair) and position and start <= position.target_end:
+            entry.target_log_start = start
+    return True
+
+
+async def _metadata(target: Cluster, pairs: list[PartitionPair]) -> ClusterMetadata:
+    return await target.metadata({pair.target.topic for pair in pairs})
+
+
+def _is_its_own(metadata: ClusterMetadata, pair: PartitionPair) -> bool:
+    topic, index = pair.target
+    known = metadata.topics.get(topic)
+    return known is not None and known.topic_id == pair.target_topic_id and metadata.leader(topic, index) is not None

@@ -1,0 +1,341 @@
+"""A source partition with its target partition: how they are paired, and what a task knows of each pair."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+from uuid import UUID
+
+from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import in_turns
+from connect.kafka.log.topic_admin import Admin, perhaps_compacted
+from connectors.control_link.protocol import PartitionPlan
+from connectors.dataplane.batches import fetched_batches
+from connectors.flow_progress import PartitionView, is_stopped
+from connectors.formats.gap import Gap
+from connectors.formats.position import Position
+from connectors.formats.types import (
+    DEFAULT_MAX_MESSAGE_BYTES,
+    ONE_WAY,
+    RUNNING,
+    STOPPED,
+    ProducerIdAndEpoch,
+    ResumeProof,
+    Run,
+    TopicPartition,
+    Ways,
+)
+from connectors.source.positions.stored_positions import CommitScope, MissingRights, Start
+
+#: No slice copies it yet.
+STARTING: Final = "starting"
+WAITING: Final = "waiting"
+LEAVING: Final = "leaving"
+#: Stopped of a gap that a policy passes over: at the next take-over, which is due.
+HEALING: Final = "healing"
+_NO_BATCHES: Final = dict.fromkeys(map(str, fetched_batches.BatchKind), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPair:
+    """A source partition and the target partition that it is copied to; ids None where brokers have none.
+
+    ``ways``: as a plan's. ``is_countable``: whether a successor can count what a crash left behind a stored position:
+    the source keeps all records, and each of them becomes one record of the target. ``is_target_compacted``: also with
+    other policies.
+    """
+
+    source: TopicPartition
+    source_topic_id: UUID | None
+    target: TopicPartition
+    target_topic_id: UUID | None
+    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+    ways: Ways = ONE_WAY
+    is_countable: bool = True
+    is_target_compacted: bool = False
+
+    def plan(
+        self,
+        next_source_offset: int,
+        last_source_epoch: int,
+        target_end: int,
+        *,
+        pipelined: bool,
+        next_sequence: int = 0,
+        proof: ResumeProof | None = None,
+        producer: ProducerIdAndEpoch | None = None,
+    ) -> PartitionPlan:
+        """Return a plan of this pair; arguments as its fields."""
+        return PartitionPlan(
+            self.source,
+            self.source_topic_id,
+            self.target,
+            self.target_topic_id,
+            next_source_offset,
+            last_source_epoch,
+            target_end,
+            next_sequence,
+            pipelined,
+            self.max_message_bytes,
+            proof,
+            producer,
+            self.ways,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PassedGap:
+    """A gap that is passed over, and where the map ends because of it."""
+
+    found_ms: int
+    gap: Gap
+    target_truncated_to: int | None = None
+    source_truncated_to: int | None = None
+
+
+@dataclass(slots=True)
+class Entry:
+    """One partition pair in the ledger. ``position`` is None until the task knows where to begin."""
+
+    pair: PartitionPair
+    position: Position | None = None
+    runs: list[Run] = field(default_factory=list)
+    is_dirty: bool = False
+    #: where the target ended when an unfenced predecessor's batches were counted, until the first own batch is there
+    unfenced_end: int | None = None
+    #: what was written with the position last
+    written: CommitScope = CommitScope.ALL
+    #: ``bytes`` and ``records`` when the position was taken for a commit, and when it was stored last
+    taken: tuple[int, int] = (0, 0)
+    stored: tuple[int, int] = (0, 0)
+    stored_s: float = 0.0
+    state: str = STARTING
+    #: whether a slice of this task was ever told to copy it
+    was_copied: bool = False
+    reason: str = ""
+    #: what became of its logs, where it stopped of that
+    gap: Gap | None = None
+    #: where it heals: whether all that was sent is acknowledged
+    has_drained: bool = False
+    #: what the next commit is to tell of a gap that is passed over
+    passing: PassedGap | None = None
+    #: where the target's log begins, below which the map is let go
+    target_log_start: int | None = None
+    #: source offsets that were passed over, since the task began
+    lost: int = 0
+    high_watermark: int = -1
+    timestamp_ms: int = -1
+    records: int = 0
+    bytes: int = 0
+    skipped: int = 0
+    dropped: int = 0
+    changed: int = 0
+    batches: dict[str, int] = field(default_factory=_NO_BATCHES.copy)
+
+    @property
+    def unstored_bytes(self) -> int:
+        return self.bytes - self.stored[0]
+
+    @property
+    def unstored_records(self) -> int:
+        return self.records - self.stored[1]
+
+    @property
+    def is_stopped(self) -> bool:
+        return is_stopped(self.state)
+
+    @property
+    def is_healing(self) -> bool:
+        """Whether nothing is copied until a take-over that is due."""
+        return self.state == HEALING
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it could not be taken over with the others, and nothing is written for it."""
+        return self.state == WAITING
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether it heals and all that was sent is acknowledged: a slice that stops reading waits for that."""
+        return self.is_healing and self.has_drained and self.gap is not None and self.gap.is_of_source
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether a slice is not told of it, though it is not stopped."""
+        return self.is_waiting or self.is_healing
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether a slice copies it."""
+        return self.state == RUNNING
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it is no longer copied here, and what is known of it is still to be stored."""
+        return self.state == LEAVING
+
+    @property
+    def may_hand_over(self) -> bool:
+        """Whether its position is to be marked as handed over once its writer has ended cleanly. What was stopped, or
+        waits, is not: its position stays as it is."""
+        if self.position is None or self.is_stopped or self.is_leaving:
+            return False
+        return self.is_drained or not self.holds_back
+
+    def hand_over(self) -> None:
+        """Its writer ended cleanly: nothing of it can arrive behind the position any more."""
+        if self.may_hand_over:
+            self.position = replace(_position(self), is_handed_over=True)
+            self.is_dirty = True
+
+    def wait(self, reason: str) -> None:
+        self.state, self.reason = WAITING, reason
+
+    def stop(self, reason: str, state: str = STOPPED, gap: Gap | None = None) -> None:
+        """With ``gap`` the state is named after what happened, whatever ``state`` says."""
+        self.state, self.reason, self.gap = gap.state if gap else state, reason, gap
+
+    def heal(self, *, has_drained: bool = False) -> None:
+        """A policy goes on behind its gap; ``has_drained``: a slice has just told of it."""
+        self.state, self.has_drained = HEALING, has_drained
+
+    def view(self, now_ms: int) -> PartitionView:
+        position = self.position.next_source_offset if self.position else -1
+        lag = max(self.high_watermark - position, 0) if position >= 0 else 0
+        behind_ms = max(now_ms - self.timestamp_ms, 0) if lag and self.timestamp_ms >= 0 else 0
+        return PartitionView(
+            source_topic=self.pair.source.topic,
+            source_partition=self.pair.source.partition,
+            target_topic=self.pair.target.topic,
+            target_partition=self.pair.target.partition,
+            state=self.state,
+            records=self.records,
+            bytes=self.bytes,
+            batches=dict(self.batches),
+            next_source_offset=position,
+            source_end_offset=self.high_watermark,
+            lag_records=lag,
+            lag_ms=behind_ms,
+            reason=self.reason,
+            gap=self.gap,
+            lost=self.lost,
+            skipped=self.skipped,
+            dropped=self.dropped,
+            changed=self.changed,
+        )
+
+
+def plan_of(entry: Entry, pipelined: bool) -> PartitionPlan:
+    """A plan that goes on exactly at the entry's position."""
+    position = _position(entry)
+    return entry.pair.plan(
+        position.next_source_offset,
+        position.source_leader_epoch,
+        position.target_end,
+        pipelined=pipelined,
+        next_sequence=position.next_sequence,
+        producer=ProducerIdAndEpoch(position.producer_id, position.producer_epoch),
+    )
+
+
+def start_of(entry: Entry, *, has_ended: bool) -> Start:
+    """What the store would say of the entry once all of it is stored. ``has_ended``: its writer ended cleanly."""
+    position = entry.position
+    if position is None:
+        return Start(None, None, False)
+    position = replace(position, is_handed_over=position.is_handed_over or (has_ended and entry.may_hand_over))
+    return Start(position, position.next_source_offset - 1, False)
+
+
+def position_of(plan: PartitionPlan, transactional_id: str, producer: ProducerIdAndEpoch) -> Position:
+    """The position that a plan begins at, as it is stored."""
+    return Position(
+        source_topic=plan.source.topic,
+        source_partition=plan.source.partition,
+        source_topic_id=plan.source_topic_id,
+        next_source_offset=plan.next_source_offset,
+        source_leader_epoch=plan.last_source_epoch,
+        target_topic=plan.target.topic,
+        target_partition=plan.target.partition,
+        target_topic_id=plan.target_topic_id,
+        target_end=plan.target_end,
+        transactional_id=transactional_id,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        next_sequence=plan.next_sequence,
+        is_last_ours=plan.next_sequence == 0,  # else others may have written since we were there
+    )
+
+
+def _position(entry: Entry) -> Position:
+    assert entry.position is not None, f"{entry.pair.source} has no position yet"
+    return entry.position
+
+
+@dataclass(frozen=True, slots=True)
+class Clusters:
+    """A flow's two clusters. Tasks fence one at a time: after partitions have moved between them, one fences the
+    transactional id that another is just claiming, and whoever is interrupted in that would take itself for superseded.
+    """
+
+    source: Cluster
+    target: Cluster
+    fencing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    missing_rights: MissingRights = field(default_factory=MissingRights)
+
+
+#: So many partitions are paired before others of the loop have their turn; each takes some 5 us.
+_AT_ONCE: Final = 500
+
+
+class Pairing:
+    """Of one task."""
+
+    def __init__(
+        self,
+        remote_topic: Callable[[str], str],
+        clusters: tuple[Cluster, Cluster],
+        admin: Admin,
+        ways: Callable[[str], Ways] = lambda _: ONE_WAY,
+        *,
+        is_countable: bool = True,
+    ) -> None:
+        """``is_countable``: whether each record of the source becomes one record of the target."""
+        self._is_countable = is_countable
+        self._remote_topic = remote_topic
+        self._source, self._target = clusters
+        self._admin = admin
+        self._ways = ways
+
+    async def pairs(self, partitions: Sequence[TopicPartition]) -> list[PartitionPair]:
+        """The pair of every partition that both clusters know now. Errors as those of the clusters."""
+        if not partitions:
+            return []
+        source = (await self._source.metadata({partition.topic for partition in partitions})).topics
+        names = {topic: self._remote_topic(topic) for topic in {partition.topic for partition in partitions}}
+        target = (await self._target.metadata(set(names.values()))).topics
+        configs = await self._admin.describe_topic_configs(set(names.values()))
+        sizes = {name: int(size) for name, entries in configs.items() if (size := entries.get("max.message.bytes"))}
+        compacted = {name for name, entries in configs.items() if "compact" in (entries.get("cleanup.policy") or "")}
+        thinned = await perhaps_compacted(self._source, names) if self._is_countable else names
+        found = []
+        async for partition in in_turns(partitions, _AT_ONCE):
+            name = names[partition.topic]
+            here, there = source.get(partition.topic), target.get(name)
+            if here and there and partition.partition in here.partitions and partition.partition in there.partitions:
+                remote, largest = TopicPartition(name, partition.partition), sizes.get(name, DEFAULT_MAX_MESSAGE_BYTES)
+                ways, is_countable = self._ways(partition.topic), partition.topic not in thinned
+                kinds = is_countable, name in compacted
+                found.append(PartitionPair(partition, here.topic_id, remote, there.topic_id, largest, ways, *kinds))
+        return found
+
+    async def renew(self, entries: Sequence[Entry]) -> None:
+        """Pair the entries again that are to be taken over after a gap or after waiting: their topics may have been
+        recreated. Entries that a cluster does not know keep their pairs, and all do where topics have no ids. Errors as
+        those of the clusters."""
+        again = [entry for entry in entries if entry.holds_back and entry.pair.source_topic_id]
+        found = {pair.source: pair for pair in await self.pairs([entry.pair.source for entry in again])}
+        for entry in again:
+            entry.pair = found.get(entry.pair.source, entry.pair)

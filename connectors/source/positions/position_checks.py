@@ -1,0 +1,353 @@
+"""Which partitions a take-over can do something with now; the others wait, and do not hold it up.
+
+A fence is one transaction over all of its partitions: where one marker cannot be written, the transactional id answers
+CONCURRENT_TRANSACTIONS to everybody for as long. So a partition that has no leader, or too few replicas in sync for a
+marker, is not fenced with the others. Its position stays as it is and nothing is written there, until it is taken over
+by itself: behind a fence of its own, between two slices, as that raises the epoch of all.
+
+Whether a stored position still speaks of the logs that are there: a topic deleted or made anew, a target truncated.
+
+Asked before anything is fenced: a marker would move the target's end. An entry of which it does not hold is stopped,
+its position left as it is. Where the stored offset was altered since, somebody has decided, and nothing is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from connect.core.errors import RetriableError
+from connect.kafka.cluster import Cluster, ClusterMetadata, TopicMetadata
+from connect.kafka.log.offsets import LATEST, list_offsets, unknown_ends
+from connect.kafka.log.topic_admin import min_insync_replicas
+from connectors.dataplane import fetch_api, log_divergence
+from connectors.dataplane.batches import error_codes
+from connectors.dataplane.log_divergence import known_topics
+from connectors.dataplane.resume import is_another_log
+from connectors.formats.gap import GapKind
+from connectors.formats.position import Position
+from connectors.formats.types import ProducerIdAndEpoch, ResumeProof, TopicPartition
+from connectors.source.positions.partition_pairs import Entry
+from connectors.source.positions.stored_positions import Start
+
+#: How long after a take-over is looked whether one that waits can be taken over; twice as long each time that it then
+#: could not, since nobody copies meanwhile.
+_LOOK_AGAIN_S: Final = 5.0
+_MAX_LOOK_AGAIN_S: Final = 300.0
+_OUT_OF_DATE_S: Final = 60.0
+#: So many reasons are given if every partition waits.
+_MOST_NAMED: Final = 5
+
+
+class UnavailablePartitions:
+    """Partitions of a task that could not be taken over with the others."""
+
+    def __init__(self, source: Cluster, target: Cluster) -> None:
+        self._source = source
+        self._target = target
+        self._again_s = _LOOK_AGAIN_S
+        self._look_at_s = 0.0
+        #: What is stored of them.
+        self.starts: Mapping[TopicPartition, Start] = {}
+        self._read_s: dict[TopicPartition, float] = {}
+
+    def keep(self, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]) -> None:
+        """A takeover has left these ``entries``."""
+        self._again_s = min(self._again_s * 2, _MAX_LOOK_AGAIN_S) if entries and self.starts else _LOOK_AGAIN_S
+        now_s = asyncio.get_running_loop().time()
+        self._look_at_s = now_s + self._again_s
+        self.starts = {entry.pair.source: starts[entry.pair.source] for entry in entries}
+        self._read_s = {source: self._read_s.get(source, now_s) for source in self.starts}
+
+    def add(self, starts: Mapping[TopicPartition, Start]) -> None:
+        """More wait, or the store says something else of them."""
+        if starts:
+            self.starts, self._look_at_s = {**self.starts, **starts}, 0.0
+            self._read_s |= dict.fromkeys(starts, asyncio.get_running_loop().time())
+
+    def out_of_date(self) -> list[TopicPartition]:
+        """Return those of which the store was read long ago."""
+        now_s = asyncio.get_running_loop().time()
+        return [source for source, read_s in self._read_s.items() if now_s - read_s > _OUT_OF_DATE_S]
+
+    def retain(self, entries: Sequence[Entry]) -> None:
+        """Forget what was stored of all but ``entries``: others may write the rest."""
+        kept = {entry.pair.source for entry in entries}
+        self.starts = {source: start for source, start in self.starts.items() if source in kept}
+        self._read_s = {source: read_s for source, read_s in self._read_s.items() if source in kept}
+
+    async def is_back(self, entries: Sequence[Entry]) -> bool:
+        """Return whether one of ``entries`` can be taken over now; False if it is too early to look."""
+        now_s = asyncio.get_running_loop().time()
+        if not entries or now_s < self._look_at_s:
+            return False
+        self._look_at_s = now_s + _LOOK_AGAIN_S
+        with contextlib.suppress(RetriableError):
+            return len(await still_away(self._source, self._target, entries, self.starts)) < len(entries)
+        return False
+
+
+async def out_of_reach(
+    source: Cluster, target: Cluster, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]
+) -> dict[TopicPartition, str]:
+    """Why entries cannot be taken over now, by source partition; in sentences for people.
+
+    Raises :class:`RetriableError` where a cluster does not answer.
+    """
+    marked = {entry.pair.source: target_of(position) for entry in entries if (position := _unclean(entry, starts))}
+    asked = {entry.pair.source for entry in entries if _asks_the_source(starts[entry.pair.source])}
+    here, there, least = await asyncio.gather(
+        source.metadata({partition.topic for partition in asked}),
+        target.metadata({entry.pair.target.topic for entry in entries} | {one.topic for one in marked.values()}),
+        min_insync_replicas(target, {one.topic for one in marked.values()}),
+    )
+    found = {}
+    for entry in entries:
+        pair = entry.pair
+        why = "" if there.leader(*pair.target) is not None else f"target {pair.target} has no leader"
+        if not why and pair.source in marked:
+            why = _no_marker(there, marked[pair.source], least)
+        if not why and pair.source in asked and here.leader(*pair.source) is None:
+            why = f"source {pair.source} has no leader"
+        if why:
+            found[pair.source] = why
+    led = {entry.pair.target: entry.pair.source for entry in entries if entry.pair.source not in found}
+    untold = await unknown_ends(target, led) if led else {}
+    return found | {led[TopicPartition(*partition)]: f"target {why}" for partition, why in untold.items()}
+
+
+def let_wait(entries: Sequence[Entry], away: Mapping[TopicPartition, str], *, may_be_all: bool = False) -> list[Entry]:
+    """Let the entries wait that are ``away``, each with its reason, and return the others. Raises
+    :class:`RetriableError` if there are no others, unless it ``may_be_all``."""
+    if away and not may_be_all and all(entry.pair.source in away for entry in entries):
+        raise RetriableError("; ".join(sorted(set(away.values()))[:_MOST_NAMED]))
+    for entry in entries:
+        if why := away.get(entry.pair.source):
+            entry.wait(why)
+    return [entry for entry in entries if entry.pair.source not in away]
+
+
+async def still_away(
+    source: Cluster, target: Cluster, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]
+) -> dict[TopicPartition, str]:
+    """As :func:`out_of_reach`, without those whose topic a cluster does not have: it does not come back by being waited
+    for, and a take-over gives them another, or tells that it is gone."""
+    away = await out_of_reach(source, target, entries, starts)
+    pairs = [entry.pair for entry in entries if entry.pair.source in away]
+    here, there = await asyncio.gather(
+        source.metadata({pair.source.topic for pair in pairs}),
+        target.metadata({pair.target.topic for pair in pairs}),
+    )
+    return {
+        pair.source: away[pair.source]
+        for pair in pairs
+        if _has(here, pair.source.topic) and _has(there, pair.target.topic)
+    }
+
+
+def target_of(position: Position) -> TopicPartition:
+    """Where a position's writer wrote, which under another policy is another topic than now."""
+    return TopicPartition(position.target_topic, position.target_partition)
+
+
+def _has(cluster: ClusterMetadata, name: str) -> bool:
+    topic = cluster.topics.get(name)
+    return topic is not None and topic.error_code != error_codes.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _unclean(entry: Entry, starts: Mapping[TopicPartition, Start]) -> Position | None:
+    """Where somebody may still write: what a fence has to mark."""
+    position = starts[entry.pair.source].position
+    return None if position is None or position.is_handed_over else position
+
+
+def _asks_the_source(start: Start) -> bool:
+    """For a proof, or for where to begin."""
+    position = start.position
+    return start.committed_source_offset is None or (position is not None and not position.is_handed_over)
+
+
+def _no_marker(target: ClusterMetadata, partition: TopicPartition, least: Mapping[str, int]) -> str:
+    """Why a fence cannot mark a partition now; empty if it can, and where its topic is gone."""
+    topic = target.topics.get(partition.topic)
+    known = topic.partitions.get(partition.partition) if topic else None
+    if known is None:
+        return ""
+    if known.leader < 0:
+        return f"target {partition} has no leader"
+    wanted = least.get(partition.topic, 1)
+    if known.in_sync and len(known.in_sync) < wanted:
+        return f"target {partition} has {len(known.in_sync)} of the {wanted} replicas in sync that writing there needs"
+    return ""
+
+
+ASK_AGAIN_S: Final = 0.5
+#: One batch, whatever its size.
+_ONE_BATCH: Final = fetch_api.FetchLimits(0, 1, 1, 1, fetch_api.READ_UNCOMMITTED)
+_AT_ONCE: Final = 32
+
+
+async def refuse_topics_gone(
+    source: Cluster, target: Cluster, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]
+) -> frozenset[str]:
+    """Stop entries whose topics were deleted or recreated, and give the others the ids that their topics have now.
+
+    Return which topics are there of those that are written to and those that were. Raise :class:`RetriableError` if a
+    cluster does not answer.
+    """
+    written = {position.target_topic for entry in entries if (position := starts[entry.pair.source].position)}
+    here, there = await asyncio.gather(
+        known_topics(source, {entry.pair.source.topic for entry in entries}),
+        known_topics(target, {entry.pair.target.topic for entry in entries} | written),
+    )
+    for entry in entries:
+        pair, start = entry.pair, starts[entry.pair.source]
+        copied, remote = here.get(pair.source.topic), there.get(pair.target.topic)
+        if entry.is_healing and entry.gap and entry.gap.old_id:
+            told = copied if entry.gap.is_of_source else remote
+            if told is not None and told.topic_id == entry.gap.old_id:
+                raise RetriableError(f"a broker does not know yet that topic {told.name} was recreated")
+        refuse_topic("source", entry, start, copied)
+        # A deletion has the last word: a policy may pass over the source's verdict, and would find no target.
+        if not entry.is_stopped or (remote is None and entry.gap and entry.gap.kind is GapKind.SOURCE_RECREATED):
+            refuse_topic("target", entry, start, remote)
+        # Under the id of a recreated topic's predecessor a slice would find the same gap again.
+        entry.pair = replace(
+            pair,
+            source_topic_id=(copied and copied.topic_id) or pair.source_topic_id,
+            target_topic_id=(remote and remote.topic_id) or pair.target_topic_id,
+        )
+    return frozenset(there)
+
+
+def refuse_topic(side: str, entry: Entry, start: Start, topic: TopicMetadata | None) -> None:
+    """Stop an entry whose topic of this ``side`` was deleted, or is not the one that its position is about. An entry
+    of which nothing was copied loses nothing, and waits for its topic."""
+    position = None if start.moved else start.position
+    if position is not None and (verdict := judge(side, entry, position, topic)) is not None:
+        entry.position = entry.position or position  # by which it is known when its topic is there again
+        _stop(entry, verdict)
+
+
+def judge(side: str, entry: Entry, position: Position, topic: TopicMetadata | None) -> log_divergence.Verdict | None:
+    """What became of the entry's topic of a ``side`` since the position was stored; None if it is the same."""
+    of_source, source = side == "source", entry.pair.source
+    name = (source if of_source else entry.pair.target).topic
+    then, topic_id = (
+        (position.source_topic, position.source_topic_id)
+        if of_source
+        else (position.target_topic, position.target_topic_id)
+    )
+    if then != name:
+        return None  # nothing was copied there
+    expected = name, topic_id
+    copied_to, end = position.next_source_offset, entry.high_watermark
+    verdict = log_divergence.of_topic(side, topic, expected, source, copied_to, end)
+    if verdict and of_source and topic and topic.partitions and source.partition not in topic.partitions:
+        return log_divergence.deleted(side, f"{name} with partition {source.partition}", source, copied_to, end)
+    return verdict
+
+
+async def refuse_truncated_targets(
+    target: Cluster, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]
+) -> None:
+    """Stop entries whose target's log ends before what it had acknowledged, or was cut there and has grown again.
+
+    The latter is asked of partitions that were handed over; the others are read from there anyhow. A leader that was
+    replaced a moment ago may not know it yet and shows less, so a lower end counts once it is the same for as long as a
+    missing topic. Raises :class:`RetriableError` if a leader does not answer.
+    """
+    asked = [(entry, position) for entry in entries if (position := _of_target(entry, starts[entry.pair.source]))]
+    clock = asyncio.get_running_loop().time
+    until_s = clock() + log_divergence.GONE_AFTER_S
+    while asked:
+        ends = await list_offsets(target, [entry.pair.target for entry, _ in asked], LATEST)
+        asked = [(entry, position) for entry, position in asked if ends[entry.pair.target] < position.target_end]
+        if clock() >= until_s:
+            break
+        if asked:
+            await asyncio.sleep(ASK_AGAIN_S)
+    for entry, position in asked:
+        refuse_truncated(entry, position, ends[entry.pair.target])
+    await _refuse_grown_targets(target, [entry for entry in entries if not entry.is_stopped], starts)
+
+
+async def _refuse_grown_targets(
+    target: Cluster, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]
+) -> None:
+    asked = [
+        (entry, position)
+        for entry in entries
+        if (position := _of_target(entry, starts[entry.pair.source])) is not None
+        and (position.is_handed_over and position.is_last_ours and position.next_sequence and not position.is_atomic)
+    ]
+    if not asked:
+        return
+    metadata = await target.metadata({entry.pair.target.topic for entry, _ in asked})
+    left = deque(asked)
+
+    async def ask() -> None:
+        try:
+            while left:
+                entry, position = left.popleft()
+                end = await _end_of_another_log(target, metadata, entry.pair.target, position)
+                if end is not None:
+                    pair, before, why = entry.pair, position.target_end, "the record before that end is another one"
+                    copied_to = position.next_source_offset
+                    _stop(entry, log_divergence.target_truncated(pair.target, before, end, pair.source, copied_to, why))
+        except BaseException:
+            left.clear()
+            raise
+
+    for ended in await asyncio.gather(*(ask() for _ in range(_AT_ONCE)), return_exceptions=True):
+        if ended is not None:
+            raise ended
+
+
+async def _end_of_another_log(
+    target: Cluster, metadata: ClusterMetadata, partition: TopicPartition, position: Position
+) -> int | None:
+    """Where the log ends, if the record before the position's end is not the one that was acknowledged there; None if
+    it is, or if it cannot be read: compaction or retention may have taken it, or we may only write there."""
+    leader, at = metadata.leader(*partition), position.target_end - 1
+    if leader is None:
+        raise RetriableError(f"{partition} has no leader now")
+    connection = await target.connection(leader, "resume")
+    topic = fetch_api.TopicOnWire(partition.topic, position.target_topic_id)
+    asked = (at, metadata.leader_epoch(*partition), -1)
+    row = await fetch_api.fetch_one(connection, topic, partition.partition, asked, _ONE_BATCH)
+    if row.error_code in error_codes.RETRIABLE:
+        raise RetriableError(f"{partition}: its last record cannot be read: {error_codes.code_name(row.error_code)}")
+    if row.error_code:
+        return None
+    if row.high_watermark <= at:
+        raise RetriableError(f"{partition} does not show all that it has yet")
+    writer = ProducerIdAndEpoch(position.producer_id, position.producer_epoch)
+    proof = ResumeProof(writer, position.next_sequence, is_fenced=False, is_last_ours=True)
+    return row.high_watermark if is_another_log(proof, position.target_end, row.records) else None
+
+
+def refuse_truncated(entry: Entry, position: Position, end: int) -> None:
+    """``end``: the target's high watermark. A target that has grown again since is noticed when it is scanned."""
+    pair, target_end = entry.pair, position.target_end
+    if end < target_end:
+        why, next_source_offset = "its end is lower", position.next_source_offset
+        _stop(
+            entry, log_divergence.target_truncated(pair.target, target_end, end, pair.source, next_source_offset, why)
+        )
+
+
+def _stop(entry: Entry, verdict: log_divergence.Verdict) -> None:
+    entry.stop(verdict.reason, gap=verdict.gap)
+
+
+def _of_target(entry: Entry, start: Start) -> Position | None:
+    """The stored position, if it is about the entry's target."""
+    position = start.position
+    if position is None or start.moved:
+        return None
+    return position if TopicPartition(position.target_topic, position.target_partition) == entry.pair.target else None

@@ -1,0 +1,466 @@
+"""Keep source offsets, positions and the offset map in two compacted topics of the target cluster.
+
+A full commit writes Java's offset record, a full position and the map in one transaction, so it is stored as a whole or
+not at all. Java's record is for a Java worker to continue from and for operators to alter: if it is not the one that
+was written with the last full position, it was altered since, and it wins.
+
+Between two full commits only progress records are written (see :mod:`connectors.formats.position`), without a
+transaction unless a chunk of the map changed too. They need no fence, because a record of a superseded writer does not
+count.
+
+Without the right to a transactional id the records are written plainly: first Java's records, which bear a header
+then, then what the map knows, then positions. Such a record that disagrees with its position is a commit that was
+torn between the two, and the position wins. So it does where the target itself has torn a transaction: ended in one
+topic, and left open in the other.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol
+
+from connect.core import status_and_offset_topics
+from connect.core.errors import UnreadableRecord
+from connect.core.model import CLEANED_SOON, NewTopic
+from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import in_turns
+from connect.kafka.log.compacted_topic import LogRecord, ensure_compacted_topic, partition_count, read_to_end
+from connect.kafka.log.producer import OutRecord, PlainWriter, TransactionalWriter, partition_of
+from connect.kafka.log.topic_admin import Admin
+from connect.kafka.log.transactions import TransactionalIdRefused
+from connectors.formats.gap import Gap, GapKey, GapRecord, encode_gap
+from connectors.formats.position import (
+    KeyKind,
+    Position,
+    PositionKey,
+    StoredPosition,
+    can_follow,
+    decode_kind,
+    decode_position_key,
+    encode_claimant_header,
+    encode_position,
+    encode_position_key,
+    encode_progress,
+    encode_run_header,
+    fold_position,
+    map_partition_key,
+)
+from connectors.formats.types import TopicPartition
+from connectors.internal_topics import correct_settings
+from connectors.offset_map.runs_and_chunks import ChunkKey, MapPair, MapRun, MapWriter, encode_chunk_key
+from connectors.source.positions.stored_positions import (
+    WRITTEN_PLAINLY,
+    Commit,
+    CommitScope,
+    MissingRights,
+    PositionsTaken,
+    Predecessors,
+    ReadTo,
+    Start,
+    StoredRecords,
+    Unowned,
+    fold_chunk,
+    read_offsets,
+    source_of,
+    start_of,
+)
+
+log = logging.getLogger(__name__)
+
+#: Kafka Connect's default for ``offset.storage.partitions``.
+DEFAULT_PARTITIONS: Final = 25
+#: So many partitions are made ready for a commit before others of the loop have their turn; each takes some 10 us.
+_AT_ONCE: Final = 500
+#: The same where keys are made and hashed for each of both topics, which takes some 30 us.
+_HASHED_AT_ONCE: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """Where a flow keeps its positions.
+
+    ``transactional_id`` is the store's own, one per task; whoever opens a store with it shuts the one before out.
+    """
+
+    connector: str
+    source_alias: str
+    offsets_topic: str
+    map_topic: str
+    transactional_id: str
+    replication_factor: int = 3
+    partitions: int = DEFAULT_PARTITIONS
+    max_runs_per_chunk: int | None = None
+
+
+class StoreWriter(Protocol):
+    """How a store writes: everything in one transaction, under an id that shuts earlier writers out."""
+
+    async def open(self) -> None:
+        """Take the id over. Raises TransactionalIdRefused where rights are missing."""
+
+    async def end_left_open(self, partitions: Collection[tuple[str, int]]) -> Collection[tuple[str, int]]:
+        """Behind that: abort what is open of the id in ``partitions`` all the same; in which there was some."""
+
+    async def write(self, records: Iterable[OutRecord]) -> object:
+        """All of ``records``, or an error."""
+
+
+class MirrorPositionStore:
+    """A ``PositionStore`` in two compacted topics of the target cluster; see the module's text."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        admin: Admin,
+        settings: StoreSettings,
+        missing_rights: MissingRights | None = None,
+        shared: StoreWriter | None = None,
+    ) -> None:
+        """``shared``: the transactions of the records themselves, under exactly-once; else the store has its own."""
+        self._cluster = cluster
+        self._admin = admin
+        self._settings = settings
+        self._missing_rights = missing_rights or MissingRights()
+        self._shared = shared
+        self._own = TransactionalWriter(cluster, settings.transactional_id)
+        self._writer: StoreWriter = shared or self._own
+        self._plain: PlainWriter | None = None  # once the transactional id was refused
+        self._predecessors = Predecessors(
+            cluster, settings.transactional_id, self._missing_rights, is_atomic=shared is not None
+        )
+        self._unowned = Unowned(cluster, settings.map_topic, settings.connector)
+        self._progress = PlainWriter(cluster)
+        self._full: dict[TopicPartition, Position] = {}  # the last full positions that were written here
+        self._stored = StoredRecords()
+        self._maps: dict[MapPair, MapWriter] = {}
+        self._committed: set[MapPair] = set()
+        self._obsolete: list[ChunkKey] = []  # of topics that have been made anew since
+
+    async def load(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Start]:
+        settings = self._settings
+        wanted = set(partitions)
+        for topic in (settings.offsets_topic, settings.map_topic):
+            wanted_topic = NewTopic(topic, settings.partitions, settings.replication_factor, CLEANED_SOON)
+            await ensure_compacted_topic(self._admin, wanted_topic)
+        # A topic of source offsets that a Connect group shares with other connectors is the group's.
+        is_own = settings.offsets_topic.startswith("mm2-offsets.")
+        await correct_settings(self._cluster, [settings.map_topic, *([settings.offsets_topic] if is_own else [])])
+        await self._open()  # before reading, so that what is read cannot change behind us
+        torn = await self._end_left_open(wanted) if self._plain is None else set()
+        self._stored, starts = await self._read(wanted, torn)
+        self._maps, self._full = {}, {}
+        self._committed.clear()
+        # What a commit that failed wanted to delete is found again, as far as it still is to go.
+        self._obsolete = []
+        return starts
+
+    async def load_more(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Start]:
+        wanted = set(partitions)
+        read, starts = await self._read(wanted)
+        # What we knew of these from an earlier time is out of date: others have written since.
+        for pair in [pair for pair in self._maps if TopicPartition(pair.source_topic, pair.source_partition) in wanted]:
+            del self._maps[pair]
+            self._committed.discard(pair)
+        for partition in wanted:
+            self._full.pop(partition, None)
+        self._stored.renew(wanted, read)
+        return starts
+
+    async def _read(
+        self, wanted: set[TopicPartition], torn: Collection[bytes] = ()
+    ) -> tuple[StoredRecords, dict[TopicPartition, Start]]:
+        """Both topics. Another task may store a partition between the two: that Java's record was altered is believed
+        once it is read a second time beside the same position."""
+        before: dict[TopicPartition, tuple[Position, int | None]] = {}
+        while True:
+            offsets, plain = await read_offsets(self._cluster, self._settings.offsets_topic)
+            read = await self._read_map(wanted)
+            ours = plain.union(torn)
+            starts = {
+                one: self._start(one, read.positions.get(one), offsets, ours)
+                async for one in in_turns(wanted, _AT_ONCE)
+            }
+            moved = {
+                one: (read.positions[one].full, start.committed_source_offset)
+                for one, start in starts.items()
+                if start.moved
+            }
+            if moved.items() <= before.items():
+                self._unowned.read(starts, read.read_to)
+                return read, starts
+            before = moved
+
+    async def shut_out(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
+        return await self._predecessors.shut_out(starts, self.load_more, self._claim)
+
+    async def _claim(self, writer: TransactionalWriter, sources: Collection[TopicPartition]) -> None:
+        """Name us beside the positions of ``sources``, which stay as they are, under the id of their writer's store."""
+        claimant, records = encode_claimant_header(self._settings.transactional_id), list[OutRecord]()
+        for source in sources:
+            stored = self._stored.positions[source]
+            headers = (claimant, *([encode_run_header(stored.last_run)] if stored.last_run else []))
+            key = self._position_key(stored.full)
+            by = map_partition_key(*source)
+            full = encode_position_key(key), encode_position(stored.full)
+            records.append(OutRecord(self._settings.map_topic, *full, by, headers))
+            if stored.position != stored.full:
+                progress = encode_position_key(key, KeyKind.PROGRESS), encode_progress(stored.position, stored.last_run)
+                records.append(OutRecord(self._settings.map_topic, *progress, by))
+        await writer.write(records)
+
+    async def commit(self, commits: Sequence[Commit]) -> None:
+        maps: dict[MapPair, MapWriter] = {}
+        incomplete: set[MapPair] = set()
+        full: list[Position] = []
+        following: list[Position] = []
+        async for commit in in_turns(commits, _AT_ONCE):
+            pair = self._put_into_maps(commit, maps)
+            if commit.scope < CommitScope.ALL:
+                incomplete.add(pair)
+            (full if self._is_full(commit) else following).append(commit.position)
+        complete = maps.keys() - incomplete
+        records: list[OutRecord] = []
+        async for pair, writer in in_turns(maps.items(), _AT_ONCE):
+            records += [self._map_record(pair, key, value) for key, value in writer.changes(complete=pair in complete)]
+        records += [self._map_record(key.pair, encode_chunk_key(key), None) for key in self._obsolete]
+        records += [self._gap_record(commit.position, *gap) for commit in commits for gap in commit.gaps]
+        progress = [self._progress_record(one) async for one in in_turns(following, _AT_ONCE)]
+        positions: dict[TopicPartition, Position] = {}
+        if records or full:
+            offsets: list[OutRecord] = []
+            async for position in in_turns(full, _AT_ONCE):
+                positions[source_of(position)] = position
+                records.append(self._position_record(position, is_complete=MapPair.of(position) in complete))
+                offsets.append(self._offset_record(position))
+            await self._write([*records, *progress], offsets, positions)
+        else:
+            await self._progress.write(progress)
+        self._obsolete.clear()
+        async for pair, writer in in_turns(maps.items(), _AT_ONCE):
+            writer.written(complete=pair in complete)
+        async for source, position in in_turns(positions.items(), _AT_ONCE):
+            self._full[source] = position
+            self._unowned.owned([source])
+
+    def _put_into_maps(self, commit: Commit, maps: dict[MapPair, MapWriter]) -> MapPair:
+        """Bring the map of a commit's pair up to date, and add it to ``maps``; return the pair."""
+        pair = MapPair.of(commit.position)
+        self._outdate_predecessors(pair)
+        writer = maps[pair] = self._map_of(pair)
+        if commit.target_truncated_to is not None:
+            writer.cut(commit.target_truncated_to)
+        if commit.source_truncated_to is not None:
+            writer.cut_source(commit.source_truncated_to)
+        for run in commit.runs:
+            writer.append(MapRun(*run))
+        if commit.target_log_start is not None:
+            writer.trim(commit.target_log_start, is_compacted=commit.is_target_compacted)
+        if (previous := self._left_pair(pair)) is not None:
+            maps.setdefault(previous, self._map_of(previous))
+        return pair
+
+    def runs_of(self, position: Position) -> list[MapRun]:
+        return self._map_of(MapPair.of(position)).open_runs()
+
+    async def close(self) -> None:
+        """Nothing to let go of: connections are the cluster's, and an open transaction is wound up by the next."""
+
+    async def _open(self) -> None:
+        self._plain = None
+        try:
+            await self._writer.open()
+        except TransactionalIdRefused as error:
+            if self._shared is not None:
+                raise
+            self._write_plainly(error)
+
+    async def _end_left_open(self, wanted: Collection[TopicPartition]) -> set[bytes]:
+        """What nobody ends would keep us from reading what is stored. Returns the keys of Java's records that may have
+        been committed without their positions, or these without them; where the records themselves were of the
+        transaction, a position of before it would copy them again, and Java's record counts."""
+        settings = self._settings
+        offsets = await partition_count(self._cluster, settings.offsets_topic)
+        maps = await partition_count(self._cluster, settings.map_topic)
+        of_map: dict[TopicPartition, tuple[str, int]] = {}
+        keys: dict[TopicPartition, bytes] = {}
+        of_java: dict[TopicPartition, tuple[str, int]] = {}
+        async for one in in_turns(wanted, _HASHED_AT_ONCE):
+            of_map[one] = (settings.map_topic, partition_of(map_partition_key(*one), maps))
+            keys[one] = self._java_key(*one)
+            of_java[one] = (settings.offsets_topic, partition_of(keys[one], offsets))
+        left = await self._writer.end_left_open(
+            [*((settings.offsets_topic, index) for index in range(offsets)), *set(of_map.values())]
+        )
+        if self._shared is not None:
+            return set()
+        return {key for one, key in keys.items() if of_map[one] in left or of_java[one] in left}
+
+    async def _write(
+        self, mapped: list[OutRecord], offsets: list[OutRecord], positions: Mapping[TopicPartition, Position]
+    ) -> None:
+        """``positions``: those in ``mapped`` that are no progress."""
+        if self._plain is None:
+            check = partial(self._unowned.may_commit, positions) if self._unowned.concern(positions) else None
+            try:
+                if self._shared is not None:
+                    await self._shared.write([*mapped, *offsets])
+                elif not await self._own.write([*mapped, *offsets], check):
+                    raise PositionsTaken(self._unowned.taken)
+                return
+            except TransactionalIdRefused as error:  # taken from us since
+                if self._shared is not None:
+                    raise
+                plain = self._write_plainly(error)
+        else:
+            plain = self._plain
+        # In this order: all of it is acknowledged at the target, so Java may go on behind its offset at once, and a
+        # position whose offset is not yet marked as ours would be taken for altered. It is never ahead of the map.
+        await plain.write([record._replace(headers=(WRITTEN_PLAINLY,)) for record in offsets])
+        await plain.write(mapped)
+
+    def _write_plainly(self, error: TransactionalIdRefused) -> PlainWriter:
+        self._missing_rights.announce(error)
+        self._plain = PlainWriter(self._cluster)
+        return self._plain
+
+    async def _read_map(self, wanted: set[TopicPartition]) -> StoredRecords:
+        stored = StoredRecords()
+
+        def fold(record: LogRecord) -> None:
+            kind = decode_kind(record.key)
+            if kind in (KeyKind.POSITION, KeyKind.PROGRESS):
+                self._fold_position(stored, wanted, kind, record)
+            elif kind is KeyKind.CHUNK:
+                fold_chunk(stored, wanted, record)
+
+        settings = self._settings
+        partitions = await partition_count(self._cluster, settings.map_topic)
+        places = {one: partition_of(map_partition_key(*one), partitions) async for one in in_turns(wanted, _AT_ONCE)}
+        ends = await read_to_end(
+            self._cluster,
+            settings.map_topic,
+            fold,
+            partitions=set(places.values()),
+            read_committed=True,
+            only_last=True,
+        )
+        stored.read_to = {one: ReadTo(index, ends.get(index, 0)) for one, index in places.items()}
+        return stored
+
+    def _fold_position(
+        self, stored: StoredRecords, wanted: set[TopicPartition], kind: KeyKind, record: LogRecord
+    ) -> None:
+        assert record.key is not None
+        key = decode_position_key(record.key)
+        partition = TopicPartition(key.source_topic, key.source_partition)
+        if key.connector != self._settings.connector or partition not in wanted:
+            return
+        found = fold_position(stored.positions.get(partition), kind, key, record.value, record.headers)
+        stored.positions.pop(partition, None)
+        if found is not None:
+            stored.positions[partition] = found
+
+    def _start(
+        self,
+        partition: TopicPartition,
+        position: StoredPosition | None,
+        offsets: status_and_offset_topics.SourceOffsets,
+        plain: Collection[bytes],
+    ) -> Start:
+        settings = self._settings
+        committed = offsets.mirrored_offset(settings.connector, settings.source_alias, *partition)
+        return start_of(position, committed, plainly=self._java_key(*partition) in plain)
+
+    def _java_key(self, topic: str, partition: int) -> bytes:
+        return status_and_offset_topics.mirror_key(
+            self._settings.connector, self._settings.source_alias, topic, partition
+        )
+
+    def _offset_record(self, position: Position) -> OutRecord:
+        key = self._java_key(position.source_topic, position.source_partition)
+        last = position.next_source_offset - 1
+        # Nothing copied yet is the absence of a record: Java knows no offset of -1.
+        return OutRecord(
+            self._settings.offsets_topic, key, status_and_offset_topics.mirror_value(last) if last >= 0 else None
+        )
+
+    def _is_full(self, commit: Commit) -> bool:
+        position = commit.position
+        full = self._full.get(source_of(position))
+        return commit.scope > CommitScope.PROGRESS or full is None or not can_follow(position, full)
+
+    def _left_pair(self, pair: MapPair) -> MapPair | None:
+        """The pair that a source partition was copied to until now, if it is another one whose map stays."""
+        source = TopicPartition(pair.source_topic, pair.source_partition)
+        stored = self._stored.positions.get(source)
+        full = self._full.get(source, stored.position if stored else None)
+        before = MapPair.of(full) if full else pair
+        return before if before != pair and (before in self._maps or before in self._stored.chunks) else None
+
+    def _position_record(self, position: Position, *, is_complete: bool) -> OutRecord:
+        last_run = None if is_complete else self._map_of(MapPair.of(position)).last_run
+        return OutRecord(
+            self._settings.map_topic,
+            encode_position_key(self._position_key(position)),
+            encode_position(position),
+            map_partition_key(position.source_topic, position.source_partition),
+            (encode_run_header(last_run),) if last_run else (),
+        )
+
+    def _progress_record(self, position: Position) -> OutRecord:
+        return OutRecord(
+            self._settings.map_topic,
+            encode_position_key(self._position_key(position), KeyKind.PROGRESS),
+            encode_progress(position, self._map_of(MapPair.of(position)).last_run),
+            map_partition_key(position.source_topic, position.source_partition),
+        )
+
+    def _position_key(self, position: Position) -> PositionKey:
+        return PositionKey(self._settings.connector, position.source_topic, position.source_partition)
+
+    def _gap_record(self, position: Position, found_ms: int, gap: Gap) -> OutRecord:
+        topic, partition = position.source_topic, position.source_partition
+        key = GapKey(self._settings.connector, topic, partition, found_ms)
+        encoded = encode_gap(GapRecord(key, gap, position.target_topic))
+        return OutRecord(self._settings.map_topic, *encoded, map_partition_key(topic, partition))
+
+    def _map_record(self, pair: MapPair, key: bytes, value: bytes | None) -> OutRecord:
+        partition_key = map_partition_key(pair.source_topic, pair.source_partition)
+        return OutRecord(self._settings.map_topic, key, value, partition_key)
+
+    def _outdate_predecessors(self, pair: MapPair) -> None:
+        """Have the chunks of pairs deleted whose topics ``pair`` has taken the place of."""
+        if pair in self._committed:
+            return
+        self._committed.add(pair)
+        for other in self._stored.predecessors(pair):
+            self._committed.discard(other)
+            mapped = self._maps.pop(other, None)
+            upstreams = self._stored.chunks.pop(other, {}) if mapped is None else mapped.upstreams
+            self._obsolete += [ChunkKey(other, upstream) for upstream in upstreams]
+
+    def _map_of(self, pair: MapPair) -> MapWriter:
+        writer = self._maps.get(pair)
+        if writer is None:
+            chunks = self._stored.chunks_of(pair)
+            del self._stored.chunks[pair]
+            newest = self._stored.newest.pop(pair, None)
+            open_chunk = newest[1] if newest and chunks and newest[0] == max(chunks) else None
+            load = partial(
+                MapWriter.load,
+                pair,
+                chunks,
+                last_run=self._stored.last_run_of(pair),
+                max_runs=self._settings.max_runs_per_chunk,
+            )
+            try:
+                writer = load(last_chunk=open_chunk)
+            except UnreadableRecord as error:
+                topic = self._settings.map_topic
+                log.warning("topic %s: the last chunk of %s is left as it is: %s", topic, pair, error)
+                writer = load(last_chunk=None)
+            self._maps[pair] = writer
+        return writer

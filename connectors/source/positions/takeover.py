@@ -1,0 +1,301 @@
+"""Take over partitions whose last writer may still be alive: fence it first, then plan where each partition continues.
+
+The order matters: the target is read only after the fence, and what the slice begins with is stored before it writes.
+For writers that cannot be fenced see :mod:`connectors.source.positions.stored_positions`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from connect.core.errors import RetriableError
+from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import in_turns
+from connect.kafka.log.offsets import EARLIEST, LATEST, list_offsets
+from connect.kafka.log.transactions import (
+    TopicsRefused,
+    TransactionalIdRefused,
+    fence,
+    init_producer_id,
+    new_producer_id,
+)
+from connectors.control_link.protocol import PartitionPlan
+from connectors.formats.position import Position
+from connectors.formats.types import QUARANTINED, ProducerIdAndEpoch, ResumeProof, TopicPartition
+from connectors.source.positions.gap_policy import GapPasser
+from connectors.source.positions.partition_pairs import Clusters, Entry
+from connectors.source.positions.position_checks import (
+    let_wait,
+    out_of_reach,
+    refuse_topics_gone,
+    refuse_truncated_targets,
+    target_of,
+)
+from connectors.source.positions.stored_positions import Start
+from connectors.topic_sync.partition_assignment import Begin, first_offsets, warn_of_left_behind, warn_of_members
+
+log = logging.getLogger(__name__)
+
+#: So many partitions are planned before others of the loop have their turn; each takes some 3 us.
+_AT_ONCE: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """The new producer, and a plan for every partition that may be copied; those with a proof are resumed first.
+
+    ``transactional_id`` is the producer's, empty if it was refused.
+    """
+
+    producer: ProducerIdAndEpoch
+    plans: tuple[PartitionPlan, ...]
+    transactional_id: str = ""
+
+    @property
+    def unfenced(self) -> dict[TopicPartition, TopicPartition]:
+        """The target of each source partition whose last writer could not be fenced."""
+        return {one.source: one.target for one in self.plans if one.proof is not None and not one.proof.is_fenced}
+
+    def writer_of(self, plan: PartitionPlan) -> tuple[str, ProducerIdAndEpoch]:
+        """The transactional id, empty for none, and the producer that a partition is written under."""
+        if plan.producer is None or plan.producer == self.producer:
+            return self.transactional_id, self.producer
+        return "", plan.producer
+
+
+@dataclass(frozen=True, slots=True)
+class _Fenced:
+    """Who we are now, where our marker stands, and which target partitions could not be fenced."""
+
+    producer: ProducerIdAndEpoch
+    transactional_id: str
+    marked: frozenset[TopicPartition]
+    unfenced: frozenset[TopicPartition]
+
+
+async def take_over(
+    clusters: Clusters,
+    transactional_id: str,
+    entries: Sequence[Entry],
+    starts: Mapping[TopicPartition, Start],
+    *,
+    reset_to: int = EARLIEST,
+    read_committed: bool = False,
+    passer: GapPasser | None = None,
+    running: ProducerIdAndEpoch | None = None,
+    initial_group: str = "",
+    transaction_timeout_ms: int | None = None,
+    may_all_wait: bool = False,
+) -> Takeover:
+    """Fence whoever wrote before and plan each entry; entries that may not go on are stopped with their reason, and
+    those that cannot be taken over now wait with theirs.
+
+    ``starts`` is what the store knows of each source partition; ``reset_to`` is ``EARLIEST`` or ``LATEST``, for
+    partitions that nothing is known of and that ``initial_group`` has committed no offset for. ``passer`` lets go on
+    what its policies let go on; None: nothing. ``running`` is the producer of a slice that copies others: then
+    ``transactional_id`` is left alone, and nothing of it may be unclean in ``entries``. ``transaction_timeout_ms``: of
+    the transactions that records are in, under exactly-once. ``may_all_wait``: not an error, since others are to join.
+    """
+    known = {entry.pair.source: starts[entry.pair.source] for entry in entries}
+    written = await refuse_topics_gone(clusters.source, clusters.target, entries, known)
+    if passer is not None:
+        passer.heal(entries)
+        known |= await passer.begin(clusters.source, entries, known)
+    going = [entry for entry in entries if not entry.is_stopped]
+    away = await out_of_reach(clusters.source, clusters.target, going, known)
+    entries = let_wait(going, away, may_be_all=may_all_wait)
+    # A writer that ended with everything acknowledged, whichever task's it was, has nothing under way to shut out.
+    unclean = {
+        entry.pair.source: position
+        for entry in entries
+        if (position := known[entry.pair.source].position) is not None
+        and not position.is_handed_over
+        and position.target_topic in written
+    }
+    await refuse_truncated_targets(clusters.target, entries, known)
+    if passer is not None:
+        known |= passer.rewind(entries, known)
+    entries = [entry for entry in entries if not entry.is_stopped]
+    unclean = {entry.pair.source: unclean[entry.pair.source] for entry in entries if entry.pair.source in unclean}
+    async with clusters.fencing:
+        timeout_ms = transaction_timeout_ms
+        fenced = await _fence_allowed(clusters, transactional_id, entries, unclean, running, timeout_ms)
+        if running is None and fenced.transactional_id:
+            fenced = await _beyond_raised(clusters, fenced, known, timeout_ms)
+    entries = [entry for entry in entries if not entry.is_stopped]
+    proven, fresh = list[Entry](), list[Entry]()
+    for entry in entries:
+        (proven if _needs_proof(entry, known[entry.pair.source]) else fresh).append(entry)
+    in_proof = in_turns(proven, _AT_ONCE)
+    plans = [_plan_with_proof(entry, unclean[entry.pair.source], fenced) async for entry in in_proof]
+    first = Begin(reset_to, read_committed, initial_group)
+    plans += await _plans_afresh(clusters, fresh, known, fenced.marked, first)
+    return Takeover(fenced.producer, tuple(plans), fenced.transactional_id)
+
+
+def _needs_proof(entry: Entry, start: Start) -> bool:
+    """Whether an unclean writer may have left more in the entry's target than the position says."""
+    position = start.position
+    if position is None or position.is_handed_over or position.is_atomic or start.moved:
+        return False
+    # Under another policy or separator the target is another topic, which knows nothing of what was copied since.
+    return target_of(position) == entry.pair.target
+
+
+async def _fence_allowed(
+    clusters: Clusters,
+    transactional_id: str,
+    entries: Sequence[Entry],
+    unclean: dict[TopicPartition, Position],
+    running: ProducerIdAndEpoch | None,
+    timeout_ms: int | None,
+) -> _Fenced:
+    """Fence the writers of ``unclean``. Entries where we may not write are stopped, taken out of it, and not fenced."""
+    while True:
+        try:
+            return await _fence(clusters, transactional_id, unclean, running, timeout_ms)
+        except TopicsRefused as error:
+            refused = {source for source, position in unclean.items() if target_of(position) in error.partitions}
+            if not refused:
+                raise
+            for entry in entries:
+                if entry.pair.source in refused:
+                    target = target_of(unclean.pop(entry.pair.source))
+                    entry.stop(f"target {target}: {error}, then start the flow again", QUARANTINED)
+
+
+async def _fence(
+    clusters: Clusters,
+    transactional_id: str,
+    unclean: Mapping[TopicPartition, Position],
+    running: ProducerIdAndEpoch | None,
+    timeout_ms: int | None,
+) -> _Fenced:
+    """Fence every id that may still write, as far as the target lets us."""
+    by_id: dict[str, list[Position]] = {}
+    for position in unclean.values():
+        by_id.setdefault(position.transactional_id, []).append(position)
+    unfenced = {target_of(position) for position in by_id.pop("", [])}
+    own = by_id.pop(transactional_id, [])
+    for other, positions in by_id.items():
+        try:
+            unfenced |= await _fence_one(clusters.target, other, positions)
+        except TransactionalIdRefused as error:
+            clusters.missing_rights.announce(error)
+            unfenced |= {target_of(position) for position in positions}
+    if running is not None:
+        assert not own, "whoever writes under an id does not fence it"
+        return _Fenced(running, transactional_id, frozenset(), frozenset(unfenced))
+    marked = {target_of(position) for position in own}
+    try:
+        if own:
+            identity = await fence(clusters.target, transactional_id, sorted(marked), transaction_timeout_ms=timeout_ms)
+        else:
+            identity = await init_producer_id(clusters.target, transactional_id, transaction_timeout_ms=timeout_ms)
+    except TransactionalIdRefused as error:
+        clusters.missing_rights.announce(error)
+        identity, transactional_id = await new_producer_id(clusters.target), ""
+        marked, unfenced = set(), unfenced | marked
+    else:
+        unfenced |= _of_another_id(identity.producer_id, own)
+    producer = ProducerIdAndEpoch(identity.producer_id, identity.epoch)
+    return _Fenced(producer, transactional_id, frozenset(marked), frozenset(unfenced))
+
+
+async def _beyond_raised(
+    clusters: Clusters, fenced: _Fenced, known: Mapping[TopicPartition, Start], timeout_ms: int | None
+) -> _Fenced:
+    """Claim the id again until its epoch is above those that we raised ourselves while rights were missing: of these
+    its coordinator does not know."""
+    producer = fenced.producer
+    positions = [start.position for start in known.values() if start.position and not start.position.transactional_id]
+    raised_to = [one.producer_epoch + 1 for one in positions if one.producer_id == producer.producer_id]
+    while producer.producer_id == fenced.producer.producer_id and producer.epoch <= max(raised_to, default=-1):
+        claimed = await init_producer_id(clusters.target, fenced.transactional_id, transaction_timeout_ms=timeout_ms)
+        producer = ProducerIdAndEpoch(claimed.producer_id, claimed.epoch)
+    marked = fenced.marked if producer.producer_id == fenced.producer.producer_id else frozenset[TopicPartition]()
+    return replace(fenced, producer=producer, marked=marked)
+
+
+async def _fence_one(target: Cluster, transactional_id: str, positions: Sequence[Position]) -> set[TopicPartition]:
+    """Those of the partitions that the fence says nothing of."""
+    identity = await fence(target, transactional_id, [target_of(position) for position in positions])
+    return _of_another_id(identity.producer_id, positions)
+
+
+def _of_another_id(producer_id: int, positions: Sequence[Position]) -> set[TopicPartition]:
+    """Brokers forget a transactional id that nobody asked for in a week; the markers of another producer id fence
+    nothing. Whoever wrote in transactions is fenced by the claim alone."""
+    return {
+        target_of(position) for position in positions if position.producer_id != producer_id and not position.is_atomic
+    }
+
+
+def _plan_with_proof(entry: Entry, position: Position, fenced: _Fenced) -> PartitionPlan:
+    writer = ProducerIdAndEpoch(position.producer_id, position.producer_epoch)
+    target = entry.pair.target
+    is_fenced = target not in fenced.unfenced
+    return entry.pair.plan(
+        position.next_source_offset,
+        position.source_leader_epoch,
+        position.target_end,
+        pipelined=is_fenced and target in fenced.marked,
+        proof=ResumeProof(writer, position.next_sequence, is_fenced, position.is_last_ours),
+        producer=None if is_fenced else writer.raised(),
+    )
+
+
+async def _plans_afresh(
+    clusters: Clusters,
+    entries: Sequence[Entry],
+    known: Mapping[TopicPartition, Start],
+    fenced: frozenset[TopicPartition],
+    first: Begin,
+) -> list[PartitionPlan]:
+    """Plans for partitions with nothing to prove: never written by us, handed over cleanly, or moved meanwhile by
+    an operator or a Java worker."""
+    if not entries:
+        return []
+    unknown = [
+        entry.pair.source
+        for entry in entries
+        if known[entry.pair.source].committed_source_offset is None
+        and (known[entry.pair.source].position is None or known[entry.pair.source].moved)
+    ]
+    resets = await first_offsets(clusters.source, unknown, first)
+    if unknown and first.group:
+        await warn_of_members(clusters.source, first.group)
+    elif first.reset_to == LATEST:
+        await warn_of_left_behind(clusters.source, resets)
+    ends = await list_offsets(clusters.target, [entry.pair.target for entry in entries], LATEST)
+    plans = []
+    async for entry in in_turns(entries, _AT_ONCE):
+        pair, start = entry.pair, known[entry.pair.source]
+        committed = start.committed_source_offset
+        position = None if start.moved else start.position
+        if position is not None and target_of(position) == pair.target and ends[pair.target] < position.target_end:
+            raise RetriableError(f"target {pair.target} was truncated while it was taken over")
+        if start.moved and not start.decided:
+            log.info("%s goes on behind source offset %s, as the stored offset was altered", pair.source, committed)
+        plans.append(
+            pair.plan(
+                begin_at(position, committed, resets.get(pair.source)),
+                position.source_leader_epoch if position else -1,
+                ends[pair.target],
+                pipelined=pair.target in fenced,
+            )
+        )
+    return plans
+
+
+def begin_at(position: Position | None, committed: int | None, reset: int | None) -> int:
+    """The first source offset to copy: that of our position, where it counts; behind Java's offset; else ``reset``."""
+    if position is not None:
+        return position.next_source_offset
+    if committed is not None:
+        return max(committed + 1, 0)
+    assert reset is not None, "a partition that nothing is known of has been looked up"
+    return reset

@@ -1,0 +1,232 @@
+"""What a worker process lends its mirrors: one Spark and one control link server for all, and clusters shared by the
+tasks of a connector."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from connect.kafka.cluster import Cluster
+from connect.kafka.log.topic_admin import Admin
+from connect.kafka.long_log import LongLogs
+from connect.kafka.threads import LeaseLoop
+from connectors.config.client_config import FlowClients
+from connectors.connector_base import WrittenLatencies
+from connectors.control_link.server import LinkServer, LinkSettings
+from connectors.flow_progress import NOTHING_KNOWN, UNKNOWN, Contact, FlowProgress, LagSnapshot, Views
+from connectors.formats.types import FlowName
+from connectors.lag_reader import ContactWatch, SharedLag
+from connectors.source.positions.partition_pairs import Clusters
+from connectors.source.positions.stored_positions import MissingRights
+from connectors.source.task import MirrorSourceTask
+from connectors.spark.engine import SparkEngine
+from connectors.transforms.target_names import FindPlugin
+
+#: Java's class and its aliases, without the package.
+_ON_SPARK: Final = ("MirrorSourceConnector", "MirrorSource")
+
+
+class SharedSpark:
+    """The Spark of a process, begun with its first task; ``make`` gives a fresh engine, not begun.
+    ``leases`` has the sockets of its links."""
+
+    def __init__(self, make: Callable[[], SparkEngine], link: LinkSettings, leases: LeaseLoop) -> None:
+        self._make = make
+        self._link = link
+        self._leases = leases
+        self._engine: SparkEngine | None = None
+        self._links: LinkServer | None = None
+        self._starting = asyncio.Lock()
+
+    def begin(self) -> None:
+        """Start Spark in the background, before anybody needs it."""
+        if self._engine is None:
+            self._engine = self._make()
+            self._engine.begin()
+
+    async def get(self) -> tuple[SparkEngine, LinkServer]:
+        """Both, begun. Raises ConfigError where the link's address is no address of this machine."""
+        async with self._starting:
+            self.begin()
+            assert self._engine is not None
+            if self._links is None:
+                links = LinkServer(self._link, self._leases, self._engine.code)
+                await links.start()
+                self._links = links
+            return self._engine, self._links
+
+    def is_for(self, connector_class: str) -> bool:
+        """Whether the tasks of such a connector run on it; the short name of the class is one too."""
+        return connector_class.strip().rpartition(".")[2] in _ON_SPARK
+
+    async def ready(self) -> None:
+        """Start both, and return once Spark takes jobs; raises as :meth:`get` and :meth:`SparkEngine.start_job`."""
+        engine, _ = await self.get()
+        await engine.ready()
+
+    async def stop(self) -> None:
+        """End Spark and its links, within a few seconds."""
+        if self._engine is not None:
+            await self._engine.stop()
+        if self._links is not None:
+            await self._links.stop()
+
+
+@dataclass(slots=True)
+class FlowParts:
+    """What the connector and the tasks of one flow share on a worker."""
+
+    clusters: Clusters
+    store: Cluster
+    admin: Admin
+
+
+@dataclass(slots=True)
+class _SharedClusters:
+    name: str
+    clients: FlowClients
+    parts: FlowParts
+    closing: AsyncExitStack
+    users: int = 0
+
+
+@dataclass(slots=True)
+class MirrorHost:
+    """One worker, as its MirrorSource connectors and tasks see it.
+
+    Args:
+        worker: The worker's properties, references resolved.
+        spark: Shared with other workers of the process.
+        find_plugin: The worker's plugins.
+        holds: Whether what the worker's group gave it is its own for now; asked in the lease thread.
+    """
+
+    worker: Mapping[str, str] = field(repr=False)
+    spark: SharedSpark
+    find_plugin: FindPlugin
+    holds: Callable[[], bool]
+    #: What copies here now, by connector and number of task: who watches looks here.
+    running: dict[tuple[str, int], MirrorSourceTask] = field(default_factory=dict)
+    _shared: list[_SharedClusters] = field(default_factory=list)
+    #: What was seen of each connector's partitions, whether their tasks run or not.
+    seen: dict[str, LagSnapshot] = field(default_factory=dict)
+    #: Whether the clusters of each connector's flow answer.
+    watches: dict[str, ContactWatch] = field(default_factory=dict)
+    #: When a slice of each connector last got an answer, of a fetch and of a produce request, as its tasks here said
+    #: at their ends.
+    _moved_ms: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _lags: dict[str, SharedLag] = field(default_factory=dict)
+    written: WrittenLatencies = field(default_factory=WrittenLatencies)
+    #: The topics of positions, which every task reads at its start.
+    long_logs: LongLogs = field(default_factory=LongLogs)
+
+    @property
+    def group_id(self) -> str:
+        return self.worker["group.id"]
+
+    @asynccontextmanager
+    async def parts(self, name: str, clients: FlowClients, source: str, target: str) -> AsyncIterator[FlowParts]:
+        """The clusters of the connector ``name``; those who use them at the same time share them."""
+        shared = next((one for one in self._shared if one.name == name and one.clients == clients), None)
+        if shared is None:
+            shared = self._opened(name, clients, source, target)
+            self._shared.append(shared)
+        shared.users += 1
+        try:
+            yield shared.parts
+        finally:
+            shared.users -= 1
+            if not shared.users:
+                self._shared.remove(shared)
+                await shared.closing.aclose()
+
+    def progress(self, name: str, flow: FlowName, now_ms: int) -> FlowProgress:
+        """A picture of what runs here of one connector."""
+        tasks = [task for (connector, _), task in self.running.items() if connector == name]
+        return FlowProgress(
+            flow=flow,
+            state=_state([task.state for task in tasks]),
+            spark_epoch=max((task.epoch for task in tasks), default=0),
+            partitions=Views(tasks, now_ms),
+            contact=self.contact(name),
+            at_ms=now_ms,
+        )
+
+    def contact(self, name: str) -> Contact:
+        """What is known here of the clusters of the connector ``name``."""
+        found = self.watches[name].contact if name in self.watches else NOTHING_KNOWN
+        fetched_ms, produced_ms = self._moved_ms.get(name, (UNKNOWN, UNKNOWN))
+        meters = [task.meters for (connector, _), task in self.running.items() if connector == name]
+        return found.moved(
+            max([fetched_ms, *(one.fetched_ms for one in meters)]),
+            max([produced_ms, *(one.produced_ms for one in meters)]),
+        )
+
+    def forget_contact(self, name: str) -> None:
+        """The connector ``name`` is no matter of this worker any more."""
+        self._moved_ms.pop(name, None)
+
+    def lag_of(self, name: str) -> SharedLag:
+        """Of the connector ``name``, for all who ask for it at a time."""
+        return self._lags.setdefault(name, SharedLag())
+
+    @contextlib.contextmanager
+    def shown(self, name: str, index: int, task: MirrorSourceTask) -> Iterator[None]:
+        """``task`` is part of the picture as long as this lasts."""
+        self.running[name, index] = task
+        try:
+            yield
+        finally:
+            contact = self.contact(name)
+            self._moved_ms[name] = contact.source.moved_ms, contact.target.moved_ms
+            if self.running.get((name, index)) is task:
+                del self.running[name, index]
+
+    def _opened(self, name: str, clients: FlowClients, source_alias: str, target_alias: str) -> _SharedClusters:
+        closing = AsyncExitStack()
+        missing_rights = MissingRights(clients.label, f"{self.group_id}-{name}-")
+        parts = _parts(closing, clients, source_alias, target_alias, missing_rights, self.long_logs)
+        return _SharedClusters(name, clients, parts, closing)
+
+
+@asynccontextmanager
+async def looked_at_parts(
+    clients: FlowClients, source: str, target: str, long_logs: LongLogs | None = None
+) -> AsyncIterator[FlowParts]:
+    """The clusters of a flow for who only looks at them."""
+    async with AsyncExitStack() as closing:
+        yield _parts(closing, clients, source, target, MissingRights(), long_logs)
+
+
+def _parts(
+    closing: AsyncExitStack,
+    clients: FlowClients,
+    source: str,
+    target: str,
+    missing_rights: MissingRights,
+    long_logs: LongLogs | None,
+) -> FlowParts:
+    def opened(cluster: Cluster) -> Cluster:
+        closing.push_async_callback(cluster.close)
+        return cluster
+
+    clusters = Clusters(
+        opened(Cluster(clients.source_admin(), source)),
+        opened(Cluster(clients.target_admin(), target)),
+        missing_rights=missing_rights,
+    )
+    store = opened(Cluster(clients.offsets(), target, long_logs=long_logs))
+    admin = Admin(clients.target_admin(), target)
+    closing.push_async_callback(admin.close)
+    return FlowParts(clusters, store, admin)
+
+
+def _state(states: list[str]) -> str:
+    for state in ("failed", "recovering", "starting", "running"):
+        if state in states:
+            return state
+    return "stopped" if states else "starting"

@@ -1,0 +1,187 @@
+"""How Spark is started or reached: the keys of ``spark.*``, what stands in where the user names none, and its slots."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from connect.core.errors import ConfigError
+from connectors.spark.handover import PLACE_VARIABLE
+
+_MASTER: Final = "spark.master"
+_REMOTE: Final = "spark.remote"
+_CORES: Final = "spark.cores.max"
+_LOCAL_DIR: Final = "spark.local.dir"
+_PYTHON: Final = "spark.pyspark.python"
+_JAVA_OPTIONS_KEY: Final = "spark.driver.extraJavaOptions"
+_DAEMON_KEY: Final = "spark.python.daemon.module"
+_DAEMON: Final = "connectors.spark.python_daemon"
+
+#: Bytes do not pass through the JVM, so it is tuned to start fast and stay small: C1 only, one GC thread.
+JAVA_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k -Xlog:disable -Xlog:all=error:stderr"
+
+#: What a session of any kind can set.
+_SESSION_CONF: Final[Mapping[str, str]] = {
+    "spark.sql.adaptive.enabled": "false",
+    # So many rows have to come together before a record on its way through transform.sql goes on.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "500",
+    "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
+}
+#: What makes a Spark of copying tasks start fast, stay small and stop soon.
+_DRIVER_CONF: Final[Mapping[str, str]] = {
+    **_SESSION_CONF,
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.driver.memory": "512m",
+    "spark.locality.wait": "0",
+    "spark.scheduler.mode": "FAIR",
+    # A second attempt beside a live one would be a second writer.
+    "spark.speculation": "false",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.worker.reuse": "true",
+    "spark.python.task.killTimeout": "200ms",
+}
+_LOCAL_CONF: Final[Mapping[str, str]] = {
+    **_DRIVER_CONF,
+    _MASTER: "local[64,4]",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    _DAEMON_KEY: _DAEMON,
+}
+_CLUSTER_CONF: Final[Mapping[str, str]] = {
+    **_DRIVER_CONF,
+    "spark.executor.extraJavaOptions": JAVA_OPTIONS,
+    # A second attempt finds its token used: the task starts a new job instead, and needs its slot.
+    "spark.task.maxFailures": "1",
+    "spark.executorEnv.OPENBLAS_NUM_THREADS": "1",
+    # A frozen executor keeps the next slice waiting until Spark gives it up, by default after two minutes.
+    "spark.network.timeout": "60s",
+    "spark.network.timeoutInterval": "15s",
+}
+#: Variables that make pyspark choose otherwise than the file says.
+_MISLEADING: Final = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE", "MASTER", "SPARK_LOCAL_REMOTE")
+#: Ending a session in order tells a cluster that the application is done, and a Connect server to forget it.
+_CLOSE_TIMEOUT_S: Final = 1.5
+
+
+class SparkKind(Enum):
+    """Where the tasks run."""
+
+    LOCAL = "this machine"
+    CLUSTER = "a cluster whose driver runs here"
+    CONNECT = "a Spark Connect server"
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSettings:
+    """How Spark is started or reached.
+
+    Args:
+        java_home: The Java that it runs on; None where none is needed, as for a client of Spark Connect.
+        conf: The user's ``spark.*`` keys, which win over all that is set here.
+        slices: How many slices there may be; each needs a slot.
+        java_options: More options for the driver's JVM.
+        close_timeout_s: How long Spark may take to end in order; None for what its kind deserves.
+        hidden: Names of environment variables that hold secrets of the file, which Spark's processes do not get.
+    """
+
+    java_home: Path | None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    slices: int = 1
+    java_options: str = ""
+    close_timeout_s: float | None = None
+    hidden: frozenset[str] = frozenset()
+
+    @property
+    def kind(self) -> SparkKind:
+        if _REMOTE in self.conf:
+            return SparkKind.CONNECT
+        master = self.conf.get(_MASTER, "local").strip()
+        # "local-cluster" has executors of its own.
+        return SparkKind.LOCAL if re.match(r"local(\[|$)", master) else SparkKind.CLUSTER
+
+    @property
+    def place(self) -> str:
+        """Where Spark is, for people; no token of a Connect URL stands in it."""
+        return self.conf.get(_REMOTE, "").partition(";")[0].rstrip("/") or self.merged()[_MASTER]
+
+    @property
+    def closing_s(self) -> float:
+        if self.close_timeout_s is not None:
+            return self.close_timeout_s
+        return 0.0 if self.kind is SparkKind.LOCAL else _CLOSE_TIMEOUT_S
+
+    def merged(self) -> dict[str, str]:
+        """The configuration of the session."""
+        if self.kind is SparkKind.CONNECT:
+            return {**_SESSION_CONF, **self.conf}
+        options = f"{JAVA_OPTIONS} {self.java_options}".strip()
+        if self.kind is SparkKind.LOCAL:
+            return {**_LOCAL_CONF, _JAVA_OPTIONS_KEY: options, **self.conf}
+        # Standalone Spark would give one application every core that it has.
+        return {**_CLUSTER_CONF, _JAVA_OPTIONS_KEY: options, _CORES: str(self.slices), **self.conf}
+
+    def environment(self, scratch: str) -> dict[str, str]:
+        """Of the driver's process; ``scratch`` is the folder for its files, where the user names none."""
+        left_out = self.hidden | set(_MISLEADING)
+        kept = {name: value for name, value in os.environ.items() if name not in left_out}
+        python = self.conf.get(_PYTHON) or kept.get("PYSPARK_PYTHON") if self.kind is SparkKind.CLUSTER else None
+        return {
+            **kept,
+            **({"JAVA_HOME": str(self.java_home)} if self.java_home is not None else {}),
+            **({"SPARK_LOCAL_IP": "127.0.0.1"} if self.kind is SparkKind.LOCAL else {}),
+            **({"SPARK_LOCAL_DIRS": scratch} if _LOCAL_DIR not in self.conf else {}),
+            **({PLACE_VARIABLE: str(Path(scratch) / "daemon")} if self.merged().get(_DAEMON_KEY) == _DAEMON else {}),
+            "PYSPARK_PYTHON": python or sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            # numpy's thread pools cost each Python worker memory that a copier never uses
+            "OPENBLAS_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+            # Else modules are looked for in the folder first in which the worker was started, whatever lies there.
+            "PYTHONSAFEPATH": "1",
+        }
+
+    def slots(self) -> int | None:
+        """How many tasks run at once at most; None where only Spark knows."""
+        merged = self.merged()
+        if self.kind is SparkKind.CLUSTER and (cores := merged[_CORES]).isdigit():
+            return int(cores)
+        match = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?", merged.get(_MASTER, "").strip())
+        if match is None:
+            return None
+        number = match.group(1)
+        return (os.cpu_count() or 1) if number == "*" else int(number or 1)
+
+    def slots_advice(self) -> str:
+        """What to do if no slot becomes free."""
+        wanted = f"{self.slices} slices need {self.slices} slots"
+        if self.kind is SparkKind.CONNECT:
+            return f"{wanted}; give the Spark Connect server more cores, or lower tasks.max"
+        return f"{wanted}; add executors or cores (spark.cores.max, spark.executor.cores), or lower tasks.max"
+
+
+def check_spark(settings: SparkSettings) -> None:
+    """Raise :class:`ConfigError` if the keys contradict each other or give fewer slots than there are slices."""
+    conf, slices = settings.conf, settings.slices
+    if _REMOTE in conf:
+        if _MASTER in conf:
+            raise ConfigError(f"{_REMOTE} and {_MASTER} are both set; keep the one that is meant", _REMOTE)
+        if not conf[_REMOTE].startswith("sc://"):
+            raise ConfigError(f"{_REMOTE} should be the address of a Spark Connect server, sc://host:port", _REMOTE)
+        return
+    slots = settings.slots()
+    if slots is None or slots >= slices:
+        return
+    key, raised = (_MASTER, f"local[{slices},4]") if settings.kind is SparkKind.LOCAL else (_CORES, f"{slices}")
+    raise ConfigError(
+        f"{slices} slices need {slices} Spark slots, but {key} = {settings.merged()[key]} has {slots}; "
+        f"raise it to {raised} or more, or lower tasks.max",
+        key=key,
+    )

@@ -1,0 +1,337 @@
+"""``transform.sql`` as Spark's DataFrames: checked over no record at all, and laid between the two halves of a slice.
+
+Only what both a session with a JVM and one of Spark Connect have is used. The expressions are Spark's to judge and to
+evaluate.
+
+The Spark driver: a child process of the worker that holds the Spark session, starts jobs and tells of their ends.
+
+pandas, py4j, gRPC and their threads stay out of the worker, and a dead JVM or a lost server is answered by a new
+child. Commands come as JSON lines on standard input, events go out on standard output:
+
+    in   {"conf": {...}, "properties": text, "archive": path or "", "close_timeout_s": 3.0}
+                                                           once, first; the keys, also as a file has them, the code to
+                                                           ship, and the time to end in order
+         {"type": "start", "job": id, "query": text, "payload": {...}}    one slice; its task gets the payload
+         {"type": "cancel", "job": id}                     the last resort
+         {"type": "check", "check": id, "query": text}     can this be a transform.sql?
+    out  {"type": "ready", "spark": "4.3.0"}, {"type": "alive"}, {"type": "notice", "text"},
+         {"type": "done", "job"}, {"type": "failed", "job", "failure": {...}},
+         {"type": "checked", "check", "problem" or "failure"}, {"type": "lost", "reason"},
+         {"type": "broken", "failure": {...}}
+
+The end of standard input ends the process, so no Spark is left behind by a worker that was killed.
+
+What the JVM does not need is imported once it starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import json
+import logging
+import os
+import re
+import sys
+import threading
+import time
+from functools import partial
+from typing import Any, Final, NoReturn, TextIO
+
+from connect.core.errors import ConfigError
+from connectors.spark.sessions import Session, SparkFailure, failure_of, session_for
+from connectors.transforms.sql_query import CHANGEABLE, COLUMNS, KEY, PLACE, VIEW, RecordsQuery, parse_query
+
+#: Spark cuts what goes to Python into batches of so many rows, and hands none over before it is full.
+ARROW_ROWS_KEY: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
+#: What a slice gives to Spark: the place of a row, a record's columns, and notes from half to half.
+STAGE_DDL: Final = "__row BIGINT, __note BINARY, " + ", ".join(f"{name} {type_}" for name, type_ in COLUMNS.items())
+_SHARED_EVALUATION: Final = "spark.sql.subexpressionElimination.enabled"
+_NODE: Final = re.compile(r"^[\s:|+!'-]*([A-Z]\w*)", re.MULTILINE)
+#: What the plan of a query may consist of: each row by itself.
+_NODES: Final = frozenset(("Project", "Filter", "SubqueryAlias", "View", "LocalRelation", "OneRowRelation", "Range"))
+_NOT_DETERMINISTIC: Final = "NON_DETERMINISTIC"
+_TAKEN: Final = {
+    "key": ("string", "binary", "void"),
+    "value": ("string", "binary", "void"),
+    "timestamp": ("timestamp", "bigint"),
+    "headers": ("array<struct<key:string,value:binary>>", "array<struct<key:string,value:string>>"),
+    "topic": ("string", "void"),
+}
+_AS_RETURNED: Final = {
+    "key": "CAST(key AS BINARY) AS key",
+    "value": "CAST(value AS BINARY) AS value",
+    # What Spark takes for text need not be UTF-8, and no batch of rows with such text can be read.
+    "topic": "CAST(CAST(topic AS STRING) AS BINARY) AS topic",
+    "headers": "CAST(headers AS ARRAY<STRUCT<key: BINARY, value: BINARY>>) AS headers",
+}
+
+
+def problem_of(session: Any, text: str) -> str:
+    """Why a query cannot be used, in Spark's own words where they are Spark's; empty where it can."""
+    try:
+        query = parse_query(text)
+        _columns(session).createOrReplaceTempView(VIEW)
+        frame = session.sql(query.text)
+        frame.columns  # noqa: B018  # what Spark Connect analyses, it analyses when it is asked for something
+        _refuse_plan(frame)
+        _changed(session, query)
+        _refuse_chance(session, query)
+    except ConfigError as error:
+        return error.message
+    except Exception as error:
+        if not type(error).__module__.startswith("pyspark"):
+            raise
+        return f"{KEY} is not usable: Spark says: {first_lines(error)}"
+    return ""
+
+
+def transformed(session: Any, records: Any, text: str) -> Any:
+    """``records`` (of ``STAGE_DDL``) with ``__row``, ``__note``, ``__unfit``, ``__keep`` and the columns that a query
+    changes.
+
+    A row at which the query raises is ``__unfit``, and the job goes on: everything is evaluated twice, first inside of
+    what Spark makes of its try functions, which takes whatever is raised within. As in a query that drops rows, what
+    the condition does not let pass is not looked at further. Raises ConfigError, or what Spark finds.
+    """
+    functions = _functions(session)
+    query = parse_query(text)
+    _columns(session).createOrReplaceTempView(VIEW)
+    changed = _changed(session, query)
+    # What two expressions share would be evaluated before either, and so outside.
+    session.conf.set(_SHARED_EVALUATION, "false")
+    keep = functions.expr(f"coalesce(CAST(({query.condition or 'true'}\n) AS BOOLEAN), false)")
+    items = [functions.when(keep, functions.expr(item)) for item in query.changing]
+    tried = functions.xxhash64(keep, *items).cast("string")
+    unfit = functions.call_function("try_to_binary", tried, functions.lit("utf-8")).isNull()
+    looked_at = records.alias(query.alias).select("*", unfit.alias("__unfit")).alias(query.alias)
+    is_fit = ~functions.col("__unfit")
+    frame = looked_at.select(
+        "__row",
+        "__note",
+        "__unfit",
+        functions.when(is_fit, keep).alias("__keep"),
+        *(functions.when(is_fit, item).alias(name) for item, name in zip(items, changed, strict=True)),
+    )
+    own = ("__row", "__note", "__unfit", "__keep")
+    return frame.selectExpr(*own, *(_returned(name, type_) for name, type_ in changed.items()))
+
+
+def first_lines(error: Exception) -> str:
+    """What Spark says, without the picture of the plan."""
+    said = str(error).partition(";\n")[0].partition("\n\nJVM stacktrace")[0]
+    return " ".join(said.split())
+
+
+def _columns(session: Any) -> Any:
+    """No record at all, with the columns of one."""
+    columns = ", ".join(f"CAST(NULL AS {type_}) AS {name}" for name, type_ in COLUMNS.items())
+    return session.sql(f"SELECT {columns} WHERE false")
+
+
+def _refuse_plan(frame: Any) -> None:
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        frame.explain(extended=True)
+    analyzed = shown.getvalue().partition("== Analyzed Logical Plan ==")[2].partition("== Optimized")[0]
+    found = {node for node in _NODE.findall(analyzed.strip().partition("\n")[2]) if node not in _NODES}
+    if found:
+        names = ", ".join(sorted(found))
+        raise ConfigError(
+            f"{KEY} is not usable: each record has to be looked at by itself, and Spark plans {names}", KEY
+        )
+
+
+def _changed(session: Any, query: RecordsQuery) -> dict[str, str]:
+    """The columns that a query makes, and Spark's names of their types."""
+    changed: dict[str, str] = {}
+    for item in query.changing:
+        for name, type_ in session.sql(f"SELECT {item}\n FROM {VIEW} AS {query.sql_alias}").dtypes:
+            _refuse_column(item, name.lower(), type_, changed)
+            changed[name.lower()] = type_
+    return changed
+
+
+def _refuse_column(item: str, name: str, type_: str, changed: dict[str, str]) -> None:
+    if name in PLACE:
+        raise ConfigError(f"{KEY} is not usable: {name} cannot be changed yet, and {item} is another one", KEY)
+    if name not in CHANGEABLE:
+        raise ConfigError(
+            f"{KEY} is not usable: a record has no column {name}; write {item} AS one of {', '.join(CHANGEABLE)}", KEY
+        )
+    if name in changed:
+        raise ConfigError(f"{KEY} is not usable: {name} is named twice", KEY)
+    if type_ not in _TAKEN[name]:
+        raise ConfigError(
+            f"{KEY} is not usable: {name} has to be {' or '.join(_TAKEN[name][:2])}, and is {type_}; cast it", KEY
+        )
+
+
+def _refuse_chance(session: Any, query: RecordsQuery) -> None:
+    """What is measured of a frame may not be left to chance either, and there Spark says so by itself."""
+    items = [f"({query.condition}\n)"] if query.condition else []
+    for item in (*items, *query.changing):
+        probe = session.sql(query.over(VIEW, (), tuple(COLUMNS)))
+        try:
+            probe.observe("chance", _functions(session).expr(item)).columns  # noqa: B018
+        except Exception as error:
+            if _NOT_DETERMINISTIC in str(error).upper().replace("-", "_"):
+                raise ConfigError(
+                    f"{KEY} is not usable: {item} is not deterministic; a copy that goes on after a crash runs the "
+                    "query again, and has to get the same",
+                    KEY,
+                ) from error
+
+
+def _functions(session: Any) -> Any:
+    """What makes columns: a session of Spark Connect has its own, and pyspark tells them apart by no session."""
+    return importlib.import_module(f"{type(session).__module__.rpartition('.')[0]}.functions")
+
+
+def _returned(name: str, type_: str) -> str:
+    if name == "timestamp":
+        return "timestamp" if type_ == "bigint" else "unix_millis(timestamp) AS timestamp"
+    return _AS_RETURNED[name]
+
+
+_LOST: Final = 3
+#: How often Spark is asked whether it is there. Its answer is told; a silence is for the worker to judge.
+ALIVE_EVERY_S: Final = 3.0
+
+
+class SparkDriver:
+    """One session and the jobs on it, each in a thread of its own."""
+
+    def __init__(self, session: Session, events: TextIO) -> None:
+        self._session = session
+        self._events = events
+        self._lock = threading.Lock()
+        self._is_open = False
+
+    def emit(self, event: dict[str, Any]) -> None:
+        with self._lock, contextlib.suppress(BrokenPipeError):
+            self._events.write(json.dumps(event) + "\n")
+            self._events.flush()
+
+    def open(self, conf: dict[str, str], properties: str, archive: str) -> None:
+        # Of a query that cannot be used the user is told; pyspark would print pages as well.
+        logging.getLogger("SQLQueryContextLogger").disabled = True
+        for text in self._session.open(conf, properties, self._lost):
+            self.emit({"type": "notice", "text": text})
+        if archive:
+            self._session.ship(archive)
+        self._session.wake()
+        self._is_open = True
+        self.emit({"type": "ready", "spark": self._session.version()})
+        threading.Thread(target=self._ask_forever, name="is Spark alive", daemon=True).start()
+
+    def _lost(self, reason: str) -> NoReturn:
+        """A session without its JVM or server is of no use to anybody: end, so that the worker starts a new one."""
+        self.emit({"type": "lost", "reason": reason})
+        os._exit(_LOST)
+
+    def _ask_forever(self) -> None:
+        while True:
+            time.sleep(ALIVE_EVERY_S)
+            try:
+                self._session.ask()
+            except Exception as error:
+                if not self._is_open:  # it is being closed, which may take its JVM some seconds
+                    return
+                self._lost(failure_of(error).text)
+            self.emit({"type": "alive"})
+
+    def start(self, job: str, query: str, payload: dict[str, Any]) -> None:
+        self._session.thread(self._run, (job, query, payload), f"job {job}").start()
+
+    def check(self, check: str, query: str) -> None:
+        """Whether a query can be used; what is wrong with it is told."""
+        self._session.thread(self._check, (check, query), f"check {check}").start()
+
+    def _check(self, check: str, query: str) -> None:
+
+        try:
+            self.emit(
+                {"type": "checked", "check": check, "problem": self._session.use(partial(problem_of, text=query))}
+            )
+        except Exception as error:
+            self.emit({"type": "checked", "check": check, "failure": failure_of(error).to_wire()})
+
+    def cancel(self, job: str) -> None:
+        """In a thread, as a server that does not answer must not hold up the next command."""
+        threading.Thread(target=self._cancel, args=(job,), name=f"cancel job {job}", daemon=True).start()
+
+    def _cancel(self, job: str) -> None:
+        # It is a courtesy to Spark; a slice has ended by its link long before.
+        with contextlib.suppress(Exception):
+            self._session.cancel(job)
+
+    def close(self) -> None:
+        """Stop the session in order, if there is one."""
+        if self._is_open:
+            self._is_open = False
+            self._session.close()
+
+    def _run(self, job: str, query: str, payload: dict[str, Any]) -> None:
+        try:
+            description = f"copy {payload['slice']}, epoch {payload['epoch']}"
+            if query:
+                self._session.run(job, description, lambda session: _frame(session, query, payload))
+            else:
+                self._session.copy(job, description, payload)
+            self.emit({"type": "done", "job": job})
+        except Exception as error:
+            self.emit({"type": "failed", "job": job, "failure": failure_of(error).to_wire()})
+
+
+def main() -> None:
+    """Serve the worker until it closes our standard input."""
+    # Spark, its JVM and libraries may print; standard output belongs to the events.
+    events = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    first = json.loads(sys.stdin.readline())
+    driver = SparkDriver(session_for(first["conf"]), events)
+    try:
+        driver.open(first["conf"], first["properties"], first["archive"])
+    except Exception as error:
+        driver.emit({"type": "broken", "failure": _why_broken(error, first["conf"]).to_wire()})
+        os._exit(1)
+    for line in sys.stdin:
+        command = json.loads(line)
+        if command["type"] == "start":
+            driver.start(command["job"], command["query"], command["payload"])
+        elif command["type"] == "check":
+            driver.check(command["check"], command["query"])
+        elif command["type"] == "cancel":
+            driver.cancel(command["job"])
+    if not first["close_timeout_s"]:
+        os._exit(0)
+    # Neither a JVM that does not stop nor threads that wait for one may keep the process.
+    threading.Timer(first["close_timeout_s"], os._exit, (0,)).start()
+    with contextlib.suppress(Exception):
+        driver.close()
+    os._exit(0)
+
+
+def _why_broken(error: Exception, conf: dict[str, str]) -> SparkFailure:
+    if isinstance(error, ImportError) and "spark.remote" in conf:
+        text = f"a package for Spark Connect is missing ({error}); pip install 'heliograph[connect]'"
+        return SparkFailure(" ".join(text.split()), settings=True)
+    return failure_of(error)
+
+
+def _frame(session: Any, query: str, payload: dict[str, Any]) -> Any:
+    """Two Python stages of one task, with the query between them."""
+    from connectors.dataplane import slice as dataplane_slice
+
+    payload = {**payload, "arrow_rows": int(session.conf.get(ARROW_ROWS_KEY))}
+    records = session.range(1, numPartitions=1).mapInArrow(
+        partial(dataplane_slice.transform_slices, payload), STAGE_DDL
+    )
+    frame = transformed(session, records, query)
+    return frame.mapInArrow(dataplane_slice.collect_slices, dataplane_slice.SCHEMA_DDL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What MirrorSource keeps in step on the target: topics, their configs, ACLs."""

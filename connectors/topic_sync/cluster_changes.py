@@ -1,0 +1,197 @@
+"""What a run would change on a cluster, as data (pure): planned, shown before, then applied.
+
+Makes changes to topics on a cluster: a thin hand that says what it did, and goes on where one is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from connect.core.model import NewTopic
+from connect.kafka.authorization import AclBinding
+from connect.kafka.cluster import Cluster
+from connect.kafka.log.topic_admin import Admin, TopicExists, alter
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopic:
+    """``topic`` on the target, for ``source_topic``; empty where no topic of the source stands behind it."""
+
+    topic: str
+    source_topic: str
+    partitions: int
+    replication_factor: int
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AddPartitions:
+    """From ``have`` partitions to ``want``."""
+
+    topic: str
+    source_topic: str
+    have: int
+    want: int
+
+
+@dataclass(frozen=True, slots=True)
+class AlterConfig:
+    """One setting of a topic; ``after`` None resets it to the cluster's default. ``before`` is what is in force."""
+
+    topic: str
+    key: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopic:
+    """``topic`` is to go, as ``source_topic`` is gone since ``gone_since_ms``; not before ``due_ms`` (since 1970)."""
+
+    topic: str
+    source_topic: str
+    gone_since_ms: int
+    due_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class MoveGroup:
+    """A group without members, to the next record to read; ``before`` None where it has stored nothing."""
+
+    group: str
+    topic: str
+    partition: int
+    before: int | None
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreateAcl:
+    binding: AclBinding
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteAcl:
+    """Only ever of a rule that this flow has made."""
+
+    binding: AclBinding
+
+
+Change = CreateTopic | AddPartitions | AlterConfig | DeleteTopic | MoveGroup | CreateAcl | DeleteAcl
+
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: What a broker says of a setting that it does not know (Kafka ``LogConfig.validateNames``).
+_UNKNOWN_SETTING: Final = re.compile(r"Unknown topic config name: (\S+)")
+#: Topics in one request.
+_BATCH: Final = 100
+
+
+class Refusals:
+    """What a cluster refuses of a flow's topics. It is planned again at each look, and said when it changes."""
+
+    def __init__(self, flow: str) -> None:
+        self.flow = flow
+        self._said: dict[str, str] = {}
+
+    def take(self, topic: str, error: Exception) -> None:
+        if self._said.get(topic) != str(error):
+            log.error("%s: %s", self.flow, error)
+        self._said[topic] = str(error)
+
+    def forget(self, topic: str) -> None:
+        """It was done: the same refusal is news again."""
+        self._said.pop(topic, None)
+
+
+async def make_topics(admin: Admin, changes: Sequence[CreateTopic], refusals: Refusals) -> list[CreateTopic]:
+    """Create topics; those that are there now. What is refused is said and planned again, as in Java; a setting that
+    the cluster's brokers do not know, as of another release, is left out instead."""
+    made = []
+    for batch in _batches(changes):
+        wanted = {change.topic: change.configs for change in batch}
+        while wanted:
+            outcomes = await admin.create_topics(
+                NewTopic(change.topic, change.partitions, change.replication_factor, wanted[change.topic])
+                for change in batch
+                if change.topic in wanted
+            )
+            wanted = _without_unknown(refusals.flow, wanted, outcomes)
+            made += [
+                change
+                for change in batch
+                if change.topic in outcomes and change.topic not in wanted and _is_made(change, outcomes, refusals)
+            ]
+    return made
+
+
+def _without_unknown(
+    flow: str, wanted: Mapping[str, Mapping[str, str]], outcomes: Mapping[str, Exception | None]
+) -> dict[str, Mapping[str, str]]:
+    """What is worth another try: topics with a setting less."""
+    again: dict[str, Mapping[str, str]] = {}
+    for topic, configs in wanted.items():
+        found = _UNKNOWN_SETTING.search(str(outcomes[topic] or ""))
+        if found and found[1] in configs:
+            log.warning("%s: %s is made without %s, which the target does not know", flow, topic, found[1])
+            again[topic] = {key: value for key, value in configs.items() if key != found[1]}
+    return again
+
+
+def _is_made(change: CreateTopic, outcomes: Mapping[str, Exception | None], refusals: Refusals) -> bool:
+    error = outcomes[change.topic]
+    if error is not None and not isinstance(error, TopicExists):
+        refusals.take(change.topic, error)
+        return False
+    if error is None:
+        log.info("%s: %s now has %d partitions", refusals.flow, change.topic, change.partitions)
+    refusals.forget(change.topic)
+    return True
+
+
+async def add_partitions(admin: Admin, changes: Sequence[AddPartitions], refusals: Refusals) -> list[AddPartitions]:
+    """Add partitions; those changes that were made."""
+    made = []
+    for batch in _batches(changes):
+        outcomes = await admin.create_partitions({change.topic: change.want for change in batch})
+        for change in batch:
+            error = outcomes[change.topic]
+            if error is None:
+                had = change.have
+                log.info("%s: %s now has %d partitions, it had %d", refusals.flow, change.topic, change.want, had)
+                refusals.forget(change.topic)
+                made.append(change)
+            else:
+                refusals.take(change.topic, error)
+    return made
+
+
+async def alter_configs(flow: str, target: Cluster, changes: Sequence[AlterConfig]) -> set[str]:
+    """Alter settings; the topics that were refused. Raises as :func:`connect.kafka.log.topic_admin.alter`."""
+    wanted: dict[str, dict[str, str | None]] = defaultdict(dict)
+    for change in changes:
+        wanted[change.topic][change.key] = change.after
+    refused = set()
+    for topic, error in (await alter(target, wanted)).items():
+        if error is not None:
+            log.warning("%s: %s", flow, error)
+            refused.add(topic)
+        else:
+            log.info("%s: configs of %s altered: %s", flow, topic, _in_words(wanted[topic]))
+    return refused
+
+
+def _batches(changes: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (changes[start : start + _BATCH] for start in range(0, len(changes), _BATCH))
+
+
+def _in_words(configs: dict[str, str | None]) -> str:
+    return ", ".join(f"{key} = {'default' if value is None else value}" for key, value in configs.items())

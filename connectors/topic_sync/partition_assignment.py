@@ -1,0 +1,170 @@
+"""Which topics a flow mirrors, and which task copies what. Pure.
+
+Where partitions begin that have no stored position.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from connect.kafka.cluster import Cluster, TopicMetadata
+from connect.kafka.log.committed_offsets import committed_offsets, group_state
+from connect.kafka.log.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
+from connectors.config.connector_configs import MirrorSourceSettings
+from connectors.formats.types import TopicPartition
+
+_READABLE: Final = 0
+#: The key of a task's config that names its partitions.
+ASSIGNED_PARTITIONS: Final = "task.assigned.partitions"
+
+
+def selected(takes: Callable[[str], bool], source: Mapping[str, TopicMetadata]) -> list[TopicMetadata]:
+    """The source topics to mirror, in a stable order."""
+    return [
+        topic
+        for name, topic in sorted(source.items())
+        if topic.error_code == _READABLE and topic.partitions and takes(name)
+    ]
+
+
+def assign(
+    partitions: Sequence[TopicPartition], tasks_max: int, before: Sequence[Collection[TopicPartition]] = ()
+) -> list[list[TopicPartition]]:
+    """Share ``partitions`` out over at most ``tasks_max`` tasks, whose counts differ by one at most.
+
+    Round-robin (Kafka ``MirrorSourceConnector.taskConfigs``) where nothing was assigned ``before``. Else as few
+    partitions as possible change their task; each task has its own in the order of ``partitions``.
+    """
+    tasks = min(tasks_max, len(partitions))
+    wanted = set(partitions)
+    kept = _kept(wanted, [*before[:tasks], *[()] * (tasks - len(before))])
+    if not any(kept):
+        return [list(partitions[index::tasks]) for index in range(tasks)]
+    least, more = divmod(len(partitions), tasks)
+    # The fullest may have one more, for it would have to give that away.
+    fullest = sorted(range(tasks), key=lambda task: (-len(kept[task]), task))
+    quotas = {task: least + (rank < more) for rank, task in enumerate(fullest)}
+    order = {partition: index for index, partition in enumerate(partitions)}
+    shares = [sorted(own, key=order.__getitem__)[: quotas[task]] for task, own in enumerate(kept)]
+    placed = {partition for share in shares for partition in share}
+    left = iter([partition for partition in partitions if partition not in placed])
+    for task, share in enumerate(shares):
+        share.extend(islice(left, quotas[task] - len(share)))
+        share.sort(key=order.__getitem__)
+    return shares
+
+
+def _kept(
+    wanted: Collection[TopicPartition], before: Sequence[Collection[TopicPartition]]
+) -> list[set[TopicPartition]]:
+    """What each task has that is still wanted; of two that have the same the first keeps it."""
+    seen: set[TopicPartition] = set()
+    kept = []
+    for own in before:
+        mine = {partition for partition in own if partition in wanted} - seen
+        seen |= mine
+        kept.append(mine)
+    return kept
+
+
+def assigned_before(configs: Sequence[Mapping[str, str]]) -> list[list[TopicPartition]]:
+    """The partitions of each task by its present config; none where a config has none that can be read."""
+    found = []
+    for config in configs:
+        try:
+            found.append(decode_partitions(config[ASSIGNED_PARTITIONS]))
+        except (KeyError, ValueError):
+            found.append([])
+    return found
+
+
+def encode_partitions(partitions: Sequence[TopicPartition]) -> str:
+    """``task.assigned.partitions`` as Java writes it: ``t0-0,t0-3``."""
+    return ",".join(str(partition) for partition in partitions)
+
+
+def decode_partitions(text: str) -> list[TopicPartition]:
+    """The reverse; a partition's number stands behind the last dash (Kafka ``MirrorUtils.decodeTopicPartition``)."""
+    found = []
+    for part in text.split(","):
+        topic, _, index = part.strip().rpartition("-")
+        found.append(TopicPartition(topic, int(index)))
+    return found
+
+
+log = logging.getLogger(__name__)
+
+_MOST_NAMED: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """``reset_to`` is ``EARLIEST`` or ``LATEST``; ``group``, where it is not empty, is one of the source's whose
+    committed offsets go before it (``initial.offsets.group``)."""
+
+    reset_to: int
+    read_committed: bool
+    group: str
+
+
+def begin_of(settings: MirrorSourceSettings) -> Begin:
+    reset_to = LATEST if settings.auto_offset_reset == "latest" else EARLIEST
+    return Begin(reset_to, settings.read_committed, settings.initial_offsets_group)
+
+
+async def first_offsets(
+    source: Cluster, partitions: Collection[TopicPartition], begin: Begin
+) -> dict[TopicPartition, int]:
+    """The first source offset to copy of each partition. Raises as :func:`connect.kafka.log.offsets.list_offsets` and
+    :func:`connect.kafka.log.committed_offsets.committed_offsets`."""
+    if not partitions:
+        return {}
+    of_group = await committed_offsets(source, begin.group) if begin.group else {}
+    found = {one: of_group[one] for one in partitions if one in of_group}
+    for one, offset in found.items():
+        log.info("%s begins at source offset %d, where group %s stands", one, offset, begin.group)
+    rest = [one for one in partitions if one not in found]
+    isolation = READ_COMMITTED if begin.read_committed and begin.reset_to == LATEST else READ_UNCOMMITTED
+    for key, offset in (await list_offsets(source, rest, begin.reset_to, isolation) if rest else {}).items():
+        found[TopicPartition(*key)] = offset
+    return found
+
+
+async def warn_of_members(source: Cluster, group: str) -> None:
+    """Say so where somebody still copies as ``group``. Raises as
+    :func:`connect.kafka.log.committed_offsets.group_state`."""
+    members = (await group_state(source, group)).members
+    if members:
+        log.warning(
+            "group %s of initial.offsets.group has %d members on cluster %s, such as %s; what they copy from now on is "
+            "copied twice: stop them",
+            group,
+            len(members),
+            source.name,
+            members[0],
+        )
+
+
+async def warn_of_left_behind(source: Cluster, ends: Mapping[TopicPartition, int]) -> None:
+    """Warn of partitions that have records and begin at their ends (``auto.offset.reset`` = ``latest``).
+
+    At a first start that is what a user asks for. But brokers delete what a group has committed for a topic that is
+    deleted (Kafka ``GroupCoordinator.onPartitionsDeleted``), so a recreated topic begins at its end too. ``ends``:
+    where partitions without a stored offset begin. Raises as :func:`connect.kafka.log.offsets.list_offsets`.
+    """
+    starts = await list_offsets(source, list(ends), EARLIEST) if ends else {}
+    behind = sorted(one for one, end in ends.items() if starts[one] < end)
+    if behind:
+        names = ", ".join(f"{one} at offset {ends[one]}" for one in behind[:_MOST_NAMED])
+        log.warning(
+            "cluster %s: no offset is stored for %d partitions that have records, and auto.offset.reset = latest "
+            "leaves these records out: %s%s; with earliest they would be copied",
+            source.name,
+            len(behind),
+            names,
+            f" and {len(behind) - _MOST_NAMED} more" if len(behind) > _MOST_NAMED else "",
+        )

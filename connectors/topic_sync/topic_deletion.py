@@ -1,0 +1,296 @@
+"""``topic.deletion.policy = delete-after``: remote topics go when their source topics have been gone for long."""
+
+from __future__ import annotations
+
+import logging
+import struct
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from connect.api.policy import ReplicationPolicy
+from connect.core.errors import PermanentError
+from connect.kafka.cluster import Cluster, TopicMetadata
+from connect.kafka.log.topic_admin import Admin
+from connectors.config.connector_configs import MirrorSourceSettings
+from connectors.formats.position import VERSION, KeyKind, Reader, check_version, front, text
+from connectors.internal_topics import RecordKind, Records, read_all_positions, read_records, record_settings
+from connectors.topic_sync.cluster_changes import DeleteTopic
+from connectors.transforms.target_names import RemoteNames
+
+log = logging.getLogger(__name__)
+
+#: Looks in the time of the delay, and how far apart they are at least and at most.
+_LOOKS: Final = 10
+_BETWEEN_S: Final = (1.0, 600.0)
+
+
+class Copy(NamedTuple):
+    """A connector has copied ``topic`` of the source into ``remote``, as its stored positions say."""
+
+    connector: str
+    topic: str
+    topic_id: UUID | None
+    remote: str
+    remote_id: UUID | None
+
+
+@dataclass(frozen=True, slots=True)
+class GonePlan:
+    """Source topics that are newly gone, those that are no longer of interest (back, or without a remote topic), and
+    what is to be deleted now or later."""
+
+    newly: frozenset[str]
+    settled: frozenset[str]
+    deletions: tuple[DeleteTopic, ...]
+
+    def due(self, now_ms: int) -> list[DeleteTopic]:
+        return [change for change in self.deletions if change.due_ms <= now_ms]
+
+
+def deletable(
+    connector: str,
+    names: RemoteNames,
+    should_mirror: Callable[[str], bool],
+    copies: Collection[Copy],
+    source: Collection[str],
+    target: Mapping[str, UUID | None],
+) -> dict[str, str]:
+    """Return remote topics by source topic, if the source does not list the source topic.
+
+    ``connector`` has filled the remote topic and would fill it now, its id is still the same, and no topic that the
+    source lists fills it or has records sent there.
+
+    Args:
+        copies: Of all connectors.
+        source: The source's topics.
+        target: The target's topics and their ids. Without ids a recreated topic looks like ours, so nothing is deleted.
+    """
+    ours = {
+        copy
+        for copy in copies
+        if copy.connector == connector
+        and copy.topic not in source
+        and copy.remote_id is not None
+        and target.get(copy.remote) == copy.remote_id
+        and should_mirror(copy.topic)
+        and not names.policy.is_heartbeats_topic(copy.topic)
+        and copy.remote in _sent_to(names, copy.topic)[:1]
+    }
+    filled = {(copy.remote, copy.remote_id) for copy in copies if copy.topic in source}
+    sent = {name for topic in source for name in _sent_to(names, topic)} if ours else set()
+    return {
+        copy.topic: copy.remote
+        for copy in ours
+        if copy.remote not in sent and filled.isdisjoint({(copy.remote, copy.remote_id), (copy.remote, None)})
+    }
+
+
+def is_copied_cluster(
+    policy: ReplicationPolicy, copied: Iterable[tuple[str, UUID | None]], listed: Mapping[str, UUID | None]
+) -> bool:
+    """Whether the cluster that answers still has a topic that was copied, by its id.
+
+    One that was rebuilt, or another one under the same address, has none, whatever its topics are called: the remote
+    topics are then all that is left. Where nothing has ids (before Kafka 2.8) a name counts, but for heartbeats, which
+    every mirror makes.
+
+    Args:
+        copied: Source topics and their ids, as the stored positions say.
+        listed: The source's topics now.
+    """
+    if any(listed.values()):
+        return any(topic_id is not None and listed.get(topic) == topic_id for topic, topic_id in copied)
+    return any(topic in listed and not policy.is_heartbeats_topic(topic) for topic, _ in copied)
+
+
+def _sent_to(names: RemoteNames, topic: str) -> tuple[str, ...]:
+    try:
+        return names.all_of(topic)
+    except PermanentError:
+        return ()
+
+
+def plan_deletions(gone: Mapping[str, str], since_ms: Mapping[str, int], now_ms: int, delay_ms: int) -> GonePlan:
+    """``gone``: remote topics by source topics that are gone now. ``since_ms``: what was known of them before."""
+    newly = frozenset(gone.keys() - since_ms.keys())
+    deletions = []
+    for topic in sorted(gone):
+        since = since_ms.get(topic, now_ms)
+        deletions.append(DeleteTopic(gone[topic], topic, since, since + delay_ms))
+    return GonePlan(newly, frozenset(since_ms.keys() - gone.keys()), tuple(deletions))
+
+
+_SINCE: Final = struct.Struct(">q")  # milliseconds since 1970
+
+
+def encode_gone_key(connector: str, topic: str) -> bytes:
+    return front(KeyKind.GONE) + text(connector) + text(topic)
+
+
+def decode_gone_key(key: bytes) -> tuple[str, str]:
+    """Connector and source topic. Raises UnknownFormat."""
+    reader = Reader(key, len(front(KeyKind.GONE)))
+    connector, topic = reader.text(), reader.text()
+    reader.end()
+    return connector, topic
+
+
+def encode_gone(since_ms: int) -> bytes:
+    return bytes((VERSION,)) + _SINCE.pack(since_ms)
+
+
+def decode_gone(value: bytes) -> int:
+    """Raises UnknownFormat."""
+    check_version(value, "vanished topic")
+    reader = Reader(value, 1)
+    (since_ms,) = reader.fixed(_SINCE)
+    reader.end()
+    return since_ms
+
+
+#: Milliseconds since 1970, by source topic.
+GONE: Final[RecordKind[str, int]] = RecordKind(
+    KeyKind.GONE, b"gone", encode_gone_key, decode_gone_key, encode_gone, decode_gone
+)
+
+
+class TopicDeletion:
+    """The job of one flow."""
+
+    def __init__(
+        self,
+        settings: MirrorSourceSettings,
+        delay_ms: int,
+        source: Cluster,
+        target: Cluster,
+        admin: Admin,
+    ) -> None:
+        self._settings = settings
+        self._delay_ms = delay_ms
+        self._source = source
+        self._target = target
+        self._admin = admin
+        self._where = record_settings(settings)
+        self._records = Records(GONE, target, admin, self._where)
+        self._since_ms: dict[str, int] | None = None
+        self._said_unknown = False
+        self._has_read = False
+        #: Source topics that were listed at some time, or mirrored.
+        self._known: set[str] = set()
+
+    @property
+    def interval_s(self) -> float:
+        """How often :meth:`run` wants to be called."""
+        shortest, longest = _BETWEEN_S
+        return min(max(self._delay_ms / 1000 / _LOOKS, shortest), longest)
+
+    def expect(self, topics: Collection[str]) -> None:
+        """Source topics that were mirrored: while one of them is not listed, the next looks ask for it."""
+        self._known.update(topics)
+
+    async def run(self) -> None:
+        """Look which topics are gone, note since when, and delete what is due.
+
+        Raises :class:`RetriableError` where a cluster does not answer, SecurityError where a right is missing.
+        """
+        if self._since_ms is None:
+            self._since_ms = await self._records.load()
+        now_ms = time.time_ns() // 1_000_000
+        plan = await self._plan(self._since_ms, now_ms)
+        newly = dict.fromkeys(plan.newly, now_ms)
+        if newly or plan.settled:
+            await self._records.store({**newly, **dict.fromkeys(plan.settled)})
+            self._since_ms.update(newly)
+            for topic in plan.settled:
+                del self._since_ms[topic]
+                log.info("%s: topic %s is back, or its remote topic is gone: nothing to delete", self._flow, topic)
+        for change in plan.deletions:
+            if change.source_topic in newly:
+                log.warning(
+                    "%s: topic %s is gone from cluster %s; unless it comes back, its remote topic %s will be deleted "
+                    "at %s (topic.deletion.policy)",
+                    self._flow,
+                    change.source_topic,
+                    self._settings.source_alias,
+                    change.topic,
+                    _utc(change.due_ms),
+                )
+        for change in plan.due(now_ms):
+            await self._delete(change)
+
+    async def plan(self) -> GonePlan:
+        """What :meth:`run` would find now; nothing is noted, made or deleted. Raises as :meth:`run`."""
+        since_ms = await read_records(self._target, self._where, GONE)
+        return await self._plan(since_ms, time.time_ns() // 1_000_000)
+
+    async def _plan(self, since_ms: Mapping[str, int], now_ms: int) -> GonePlan:
+        target = (await self._target.metadata(None)).topics
+        return plan_deletions(await self._gone(target), since_ms, now_ms, self._delay_ms)
+
+    @property
+    def _flow(self) -> str:
+        return self._settings.flow
+
+    async def _gone(self, target: Mapping[str, TopicMetadata]) -> dict[str, str]:
+        """Remote topics of this flow by source topics that do not exist any more."""
+        settings = self._settings
+        listed = (await self._source.metadata(None)).topics
+        if self._has_read and self._known <= listed.keys():  # nothing is missing: the stored positions are not read
+            self._known |= listed.keys()
+            return {}
+        copies = await self._copies()
+        self._has_read = True
+        ours = [copy for copy in copies if copy.connector == settings.name]
+        self._known |= listed.keys() | {copy.topic for copy in ours}
+        ids = {name: topic.topic_id for name, topic in target.items()}
+        maybe = deletable(settings.name, settings.names, settings.should_mirror, copies, listed, ids)
+        if not maybe or not self._is_copied_cluster(ours, listed):
+            return {}
+        asked = (await self._source.metadata(maybe.keys())).topics
+        return {topic: remote for topic, remote in maybe.items() if topic in asked and not asked[topic].exists}
+
+    def _is_copied_cluster(self, ours: Sequence[Copy], listed: Mapping[str, TopicMetadata]) -> bool:
+        ids = {name: topic.topic_id for name, topic in listed.items()}
+        known = is_copied_cluster(self._settings.names.policy, [(copy.topic, copy.topic_id) for copy in ours], ids)
+        if not known and not self._said_unknown:
+            log.warning(
+                "%s: cluster %s has none of the topics that were copied from it, by their ids: it is another cluster "
+                "or was recreated, or DESCRIBE on its topics is missing; no remote topic is deleted "
+                "(topic.deletion.policy)",
+                self._flow,
+                self._settings.source_alias,
+            )
+        self._said_unknown = not known
+        return known
+
+    async def _copies(self) -> set[Copy]:
+        """Of all connectors of this source."""
+        positions = await read_all_positions(self._target, self._settings.map_topic)
+        return {
+            Copy(connector, one.source_topic, one.source_topic_id, one.target_topic, one.target_topic_id)
+            for (connector, _), one in positions.items()
+        }
+
+    async def _delete(self, change: DeleteTopic) -> None:
+        log.warning(
+            "%s: deleting %s: its source topic %s is gone since %s (topic.deletion.policy)",
+            self._flow,
+            change.topic,
+            change.source_topic,
+            _utc(change.gone_since_ms),
+        )
+        outcome = (await self._admin.delete_topics([change.topic])).get(change.topic)
+        if outcome is None:
+            log.warning("%s: deleted %s", self._flow, change.topic)
+        elif isinstance(outcome, PermanentError):
+            log.error("%s: %s", self._flow, outcome)
+        else:
+            log.warning("%s: %s; trying again", self._flow, outcome)
+
+
+def _utc(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(" ", "seconds")

@@ -1,0 +1,243 @@
+"""What stands before the web framework: paths as they came, HEAD, headers of every answer, and whose herder it is.
+
+Headers that the worker's file asks for in every answer: for browsers on other sites, and by its own rules.
+
+Cross-origin requests are answered as Jetty's ``CrossOriginHandler`` does for Kafka: the origin is echoed, nothing is
+refused, and a preflight goes on to the resource.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Iterator, Mapping
+from email.utils import formatdate
+from typing import Final
+from urllib.parse import unquote
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from connect.core.config.java_regex import UnsupportedRegex, compile_java
+from connect.core.config.rest_settings import HeaderRule
+from connect.core.errors import ConfigError
+from connect.core.herder_api import HerderApi
+from rest.bodies import WorkerStatus, json_response
+from rest.errors import error_response, html_page
+from rest.request_handling import HERDER
+from rest.rest_config import Metrics, RestSettings
+from rest.routes import health_of, metrics_response
+
+_DEFAULT_METHODS: Final = ("HEAD", "POST", "GET")
+_PREFLIGHT_MAX_AGE_S: Final = "60"
+_RULES_KEY: Final = "response.http.headers.config"
+_ORIGIN_KEY: Final = "access.control.allow.origin"
+
+
+class AnswerHeaders:
+    """The headers to add. Raises :class:`ConfigError` for settings that cannot be one."""
+
+    def __init__(self, settings: RestSettings) -> None:
+        self._rules = tuple(map(_checked, settings.header_rules))
+        self._origins = settings.allowed_origins
+        self._patterns = tuple(map(_pattern, settings.allowed_origins))
+        self._methods = ",".join(settings.allowed_methods or _DEFAULT_METHODS)
+
+    def add_to(self, answer: MutableHeaders, method: str, request: Headers, now_s: float) -> None:
+        """Add to an answer's headers; ``method`` and ``request`` (its headers) are what is answered, ``now_s`` the
+        wall clock."""
+        for rule in self._rules:
+            value = rule.value
+            if rule.action.endswith("Date"):
+                value = formatdate(now_s + int(value) / 1000, usegmt=True)
+            if rule.action.startswith("set"):
+                answer[rule.name] = value
+            else:
+                answer.append(rule.name, value)
+        if self._origins:
+            # Whether an origin is named or not, a cache must not give one site's answer to another.
+            answer.append("Vary", "Origin")
+            for name, value in self._cross_origin(method, request):
+                answer[name] = value
+
+    def _cross_origin(self, method: str, request: Headers) -> Iterator[tuple[str, str]]:
+        origin = request.get("origin")
+        if origin is None or not self._allows(origin):
+            return
+        yield "Access-Control-Allow-Origin", origin
+        if method == "OPTIONS" and "access-control-request-method" in request:
+            yield "Access-Control-Allow-Methods", self._methods
+            yield "Access-Control-Allow-Headers", "Content-Type"
+            yield "Access-Control-Max-Age", _PREFLIGHT_MAX_AGE_S
+
+    def _allows(self, origins: str) -> bool:
+        if "*" in self._origins:
+            return True
+        return any(pattern.fullmatch(each) for each in origins.split() for pattern in self._patterns)
+
+
+def _pattern(origin: str) -> re.Pattern[str]:
+    if origin == "*":
+        return re.compile(".*")
+    try:
+        return re.compile(compile_java(origin).pattern, re.IGNORECASE)
+    except (UnsupportedRegex, re.error) as error:
+        raise ConfigError(f"'{origin}' is no regular expression for origins: {error}", _ORIGIN_KEY) from None
+
+
+def _checked(rule: HeaderRule) -> HeaderRule:
+    if rule.action.endswith("Date") and re.fullmatch(r"-?\d+", rule.value) is None:
+        raise ConfigError(
+            f"{rule.action} {rule.name}: '{rule.value}' is not how many milliseconds from now the date is", _RULES_KEY
+        )
+    if not (rule.name.isascii() and rule.value.isprintable() and rule.value.isascii()):
+        raise ConfigError(f"the header {rule.name!r} holds characters that a header cannot", _RULES_KEY)
+    return rule
+
+
+log = logging.getLogger(__name__)
+
+#: An empty segment, a percent sign that encodes nothing, a control character.
+_REFUSED: Final = re.compile(r"//|%(?![0-9A-Fa-f]{2})|%[01][0-9A-Fa-f]|%7[Ff]")
+_PARAMETERS: Final = re.compile(r";[^/]*")
+_NOT_FOUND: Final = "HTTP 404 Not Found"
+
+#: (source, target) to the herder of that flow, in a process that has several.
+Flows = Mapping[tuple[str, str], HerderApi]
+
+
+class Front:
+    """The application of a listener. It answers 404 until :attr:`app` is there.
+
+    ``headers`` None: the answers have none but their own.
+    """
+
+    def __init__(self, headers: AnswerHeaders | None) -> None:
+        self._headers = headers
+        self.app: ASGIApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = path_as_it_came(scope["raw_path"].decode("ascii"))
+        app = html_page(400, scope["method"]) if path is None else self.app or html_page(404, scope["method"])
+        # A server leaves the body out of an answer to HEAD by itself.
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        try:
+            await app({**scope, "path": path, "method": method}, receive, self._with_headers(scope, send))
+        except Exception:
+            # The framework answers, then raises once more for whoever logs; rest.errors has done both.
+            log.debug("%s %s failed", scope["method"], scope["path"], exc_info=True)
+
+    def _with_headers(self, scope: Scope, send: Send) -> Send:
+        headers = self._headers
+        if headers is None:
+            return send
+
+        async def decorated(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                answer = MutableHeaders(raw=list(message.get("headers", ())))
+                headers.add_to(answer, scope["method"], Headers(scope=scope), time.time())
+                message = {**message, "headers": answer.raw}
+            await send(message)
+
+        return decorated
+
+
+def path_as_it_came(path: str) -> str | None:
+    """The path of a request, still encoded, so that an encoded slash divides nothing; None for one that is refused.
+
+    As Java's server does, a slash at its end and parameters of segments (``;a=b``) are left out, and empty segments
+    and what encodes no text are refused. Java refuses encoded slashes, backslashes, dots and percent signs as well.
+    """
+    if not path.startswith("/") and "://" in path:
+        # A proxy's form of a request line.
+        path = "/" + path.partition("://")[2].partition("/")[2]
+    if _REFUSED.search(path):
+        return None
+    try:
+        unquote(path, errors="strict")
+    except UnicodeDecodeError:
+        return None
+    path = _PARAMETERS.sub("", path)
+    return path.removesuffix("/") or "/"
+
+
+class OneHerder:
+    """Every request is for the one herder of the process."""
+
+    def __init__(self, app: ASGIApp, herder: HerderApi) -> None:
+        self._app = app
+        self._herder = herder
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app({**scope, HERDER: self._herder}, receive, send)
+
+
+class ManyHerders:
+    """Requests are for the herder of a flow: ``/{source}/{target}/...``, of a dedicated mirror (KIP-710).
+
+    Args:
+        app: The application below each flow.
+        flows: Looked at for every request, so flows may come later.
+        top: ``/health`` and ``/metrics`` above the flows; None: there is nothing.
+    """
+
+    def __init__(self, app: ASGIApp, flows: Flows, top: TopOfFlows | None) -> None:
+        self._app = app
+        self._flows = flows
+        self._top = top
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["path"]
+        _, *segments = path.split("/", 3)
+        if len(segments) < 2:
+            top = error_response(404, _NOT_FOUND) if self._top is None else self._top
+            await top(scope, receive, send)
+            return
+        source, target = unquote(segments[0]), unquote(segments[1])
+        herder = self._flows.get((source, target))
+        if herder is None:
+            unknown = f"No replication flow found for source '{source}' and target '{target}'"
+            text = unknown if len(segments) > 2 else _NOT_FOUND
+            await error_response(404, text)(scope, receive, send)
+            return
+        root = f"/{segments[0]}/{segments[1]}"
+        scope = {**scope, HERDER: herder, "root_path": root, "path": path if len(segments) > 2 else f"{root}/"}
+        await self._app(scope, receive, send)
+
+
+class TopOfFlows:
+    """``/health`` of the worst of all flows, and ``/metrics`` of the process."""
+
+    _WORST_FIRST: Final = (500, 503, 200)
+
+    def __init__(self, flows: Flows, metrics: Metrics, health_timeout_s: float) -> None:
+        self._flows = flows
+        self._metrics = metrics
+        self._health_timeout_s = health_timeout_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        match scope["method"], scope["path"]:
+            case "GET", "/metrics":
+                response = await metrics_response(self._metrics)
+            case "GET", "/health":
+                status, body = await self._health()
+                response = json_response(body, status)
+            case _, "/metrics" | "/health":
+                response = error_response(405, "HTTP 405 Method Not Allowed")
+            case _:
+                response = error_response(404, _NOT_FOUND)
+        await response(scope, receive, send)
+
+    async def _health(self) -> tuple[int, WorkerStatus]:
+        flows = list(self._flows.items())
+        if not flows:
+            return 503, {"status": "starting", "message": "Worker is still starting up."}
+        answers = await asyncio.gather(*(health_of(herder, self._health_timeout_s) for _, herder in flows))
+        worst = min(range(len(answers)), key=lambda each: self._WORST_FIRST.index(answers[each][0]))
+        status, body = answers[worst]
+        if status != 200:
+            (source, target), _ = flows[worst]
+            body = {"status": body["status"], "message": f"{source}->{target}: {body['message']}"}
+        return status, body

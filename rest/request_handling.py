@@ -1,0 +1,397 @@
+"""One request on its way: its body, its time, and the worker that can answer it (``HerderRequestHandler``).
+
+Requests to other workers: those of users passed on (Kafka's ``RestClient``), and the signed ones between workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from ssl import SSLContext
+from typing import Annotated, Final, TypeVar
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+
+import httpx
+import orjson
+from fastapi import Depends, Path, Query, Request
+from pydantic import BeforeValidator, TypeAdapter
+from starlette.responses import Response
+
+from connect.core.errors import RetriableError
+from connect.core.herder_api import UNSIGNED, ElsewhereError, Forbidden, HerderApi
+from rest import bodies
+from rest.errors import JSON, TOO_LARGE, RestError, TimedOut, not_acceptable, unsupported_media_type
+from rest.rest_config import RestSettings
+
+log = logging.getLogger(__name__)
+
+USER_AGENT: Final = "kafka-connect"
+#: The first hop waits for the second: twice the time of a request, and some.
+_TIMEOUT: Final = httpx.Timeout(connect=10.0, read=200.0, write=30.0, pool=10.0)
+_LIMITS: Final = httpx.Limits(max_connections=64, max_keepalive_connections=16, keepalive_expiry=4.0)
+
+#: Makes the headers that sign a body (KIP-507); an absent body is signed as nothing.
+Sign = Callable[[bytes], Mapping[str, str]]
+
+
+#: Of the leader: it has a key that is newer than the one that signed; a round is under way; it was not done in time, or
+#: does not say why it was not; it has read no key yet.
+_PASSING: Final = (403, 409, 500, 503)
+
+
+class Unreachable(RestError, RetriableError):
+    """Another worker cannot be asked."""
+
+
+class RetriableRefusal(RestError, RetriableError):
+    """The leader refuses for what may have passed a moment later."""
+
+
+class WrongKey(RetriableRefusal, Forbidden):
+    """The leader has another key than the one that signed: just after a new one, it or we have yet to read it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardedAnswer:
+    """What another worker answered, with a status from 200 to 299."""
+
+    status: int
+    body: bytes
+    location: str | None
+
+
+class Forwarder:
+    """An HTTP client for other workers. It follows no redirect and takes no proxy from the environment.
+
+    ``client_tls`` makes the context for workers whose URLs are https.
+    """
+
+    def __init__(self, client_tls: Callable[[], SSLContext] | None = None) -> None:
+        #: Where others reach this worker, once that is known.
+        self.own_url: str | None = None
+        self._client_tls = client_tls
+        self._clients: dict[str, httpx.AsyncClient] = {}
+
+    async def send(
+        self,
+        method: str,
+        url: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> ForwardedAnswer:
+        """Send a request; ``url`` is whole, its path encoded.
+
+        Raises:
+            RestError: The other worker refuses, with its status and message; or it has our own address.
+            Unreachable: It cannot be asked.
+        """
+        if self.own_url is not None and url.startswith(self.own_url):
+            raise RestError(
+                409,
+                f"The worker that has to answer this request advertises {self.own_url}, as this worker does. Set "
+                "rest.advertised.host.name, or listeners, on each worker of the group to an address of its machine.",
+            )
+        content = {} if body is None else {"content-type": JSON}
+        try:
+            client = self._client("https" if url.startswith("https:") else "http")
+            response = await client.request(
+                method, url, content=body, headers={"accept": JSON, **content, **(headers or {})}
+            )
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            reason = str(error) or type(error).__name__
+            log.warning("cannot ask another worker, %s %s: %s", method, url.partition("?")[0], reason)
+            raise Unreachable(500, f"IO Error trying to forward REST request: {reason}") from error
+        if 200 <= response.status_code < 300:
+            return ForwardedAnswer(response.status_code, response.content, response.headers.get("location"))
+        if response.status_code >= 400:
+            raise _refusal(response)
+        raise RestError(500, f"Unexpected status code when handling forwarded request: {response.status_code}")
+
+    def _client(self, scheme: str) -> httpx.AsyncClient:
+        client = self._clients.get(scheme)
+        if client is None:
+            client = self._clients[scheme] = httpx.AsyncClient(
+                verify=self._verify(scheme),
+                timeout=_TIMEOUT,
+                limits=_LIMITS,
+                headers={"user-agent": USER_AGENT},
+                follow_redirects=False,
+                trust_env=False,
+            )
+        return client
+
+    def _verify(self, scheme: str) -> SSLContext | bool:
+        if scheme == "http":
+            return False  # saves the reading of certificates that nobody shows
+        return True if self._client_tls is None else self._client_tls()
+
+    async def close(self) -> None:
+        clients, self._clients = list(self._clients.values()), {}
+        for client in clients:
+            await client.aclose()
+
+
+def _refusal(response: httpx.Response) -> RestError:
+    status = response.status_code
+    try:
+        body = orjson.loads(response.content)
+        return RestError(status, body["message"], int(body["error_code"]))
+    except (orjson.JSONDecodeError, LookupError, TypeError, ValueError):
+        host = response.request.url.netloc.decode("ascii", "replace")
+        return RestError(status, f"The worker at {host} answered {status} without saying why.")
+
+
+def join(url: str, path: str) -> str:
+    """``path`` below a worker's URL, which may end in a slash or not."""
+    return url.rstrip("/") + path
+
+
+class InternalClient:
+    """The signed requests between the workers of a group.
+
+    Args:
+        forwarder: Sends them.
+        namespace: Of a dedicated mirror's group, (source, target): its paths begin with both.
+    """
+
+    def __init__(self, forwarder: Forwarder, namespace: Sequence[str] = ()) -> None:
+        self._forwarder = forwarder
+        self._prefix = "".join(f"/{quote(each, safe='')}" for each in namespace)
+
+    async def post_task_configs(
+        self, leader_url: str, connector: str, configs: Sequence[Mapping[str, str]], sign: Sign | None
+    ) -> None:
+        """Hand a connector's task configs to the leader. ``sign`` None: below protocol version 2.
+
+        Raises:
+            RestError: See :meth:`Forwarder.send`; :class:`Passing` where the same may be granted a moment later.
+        """
+        body = orjson.dumps([dict(each) for each in configs])
+        await self._send("POST", leader_url, connector, "tasks", body, sign)
+
+    async def put_fence(self, leader_url: str, connector: str, sign: Sign | None) -> None:
+        """Ask the leader to fence off a source connector's older tasks (KIP-618).
+
+        Raises:
+            RestError: See :meth:`Forwarder.send`; :class:`Passing` where the same may be granted a moment later.
+        """
+        await self._send("PUT", leader_url, connector, "fence", None, sign)
+
+    async def _send(
+        self, method: str, leader_url: str, connector: str, what: str, body: bytes | None, sign: Sign | None
+    ) -> None:
+        path = f"{self._prefix}/connectors/{quote(connector, safe='')}/{what}"
+        headers = {} if sign is None else sign(body or b"")
+        try:
+            await self._forwarder.send(method, join(leader_url, path), body, headers)
+        except RestError as error:
+            # We have signed it: a worker that no longer leads has passed it on, which Java does without the signature.
+            is_astray = sign is not None and error.message == UNSIGNED
+            if isinstance(error, RetriableError) or not (is_astray or error.status in _PASSING):
+                raise
+            cls = WrongKey if error.status == 403 else RetriableRefusal
+            raise cls(error.status, error.message, error.error_code) from error
+
+
+T = TypeVar("T")
+
+#: The key of an ASGI scope under which the herder of a request stands.
+HERDER: Final = "heliograph.herder"
+#: Of requests between workers. A connector of a thousand tasks has 2 MB of configs.
+WORKERS_BODY_BYTES: Final = 10 << 20
+WORKERS_BODY_ELEMENTS: Final = 1_000_000
+REQUEST_TIMEOUT_S: Final = 90.0
+_MAX_INT: Final = 2**31 - 1
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,10}")
+
+
+class Call:
+    """A request as the endpoints see it.
+
+    Raises:
+        RestError: 413, it says that its body is longer than ``limit_bytes``.
+    """
+
+    def __init__(self, request: Request, limit_bytes: int) -> None:
+        self.request = request
+        self._limit_bytes = limit_bytes
+        length = request.headers.get("content-length", "0")
+        if length.isdigit() and int(length) > limit_bytes:
+            raise self._too_large()
+        self.herder: HerderApi = request.scope[HERDER]
+        self._forwarder: Forwarder = request.app.state.forwarder
+        self._timeout_s: float = request.app.state.request_timeout_s
+        self._body: bytes | None = None
+
+    async def body(self) -> bytes:
+        """The whole body, read once.
+
+        Raises:
+            RestError: 413, it is too large.
+        """
+        if self._body is None:
+            self._body = await self._read()
+        return self._body
+
+    async def json(self, shape: TypeAdapter[T]) -> T:
+        """The body as JSON.
+
+        Raises:
+            RestError: 413, it is too large; 500, it is of another shape.
+            HTTPException: 415, it does not say that it is JSON.
+        """
+        body = await self.body()
+        if body and "content-type" not in self.request.headers:
+            raise unsupported_media_type()
+        return await asyncio.to_thread(bodies.read, body, shape)  # which may take a tenth of a second
+
+    async def _read(self) -> bytes:
+        body = bytearray()
+        async for chunk in self.request.stream():
+            body += chunk
+            if len(body) > self._limit_bytes:
+                raise self._too_large()
+        return bytes(body)
+
+    def _too_large(self) -> RestError:
+        return RestError(TOO_LARGE, f"The body of a request may have {self._limit_bytes} bytes at most.")
+
+    async def within_time(self, operation: Awaitable[T]) -> T:
+        """Wait for the herder as long as a request may take.
+
+        Raises:
+            TimedOut: It took longer; the message says what the worker does instead.
+        """
+        try:
+            async with asyncio.timeout(self._timeout_s) as timeout:
+                return await operation
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+            raise TimedOut(self.herder.stage()) from None
+
+    async def here_or_elsewhere(self, operation: Awaitable[T], respond: Callable[[T], Response]) -> Response:
+        """Answer with what the herder says, or as the worker does that it points to."""
+        try:
+            return respond(await self.within_time(operation))
+        except ElsewhereError as elsewhere:
+            return await self._forwarded(elsewhere)
+
+    async def _forwarded(self, elsewhere: ElsewhereError) -> Response:
+        """At most two hops: a user's request goes on with ``forward=true``, that one with ``forward=false``."""
+        path = self.request.scope["path"]
+        forward = self.request.query_params.get("forward", "").strip()
+        if forward and not _is_true(forward):
+            log.error(
+                "Request '%s %s' failed because it couldn't find the target Connect worker within two hops (between "
+                "workers).",
+                self.request.method,
+                path,
+            )
+            raise RestError(
+                409, "Cannot complete request because of a conflicting operation (e.g. worker rebalance)"
+            ) from elsewhere
+        if elsewhere.url is None:
+            raise RestError(
+                409,
+                "Cannot complete request momentarily due to no known leader URL, likely because a rebalance was "
+                "underway.",
+            ) from elsewhere
+        query = [(name, value) for name, value in parse_qsl(self.request.url.query, True) if name != "forward"]
+        query.append(("forward", "false" if forward else "true"))
+        url = f"{join(elsewhere.url, path)}?{urlencode(query)}"
+        authorization = self.request.headers.get("authorization")
+        headers = {} if authorization is None else {"authorization": authorization}
+        log.debug("passing %s %s on to %s", self.request.method, path, elsewhere.url)
+        answer = await self._forwarder.send(self.request.method, url, await self.body() or None, headers)
+        location = {} if answer.location is None else {"location": self._absolute(urlsplit(answer.location).path)}
+        return Response(answer.body, answer.status, location, media_type=JSON if answer.body else None)
+
+    def location_of(self, connector: str) -> str:
+        """Where a connector is found, as an absolute URL on the host that the client asked."""
+        root: str = self.request.scope.get("root_path", "")
+        return self._absolute(f"{root}/connectors/{quote(connector, safe=_PATH_SAFE)}")
+
+    def _absolute(self, path: str) -> str:
+        url = self.request.url
+        return f"{url.scheme}://{url.netloc}{path}"
+
+
+#: What Java's ``UriBuilder`` leaves as it is in a segment of a path, but for the semicolon, which ends a name.
+_PATH_SAFE: Final = "!$&'()*+,=:@~"
+
+
+async def _call(request: Request) -> Call:
+    settings: RestSettings = request.app.state.settings
+    return Call(request, settings.max_request_bytes)
+
+
+async def _workers_call(request: Request) -> Call:
+    settings: RestSettings = request.app.state.settings
+    return Call(request, max(settings.max_request_bytes, WORKERS_BODY_BYTES))
+
+
+# -- what endpoints take -----------------------------------------------------------------------------------------------
+
+
+def _decoded(segment: str) -> str:
+    return unquote(segment, errors="strict")
+
+
+def _task_number(segment: str) -> int:
+    if _INTEGER.fullmatch(segment) is None or abs(int(segment)) > _MAX_INT:
+        raise ValueError("no number of a task")
+    return int(segment)
+
+
+def _is_true(value: object) -> bool:
+    """Java's ``Boolean.valueOf``: everything but ``true`` is false."""
+    return str(value).lower() == "true"
+
+
+def _is_true_or_blank(value: object) -> bool:
+    """A parameter without a value has its default."""
+    return not str(value).strip() or _is_true(value)
+
+
+Calling = Annotated[Call, Depends(_call)]
+#: Of a request between workers.
+WorkersCalling = Annotated[Call, Depends(_workers_call)]
+#: Paths are matched before they are decoded, so that a name may hold a slash.
+Name = Annotated[str, Path(), BeforeValidator(_decoded)]
+TaskNumber = Annotated[int, Path(), BeforeValidator(_task_number)]
+Flag = Annotated[bool, Query(), BeforeValidator(_is_true)]
+#: One whose default is true.
+TrueFlag = Annotated[bool, Query(), BeforeValidator(_is_true_or_blank)]
+
+
+async def json_answered(request: Request) -> None:
+    """Java's ``@Produces``: refuse a client that takes no JSON."""
+    accepted = request.headers.getlist("accept")
+    ranges = [each for line in accepted for each in line.split(",") if each.strip()]
+    if ranges and not any(_takes_json(each) for each in ranges):
+        raise not_acceptable()
+
+
+async def json_asked(request: Request) -> None:
+    """Java's ``@Consumes``: refuse a body that says to be anything but JSON."""
+    content_type = request.headers.get("content-type")
+    if content_type is not None and content_type.partition(";")[0].strip().lower() not in _JSON_RANGES:
+        raise unsupported_media_type()
+
+
+_JSON_RANGES: Final = ("application/json", "application/*", "*/*")
+
+
+def _takes_json(media_range: str) -> bool:
+    kind, *parameters = (part.strip().lower() for part in media_range.split(";"))
+    # curl and Java's own URL connection say a plain * for any.
+    return kind in (*_JSON_RANGES, "*") and not any(_is_zero(each) for each in parameters)
+
+
+def _is_zero(parameter: str) -> bool:
+    name, _, value = parameter.partition("=")
+    return name.strip() == "q" and value.strip().rstrip("0") in ("", "0.", "0", ".")

@@ -1,0 +1,80 @@
+"""What a worker's properties say about its REST server, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from ssl import SSLContext
+from typing import Final, Self
+
+from connect.core.config.config_def import Values, split_list
+from connect.core.config.rest_settings import HeaderRule, RestListener, parse_header_rules, parse_listener
+
+#: Where the TLS keys of https listeners stand; one key with the prefix, and those without count no more.
+HTTPS_PREFIX: Final = "listeners.https."
+ADMIN_HTTPS_PREFIX: Final = "admin.listeners.https."
+
+
+@dataclass(frozen=True, slots=True)
+class RestSettings:
+    """The settings of :data:`connect.core.config.rest_settings.REST`, read.
+
+    Args:
+        listeners: Where the API is served.
+        admin_listeners: Where the loggers are served; None: with the rest, empty: nowhere.
+        advertised_host, advertised_port, advertised_scheme: What other workers are told instead of the first
+            listener's own.
+        allowed_origins, allowed_methods: For browsers on other sites; no origins: no such calls.
+        header_rules: For every answer of the main listeners.
+        topic_tracking, topic_tracking_reset: ``topic.tracking.*``.
+        max_request_bytes: Longest body of a user's request.
+    """
+
+    listeners: tuple[RestListener, ...] = (RestListener("http", "localhost", 8083),)
+    admin_listeners: tuple[RestListener, ...] | None = None
+    advertised_host: str | None = None
+    advertised_port: int | None = None
+    advertised_scheme: str | None = None
+    allowed_origins: tuple[str, ...] = ()
+    allowed_methods: tuple[str, ...] = ()
+    header_rules: tuple[HeaderRule, ...] = ()
+    topic_tracking: bool = True
+    topic_tracking_reset: bool = True
+    max_request_bytes: int = 1 << 20
+
+    @classmethod
+    def of(cls, values: Values) -> Self:
+        """Of parsed worker properties, or of those of ``REST_INTERNAL`` alone, which has fewer."""
+        admin = values.get("admin.listeners", None)
+        scheme = values["rest.advertised.listener"]
+        host, port = values["rest.advertised.host.name"], values["rest.advertised.port"]
+        return cls(
+            listeners=tuple(map(parse_listener, values.strings("listeners"))),
+            admin_listeners=tuple(map(parse_listener, admin)) if isinstance(admin, tuple) else None,
+            advertised_host=host if isinstance(host, str) and host else None,
+            advertised_port=port if isinstance(port, int) else None,
+            advertised_scheme=scheme.lower() if isinstance(scheme, str) else None,
+            allowed_origins=split_list(values.string("access.control.allow.origin")),
+            allowed_methods=split_list(values.string("access.control.allow.methods")),
+            header_rules=parse_header_rules(values.string("response.http.headers.config")),
+            topic_tracking=values.get("topic.tracking.enable", True) is True,
+            topic_tracking_reset=values.get("topic.tracking.allow.reset", True) is True,
+            max_request_bytes=values.integer("rest.max.request.bytes"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RestTls:
+    """TLS for https listeners and for https workers; both are called only where there is one.
+
+    Args:
+        server: The context for the listeners whose keys have this prefix.
+        client: The context for requests to other workers.
+    """
+
+    server: Callable[[str], SSLContext]
+    client: Callable[[], SSLContext]
+
+
+#: What ``GET /metrics`` shows, in the text format of Prometheus.
+Metrics = Callable[[], Awaitable[bytes]]

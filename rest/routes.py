@@ -1,0 +1,435 @@
+"""The endpoints: the worker itself, connectors and their life, offsets, reports of mirrors, workers' own requests,
+plugins, loggers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.responses import Response
+
+from connect.core.config.config_def import trim
+from connect.core.herder_api import (
+    ALGORITHM_HEADER,
+    SIGNATURE_HEADER,
+    BadRequest,
+    ConfigInfos,
+    ConfigKeyInfo,
+    Forbidden,
+    HerderApi,
+    LoggerLevel,
+    NotFound,
+    Put,
+    Signature,
+    Unhealthy,
+    WorkerInfo,
+)
+from connect.core.jackson import json_text
+from connect.core.model import RestartRequest, TargetState, TaskId
+from rest import bodies
+from rest.bodies import WorkerStatus, json_response
+from rest.errors import JSON, RestError
+from rest.request_handling import (
+    WORKERS_BODY_ELEMENTS,
+    Call,
+    Calling,
+    Flag,
+    Name,
+    TaskNumber,
+    TrueFlag,
+    WorkersCalling,
+    json_answered,
+    json_asked,
+)
+from rest.rest_config import Metrics, RestSettings
+
+_METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+worker_router = APIRouter(tags=["worker"])
+_json = [Depends(json_answered)]
+
+
+@worker_router.get("/", response_model=WorkerInfo, dependencies=_json)
+async def server_info(call: Calling) -> Response:
+    """Details about this worker and the Kafka cluster it is connected to."""
+    return json_response(call.herder.worker_info())
+
+
+@worker_router.get("/health", response_model=WorkerStatus, dependencies=_json)
+async def health(call: Calling) -> Response:
+    """Whether the worker has completed its start (503 while not) and answers (500 if not)."""
+    status, body = await health_of(call.herder, call.request.app.state.health_timeout_s)
+    return json_response(body, status)
+
+
+@worker_router.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """All metrics of this process, in the text format of Prometheus."""
+    return await metrics_response(request.app.state.metrics)
+
+
+async def metrics_response(metrics: Metrics) -> Response:
+    return Response(await metrics(), headers={"content-type": _METRICS_TYPE})
+
+
+async def health_of(herder: HerderApi, timeout_s: float) -> tuple[int, WorkerStatus]:
+    """HTTP status and body of a worker's health."""
+    try:
+        async with asyncio.timeout(timeout_s) as timeout:
+            await herder.health()
+    except TimeoutError:
+        if not timeout.expired():
+            raise
+        stage = herder.stage()
+        details = f" {stage}" if stage else ""
+        if not herder.is_ready():
+            return 503, {"status": "starting", "message": f"Worker is still starting up.{details}"}
+        text = "Worker was unable to handle this request and may be unable to handle other requests."
+        return 500, {"status": "unhealthy", "message": f"{text}{details}"}
+    except Unhealthy as error:
+        return 500, {"status": "unhealthy", "message": str(error)}
+    text = "Worker has completed startup and is ready to handle requests."
+    return 200, {"status": "healthy", "message": text}
+
+
+log = logging.getLogger(__name__)
+
+connectors_router = APIRouter(
+    prefix="/connectors", tags=["connectors"], dependencies=[Depends(json_answered), Depends(json_asked)]
+)
+
+
+@connectors_router.get("", response_model=list[str] | dict[str, bodies.Expanded])
+async def list_connectors(
+    call: Calling,
+    expand: Annotated[list[str] | None, Query(description="status, info, or both: details of each connector")] = None,
+) -> Response:
+    """The names of all connectors, or with `expand` what is asked for of each."""
+    names = await call.within_time(call.herder.connectors())
+    if expand is None:
+        return json_response(list(names))
+    return json_response(_expanded(call.herder, names, expand))
+
+
+def _expanded(herder: HerderApi, names: Sequence[str], expand: Sequence[str]) -> dict[str, dict[str, Any]]:
+    if unknown := set(expand) - {"status", "info"}:
+        log.info("ignoring unknown expansion types %s", ", ".join(sorted(unknown)))
+    shown: dict[str, dict[str, Any]] = {}
+    for name in names:
+        try:
+            each: dict[str, Any] = {}
+            if "info" in expand:
+                each["info"] = herder.known_connector(name)
+            if "status" in expand:
+                each["status"] = bodies.connector_state(herder.connector_status(name))
+            shown[name] = each
+        except NotFound:
+            log.debug("connector %s has gone while it was looked at, or has no status yet", name)
+    return shown
+
+
+@connectors_router.post(
+    "", status_code=201, response_model=bodies.ConnectorInfo, openapi_extra=bodies.schema(bodies.CREATE)
+)
+async def create_connector(call: Calling) -> Response:
+    """Create a connector."""
+    request = await call.json(bodies.CREATE)
+    name = trim(request.name or "")
+    config = _named(name, bodies.required(request.config, "config"))
+    state = None if request.initial_state is None else request.initial_state.target_state()
+    operation = call.herder.put_connector(name, config, state, allow_replace=False)
+    return await call.here_or_elsewhere(operation, lambda put: _put(call, put))
+
+
+@connectors_router.get("/{connector}", response_model=bodies.ConnectorInfo)
+async def get_connector(call: Calling, connector: Name) -> Response:
+    """A connector's config and tasks."""
+    return json_response(await call.within_time(call.herder.connector_info(connector)))
+
+
+@connectors_router.delete("/{connector}", status_code=204)
+async def delete_connector(call: Calling, connector: Name) -> Response:
+    """Delete a connector, its tasks and its config."""
+    return await call.here_or_elsewhere(call.herder.delete_connector(connector), lambda _: Response(status_code=204))
+
+
+@connectors_router.get("/{connector}/config", response_model=dict[str, str])
+async def get_config(call: Calling, connector: Name) -> Response:
+    """A connector's config as it was written, references to secrets unresolved."""
+    return json_response(dict(await call.within_time(call.herder.connector_config(connector))))
+
+
+@connectors_router.put(
+    "/{connector}/config", response_model=bodies.ConnectorInfo, openapi_extra=bodies.schema(bodies.CONFIG)
+)
+async def put_config(call: Calling, connector: Name) -> Response:
+    """Create a connector (201), or replace its config (200)."""
+    config = _named(connector, await call.json(bodies.CONFIG))
+    operation = call.herder.put_connector(connector, config, None, allow_replace=True)
+    return await call.here_or_elsewhere(operation, lambda put: _put(call, put))
+
+
+@connectors_router.patch(
+    "/{connector}/config", response_model=bodies.ConnectorInfo, openapi_extra=bodies.schema(bodies.CONFIG)
+)
+async def patch_config(call: Calling, connector: Name) -> Response:
+    """Change single keys of a config (KIP-477); null removes one."""
+    patch = await call.json(bodies.CONFIG)
+    operation = call.herder.patch_connector(connector, patch)
+    return await call.here_or_elsewhere(operation, lambda put: json_response(put.info))
+
+
+@connectors_router.get("/{connector}/status", response_model=bodies.ConnectorState)
+async def get_status(call: Calling, connector: Name) -> Response:
+    """The states of a connector and its tasks, as this worker has read them."""
+    return json_response(bodies.connector_state(call.herder.connector_status(connector)))
+
+
+@connectors_router.get("/{connector}/tasks", response_model=list[bodies.TaskInfo])
+async def get_tasks(call: Calling, connector: Name) -> Response:
+    """A connector's tasks and their configs."""
+    return json_response(list(await call.within_time(call.herder.task_infos(connector))))
+
+
+@connectors_router.get("/{connector}/tasks/{task}/status", response_model=bodies.TaskState)
+async def get_task_status(call: Calling, connector: Name, task: TaskNumber) -> Response:
+    """The state of one task."""
+    return json_response(bodies.task_state(task, call.herder.task_status(TaskId(connector, task))))
+
+
+def _named(name: str, config: dict[str, str | None]) -> dict[str, str | None]:
+    """The config with the connector's name in it, where it has none."""
+    included = config.get("name")
+    if included is None:
+        return {**config, "name": name}
+    if included != name:
+        raise BadRequest(f"Connector name configuration ({included}) doesn't match connector name in the URL ({name})")
+    return config
+
+
+def _put(call: Call, put: Put) -> Response:
+    if put.created:
+        return json_response(put.info, 201, {"location": call.location_of(put.info.name)})
+    return json_response(put.info)
+
+
+lifecycle_router = APIRouter(
+    prefix="/connectors", tags=["life"], dependencies=[Depends(json_answered), Depends(json_asked)]
+)
+
+
+@lifecycle_router.put("/{connector}/pause", status_code=202)
+async def pause(call: Calling, connector: Name) -> Response:
+    """Pause a connector and its tasks; answers before they have."""
+    return await _target_state(call, connector, TargetState.PAUSED, 202)
+
+
+@lifecycle_router.put("/{connector}/resume", status_code=202)
+async def resume(call: Calling, connector: Name) -> Response:
+    """Resume a paused or stopped connector; answers before it has."""
+    return await _target_state(call, connector, TargetState.STARTED, 202)
+
+
+@lifecycle_router.put("/{connector}/stop", status_code=204)
+async def stop(call: Calling, connector: Name) -> Response:
+    """Stop a connector; its tasks are given up until it is resumed (KIP-875)."""
+    return await _target_state(call, connector, TargetState.STOPPED, 204)
+
+
+async def _target_state(call: Call, connector: str, state: TargetState, status: int) -> Response:
+    operation = call.herder.set_target_state(connector, state)
+    return await call.here_or_elsewhere(operation, lambda _: Response(status_code=status))
+
+
+@lifecycle_router.post("/{connector}/restart", response_model=bodies.ConnectorState, status_code=202)
+async def restart(call: Calling, connector: Name, includeTasks: Flag = False, onlyFailed: Flag = False) -> Response:
+    """Restart a connector's instance (204), or with a parameter those parts that it names (202, KIP-745)."""
+    if not includeTasks and not onlyFailed:
+        alone = call.herder.restart_connector(connector)
+        return await call.here_or_elsewhere(alone, lambda _: Response(status_code=204))
+    planned = call.herder.restart(RestartRequest(connector, only_failed=onlyFailed, include_tasks=includeTasks))
+    return await call.here_or_elsewhere(planned, lambda info: json_response(bodies.connector_state(info), 202))
+
+
+@lifecycle_router.post("/{connector}/tasks/{task}/restart", status_code=204)
+async def restart_task(call: Calling, connector: Name, task: TaskNumber) -> Response:
+    """Restart one task."""
+    operation = call.herder.restart_task(TaskId(connector, task))
+    return await call.here_or_elsewhere(operation, lambda _: Response(status_code=204))
+
+
+@lifecycle_router.get("/{connector}/topics", response_model=dict[str, bodies.ActiveTopics])
+async def get_topics(call: Calling, connector: Name) -> Response:
+    """The topics that a connector has used since they were last reset."""
+    _check_tracking(call)
+    topics = await call.within_time(call.herder.active_topics(connector))
+    return json_response({connector: {"topics": list(topics)}})
+
+
+@lifecycle_router.put("/{connector}/topics/reset", status_code=202)
+async def reset_topics(call: Calling, connector: Name) -> Response:
+    """Forget the topics that a connector has used."""
+    if not _check_tracking(call).topic_tracking_reset:
+        raise Forbidden("Topic tracking reset is disabled.")
+    await call.within_time(call.herder.reset_active_topics(connector))
+    return Response(status_code=202)
+
+
+def _check_tracking(call: Call) -> RestSettings:
+    settings: RestSettings = call.request.app.state.settings
+    if not settings.topic_tracking:
+        raise Forbidden("Topic tracking is disabled.")
+    return settings
+
+
+offsets_router = APIRouter(
+    prefix="/connectors/{connector}/offsets",
+    tags=["offsets"],
+    dependencies=[Depends(json_answered), Depends(json_asked)],
+)
+
+
+@offsets_router.get("", response_model=bodies.Offsets)
+async def get_offsets(call: Calling, connector: Name) -> Response:
+    """How far a connector has come."""
+    offsets = [asdict(each) for each in await call.within_time(call.herder.connector_offsets(connector))]
+    # Numbers of any size, and as Java writes them: what is read here may be sent back to alter them.
+    return Response(json_text({"offsets": offsets}), media_type=JSON)
+
+
+@offsets_router.patch("", response_model=bodies.Message, openapi_extra=bodies.schema(bodies.OFFSETS))
+async def alter_offsets(call: Calling, connector: Name) -> Response:
+    """Set offsets of a stopped connector; a null offset removes one."""
+    request = await call.json(bodies.OFFSETS)
+    if not request.offsets:
+        raise BadRequest("Partitions / offsets need to be provided for an alter offsets request")
+    operation = call.herder.alter_offsets(connector, request.source_offsets())
+    return await call.here_or_elsewhere(operation, lambda text: json_response({"message": text}))
+
+
+@offsets_router.delete("", response_model=bodies.Message)
+async def reset_offsets(call: Calling, connector: Name) -> Response:
+    """Reset all offsets of a stopped connector: it begins anew."""
+    operation = call.herder.alter_offsets(connector, None)
+    return await call.here_or_elsewhere(operation, lambda text: json_response({"message": text}))
+
+
+reports_router = APIRouter(
+    prefix="/connectors/{connector}", tags=["beyond Kafka Connect"], dependencies=[Depends(json_answered)]
+)
+
+
+@reports_router.get("/lag", response_model=dict[str, Any])
+async def get_lag(call: Calling, connector: Name, top: str = "10") -> Response:
+    """How far a MirrorSource is behind, and which of its partitions are furthest, asked of both clusters now."""
+    return await _reported(call, connector, "lag", top=top)
+
+
+@reports_router.get("/partitions", response_model=dict[str, Any])
+async def get_partitions(call: Calling, connector: Name, state: str = "") -> Response:
+    """The partitions of a MirrorSource with their states, or those of one state; reasons, and what to do."""
+    return await _reported(call, connector, "partitions", state=state)
+
+
+async def _reported(call: Call, connector: str, kind: str, **query: str) -> Response:
+    return json_response(dict(await call.within_time(call.herder.connector_report(connector, kind, query))))
+
+
+internal_router = APIRouter(
+    prefix="/connectors/{connector}", include_in_schema=False, dependencies=[Depends(json_answered)]
+)
+
+
+@internal_router.post("/tasks")
+async def put_task_configs(call: WorkersCalling, connector: Name) -> Response:
+    """A connector's new task configs, from the worker that runs it."""
+    signature = await _signature(call)
+    read = partial(bodies.read, signature.body, bodies.TASK_CONFIGS, WORKERS_BODY_ELEMENTS)
+    operation = call.herder.put_task_configs(connector, read, signature)
+    return await call.here_or_elsewhere(operation, lambda _: Response(status_code=204))
+
+
+@internal_router.put("/fence")
+async def fence_zombies(call: Calling, connector: Name) -> Response:
+    """Fence off a source connector's older tasks (KIP-618)."""
+    operation = call.herder.fence_zombies(connector, await _signature(call))
+    return await call.here_or_elsewhere(operation, lambda _: Response(status_code=204))
+
+
+async def _signature(call: Call) -> Signature:
+    headers = call.request.headers
+    return Signature(headers.get(SIGNATURE_HEADER), headers.get(ALGORITHM_HEADER), await call.body())
+
+
+_SUFFIX: Final = "Connector"
+
+plugins_router = APIRouter(
+    prefix="/connector-plugins", tags=["plugins"], dependencies=[Depends(json_answered), Depends(json_asked)]
+)
+
+
+@plugins_router.get("", response_model=list[bodies.Plugin])
+async def list_plugins(call: Calling, connectorsOnly: TrueFlag = True) -> Response:
+    """The connectors of this worker, or all its plugins."""
+    return json_response([bodies.plugin(each) for each in call.herder.plugins(connectors_only=connectorsOnly)])
+
+
+@plugins_router.get("/{plugin}/config", response_model=list[ConfigKeyInfo])
+async def get_plugin_config(call: Calling, plugin: Name, version: str | None = None) -> Response:
+    """The settings of a plugin."""
+    return json_response(list(call.herder.plugin_config(plugin, version)))
+
+
+@plugins_router.put("/{plugin}/config/validate", response_model=ConfigInfos, openapi_extra=bodies.schema(bodies.CONFIG))
+async def validate(call: Calling, plugin: Name) -> Response:
+    """Check a connector's config; what is wrong with a key stands beside it."""
+    config = await call.json(bodies.CONFIG)
+    included = config.get("connector.class")
+    if included is not None and not _alias(included).endswith(_alias(plugin)):
+        raise BadRequest(f"Included connector type {included} does not match request type {plugin}")
+    try:
+        infos = await call.within_time(call.herder.validate(plugin, config))
+    except BadRequest as error:
+        # So does Java, whose validation runs in a thread of its own and loses what kind of error it was.
+        raise RestError(500, str(error)) from error
+    return json_response(infos)
+
+
+def _alias(plugin: str) -> str:
+    return plugin.removesuffix(_SUFFIX) or plugin
+
+
+loggers_router = APIRouter(
+    prefix="/admin/loggers", tags=["loggers"], dependencies=[Depends(json_answered), Depends(json_asked)]
+)
+
+
+@loggers_router.get("", response_model=dict[str, LoggerLevel])
+async def list_loggers(call: Calling) -> Response:
+    """All loggers of this worker and their levels."""
+    return json_response(dict(call.herder.loggers()))
+
+
+@loggers_router.get("/{logger}", response_model=LoggerLevel)
+async def get_logger(call: Calling, logger: Name) -> Response:
+    """The level of a logger."""
+    return json_response(call.herder.logger(logger))
+
+
+@loggers_router.put("/{logger}", response_model=list[str], openapi_extra=bodies.schema(bodies.CONFIG))
+async def set_level(call: Calling, logger: Name, scope: str = "worker") -> Response:
+    """Set the level of a logger and of all whose names begin with its; `scope=cluster`: on every worker (204)."""
+    level = (await call.json(bodies.CONFIG)).get("level")
+    if level is None:
+        raise BadRequest("Desired 'level' parameter was not specified in request.")
+    if scope.lower() == "cluster":
+        await call.within_time(call.herder.set_cluster_logger(logger, level))
+        return Response(status_code=204)
+    if scope.lower() != "worker":
+        log.warning("no scope is called %r; the level is set on this worker", scope)
+    return json_response(list(call.herder.set_logger(logger, level)))
