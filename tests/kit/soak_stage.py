@@ -32,6 +32,8 @@ _EAGER: Final = {
     "log.initial.task.delay.ms": "500",
     "log.retention.check.interval.ms": "500",
     "log.cleaner.backoff.ms": "500",
+    # Else what was deleted within a minute of a broker's SIGKILL is back, and the mirror has passed it over.
+    "log.flush.start.offset.checkpoint.interval.ms": "100",
 }
 _POLL_S: Final = 0.2
 _DEADLINE_S: Final = 180.0
