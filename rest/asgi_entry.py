@@ -1,9 +1,8 @@
-"""What stands before the web framework: paths as they came, HEAD, headers of every answer, and whose herder it is.
+"""The module handles requests before the web framework: raw paths, HEAD, configured headers, CORS, and the herder.
 
-Headers that the worker's file asks for in every answer: for browsers on other sites, and by its own rules.
-
-Cross-origin requests are answered as Jetty's ``CrossOriginHandler`` does for Kafka: the origin is echoed, nothing is
-refused, and a preflight goes on to the resource.
+Headers of every answer come from the worker's file. Cross-origin requests are answered as Jetty's
+``CrossOriginHandler`` does for Kafka: the origin is echoed, no request is refused, and a preflight goes on to the
+resource.
 """
 
 from __future__ import annotations

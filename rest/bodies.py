@@ -1,9 +1,8 @@
-"""Bodies of requests, read as Jackson reads them: scalars become text, fields nobody knows are refused.
+"""The module reads the bodies of requests as Jackson does, and defines the bodies of answers.
 
-What cannot be read is a 500, as it is Java's: :class:`RestError`. Its message tells where, and nothing of the body,
-for that may be a secret.
-
-Bodies of answers that differ from what the herder says; the others are its own classes, as they are.
+Scalars become text, and unknown fields are refused. An unreadable body is a 500, as in Java: :class:`RestError`. Its
+message names the position and shows nothing of the body, because that may be a secret. Only answers that differ from
+the herder's classes are defined here.
 """
 
 from __future__ import annotations

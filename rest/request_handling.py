@@ -1,6 +1,7 @@
-"""One request on its way: its body, its time, and the worker that can answer it (``HerderRequestHandler``).
+"""The module handles one REST request on this worker, and forwards it to the worker that can answer it.
 
-Requests to other workers: those of users passed on (Kafka's ``RestClient``), and the signed ones between workers.
+* A request has its body, its time limit and its herder (``HerderRequestHandler``).
+* Requests to other workers are forwarded ones of users (Kafka's ``RestClient``), and signed ones between workers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The HTTP servers of a process: one for each listener, in the worker's own loop (Kafka's ``RestServer``).
+"""The module runs the HTTP servers of a process and builds their FastAPI applications.
 
-The FastAPI applications: the whole API of a worker, its loggers alone, what other workers ask alone.
-
-HTTP connections that cannot be held for ever by clients that send, or read, slowly or not at all.
+* Each listener has a server in the worker's own loop (Kafka's ``RestServer``).
+* There are three applications: the whole API of a worker, its loggers alone, and the requests of other workers alone.
+* Connections have time limits, so that a client that sends or reads slowly or not at all cannot hold one without end.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
-"""How a plugin is made known to workers: an entry point that leads to a list of descriptions.
+"""The module describes plugins and finds those of installed packages by their entry points.
 
-What installed packages offer under the name of a group of entry points.
-
-Plugins of installed packages, by their entry points.
-
-An entry point of ``heliograph.connectors`` and its kin leads to a :class:`~connect.api.plugins.PluginDescription`, or
-to several of them in a list. One of ``heliograph.config_providers`` leads to a
-:data:`~connect.core.config.properties.ProviderFactory`, one of ``heliograph.override_policies`` to an
-:class:`~connect.core.config.client_settings.OverridePolicy`; files name these two by the entry point's name or by what
-it leads to, ``package.module.name``.
+An entry point of ``heliograph.connectors`` or of another group of connector plugins leads to a
+:class:`~connect.api.plugins.PluginDescription`, or to several of them in a list. An entry point of
+``heliograph.config_providers`` leads to a :data:`~connect.core.config.properties.ProviderFactory`, one of
+``heliograph.override_policies`` to an :class:`~connect.core.config.client_settings.OverridePolicy`; files name these
+two by the entry point's name or by what it leads to, ``package.module.name``.
 """
 
 from __future__ import annotations

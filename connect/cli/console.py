@@ -1,7 +1,4 @@
-"""What every command shares: errors as one line, exit codes, logging set-up, stopping on signals.
-
-``--version`` of every command.
-"""
+"""The module holds what every command shares: one-line errors, exit codes, logging, signals, and ``--version``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Sample orders for the demo: what a shop would write to Kafka, and the writer that writes it.
+"""The module writes the sample orders of the demo to Kafka, and displays the demo's progress.
 
-The demo's face: a calm live table on a terminal, plain lines without one.
+The display is a live table on a terminal, and plain lines without one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""``heliograph config --reference``: every setting as it is declared, and the pages of ``docs/reference`` made of them.
+"""The module prints the reference of all configs: ``heliograph config --reference``, and the pages of the docs.
 
-``python -m connect.cli.reference FOLDER`` writes the pages.
-
-Declared settings as tables of Markdown: the source of ``docs/reference``.
+``python -m connect.cli.reference FOLDER`` writes the pages of ``docs/reference``, as tables of Markdown.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The config topic as a fold, and its records, in the bytes of Kafka's ``KafkaConfigBackingStore``.
+"""The module folds the config topic, reports what each record changed, and encodes records in Kafka's bytes.
+
+The bytes are those of Kafka's ``KafkaConfigBackingStore``:
 
 ==============================  ========================================================================================
 ``connector-<name>``            ``{"properties":{...}}``, references to secrets unresolved; a tombstone deletes
@@ -12,9 +14,7 @@
 ==============================  ========================================================================================
 
 A record may be missing because the topic is compacted: a commit whose tasks are not all there leaves the connector
-*inconsistent*, without tasks, until somebody writes them again.
-
-What a record of the config topic has changed, as its fold (:mod:`connect.core.config_topic`) says it.
+*inconsistent*, without tasks, until the leader writes them again.
 """
 
 from __future__ import annotations

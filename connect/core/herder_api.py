@@ -1,10 +1,8 @@
-"""The door between REST and a worker: what may be asked of a herder, and how it refuses.
+"""The module defines the interface between REST and a herder, its errors, and signed requests between workers.
 
-REST knows this protocol and nothing behind it; the command line hands it the real one.
-
-Signed requests between workers (KIP-507): the session key, signatures with it, and their check.
-
-Algorithms go by the names of Java's ``Mac`` and ``KeyGenerator``; upper and lower case are one to Java, too.
+REST knows this protocol and nothing behind it; the command line passes it the real herder. Signed requests (KIP-507)
+have a session key, signatures and a check. Algorithms have the names of Java's ``Mac`` and ``KeyGenerator``, which
+ignore case in Java, too.
 """
 
 from __future__ import annotations

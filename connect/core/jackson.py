@@ -1,9 +1,10 @@
-"""JSON as Jackson writes it, and numbers as ``Float.toString`` and ``Double.toString`` do: parts of stored bytes.
+"""The module writes JSON and numbers in Java's bytes, and reads untrusted JSON within bounds.
 
-JSON of strangers: records of internal topics, and bodies of requests.
-
-The size of a text bounds neither the memory of its value nor the stack that reading it takes: 10 MiB of ``[{},{},...]``
-become gigabytes, and 100 kB of ``[`` more levels than Python can go down. So both are counted before anything is read.
+* JSON as Jackson writes it, and numbers as ``Float.toString`` and ``Double.toString`` write them, are parts of stored
+  bytes.
+* Untrusted JSON comes in records of internal topics and in bodies of requests. The size of a text bounds neither the
+  memory of its value nor the stack that reading it takes: 10 MiB of ``[{},{},...]`` become gigabytes, and 100 kB of
+  ``[`` more levels than Python can go down. So both are counted before the text is parsed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What metrics measure over a moving window: Kafka's ``SampledStat`` and its kin, with the clock as an argument.
+"""The module measures metrics over a moving window, and turns rows of a table into families of Prometheus.
 
-Rows of a table as families of Prometheus: a name, what it means, and how a thing gives its value at a time.
+Windows are Kafka's ``SampledStat``, with the clock as an argument. A row of a table has a name, a description, and a
+function that computes the value of a thing at a time.
 """
 
 from __future__ import annotations

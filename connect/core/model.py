@@ -1,8 +1,8 @@
-"""What the parts of a worker group talk about: ids, states, and the pictures that REST shows of them.
+"""The module holds the values that describe a worker group: ids, states, life cycles, restarts, and REST's views.
 
-The life of a connector's instance as a table (Kafka's ``WorkerConnector``): what to call, and what comes of it.
-
-What a restart request restarts (KIP-745; Kafka ``RestartRequest``, ``RestartPlan``).
+* The life cycle of a connector's instance is a table (Kafka's ``WorkerConnector``): which method to call, and what
+  follows.
+* A restart request selects what to restart (KIP-745; Kafka ``RestartRequest``, ``RestartPlan``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The status topic as a fold, and its records, in the bytes of Kafka's ``KafkaStatusBackingStore``.
+"""The module folds the status topic and the source offset topic, and encodes their records in Kafka's bytes.
+
+The status topic is Kafka's ``KafkaStatusBackingStore``:
 
 =========================================  =============================================================================
 ``status-connector-<name>``                ``{"state":S,"trace":T,"worker_id":"host:port","generation":N,"version":V}``
@@ -7,15 +9,14 @@
 ``status-topic-<topic>:connector-<name>``  ``{"topic":{"name":T,"connector":C,"task":N,"discoverTimestamp":ms}}``
 =========================================  =============================================================================
 
-A tombstone takes a status away. That of a connector leaves those of its tasks: the leader writes one for each of them
-as well (Kafka's ``AbstractHerder.onDeletion``), and they are in other partitions. A connector that was deleted and made
-anew would lose, at a worker's start, what its new tasks have said. (Java's reader takes them along.)
+A tombstone deletes a status. The tombstone of a connector keeps the statuses of its tasks: the leader writes a
+tombstone for each task as well (Kafka's ``AbstractHerder.onDeletion``), and these are in other partitions. If the
+tombstone of a connector deleted them too, as in Java's reader, a connector that was deleted and created again would
+lose the statuses of its new tasks when a worker starts.
 
-The topic of source offsets as a fold, in the bytes of Kafka's ``KafkaOffsetBackingStore`` and ``OffsetUtils``.
-
-A key is the JSON array ``["<connector>",{<source partition>}]``, a value the JSON object of the source offset. Java
-looks offsets up by the key's bytes, so the order of the partition's fields and Jackson's way of escaping are part of
-the format.
+The source offset topic is Kafka's ``KafkaOffsetBackingStore`` and ``OffsetUtils``. A key is the JSON array
+``["<connector>",{<source partition>}]``, a value the JSON object of the source offset. Java looks offsets up by the
+key's bytes, so the order of the partition's fields and Jackson's way of escaping are part of the format.
 """
 
 from __future__ import annotations

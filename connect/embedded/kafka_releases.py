@@ -1,6 +1,6 @@
-"""The releases of Apache Kafka that can be started here, and what differs between them.
+"""The module lists the Kafka releases that can be started here, and fetches their jars from Maven Central.
 
-Jars from Maven Central as a class path, resolved and fetched through jgo, kept in the user's cache folder.
+jgo resolves and fetches the jars as a class path and keeps them in the user's cache folder.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Rules of a cluster's authorizer: told, made and deleted, each with an outcome of its own.
+"""The module describes, creates and deletes the ACLs of a cluster, and finds which operations a cluster allows us.
 
-Any broker takes these requests; where another one, or the controller, has to do the work, it hands them on.
-
-Rules of an authorizer in Kafka's words, and the words' codes on the wire (Kafka ``AclBinding`` and its kin).
-
-What a cluster lets us do, as its brokers tell it (KIP-430), and which release they are of.
+Any broker takes ACL requests and forwards them to another broker or the controller if necessary; each ACL has its own
+outcome. ACLs are in Kafka's words with the codes of the protocol (Kafka ``AclBinding``). Brokers report the allowed
+operations (KIP-430) and their release.
 """
 
 from __future__ import annotations

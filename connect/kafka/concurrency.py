@@ -1,8 +1,7 @@
-"""Asyncio tasks: each belongs to a scope, which ends it. This module alone starts tasks (``make check`` holds it).
+"""The module starts asyncio tasks in scopes, waits between retries, and reads the wall clock.
 
-Waiting between attempts at something that is tried until it works: longer each time, and said.
-
-The wall clock.
+* Each task belongs to a scope, which ends it. This module alone starts tasks (``make check`` enforces it).
+* Retries wait longer each time, and each wait is logged.
 """
 
 from __future__ import annotations

@@ -1,15 +1,11 @@
-"""From a broker's byte stream to answers: the part of a connection that is hot.
+"""The module opens and authenticates a connection to a broker, and splits its byte stream into responses.
 
-An answer's body is a writable view of a buffer that is never used again, so who asked may keep it and change it in
-place.
-
-A connection opened, versions negotiated and SASL done by aiokafka; what went wrong with that as one line each.
-
-The life of a SASL session on a connection: how long the broker trusts it, and proving it anew in time (KIP-368).
-
-A broker with ``connections.max.reauth.ms`` closes a connection on the first request that it reads after a session
-has ended. So the exchange is made again before, on the connection itself: requests already sent are answered first,
-those that come meanwhile wait, and their order stays what it was.
+* Framing is the hot part of a connection. The body of a response is a writable view of a buffer that is never used
+  again, so the caller may keep it and change it in place.
+* aiokafka opens the connection, negotiates versions and authenticates; each of its errors becomes one line.
+* The SASL session is renewed before it expires (KIP-368), because a broker with ``connections.max.reauth.ms`` closes a
+  connection on the first request that it reads after a session has ended. The exchange runs on the connection itself:
+  requests already sent are answered first, later requests wait, and their order does not change.
 """
 
 from __future__ import annotations

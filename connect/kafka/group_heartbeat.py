@@ -1,7 +1,7 @@
-"""The heartbeats of a member, which the lease thread sends, and the lease that their answers renew.
+"""The module sends the heartbeats of a group member, renews its lease, and measures its requests and rounds.
 
-What a member measures of its group: requests and rounds (Kafka's ``GroupCoordinatorMetrics``). Times are wall clock
-milliseconds.
+The lease thread sends the heartbeats, and their answers renew the lease. Metrics are those of Kafka's
+``GroupCoordinatorMetrics``; times are wall clock milliseconds.
 """
 
 from __future__ import annotations

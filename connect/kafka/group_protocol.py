@@ -1,6 +1,6 @@
-"""The requests of a member of a classic group, and what the coordinator's answers mean.
+"""The module sends the requests of a classic group's member to the coordinator, and interprets its answers.
 
-The coordinator of one group: found when needed, remembered while it answers.
+The coordinator of a group is looked up when needed, and kept while it answers.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""A thread with a loop of its own for what must be on time, whatever the worker's loop is busy with: heartbeats, and
-the leases of slices.
+"""The module runs threads with event loops: the lease thread of a worker, and a thread for each blocking plugin.
 
-It renews as long as the main loop turns. When that has stood still for ``worker.progress.timeout.ms``, the thread stops
-renewing, so that others take the work over, as Kafka's consumers do after ``max.poll.interval.ms``.
-
-The thread of a connector or a task whose author wrote plain functions, which may block.
+* The lease thread sends heartbeats and renews the leases of slices on time, even if the worker's loop is busy. When the
+  main loop has not turned for ``worker.progress.timeout.ms``, the thread stops renewing, so that other workers take the
+  work over, as Kafka's consumers do after ``max.poll.interval.ms``.
+* A connector or a task whose author wrote plain functions, which may block, has a thread.
 """
 
 from __future__ import annotations

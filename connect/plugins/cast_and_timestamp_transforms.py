@@ -1,6 +1,7 @@
-"""Cast: fields, or the whole key or value, as another type.
+"""The module holds the transforms Cast and TimestampConverter.
 
-TimestampConverter: timestamps as text, numbers and Connect's types of dates.
+* Cast converts fields, or the whole key or value, to another type.
+* TimestampConverter converts timestamps between text, numbers and Connect's types of dates.
 """
 
 from __future__ import annotations

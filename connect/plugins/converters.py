@@ -1,6 +1,7 @@
-"""Java's converters of single values: bytes, strings, numbers, booleans. All of them convert headers too.
+"""The module holds Java's converters of single values and SimpleHeaderConverter.
 
-SimpleHeaderConverter: headers as text, from which their type is guessed (Kafka's default header converter).
+* Converters of bytes, strings, numbers and booleans. All of them convert headers too.
+* SimpleHeaderConverter, Kafka's default header converter, stores headers as text and guesses their type from it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""DropHeaders, HeaderFrom, InsertHeader.
+"""The module holds Kafka's transforms of headers and topics, and Kafka's predicates.
 
-RegexRouter and TimestampRouter: other topics for records.
-
-Kafka's predicates (``org.apache.kafka.connect.transforms.predicates``).
+* Headers: DropHeaders, HeaderFrom, InsertHeader.
+* Topics: RegexRouter and TimestampRouter.
+* Predicates: those of ``org.apache.kafka.connect.transforms.predicates``.
 """
 
 from __future__ import annotations

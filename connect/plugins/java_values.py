@@ -1,12 +1,11 @@
-"""Values as Java sees them: the classes that its messages name, the types it infers, the texts it writes.
+"""The module represents values as Java sees them: its class names, the types it infers, the texts it writes.
 
-A Python int stands for Java's four integers and is taken as a Long; a float is a Double; a ``datetime`` in UTC is a
+A Python int represents Java's four integers and counts as a Long; a float is a Double; a ``datetime`` in UTC is a
 ``java.util.Date``, a ``Decimal`` a ``BigDecimal``.
 
-What a text means (Kafka's ``Values.parseString``): headers in SimpleHeaderConverter, the literal of InsertHeader.
-
-``null``, booleans, numbers in the smallest type that holds them, dates, times, lists and maps; what is none of these
-is the text itself.
+Texts are parsed as Kafka's ``Values.parseString`` does it, for headers in SimpleHeaderConverter and the literal of
+InsertHeader: ``null``, booleans, numbers in the smallest type that holds them, dates, times, lists and maps; any other
+text is the text itself.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""JsonConverter: JSON with its schema around it, or plain (Java's ``org.apache.kafka.connect.json.JsonConverter``).
+"""The module holds JsonConverter, which reads and writes values as JSON with or without schemas.
 
-Schemas in the JSON of Java's ``JsonConverter`` (``JsonSchema``), without documentation and defaults.
-
-Connect's ``Decimal`` (``org.apache.kafka.connect.data.Decimal``): a whole number, and its scale in the schema.
+* The converter is Java's ``org.apache.kafka.connect.json.JsonConverter``.
+* Schemas have its JSON (``JsonSchema``), without documentation and defaults.
+* Connect's ``Decimal`` (``org.apache.kafka.connect.data.Decimal``) is a whole number with its scale in the schema.
 """
 
 from __future__ import annotations

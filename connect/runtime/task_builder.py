@@ -1,6 +1,6 @@
-"""Connectors and tasks made from configs, with everything that they need (Kafka's ``Worker.TaskBuilder``).
+"""The module builds connectors and tasks from their configs, and names the classes and versions of their plugins.
 
-Which classes and versions a task is made of, under the names of Java's attributes (KIP-891).
+The builder is Kafka's ``Worker.TaskBuilder``. Classes and versions have the names of Java's attributes (KIP-891).
 """
 
 from __future__ import annotations

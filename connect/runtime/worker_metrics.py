@@ -1,11 +1,9 @@
-"""A worker's metrics for Prometheus, named as the usual exporter names Java's: domain, type and attribute.
+"""The module exports the metrics of workers, connectors and tasks to Prometheus.
 
+Names are those that the usual exporter gives Java's metrics (``ConnectMetricsRegistry``): domain, type and attribute.
 Labels are Java's tags, and ``group``, since a dedicated mirror has several workers in a process. There is a series for
-each connector and task that is here, and for no other.
-
-Metrics of what runs on workers: connectors and tasks, under the names of Java's ``ConnectMetricsRegistry``.
-
-A text of Java's is a label of a series that is 1.
+each connector and task that runs here, and for no other. An attribute that is text in Java is a label of a series that
+is 1.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A record batch seen through its header: extent, checksum, rewrite. Records stay untouched.
+"""The module reads and rewrites the header of a record batch, and decodes the keys of record headers.
 
 Layout of magic 2 (Kafka ``DefaultRecordBatch``), 61 bytes, big endian::
 
@@ -8,10 +8,9 @@ Layout of magic 2 (Kafka ``DefaultRecordBatch``), 61 bytes, big endian::
 
 The CRC-32C covers byte 21 to the end. Magic stands at byte 16 in every format, so it is looked at first.
 
-Keys of headers: text by Kafka's protocol, yet any bytes in fact, as producers other than Java's write them.
-
-Brokers keep these bytes, Java's consumer puts U+FFFD in the place of what is no UTF-8. Here a key is text in which each
-such byte is a lone surrogate (PEP 383): nothing of it is lost. Code of other people is shown what Java's would be.
+Kafka's protocol says that a header key is text, but producers other than Java's write any bytes. Brokers keep these
+bytes; Java's consumer replaces bytes that are not UTF-8 by U+FFFD. Here each such byte becomes a lone surrogate (PEP
+383), so that no byte is lost. Plugins see what Java's consumer would give them.
 """
 
 from __future__ import annotations

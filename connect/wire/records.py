@@ -1,15 +1,12 @@
-"""Records inside a batch, through aiokafka's record classes: for the few batches that must be opened.
+"""The module reads and writes the records inside a batch, for the few batches that must be opened.
 
-Records of a magic 2 batch read and written in plain Python: for headers whose keys are no UTF-8, at which aiokafka's
-record classes raise. Layout: Kafka's ``DefaultRecord``.
-
-What compressed messages of magic 0 and 1 hold. The header checksum of lz4 frames of magic 0 covers the frame's magic
-number too, and so it is wrong.
-
-Kafka wrote them so until 0.10 (KAFKA-3160) and reads them to this day without looking at that checksum. Libraries
-look, so it is put right before.
-
-Payloads of compressed batches opened within a bound, so that one that expands a thousandfold costs no memory.
+* aiokafka's record classes read most batches.
+* Batches of magic 2 with header keys that are not UTF-8 are read and written in plain Python, because aiokafka's record
+  classes raise at them. Layout: Kafka's ``DefaultRecord``.
+* Compressed messages of magic 0 and 1: the header checksum of lz4 frames of magic 0 covers the frame's magic number
+  too, and so it is wrong. Kafka wrote them so until 0.10 (KAFKA-3160) and still reads them without a look at that
+  checksum. Libraries check it, so it is corrected before.
+* Payloads are decompressed within a bound, so that a batch that expands a thousandfold costs no memory.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""``heliograph check FILE``: what would come of a configuration file, whatever it is for. Nothing is changed.
+"""The module holds ``heliograph check FILE``, which checks a configuration file of any kind and prints the findings.
 
-What a check looks like on a terminal.
+The command changes nothing.
 """
 
 from __future__ import annotations

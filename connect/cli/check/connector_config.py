@@ -1,10 +1,9 @@
-"""A connector's config in a file, as JSON or properties, looked at as a worker would that was sent it.
+"""The module checks a connector's config from a file, as a worker would validate it.
 
-A connector's config as a worker would validate it, and what a mirror's connectors would do.
-
-The clusters of a mirror's connector as its clients reach them, key stores read. Nobody is asked here.
-
-What is to be said of single values, wherever they stand: Kerberos, and references that nobody resolves. Pure.
+* Files are JSON or properties.
+* The report says what the connectors of a mirror would do.
+* The clusters of a mirror's connector are read as its clients reach them, key stores included. No cluster is contacted.
+* Single values get findings of their own: Kerberos, and references that stay unresolved.
 """
 
 from __future__ import annotations

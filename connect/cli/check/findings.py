@@ -1,8 +1,8 @@
-"""What is found of a file: plain values, and the JSON of them.
+"""The module defines the findings about a configuration file, and detects which kind of file it is.
 
-Where a finding belongs whose key a file has not: with the key that brings it up. Pure.
-
-What a configuration file is, told by what is in it. Pure.
+* Findings are plain values with a JSON form.
+* A finding about a key that the file lacks belongs to the key that requires it.
+* The kind of a file follows from its content.
 """
 
 from __future__ import annotations

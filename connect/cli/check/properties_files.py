@@ -1,8 +1,8 @@
-"""An ``mm2.properties`` looked at: each flow as its node would start it, and as its connectors would be validated.
+"""The module checks properties files of dedicated mirrors, workers, and MirrorMaker 1's consumers and producers.
 
-A consumer's or producer's properties looked at, as ``kafka-mirror-maker`` would take them.
-
-A worker's properties looked at, as ``connect-distributed`` would take them.
+* ``mm2.properties``: each flow as its node would start it, and as its connectors would be validated.
+* A consumer's or producer's properties, as ``kafka-mirror-maker`` would read them.
+* A worker's properties, as ``connect-distributed`` would read them.
 """
 
 from __future__ import annotations

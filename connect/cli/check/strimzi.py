@@ -1,6 +1,6 @@
-"""The Strimzi resources of a file looked at, as ``heliograph mirror -f`` would take it.
+"""The module checks the Strimzi resources of a file, as ``heliograph mirror -f`` would read them.
 
-Secrets of a Strimzi resource that are at hand, and the clusters that cannot be asked without the others.
+It uses the secrets that are available, and names the clusters that cannot be contacted without the missing ones.
 """
 
 from __future__ import annotations

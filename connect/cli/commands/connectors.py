@@ -1,6 +1,6 @@
-"""``heliograph connectors``: connectors of a running worker, over its REST API.
+"""The module holds ``heliograph connectors``, which manages the connectors of a running worker over its REST API.
 
-A connector in a file: as properties, as a config in JSON, or as the body by which REST makes one.
+A connector in a file is properties, a config in JSON, or the body by which REST creates one.
 """
 
 from __future__ import annotations

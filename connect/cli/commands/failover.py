@@ -1,7 +1,7 @@
-"""``heliograph failover``, ``failback`` and ``undo``: groups moved between clusters. ``--execute`` alone changes
-anything.
+"""The module holds ``heliograph failover``, ``failback``, ``undo`` and ``unreplicated``.
 
-``heliograph unreplicated``: the records that only the old primary holds.
+* ``failover``, ``failback`` and ``undo`` move groups between clusters. They change nothing without ``--execute``.
+* ``unreplicated`` shows the records that only the old primary holds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""``heliograph lag``: how far each flow is behind, asked of the clusters of a file, or of a running worker.
+"""The module holds ``heliograph lag``, which shows the lag of each flow.
 
-What lags look like: a table for each flow, once or again and again.
+It asks the clusters of a file or a running worker, and prints a table for each flow, once or repeatedly.
 """
 
 from __future__ import annotations

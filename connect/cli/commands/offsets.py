@@ -1,7 +1,7 @@
-"""``heliograph offsets``: where groups and flows stand, in the columns of the old ``ConsumerOffsetChecker``.
+"""The module holds ``heliograph offsets`` and ``heliograph map``, which show offsets of groups, flows and offset maps.
 
-``heliograph map``: what the offset maps of a properties file's flows say, where an offset leads, and what they
-should say where they were lost.
+* ``offsets`` shows the offsets of groups and flows, in the columns of the old ``ConsumerOffsetChecker``.
+* ``map`` shows the offset maps of a properties file's flows, where an offset leads, and what lost maps should say.
 """
 
 from __future__ import annotations

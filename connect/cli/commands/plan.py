@@ -1,8 +1,8 @@
-"""``heliograph plan``: what a run of a properties file would change on its clusters. Nothing is changed.
+"""The module holds ``heliograph plan`` and ``heliograph drift``, which compare a file with its clusters.
 
-What a plan looks like: a table for people, JSON for programs.
-
-``heliograph drift``: what differs between what the flows of a file would set and what is there.
+* ``plan`` shows what a run of a properties file would change on its clusters, and changes nothing.
+* ``drift`` shows the differences between what the flows of a file would set and what the clusters have.
+* Output is a table for people, or JSON for programs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A worker's REST API, as a command asks it.
-
-The connectors of a flow, found at the REST API of its workers and stopped or resumed.
-"""
+"""The module calls a worker's REST API for commands, and stops or resumes the connectors of a flow."""
 
 from __future__ import annotations
 

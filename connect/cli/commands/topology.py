@@ -1,6 +1,6 @@
-"""``heliograph topology``: the clusters and flows of a file as their heartbeats show them.
+"""The module holds ``heliograph topology``, which shows the clusters and flows of a file from their heartbeats.
 
-What clusters and flows look like: a line for each flow, and for each cluster the tree of those that reach it.
+Output is a line for each flow, and for each cluster the tree of the clusters that reach it.
 """
 
 from __future__ import annotations

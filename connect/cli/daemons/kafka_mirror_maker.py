@@ -1,8 +1,7 @@
-"""``kafka-mirror-maker``: MirrorMaker 1's command, its options in all the spellings of its releases, its exit codes.
+"""The module holds the command ``kafka-mirror-maker``: MirrorMaker 1's options in all spellings, and its exit codes.
 
-The rules are those of Kafka's ``MirrorMaker`` of 0.7 to 3.9. What it cannot have is said in a sentence, not refused.
-
-The options of ``kafka-mirror-maker``, in all the spellings of MirrorMaker 1's releases.
+The rules are those of Kafka's ``MirrorMaker`` of 0.7 to 3.9. An option that has no effect here is explained in a
+sentence, not refused.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The Spark of a process, from ``spark.*`` keys. Imports little, so that Spark can start first.
+"""The module starts the Spark of a process from ``spark.*`` keys, and holds ``heliograph warm``.
 
-``heliograph warm``: what can be prepared before the first start of Spark, for images and fresh machines.
+It imports little, so that Spark can start first. ``warm`` prepares the first start of Spark, for images and fresh
+machines.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""The composition root of a worker of a Connect group: REST server, plugins, Spark, and the worker itself.
+"""The module builds the process of a worker: REST server, plugins, Spark, ``/metrics``, and the worker itself.
 
-The REST server of a dedicated mirror's node. Only nodes that serve one import this: it loads a web framework.
-
-What ``/metrics`` shows of a process: its workers, its mirrors, and Python itself.
-
-TLS of the REST server and of requests to other workers, from a worker's properties.
+* The REST server of a dedicated mirror's node. Only nodes with a REST server import this module, because it loads a web
+  framework.
+* ``/metrics`` shows the workers and mirrors of the process, and Python itself.
+* TLS of the REST server and of requests to other workers comes from the worker's properties.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""The settings of Kafka's clients, with the defaults of Java's (``ProducerConfig``, ``ConsumerConfig``,
-``AdminClientConfig``).
+"""The module declares the configs of Kafka's clients, and the policies for what connectors may override of them.
 
-A worker's clients are not Java's: what of these settings means something here, the places that use them say.
-
-What connectors may override of their clients' settings (``ConnectorClientConfigOverridePolicy``, KIP-458).
-
-The keys of Java's Kafka clients by name, and by what they mean here.
-
-Names are those of Kafka 4.3 (``ConsumerConfig``, ``ProducerConfig``, ``AdminClientConfig``).
+* The configs have the defaults of Java's (``ProducerConfig``, ``ConsumerConfig``, ``AdminClientConfig``). A worker's
+  clients are not Java's: the code that uses a config says what it means here.
+* The override policies are those of KIP-458 (``ConnectorClientConfigOverridePolicy``).
+* The keys of Java's clients are listed by name and by what they mean here. Names are those of Kafka 4.3
+  (``ConsumerConfig``, ``ProducerConfig``, ``AdminClientConfig``).
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""Settings as data: each declared once, parsed and refused as Kafka's ``ConfigDef`` does, with its words.
+"""The module declares configs as data, and parses and validates values as Kafka's ``ConfigDef`` does, with its words.
 
-There are two ways in, since Java's lists differ between them (KIP-1161): :meth:`ConfigDef.parse` is a file at start,
-which forgives a repeated list element; :meth:`ConfigDef.validate` is a request over REST, which does not.
-
-Values of settings: their types, and how a text becomes one, as Kafka's ``ConfigDef.parseType`` does it.
-
-Short ways to declare the settings that most declarations consist of.
+There are two entry points, since Java's lists differ between them (KIP-1161): :meth:`ConfigDef.parse` reads a file at
+start and forgives a repeated list element; :meth:`ConfigDef.validate` checks a request over REST and does not. Types
+parse texts as Kafka's ``ConfigDef.parseType`` does. Short helpers declare the most common configs.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""The settings that every connector has, and those that source connectors have.
+"""The module declares the configs of every connector and of source connectors, and the rule of automatic restarts.
 
-Kafka's ``ConnectorConfig`` and ``SourceConnectorConfig``: groups, their order and the names in a form are theirs, as
-REST shows them.
+Groups, their order and display names are those of Kafka's ``ConnectorConfig`` and ``SourceConnectorConfig``, as REST
+shows them.
 
-When a failed connector or task is restarted automatically: Strimzi's rule (``AbstractConnectOperator``).
-
-The first restart is immediate, the next ones follow 2, 6, 12, 20 ... minutes (n² + n) after the one before. The count
-returns to 0 when the connector or task has run for longer than that pause.
+The rule of automatic restarts is Strimzi's (``AbstractConnectOperator``): the first restart is immediate, the next ones
+follow 2, 6, 12, 20 ... minutes (n² + n) after the one before. The count returns to 0 when the connector or task has run
+for longer than that pause.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-r"""Java properties files, read as Java reads them, with the line of every key for messages.
+r"""The module reads Java properties files with the line of every key, and resolves references in their values.
 
 Kafka's ``Utils.loadProps`` hands the file to ``java.util.Properties.load(InputStream)``: Latin-1 with ``\uXXXX``
 escapes, the last of several equal keys wins.
 
-References such as ``${file:/etc/secrets.properties:password}`` in values (Kafka's ``ConfigTransformer``).
-
-A reference whose provider or key is not there stays as it is, as in Java; a file that cannot be read is an error.
+References such as ``${file:/etc/secrets.properties:password}`` follow Kafka's ``ConfigTransformer``: a reference whose
+provider or key is missing stays as it is, as in Java; a file that cannot be read is an error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""``security.protocol``, ``ssl.*`` and ``sasl.*`` of any Kafka client: names and defaults of Kafka 4.3 (``SslConfigs``,
-``SaslConfigs``).
+"""The module declares the security configs of Kafka's clients, and maps names of cipher suites to OpenSSL's.
 
-``ssl.cipher.suites``: Java's names (IANA's), and what OpenSSL calls them.
+Names and defaults of ``security.protocol``, ``ssl.*`` and ``sasl.*`` are those of Kafka 4.3 (``SslConfigs``,
+``SaslConfigs``). ``ssl.cipher.suites`` has Java's names (IANA's).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Checks of settings that several declarations share, with Kafka's words where Kafka has them.
+"""The module holds validators that several declarations share, and converts configs and values to REST's form.
 
-Settings and their values as REST shows them (Kafka's ``AbstractHerder.convertConfigKey`` and its kin).
+Messages have Kafka's words if Kafka has the same check. REST's form follows Kafka's
+``AbstractHerder.convertConfigKey``.
 """
 
 from __future__ import annotations

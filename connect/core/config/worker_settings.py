@@ -1,8 +1,8 @@
-"""The settings of a distributed worker (Kafka's ``WorkerConfig``, ``DistributedConfig``), each declared once.
+"""The module declares the configs of a distributed worker, and explains Java's keys that have no effect here.
 
-Keys of a worker, or of a cluster in an ``mm2.properties``, that Java heeds and nothing here reads. Pure.
-
-For each what takes its place, as the rest of a sentence that begins with the key. A test compares them with the code.
+The declarations are those of Kafka's ``WorkerConfig`` and ``DistributedConfig``. Keys without effect are those of a
+worker, or of a cluster in an ``mm2.properties``. Each has its replacement as the rest of a sentence that begins with
+the key. A test compares them with the code.
 """
 
 from __future__ import annotations

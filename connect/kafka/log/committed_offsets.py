@@ -1,9 +1,8 @@
-"""Groups as brokers tell of them to who is no member: which there are, who is in them, where they stand; and moving
-those that nobody is in.
+"""The module lists and describes groups, reads and changes their committed offsets, and bounds retries of requests.
 
-Who of a group reads which partition, as its coordinator tells.
-
-How long requests to a cluster are tried, so that a connection which went silent is given up by then.
+* Committed offsets change only in groups without members.
+* The coordinator of a group says which member reads which partition.
+* Retries have a deadline, so that a request on a connection that went silent fails by then.
 """
 
 from __future__ import annotations

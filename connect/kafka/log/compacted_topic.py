@@ -1,15 +1,12 @@
-"""Compacted topics as logs: made if missing, read from the beginning to the end (Kafka's ``KafkaBasedLog``).
+"""The module creates compacted topics, reads them from beginning to end, and skips records that cannot be read.
 
-What aiokafka's consumers are given of a fetch, and what they give. They raise at headers whose keys are no UTF-8,
-and open what is compressed without a bound.
-
-Here such a key comes out as :mod:`connect.wire.batch` has it, and more than a batch may hold raises
-:class:`connect.wire.records.TooLarge`. All else is aiokafka's own.
-
-Records of internal topics that cannot be read: each is named in the log once, and passed over.
-
-Every client that may write to such a topic can put one there. Its readers must go on: a worker that fails of a record
-fails again at each start, and so do all others of its group.
+* Topics are read as logs (Kafka's ``KafkaBasedLog``) and are created if they are missing.
+* The fetched bytes are parsed here and not by aiokafka, because aiokafka's consumers raise at header keys that are not
+  UTF-8 and decompress without a bound. Here such a key is decoded as :mod:`connect.wire.batch` does it, and a batch
+  that exceeds the bound raises :class:`connect.wire.records.TooLarge`. All else is aiokafka's.
+* A record of an internal topic that cannot be read is logged once and skipped. Every client with write access can put
+  such a record there, and a worker that fails at a record fails again at each start, together with all other workers of
+  its group.
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
-"""Topics made, grown, deleted and described, as an administrator does it.
+"""The module creates, grows, deletes and describes topics, and reads and changes the configs of topics and brokers.
 
-Outcomes are per topic: one that is refused does not hide what became of the others.
-
-Settings of topics with where they come from, and their change (DescribeConfigs, IncrementalAlterConfigs); and those
-of brokers, asked of each.
-
-Outcomes are per topic: one that is refused does not hide what became of the others. Requests hold a bounded number of
-topics, so that a broker is never asked for thousands at once.
-
-Topics that may be missing: what cannot be seen is not taken for what is not there.
+Configs come with their source (DescribeConfigs, IncrementalAlterConfigs). Outcomes are per topic: one refused topic
+does not hide the outcome of the others. Requests hold a bounded number of topics, so that a broker never gets a request
+for thousands at once. A topic that the client cannot see does not count as missing.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""The line of ``sasl.jaas.config``, read as Kafka's ``JaasConfig`` reads it with Java's ``StreamTokenizer``.
+"""The module parses ``sasl.jaas.config`` and provides tokens for OAUTHBEARER.
 
-That tokenizer has habits users rely on or stumble over, so they are kept: quotes may be double or single, a
-backslash escapes inside them, ``/`` outside of them begins a comment, and a bare number is no value.
-
-Tokens for OAUTHBEARER: unsecured ones, as Kafka's own for trials, and those of a token endpoint.
-
-Kafka's ``OAuthBearerUnsecuredLoginCallbackHandler``, and the client credentials grant of its
-``OAuthBearerLoginCallbackHandler``. That grant, and tokens that are given, also by the options of Strimzi's
-``JaasClientOauthLoginCallbackHandler``.
+* The parser follows Kafka's ``JaasConfig`` and Java's ``StreamTokenizer``. Users rely on that tokenizer's habits, so
+  they are kept: quotes may be double or single, a backslash escapes inside them, ``/`` outside of them begins a
+  comment, and a bare number is not a value.
+* Tokens are unsecured ones for trials (Kafka's ``OAuthBearerUnsecuredLoginCallbackHandler``), those of a token endpoint
+  by the client credentials grant (``OAuthBearerLoginCallbackHandler``), and given ones. The last two also take the
+  options of Strimzi's ``JaasClientOauthLoginCallbackHandler``.
 """
 
 from __future__ import annotations

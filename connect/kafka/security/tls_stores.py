@@ -1,9 +1,7 @@
-"""The ``ssl.*`` keys of Java clients: which stores they name, and their contents as TLS settings.
+"""The module reads the key stores and trust stores of ``ssl.*`` configs, as PEM text and TLS settings.
 
-The rules are those of Kafka's ``DefaultSslEngineFactory``. Contents are read at once: a wrong store is found at
-start, and executors on other machines need no files.
-
-PEM, PKCS#12 and JKS stores as PEM text: what OpenSSL takes, whatever a Java client was given.
+The rules are those of Kafka's ``DefaultSslEngineFactory``. Stores are read at once: a wrong store is found at start,
+and executors on other machines need no files. PEM, PKCS#12 and JKS stores become PEM text, because OpenSSL takes it.
 """
 
 from __future__ import annotations

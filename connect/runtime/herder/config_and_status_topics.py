@@ -1,10 +1,10 @@
-"""The config topic: its records in order, and writes that are read back (Kafka's ``KafkaConfigBackingStore``).
+"""The module reads and writes the config topic and the status topic of a worker.
 
-The status topic: what is known of connectors and tasks, and a queue of what is to be said of ours (Kafka's
-``KafkaStatusBackingStore``).
-
-Of what waits to be written only the newest of a key is kept, so the queue is never longer than there are connectors,
-tasks and topics in use. A worker does not wait for its statuses, and shows none before it has read it back.
+* Config topic: records in order, and writes that are read back (Kafka's ``KafkaConfigBackingStore``).
+* Status topic: statuses of connectors and tasks, and a queue of those that this worker reports (Kafka's
+  ``KafkaStatusBackingStore``). The queue keeps only the newest value of a key, so it is never longer than there are
+  connectors, tasks and topics in use. A worker does not wait for its statuses, and shows none before it has read it
+  back.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
-"""Between a herder and the work on its worker: what the one wants started, and what the other tells.
+"""The module connects a herder to the work on its worker: it starts work, reports statuses, restarts and fences.
 
-The driver's ``Surroundings`` and the worker's ``WorkerListener`` in one, since both end in statuses.
-
-Automatic restarts of what fails on this worker: which there were, and what follows a failure.
-
-The worker that runs a connector or a task knows its error, so it decides and restarts. What it decided is in the status
-topic, where the next owner finds it after a rebalance.
-
-Rounds of fencing: before tasks of a new generation start under exactly-once, the producers of all older ones are
-shut out (KIP-618, Kafka's ``DistributedHerder.fenceZombieSourceTasks``). The leader's work.
+* One class is the driver's ``Surroundings`` and the worker's ``WorkerListener``, because both end in statuses.
+* Automatic restarts: the worker that runs a connector or a task knows its error, so it decides and restarts. The
+  decision is in the status topic, and the next owner finds it there after a rebalance.
+* Rounds of fencing, which the leader performs: under exactly-once, the producers of all older generations are fenced
+  before tasks of a new generation start (KIP-618, Kafka's ``DistributedHerder.fenceZombieSourceTasks``).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Offsets of connectors over REST: read, altered, reset (KIP-875, Kafka's ``Worker.modifyConnectorOffsets``).
+"""The module reads, alters and resets the offsets of connectors over REST, and serves the reports of connectors.
 
-What connectors tell of themselves over REST, beside Kafka Connect's API.
+Offsets follow KIP-875 (Kafka's ``Worker.modifyConnectorOffsets``). Reports of connectors are an addition to Kafka
+Connect's API.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""What a worker is doing, in Java's sentences, for whoever waits too long (Kafka's ``TemporaryStage``).
+"""The module names the stages of a rebalance, delays the first join, and measures rounds of the group.
 
-Before a worker joins a group that has members: what its work will need comes up first.
-
-Who joins is given work at once, and takes it from where it runs. A worker whose engine still starts would let it stand
-still until then. Where the group has no members there is nobody else to do the work, so nothing is waited for.
-
-What a worker counts of its group's rounds (Kafka's ``WorkerRebalanceMetrics``). Times in milliseconds.
+* Stages have Java's sentences, for users whose request waits too long (Kafka's ``TemporaryStage``).
+* Before a worker joins a group that has members, it starts what its work will need. A joining worker gets work at once
+  and takes it from other workers; if its engine were still starting, that work would pause until the engine is up. If
+  the group has no members, the worker does not wait.
+* Metrics are those of Kafka's ``WorkerRebalanceMetrics``. Times are in milliseconds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""A connector's configuration looked at before it is stored (Kafka's ``AbstractHerder.validateConnectorConfig``).
+"""The module validates a connector's config before it is stored, client overrides included.
 
-``producer.override.*`` and its kin, checked key by key against the worker's policy.
+The rules are Kafka's ``AbstractHerder.validateConnectorConfig``. ``producer.override.*`` and the overrides of other
+clients are checked key by key against the worker's policy.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Calls of what authors of plugins wrote: whatever they raise is an error like any other, and shows no secret.
+"""The module calls plugins safely, and formats errors for statuses without secrets.
 
-Errors as the text that statuses show: whole, with causes, and free of secrets.
+An exception of a plugin becomes an error like any other. The text of an error is whole, with its causes.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Which plugins there are, and how they are found: by class name, by its end, and by that without its kind.
+"""The module finds plugins by class name and version, and checks that the plugins of a worker's file exist.
 
-Kafka's ``Plugins``, ``DelegatingClassLoader`` and ``PluginUtils``; versions as KIP-891 asks for them.
-
-Whether the plugins that a worker's file names are there, before anything is started.
-
-Versions of plugins and ranges of them, as KIP-891 writes them (Maven's ``VersionRange``).
+* A plugin has three names: the class name, its last part, and that part without the plugin's kind (Kafka's ``Plugins``,
+  ``DelegatingClassLoader`` and ``PluginUtils``).
+* Versions and ranges of versions follow KIP-891 (Maven's ``VersionRange``).
+* The check of a worker's file runs before anything is started.
 """
 
 from __future__ import annotations

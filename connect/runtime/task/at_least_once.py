@@ -1,9 +1,8 @@
-"""Records sent as they come, offsets stored once all before them are acknowledged (Kafka's ``WorkerSourceTask``).
+"""The module sends the records of a task at least once, and stores source offsets after their acknowledgements.
 
-Which source offsets may be stored while acknowledgements come in any order (Kafka's ``SubmittedRecords``); pure.
-
-Invariant: the offset of a record is committable once it and all records of its source partition that were submitted
-before it have been acknowledged.
+Records are sent as they come (Kafka's ``WorkerSourceTask``); acknowledgements come in any order (Kafka's
+``SubmittedRecords``). Invariant: the offset of a record is committable once it and all records of its source partition
+that were submitted before it have been acknowledged.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""From what a task hands over to the bytes that are sent: transforms, then converters (Kafka's
-``AbstractWorkerSourceTask.convertTransformedRecord``).
+"""The module transforms and converts the records of a task, and handles records that fail.
 
-The transforms of a connector in their order, each with its predicate (Kafka's ``TransformationChain``, KIP-585).
+* Conversion follows Kafka's ``AbstractWorkerSourceTask.convertTransformedRecord``: transforms first, then converters.
+* The transforms of a connector run in their order, each with its predicate (Kafka's ``TransformationChain``, KIP-585).
+* A record that cannot be transformed, converted or sent is retried, skipped, or fatal (KIP-298).
 
-What becomes of a record that cannot be transformed, converted or sent (KIP-298): tried again, left out, or fatal.
-
-Differs from Kafka's ``RetryWithToleranceOperator`` in two ways, both of which lose records there: an error that was
+Kafka's ``RetryWithToleranceOperator`` differs in two ways, both of which lose records there. Here an error that was
 retried in vain fails the task unless errors are tolerated, and a task that is stopped while it retries leaves the
 record for its successor instead of skipping it.
 """

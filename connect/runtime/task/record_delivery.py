@@ -1,11 +1,9 @@
-"""The producer of a task: aiokafka's, with the patience of Connect's and errors that say what to do.
+"""The module sends the records of a task to Kafka, at least once or exactly once, and reports the outcome of each.
 
-Kafka Connect lets its producers wait without a bound for metadata and acknowledgements
-(``max.block.ms``, ``delivery.timeout.ms``); so does this one, until it is closed.
-
-What at-least-once and exactly-once do differently with the records of a task.
-
-What a task and the listener hear of records that were sent; an error in a callback is told and goes no further.
+* The producer is aiokafka's, with errors that say what to do. Kafka Connect lets its producers wait without a bound for
+  metadata and acknowledgements (``max.block.ms``, ``delivery.timeout.ms``); so does this one, until it is closed.
+* A protocol holds what at-least-once and exactly-once do differently.
+* The task and the listener get a callback for each record. An error in a callback is logged and does not spread.
 """
 
 from __future__ import annotations

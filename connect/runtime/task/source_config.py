@@ -1,10 +1,8 @@
-"""What the framework takes from a source connector's config, typed.
+"""The module types a source connector's config, ends transactions of exactly-once tasks, and creates topics.
 
-Where the transactions of an exactly-once task end (KIP-618, ``transaction.boundary``); pure.
-
-An abort drops the records of the transaction; their offsets are stored all the same, in a transaction of their own.
-
-Topics made for a source connector before its first record goes there (KIP-158).
+* Transaction boundaries of an exactly-once task (KIP-618, ``transaction.boundary``). An abort drops the records of the
+  transaction; their offsets are stored all the same, in a separate transaction.
+* Topics that a worker creates before a source connector's first record goes there (KIP-158).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A source task that is polled: records from it, through transforms and converters, to the producer (Kafka's
-``AbstractWorkerSourceTask``).
+"""The module runs one source task on this worker from its start to its end (Kafka's ``WorkerTask``).
 
-A task that owns its engine: run until told to stop; a pause is an engine that was stopped, going on a new one.
-
-One task on this worker, from its start to its end (Kafka's ``WorkerTask``).
+* A polled task: its records go through transforms and converters to the producer (Kafka's
+  ``AbstractWorkerSourceTask``).
+* A task that owns its engine: it runs until the worker stops it. A pause stops the engine, and a resume starts a new
+  one.
 """
 
 from __future__ import annotations

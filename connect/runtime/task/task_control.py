@@ -1,14 +1,11 @@
-"""What a running task is told from outside: to pause, to go on, to stop.
+"""The module defines how a worker controls a running task, measures it, and hears of its events.
 
-What a running task counts, read by whoever shows it (Kafka's ``WorkerTask`` and source metrics).
-
-Times are in milliseconds of ``clock``; rates, maxima and means are over a window of about a minute.
-
-What a task runner runs: a task that is polled, or one that owns its engine.
-
-What is found out while a connector or a task is made, and goes into what is told of it.
-
-What a worker tells of the connectors and tasks that run on it.
+* Signals of a worker to a task: pause, resume, stop.
+* Metrics of a task (Kafka's ``WorkerTask`` and source metrics). Times are in milliseconds of ``clock``; rates, maxima
+  and means cover a window of about a minute.
+* Protocols of the two kinds of task: a polled task, and a task that owns its engine.
+* Facts that are found while a connector or a task is created.
+* The listener that receives the events of the connectors and tasks of a worker.
 """
 
 from __future__ import annotations
