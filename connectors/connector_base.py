@@ -1,11 +1,10 @@
-"""What a connector does again and again: jobs in order at its start, then each at its own interval, or when asked.
+"""Hold what the connectors share: the schedule of their jobs, checks of altered offsets, latencies and metrics.
 
-What offsets may be altered to over REST, in Java's words (Kafka's ``MirrorUtils.validateSource...``). Pure.
-
-How long what a task of ours writes is under way: from the time in a record to the target's acknowledgement. Pure.
-
-Metrics of checkpoints and heartbeats for Prometheus, named as the usual exporter names Java's
-(``MirrorCheckpointMetrics``); Java has none of heartbeats.
+- The schedule runs a connector's jobs in order at its start, then each at its own interval, or when asked.
+- The checks refuse offsets over REST in Java's words (Kafka's ``MirrorUtils.validateSource...``).
+- The latency of a record runs from the time in the record to the target's acknowledgement.
+- The metrics of checkpoints and heartbeats for Prometheus have the names that the usual exporter gives Java's
+  (``MirrorCheckpointMetrics``); Java has none of heartbeats.
 """
 
 from __future__ import annotations

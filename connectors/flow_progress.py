@@ -1,8 +1,7 @@
-"""Whether the clusters of a flow answer, and when records last moved: what is known of it, and how it is said. Pure.
+"""Measure and show a flow's progress: contact with its clusters, when records last moved, and the lag.
 
-How far a flow is behind: per partition, topic and flow, in records, bytes and time (pure).
-
-What a flow tells whoever watches it: a frozen picture, taken at any moment.
+The lag is per partition, topic and flow, in records, bytes and time. A frozen picture, taken at any moment, shows the
+whole flow to its readers.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""MirrorHeartbeat: a record at every interval that says that a flow is alive.
+"""MirrorHeartbeat's connector writes heartbeats, and readers of a cluster's heartbeats find out which flows are alive.
 
 Kafka's ``MirrorHeartbeatConnector`` and ``MirrorHeartbeatTask``. The worker's producer writes the records, so they
-show that the whole way works: worker, target and, where they are mirrored, the flows behind it.
+show that the whole path works: worker, target and, if they are mirrored, the flows behind it.
 
-Reads the heartbeats of a cluster: the newest of each flow in each topic, and not the whole of a long log.
-
-Which flows are alive, and over which flows records come to a cluster, as its heartbeats tell. Pure.
+The reader reads the newest heartbeat of each flow in each topic, and not the whole of a long log.
 
 The worker of a flow ``us->eu`` writes heartbeats into ``heartbeats`` on eu: they say that the worker lives and gets to
 its target. The flow mirrors those that are on us as ``us.heartbeats`` (and ``us.ap.heartbeats`` of a flow before it):

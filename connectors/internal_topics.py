@@ -1,16 +1,12 @@
-"""A compacted topic that a connector writes into: made on the target, tried again until it is there, kept small.
+"""Make, write and read the internal topics of a flow on its target: offsets, positions, and records of their state.
 
-Where the records of a flow beside its positions are kept, and how they are read: in the topic of the offset map.
-
-Which partitions of a flow are not copied, and why: kept on the target, in the topic of the offset map.
-
-A task notes it of its partitions, so that every worker can tell, whether the task still runs or not. A partition
-without a record is copied wherever its task runs.
-
-Positions as every MirrorMaker stores them, Java's and ours: read from the topic of source offsets by who runs no
-worker.
-
-What users want of a flow's connector, as the config topic of its group says.
+- Topics: a compacted topic that a connector writes into is made on the target, retried until it exists, and kept small.
+- Records of the flow besides its positions are kept in the topic of the offset map.
+- States: a task records there which of its partitions are not copied, and why, so that every worker can report it,
+  whether the task still runs or not. A partition without a record is copied wherever its task runs.
+- Offsets: positions as every MirrorMaker stores them, Java's and ours, are read from the topic of source offsets by
+  commands that run no worker.
+- Target states: the config topic of a Connect group says what users want of a flow's connector.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The lag of a flow as its two clusters tell it, whether a worker runs or not: stored positions against the source's
-ends. Of the source nothing is read but the first batch that waits in each partition, for its timestamp.
+"""Read the lag of a flow from its two clusters, whether a worker runs or not, and watch whether both answer.
 
-Asks the two clusters of a flow every few seconds whether they are there, and says when one does not answer.
+The lag compares stored positions with the source's ends. Of the source nothing is read except the first batch that
+waits in each partition, for its timestamp. The watch asks both clusters every few seconds, and says when one does not
+answer.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""The two replication policies that come with MirrorMaker 2, and the rule against cycles.
+"""Define the replication policies that ``replication.policy.class`` can name, find their classes, and detect cycles.
 
-Remote names by a table of rules: ours, for those who want neither aliases before names nor the same names.
-
-Classes that settings name: those of this project under Java's names too, and those of installed packages.
-
-The replication policies that ``replication.policy.class`` can name.
+MirrorMaker 2 has two policies. The third, ours, maps names by a table of rules, for users who want neither aliases
+before names nor the same names. Settings name this project's classes, under Java's names too, and those of installed
+packages.
 """
 
 from __future__ import annotations

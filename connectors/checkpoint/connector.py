@@ -1,12 +1,7 @@
-"""One reader of an offset map for all checkpoint tasks of a worker: each would read and hold the same.
+"""MirrorCheckpoint's connector finds consumer groups, and its tasks write the groups' checkpoints on the target.
 
-MirrorCheckpoint's task: looks where its groups stand at the source, and writes where that is on the target.
-
-Kafka's ``MirrorCheckpointTask``.
-
-MirrorCheckpoint's connector: makes the topic, finds groups and hands them to tasks.
-
-Kafka's ``MirrorCheckpointConnector``.
+Kafka's ``MirrorCheckpointConnector`` and ``MirrorCheckpointTask``. All checkpoint tasks of a worker share one reader of
+an offset map, because each would otherwise read and hold the same map.
 """
 
 from __future__ import annotations

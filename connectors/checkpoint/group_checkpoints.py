@@ -1,14 +1,12 @@
-"""Which groups of the source get checkpoints (Kafka's ``MirrorCheckpointConnector.findConsumerGroups``).
+"""Choose the source's groups that get checkpoints, translate their offsets, and decide which checkpoints to write.
 
-Which checkpoints are worth writing (Kafka's ``MirrorCheckpointTask.checkpointIsMoreRecent``). Pure.
+The choice of groups is Kafka's ``MirrorCheckpointConnector.findConsumerGroups``, the choice of checkpoints is
+``MirrorCheckpointTask.checkpointIsMoreRecent``. A task and a plan use the same translation.
 
-Where groups of the source stand, and where that is on the target: what a task writes, and what a plan foresees.
-
-Which checkpoints are of offsets that a group still has at the source: beside Java's topic, which keeps old ones.
-
-Of a group that lost its offset, because it or its topic was deleted, the last checkpoint stays. Java's clients do not
-survive a tombstone there. So a record of each group, in the topic of the offset map, names the partitions that the last
-look found, with the ids of their topics at the source.
+The module also records which offsets a group still has at the source, because Java's topic keeps old checkpoints: when
+a group loses its offset, because it or its topic was deleted, the last checkpoint stays. Java's clients do not survive
+a tombstone there. So a record of each group, in the topic of the offset map, names the partitions that the last look
+found, with the ids of their topics at the source.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Groups of the target moved to where their checkpoints say (``sync.group.offsets``).
+"""Move the target's consumer groups to their checkpoints (``sync.group.offsets``), and plan these moves.
 
-Java's rule (``MirrorCheckpointTask.syncGroupOffset``): a group that somebody uses is left alone, and none goes back.
-Java looks at the group an interval before it writes; here both are one step, and the broker refuses who is in use.
-
-What ``sync.group.offsets`` would do to the target's groups now, and what it would leave: asked with the parts that
-do it.
+Java's rule (``MirrorCheckpointTask.syncGroupOffset``): a group with active members is left alone, and no group goes
+back. Java looks at the group an interval before it writes; here both are one step, and the broker refuses a group in
+use. The plan uses the same parts, so it shows what a sync would move now, and what it would leave.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
-"""Offsets translated by what a topic of offset syncs holds (Kafka's ``OffsetSyncStore``). Pure.
+"""Translate a group's source offset to the remote topic: by the offset map exactly, else by Java's offset syncs.
 
-Of each source partition 64 syncs are kept: the newest first, the oldest that may be used last, and between them such
-that their distance grows as powers of two. Translation is thus closest near the end of a partition.
-
-The topic of offset syncs, read again and again.
-
-Where remote partitions begin: what a group that stands before all that the offset map knows goes on with.
-
-Where a group of the source stands in the remote topic: by the offset map exactly, else by Java's offset syncs.
+Kafka's ``OffsetSyncStore`` keeps 64 syncs of each source partition: the newest first, the oldest that may be used last,
+and between them such that their distance grows as powers of two. Translation is thus closest near the end of a
+partition. A reader follows the topic of offset syncs. When a group's offset lies before everything that the offset map
+knows, the group continues at the beginning of the remote partition.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""The Kafka clients of a flow: which keys reach which client, and under which id brokers see it.
+"""Derive the settings of a flow's Kafka clients and its exactly-once terms from the configuration.
 
-Ids are Java's, since quotas bind to them: those inside a connector from ``MirrorConnectorConfig``, that of the
-producer of records from Connect's ``Worker``, that of the store of offsets from ``KafkaOffsetBackingStore``.
+The module decides which keys reach which client, and under which id brokers see it. Ids are Java's, since quotas bind
+to them: those inside a connector from ``MirrorConnectorConfig``, that of the producer of records from Connect's
+``Worker``, that of the store of offsets from ``KafkaOffsetBackingStore``.
 
-What a source connector is told of exactly-once: whether, and when its transactions end (KIP-618).
+For exactly-once it decides whether a source connector uses it, and when its transactions end (KIP-618).
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""The filters that ``topic.filter.class``, ``group.filter.class`` and ``config.property.filter.class`` can name.
+"""Parse the properties of the source and checkpoint connectors into typed settings, and make their filters.
 
-What a source connector was told about access rules, typed.
-
-What a source connector was told, typed: its own settings, and those of its worker and clients that bear on it.
-
-What a checkpoint connector was told, typed.
+The settings of a source connector include those of its worker and clients that bear on it, and those of access rules.
+The filters are those that ``topic.filter.class``, ``group.filter.class`` and ``config.property.filter.class`` can name.
 """
 
 from __future__ import annotations

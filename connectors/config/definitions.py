@@ -1,7 +1,4 @@
-"""Which rules a flow wants on its target, from those of its source (pure).
-
-The settings of the three connectors and ours, each declared once (Kafka 4.3, ``MirrorSourceConfig`` and its kin).
-"""
+"""Declare each setting of the three connectors once, Kafka's (4.3, ``MirrorSourceConfig`` and the others) and ours."""
 
 from __future__ import annotations
 

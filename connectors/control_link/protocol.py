@@ -1,20 +1,18 @@
-"""What worker and slice tell each other: versioned plain data, JSON on the link.
+"""The control link carries versioned JSON messages over TCP between a worker, which listens, and its slices.
 
-Dataclasses here are the meaning; ``to_wire``/``from_wire`` the form. A slice of another version is refused by
-the worker, so fields may change with ``LINK_VERSION``.
+Messages: the dataclasses here are the meaning, ``to_wire``/``from_wire`` the form. The worker refuses a slice of
+another version, so fields may change with ``LINK_VERSION``.
 
-The control link: messages of JSON over TCP between the worker, which listens, and its slices, which connect.
+Frames: a message is sent as one frame or more of bounded size, so that no message is too long for the link. Senders
+split lists of partitions into messages with :func:`pieces`, so that neither side's loop is busy with one message for
+long.
 
-A message is sent as one frame or more of bounded size, so that no message is too long for the link. Senders split lists
-of partitions into messages with :func:`pieces`, so that neither side's loop is busy with one message for long.
-
-A slice proves itself with a token and gets its configuration here, secrets included, so that nothing secret stands in
-a plan, a closure or a Spark event log. Off loopback the link is TLS, and the slice knows the worker's certificate from
+Secrets: a slice proves itself with a token and gets its configuration here, secrets included, so that a plan, a closure
+or a Spark event log holds no secret. Off loopback the link is TLS, and the slice knows the worker's certificate from
 its plan before it sends the token.
 
-What a slice has to say to people: its warnings go over the control link into the worker's log.
-
-A Spark task's own output ends on some executor where nobody looks, and a broker that is gone is news.
+Warnings: a slice sends its warnings over the link into the worker's log, because a Spark task's own output ends on some
+executor, unread, and the loss of a broker is news.
 """
 
 from __future__ import annotations

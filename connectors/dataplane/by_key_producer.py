@@ -1,6 +1,6 @@
-"""A user's message handler: made by its name, asked, and what it answers looked at before anything is sent.
+"""Choose the target partition of each record of a copy by key, with a user's message handler or without, and send it.
 
-The target of a copy by key: which partition a record goes to, and the producer that sends it there.
+The handler is made by its name, and its answer is checked before any record is sent.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Incremental fetch sessions (KIP-227): what to send so that the broker fetches exactly the wanted partitions.
+"""Encode and decode Fetch requests of any version since Kafka 2.7, and keep incremental fetch sessions (KIP-227).
 
-Fetch requests and answers, of any version that brokers since Kafka 2.7 speak.
+A session decides what to send so that the broker fetches exactly the wanted partitions.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The leaders of a cluster's topics, and connections to them, before a slice may copy.
+"""Find and connect the leaders of a cluster's topics, and limit how much a slice asks of each connection at once.
 
-How much to ask of a connection at once, in bytes and in requests, as measured while it is busy.
+The limits, in bytes and in requests, are measured while a connection is busy.
 """
 
 from __future__ import annotations

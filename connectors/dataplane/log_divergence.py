@@ -1,9 +1,8 @@
-"""What became of a log that no longer holds what it held, in a sentence for people and as data. Pure.
+"""Ask a cluster why a log refuses a position that it once held, and explain the cause in a sentence and as data.
 
-Each says which partition, what was there and what is there now, and how one goes on. Where no policy takes care of it
-the partition stops with it, and its stored position stays as it is: the evidence by which a later start sees the same.
-
-Asks a cluster what became of a log that refuses a position it once held.
+Each explanation says which partition, what was there and what is there now, and how to continue. When no policy
+handles the cause, the partition stops with it, and its stored position stays as it is: the evidence by which a later
+start sees the same.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""Resume by counting: how many records of an unclean predecessor the target holds, and which source offset follows.
+"""Resume by counting: read both logs after an unclean end, and find the source offset where each partition continues.
 
-Bytes of both logs in, a decision out. The predecessor is fenced first, so the target's log up to the fence's marker is
-final. Its batches there are counted by their sequences, and as many records of the source, from the stored position on,
-go through the decision table of the copy. Both streams are folded into one fingerprint each. If the fingerprints are
-equal, the target holds exactly these records and the copy continues behind them, whatever happened to the source in
-between. If not, or if the target's log has a hole, the copy continues at the stored position: records may appear twice,
-which is announced, and none is lost.
-
-Read both logs for :mod:`connectors.dataplane.resume`, and report where each partition continues.
+The predecessor is fenced first, so the target's log up to the fence's marker is final. Its batches there are counted by
+their sequences, and as many records of the source, from the stored position on, go through the decision table of the
+copy. Both streams are folded into one fingerprint each. If the fingerprints are equal, the target holds exactly these
+records and the copy continues behind them, whatever happened to the source in between. If not, or if the target's log
+has a hole, the copy continues at the stored position: records may appear twice, which is announced, and none is lost.
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
-"""Reading from a replica in our own rack (KIP-392): which partitions are, and for how long.
-
-A leader that is told the rack names a replica in it where there is one, in place of records (Kafka
-``RackAwareReplicaSelector``). That one is asked from then on. The leader is asked again now and then, as replicas come
-and go, and at once where the replica fails; it sends the records itself then, for it alone can say what is wrong.
-
-The reading half of a slice: a fetch loop for each source broker, several for a distant one, which feed the
-partitions' copiers.
+"""Read the source's partitions for a slice: fetch loops for each broker, from the leader or a replica in our own rack.
 
 A partition is fetched while it holds less than its share of unacknowledged bytes and the slice less than its bound,
-so memory stays bounded whatever the target does. Leaders come from metadata, looked up again whenever a
-partition has none; a replica nearer than the leader is read where the leader names one.
+so memory stays bounded whatever the target does. A distant broker has several loops. Leaders come from metadata, looked
+up again whenever a partition has none.
+
+Replicas (KIP-392): a leader that knows our rack names a replica in it, if there is one, in place of records (Kafka
+``RackAwareReplicaSelector``). That replica is asked from then on. The leader is asked again now and then, as replicas
+come and go, and at once when the replica fails; it sends the records itself then, for it alone can say what is wrong.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""The clusters of a failover, and what the file says of the flows between them.
+"""Connect the clusters of a failover, and hold the lease that lets one operator at a time work on it.
 
-Who works on a failover now: one at a time. Kafka itself shuts out who came before.
-
-A record in the topic of the offset map says who it is, for people; it is renewed while a command runs. What a command
-commits on the target goes under transactional ids of the flow, which every run claims first, that of the record before
-the others: a run that comes through with its record written holds all of them, and nothing of a run before can be
-committed from then on, wherever it stands still.
+Kafka itself fences the previous holder. A record in the topic of the offset map names the holder, for people; it is
+renewed while a command runs. What a command commits on the target goes under transactional ids of the flow, which every
+run claims first, that of the record before the others: a run that comes through with its record written holds all of
+them, and nothing of a run before can be committed from then on, at whatever step it stopped.
 """
 
 from __future__ import annotations

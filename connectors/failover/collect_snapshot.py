@@ -1,6 +1,6 @@
-"""What clients need beside topics and offsets, and only the source has: a mirror does not copy it.
+"""Collect what both clusters, or the target alone, know before a failover, and list what a mirror does not copy.
 
-What is known of both clusters before readers move, or of the target alone if the source is gone.
+Clients need more than topics and offsets, such as SCRAM users and quotas, and only the source has it.
 """
 
 from __future__ import annotations

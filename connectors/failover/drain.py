@@ -1,7 +1,7 @@
-"""Writers of the source refused while readers move: access rules that are told apart by their form, and taken away
-again.
+"""Stop a flow's writers and then the flow: deny writes on the source, copy to its end, and fence the copy.
 
-The flow copied to its end and stopped, so that nothing more of it reaches the target, whoever ran it.
+The access rules that deny writes are recognized by their form, and removed again. After the fence nothing more of the
+flow reaches the target, on whatever process it ran.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""A plan carried out. Each step looks first whether it is done, so that a run that was interrupted is run again.
+"""Carry out or rehearse a failover plan; each step looks first whether it is done, so an interrupted run can run again.
 
 A group moves in one transaction with its entry in the journal. The brokers keep whatever else was committed since the
 transaction's offsets were written, and what was committed before that is looked at before the transaction ends. So
-nothing newer is overwritten, whenever this process stands still or ends. Who takes the lease over fences it.
+nothing newer is overwritten, whenever this process stops responding or ends. A process that takes over the lease fences
+it.
 
-A failover rehearsed: everything but what changes anything, with the time that it takes.
+A rehearsal does everything except what changes a cluster, and measures the time that it takes.
 """
 
 from __future__ import annotations

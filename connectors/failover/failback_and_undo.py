@@ -1,11 +1,11 @@
-"""Readers taken back to where they came from: the flow back is begun where the flow there ended, then it is a failover
-the other way round.
+"""Move groups back to their old primary: by a failback over the reverse flow, or by an undo of one run.
+
+A failback begins the flow back at the end of the flow there; then it is a failover in the other direction. An undo
+takes back what a run has changed, group by group, unless the group has gone on since.
 
 A partition of which the old primary has lost records that were copied is a special case: the flow begins where the two
 logs part, so that nothing is missing there. The old primary's own tail lies before what comes back; groups that read
 such a partition are blocked. (To replace that tail by the new primary's records, ``_prepare`` is the place.)
-
-What a run has changed, taken back group by group as far as nothing of the group has gone on since.
 """
 
 from __future__ import annotations

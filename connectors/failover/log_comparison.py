@@ -1,6 +1,6 @@
-"""Which records of a partition a cluster has of its own: not copied to there, and not yet from there.
+"""Compare a partition's logs on two clusters: which records only one has, and whether a group's next records match.
 
-Are the next records of a group the same on both sides? Read with stock consumers, a few of each partition.
+The next records are read with stock consumers, a few of each partition.
 """
 
 from __future__ import annotations

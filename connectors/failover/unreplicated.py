@@ -1,10 +1,8 @@
-"""Records that only the old primary holds, after a failover that was not planned: found, exported, and which of them
-were appended to the new one.
+"""Find records that only the old primary holds after an unplanned failover, export them, and append them to the new.
 
-Records that only the old primary holds, written to the new one, each with a header that says where it came from.
-
-A batch is committed with the mark that says how far its partition is appended, under the transactional id of the flow.
-The next run claims that id before it reads the marks: so what they say is what is there, and nothing is appended twice.
+Each appended record has a header that says where it came from. A batch is committed with the mark that says how far its
+partition is appended, under the transactional id of the flow. The next run claims that id before it reads the marks: so
+what they say is what is there, and nothing is appended twice.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""What a run of one flow would change on its clusters, as a whole: asked with the connector's own planners, never done.
+"""Plan what a run of one flow would change on its clusters, and find the drift that a run would not change.
 
-Of the offsets of groups see :mod:`connectors.checkpoint.group_offset_sync`.
-
-What differs between what a flow would set and what is there, and what of it a run would not change.
-
-The first is the flow's plan (:mod:`connectors.inspection.flow_plan`). Here is added what no run changes: somebody made
-it by hand, or a setting of the flow leaves it alone.
+The plan asks the connector's own planners and changes nothing. For the offsets of groups see
+:mod:`connectors.checkpoint.group_offset_sync`. Drift is the difference between what a flow would set and what is there.
+A run leaves it when an operator made it by hand, or when a setting of the flow leaves it alone.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""What to do about a partition that stopped, in words of this command: a connector's are its settings and its REST API.
-Pure.
+"""Copy the partitions of MirrorMaker 1 by key: the worker's task in place of MirrorSource's, and its stop messages.
 
-Copies partitions by key: the worker's end, in place of MirrorSource's task.
-
-Positions are the offsets of the group, stored behind what the target has acknowledged. A successor goes on there; what
-had arrived beyond it is copied again.
+Positions are the offsets of the group, stored behind what the target has acknowledged. A successor continues there;
+what had arrived beyond it is copied again. The messages about a stopped partition use the words of this command,
+because a connector's speak of its settings and its REST API.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Keys of the clients that MirrorMaker 1 had before Kafka 0.9 and of its own files: what takes the place of each. Pure.
+"""Parse MirrorMaker 1's command line and its two kinds of files into typed settings, and translate old keys.
 
-``docs/mirrormaker-1.md`` shows this table; a test compares them.
-
-What MirrorMaker 1 was told by its command line and its two kinds of files, typed. Reads key stores, nothing else.
+The old keys are those of its clients before Kafka 0.9 and of its own files. ``docs/mirrormaker-1.md`` shows their
+table; a test compares them. Of the machine only key stores are read.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""The text that is stored beside the offsets of a consumer group. Pure.
+"""Store positions as offsets of a consumer group at the source, with a text beside each, in place of internal topics.
 
-Kafka lets a consumer store a text with an offset (``OffsetCommit``'s metadata, 4096 characters by default). A partition
-that is copied to the one of its number stores the position of the copy, from which its next copier goes on exactly. One
-that is copied by key stores the id of its source topic. Another tool that moves the group writes no such text, and its
-offset counts alone.
-
-Positions in a consumer group at the source, committed as a member of it: in place of MirrorSource's topics.
+A member of the group commits them. Kafka lets a consumer store a text with an offset (``OffsetCommit``'s metadata, 4096
+characters by default). A partition that is copied to the one of its number stores the position of the copy, from which
+its next copier goes on exactly. One that is copied by key stores the id of its source topic. Another tool that moves
+the group writes no such text, and its offset counts alone.
 """
 
 from __future__ import annotations

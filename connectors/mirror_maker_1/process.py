@@ -1,11 +1,10 @@
-"""``--consumer.rebalance.listener``: a class of the user's that is told which partitions come and go.
+"""Run a process of MirrorMaker 1: its streams, on one Spark and one control link, until it is stopped or one ends.
 
-One stream of MirrorMaker 1: a member of the source's consumer group, and what it copies in each generation.
+A stream is a member of the source's consumer group, with what it copies in each generation. The rounds are eager, as
+those of Java's range and round-robin assignors: each member that joins has stopped and stored before, so a member that
+gets a partition finds nothing of it under way.
 
-The rounds are eager, as those of Java's range and round-robin assignors: whoever joins has stopped and stored before,
-so whoever is given a partition finds nothing of it under way.
-
-A process of MirrorMaker 1: its streams, on one Spark and one control link, until it is stopped or one ends.
+``--consumer.rebalance.listener`` names a user's class that learns which partitions come and go.
 """
 
 from __future__ import annotations

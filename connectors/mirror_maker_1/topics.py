@@ -1,8 +1,7 @@
-"""Which topics are copied, from the lists of MirrorMaker 1's command line. Pure.
+"""Select the topics that MirrorMaker 1 copies from its command line's lists, and create those that the target lacks.
 
-Topics that a member is to copy, as the source has them now: one that was deleted meanwhile holds up no other.
-
-Topics that the target lacks: made with as many partitions as the source's has, and its settings.
+A member looks up its topics as the source has them now: one that was deleted meanwhile holds up no other. A created
+topic has as many partitions as the source's, and its settings.
 """
 
 from __future__ import annotations

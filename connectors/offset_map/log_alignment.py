@@ -1,13 +1,13 @@
-"""Two logs laid side by side where nothing tells any more what was copied where: which record is whose copy. Pure.
+"""Align two logs when no record says what was copied where: find which record is whose copy.
 
 What is claimed is proven, never guessed. Both are walked from the top down: what lies before the beginning of the map
-that is there, in the one log, was copied to before its beginning in the other. A record whose content stands once in
-what is seen of either log, and in neither shortly above, is an anchor where no other anchor crosses it. Of the records
-between two anchors those that only one log has are nobody's copies; the others must, of one log, all be found in the
-other, in order. Where they are not, or no anchor is found, the walk ends: in a map a hole says that nothing of it was
+that is there, in the one log, was copied to before its beginning in the other. A record whose content occurs once in
+what is seen of either log, and in neither shortly above, is an anchor if no other anchor crosses it. Of the records
+between two anchors those that only one log has are copies of no record; the others must, of one log, all be found in
+the other, in order. If they are not, or no anchor is found, the walk ends: in a map a hole says that nothing of it was
 copied, whereas offsets below its beginning are known to be unknown.
 
-That rests on two things. Copies are written in the order of the source; what was copied twice stands there once more,
+That depends on two facts. Copies are written in the order of the source; what was copied twice occurs there once more,
 not far from the first time.
 And of equal records (key, value, headers, time) either log loses the earlier first, as retention and cleaners do; so
 the latest of one log belong to the latest of the other, which is why the walk goes down. Memory is bounded by the

@@ -1,12 +1,8 @@
-"""What a reader of the offset map keeps in memory: where chunks begin, and the few that it looked at last (pure).
-
-A chunk of up to 4096 runs is 24 bytes here, so that the maps of a flow fit however long they are. Chunks themselves are
-asked for when an offset falls into them.
-
-Reads the offset map of a flow: translates offsets both ways, with bounded memory, while the map grows.
+"""Read the offset map of a flow: translate offsets both ways, with bounded memory, while the map grows.
 
 The map topic is read once from its beginning, and then what is added. Of each chunk only its beginning is kept; its
-runs are fetched when an offset falls into it. For checkpoints, failover, failback and people.
+runs are fetched when an offset falls into it, and the chunks last used stay in memory. A chunk of up to 4096 runs is 24
+bytes here, so that the maps of a flow fit however long they are. For checkpoints, failover, failback and people.
 """
 
 from __future__ import annotations

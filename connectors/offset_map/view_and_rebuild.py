@@ -1,10 +1,11 @@
-"""What the offset map of a flow says, for people: asked of the target alone, whether a worker runs or not.
+"""Show what the offset map of a flow says, and rebuild it from both logs when it was lost or never written.
 
-Rebuild the offset map below its beginning from both logs, when it was lost or never written.
+The view asks the target alone, whether a worker runs or not.
 
-Both logs are read once, side by side and downwards, with bounded memory; :mod:`connectors.offset_map.log_alignment`
-decides what counts as proven. The chunks are added to the map's topic below everything that the flow's task writes, so
-the two never write the same key. Readers use them at once; the task trims them after its next start.
+A rebuild fills the map below its beginning. Both logs are read once, side by side and downwards, with bounded memory;
+:mod:`connectors.offset_map.log_alignment` decides what counts as proven. The chunks are added to the map's topic below
+everything that the flow's task writes, so the two never write the same key. Readers use them at once; the task trims
+them after its next start.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""What brokers must be able to do, by the versions of the APIs that they offer.
+"""MirrorSource's connector keeps remote topics in step with the source, assigns partitions and checks brokers.
 
-MirrorSource's connector: keeps remote topics in step with the source's and hands partitions to tasks.
-
-Its jobs, in Java's order (Kafka ``MirrorSourceConnector.start``), are those of one :class:`Schedule`.
+Its jobs, in Java's order (Kafka ``MirrorSourceConnector.start``), are those of one :class:`Schedule`. The check
+refuses brokers that are too old, by the versions of the APIs that they offer.
 """
 
 from __future__ import annotations

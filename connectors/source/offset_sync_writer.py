@@ -1,8 +1,7 @@
-"""When an offset sync is due, and which wait to be written (Kafka's ``OffsetSyncWriter``, without its producer). Pure.
+"""Decide when an offset sync is due, and write the syncs of one task without delaying its copy.
 
-Java is told of records one by one. Here whole runs are told, and cost as much as the syncs that they make due.
-
-Writes the offset syncs of one task, beside its copy and never in its way (Kafka's ``OffsetSyncWriter``).
+Kafka's ``OffsetSyncWriter``. Java handles records one by one. Here whole runs are handled, and cost as much as the
+syncs that they make due.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a mirror tells of itself over REST, on any worker of its group: its lag, and the states of its partitions.
+"""MirrorSource's plugin makes its connector and tasks from their properties, and reports their state over REST.
 
-MirrorSource as a plugin of a worker: Java's class name, the connector and its tasks made from their properties.
+It has Java's class name. Any worker of the group reports the mirror's lag, and the states of its partitions.
 """
 
 from __future__ import annotations

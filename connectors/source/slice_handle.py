@@ -1,8 +1,6 @@
-"""The worker's end of one slice: its Spark job, its link, its lease.
+"""Hold the worker's end of one slice: its Spark job, its link, its lease, and the settings and defects of its task.
 
-When a task fails of what looks like a mistake in code: trying again seldom helps, and not for ever.
-
-What a task of MirrorSource is told, and what it is lent.
+A task fails for a defect when the error looks like a mistake in code: retrying seldom helps, so it is limited.
 """
 
 from __future__ import annotations

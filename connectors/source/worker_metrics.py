@@ -1,10 +1,9 @@
-"""The mirror's metrics for Prometheus, named as the usual exporter names Java's (``MirrorSourceMetrics``).
+"""Export the mirror's metrics for Prometheus, with the lag and states of all partitions of the worker's tasks.
 
-The lag and the states of all partitions that a worker has tasks of, whether these run or not, for its metrics.
-
-A task that copies tells both by itself, as of this moment. Of partitions that stopped, wait, or whose task is paused or
-has failed nobody asks the source any more, nor of those whose connector is STOPPED. Here it is asked at an interval, as
-are sizes and ages of all.
+The names are those that the usual exporter gives Java's (``MirrorSourceMetrics``). A task that copies reports lag and
+state by itself, as of this moment. For partitions that are stopped or waiting, whose task is paused or has failed, or
+whose connector is STOPPED, no task asks the source any more. The watch here asks it at an interval, and asks for sizes
+and ages of all partitions.
 """
 
 from __future__ import annotations

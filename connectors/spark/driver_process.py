@@ -1,9 +1,8 @@
-"""``transform.sql`` as Spark's DataFrames: checked over no record at all, and laid between the two halves of a slice.
+"""Run the Spark driver: a child process of the worker that holds the session, starts jobs and reports their ends.
 
-Only what both a session with a JVM and one of Spark Connect have is used. The expressions are Spark's to judge and to
-evaluate.
-
-The Spark driver: a child process of the worker that holds the Spark session, starts jobs and tells of their ends.
+It also checks ``transform.sql`` over no record at all, and lays it between the two halves of a slice as Spark's
+DataFrames. Only what both a session with a JVM and one of Spark Connect have is used. The expressions are Spark's to
+judge and to evaluate.
 
 pandas, py4j, gRPC and their threads stay out of the worker, and a dead JVM or a lost server is answered by a new
 child. Commands come as JSON lines on standard input, events go out on standard output:

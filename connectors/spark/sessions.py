@@ -1,13 +1,10 @@
-"""What Spark says when something failed, in one line for people. Pure.
+"""Open the two kinds of Spark session, classic and Spark Connect, start the JVM, and explain Spark's failures.
 
-Spark's messages hold the traces of Python and of the JVM, frame by frame; what ended a task stands somewhere inside.
-
-The JVM of a Spark driver. It starts before pyspark is imported, since either takes a second or more.
-
-The two kinds of Spark session, behind one face: one with a JVM below it, and a client of a Spark Connect server.
-
-Spark Connect knows no SparkContext: no job groups and no JVM to watch, but tags and a server that answers or does not.
-Each imports of pyspark what it needs when it is opened, as one may be without what the other needs.
+- Spark Connect knows no SparkContext: no job groups and no JVM to watch, but tags and a server that answers or does
+  not. Each session imports of pyspark what it needs when it is opened, as one may lack what the other needs.
+- The JVM of a driver starts before pyspark is imported, since either takes a second or more.
+- A failure becomes one line for people: Spark's messages hold the traces of Python and of the JVM, frame by frame; what
+  ended a task is somewhere inside.
 """
 
 from __future__ import annotations

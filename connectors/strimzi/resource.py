@@ -1,9 +1,10 @@
-"""``KafkaMirrorMaker``, Strimzi's resource of MirrorMaker 1 until 0.45: which command line and files take its place.
+"""Choose a Strimzi resource from a file, and give its clusters and mirrors one shape for all versions of the API.
 
-Which resource of a file is meant, and its clusters and mirrors in one shape for all versions of the API.
-
-v1alpha1 and v1beta2 name clusters by aliases (``connectCluster``, ``clusters``), v1 has them where they are used
+v1alpha1 and v1beta2 name clusters by aliases (``connectCluster``, ``clusters``), v1 has them at their use
 (``target``, ``mirrors[].source``). What is refused is what ``KafkaMirrorMaker2Connectors.validateConnectors`` refuses.
+
+For ``KafkaMirrorMaker``, Strimzi's resource of MirrorMaker 1 until 0.45, the error names the command line and files
+that take its place.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""Kubernetes' secrets as files: ``DIR/<secret>/<key>``, the way a pod mounts them.
+"""Translate a Strimzi cluster's ``tls`` and ``authentication`` to a Java client's properties that refer to secrets.
 
-References are written as Strimzi's operator writes them, ``${strimzisecrets:<namespace>/<secret>:<key>}``, so that a
-connector's stored config holds no secret and workers of Java can read it too.
+The properties are as ``KafkaMirrorMaker2Connectors`` of Strimzi's operator writes them, and for ``oauth``, which API
+version v1 has no more, as that of release 0.45 did. Trusted certificates are named one by one: the operator copies them
+into a secret of its own first.
 
-``tls`` and ``authentication`` of a cluster as a Java client's properties.
-
-As ``KafkaMirrorMaker2Connectors`` of Strimzi's operator writes them, and for ``oauth``, which API version v1 has no
-more, as that of release 0.45 did. Trusted certificates are named one by one: the operator copies them into a secret of
-its own first.
+Kubernetes' secrets are read as files, ``DIR/<secret>/<key>``, as a pod mounts them. References are written as Strimzi's
+operator writes them, ``${strimzisecrets:<namespace>/<secret>:<key>}``, so that a connector's stored config holds no
+secret and workers of Java can read it too.
 """
 
 from __future__ import annotations

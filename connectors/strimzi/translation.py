@@ -1,11 +1,10 @@
-"""``autoRestart`` of a connector in a Strimzi resource, as keys of the connector's config.
-
-Fields of a resource that mean nothing outside of Kubernetes or here, each with what takes its place.
-
-A resource as the worker and the connectors that Strimzi's operator would make of it.
+"""Translate a Strimzi resource to the worker and the connectors that Strimzi's operator would make of it.
 
 The same group, internal topics, names of connectors and keys: a worker started with them takes the place of Strimzi's
 pods, or joins them. From ``KafkaConnectConfigurationBuilder`` and ``KafkaMirrorMaker2Connectors`` of the operator 1.2.
+
+``autoRestart`` becomes keys of the connector's config. Fields that mean nothing outside of Kubernetes or here are
+listed, each with what takes its place.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Which rules a flow wants on its target, from those of its source (pure).
+"""Derive the access rules that a flow wants on its target from those of its source, and plan the steps to them.
 
-From what is wanted, what is there and what this flow has made to the steps in between (pure).
-
-In this order no step leaves more rights than were there before or are there after it all: what forbids comes first and
-goes last, what allows goes before it comes.
+The steps follow from what is wanted, what is there and what this flow has made. In their order no step leaves more
+rights than were there before or are there after it all: what forbids comes first and goes last, what allows goes before
+it comes.
 """
 
 from __future__ import annotations

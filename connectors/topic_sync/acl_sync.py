@@ -1,9 +1,8 @@
-"""What a flow has made on its target's authorizer, kept on the target itself: in the topic of the offset map.
+"""Keep access rules on the target in step with the source's, and record the rules that a flow has made there.
 
-A rule is recorded before it is made. So after a crash in between the record may stand for a rule that is not there,
-which does no harm, but no rule is ever there that this flow made and does not know of.
-
-The job that keeps access rules on the target in step with the source's.
+The records are in the topic of the offset map on the target. A rule is recorded before it is made. So after a crash in
+between the record may name a rule that is not there, which does no harm, but no rule is ever there that this flow made
+and does not know of.
 """
 
 from __future__ import annotations

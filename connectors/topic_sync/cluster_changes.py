@@ -1,6 +1,6 @@
-"""What a run would change on a cluster, as data (pure): planned, shown before, then applied.
+"""Describe the changes of a run to a cluster as data, so that they can be shown first, and apply those to topics.
 
-Makes changes to topics on a cluster: a thin hand that says what it did, and goes on where one is refused.
+Applying logs what it did, and continues when the cluster refuses one change.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Which topics a flow mirrors, and which task copies what. Pure.
+"""Select the topics that a flow mirrors, assign their partitions to tasks, and find the first offset of new ones.
 
-Where partitions begin that have no stored position.
+A partition is new when it has no stored position.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""Remote topics' settings kept in step with the source's (Kafka ``MirrorSourceConnector.syncTopicConfigs``).
+"""Plan which remote topics to create and grow, and keep their settings in step with the source's.
 
-Which remote topics are to be made and grown: two clusters' metadata and the source's settings in, changes out. Pure.
-
-Shared with whatever shows changes without making them.
-
-What a flow would change of its remote topics, asked of both clusters and changing nothing.
-
-The connector carries it out, and whoever only shows changes asks the same.
+The settings follow Kafka's ``MirrorSourceConnector.syncTopicConfigs``. The plan reads two clusters' metadata and the
+source's settings, and changes nothing: the connector carries it out, and commands that only show changes ask for the
+same plan.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
-"""Which of several topics a connector fills: ``transform.topic`` and ``transform.other.topics``. Pure.
-
-A query or a transform may send records of one topic to several. Each of these is filled by a connector of its own, with
-the same query and transforms: it copies what goes to its topic and leaves out what goes to those that others fill. A
-record that goes anywhere else stops its partition, so none is lost because nobody thought of its topic.
-
-Connect's single message transforms on mirrored records: the chain as it is told, and what it makes of one. Pure.
+"""Run Connect's single message transforms on mirrored records, and tell which of several topics a connector fills.
 
 A record looks to a transform as Java's does: its topic is the remote one, key and value are bytes, headers too
-(Kafka's ``MirrorSourceTask.convertRecord``), and what comes out goes through ``ByteArrayConverter``. Records that go
-to a topic which others fill are dropped.
+(Kafka's ``MirrorSourceTask.convertRecord``), and what comes out goes through ``ByteArrayConverter``.
+
+A query or a transform may send records of one topic to several (``transform.topic``, ``transform.other.topics``). Each
+of these is filled by a connector of its own, with the same query and transforms: it copies the records of its topic and
+drops those of topics that others fill. A record that goes anywhere else stops its partition, so no record is lost
+because its topic was forgotten.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What topics are called on the target: by the policy, and by a query or transforms that send records elsewhere. Pure.
+"""Find the target names of topics: by the policy, and by a query or transforms that send records elsewhere.
 
 A query sees a record with the name of its source topic, and what it makes of that the policy makes a remote name of. A
 transform sees the remote name (Kafka ``MirrorSourceTask.convertRecord``), and what it makes of that is the final one.
 What a ``RegexRouter`` makes of it without a predicate, or with one that looks at the topic alone, is known without any
-record. Where it depends on the record, :mod:`connectors.transforms.smt_chain` says which topics there are.
+record. When it depends on the record, :mod:`connectors.transforms.smt_chain` says which topics there are.
 
-The transforms of a flow as its slices are told: which class each one is, and from where it is imported there.
+The plan of a chain says to slices which class each transform is, and from where it is imported there.
 """
 
 from __future__ import annotations

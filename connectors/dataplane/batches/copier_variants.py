@@ -1,17 +1,17 @@
-"""The slice's half of exactly-once: batches inside transactions that the worker begins and ends.
+"""Vary the copier of a partition: copy its batches in transactions, transform its records, or do both.
+
+Under exactly-once the worker begins and ends the transactions, and the slice goes through these states::
 
     open     batches go out; the first of them begins the transaction
     closing  no batch goes out for the first time; those under way are answered, or sent again until they are
-    ended    all is acknowledged and told as ``drained``; nothing goes out until the worker says ``begin``
+    ended    all is acknowledged and reported as ``drained``; nothing goes out until the worker says ``begin``
 
 The worker commits on ``drained`` and on nothing else: a commit succeeds though batches of it were refused (tried).
 Fetching goes on all the while, so that the next transaction finds its batches waiting.
 
-A partition whose records are transformed on their way: fetched bytes are opened, and batches built of what comes
-back.
-
-What the base class promises holds here too. Records that a query drops take no place in the sequence, so a position
-passes them with the batch before, and the offset map gets a gap.
+When records are transformed, fetched batches are opened, and new batches are built of the transformed records. What
+the base class promises holds here too. Records that a query drops take no place in the sequence, so a position passes
+them with the batch before, and the offset map gets a gap.
 """
 
 from __future__ import annotations

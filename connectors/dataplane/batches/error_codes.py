@@ -1,7 +1,4 @@
-"""Kafka's error codes as the copy path treats them (Kafka ``Errors``).
-
-What a target refuses for good: which records, by which code, and what to do about it. Pure.
-"""
+"""Classify Kafka's error codes (``Errors``) for the copy path, and explain which records a target refuses."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""What to do with a fetched batch: one table, read from its header alone.
+"""Cut fetched bytes into batches, check each, and decide from its header alone what the copy does with it.
 
 The rules are what brokers accept: a produced batch has dense offset deltas, no control bit, at least one
-record, magic 2 and fits ``max.message.bytes`` (Kafka ``LogValidator``, ``UnifiedLog``).
-
-Fetched bytes as batches, each checked and decided: the one way in, for copying and for resuming alike.
+record, magic 2 and fits ``max.message.bytes`` (Kafka ``LogValidator``, ``UnifiedLog``). Copying and resuming both read
+batches through this module alone.
 """
 
 from __future__ import annotations

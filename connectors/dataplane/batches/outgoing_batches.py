@@ -1,11 +1,9 @@
-"""A batch on its way to the target, and how one is built from records.
+"""Build the batches that go to the target, and merge waiting batches of a partition when that is worth its cost.
 
-Several waiting batches of a partition sent as one, where that is worth its cost.
+A target answers a Produce request when its followers have it, and takes one batch of a partition with each. So a
+waiting batch saves a round trip for each batch that it is merged with. Merging costs time for each record.
 
-A target answers a Produce request when its followers have it, and takes one batch of a partition with each. So what
-waits for its turn saves a round trip for each batch that it is merged with. Merging costs time for each record.
-
-Where the target's producer has a codec, batches without one get it here too: once for all that are sent together.
+If the target's producer has a codec, batches without one get it here too: once for all that are sent together.
 """
 
 from __future__ import annotations

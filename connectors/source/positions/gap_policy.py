@@ -1,14 +1,14 @@
-"""What becomes of a partition whose log is no longer what it was: ``on.source.gap`` and ``on.topic.recreated``.
+"""Decide whether a partition continues when its log has changed: ``on.source.gap`` and ``on.topic.recreated``.
 
-:mod:`connectors.source.positions.position_checks` and the slices say what happened; here is decided whether the copy
-goes on, and where. It goes on at a take-over only: behind a fence, under a new epoch, its position stored together with
-a record of the gap before anything is written. A target that lost what it had acknowledged is copied to again whatever
-the policies say, as that loses and doubles nothing: its map tells which source records these were.
+:mod:`connectors.source.positions.position_checks` and the slices say what happened; this module decides whether the
+copy goes on, and from which offset. It goes on at a take-over only: behind a fence, under a new epoch, its position
+stored together with a record of the gap before anything is written. A target that lost what it had acknowledged is
+copied to again whatever the policies say, as that loses and doubles nothing: its map tells which source records these
+were.
 
-Topics that were gone and are there again: what stopped their partitions is another thing from then on.
-
-A topic is gone when no broker knows it for some seconds. What makes it again later, a person or the connector's own
-refresh, makes another topic: the partition's verdict is that of a topic made anew, and ``on.topic.recreated`` decides.
+A topic counts as deleted when no broker knows it for some seconds. What creates it again later, a person or the
+connector's own refresh, creates another topic: the partition's verdict becomes that of a recreated topic, and
+``on.topic.recreated`` decides.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""What a task knows of its partitions: acknowledged positions, runs not yet stored, when to store them, counts.
+"""Track what a task knows of its partitions: acknowledged positions, runs not yet stored, when to store them, counts.
 
-Lets go of what the offset map tells of target records that are gone.
-
-Where the targets' logs begin is asked at long intervals, one request a leader, and goes along with the next commit of
-each partition: a partition at rest has a map that does not grow.
+The ledger also trims what the offset map says of target records that no longer exist. At long intervals it asks for the
+beginnings of the targets' logs, one request a leader, and the trim goes along with the next commit of each partition: a
+partition at rest has a map that does not grow.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""One line in the log for each partition that was taken over: operators and tests read it.
+"""Log and record the state of a task's partitions: take-overs, left-out records, and partitions that are not copied.
 
-What the log says of records that were left out (``errors.tolerance = all``): the target refuses them, or no
-transformation can take them.
-
-Keeps the records of partitions that are not copied in step with a task's ledger; ends a task that has no others.
+- A take-over is one line in the log for each partition, because operators and tests read it.
+- A record is left out (``errors.tolerance = all``) when the target refuses it, or no transformation can take it.
+- The records of partitions that are not copied follow a task's ledger; a task that has no others ends.
 """
 
 from __future__ import annotations

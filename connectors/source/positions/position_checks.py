@@ -1,14 +1,13 @@
-"""Which partitions a take-over can do something with now; the others wait, and do not hold it up.
+"""Check before a take-over which partitions can be fenced now, and whether their stored positions still fit the logs.
 
-A fence is one transaction over all of its partitions: where one marker cannot be written, the transactional id answers
-CONCURRENT_TRANSACTIONS to everybody for as long. So a partition that has no leader, or too few replicas in sync for a
-marker, is not fenced with the others. Its position stays as it is and nothing is written there, until it is taken over
-by itself: behind a fence of its own, between two slices, as that raises the epoch of all.
+A fence is one transaction over all of its partitions: if one marker cannot be written, the transactional id answers
+CONCURRENT_TRANSACTIONS to every request for as long. So a partition that has no leader, or too few replicas in sync for
+a marker, waits and is not fenced with the others. Its position stays as it is and nothing is written there, until it is
+taken over by itself: behind a fence of its own, between two slices, as that raises the epoch of all.
 
-Whether a stored position still speaks of the logs that are there: a topic deleted or made anew, a target truncated.
-
-Asked before anything is fenced: a marker would move the target's end. An entry of which it does not hold is stopped,
-its position left as it is. Where the stored offset was altered since, somebody has decided, and nothing is asked.
+A stored position does not fit when a topic was deleted or recreated, or a target was truncated. This is checked before
+anything is fenced: a marker would move the target's end. An entry that does not fit is stopped, its position left as it
+is. When the stored offset was altered since, an operator has decided, and nothing is asked.
 """
 
 from __future__ import annotations
