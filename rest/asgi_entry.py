@@ -1,4 +1,4 @@
-"""The module handles requests before the web framework: raw paths, HEAD, configured headers, CORS, and the herder.
+"""Handles requests before the web framework: raw paths, HEAD, configured headers, CORS, and the herder.
 
 Headers of every answer come from the worker's file. Cross-origin requests are answered as Jetty's
 ``CrossOriginHandler`` does for Kafka: the origin is echoed, no request is refused, and a preflight goes on to the

@@ -1,4 +1,4 @@
-"""The module reads the bodies of requests as Jackson does, and defines the bodies of answers.
+"""Reads the bodies of requests as Jackson does, and defines the bodies of answers.
 
 Scalars become text, and unknown fields are refused. An unreadable body is a 500, as in Java: :class:`RestError`. Its
 message names the position and shows nothing of the body, because that may be a secret. Only answers that differ from

@@ -1,4 +1,4 @@
-"""The module handles one REST request on this worker, and forwards it to the worker that can answer it.
+"""Handles one REST request on this worker, and forwards it to the worker that can answer it.
 
 * A request has its body, its time limit and its herder (``HerderRequestHandler``).
 * Requests to other workers are forwarded ones of users (Kafka's ``RestClient``), and signed ones between workers.

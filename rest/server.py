@@ -1,4 +1,4 @@
-"""The module runs the HTTP servers of a process and builds their FastAPI applications.
+"""Runs the HTTP servers of a process and builds their FastAPI applications.
 
 * Each listener has a server in the worker's own loop (Kafka's ``RestServer``).
 * There are three applications: the whole API of a worker, its loggers alone, and the requests of other workers alone.

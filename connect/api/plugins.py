@@ -1,4 +1,4 @@
-"""The module describes plugins and finds those of installed packages by their entry points.
+"""Describes plugins and finds those of installed packages by their entry points.
 
 An entry point of ``heliograph.connectors`` or of another group of connector plugins leads to a
 :class:`~connect.api.plugins.PluginDescription`, or to several of them in a list. An entry point of

@@ -1,4 +1,4 @@
-"""The module holds what every command shares: one-line errors, exit codes, logging, signals, and ``--version``."""
+"""What every command shares: one-line errors, exit codes, logging, signals, and ``--version``."""
 
 from __future__ import annotations
 

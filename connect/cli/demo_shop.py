@@ -1,4 +1,4 @@
-"""The module writes the sample orders of the demo to Kafka, and displays the demo's progress.
+"""Writes the sample orders of the demo to Kafka, and displays the demo's progress.
 
 The display is a live table on a terminal, and plain lines without one.
 """

@@ -1,4 +1,4 @@
-"""The module prints the reference of all configs: ``heliograph config --reference``, and the pages of the docs.
+"""Prints the reference of all configs: ``heliograph config --reference``, and the pages of the docs.
 
 ``python -m connect.cli.reference FOLDER`` writes the pages of ``docs/reference``, as tables of Markdown.
 """

@@ -1,4 +1,4 @@
-"""The module folds the config topic, reports what each record changed, and encodes records in Kafka's bytes.
+"""Folds the config topic, reports what each record changed, and encodes records in Kafka's bytes.
 
 The bytes are those of Kafka's ``KafkaConfigBackingStore``:
 

@@ -1,4 +1,4 @@
-"""The module defines the interface between REST and a herder, its errors, and signed requests between workers.
+"""Defines the interface between REST and a herder, its errors, and signed requests between workers.
 
 REST knows this protocol and nothing behind it; the command line passes it the real herder. Signed requests (KIP-507)
 have a session key, signatures and a check. Algorithms have the names of Java's ``Mac`` and ``KeyGenerator``, which

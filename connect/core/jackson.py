@@ -1,4 +1,4 @@
-"""The module writes JSON and numbers in Java's bytes, and reads untrusted JSON within bounds.
+"""Writes JSON and numbers in Java's bytes, and reads untrusted JSON within bounds.
 
 * JSON as Jackson writes it, and numbers as ``Float.toString`` and ``Double.toString`` write them, are parts of stored
   bytes.

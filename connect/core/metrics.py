@@ -1,4 +1,4 @@
-"""The module measures metrics over a moving window, and turns rows of a table into families of Prometheus.
+"""Measures metrics over a moving window, and turns rows of a table into families of Prometheus.
 
 Windows are Kafka's ``SampledStat``, with the clock as an argument. A row of a table has a name, a description, and a
 function that computes the value of a thing at a time.

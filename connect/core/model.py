@@ -1,4 +1,4 @@
-"""The module holds the values that describe a worker group: ids, states, life cycles, restarts, and REST's views.
+"""The values that describe a worker group: ids, states, life cycles, restarts, and REST's views.
 
 * The life cycle of a connector's instance is a table (Kafka's ``WorkerConnector``): which method to call, and what
   follows.

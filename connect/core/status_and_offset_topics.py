@@ -1,4 +1,4 @@
-"""The module folds the status topic and the source offset topic, and encodes their records in Kafka's bytes.
+"""Folds the status topic and the source offset topic, and encodes their records in Kafka's bytes.
 
 The status topic is Kafka's ``KafkaStatusBackingStore``:
 

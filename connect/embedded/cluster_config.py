@@ -1,4 +1,4 @@
-"""The module holds the settings of a small Kafka cluster on one machine, and finds TCP ports for its brokers."""
+"""Holds the settings of a small Kafka cluster on one machine, and finds TCP ports for its brokers."""
 
 from __future__ import annotations
 

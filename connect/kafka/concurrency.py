@@ -1,4 +1,4 @@
-"""The module starts asyncio tasks in scopes, waits between retries, and reads the wall clock.
+"""Starts asyncio tasks in scopes, waits between retries, and reads the wall clock.
 
 * Each task belongs to a scope, which ends it. This module alone starts tasks (``make check`` enforces it).
 * Retries wait longer each time, and each wait is logged.

@@ -1,4 +1,4 @@
-"""The module opens and authenticates a connection to a broker, and splits its byte stream into responses.
+"""Opens and authenticates a connection to a broker, and splits its byte stream into responses.
 
 * Framing is the hot part of a connection. The body of a response is a writable view of a buffer that is never used
   again, so the caller may keep it and change it in place.

@@ -1,4 +1,4 @@
-"""The module sends the heartbeats of a group member, renews its lease, and measures its requests and rounds.
+"""Sends the heartbeats of a group member, renews its lease, and measures its requests and rounds.
 
 The lease thread sends the heartbeats, and their answers renew the lease. Metrics are those of Kafka's
 ``GroupCoordinatorMetrics``; times are wall clock milliseconds.

@@ -1,4 +1,4 @@
-"""The module sends the requests of a classic group's member to the coordinator, and interprets its answers.
+"""Sends the requests of a classic group's member to the coordinator, and interprets its answers.
 
 The coordinator of a group is looked up when needed, and kept while it answers.
 """

@@ -1,4 +1,4 @@
-"""The module runs threads with event loops: the lease thread of a worker, and a thread for each blocking plugin.
+"""Runs threads with event loops: the lease thread of a worker, and a thread for each blocking plugin.
 
 * The lease thread sends heartbeats and renews the leases of slices on time, even if the worker's loop is busy. When the
   main loop has not turned for ``worker.progress.timeout.ms``, the thread stops renewing, so that other workers take the

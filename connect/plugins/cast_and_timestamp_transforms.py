@@ -1,4 +1,4 @@
-"""The module holds the transforms Cast and TimestampConverter.
+"""The transforms Cast and TimestampConverter.
 
 * Cast converts fields, or the whole key or value, to another type.
 * TimestampConverter converts timestamps between text, numbers and Connect's types of dates.

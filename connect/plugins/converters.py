@@ -1,4 +1,4 @@
-"""The module holds Java's converters of single values and SimpleHeaderConverter.
+"""Java's converters of single values and SimpleHeaderConverter.
 
 * Converters of bytes, strings, numbers and booleans. All of them convert headers too.
 * SimpleHeaderConverter, Kafka's default header converter, stores headers as text and guesses their type from it.

@@ -1,4 +1,4 @@
-"""The module holds Kafka's transforms of headers and topics, and Kafka's predicates.
+"""Kafka's transforms of headers and topics, and Kafka's predicates.
 
 * Headers: DropHeaders, HeaderFrom, InsertHeader.
 * Topics: RegexRouter and TimestampRouter.

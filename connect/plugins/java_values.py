@@ -1,4 +1,4 @@
-"""The module represents values as Java sees them: its class names, the types it infers, the texts it writes.
+"""Represents values as Java sees them: its class names, the types it infers, the texts it writes.
 
 A Python int represents Java's four integers and counts as a Long; a float is a Double; a ``datetime`` in UTC is a
 ``java.util.Date``, a ``Decimal`` a ``BigDecimal``.

@@ -1,4 +1,4 @@
-"""The module holds JsonConverter, which reads and writes values as JSON with or without schemas.
+"""JsonConverter, which reads and writes values as JSON with or without schemas.
 
 * The converter is Java's ``org.apache.kafka.connect.json.JsonConverter``.
 * Schemas have its JSON (``JsonSchema``), without documentation and defaults.

@@ -1,4 +1,4 @@
-"""The module builds connectors and tasks from their configs, and names the classes and versions of their plugins.
+"""Builds connectors and tasks from their configs, and names the classes and versions of their plugins.
 
 The builder is Kafka's ``Worker.TaskBuilder``. Classes and versions have the names of Java's attributes (KIP-891).
 """

@@ -1,4 +1,4 @@
-"""The module exports the metrics of workers, connectors and tasks to Prometheus.
+"""Exports the metrics of workers, connectors and tasks to Prometheus.
 
 Names are those that the usual exporter gives Java's metrics (``ConnectMetricsRegistry``): domain, type and attribute.
 Labels are Java's tags, and ``group``, since a dedicated mirror has several workers in a process. There is a series for

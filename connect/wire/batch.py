@@ -1,4 +1,4 @@
-"""The module reads and rewrites the header of a record batch, and decodes the keys of record headers.
+"""Reads and rewrites the header of a record batch, and decodes the keys of record headers.
 
 Layout of magic 2 (Kafka ``DefaultRecordBatch``), 61 bytes, big endian::
 

@@ -1,4 +1,4 @@
-"""The module reads and writes the records inside a batch, for the few batches that must be opened.
+"""Reads and writes the records inside a batch, for the few batches that must be opened.
 
 * aiokafka's record classes read most batches.
 * Batches of magic 2 with header keys that are not UTF-8 are read and written in plain Python, because aiokafka's record

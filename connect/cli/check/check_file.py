@@ -1,4 +1,4 @@
-"""The module holds ``heliograph check FILE``, which checks a configuration file of any kind and prints the findings.
+"""``heliograph check FILE``, which checks a configuration file of any kind and prints the findings.
 
 The command changes nothing.
 """

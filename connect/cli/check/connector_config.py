@@ -1,4 +1,4 @@
-"""The module checks a connector's config from a file, as a worker would validate it.
+"""Checks a connector's config from a file, as a worker would validate it.
 
 * Files are JSON or properties.
 * The report says what the connectors of a mirror would do.

@@ -1,4 +1,4 @@
-"""The module defines the findings about a configuration file, and detects which kind of file it is.
+"""Defines the findings about a configuration file, and detects which kind of file it is.
 
 * Findings are plain values with a JSON form.
 * A finding about a key that the file lacks belongs to the key that requires it.

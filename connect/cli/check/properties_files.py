@@ -1,4 +1,4 @@
-"""The module checks properties files of dedicated mirrors, workers, and MirrorMaker 1's consumers and producers.
+"""Checks properties files of dedicated mirrors, workers, and MirrorMaker 1's consumers and producers.
 
 * ``mm2.properties``: each flow as its node would start it, and as its connectors would be validated.
 * A consumer's or producer's properties, as ``kafka-mirror-maker`` would read them.

@@ -1,4 +1,4 @@
-"""The module checks the Strimzi resources of a file, as ``heliograph mirror -f`` would read them.
+"""Checks the Strimzi resources of a file, as ``heliograph mirror -f`` would read them.
 
 It uses the secrets that are available, and names the clusters that cannot be contacted without the missing ones.
 """

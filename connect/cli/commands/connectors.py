@@ -1,4 +1,4 @@
-"""The module holds ``heliograph connectors``, which manages the connectors of a running worker over its REST API.
+"""``heliograph connectors``, which manages the connectors of a running worker over its REST API.
 
 A connector in a file is properties, a config in JSON, or the body by which REST creates one.
 """

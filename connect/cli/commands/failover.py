@@ -1,4 +1,4 @@
-"""The module holds ``heliograph failover``, ``failback``, ``undo`` and ``unreplicated``.
+"""``heliograph failover``, ``failback``, ``undo`` and ``unreplicated``.
 
 * ``failover``, ``failback`` and ``undo`` move groups between clusters. They change nothing without ``--execute``.
 * ``unreplicated`` shows the records that only the old primary holds.

@@ -1,4 +1,4 @@
-"""The module holds ``heliograph lag``, which shows the lag of each flow.
+"""``heliograph lag``, which shows the lag of each flow.
 
 It asks the clusters of a file or a running worker, and prints a table for each flow, once or repeatedly.
 """

@@ -1,4 +1,4 @@
-"""The module holds ``heliograph offsets`` and ``heliograph map``, which show offsets of groups, flows and offset maps.
+"""``heliograph offsets`` and ``heliograph map``, which show offsets of groups, flows and offset maps.
 
 * ``offsets`` shows the offsets of groups and flows, in the columns of the old ``ConsumerOffsetChecker``.
 * ``map`` shows the offset maps of a properties file's flows, where an offset leads, and what lost maps should say.

@@ -1,4 +1,4 @@
-"""The module holds ``heliograph plan`` and ``heliograph drift``, which compare a file with its clusters.
+"""``heliograph plan`` and ``heliograph drift``, which compare a file with its clusters.
 
 * ``plan`` shows what a run of a properties file would change on its clusters, and changes nothing.
 * ``drift`` shows the differences between what the flows of a file would set and what the clusters have.

@@ -1,4 +1,4 @@
-"""The module calls a worker's REST API for commands, and stops or resumes the connectors of a flow."""
+"""Calls a worker's REST API for commands, and stops or resumes the connectors of a flow."""
 
 from __future__ import annotations
 

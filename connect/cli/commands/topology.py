@@ -1,4 +1,4 @@
-"""The module holds ``heliograph topology``, which shows the clusters and flows of a file from their heartbeats.
+"""``heliograph topology``, which shows the clusters and flows of a file from their heartbeats.
 
 Output is a line for each flow, and for each cluster the tree of the clusters that reach it.
 """

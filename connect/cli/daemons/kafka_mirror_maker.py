@@ -1,4 +1,4 @@
-"""The module holds the command ``kafka-mirror-maker``: MirrorMaker 1's options in all spellings, and its exit codes.
+"""The command ``kafka-mirror-maker``: MirrorMaker 1's options in all spellings, and its exit codes.
 
 The rules are those of Kafka's ``MirrorMaker`` of 0.7 to 3.9. An option that has no effect here is explained in a
 sentence, not refused.

@@ -1,4 +1,4 @@
-"""The module starts the Spark of a process from ``spark.*`` keys, and holds ``heliograph warm``.
+"""Starts the Spark of a process from ``spark.*`` keys, and holds ``heliograph warm``.
 
 It imports little, so that Spark can start first. ``warm`` prepares the first start of Spark, for images and fresh
 machines.

@@ -1,4 +1,4 @@
-"""The module builds the process of a worker: REST server, plugins, Spark, ``/metrics``, and the worker itself.
+"""Builds the process of a worker: REST server, plugins, Spark, ``/metrics``, and the worker itself.
 
 * The REST server of a dedicated mirror's node. Only nodes with a REST server import this module, because it loads a web
   framework.

@@ -1,4 +1,4 @@
-"""The module declares the configs of Kafka's clients, and the policies for what connectors may override of them.
+"""Declares the configs of Kafka's clients, and the policies for what connectors may override of them.
 
 * The configs have the defaults of Java's (``ProducerConfig``, ``ConsumerConfig``, ``AdminClientConfig``). A worker's
   clients are not Java's: the code that uses a config says what it means here.

@@ -1,4 +1,4 @@
-"""The module declares configs as data, and parses and validates values as Kafka's ``ConfigDef`` does, with its words.
+"""Declares configs as data, and parses and validates values as Kafka's ``ConfigDef`` does, with its words.
 
 There are two entry points, since Java's lists differ between them (KIP-1161): :meth:`ConfigDef.parse` reads a file at
 start and forgives a repeated list element; :meth:`ConfigDef.validate` checks a request over REST and does not. Types

@@ -1,4 +1,4 @@
-"""The module declares the configs of every connector and of source connectors, and the rule of automatic restarts.
+"""Declares the configs of every connector and of source connectors, and the rule of automatic restarts.
 
 Groups, their order and display names are those of Kafka's ``ConnectorConfig`` and ``SourceConnectorConfig``, as REST
 shows them.

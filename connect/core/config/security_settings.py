@@ -1,4 +1,4 @@
-"""The module declares the security configs of Kafka's clients, and maps names of cipher suites to OpenSSL's.
+"""Declares the security configs of Kafka's clients, and maps names of cipher suites to OpenSSL's.
 
 Names and defaults of ``security.protocol``, ``ssl.*`` and ``sasl.*`` are those of Kafka 4.3 (``SslConfigs``,
 ``SaslConfigs``). ``ssl.cipher.suites`` has Java's names (IANA's).

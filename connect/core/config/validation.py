@@ -1,4 +1,4 @@
-"""The module holds validators that several declarations share, and converts configs and values to REST's form.
+"""Holds validators that several declarations share, and converts configs and values to REST's form.
 
 Messages have Kafka's words if Kafka has the same check. REST's form follows Kafka's
 ``AbstractHerder.convertConfigKey``.

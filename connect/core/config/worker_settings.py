@@ -1,4 +1,4 @@
-"""The module declares the configs of a distributed worker, and explains Java's keys that have no effect here.
+"""Declares the configs of a distributed worker, and explains Java's keys that have no effect here.
 
 The declarations are those of Kafka's ``WorkerConfig`` and ``DistributedConfig``. Keys without effect are those of a
 worker, or of a cluster in an ``mm2.properties``. Each has its replacement as the rest of a sentence that begins with

@@ -1,4 +1,4 @@
-"""The module lists and describes groups, reads and changes their committed offsets, and bounds retries of requests.
+"""Lists and describes groups, reads and changes their committed offsets, and bounds retries of requests.
 
 * Committed offsets change only in groups without members.
 * The coordinator of a group says which member reads which partition.

@@ -1,4 +1,4 @@
-"""The module creates compacted topics, reads them from beginning to end, and skips records that cannot be read.
+"""Creates compacted topics, reads them from beginning to end, and skips records that cannot be read.
 
 * Topics are read as logs (Kafka's ``KafkaBasedLog``) and are created if they are missing.
 * The fetched bytes are parsed here and not by aiokafka, because aiokafka's consumers raise at header keys that are not

@@ -1,4 +1,4 @@
-"""The module parses ``sasl.jaas.config`` and provides tokens for OAUTHBEARER.
+"""Parses ``sasl.jaas.config`` and provides tokens for OAUTHBEARER.
 
 * The parser follows Kafka's ``JaasConfig`` and Java's ``StreamTokenizer``. Users rely on that tokenizer's habits, so
   they are kept: quotes may be double or single, a backslash escapes inside them, ``/`` outside of them begins a

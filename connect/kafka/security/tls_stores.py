@@ -1,4 +1,4 @@
-"""The module reads the key stores and trust stores of ``ssl.*`` configs, as PEM text and TLS settings.
+"""Reads the key stores and trust stores of ``ssl.*`` configs, as PEM text and TLS settings.
 
 The rules are those of Kafka's ``DefaultSslEngineFactory``. Stores are read at once: a wrong store is found at start,
 and executors on other machines need no files. PEM, PKCS#12 and JKS stores become PEM text, because OpenSSL takes it.

@@ -1,4 +1,4 @@
-"""The module reads and writes the config topic and the status topic of a worker.
+"""Reads and writes the config topic and the status topic of a worker.
 
 * Config topic: records in order, and writes that are read back (Kafka's ``KafkaConfigBackingStore``).
 * Status topic: statuses of connectors and tasks, and a queue of those that this worker reports (Kafka's

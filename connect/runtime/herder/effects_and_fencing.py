@@ -1,4 +1,4 @@
-"""The module connects a herder to the work on its worker: it starts work, reports statuses, restarts and fences.
+"""Connects a herder to the work on its worker: it starts work, reports statuses, restarts and fences.
 
 * One class is the driver's ``Surroundings`` and the worker's ``WorkerListener``, because both end in statuses.
 * Automatic restarts: the worker that runs a connector or a task knows its error, so it decides and restarts. The

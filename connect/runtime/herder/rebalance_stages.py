@@ -1,4 +1,4 @@
-"""The module names the stages of a rebalance, delays the first join, and measures rounds of the group.
+"""Names the stages of a rebalance, delays the first join, and measures rounds of the group.
 
 * Stages have Java's sentences, for users whose request waits too long (Kafka's ``TemporaryStage``).
 * Before a worker joins a group that has members, it starts what its work will need. A joining worker gets work at once

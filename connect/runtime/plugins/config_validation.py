@@ -1,4 +1,4 @@
-"""The module validates a connector's config before it is stored, client overrides included.
+"""Validates a connector's config before it is stored, client overrides included.
 
 The rules are Kafka's ``AbstractHerder.validateConnectorConfig``. ``producer.override.*`` and the overrides of other
 clients are checked key by key against the worker's policy.

@@ -1,4 +1,4 @@
-"""The module calls plugins safely, and formats errors for statuses without secrets.
+"""Calls plugins safely, and formats errors for statuses without secrets.
 
 An exception of a plugin becomes an error like any other. The text of an error is whole, with its causes.
 """

@@ -1,4 +1,4 @@
-"""The module finds plugins by class name and version, and checks that the plugins of a worker's file exist.
+"""Finds plugins by class name and version, and checks that the plugins of a worker's file exist.
 
 * A plugin has three names: the class name, its last part, and that part without the plugin's kind (Kafka's ``Plugins``,
   ``DelegatingClassLoader`` and ``PluginUtils``).

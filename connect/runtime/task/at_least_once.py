@@ -1,4 +1,4 @@
-"""The module sends the records of a task at least once, and stores source offsets after their acknowledgements.
+"""Sends the records of a task at least once, and stores source offsets after their acknowledgements.
 
 Records are sent as they come (Kafka's ``WorkerSourceTask``); acknowledgements come in any order (Kafka's
 ``SubmittedRecords``). Invariant: the offset of a record is committable once it and all records of its source partition

@@ -1,4 +1,4 @@
-"""The module transforms and converts the records of a task, and handles records that fail.
+"""Transforms and converts the records of a task, and handles records that fail.
 
 * Conversion follows Kafka's ``AbstractWorkerSourceTask.convertTransformedRecord``: transforms first, then converters.
 * The transforms of a connector run in their order, each with its predicate (Kafka's ``TransformationChain``, KIP-585).

@@ -1,4 +1,4 @@
-"""The module sends the records of a task to Kafka, at least once or exactly once, and reports the outcome of each.
+"""Sends the records of a task to Kafka, at least once or exactly once, and reports the outcome of each.
 
 * The producer is aiokafka's, with errors that say what to do. Kafka Connect lets its producers wait without a bound for
   metadata and acknowledgements (``max.block.ms``, ``delivery.timeout.ms``); so does this one, until it is closed.

@@ -1,4 +1,4 @@
-"""The module types a source connector's config, ends transactions of exactly-once tasks, and creates topics.
+"""Types a source connector's config, ends transactions of exactly-once tasks, and creates topics.
 
 * Transaction boundaries of an exactly-once task (KIP-618, ``transaction.boundary``). An abort drops the records of the
   transaction; their offsets are stored all the same, in a separate transaction.

@@ -1,4 +1,4 @@
-"""The module runs one source task on this worker from its start to its end (Kafka's ``WorkerTask``).
+"""Runs one source task on this worker from its start to its end (Kafka's ``WorkerTask``).
 
 * A polled task: its records go through transforms and converters to the producer (Kafka's
   ``AbstractWorkerSourceTask``).

@@ -1,4 +1,4 @@
-"""The module defines how a worker controls a running task, measures it, and hears of its events.
+"""Defines how a worker controls a running task, measures it, and hears of its events.
 
 * Signals of a worker to a task: pause, resume, stop.
 * Metrics of a task (Kafka's ``WorkerTask`` and source metrics). Times are in milliseconds of ``clock``; rates, maxima
