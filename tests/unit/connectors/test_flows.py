@@ -326,7 +326,7 @@ def test_no_flow_to_run(text: str, targets: tuple[str, ...], key: str, message: 
             "tasks.max = 2\nus->eu.tasks.max = x",
             ":7: Invalid value x for configuration us->eu.tasks.max: Not a number of type INT",
         ),
-        ("us->eu.topics = (a", ":6: us->eu.topics is no usable list of patterns ((a): a group is not closed"),
+        ("us->eu.topics = (a", ":6: us->eu.topics is not a usable list of patterns ((a): a group is not closed"),
         (
             "us->eu.consumer.isolation.level = x\nus.consumer.isolation.level = y",
             ":7: Invalid value y for configuration us.consumer.isolation.level",
