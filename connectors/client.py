@@ -1,8 +1,8 @@
-"""For programs that fail over by themselves: what MirrorMaker 2 knows on a cluster (Kafka ``connect-mirror-client``).
+"""For programs that fail over by themselves: read what MirrorMaker 2 knows (Kafka ``connect-mirror-client``).
 
 :class:`MirrorClient` is Java's ``MirrorClient`` with coroutines; the functions below it are Java's
-``RemoteClusterUtils``, which block. Both take the properties of a client of the cluster, ``bootstrap.servers`` and what
-security asks for, perhaps with ``admin.`` or ``consumer.`` in front, and the ``replication.policy.*`` of the flows::
+``RemoteClusterUtils``, which block. Both take a client's properties for the cluster: ``bootstrap.servers`` and security
+settings, optionally prefixed with ``admin.`` or ``consumer.``, and the ``replication.policy.*`` of the flows::
 
     async with MirrorClient({"bootstrap.servers": "eu-1:9092"}) as client:
         places = await client.remote_consumer_offsets("orders", "us", timeout_s=30)
@@ -39,7 +39,7 @@ class TopicPartition(NamedTuple):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """The next record to read, and the text that the group stored beside it."""
+    """The next record to read, and the metadata that the group stored with it."""
 
     offset: int
     metadata: str
@@ -49,12 +49,12 @@ Offsets = dict[TopicPartition, OffsetAndMetadata]
 
 
 class MirrorClient:
-    """Asks one cluster. Every call raises :class:`~connect.core.errors.HeliographError`: retriable where the cluster
-    does not answer, a security error where a right is missing.
+    """Queries one cluster. Every call raises :class:`~connect.core.errors.HeliographError`: a RetriableError if the
+    cluster does not answer, a SecurityError if a right is missing.
 
     Raises:
-        ConfigError: a property is missing or wrong.
-        SecurityError: a key store cannot be used.
+        ConfigError: A property is missing or invalid.
+        SecurityError: A key store cannot be used.
     """
 
     def __init__(self, props: Mapping[str, str]) -> None:
@@ -76,27 +76,27 @@ class MirrorClient:
         await self._consumer.close()
 
     async def replication_hops(self, upstream_alias: str) -> int:
-        """The fewest flows between a cluster and this one, by mirrored heartbeats; -1 where there is no way."""
+        """Return the fewest flows between a cluster and this one, by mirrored heartbeats; -1 if none lead here."""
         policy = self.replication_policy
         found = [hops(policy, topic, upstream_alias) for topic in await self.heartbeat_topics()]
         return min((one for one in found if one > 0), default=-1)
 
     async def heartbeat_topics(self) -> set[str]:
-        """Topics of heartbeats here, this cluster's own and mirrored ones."""
+        """Return the heartbeats topics here, this cluster's own and mirrored ones."""
         return {topic for topic in await self._topics() if self.replication_policy.is_heartbeats_topic(topic)}
 
     async def checkpoint_topics(self) -> set[str]:
-        """Topics of checkpoints here."""
+        """Return the checkpoints topics here."""
         return {topic for topic in await self._topics() if self.replication_policy.is_checkpoints_topic(topic)}
 
     async def upstream_clusters(self) -> set[str]:
-        """Clusters whose heartbeats arrive here, over any number of flows."""
+        """Return clusters whose heartbeats arrive here, over any number of flows."""
         return {
             alias for topic in await self.heartbeat_topics() for alias in all_sources(self.replication_policy, topic)
         }
 
     async def remote_topics(self, source_alias: str | None = None) -> set[str]:
-        """Topics that were mirrored to here, by a flow from ``source_alias`` only where it is given."""
+        """Return topics that were mirrored to here; with ``source_alias`` only those of flows from there."""
         policy = self.replication_policy
         return {
             topic
@@ -107,17 +107,17 @@ class MirrorClient:
         }
 
     async def remote_consumer_offsets(self, group: str, remote_alias: str, timeout_s: float) -> Offsets:
-        """Where a group of the cluster ``remote_alias`` goes on here, by its checkpoints.
+        """Return where a group of the cluster ``remote_alias`` continues here, by its checkpoints.
 
-        What is not read within ``timeout_s`` raises RetriableError: Java hands out half of it then, by which a group
-        would go back. Empty without checkpoints.
+        Raises RetriableError if reading takes longer than ``timeout_s``; Java then returns a part, by which a group
+        could go back. Empty without checkpoints.
         """
         return (await self._checkpoints(lambda name: name == group, remote_alias, timeout_s)).get(group, {})
 
     async def remote_consumer_offsets_of(
         self, groups: re.Pattern[str], remote_alias: str, timeout_s: float
     ) -> dict[str, Offsets]:
-        """The same of every group whose whole name matches (KIP-1239)."""
+        """Return the same for every group whose whole name matches (KIP-1239)."""
         return await self._checkpoints(lambda name: groups.fullmatch(name) is not None, remote_alias, timeout_s)
 
     async def _checkpoints(
@@ -177,7 +177,7 @@ def translate_offsets_of(
 
 
 def hops(policy: ReplicationPolicy, topic: str, upstream_alias: str) -> int:
-    """How many flows a topic passed since ``upstream_alias``; -1 where it never was there. Pure."""
+    """Return how many flows a topic passed since ``upstream_alias``; -1 if it was never there."""
     for count, (source, _) in enumerate(_way(policy, topic), 1):
         if source == upstream_alias:
             return count
@@ -185,12 +185,12 @@ def hops(policy: ReplicationPolicy, topic: str, upstream_alias: str) -> int:
 
 
 def all_sources(policy: ReplicationPolicy, topic: str) -> list[str]:
-    """The clusters a topic passed, the nearest first. Pure."""
+    """Return the clusters that a topic passed, the nearest first."""
     return [source for source, _ in _way(policy, topic)]
 
 
 def _way(policy: ReplicationPolicy, topic: str) -> list[tuple[str, str]]:
-    """(cluster, name there), back to where it began; a policy that cannot tell cycles ends where one begins."""
+    """Return (cluster, name there), back to its origin; if a policy cannot detect cycles, stop where one begins."""
     way: list[tuple[str, str]] = []
     name: str | None = topic
     while name is not None and (source := policy.topic_source(name)) is not None:

@@ -1,10 +1,10 @@
 """Hold what the connectors share: the schedule of their jobs, checks of altered offsets, latencies and metrics.
 
-- The schedule runs a connector's jobs in order at its start, then each at its own interval, or when asked.
-- The checks refuse offsets over REST in Java's words (Kafka's ``MirrorUtils.validateSource...``).
-- The latency of a record runs from the time in the record to the target's acknowledgement.
+- The schedule runs a connector's jobs in order at its start, then each at its own interval, or on request.
+- The checks reject offsets over REST in Java's words (Kafka's ``MirrorUtils.validateSource...``).
+- The latency of a record runs from the record's timestamp to the target's acknowledgement.
 - The metrics of checkpoints and heartbeats for Prometheus have the names that the usual exporter gives Java's
-  (``MirrorCheckpointMetrics``); Java has none of heartbeats.
+  (``MirrorCheckpointMetrics``); Java has none for heartbeats.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class _Job:
 class Schedule:
     """Jobs of one connector (Kafka ``connect.mirror.Scheduler``).
 
-    One at a time, so that two never work on the same topics. What fails, or takes longer than ``timeout_s``, is logged
-    and comes again at its interval; None where each part of a job has a limit of its own. ``label`` begins every line
-    of the log.
+    One runs at a time, so that two never work on the same topics. A job that fails, or takes longer than ``timeout_s``,
+    is logged and runs again at its interval; None if each part of a job has its own timeout. ``label`` is the prefix of
+    all log lines.
     """
 
     def __init__(self, label: str, timeout_s: float | None) -> None:
@@ -49,24 +49,24 @@ class Schedule:
         self._one_at_a_time = asyncio.Lock()
 
     def add(self, name: str, run: Callable[[], Awaitable[None]], interval_s: float | None) -> None:
-        """A job behind those that were added before; ``interval_s`` None for one that runs when asked only."""
+        """Add a job after those added before; with ``interval_s`` None it runs only on request."""
         self._jobs.append(_Job(name, run, interval_s))
 
     def begin(self) -> None:
-        """Let the jobs come, each one interval from now for the first time, or when :meth:`hurry` asks."""
+        """Start the jobs, each for the first time one interval from now, or when :meth:`hurry` is called."""
         for job in self._jobs:
             self._scope.spawn(self._repeat(job), f"{job.name} of {self._label}")
 
     async def run_once(self, name: str) -> bool:
-        """Run a job now, as at its interval; whether it succeeded."""
+        """Run a job now, as at its interval; return whether it succeeded."""
         return await self._run(self._job(name))
 
     def hurry(self, name: str) -> None:
-        """Run a job soon, as something has changed; asked again before it runs, it runs once."""
+        """Run a job soon, because something has changed; several calls before it runs count once."""
         self._job(name).wanted.set()
 
     async def stop(self) -> None:
-        """Ends what runs."""
+        """End running jobs."""
         await self._scope.close()
 
     def _job(self, name: str) -> _Job:
@@ -81,7 +81,7 @@ class Schedule:
                     await job.wanted.wait()
             except TimeoutError:
                 assert job.interval_s is not None and due_s is not None
-                # At a fixed rate, as Java; turns that were missed are not made up for.
+                # At a fixed rate, as Java; missed runs are not repeated.
                 due_s = max(due_s + job.interval_s, clock())
             job.wanted.clear()
             await self._run(job)
@@ -94,7 +94,7 @@ class Schedule:
             except TimeoutError:
                 log.warning("%s: %s took longer than %g s (admin.timeout.ms)", self._label, job.name, self._timeout_s)
             except HeliographError as error:
-                log.warning("%s: %s: %s", self._label, job.name, error)
+                log.warning("%s: %s failed: %s", self._label, job.name, error)
             except Exception as error:
                 log.error("%s: %s failed", self._label, job.name, exc_info=error)
             else:
@@ -122,7 +122,7 @@ def require_partition(partition: Mapping[str, Any]) -> None:
 
 
 def require_offset(partition: Mapping[str, Any], offset: Mapping[str, Any], *, only_zero: bool) -> None:
-    """Raise PermanentError unless ``offset`` has an offset under ``offset``: 0 where ``only_zero``, else 0 or more."""
+    """Raise PermanentError unless ``offset`` has an offset under ``offset``: 0 if ``only_zero``, else 0 or more."""
     where = f"Source offset {_shown(offset)} for source partition {_shown(partition)}"
     if "offset" not in offset:
         raise PermanentError(f"{where} is missing the 'offset' key, which is required")
@@ -150,7 +150,7 @@ def _invalid(partition: Mapping[str, Any], key: str, why: str) -> PermanentError
 
 
 def _shown(value: object) -> str:
-    """As Java prints it."""
+    """Format a value as Java prints it."""
     match value:
         case Mapping():
             return "{" + ", ".join(f"{name}={_shown(each)}" for name, each in value.items()) + "}"
@@ -162,20 +162,20 @@ def _shown(value: object) -> str:
             return str(value)
 
 
-#: So many of a task have a series of their own, those that were written last; a scraper pays for each of them.
+#: How many series a task has, for those written last, because a scraper reads each of them.
 MOST: Final = 2_000
 #: Java's attributes of ``MirrorCheckpointMetrics``; heartbeats have none there.
 LATENCY: Final[Rows[Windowed]] = (
-    ("latency_ms", "From its time to its acknowledgement, last.", lambda one, _: one.last),
-    ("latency_ms_min", "Least such time.", lambda one, now_ms: one.least(now_ms)),
-    ("latency_ms_max", "Greatest such time.", lambda one, now_ms: one.most(now_ms)),
-    ("latency_ms_avg", "Mean of such times.", lambda one, now_ms: one.mean(now_ms)),
+    ("latency_ms", "From a record's timestamp to its acknowledgement, last.", lambda one, _: one.last),
+    ("latency_ms_min", "Minimum of that latency.", lambda one, now_ms: one.least(now_ms)),
+    ("latency_ms_max", "Maximum of that latency.", lambda one, now_ms: one.most(now_ms)),
+    ("latency_ms_avg", "Mean of that latency.", lambda one, now_ms: one.mean(now_ms)),
 )
 Labels = tuple[str, ...]
 
 
 class Latencies:
-    """Of one task, by labels; ``whole`` is of all that it wrote, and whatever labels it had."""
+    """Latencies of one task, by labels; ``whole`` covers all that it wrote, with any labels."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
@@ -183,7 +183,7 @@ class Latencies:
         self.whole = Windowed()
 
     def written(self, labels: Labels, sent_ms: int, now_ms: int) -> None:
-        """A record of that time was acknowledged now."""
+        """Record that a record with the timestamp ``sent_ms`` was acknowledged now."""
         taken_ms = max(now_ms - sent_ms, 0)
         self.whole.record(taken_ms, now_ms)
         self._by_labels.setdefault(labels, Windowed()).record(taken_ms, now_ms)
@@ -196,7 +196,7 @@ class Latencies:
 
 
 class Task(NamedTuple):
-    """Which task of which flow."""
+    """A task of a flow."""
 
     source: str
     target: str
@@ -205,7 +205,7 @@ class Task(NamedTuple):
 
 @dataclass(slots=True)
 class WrittenLatencies:
-    """What the tasks that run on a worker now have written."""
+    """Latencies of the tasks that run on a worker now."""
 
     checkpoints: dict[Task, Latencies] = field(default_factory=dict)
     heartbeats: dict[Task, Latencies] = field(default_factory=dict)
@@ -215,12 +215,12 @@ _DOMAIN: Final = "kafka_connect_mirror_"
 _CHECKPOINT: Final = f"{_DOMAIN}MirrorCheckpointConnector_"
 _HEARTBEAT: Final = f"{_DOMAIN}MirrorHeartbeatConnector_"
 _FLOW: Final = ("source", "target")
-_WHOLE: Final[Rows[Windowed]] = (("count", "Written since its task began.", lambda one, _: one.recorded), *LATENCY)
+_WHOLE: Final[Rows[Windowed]] = (("count", "Written since the task began.", lambda one, _: one.recorded), *LATENCY)
 
 
 def written_metrics(workers: Sequence[WrittenLatencies], now_ms: int) -> Iterator[Metric]:
-    """Of the tasks of this process: checkpoints by group and partition, those that a task wrote last; checkpoints by
-    task, all of them; heartbeats by flow."""
+    """Yield the metrics of this process's tasks: the checkpoints written last by group and partition, all checkpoints
+    by task, and heartbeats by flow."""
     single = Gauges(f"{_CHECKPOINT}checkpoint_", (*_FLOW, "group", "topic", "partition"), LATENCY)
     tasks = Gauges(f"{_CHECKPOINT}task_checkpoint_", (*_FLOW, "task"), _WHOLE)
     beats = Gauges(f"{_HEARTBEAT}heartbeat_", _FLOW, _WHOLE)

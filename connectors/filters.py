@@ -1,4 +1,4 @@
-"""Which topics and settings are mirrored: the lists of patterns, and the rules that hold whatever a filter says."""
+"""Select the topics and settings to mirror: by lists of patterns, and by rules that no filter overrides."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class DefaultTopicFilter:
 
     Args:
         topics: Elements of the list; an empty one selects nothing.
-        exclude: Elements of the list; they win.
+        exclude: Elements of the list; they take precedence.
 
     Raises:
-        ConfigError: A list is no valid expression; the key is named.
+        ConfigError: A list is not a valid expression; the error has the key.
     """
 
     def __init__(self, topics: Sequence[str], exclude: Sequence[str]) -> None:
@@ -32,7 +32,7 @@ class DefaultTopicFilter:
 
 
 class DefaultGroupFilter:
-    """The keys ``groups`` and ``groups.exclude``; arguments and errors as of :class:`DefaultTopicFilter`."""
+    """The keys ``groups`` and ``groups.exclude``; arguments and errors as for :class:`DefaultTopicFilter`."""
 
     def __init__(self, groups: Sequence[str], exclude: Sequence[str]) -> None:
         self._included = compile_pattern_list("groups", groups)
@@ -47,10 +47,10 @@ class DefaultConfigPropertyFilter:
 
     Args:
         exclude: Elements of the list.
-        source_defaults: Whether what the source has by default is set at the target.
+        source_defaults: Whether the source's default values are set on the target.
 
     Raises:
-        ConfigError: The list is no valid expression.
+        ConfigError: The list is not a valid expression.
     """
 
     def __init__(self, exclude: Sequence[str], *, source_defaults: bool) -> None:
@@ -65,10 +65,10 @@ class DefaultConfigPropertyFilter:
 
 
 def compile_pattern_list(key: str, elements: Sequence[str]) -> re.Pattern[str] | None:
-    """One pattern for a list, to be matched in full; None, which matches nothing, for an empty list.
+    """Return one pattern for a list, to be matched in full; None, which matches nothing, for an empty list.
 
-    The elements are joined as they are, without groups around them, as Kafka's ``MirrorUtils.compilePatternList``
-    does: a comma inside parentheses therefore works as an alternative.
+    The elements are joined unchanged, without groups around them, as Kafka's ``MirrorUtils.compilePatternList``: so
+    a comma inside parentheses works as an alternative.
     """
     if not elements:
         return None
@@ -76,7 +76,7 @@ def compile_pattern_list(key: str, elements: Sequence[str]) -> re.Pattern[str] |
     try:
         return compile_java(joined)
     except UnsupportedRegex as error:
-        raise ConfigError(f"{key} is no usable list of patterns ({joined}): {error}", key) from None
+        raise ConfigError(f"{key} is not a usable list of patterns ({joined}): {error}", key) from None
 
 
 def _matches(pattern: re.Pattern[str] | None, name: str) -> bool:
@@ -93,8 +93,7 @@ def should_mirror(
 ) -> bool:
     """Whether a source topic is mirrored (Kafka's ``MirrorSourceConnector.shouldReplicateTopic``).
 
-    The filter or the rule for heartbeats must take it, it must not be internal, and it must not have been on the
-    target before.
+    The filter or the rule for heartbeats must select it, it must not be internal, and it must not come from the target.
     """
     selected = topic_filter.should_replicate_topic(topic) or (
         heartbeats_replication and policy.is_heartbeats_topic(topic)

@@ -1,7 +1,6 @@
 """Measure and show a flow's progress: contact with its clusters, when records last moved, and the lag.
 
-The lag is per partition, topic and flow, in records, bytes and time. A frozen picture, taken at any moment, shows the
-whole flow to its readers.
+The lag is per partition, topic and flow, in records, bytes and time. A snapshot can be taken at any moment.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from connectors.formats.types import QUARANTINED, STOPPED, FlowName, TopicPartit
 
 SOURCE: Final = "source"
 TARGET: Final = "target"
-#: In the place of a time or an age.
+#: Replaces an unknown time or age.
 UNKNOWN: Final = -1
 
 
@@ -29,8 +28,8 @@ class ClusterContact:
     """One cluster. Times are in milliseconds since 1970, UNKNOWN before the first.
 
     Args:
-        answers: None until it was asked.
-        answered_ms: When it last answered this worker, asked every few seconds.
+        answers: None until it was contacted.
+        answered_ms: When it last answered this worker, which contacts it every few seconds.
         moved_ms: When a slice here last got an answer: of the source to a fetch, of the target to a produce request.
         reason: Why it does not answer.
     """
@@ -49,21 +48,21 @@ class Contact:
     target: ClusterContact = ClusterContact()
 
     def moved(self, fetched_ms: int, produced_ms: int) -> Contact:
-        """The same with what slices tell."""
+        """Return the same with the times that slices report."""
         return Contact(replace(self.source, moved_ms=fetched_ms), replace(self.target, moved_ms=produced_ms))
 
     @property
     def knows_lag(self) -> bool:
-        """Whether the lag of the flow is known: not while the source cannot be asked for its ends."""
+        """Whether the lag of the flow is known: not while the source does not answer."""
         return self.source.answers is not False
 
     @property
     def silent(self) -> tuple[bool, bool]:
-        """Whether the source, and whether the target, was asked and does not answer."""
+        """Whether the source, and whether the target, was contacted and does not answer."""
         return self.source.answers is False, self.target.answers is False
 
     def to_json(self, now_ms: int) -> dict[str, Any]:
-        """What REST and ``heliograph lag`` tell; null for what is not known."""
+        """Return what REST and ``heliograph lag`` show; null if unknown."""
         return {
             "source_answers": self.source.answers,
             "target_answers": self.target.answers,
@@ -76,12 +75,12 @@ NOTHING_KNOWN: Final = Contact()
 
 
 def age_ms(at_ms: int, now_ms: int) -> int:
-    """UNKNOWN of what never was."""
+    """Return an age; UNKNOWN for an unknown time."""
     return max(now_ms - at_ms, 0) if at_ms >= 0 else UNKNOWN
 
 
 def since_text(at_ms: int) -> str:
-    """Like ``since 2026-01-01T14:03:02Z``, or that it was never known."""
+    """Return ``since 2026-01-01T14:03:02Z``, or ``since the start`` for an unknown time."""
     if at_ms < 0:
         return "since the start"
     return "since " + datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -97,13 +96,13 @@ class PartitionLag:
 
     Args:
         position: The next source offset to copy.
-        end: Behind the last record that may be copied: the high watermark, under ``read_committed`` the last stable
-            offset.
-        records: Offsets that wait, an upper bound of records: markers and what compaction took count until the copy
-            has passed them. Those that the source no longer has are not among them, but in ``lost``.
-        bytes: What they take at the source, estimated by their share of the partition's offsets; -1 unknown.
-        ms: Age of the oldest that waits, by its batch's timestamp; 0 where none waits, -1 unknown.
-        offset_bytes: What an offset of the source takes on average; -1 unknown.
+        end: The offset after the last record that may be copied: the high watermark, or under ``read_committed`` the
+            last stable offset.
+        records: Offsets that wait, an upper bound of records: markers and compacted records count until the copy has
+            passed them. Offsets that the source no longer has are not included, but in ``lost``.
+        bytes: Their size at the source, estimated by their share of the partition's offsets; -1 unknown.
+        ms: Age of the oldest that waits, by its batch's timestamp; 0 if none waits, -1 unknown.
+        offset_bytes: Average size of an offset of the source; -1 unknown.
     """
 
     topic: str
@@ -121,11 +120,11 @@ class PartitionLag:
         return {name: getattr(self, name) for name in PartitionLag.__dataclass_fields__ if name != "offset_bytes"}
 
     def lost_sight(self) -> PartitionLag:
-        """The same if its source does not answer."""
+        """Return the same for a source that does not answer."""
         return replace(self, records=-1, bytes=-1, ms=-1)
 
     def at(self, position: int, end: int, ms: int) -> PartitionLag:
-        """The same where the copy has come to ``position`` since, and the source to ``end``."""
+        """Return the same once the copy has come to ``position``, and the source to ``end``."""
         begin = max(position, self.end - self.records) if self.lost else position
         records = max(end - begin, 0)
         size = -1 if self.offset_bytes < 0 else round(records * self.offset_bytes)
@@ -134,12 +133,12 @@ class PartitionLag:
 
 @dataclass(frozen=True, slots=True)
 class FlowLag:
-    """Of all partitions of a flow that are looked at.
+    """The lag of all partitions of a flow that are read.
 
     Args:
-        unknown: Those that could not be, and why.
-        known_ms: When it was looked at, in milliseconds since 1970; -1 never.
-        is_known: False if nothing could be looked at now, so that all is as unknown as it was at ``known_ms``.
+        unknown: Partitions that could not be read, and why.
+        known_ms: When it was read, in milliseconds since 1970; -1 never.
+        is_known: False if nothing could be read now, so that these are the values of ``known_ms``.
     """
 
     partitions: tuple[PartitionLag, ...]
@@ -148,7 +147,7 @@ class FlowLag:
     is_known: bool = True
 
     def lost(self, flow: str, why: str, known_ms: int = -1) -> FlowLag:
-        """What is left of it if a cluster does not answer any more; ``known_ms``: it was known then too."""
+        """Return what is left of it if a cluster no longer answers; ``known_ms``: a later time when it was known."""
         return FlowLag(
             tuple(one.lost_sight() for one in self.partitions),
             {flow: why},
@@ -157,7 +156,7 @@ class FlowLag:
         )
 
     def to_json(self, most: int) -> dict[str, Any]:
-        """With the ``most`` partitions that are furthest behind; see docs/operations.md."""
+        """Return JSON with the ``most`` partitions of greatest lag; see docs/operations.md."""
         whole = together(self.partitions)
         if not self.is_known:
             whole = replace(whole, records=-1, bytes=-1, ms=-1)
@@ -172,8 +171,8 @@ class FlowLag:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Of several partitions together: sums, and the greatest age; -1 where it is not known, of records and age if it
-    is not known of one."""
+    """The lag of several partitions together: sums, and the greatest age; -1 if unknown. Records and age are unknown if
+    they are unknown for one partition."""
 
     partitions: int
     records: int
@@ -185,8 +184,8 @@ class Lag:
 def lag_of(
     topic: str, partition: int, target_topic: str, position: int, start: int, end: int, size_bytes: int
 ) -> PartitionLag:
-    """``start``, ``end`` and ``size_bytes`` (-1 unknown) are the source partition's now. The age is left at -1 where
-    something waits, for who reads it."""
+    """Return a lag; ``start``, ``end`` and ``size_bytes`` (-1 unknown) are the source partition's now. The age stays -1
+    if records wait; the caller finds it."""
     begin = max(position, start)
     records = max(end - begin, 0)
     span = end - start
@@ -226,7 +225,7 @@ def by_topic(lags: Iterable[PartitionLag]) -> dict[str, Lag]:
 
 
 def furthest(lags: Sequence[PartitionLag], most: int) -> list[PartitionLag]:
-    """The ``most`` partitions that are furthest behind: by records, then by age; those that are not are left out."""
+    """Return the ``most`` partitions of greatest lag: by records, then by age; those without lag are left out."""
     behind = [one for one in lags if one.records > 0 or one.lost]
     return nsmallest(most, behind, key=lambda one: (-one.records, -one.ms, one.topic, one.partition))
 
@@ -235,19 +234,19 @@ _STOPPED: Final = frozenset({STOPPED, QUARANTINED, *STATES})
 
 
 def is_stopped(state: str) -> bool:
-    """Whether a partition in this state waits for somebody, and does not go on by itself."""
+    """Whether a partition in this state waits for an operator, and does not continue by itself."""
     return state in _STOPPED
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
     """One partition pair. ``state`` is ``starting``, ``running``, ``waiting`` (for a take-over), ``stopped``,
-    ``QUARANTINED`` (the target refuses for good), what became of a log (``connectors.formats.gap``) or ``healing`` (a
-    policy goes on behind that), all but the first two with a ``reason``, and with ``gap`` where a log is not what it
-    was. ``lost`` counts source offsets that were passed over. ``records``, ``bytes``,
-    ``batches`` (by kind: shallow, merged, rebuilt, dropped), ``skipped`` (records that the target refuses),
-    ``dropped`` and ``changed`` (records that a transformation left out or changed) count since the task began;
-    ``lag_ms`` is the age of the last copied record while records are waiting, 0 when none are."""
+    ``QUARANTINED`` (the target rejects its records permanently), what became of a log (``connectors.formats.gap``) or
+    ``healing`` (a policy continues after that). All but the first two have a ``reason``, and a ``gap`` if a log has
+    changed. ``lost`` counts skipped source offsets. ``records``, ``bytes``, ``batches`` (by kind: shallow, merged,
+    rebuilt, dropped), ``skipped`` (records that the target rejects), ``dropped`` and ``changed`` (records that a
+    transformation removed or changed) count since the task began; ``lag_ms`` is the age of the last copied record while
+    records wait, 0 when none do."""
 
     source_topic: str
     source_partition: int
@@ -271,13 +270,13 @@ class PartitionView:
 
 class _Viewed(Protocol):
     def view(self, now_ms: int) -> Iterable[PartitionView]:
-        """Return a picture of every partition."""
+        """Return a view of every partition."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """Of the partitions of several tasks, as they are when it is iterated over."""
+    """The partitions of several tasks, as they are during iteration."""
 
     tasks: Sequence[_Viewed]
     now_ms: int
@@ -293,8 +292,8 @@ class Views:
 class FlowProgress:
     """One flow: ``state`` is ``starting``, ``running``, ``recovering``, ``stopped`` or ``failed``.
 
-    ``partitions`` may be looked at again and again; each view is made when it is asked for. ``at_ms``: when the picture
-    was taken, since 1970.
+    ``partitions`` may be iterated repeatedly; each view is made on request. ``at_ms``: when the snapshot was taken,
+    since 1970.
     """
 
     flow: FlowName
@@ -323,8 +322,8 @@ class FlowProgress:
 
 @dataclass(frozen=True, slots=True)
 class Resting:
-    """A partition whose task is here and does not run, or that no task has (None), for its connector is STOPPED;
-    ``state`` as of REST."""
+    """A partition whose task is here and does not run, or that no task has (None), because its connector is STOPPED;
+    ``state`` as in REST."""
 
     task: int | None
     source: TopicPartition
@@ -334,8 +333,8 @@ class Resting:
 
 @dataclass(frozen=True, slots=True)
 class LagSnapshot:
-    """What was seen at ``at_ms`` (since 1970) of the partitions of one connector that a worker has. Of a connector that
-    is STOPPED it may be that nothing was seen yet."""
+    """The lag at ``at_ms`` (since 1970) of those partitions of a connector that a worker has. If the connector is
+    STOPPED, nothing may have been read yet."""
 
     flow: FlowName
     at_ms: int
@@ -344,8 +343,8 @@ class LagSnapshot:
     is_stopped: bool = False
 
     def lag_of(self, view: PartitionView, now_ms: int) -> PartitionLag | None:
-        """Of a partition that its task tells of now; None where it was not seen. No record that waits is older than the
-        last one that was copied."""
+        """Return the lag of a partition that its task reports now; None if it was not read. No waiting record is older
+        than the last one copied."""
         lag = self.lags.get(TopicPartition(view.source_topic, view.source_partition))
         if lag is None or view.next_source_offset < 0:
             return lag
@@ -356,7 +355,7 @@ class LagSnapshot:
         return lag.at(view.next_source_offset, end, ms)
 
     def resting_lag(self, one: Resting, now_ms: int) -> PartitionLag | None:
-        """Of a partition whose task does not run; None where it was not seen."""
+        """Return the lag of a partition whose task does not run; None if it was not read."""
         lag = self.lags.get(one.source)
         if lag is None or not lag.records or lag.ms < 0:
             return lag
@@ -365,8 +364,8 @@ class LagSnapshot:
 
 @dataclass(slots=True)
 class PartitionMeter:
-    """Counts since the task began, and windows. A batch's age and latency are those of its newest record when it was
-    heard to be acknowledged: batches are copied whole, so a record is read and acknowledged with its batch."""
+    """Counts since the task began, and windows. A batch's age and latency are those of its newest record when its
+    acknowledgement was reported: batches are copied whole, so records are acknowledged with their batch."""
 
     records: int = 0
     bytes: int = 0
@@ -376,7 +375,7 @@ class PartitionMeter:
 
 
 class Meters:
-    """Of one task, by source partition."""
+    """Meters of one task, by source partition."""
 
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, PartitionMeter] = {}
@@ -384,7 +383,7 @@ class Meters:
         self.fetched_ms = self.produced_ms = UNKNOWN
 
     def answered(self, source_ago_s: float | None, target_ago_s: float | None) -> None:
-        """Take in what a slice tells of its clusters."""
+        """Take a slice's report about its clusters."""
         now_ms = time.time_ns() // 1_000_000
         if source_ago_s is not None:
             self.fetched_ms = max(self.fetched_ms, now_ms - round(source_ago_s * 1000))
@@ -392,7 +391,7 @@ class Meters:
             self.produced_ms = max(self.produced_ms, now_ms - round(target_ago_s * 1000))
 
     def apply(self, progress: PartitionProgress, now_ms: int) -> None:
-        """Take in what a slice reports; ``now_ms`` since 1970, as record timestamps are."""
+        """Take a slice's progress report; ``now_ms`` since 1970, as record timestamps are."""
         meter = self.partitions.setdefault(progress.source, PartitionMeter())
         if not progress.records:
             return

@@ -1,13 +1,13 @@
-"""MirrorHeartbeat's connector writes heartbeats, and readers of a cluster's heartbeats find out which flows are alive.
+"""MirrorHeartbeat's connector writes heartbeats; readers of a cluster's heartbeats find out which flows are alive.
 
 Kafka's ``MirrorHeartbeatConnector`` and ``MirrorHeartbeatTask``. The worker's producer writes the records, so they
-show that the whole path works: worker, target and, if they are mirrored, the flows behind it.
+show that the whole path works: worker, target and, if they are mirrored, the flows after it.
 
-The reader reads the newest heartbeat of each flow in each topic, and not the whole of a long log.
+The reader reads only the newest heartbeats of each topic, not a whole long log.
 
-The worker of a flow ``us->eu`` writes heartbeats into ``heartbeats`` on eu: they say that the worker lives and gets to
-its target. The flow mirrors those that are on us as ``us.heartbeats`` (and ``us.ap.heartbeats`` of a flow before it):
-these say that records pass.
+The worker of a flow ``us->eu`` writes heartbeats into ``heartbeats`` on eu: they show that the worker runs and reaches
+its target. The flow mirrors the heartbeats on us as ``us.heartbeats`` (and ``us.ap.heartbeats`` of a flow before it):
+these show that records are copied.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _TARGET: Final = "targetClusterAlias"
 
 
 def topic_of_heartbeats(props: Props) -> NewTopic:
-    """The topic that a connector with these properties makes."""
+    """Return the topic that a connector with these properties creates."""
     return NewTopic(
         make_policy(props).heartbeats_topic(),
         partitions=1,
@@ -58,7 +58,7 @@ def topic_of_heartbeats(props: Props) -> NewTopic:
 
 
 class MirrorHeartbeatConnector(SourceConnector):
-    """``org.apache.kafka.connect.mirror.MirrorHeartbeatConnector``: makes the topic, and has one task."""
+    """``org.apache.kafka.connect.mirror.MirrorHeartbeatConnector``: creates the topic, and has one task."""
 
     def __init__(self, written: WrittenLatencies | None = None) -> None:
         self._written = written or WrittenLatencies()
@@ -79,9 +79,9 @@ class MirrorHeartbeatConnector(SourceConnector):
         return HEARTBEAT
 
     async def start(self, props: Props) -> None:
-        """Make the topic on the target, also where no heartbeats are emitted.
+        """Create the topic on the target, even if no heartbeats are emitted.
 
-        The first attempt is waited for, ``admin.timeout.ms`` at most; further ones go on behind.
+        Wait for the first attempt, at most ``admin.timeout.ms``; further attempts run in the background.
         """
         values = HEARTBEAT.parse(props)
         self._props, self._interval_s = props, _interval_s(values)
@@ -104,7 +104,7 @@ class MirrorHeartbeatConnector(SourceConnector):
             async with asyncio.timeout(values.integer("admin.timeout.ms") / 1000):
                 await tried.wait()
         except TimeoutError:
-            log.warning("topic %s is not made yet; going on", topic.name)
+            log.warning("topic %s is not created yet; retrying in the background", topic.name)
 
     async def task_configs(self, max_tasks: int) -> Sequence[Props]:
         return [] if self._interval_s is None else [self._props]
@@ -118,7 +118,7 @@ class MirrorHeartbeatConnector(SourceConnector):
     async def alter_offsets(
         self, props: Props, offsets: Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]
     ) -> bool:
-        """Offsets of heartbeats mean nothing; only those that a task could have written are taken, and any reset."""
+        """Check offsets, which mean nothing here: accept only those that a task could have written, and any reset."""
         for partition, offset in offsets:
             if offset is not None:
                 require_string(partition, _SOURCE)
@@ -128,7 +128,7 @@ class MirrorHeartbeatConnector(SourceConnector):
 
 
 class MirrorHeartbeatTask(SourceTask):
-    """Sleeps an interval, then has one record."""
+    """A task that sleeps for an interval, then returns one record."""
 
     def __init__(self, written: WrittenLatencies) -> None:
         self._written = written
@@ -149,7 +149,7 @@ class MirrorHeartbeatTask(SourceTask):
         self._written.heartbeats[self._name] = self._latencies
 
     async def stop(self) -> None:
-        # A successor may have begun already.
+        # A successor may have started already.
         if self._written.heartbeats.get(self._name) is self._latencies:
             del self._written.heartbeats[self._name]
 
@@ -178,13 +178,13 @@ class MirrorHeartbeatTask(SourceTask):
 
 
 def _interval_s(values: Values) -> int | None:
-    """Seconds between heartbeats, None where there are none."""
+    """Return seconds between heartbeats, None if there are none."""
     interval_s = values.integer("emit.heartbeats.interval.seconds")
     return interval_s if values.boolean("emit.heartbeats.enabled") and interval_s >= 0 else None
 
 
 class Age(NamedTuple):
-    """Of the newest heartbeat, in seconds; ``at_least`` where it is older than all that was read."""
+    """The age of the newest heartbeat, in seconds; ``at_least`` if it is older than all that was read."""
 
     seconds: float
     at_least: bool = False
@@ -200,7 +200,7 @@ class FlowState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicHeartbeats:
-    """What heartbeats in one topic tell: when the newest of each flow was sent, and since when they were read."""
+    """Heartbeats in one topic: when the newest of each flow was sent, and from when on they were read."""
 
     topic: str
     newest_ms: Mapping[tuple[str, str], int]
@@ -209,7 +209,7 @@ class TopicHeartbeats:
 
 @dataclass(frozen=True, slots=True)
 class ClusterHeartbeats:
-    """One cluster: its heartbeats' topics, or why they could not be read; and how names are understood there."""
+    """Heartbeats of one cluster by topic, or why they could not be read; ``policies`` interpret topic names there."""
 
     alias: str
     told: Sequence[TopicHeartbeats] = ()
@@ -219,8 +219,7 @@ class ClusterHeartbeats:
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredFlow:
-    """A flow of the file: whether it mirrors heartbeats with other records, whether its worker sends any, and how
-    often."""
+    """A flow of the file: whether it mirrors heartbeats with other records, and how often its worker emits its own."""
 
     source: str
     target: str
@@ -243,7 +242,7 @@ class FlowHealth:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How records come to ``cluster``: the clusters before it, the nearest first. ``in_file``: all its flows are in the
+    """How records reach ``cluster``: the clusters before it, the nearest first. ``in_file``: all its flows are in the
     file, and mirror heartbeats."""
 
     cluster: str
@@ -254,14 +253,14 @@ class Way:
     in_file: bool = False
 
 
-#: Of a flow or a way that should be alive.
+#: States of a flow or path that should be alive.
 _GONE: Final = (FlowState.STOPPED, FlowState.NONE)
 
 
 def flows_told(
     wanted: Iterable[ConfiguredFlow], clusters: Mapping[str, ClusterHeartbeats], now_ms: int, stale_s: float
 ) -> list[FlowHealth]:
-    """Every flow of the file, and those that nobody wrote into the file and that have heartbeats all the same."""
+    """Return every flow of the file, and flows that are not in the file but have heartbeats."""
     found = []
     listed = set()
     for flow in wanted:
@@ -286,8 +285,8 @@ def flows_told(
 def ways_told(
     wanted: Collection[ConfiguredFlow], clusters: Iterable[ClusterHeartbeats], now_ms: int, stale_s: float
 ) -> list[Way]:
-    """Of all clusters that could be read, by cluster and hops. One is alive while the heartbeats of any flow come over
-    it in time: those of a flow that has stopped do not, and of a slow one nobody knows for a while."""
+    """Return the paths to all clusters that could be read, by cluster and hops. A path is alive while heartbeats of any
+    flow arrive over it in time: those of a stopped flow do not, and those of a slow flow are unknown for a while."""
     limits_s = {(flow.source, flow.target): _limit_s(flow, stale_s) for flow in wanted}
     carried = {(flow.source, flow.target) for flow in wanted if flow.carries_beats}
     found = []
@@ -303,8 +302,8 @@ def ways_told(
 
 
 def has_stopped(flows: Collection[FlowHealth], ways: Iterable[Way]) -> bool:
-    """Whether a flow of the file is not alive, or records do not pass over one: its worker may send heartbeats while
-    nobody mirrors. A way on which nobody sends any now tells nothing."""
+    """Whether a flow of the file is not alive, or records do not pass over it: its worker may emit heartbeats while
+    nothing is mirrored. A path over which no heartbeats are sent now says nothing."""
     sent_to = {flow.target for flow in flows if flow.state is FlowState.ALIVE}
     return any(flow.in_file and flow.state in _GONE for flow in flows) or any(
         way.in_file and way.state in _GONE and way.through[-1] in sent_to for way in ways
@@ -312,22 +311,22 @@ def has_stopped(flows: Collection[FlowHealth], ways: Iterable[Way]) -> bool:
 
 
 def _limit_s(flow: ConfiguredFlow, stale_s: float) -> float:
-    """How old the last heartbeat of a flow may be: three of its own intervals, where that is longer."""
+    """Return how old a flow's last heartbeat may be: three of its own intervals, if that is longer."""
     return max(stale_s, 3 * (flow.beats_every_s or 0))
 
 
 def _through(policies: Collection[ReplicationPolicy], topic: str) -> tuple[str, ...]:
-    """By the policy that knows most of it: flows to one cluster may name their topics differently."""
+    """Apply the policy that recognizes most clusters: flows to one cluster may name their topics differently."""
     return max((tuple(all_sources(policy, topic)) for policy in policies), key=len, default=())
 
 
 def _own(seen: ClusterHeartbeats) -> list[TopicHeartbeats]:
-    """The topics that workers write into."""
+    """Return the topics that workers write into."""
     return [one for one in seen.told if not _through(seen.policies, one.topic)]
 
 
 def _age(told: Iterable[TopicHeartbeats], flow: tuple[str, str], now_ms: int) -> Age | None:
-    """None where there is no heartbeat of the flow, in a topic that was read whole."""
+    """Return None if there is no heartbeat of the flow, in a topic that was read whole."""
     least: Age | None = None
     for one in told:
         if (newest_ms := one.newest_ms.get(flow)) is not None:
@@ -338,7 +337,7 @@ def _age(told: Iterable[TopicHeartbeats], flow: tuple[str, str], now_ms: int) ->
 
 
 def _since(at_ms: int, now_ms: int) -> Age:
-    # The clocks of two machines differ by a little.
+    # The clocks of two machines may differ by a little.
     return Age(max(now_ms - at_ms, 0) / 1000)
 
 
@@ -348,18 +347,18 @@ def _state(age: Age | None, stale_s: float) -> FlowState:
     return FlowState.STOPPED if age.seconds > stale_s or age.at_least else FlowState.ALIVE
 
 
-#: Of one topic: hours of heartbeats of several flows. A flow that has stopped before is known to be so long gone.
+#: Records read from one topic: hours of heartbeats of several flows. A flow that stopped earlier is at least that old.
 MOST: Final = 20_000
 
 
 async def read_heartbeats(
     cluster: Cluster, policies: Collection[ReplicationPolicy], timeout_s: float, most: int = MOST
 ) -> list[TopicHeartbeats]:
-    """Of every topic of heartbeats there, by name.
+    """Read every heartbeats topic there, by name.
 
     Raises:
-        RetriableError: the cluster does not answer, or not in time.
-        SecurityError: a right is missing.
+        RetriableError: The cluster does not answer in time.
+        SecurityError: A right is missing.
     """
     topics = (await cluster.metadata(None)).topics
     names = sorted(

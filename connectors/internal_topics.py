@@ -1,12 +1,11 @@
-"""Make, write and read the internal topics of a flow on its target: offsets, positions, and records of their state.
+"""Create, write and read the internal topics of a flow on its target: offsets, positions, and records of their state.
 
-- Topics: a compacted topic that a connector writes into is made on the target, retried until it exists, and kept small.
-- Records of the flow besides its positions are kept in the topic of the offset map.
+- Topics: a compacted topic that a connector writes into is created on the target, with retries, and kept small.
+- Records of the flow other than its positions are in the topic of the offset map.
 - States: a task records there which of its partitions are not copied, and why, so that every worker can report it,
-  whether the task still runs or not. A partition without a record is copied wherever its task runs.
-- Offsets: positions as every MirrorMaker stores them, Java's and ours, are read from the topic of source offsets by
-  commands that run no worker.
-- Target states: the config topic of a Connect group says what users want of a flow's connector.
+  whether the task still runs or not. A partition without a record is copied if its task runs.
+- Offsets: commands that run no worker read positions, Java's and ours, from the topic of source offsets.
+- Target states: the config topic of a Connect group holds what users want of a flow's connector.
 """
 
 from __future__ import annotations
@@ -55,14 +54,14 @@ log = logging.getLogger(__name__)
 
 
 async def correct_settings(cluster: Cluster, topics: Collection[str]) -> None:
-    """Set CLEANED_SOON on topics where a key was left at the cluster's default. A missing right is logged.
+    """Set CLEANED_SOON on topics that use the cluster's default for a key. A missing right is logged.
 
-    Raises RetriableError: no broker answers.
+    Raises RetriableError if no broker answers.
     """
     wanted: dict[str, dict[str, str | None]] = {}
     for topic, configs in (await topic_admin.describe(cluster, topics)).items():
         if isinstance(configs, HeliographError):
-            # A broker may not have heard yet of a topic that was created just now, with these settings.
+            # A broker may not know yet a topic that was created just now, with these settings.
             level = logging.DEBUG if isinstance(configs, RetriableError) else logging.WARNING
             log.log(level, "%s; its segments may be cleaned late", configs)
             continue
@@ -73,20 +72,20 @@ async def correct_settings(cluster: Cluster, topics: Collection[str]) -> None:
     for topic, error in (await topic_admin.alter(cluster, wanted)).items():
         named = ", ".join(f"{key}={value}" for key, value in sorted(wanted[topic].items()))
         if error is None:
-            log.info("cluster %s: set %s on topic %s, so that it stays small", cluster.name, named, topic)
+            log.info("cluster %s: set %s on topic %s to keep it small", cluster.name, named, topic)
         else:
-            log.warning("%s; without %s it may become large, and starts take longer", error, named)
+            log.warning("%s; without %s it may become large and delay starts", error, named)
 
 
 async def keep_making(admin: Admin, topic: NewTopic, tried: asyncio.Event | None = None) -> None:
-    """Make ``topic`` where it is missing; ``tried`` is set after the first attempt.
+    """Create ``topic`` if it is missing; ``tried`` is set after the first attempt.
 
-    What may pass is tried again until it has: Java tries once, and a target that is down at that moment then has the
-    topic made by a broker's ``auto.create.topics.enable``, not compacted.
+    Retry temporary errors until it exists: Java tries once, and if the target is down at that moment, a broker's
+    ``auto.create.topics.enable`` creates the topic, not compacted.
     """
     try:
         if await make_topic(admin, topic, tried=tried):
-            log.info("topic %s was made", topic.name)
+            log.info("topic %s was created", topic.name)
     except HeliographError as error:
         log.error("%s", error)
 
@@ -97,7 +96,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class RecordSettings:
-    """Of one connector; ``partitions`` and ``replication_factor`` are for a topic that is not there yet."""
+    """Settings of one connector; ``partitions`` and ``replication_factor`` are for a topic that does not exist yet."""
 
     connector: str
     topic: str
@@ -105,14 +104,14 @@ class RecordSettings:
     replication_factor: int
 
     async def make_topic(self, admin: Admin) -> None:
-        """Make the topic where it is missing. Raises as
+        """Create the topic if it is missing. Errors are those of
         :func:`connect.kafka.log.compacted_topic.ensure_compacted_topic`."""
         topic = NewTopic(self.topic, self.partitions, self.replication_factor, CLEANED_SOON)
         await ensure_compacted_topic(admin, topic)
 
 
 def record_settings(settings: MirrorSourceSettings) -> RecordSettings:
-    """Those of a flow's source connector."""
+    """Return the settings of a flow's source connector."""
     return RecordSettings(
         settings.name,
         settings.map_topic,
@@ -123,10 +122,10 @@ def record_settings(settings: MirrorSourceSettings) -> RecordSettings:
 
 @dataclass(frozen=True, slots=True)
 class RecordKind(Generic[K, V]):
-    """How records of one kind are stored: keys are of a connector and what the record is about.
+    """How records of one kind are stored: a key has the connector and what the record is about.
 
     Args:
-        partition_key: All records of the kind are in its partition, so that reading them is reading one partition.
+        partition_key: Selects the partition of all records of the kind, so that only one has to be read.
     """
 
     kind: KeyKind
@@ -166,7 +165,7 @@ class Records(Generic[K, V]):
 
 
 async def read_records(cluster: Cluster, settings: RecordSettings, of: RecordKind[K, V]) -> dict[K, V]:
-    """Return the connector's records of one kind. Raises as :func:`read_all_records`."""
+    """Return the connector's records of one kind. Errors are those of :func:`read_all_records`."""
     found = await read_all_records(cluster, settings.topic, of)
     return {about: value for (connector, about), value in found.items() if connector == settings.connector}
 
@@ -175,9 +174,9 @@ async def read_all_records(cluster: Cluster, topic: str, of: RecordKind[K, V]) -
     """Return all connectors' records of one kind, by connector and what they are about; none if there is no topic.
 
     Raises:
-        RetriableError: the cluster does not answer, or not in time.
+        RetriableError: The cluster does not answer in time.
         SecurityError: READ or DESCRIBE on the topic is missing.
-        LaterFormat: a later version wrote a record of this kind.
+        LaterFormat: A later version wrote a record of this kind.
     """
     found: dict[tuple[str, K], V] = {}
     if await known_topic(cluster, topic) is None:
@@ -207,8 +206,8 @@ _LONGEST_REASON: Final = 4_000
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """``state`` and ``reason`` as those of ``PartitionView``, with ``gap`` where a log is not what it was; ``since_ms``
-    is when it was noted, since 1970."""
+    """``state`` and ``reason`` as in ``PartitionView``, with ``gap`` if a log has changed; ``since_ms`` is when it was
+    recorded, since 1970."""
 
     state: str
     reason: str
@@ -217,7 +216,7 @@ class PartitionState:
     gap: Gap | None = None
 
     def is_as(self, other: PartitionState | None) -> bool:
-        """Whether both say the same, whenever they were noted."""
+        """Whether both are the same, apart from when they were recorded."""
         mine = (self.state, self.reason, self.target_topic, self.gap)
         return other is not None and mine == (other.state, other.reason, other.target_topic, other.gap)
 
@@ -233,7 +232,7 @@ def encode_state_key(connector: str, partition: TopicPartition) -> bytes:
 
 
 def decode_state_key(key: bytes) -> tuple[str, TopicPartition]:
-    """Connector and source partition. Raises UnknownFormat."""
+    """Return connector and source partition. Raises UnknownFormat."""
     reader = Reader(key, len(front(KeyKind.STATE)))
     connector, partition = reader.text(), TopicPartition(reader.text(), reader.int32())
     reader.end()
@@ -247,7 +246,7 @@ def encode_state(state: PartitionState) -> bytes:
 
 
 def decode_state(value: bytes) -> PartitionState:
-    """Raises UnknownFormat."""
+    """Decode a state. Raises UnknownFormat."""
     check_version(value, "partition state")
     reader = Reader(value, 1)
     since_ms = reader.fixed(_INT64)[0]
@@ -264,17 +263,17 @@ PARTITION_STATES: Final[RecordKind[TopicPartition, PartitionState]] = RecordKind
 
 
 async def read_states(cluster: Cluster, settings: RecordSettings) -> dict[TopicPartition, PartitionState]:
-    """What is noted, by source partition. Raises as :func:`connectors.internal_topics.read_all_records`."""
+    """Read the states, by source partition. Errors are those of :func:`read_all_records`."""
     return await read_records(cluster, settings, PARTITION_STATES)
 
 
-#: So many partitions are looked up before others of the loop have their turn; each takes some 4 us.
+#: How many partitions are looked up before other tasks of the loop run; each takes some 4 us.
 _AT_ONCE: Final = 500
 
 
 async def read_stored_offsets(store: Cluster, topic: str) -> status_and_offset_topics.SourceOffsets:
-    """What ``topic`` says; nothing where it is not there. Raises as
-    :func:`connect.kafka.log.compacted_topic.read_to_end`, and NotAuthorized where DESCRIBE on it is missing."""
+    """Read ``topic``; empty if it does not exist. Raises NotAuthorized if DESCRIBE on it is missing, and what
+    :func:`connect.kafka.log.compacted_topic.read_to_end` raises."""
     state = status_and_offset_topics.SourceOffsets()
     if await known_topic(store, topic) is None:
         return state
@@ -289,9 +288,9 @@ async def read_stored_offsets(store: Cluster, topic: str) -> status_and_offset_t
 async def read_copied(
     store: Cluster, settings: MirrorSourceSettings, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """The offset of the last record that a flow copied of those of ``partitions`` that have one: by our position, which
-    is newer than Java's record, unless that was altered since. The flow may store both between the two readings, so
-    that it was altered is believed once a second reading finds both the same. Raises as above."""
+    """Return the offset of the last record that a flow copied, for those of ``partitions`` that have one: by our
+    position, which is newer than Java's record unless that was altered since. The flow may store both between the two
+    reads, so an alteration counts only if a second read finds both unchanged. Errors as above."""
     before: dict[TopicPartition, tuple[Position, int | None]] = {}
     while True:
         offsets = await read_stored_offsets(store, settings.offsets_topic)
@@ -313,19 +312,19 @@ async def read_copied(
 
 
 async def read_positions(store: Cluster, topic: str, connector: str) -> dict[TopicPartition, Position]:
-    """Our own positions of a connector, by source partition; none if ``topic`` does not exist. Raises as above."""
+    """Return our positions of a connector, by source partition; none if ``topic`` does not exist. Errors as above."""
     stored = await read_stored_positions(store, topic, connector)
     return {partition: one.position for partition, one in stored.items()}
 
 
 async def read_stored_positions(store: Cluster, topic: str, connector: str) -> dict[TopicPartition, StoredPosition]:
-    """The same with what tells whether Java's offsets were altered since."""
+    """Return the same with what shows whether Java's offsets were altered since."""
     found = await _read_positions(store, topic, lambda one: one == connector)
     return {partition: one for (_, partition), one in found.items()}
 
 
 async def read_all_positions(store: Cluster, topic: str) -> dict[tuple[str, TopicPartition], Position]:
-    """The same of all connectors, by connector and source partition."""
+    """Return the positions of all connectors, by connector and source partition."""
     found = await _read_positions(store, topic, lambda _: True)
     return {of: one.position for of, one in found.items()}
 
@@ -356,7 +355,7 @@ async def _read_positions(
 
 
 async def read_target_state(cluster: Cluster, topic: str, connector: str) -> TargetState:
-    """Return STARTED as well if there is no such topic. Raises as ``read_to_end``."""
+    """Return the target state; STARTED if there is no such topic. Errors are those of ``read_to_end``."""
     configs = ConfigLog()
     if await known_topic(cluster, topic) is None:
         return TargetState.STARTED

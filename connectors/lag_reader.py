@@ -1,7 +1,7 @@
 """Read the lag of a flow from its two clusters, whether a worker runs or not, and watch whether both answer.
 
-The lag compares stored positions with the source's ends. Of the source nothing is read except the first batch that
-waits in each partition, for its timestamp. The watch asks both clusters every few seconds, and says when one does not
+The lag compares stored positions with the source's end offsets. From the source only the first waiting batch of each
+partition is read, for its timestamp. The watch contacts both clusters every few seconds, and logs if one does not
 answer.
 """
 
@@ -46,14 +46,14 @@ log = logging.getLogger(__name__)
 
 _EVERY_S: Final = 2.0
 _WITHIN_S: Final = 5.0
-#: Within so long a cluster that is stuck is known to be.
+#: A cluster that hangs is noticed within this time.
 NOTICED_WITHIN_S: Final = 10.0
 
 
 class ContactWatch:
-    """Of one flow, while it runs; ``contact`` is what it has found so far. The clusters are their owner's.
+    """Watches the clusters of one running flow, which the caller owns; ``contact`` is the result so far.
 
-    The first flow of those that share a cluster says that it does not answer, once a minute.
+    Of the flows that share a cluster, the first logs that it does not answer, once a minute.
     """
 
     def __init__(self, flow: FlowName, source: Cluster, target: Cluster, causes: Causes = CAUSES) -> None:
@@ -116,15 +116,15 @@ class ContactWatch:
         )
 
 
-#: One batch comes whatever its size (KIP-74).
+#: One batch is returned whatever its size (KIP-74).
 _SMALLEST: Final = fetch_api.FetchLimits(0, 0, 1, 1, fetch_api.READ_UNCOMMITTED)
 _AT_ONCE: Final = 8
-#: So many partitions before others of the loop have their turn; each takes some 10 us.
+#: How many partitions are handled before other tasks of the loop run; each takes some 10 us.
 _LOOKED_AT_ONCE: Final = 500
 _FRESH_S: Final = 1.0
 _V2: Final = 2
 _ANSWERS_WITHIN_S: Final = 5.0
-#: Partitions whose oldest waiting record is looked up at a time: what stands still is looked up once.
+#: Partitions whose oldest waiting record is looked up at a time; a partition that does not move is looked up once.
 _MOST_STAMPS: Final = 1000
 
 
@@ -132,7 +132,7 @@ NOTHING: Final = FlowLag(())
 
 
 class LagReader:
-    """Of one flow; ``store`` is its target. Remembers the time of a record that waits until the copy has moved."""
+    """Reads the lag of one flow; ``store`` is its target. Keeps a waiting record's timestamp until the copy moves."""
 
     def __init__(self, settings: MirrorSourceSettings, source: Cluster, store: Cluster) -> None:
         self._settings = settings
@@ -142,21 +142,21 @@ class LagReader:
 
     @property
     def source(self) -> Cluster:
-        """The cluster that is asked for ends."""
+        """The cluster whose end offsets are read."""
         return self._source
 
     @property
     def store(self) -> Cluster:
-        """The cluster that positions are stored on."""
+        """The cluster that stores positions."""
         return self._store
 
     async def all(self) -> FlowLag:
-        """Every partition that the flow selects, in order, by what is stored. Errors as those of the clusters."""
-        # Positions first: what is copied meanwhile then makes a lag too great by it, never too small.
+        """Read every partition that the flow selects, in order, by stored positions."""
+        # Positions first: records copied meanwhile then make the lag too large, never too small.
         return await self.of(await self.positions(), _MOST_STAMPS)
 
     async def positions(self) -> dict[TopicPartition, int]:
-        """Where the flow goes on, or begins, in every partition that it selects. Errors as those of the clusters."""
+        """Return where the flow continues, or begins, in every partition that it selects."""
         settings, source = self._settings, self._source
         topics = selected(settings.should_mirror, (await source.metadata(None)).topics)
         partitions = [TopicPartition(topic.name, index) for topic in topics for index in sorted(topic.partitions)]
@@ -165,10 +165,10 @@ class LagReader:
         return stored | await first_offsets(source, fresh, begin_of(settings))
 
     async def look(self, last: FlowLag = NOTHING) -> FlowLag:
-        """As :meth:`all`; if a cluster does not answer, ``last`` as far as it is known still.
+        """Read as :meth:`all`; if a cluster does not answer, return what is still known of ``last``.
 
         Raises:
-            HeliographError: What does not pass, such as rights that are missing.
+            HeliographError: A permanent error, such as a missing right.
         """
         try:
             async with asyncio.timeout(_ANSWERS_WITHIN_S):
@@ -182,13 +182,13 @@ class LagReader:
         return replace(found, known_ms=wall_ms())
 
     async def stored(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The next offset of partitions that have one."""
+        """Return the next offset of partitions that have one."""
         copied = await read_copied(self._store, self._settings, partitions)
         return {one: offset + 1 for one, offset in copied.items()}
 
     async def of(self, positions: Mapping[TopicPartition, int], most_stamps: int) -> FlowLag:
-        """Those of ``positions`` that the source has; the time of what waits is looked up for ``most_stamps`` of those
-        that are furthest behind. Errors as those of the clusters."""
+        """Return the lag of those of ``positions`` that the source has; the timestamp of the oldest waiting record is
+        read for the ``most_stamps`` partitions of greatest lag."""
         source, settings = self._source, self._settings
         topics = (await source.metadata({topic for topic, _ in positions})).topics
         partitions = [
@@ -208,7 +208,7 @@ class LagReader:
             if one in starts and one in ends:
                 try:
                     remote = settings.remote_topic(one.topic)
-                except PermanentError as error:  # this topic has no name there, and is not mirrored for it
+                except PermanentError as error:  # the topic has no name there, so it is not mirrored
                     nameless[one] = str(error)
                     continue
                 found.append(lag_of(*one, remote, positions[one], starts[one], ends[one], sizes.get(one, -1)))
@@ -245,7 +245,7 @@ class LagReader:
 
 
 class SharedLag:
-    """The lag of a flow for all who ask a worker; who asks while it is read waits for that."""
+    """The lag of a flow for all callers of a worker; concurrent callers wait for one read."""
 
     def __init__(self) -> None:
         self._reading = asyncio.Lock()
@@ -255,9 +255,9 @@ class SharedLag:
     async def read(
         self, settings: MirrorSourceSettings, source: Cluster, store: Cluster, watch: ContactWatch | None = None
     ) -> FlowLag:
-        """No older than a second; at once without it when ``watch`` finds that the source does not answer.
+        """Return a lag at most a second old; without a read if ``watch`` finds that the source does not answer.
 
-        Raises as :meth:`LagReader.look`.
+        Errors are those of :meth:`LagReader.look`.
         """
         silent = asyncio.Event() if watch is None else watch.source_is_silent
         async with self._reading:
@@ -275,7 +275,7 @@ class SharedLag:
 
 @asynccontextmanager
 async def lag_reader(settings: MirrorSourceSettings, clients: FlowClients) -> AsyncIterator[LagReader]:
-    """For who runs no worker."""
+    """Open a reader for callers that run no worker."""
     source = Cluster(clients.source_admin(), settings.source_alias)
     store = Cluster(clients.offsets(), settings.target_alias)
     try:
@@ -286,7 +286,7 @@ async def lag_reader(settings: MirrorSourceSettings, clients: FlowClients) -> As
 
 
 async def _sizes(source: Cluster, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-    """Bytes of each partition's log at its leader; without those that no broker tells, for want of a right perhaps."""
+    """Return the bytes of each partition's log at its leader, if the broker shows them."""
     metadata = await source.metadata({topic for topic, _ in partitions})
     leaders: dict[int, set[TopicPartition]] = {}
     for one in partitions:
@@ -302,7 +302,7 @@ async def _sizes(source: Cluster, partitions: Collection[TopicPartition]) -> dic
         try:
             answer = await (await source.connection(leader)).call(DescribeLogDirsRequest(topics=rows))
         except HeliographError:
-            continue  # sizes are a help for people; without them the rest still stands
+            continue  # sizes are only a hint for people; the rest holds without them
         for directory in answer.results:
             for topic_row in directory.topics:
                 for row in topic_row.partitions:
@@ -312,7 +312,7 @@ async def _sizes(source: Cluster, partitions: Collection[TopicPartition]) -> dic
 
 
 async def _timestamp(source: Cluster, topic: fetch_api.TopicOnWire, index: int, offset: int) -> int:
-    """The timestamp of the batch at ``offset``, in milliseconds since 1970; -1 where it has none or is gone."""
+    """Return the timestamp of the batch at ``offset``, in milliseconds since 1970; -1 if it has none or was deleted."""
     leader = (await source.metadata({topic.name})).leader(topic.name, index)
     if leader is None:
         return -1
@@ -320,7 +320,7 @@ async def _timestamp(source: Cluster, topic: fetch_api.TopicOnWire, index: int, 
         connection = await source.connection(leader)
         row = await fetch_api.fetch_one(connection, topic, index, (offset, -1, -1), _SMALLEST)
     except HeliographError:
-        return -1  # the age of one partition; the rest still stands
+        return -1  # the age of one partition; the rest holds without it
     for start, size, magic in wire.extents(row.records):
         if magic == _V2:
             return wire.read_header(row.records[start : start + size]).max_timestamp

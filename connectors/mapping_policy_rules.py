@@ -1,4 +1,4 @@
-"""One rule of the table by which remote topics are named: taken apart, and applied there and back. Pure."""
+"""Parse a rule of the table that names remote topics, and apply it in both directions."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ RULES_KEY: Final = "replication.policy.mapping"
 _ARROW: Final = "->"
 _ALIAS: Final = "source"
 _PLACE: Final = re.compile(r"\$(?:\{(\w+)\}|(\d+|source))")
-#: An alias in a name, where it may be of any cluster.
+#: An alias in a name, if it may be of any cluster.
 _ANY_ALIAS: Final = r"[a-zA-Z0-9_-]+"
 _ANYTHING: Final = ".*"
-#: So many ways to read a name, right or wrong, are tried before it counts as none of a rule's: milliseconds.
+#: How many ways to read a name are tried before it does not count as this rule's: a matter of milliseconds.
 _MOST_TRIES: Final = 2_000
 _LITERAL: Final = re.compile(r"[a-zA-Z0-9._-]*")
 
 
 @dataclass(frozen=True, slots=True)
 class MappingRule:
-    """``left -> right``: texts with groups between them, and with the places where these go.
+    """``left -> right``: texts with groups between them, and with references to these groups.
 
-    ``texts`` has one more element than ``groups``; ``places`` are the texts of the right side, and after each but the
-    last what stands there: the number of a group from 1, or 0 for the source's alias.
+    ``texts`` has one more element than ``groups``; ``right`` alternates the texts of the right side with references:
+    the number of a group from 1, or 0 for the source's alias.
     """
 
     text: str
@@ -38,17 +38,15 @@ class MappingRule:
 
     @classmethod
     def parse(cls, text: str) -> MappingRule:
-        """Raises:
-        ConfigError: It has no arrow, something other than text and groups, or does not tell each group again.
-        """
+        """Parse a rule. Raises ConfigError if it has no arrow, has more than text and groups, or leaves out a group."""
         left, arrow, right = (part.strip() for part in text.partition(_ARROW))
         if not arrow or not left or not right:
-            raise _wrong(text, f"is no rule; one is written as orders.(.*) {_ARROW} eu.$1.orders")
+            raise _wrong(text, f"is not a rule. Write it like orders.(.*) {_ARROW} eu.$1.orders")
         texts, groups = _split(text, left)
         places = _places(text, right, len(groups))
         if lost := set(range(1, len(groups) + 1)).difference(place for place in places if isinstance(place, int)):
             raise _wrong(
-                text, f"does not use group {min(lost)}: the source's name could not be told from the remote one"
+                text, f"does not use group {min(lost)}: the source's name could not be derived from the remote one"
             )
         return cls(text, texts, groups, places)
 
@@ -58,11 +56,11 @@ class MappingRule:
 
     @property
     def marks(self) -> bool:
-        """Whether its remote names have text of its own; else all names may look like its."""
+        """Whether its remote names have text of their own; otherwise any name may look like one of its."""
         return any(self.right[::2])
 
     def forward(self, alias: str, topic: str) -> str | None:
-        """The remote name; None where the rule does not match."""
+        """Return the remote name; None if the rule does not match."""
         pattern = "".join(
             re.escape(before) + f"({group})" for before, group in zip(self.texts, (*self.groups, ""), strict=True)
         )
@@ -77,8 +75,8 @@ class MappingRule:
         return head.startswith(prefix) or prefix.startswith(head)
 
     def forward_prefix(self, alias: str, prefix: str) -> str | None:
-        """What the remote names begin with of all that begins with ``prefix``; None where the rule is not one text in
-        front for another, so that it cannot be told."""
+        """Return the common prefix of remote names of topics that begin with ``prefix``; None if unknown, because the
+        rule does more than replace one prefix by another."""
         head = self.texts[0]
         moves_all = self.groups == (_ANYTHING,) and self.texts[1] == "" and self.right[-2:] == (1, "")
         if not moves_all or 1 in self.right[:-2] or not prefix.startswith(head):
@@ -87,16 +85,16 @@ class MappingRule:
         return front + prefix.removeprefix(head)
 
     def names_on_purpose(self, alias: str) -> bool:
-        """Whether what stands before all groups on its right side begins with ``alias`` by itself, so that names with
-        this alias in front are meant by it."""
+        """Whether its right side begins with ``alias`` literally, before any group, so that it deliberately makes names
+        with this alias."""
         return not self.tells_source and str(self.right[0]).startswith(alias)
 
     def backward(self, name: str, alias: str | None = None) -> Iterator[tuple[str | None, str]]:
-        """Alias, where the name tells it, and source topic, by each way to read a remote name; none where it is not of
-        this rule. First comes what the regular expression takes, then the ways with the longest parts in front.
+        """Yield the alias, if the name has it, and source topic for each way to read a remote name; nothing if the name
+        is not this rule's. First comes the regular expression's match, then the ways with the longest first parts.
 
-        Where an alias ends and the rest begins a name need not tell: ``alias`` is the only one that it can be, None
-        for any. Where a group ends neither: of ``c-a-b`` only going there again shows what ``$2-$1`` was of.
+        A name need not show where an alias ends: ``alias`` is the only one possible, None for any. Nor where a group
+        ends: for ``c-a-b`` only applying the rule again shows what ``$2-$1`` was made from.
         """
         any_alias = _ANY_ALIAS if alias is None else re.escape(alias)
         longest = self._longest(name, any_alias)
@@ -109,7 +107,7 @@ class MappingRule:
                 yield self._told(values)
 
     def _longest(self, name: str, any_alias: str) -> dict[int, str] | None:
-        """What stands in a name's places by the regular expression's own choice."""
+        """Return the parts of a name by the regular expression's own choice."""
         seen: dict[int, int] = {}
         pattern, number = "", 0
         for part in self.right:
@@ -136,8 +134,8 @@ class MappingRule:
 def _ways(
     right: tuple[str | int, ...], patterns: tuple[str, ...], name: str, values: Mapping[int, str]
 ) -> Iterator[Mapping[int, str] | None]:
-    """Each way to read a name by ``right``, whose other places have ``values``; None for each try that led nowhere, so
-    that tries can be counted."""
+    """Yield each way to read a name by ``right``, whose other references have ``values``; None for each failed attempt,
+    so that attempts can be counted."""
     text, *places = right
     rest = name.removeprefix(str(text))
     if not name.startswith(str(text)) or (rest and not places):
@@ -157,7 +155,7 @@ def _ways(
 
 
 def _split(rule: str, left: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The texts and groups of a left side."""
+    """Split a left side into texts and groups."""
     texts, groups, start, depth, at = [""], [], 0, 0, 0
     in_class = False
     while at < len(left):
@@ -178,15 +176,15 @@ def _split(rule: str, left: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
             texts[-1] += char
         at += 1
     if depth:
-        raise _wrong(rule, "has a parenthesis that is not closed")
+        raise _wrong(rule, "has an unclosed parenthesis")
     for text in texts:
         if _LITERAL.fullmatch(text) is None:
-            raise _wrong(rule, f"has '{text}' outside of a group; only letters, digits, dots, dashes and _ go there")
+            raise _wrong(rule, f"has '{text}' outside a group; only letters, digits, dots, dashes and _ are allowed")
     return tuple(texts), tuple(groups)
 
 
 def _group(rule: str, source: str) -> str:
-    only_itself = f"has ({source}): a group may hold no other, nor flags or a name; write (?:...) inside"
+    only_itself = f"has ({source}): a group must not contain other groups, flags or a name. Write (?:...) inside"
     if source.startswith("?"):
         raise _wrong(rule, only_itself)
     try:
@@ -205,13 +203,13 @@ def _places(rule: str, right: str, groups: int) -> tuple[str | int, ...]:
         name = found[1] or found[2]
         number = 0 if name == _ALIAS else int(name) if name.isdigit() else -1
         if number > groups or number < 0 or name == "0":
-            raise _wrong(rule, f"uses ${name}, and has {groups} groups and $source")
+            raise _wrong(rule, f"uses ${name}, but has only {groups} groups and $source")
         places += [right[end : found.start()], number]
         end = found.end()
     places.append(right[end:])
     for text in places:
         if isinstance(text, str) and _LITERAL.fullmatch(text) is None:
-            raise _wrong(rule, f"has '{text}' on its right side, which no topic's name may have")
+            raise _wrong(rule, f"has '{text}' on its right side, which is not allowed in a topic's name")
     return tuple(places)
 
 

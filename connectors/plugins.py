@@ -15,7 +15,7 @@ _PACKAGE: Final = "org.apache.kafka.connect.mirror."
 
 
 def mirror_plugins(host: MirrorHost) -> tuple[PluginDescription, ...]:
-    """Their descriptions; all run on what ``host`` lends them."""
+    """Return the descriptions of the connectors, which all use ``host``."""
     kind, maps = PluginKind.SOURCE, SharedMaps(host.long_logs)
     return (
         PluginDescription(

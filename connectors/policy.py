@@ -1,8 +1,8 @@
 """Define the replication policies that ``replication.policy.class`` can name, find their classes, and detect cycles.
 
 MirrorMaker 2 has two policies. The third, ours, maps names by a table of rules, for users who want neither aliases
-before names nor the same names. Settings name this project's classes, under Java's names too, and those of installed
-packages.
+before names nor unchanged names. Settings can name this project's classes, also under Java's names, and those of
+installed packages.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from connectors.mapping_policy_rules import RULES_KEY, MappingRule
 
 _HEARTBEATS: Final = "heartbeats"
 _DEFAULT_SEPARATOR: Final = "."
-#: A topic's name has no more characters (Kafka ``Topic.MAX_NAME_LENGTH``).
+#: The longest name of a topic (Kafka ``Topic.MAX_NAME_LENGTH``).
 LONGEST_NAME: Final = 249
-#: Topics whose names never follow the policy's separator: a worker's three, and the offset map.
+#: Topics whose names never use the policy's separator: a worker's three, and the offset map.
 _ALWAYS_DOTTED: Final = (
     "mm2-configs.",
     "mm2-offsets.",
@@ -35,7 +35,7 @@ class DefaultReplicationPolicy:
 
     Args:
         separator: ``replication.policy.separator``.
-        internal_separator: What stands in the names of the topics of checkpoints and offset syncs.
+        internal_separator: Separator in the names of the topics of checkpoints and offset syncs.
     """
 
     def __init__(self, separator: str = _DEFAULT_SEPARATOR, internal_separator: str | None = None) -> None:
@@ -50,9 +50,9 @@ class DefaultReplicationPolicy:
 
     def topic_source(self, topic: str) -> str | None:
         if not self._separator:
-            # Java's split has a part for each character then.
+            # Java's split then returns a part for each character.
             return topic[0] if len(topic) > 1 else None
-        # Java's split drops trailing empty parts, so "us." and "us.." have one part and are no remote topics.
+        # Java's split drops trailing empty parts, so "us." and "us.." have one part and are not remote topics.
         source, separator, rest = topic.partition(self._separator)
         return source if separator and rest.replace(self._separator, "") else None
 
@@ -81,7 +81,7 @@ class DefaultReplicationPolicy:
         return topic.endswith(self._checkpoints_suffix)
 
     def is_mm2_internal_topic(self, topic: str) -> bool:
-        # Java asks for its separator in the worker's topics too, where it never stands, and would mirror them.
+        # Java expects its separator in the worker's topics too, which never have it, and would mirror them.
         dotted = topic.startswith(_ALWAYS_DOTTED) and topic.endswith(".internal")
         named = topic.startswith("mm2") and topic.endswith(self._internal_suffix)
         return named or dotted or self.is_checkpoints_topic(topic)
@@ -91,10 +91,10 @@ class DefaultReplicationPolicy:
 
 
 class IdentityReplicationPolicy(DefaultReplicationPolicy):
-    """Topics keep their names, heartbeats excepted. Cycles cannot be seen from names alone.
+    """Topics keep their names, except heartbeats. Cycles cannot be detected from names alone.
 
     Args:
-        source_alias: What :meth:`topic_source` answers for every topic (``source.cluster.alias``).
+        source_alias: The result of :meth:`topic_source` for every topic (``source.cluster.alias``).
     """
 
     def __init__(
@@ -122,7 +122,7 @@ def looks_like_heartbeat(topic: str) -> bool:
 
 
 def separators(props: Mapping[str, str]) -> tuple[str, str]:
-    """The separator and the one for internal topics; the switch counts only where a separator is given."""
+    """Return the separator and that for internal topics; the switch applies only if a separator is set."""
     separator = props.get("replication.policy.separator")
     if separator is None:
         return _DEFAULT_SEPARATOR, _DEFAULT_SEPARATOR
@@ -132,18 +132,18 @@ def separators(props: Mapping[str, str]) -> tuple[str, str]:
 
 @runtime_checkable
 class KnowsItsWay(Protocol):
-    """A replication policy that reads a name otherwise where it knows whom to look for."""
+    """A replication policy that reads a name differently if it knows which cluster to look for."""
 
     def has_passed(self, topic: str, alias: str) -> bool:
-        """Whether ``topic`` has come over the cluster ``alias``."""
+        """Whether ``topic`` has passed the cluster ``alias``."""
         ...
 
 
 def is_cycle(policy: ReplicationPolicy, topic: str, target_alias: str) -> bool:
     """Whether mirroring ``topic`` to ``target_alias`` brings records back to where they have been.
 
-    Kafka's ``MirrorSourceConnector.isCycle``: some hop in the name is the target. It ends whatever a policy of other
-    people answers: at a name that was there before, and at one that no topic can have.
+    Kafka's ``MirrorSourceConnector.isCycle``: some hop in the name is the target. It ends with any third-party policy:
+    at a name that was seen before, and at one that no topic can have.
     """
     if isinstance(policy, KnowsItsWay):
         return policy.has_passed(topic, target_alias)
@@ -160,16 +160,16 @@ def is_cycle(policy: ReplicationPolicy, topic: str, target_alias: str) -> bool:
 
 
 UNMATCHED_KEY: Final = "replication.policy.mapping.unmatched"
-#: So many clusters in a row may have named a topic by rules that write no alias: rules can make names ever longer.
+#: How many clusters in a row may have named a topic by rules without an alias: rules can make names ever longer.
 _MOST_UNTOLD: Final = 16
-#: The ways by which rules read a name: the first of each goes before all the others, so that plain names stay theirs.
+#: How rules read a name: the first way of each rule precedes all the others, so that plain names stay theirs.
 _FIRST_AND_ALL: Final = (1, None)
 
 
 class _Reading(NamedTuple):
-    """Where a remote topic came from. ``is_told``: its name says so; else it only counts as one of the source.
+    """Where a remote topic came from. ``is_told``: its name says so; otherwise it only counts as one of the source.
 
-    ``is_marked``: the name has text that its rule writes, so that not just any name could be one of this rule.
+    ``is_marked``: the name has text that its rule writes, so that not every name could be this rule's.
     """
 
     source: str | None
@@ -181,16 +181,16 @@ class _Reading(NamedTuple):
 class MappingReplicationPolicy(DefaultReplicationPolicy):
     """The keys ``replication.policy.mapping`` and ``replication.policy.mapping.unmatched``.
 
-    The first rule that matches a whole name gives the remote one. Outside of groups a rule is plain text: a dot is a
-    dot. ``$1`` is a group, ``$source`` the source's alias. Where no rule has ``$source``, a name does not tell where a
-    topic came from: every topic then counts as one of the source, as with Identity, and cycles cannot be seen. Topics
-    that no rule matches, and heartbeats always, get the alias in front (``prefix``) or keep their name (``keep``).
+    The first rule that matches a whole name gives the remote one. Outside groups a rule is plain text: a dot is a dot.
+    ``$1`` is a group, ``$source`` the source's alias. If no rule has ``$source``, a name does not say where a topic
+    came from: every topic then counts as one of the source, as with Identity, and cycles cannot be detected. Topics
+    that no rule matches get the alias as a prefix (``prefix``) or keep their name (``keep``); heartbeats always get it.
 
-    A name may be read in several ways: ``us.clicks`` as ``clicks`` with the alias in front, and by a rule
-    ``legacy.(.*) -> $1`` as ``legacy.us.clicks``. One counts, and the topic of any other is refused: what tells the
-    alias of a cluster that is known goes first, with the rules that write this alias out; then the rules, in order, and
-    of the ways to read it by one rule the first that leads to the name again. Ways other than a rule's first, as where
-    ``$2-$1`` has more dashes, count where no rule's first does and the name is not a kept one.
+    A name may be read in several ways: ``us.clicks`` as ``clicks`` with the alias as a prefix, and by a rule
+    ``legacy.(.*) -> $1`` as ``legacy.us.clicks``. One counts, and the topic of any other is refused. First come
+    readings that give the alias of a known cluster, including rules that write this alias literally; then the rules in
+    order, and for one rule the first reading that leads back to the name. A rule's other readings, for example if
+    ``$2-$1`` has more dashes, count if no rule's first one does and the name is not a kept one.
     """
 
     def __init__(
@@ -204,25 +204,25 @@ class MappingReplicationPolicy(DefaultReplicationPolicy):
 
     @property
     def tells_source(self) -> bool:
-        """Whether every remote name tells where its topic came from, so that cycles are seen."""
+        """Whether every remote name says where its topic came from, so that cycles are detected."""
         return not self._keeps and all(rule.tells_source for rule in self._rules)
 
     def format_remote_topic(self, source_alias: str, topic: str) -> str:
-        """Raises :class:`PermanentError` where the remote name would not lead back to ``topic``."""
+        """Return the remote name. Raises :class:`PermanentError` if it would not lead back to ``topic``."""
         name = self._forward(source_alias, topic)
         if looks_like_heartbeat(topic):
             return name
         back = self._read(name, (source_alias,))
         if back is None or back.topic != topic:
             raise PermanentError(
-                f"topic {topic} is not mirrored: its remote name {name} would {_read_as(back)}; change {RULES_KEY}, or "
-                "leave the topic out by topics.exclude"
+                f"topic {topic} is not mirrored: its remote name {name} would {_read_as(back)}. Change {RULES_KEY}, or "
+                "exclude the topic by topics.exclude"
             )
         return name
 
     def format_remote_prefix(self, source_alias: str, prefix: str) -> str | None:
-        """What the remote names begin with of all topics that begin with ``prefix``, but for heartbeats; None where the
-        rules do not say: its topics fall under several, or under one that does more than ``a.(.*) -> b.$1``."""
+        """Return the common prefix of remote names of topics that begin with ``prefix``, except heartbeats; None if the
+        rules do not give one: several apply to its topics, or one that does more than ``a.(.*) -> b.$1``."""
         for rule in self._rules:
             if rule.may_match(prefix):
                 return rule.forward_prefix(source_alias, prefix)
@@ -245,8 +245,8 @@ class MappingReplicationPolicy(DefaultReplicationPolicy):
         return any(back.source == alias for back in self._way(topic, alias))
 
     def _way(self, topic: str, *aliases: str) -> Iterator[_Reading]:
-        """Hop by hop to where a topic began; ``aliases`` are known beside the source's. It ends where no name tells the
-        hop behind one that no name tells, and where there are too many of these."""
+        """Yield the hops back to a topic's origin; ``aliases`` are known in addition to the source's. End if neither a
+        name nor the name before it says where it came from, or if there are too many names that do not."""
         seen, untold = {topic}, 0
         back = self._read(topic, aliases)
         while back is not None:
@@ -262,9 +262,9 @@ class MappingReplicationPolicy(DefaultReplicationPolicy):
     def _told_behind(
         self, name: str, untold: _Reading, aliases: tuple[str, ...], seen: Collection[str]
     ) -> _Reading | None:
-        """What the name behind an untold hop tells, or where that proves nothing, ``name`` itself.
+        """Return what the name before an unknown hop says or, if that proves nothing, ``name`` itself.
 
-        By ``legacy.(.*) -> $1`` each name would have one of the cluster legacy before it, and so would its own."""
+        By ``legacy.(.*) -> $1`` each name would have one of the cluster legacy before it, and so would that one."""
         for asked in (untold.topic, name) if untold.is_marked else (name,):
             told = self._read(asked, aliases, self._telling)
             if told is None or not told.is_told:
@@ -285,7 +285,7 @@ class MappingReplicationPolicy(DefaultReplicationPolicy):
     def _read(
         self, name: str, aliases: tuple[str, ...] = (), rules: tuple[MappingRule, ...] | None = None
     ) -> _Reading | None:
-        """By all rules unless ``rules`` says which. None where it is no remote topic."""
+        """Read a name by ``rules``, None for all. Return None if it is not a remote topic."""
         asked = self._rules if rules is None else rules
         if not looks_like_heartbeat(name) and (back := self._read_mapped(name, aliases, asked)) is not None:
             return back
@@ -293,7 +293,7 @@ class MappingReplicationPolicy(DefaultReplicationPolicy):
         return None if source is None else _Reading(source, name[len(source) + len(self._separator) :], True)
 
     def _read_mapped(self, name: str, aliases: tuple[str, ...], rules: tuple[MappingRule, ...]) -> _Reading | None:
-        """None where the name is neither that of a rule, nor kept, nor begins with an alias that is known."""
+        """Return None if the name is not a rule's, is not kept, and does not begin with a known alias."""
         for alias in dict.fromkeys((*aliases, self._source_alias)):
             if alias and (back := self._read_as_of(name, alias, rules)) is not None:
                 return back
@@ -322,24 +322,22 @@ class MappingReplicationPolicy(DefaultReplicationPolicy):
     ) -> _Reading | None:
         for told, topic in islice(rule.backward(name, alias), ways):
             source = told or self._source_alias
-            # The parts may have been others, and a rule before it may have taken the topic elsewhere.
+            # The parts may have been others, and an earlier rule may have matched the topic.
             if self._forward(source or "", topic) == name:
                 return _Reading(source, topic, rule.tells_source, rule.marks)
         return None
 
 
 def _read_as(back: _Reading | None) -> str:
-    return "not lead back to it" if back is None else f"read as that of {back.topic}"
+    return "not lead back to it" if back is None else f"be read as that of {back.topic}"
 
 
 def make_mapping_policy(props: Mapping[str, str]) -> MappingReplicationPolicy:
-    """Raises:
-    ConfigError: There is no rule, or one cannot be used.
-    """
+    """Make the policy. Raises ConfigError if there is no rule, or one is invalid."""
     texts = [text for text in (part.strip() for part in props.get(RULES_KEY, "").split(",")) if text]
     if not texts:
         raise ConfigError(
-            f"{RULES_KEY} is needed by this replication.policy.class: rules such as a.(.*) -> b.$1", RULES_KEY
+            f"{RULES_KEY} is required by this replication.policy.class. Set rules such as a.(.*) -> b.$1", RULES_KEY
         )
     unmatched = props.get(UNMATCHED_KEY, "prefix").strip()
     if unmatched not in ("prefix", "keep"):
@@ -352,7 +350,7 @@ def make_mapping_policy(props: Mapping[str, str]) -> MappingReplicationPolicy:
     )
 
 
-#: Makes one from a connector's whole configuration.
+#: Makes an object from a connector's whole configuration.
 Factory = Callable[[Mapping[str, str]], Any]
 
 TOPIC_FILTERS: Final = "heliograph.topic_filters"
@@ -363,29 +361,29 @@ REPLICATION_POLICIES: Final = "heliograph.replication_policies"
 
 @cache
 def offered(group: str) -> Mapping[str, Factory]:
-    """What installed packages offer, by name; a package that is installed later is seen at the next start."""
+    """Return what installed packages offer, by name; a package installed later is found at the next start."""
     return {name: found for name, found in named(group) if callable(found)}
 
 
 def make(key: str, name: str, known: Mapping[str, Factory], group: str, props: Mapping[str, str]) -> Any:
-    """The object that the setting ``key`` names.
+    """Make the object that the setting ``key`` names.
 
     Raises:
-        ConfigError: There is no such class (the message says which there are), or it refuses ``props``.
+        ConfigError: There is no such class (the message lists the known ones), or it rejects ``props``.
     """
     factory = known.get(name) or offered(group).get(name)
     if factory is None:
         there = ", ".join([*known, *offered(group)])
         raise ConfigError(
-            f"{key} {name} is not known; there are {there}. Others are found by entry points of {group}", key
+            f"{key} {name} is not known. Known are {there}, and classes with an entry point in {group}", key
         )
     try:
         return factory(props)
     except ConfigError:
         raise
     except Exception as error:
-        # Code of other people. What it says may hold a secret of the configuration: its type is all that is told.
-        raise ConfigError(f"{key} {name} cannot be made: {type(error).__name__}", key) from error
+        # Third-party code: its message may contain a secret of the configuration, so only its type is reported.
+        raise ConfigError(f"{key} {name} cannot be created: {type(error).__name__}", key) from error
 
 
 _KEY: Final = "replication.policy.class"
@@ -402,7 +400,7 @@ def _identity(props: Mapping[str, str]) -> ReplicationPolicy:
 
 DEFAULT_POLICY_CLASS: Final = "org.apache.kafka.connect.mirror.DefaultReplicationPolicy"
 IDENTITY_POLICY_CLASS: Final = "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
-#: Java's under another name; Strimzi's examples had it before Kafka had one.
+#: Java's under another name; Strimzi's examples used it before Kafka had one.
 _STRIMZI_IDENTITY: Final = "io.strimzi.kafka.connect.mirror.IdentityReplicationPolicy"
 MAPPING_POLICY_CLASS: Final = "connectors.policy.MappingReplicationPolicy"
 
@@ -420,8 +418,8 @@ POLICIES: Final[Mapping[str, Factory]] = {
 def sees_cycles(
     there: ReplicationPolicy, back: ReplicationPolicy, source_alias: str, *, are_renamed: bool = False
 ) -> bool:
-    """Whether ``back`` knows again what ``there`` named on its way from ``source_alias``. Where others rename topics
-    behind it (``are_renamed``), it does not."""
+    """Whether ``back`` recognizes what ``there`` named on its way from ``source_alias``; not if other rules rename
+    topics afterwards (``are_renamed``)."""
     if are_renamed:
         return False
     if isinstance(there, MappingReplicationPolicy):
@@ -430,23 +428,23 @@ def sees_cycles(
 
 
 def find_policy(name: str) -> str | None:
-    """``name`` where there is such a policy."""
+    """Return ``name`` if there is such a policy."""
     return name if name in POLICIES or name in offered(REPLICATION_POLICIES) else None
 
 
 def known_policies() -> list[str]:
-    """Their names."""
+    """Return the names of all policies."""
     return [*POLICIES, *offered(REPLICATION_POLICIES)]
 
 
 def make_policy(props: Mapping[str, str]) -> ReplicationPolicy:
-    """The policy that a connector's or client's properties ask for.
+    """Make the policy that a connector's or client's properties name.
 
     Raises:
-        ConfigError: ``replication.policy.class`` is not known, or what it needs is wrong.
+        ConfigError: ``replication.policy.class`` is unknown, or its settings are invalid.
     """
     name = props.get(_KEY, DEFAULT_POLICY_CLASS).strip()
     if props.get(_SEPARATOR) == "" and POLICIES.get(name) is not _identity:
-        raise ConfigError(f"{_SEPARATOR} must not be empty where names of topics are made with it", _SEPARATOR)
+        raise ConfigError(f"{_SEPARATOR} must not be empty with a policy that writes it into names", _SEPARATOR)
     policy: ReplicationPolicy = make(_KEY, name, POLICIES, REPLICATION_POLICIES, props)
     return policy

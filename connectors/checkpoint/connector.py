@@ -1,7 +1,7 @@
 """MirrorCheckpoint's connector finds consumer groups, and its tasks write the groups' checkpoints on the target.
 
 Kafka's ``MirrorCheckpointConnector`` and ``MirrorCheckpointTask``. All checkpoint tasks of a worker share one reader of
-an offset map, because each would otherwise read and hold the same map.
+an offset map, because otherwise each would read and hold the same map.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class _SharedReader:
 
 
 class SharedMaps:
-    """Of one worker. Its readers have connections of their own, which close with the last user."""
+    """Map readers of one worker. They have their own connections, which close with the last user."""
 
     def __init__(self, long_logs: LongLogs | None = None) -> None:
         self._long_logs = long_logs
         self._shared: list[_SharedReader] = []
 
     def join(self, settings: ConnectionSettings, name: str, topic: str) -> MapReader:
-        """Return the reader of ``topic`` on a cluster; call :meth:`leave` once for it."""
+        """Return the reader of ``topic`` on a cluster; each call needs one :meth:`leave`."""
         anybody = replace(settings, client_id="")
         found = next((one for one in self._shared if (one.settings, one.topic) == (anybody, topic)), None)
         if found is None:
@@ -71,7 +71,7 @@ class SharedMaps:
         return found.reader
 
     async def leave(self, reader: MapReader) -> None:
-        """Let go of a reader."""
+        """Release a reader."""
         for one in [one for one in self._shared if one.reader is reader]:
             one.users -= 1
             if not one.users:
@@ -87,7 +87,7 @@ _AGAIN_LAST_MS: Final = 30_000
 
 
 class MirrorCheckpointTask(SourceTask):
-    """Of some groups. Each poll sleeps an interval, then has their new checkpoints."""
+    """A task for some groups. Each poll sleeps for an interval and returns their new checkpoints."""
 
     def __init__(self, written: WrittenLatencies, maps: SharedMaps) -> None:
         self._written = written
@@ -102,8 +102,8 @@ class MirrorCheckpointTask(SourceTask):
         self._schedule: Schedule | None = None
 
     async def start(self, props: Props) -> None:
-        """Clusters that do not answer yet are waited for by the polls, as no checkpoint may be written before those
-        that were written are known."""
+        """Start without waiting for clusters: polls do, because earlier checkpoints must be known before new ones are
+        written."""
         settings = self._settings = checkpoint_settings(props)
         self._interval_s = settings.emit_interval_s or 0
         self._again = Patience(log, f"{settings.flow}: no checkpoints now", _AGAIN_FIRST_MS, _AGAIN_LAST_MS)
@@ -123,7 +123,7 @@ class MirrorCheckpointTask(SourceTask):
         self._live = LiveOffsets(target, settings.map_topic, settings.flow)
         if settings.sync_interval_s is not None:
             sync = GroupOffsetSync(settings.flow, target, self._groups, self._look.checkpoints)
-            # Not ``admin.timeout.ms``: groups that cannot be asked would take the time of those behind them.
+            # Not ``admin.timeout.ms``: groups that do not answer would take the time of the groups after them.
             self._schedule = Schedule(settings.flow, timeout_s=None)
             self._schedule.add(_SYNC, sync.run, settings.sync_interval_s)
         log.info("%s: checkpoints of %d groups: %s", settings.flow, len(self._groups), ", ".join(self._groups))
@@ -156,7 +156,7 @@ class MirrorCheckpointTask(SourceTask):
             self._latencies.written(labels, record.timestamp_ms or 0, wall_ms())
 
     async def stop(self) -> None:
-        # A successor may have begun already.
+        # A successor may have started already.
         if self._written.checkpoints.get(self._name) is self._latencies:
             del self._written.checkpoints[self._name]
         if self._schedule is not None:
@@ -181,7 +181,7 @@ class MirrorCheckpointTask(SourceTask):
             self._schedule.begin()
 
     async def _newer(self, group: str) -> list[Checkpoint]:
-        """What is new of a group. One that cannot be asked for does not hold up the others."""
+        """Return a group's new checkpoints. A group that cannot be read does not delay the others."""
         try:
             return await self._look.newer(group)
         except HeliographError as error:
@@ -189,7 +189,7 @@ class MirrorCheckpointTask(SourceTask):
             return []
 
     def _records(self, checkpoints: Iterable[Checkpoint], now_ms: int) -> Iterator[SourceRecord]:
-        """Without those whose text is too long for a checkpoint; brokers may allow groups more than that."""
+        """Leave out checkpoints with texts too long for the format; brokers may allow groups longer ones."""
         for one in checkpoints:
             try:
                 yield self._record(one, now_ms)
@@ -217,13 +217,13 @@ class MirrorCheckpointTask(SourceTask):
 
 
 REFRESH: Final = "refresh groups"
-#: A connector counts as started after this time, whether its clusters have answered or not.
+#: A connector counts as started after this time, even if its clusters have not answered.
 _FIRST_LOOK_S: Final = 10.0
 _LOOK_AGAIN_S: Final = 5.0
 
 
 class MirrorCheckpointConnector(SourceConnector):
-    """``org.apache.kafka.connect.mirror.MirrorCheckpointConnector``; its tasks tell ``written`` what they wrote, and
+    """``org.apache.kafka.connect.mirror.MirrorCheckpointConnector``; its tasks record latencies in ``written``, and
     share ``maps``."""
 
     def __init__(self, written: WrittenLatencies | None = None, maps: SharedMaps | None = None) -> None:
@@ -255,7 +255,7 @@ class MirrorCheckpointConnector(SourceConnector):
         return amended
 
     async def start(self, props: Props) -> None:
-        """Clusters that do not answer are waited for behind; errors of settings raise."""
+        """Start, waiting for clusters in the background. Raises ConfigError for invalid settings."""
         settings = checkpoint_settings(props)
         for warning in settings.warnings:
             log.warning("%s: %s", settings.flow, warning)
@@ -274,14 +274,14 @@ class MirrorCheckpointConnector(SourceConnector):
         looking = scope.spawn(self._look(self._finder, settings), f"first groups of {settings.flow}")
         await asyncio.wait({looking}, timeout=_FIRST_LOOK_S)
         if self._groups is None:
-            log.warning("%s: its groups are looked for in the background", settings.flow)
+            log.warning("%s: no groups found yet; still looking in the background", settings.flow)
 
     async def task_configs(self, max_tasks: int) -> Sequence[Props]:
         if self._settings is None or self._settings.emit_interval_s is None:
             return []
         groups = self._groups
         if groups is None:
-            # Until the first look is over, the groups that had a task keep one, by today's settings.
+            # Until the first read is over, groups that had a task keep one, if the filter still selects them.
             assigned = (props.get(ASSIGNED_GROUPS, "") for props in self.context.present_task_configs)
             before = {group for of_task in assigned for group in decode(of_task)}
             groups = sorted(filter(self._settings.group_filter.should_replicate_group, before))
@@ -297,12 +297,12 @@ class MirrorCheckpointConnector(SourceConnector):
         await self._closing.aclose()
 
     async def _look(self, finder: GroupFinder, settings: CheckpointSettings) -> None:
-        """The first look at the groups, repeated until it works; then the next ones at their interval."""
+        """Find the groups, with retries until it works; then find them again at each interval."""
         while self._groups is None:
             try:
                 self._groups = await finder.find()
             except HeliographError as error:
-                log.warning("%s: %s; looking again in %g s", settings.flow, error, _LOOK_AGAIN_S)
+                log.warning("%s: groups could not be read: %s; retrying in %g s", settings.flow, error, _LOOK_AGAIN_S)
                 await asyncio.sleep(_LOOK_AGAIN_S)
         log.info("%s: %d groups get checkpoints", settings.flow, len(self._groups))
         if settings.refresh_groups_interval_s is not None:
@@ -326,7 +326,7 @@ class MirrorCheckpointConnector(SourceConnector):
     async def alter_offsets(
         self, props: Props, offsets: Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]
     ) -> bool:
-        """Offsets of checkpoints mean nothing; only those that a task could have written are taken, and any reset."""
+        """Check offsets, which mean nothing here: accept only those that a task could have written, and any reset."""
         for partition, offset in offsets:
             if offset is not None:
                 require_string(partition, "group")
@@ -337,7 +337,7 @@ class MirrorCheckpointConnector(SourceConnector):
 
 
 def topic_of_checkpoints(settings: CheckpointSettings) -> NewTopic:
-    """The topic that a connector with these settings makes on its target."""
+    """Return the topic that a connector with these settings creates on its target."""
     return NewTopic(
         settings.checkpoints_topic,
         partitions=1,
@@ -347,7 +347,7 @@ def topic_of_checkpoints(settings: CheckpointSettings) -> NewTopic:
 
 
 def objections(props: Props) -> dict[str, str]:
-    """By key: why checkpoints could not be emitted (``MirrorCheckpointConfig.validate``)."""
+    """Return by key why checkpoints cannot be emitted (``MirrorCheckpointConfig.validate``)."""
     if props.get("enabled", "true") == "false":
         return {}
     found = {}

@@ -3,9 +3,9 @@
 The choice of groups is Kafka's ``MirrorCheckpointConnector.findConsumerGroups``, the choice of checkpoints is
 ``MirrorCheckpointTask.checkpointIsMoreRecent``. A task and a plan use the same translation.
 
-The module also records which offsets a group still has at the source, because Java's topic keeps old checkpoints: when
-a group loses its offset, because it or its topic was deleted, the last checkpoint stays. Java's clients do not survive
-a tombstone there. So a record of each group, in the topic of the offset map, names the partitions that the last look
+The module also records which offsets a group still has at the source, because Java's topic keeps old checkpoints: if a
+group loses its offset, because it or its topic was deleted, the last checkpoint stays. Java's clients fail on a
+tombstone there. So a record for each group, in the topic of the offset map, names the partitions that the last read
 found, with the ids of their topics at the source.
 """
 
@@ -45,19 +45,19 @@ from connectors.offset_map.reader import MapReader
 log = logging.getLogger(__name__)
 
 _WHY_LEFT: Final = {
-    SHARE: "a share group has no offset that could be translated: its records are acknowledged one by one",
-    STREAMS: "a streams group keeps its state beside its offsets, which a mirror does not carry",
+    SHARE: "a share group has no offset to translate: its records are acknowledged one by one",
+    STREAMS: "a streams group also has state, which a mirror does not copy",
 }
-#: Between the groups of a task, as in Java's config.
+#: Between the groups in a task's config, as in Java.
 _SEPARATOR: Final = ","
 _WHY_SEPARATED: Final = (
-    "tasks are told their groups in one list, with commas between them, where its name would be that of others; "
+    "tasks get their groups in one list separated by commas, where its name would be read as several names; "
     "heliograph failover moves it, while its cluster answers"
 )
 
 
 class GroupFinder:
-    """Looks at the source's groups, and says once of each kind that is left alone why."""
+    """Finds the source's groups, and logs once for each skipped group why."""
 
     def __init__(self, settings: CheckpointSettings, source: Cluster) -> None:
         self._settings = settings
@@ -65,10 +65,10 @@ class GroupFinder:
         self._told: set[str] = set()
 
     async def find(self) -> list[str]:
-        """Groups that the filter takes and that have an offset in a topic that is mirrored, in order.
+        """Return groups that the filter selects and that have an offset in a mirrored topic, in order.
 
-        Raises as :func:`connect.kafka.log.committed_offsets.committed`: one group that cannot be asked for fails the
-        look, or its checkpoints would end without a word.
+        Raises HeliographError: one group that cannot be read fails the whole read; otherwise its checkpoints would end
+        without a message.
         """
         listed = await list_groups(self._source)
         taken = {name: one for name, one in listed.items() if self._settings.group_filter.should_replicate_group(name)}
@@ -94,7 +94,7 @@ def _why_left(name: str, one: GroupListing) -> str:
 
 
 def split(groups: Sequence[str], max_tasks: int) -> list[Sequence[str]]:
-    """One run of groups a task, the first ones longer by one where they do not come out even (``ConnectorUtils``)."""
+    """Split groups into runs, one for each task; the first are longer by one if needed (``ConnectorUtils``)."""
     tasks = min(max_tasks, len(groups))
     if not tasks:
         return []
@@ -104,7 +104,7 @@ def split(groups: Sequence[str], max_tasks: int) -> list[Sequence[str]]:
 
 
 def encode(groups: Collection[str]) -> str:
-    """``task.assigned.groups``, of names without commas."""
+    """Return ``task.assigned.groups``; names must have no commas."""
     return _SEPARATOR.join(groups)
 
 
@@ -113,8 +113,8 @@ def decode(assigned: str) -> list[str]:
 
 
 class TranslatedCheckpoint(NamedTuple):
-    """A checkpoint as it is translated now; ``by_map``: by the offset map, which knows better than what was written.
-    ``topic_id`` is the remote topic's, ``source_id`` that of its source; None if it is not known."""
+    """A checkpoint translated now; ``by_map``: by the offset map, which overrides what was written. ``topic_id`` is the
+    remote topic's, ``source_id`` that of its source; None if unknown."""
 
     checkpoint: Checkpoint
     by_map: bool
@@ -123,26 +123,26 @@ class TranslatedCheckpoint(NamedTuple):
 
 
 class Checkpoints:
-    """The last checkpoint of every group and remote partition, of the groups that matter here."""
+    """The last checkpoint of every group and remote partition, for given groups."""
 
     def __init__(self, groups: Collection[str]) -> None:
         self._last: dict[str, dict[TopicPartition, Checkpoint]] = {group: {} for group in groups}
-        #: By remote partition the id of the topic that the last look was at.
+        #: By remote partition the id of the topic at the last read.
         self._standing: dict[str, dict[TopicPartition, UUID | None]] = {group: {} for group in groups}
 
     def take(self, checkpoint: Checkpoint) -> None:
-        """One that was written, by whomever; later ones win."""
+        """Take a checkpoint that any task wrote; later ones win."""
         if checkpoint.group in self._last:
             self._last[checkpoint.group][_place(checkpoint)] = checkpoint
 
     def forget(self) -> None:
-        """What was taken is not to be trusted."""
+        """Forget all that was taken, because it may be incomplete."""
         for known in self._last.values():
             known.clear()
 
     def look(self, group: str, found: Collection[TranslatedCheckpoint]) -> list[Checkpoint]:
-        """All that is known of a group now. Returns, and takes, what says more than what was written: of a group that
-        went on, or that was wound back at the source; by the map, whatever differs."""
+        """Take all that is known of a group now. Return what is newer than what was written: the group has advanced, or
+        was reset at the source; by the map, anything that differs."""
         newer = [one.checkpoint for one in found if self._is_newer(one)]
         for checkpoint in newer:
             self.take(checkpoint)
@@ -150,12 +150,12 @@ class Checkpoints:
         return newer
 
     def standing(self, group: str) -> dict[TopicPartition, Checkpoint]:
-        """By remote partition: the checkpoints of the last look. Others may be of a topic that was made anew since, and
-        lead behind records that nobody has read."""
+        """Return the checkpoints of the last read, by remote partition. Others may be of a topic recreated since, and
+        skip records that no consumer has read."""
         return {place: one for place, one in self._last[group].items() if place in self._standing[group]}
 
     def topic_ids(self, group: str) -> dict[str, UUID | None]:
-        """Of the topics of :meth:`standing`, as the last look saw them: a look may be long ago."""
+        """Return the ids of the topics of :meth:`standing` at the last read, which may be long ago."""
         return {place.topic: topic_id for place, topic_id in self._standing[group].items()}
 
     def _is_newer(self, found: TranslatedCheckpoint) -> bool:
@@ -172,18 +172,18 @@ def _place(checkpoint: Checkpoint) -> TopicPartition:
     return TopicPartition(checkpoint.topic, checkpoint.partition)
 
 
-#: How long a group is asked for: the checkpoints of all others wait for it.
+#: Timeout for reading a group, because the checkpoints of all others wait for it.
 _CALL_S: Final = 5.0
 
 
 class GroupLook:
-    """At some groups of one flow.
+    """Reads some groups of one flow.
 
     Args:
-        source: Whose groups they are.
-        target: Whence checkpoints and the offset map are read.
+        source: The cluster of the groups.
+        target: The cluster of the checkpoints and the offset map.
         syncs: The cluster that holds the topic of offset syncs.
-        maps: The offset map of the flow; None: a reader of its own.
+        maps: The offset map of the flow; None: read it separately.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class GroupLook:
         maps: MapReader | None = None,
     ) -> None:
         self.checkpoints = Checkpoints(groups)
-        #: By group, the remote partitions of the last look, with the ids of their topics at the source.
+        #: By group, the remote partitions of the last read, with the ids of their topics at the source.
         self.live: dict[str, dict[TopicPartition, UUID | None]] = {}
         self._settings = settings
         self._source = source
@@ -207,8 +207,8 @@ class GroupLook:
         self._knows_before = False
 
     async def begin(self) -> None:
-        """Read what was written before, and make ready to translate. Raises HeliographError: to be tried again, where
-        what was read by then stays."""
+        """Read earlier checkpoints and prepare to translate. Raises HeliographError; a retry continues from what was
+        read."""
         if self._translator is None or not self._knows_before:
             self._knows_before = await self._read_checkpoints()
             topic = self._settings.offset_syncs_topic
@@ -217,20 +217,20 @@ class GroupLook:
         await self.follow()
 
     async def follow(self) -> None:
-        """Take in what was copied since. Errors as :meth:`begin`."""
+        """Read what was copied since. Errors as in :meth:`begin`."""
         assert self._translator is not None, "it has begun"
         async with self._maps.in_use:
             await self._translator.follow()
 
     async def newer(self, group: str) -> list[Checkpoint]:
-        """The checkpoints of a group that say more than those before, which count as written from now on. Many groups
-        may be looked at side by side.
+        """Return a group's checkpoints that are newer than earlier ones; they count as written from now on. Many groups
+        may be read concurrently.
 
         Raises:
-            HeliographError: the group cannot be asked for, or its offsets not be looked up.
+            HeliographError: The group cannot be read, or its offsets cannot be translated.
         """
         stored = await committed(self._source, group, timeout_s=_CALL_S)
-        # A look-up may read on in the map, which is one for all groups and all tasks of a worker.
+        # A look-up may advance the map, which all groups and tasks of a worker share.
         async with self._maps.in_use:
             found = await self._translated(group, stored)
         self.live[group] = {
@@ -251,14 +251,14 @@ class GroupLook:
         return found
 
     async def _read_checkpoints(self) -> bool:
-        """Whether they could be read. Without them a group might be sent back, so only the newest sync is used then."""
+        """Whether they could be read. If not, only the newest sync is used, because a group might be moved back."""
         topic = self._settings.checkpoints_topic
         try:
             if await known_topic(self._target, topic) is not None:
                 await read_to_end(self._target, topic, self._take, read_committed=True, only_last=True)
         except HeliographError as error:
             log.warning(
-                "%s: earlier checkpoints cannot be read, the newest offset sync alone will be used: %s",
+                "%s: earlier checkpoints cannot be read, so only the newest offset sync is used: %s",
                 self._settings.flow,
                 error,
             )
@@ -270,7 +270,7 @@ class GroupLook:
         self.checkpoints.take(Checkpoint.decode(record.key, record.value))
 
 
-#: By remote partition the id of its topic at the source; None for brokers that have none.
+#: By remote partition the id of its topic at the source; None if brokers have no ids.
 Live = Mapping[TopicPartition, UUID | None]
 
 
@@ -294,7 +294,7 @@ def encode_live(live: Live) -> bytes:
 
 
 def decode_live(value: bytes) -> Live:
-    """Raises UnreadableRecord."""
+    """Decode a record. Raises UnreadableRecord."""
     check_version(value, "live offsets of a group")
     try:
         topics = json.loads(value[1:])
@@ -304,7 +304,7 @@ def decode_live(value: bytes) -> Live:
             for index in indexes
         }
     except (ValueError, TypeError, AttributeError) as error:
-        raise UnreadableRecord(f"it cannot be read: {error}") from None
+        raise UnreadableRecord(f"its JSON cannot be read: {error}") from None
 
 
 LIVE_OFFSETS: Final[RecordKind[str, Live]] = RecordKind(
@@ -313,15 +313,15 @@ LIVE_OFFSETS: Final[RecordKind[str, Live]] = RecordKind(
 
 
 async def read_live(target: Cluster, map_topic: str, flow: str) -> dict[str, Live]:
-    """By group of a flow. Raises as :func:`connectors.internal_topics.read_all_records`."""
+    """Read a flow's records, by group. Errors are those of :func:`connectors.internal_topics.read_all_records`."""
     found = await read_all_records(target, map_topic, LIVE_OFFSETS)
     return {group: live for (of_flow, group), live in found.items() if of_flow == flow}
 
 
 class LiveOffsets:
-    """Of the groups of one task. What is new is stored once the checkpoints of the same look are written, what is gone
-    at once: a crash in between makes a checkpoint count as stale that is not, and never the reverse. Of a group without
-    a record yet, nothing counts as stale."""
+    """The live offsets of one task's groups. New partitions are stored after the checkpoints of the same read, removed
+    ones at once: a crash in between makes a valid checkpoint count as stale, and never the reverse. Without a record
+    nothing of a group counts as stale."""
 
     def __init__(self, target: Cluster, map_topic: str, flow: str) -> None:
         self._target = target
@@ -335,18 +335,18 @@ class LiveOffsets:
         self._said = ""
 
     def look(self, group: str, live: Live, checkpoints: int) -> None:
-        """Take what a look has found, with so many checkpoints that are to be written now."""
+        """Take the result of a read, and the number of its checkpoints that are to be written."""
         self._wanted[group] = live
         self._unwritten[group] = self._unwritten.get(group, 0) + checkpoints
 
     def written(self, group: str) -> bool:
-        """Take note that a checkpoint of the group is acknowledged. Return whether none is waited for any more."""
+        """Note that a checkpoint of the group is acknowledged. Return whether it was the last one awaited."""
         before = self._unwritten.get(group, 0)
         self._unwritten[group] = max(before - 1, 0)
         return before == 1
 
     async def store(self) -> None:
-        """Store what differs. What fails is named in the log once, and comes again with the next call."""
+        """Store what differs. A failure is logged once, and retried with the next call."""
         try:
             await self._store()
         except HeliographError as error:
@@ -357,7 +357,7 @@ class LiveOffsets:
             self._said = ""
 
     async def _store(self) -> None:
-        # Without the topic Java's MirrorSource copies, or ours has not begun yet.
+        # Without the topic, Java's MirrorSource copies, or ours has not started yet.
         if not self._wanted or (self._stored is None and await known_topic(self._target, self._topic) is None):
             return
         if self._stored is None:
@@ -371,7 +371,7 @@ class LiveOffsets:
         self._stored |= changed
 
     def _due(self, group: str, stored: Mapping[str, Live]) -> Live | None:
-        """What may be stored now of a group; None for nothing."""
+        """Return what may be stored now for a group; None if nothing."""
         wanted = self._wanted[group]
         if not self._unwritten.get(group):
             return wanted

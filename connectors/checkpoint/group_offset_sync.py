@@ -1,8 +1,8 @@
 """Move the target's consumer groups to their checkpoints (``sync.group.offsets``), and plan these moves.
 
-Java's rule (``MirrorCheckpointTask.syncGroupOffset``): a group with active members is left alone, and no group goes
-back. Java looks at the group an interval before it writes; here both are one step, and the broker refuses a group in
-use. The plan uses the same parts, so it shows what a sync would move now, and what it would leave.
+Java's rule (``MirrorCheckpointTask.syncGroupOffset``): a group with active members is skipped, and no group goes back.
+Java checks the group an interval before it writes; here both are one step, and the broker refuses a group in use. The
+plan uses the same parts, so it shows what a sync would move now, and what it would skip.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ log = logging.getLogger(__name__)
 
 AHEAD: Final = "it is ahead, and no group is moved back"
 _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
-#: What does not work by then comes again with the next run.
+#: A call that takes longer is left to the next run.
 _CALL_S: Final = 5.0
 
 
 def to_move(
     checkpoints: Mapping[TopicPartition, Checkpoint], present: Mapping[Partition, Committed]
 ) -> dict[Partition, Committed]:
-    """What to store for a group: the checkpoints that lie behind ``present``, or where nothing is stored."""
+    """Return what to store for a group: checkpoints later than ``present``, or where no offset is stored."""
     return {
         (place.topic, place.partition): Committed(checkpoint.downstream_offset, checkpoint.metadata)
         for place, checkpoint in checkpoints.items()
@@ -52,13 +52,13 @@ def to_move(
 
 
 def count_ahead(checkpoints: Mapping[TopicPartition, Checkpoint], present: Mapping[Partition, Committed]) -> int:
-    """In how many partitions a group stands behind its checkpoint: somebody has read there. Pure."""
+    """Count partitions in which a group is past its checkpoint, because a consumer has read there."""
     found = {place: present.get((place.topic, place.partition)) for place in checkpoints}
     return sum(one is not None and one.offset > checkpoints[place].downstream_offset for place, one in found.items())
 
 
 def why_left(group: GroupListing | None) -> str:
-    """Why a group of the target is not moved; empty where it may be."""
+    """Why a group of the target is not moved; empty if it may be."""
     if group is None:
         return ""
     if not group.has_offsets:
@@ -69,16 +69,16 @@ def why_left(group: GroupListing | None) -> str:
 
 
 def why_elsewhere(looked_at: UUID | None, now: TopicMetadata | None) -> str:
-    """Why a remote topic is not the one that a place was found in, as far as ids tell; empty where it is. Pure."""
+    """Why a remote topic is not the one an offset was translated for, as far as ids tell; empty if it is."""
     if now is None or now.error_code:
         return error_name(_UNKNOWN_TOPIC_OR_PARTITION if now is None else now.error_code)
     if looked_at is not None and now.topic_id is not None and looked_at != now.topic_id:
-        return "it was made anew since the groups of the source were looked at"
+        return "it was recreated since the groups of the source were read"
     return ""
 
 
 class GroupOffsetSync:
-    """Moves ``groups``, those of one task; says of each that is left alone why, once until that changes."""
+    """Moves ``groups``, those of one task; logs once, until the reason changes, why a group is skipped."""
 
     def __init__(self, flow: str, target: Cluster, groups: Sequence[str], checkpoints: Checkpoints) -> None:
         self._flow = flow
@@ -89,15 +89,15 @@ class GroupOffsetSync:
         self._ahead: set[str] = set()
 
     async def run(self) -> None:
-        """Once for every group. One that fails does not hold up the others. Raises as ``list_groups``.
+        """Move every group once; a failure does not delay the others. Raises HeliographError if listing groups fails.
 
-        A place may be older than its topic, where that was made anew and the source has not been looked at since. The
-        target alone is asked for that: with the source gone it goes on.
+        An offset may be older than its topic, if that was recreated and the source has not been read since. Only the
+        target is queried for that, so it works without the source.
         """
         listed = await list_groups(self._target)
 
         async def sync(group: str) -> None:
-            # Groups that do not answer may hold a run up for long: what was known as it began is old by now.
+            # Groups that do not answer may delay a run, so read what is known now, not at its beginning.
             standing, looked_at = self._checkpoints.standing(group), self._checkpoints.topic_ids(group)
             if standing:
                 self._tell(group, why_left(listed.get(group)) or await self._sync(group, standing, looked_at))
@@ -107,7 +107,7 @@ class GroupOffsetSync:
     async def _sync(
         self, group: str, checkpoints: Mapping[TopicPartition, Checkpoint], looked_at: Mapping[str, UUID | None]
     ) -> str:
-        """As :meth:`_move`, of places whose topic is still the one that was ``looked_at``."""
+        """Move a group as :meth:`_move` does, in topics that are still those that were ``looked_at``."""
         whys: list[str] = []
         try:
             elsewhere = await self._elsewhere(looked_at)
@@ -119,13 +119,13 @@ class GroupOffsetSync:
         return ", ".join(filter(None, whys))
 
     async def _elsewhere(self, looked_at: Mapping[str, UUID | None]) -> dict[str, str]:
-        """The topics in which places mean nothing now, and why."""
+        """Return topics in which offsets mean nothing now, and why."""
         there = (await self._target.metadata(set(looked_at))).topics
         return {topic: why for topic, one in sorted(looked_at.items()) if (why := why_elsewhere(one, there.get(topic)))}
 
     async def _move(self, group: str, checkpoints: Mapping[TopicPartition, Checkpoint]) -> str:
-        """Returns why it was left alone, in full or in part; empty where it was not."""
-        # A commit that hangs in a transaction may be ahead of what is stored; to store anything would undo it.
+        """Move a group; return why it was skipped, in full or in part; empty if it was not."""
+        # A commit in an open transaction may be ahead of the stored offset; storing anything would undo it.
         present = await committed(
             self._target,
             group,
@@ -148,22 +148,22 @@ class GroupOffsetSync:
 
     def _tell(self, group: str, why: str) -> None:
         if why and self._left.get(group) != why:
-            log.warning("%s: group %s is left alone: %s", self._flow, group, why)
+            log.warning("%s: group %s is skipped: %s", self._flow, group, why)
         self._left[group] = why
 
     def _tell_ahead(self, group: str, partitions: int) -> None:
-        """Once, however many partitions there are of them later; again after there were none."""
+        """Log once, whatever the number of partitions later; again after there were none."""
         if not partitions:
             self._ahead.discard(group)
         elif group not in self._ahead:
             self._ahead.add(group)
-            log.warning("%s: group %s is left as it is in %d partitions: %s", self._flow, group, partitions, AHEAD)
+            log.warning("%s: group %s was not moved in %d partitions: %s", self._flow, group, partitions, AHEAD)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLeft:
-    """A group that stands at ``found`` in a remote partition (None: nowhere) and not where its source stands,
-    ``expected``, and why it is left there."""
+    """A group whose committed offset in a remote partition is ``found`` (None: none) instead of ``expected``, and why
+    it stays."""
 
     group: str
     topic: str
@@ -175,7 +175,7 @@ class GroupLeft:
 
 @dataclass(frozen=True, slots=True)
 class GroupOffsetSyncPlan:
-    """``alone``: by group, why it is not touched at all. ``unknown``: what could not be looked at."""
+    """``alone``: by group, why it is skipped entirely. ``unknown``: what could not be read."""
 
     moves: tuple[MoveGroup, ...] = ()
     left: tuple[GroupLeft, ...] = ()
@@ -184,7 +184,7 @@ class GroupOffsetSyncPlan:
 
 
 async def plan_groups(settings: CheckpointSettings) -> GroupOffsetSyncPlan:
-    """Nothing where it is off. Raises HeliographError where a cluster cannot be asked at all."""
+    """Plan the moves; none if the sync is off. Raises HeliographError if a cluster cannot be queried."""
     if settings.sync_interval_s is None or settings.emit_interval_s is None:
         return GroupOffsetSyncPlan()
     async with AsyncExitStack() as closing:
@@ -226,7 +226,7 @@ async def _look_at(look: GroupLook, target: Cluster, groups: Sequence[str]) -> G
 def groups_left(
     wanted: Mapping[TopicPartition, Checkpoint], present: Mapping[Partition, Committed], why: str
 ) -> Iterator[GroupLeft]:
-    """What stays different of a group: all that differs where it is left alone (``why``), else what is ahead. Pure."""
+    """Return what stays different: all differences if the group is skipped (``why``), else partitions ahead."""
     for place, checkpoint in sorted(wanted.items()):
         known = present.get((place.topic, place.partition))
         found = None if known is None else known.offset

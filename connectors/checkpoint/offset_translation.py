@@ -1,9 +1,9 @@
 """Translate a group's source offset to the remote topic: by the offset map exactly, else by Java's offset syncs.
 
 Kafka's ``OffsetSyncStore`` keeps 64 syncs of each source partition: the newest first, the oldest that may be used last,
-and between them such that their distance grows as powers of two. Translation is thus closest near the end of a
-partition. A reader follows the topic of offset syncs. When a group's offset lies before everything that the offset map
-knows, the group continues at the beginning of the remote partition.
+and between them such that their distance grows as powers of two. So translation is most precise near the end of a
+partition. A reader follows the topic of offset syncs. A group whose offset is older than the offset map continues at
+the beginning of the remote partition.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from connectors.offset_map.reader import MapReader
 from connectors.offset_map.runs_and_chunks import MapPair, OffsetLocation
 
 _SLOTS: Final = 64
-#: What :meth:`OffsetSyncStore.translate` answers for an offset before all syncs.
+#: Result of :meth:`OffsetSyncStore.translate` for an offset before all syncs.
 TOO_OLD: Final = -1
 
 
 class OffsetSyncStore:
     """Takes syncs as they were written and translates offsets.
 
-    ``only_last``: of what is there when reading begins only the last sync of each partition may be used, as older ones
-    may have been used before for what a reader does not know of.
+    ``only_last``: of the syncs that exist when reading begins only the last of each partition is used, because an older
+    one could move a group back behind a checkpoint that the reader does not know.
     """
 
     def __init__(self, *, only_last: bool) -> None:
@@ -44,11 +44,11 @@ class OffsetSyncStore:
         self._slots: dict[TopicPartition, list[OffsetSync]] = {}
 
     def read_to_end(self) -> None:
-        """The topic has been read to its end once: from now on offsets are translated."""
+        """Note that the topic has been read to its end: from now on offsets are translated."""
         self._is_read = True
 
     def take(self, sync: OffsetSync) -> None:
-        """The next sync of the topic."""
+        """Take the next sync of the topic."""
         source = TopicPartition(sync.topic, sync.partition)
         slots = self._slots.get(source)
         starts_anew = self._only_last and not self._is_read
@@ -58,9 +58,9 @@ class OffsetSyncStore:
             self._slots[source] = _with(slots, sync)
 
     def translate(self, source: TopicPartition, upstream_offset: int) -> int | None:
-        """The downstream offset for a group at ``upstream_offset``: at the same record, or at one before.
+        """Return the downstream offset for a group at ``upstream_offset``: at the same record, or at an earlier one.
 
-        None where nothing is known, TOO_OLD where all that is known lies behind that offset.
+        None if nothing is known, TOO_OLD if all syncs are later than that offset.
         """
         slots = self._slots.get(source)
         if slots is None or not self._is_read:
@@ -68,12 +68,12 @@ class OffsetSyncStore:
         sync = next((slot for slot in slots if slot.upstream_offset <= upstream_offset), None)
         if sync is None:
             return TOO_OLD
-        # Which records between a sync and the next were mirrored is not known: one further is all that is safe.
+        # It is unknown which records between two syncs were mirrored, so only one further is safe.
         return sync.downstream_offset + (sync.upstream_offset < upstream_offset)
 
 
 def _with(original: list[OffsetSync], sync: OffsetSync) -> list[OffsetSync]:
-    """The slots once ``sync`` is the newest.
+    """Return the slots once ``sync`` is the newest.
 
     Each slot that has become too old for its place gets the newest older sync that fits there.
     """
@@ -107,7 +107,7 @@ def _is_recent(newer: OffsetSync, older: OffsetSync, at: int, older_at: int) -> 
 
 
 def _is_apart(newer: OffsetSync, older: OffsetSync, at: int) -> bool:
-    """Java's invariant C: the two are not so close that one of them is of no use."""
+    """Java's invariant C: the two are not so close that one is useless."""
     return newer is older or newer.upstream_offset >= older.upstream_offset + (1 << max(at - 2, 0))
 
 
@@ -115,9 +115,9 @@ log = logging.getLogger(__name__)
 
 
 class OffsetSyncReader:
-    """What Java's ``OffsetSyncStore`` and its ``KafkaBasedLog`` do together: partition 0 of ``topic`` counts.
+    """Java's ``OffsetSyncStore`` with its ``KafkaBasedLog``: reads partition 0 of ``topic``.
 
-    ``only_last``: see :class:`OffsetSyncStore`; it holds for what is there when reading begins.
+    ``only_last``: see :class:`OffsetSyncStore`; it applies to syncs that exist when reading begins.
     """
 
     def __init__(self, cluster: Cluster, topic: str, *, only_last: bool) -> None:
@@ -128,10 +128,10 @@ class OffsetSyncReader:
         self.store = OffsetSyncStore(only_last=only_last)
 
     async def follow(self) -> None:
-        """Take in what was added. A topic that is not there holds nothing yet; one made anew is read anew.
+        """Read what was added. A missing topic holds nothing yet; a recreated one is read from its beginning.
 
         Raises:
-            RetriableError: the cluster does not answer, or not in time.
+            RetriableError: The cluster does not answer in time.
             SecurityError: READ or DESCRIBE on the topic is missing.
         """
         known = await known_topic(self._cluster, self._topic)
@@ -139,7 +139,7 @@ class OffsetSyncReader:
             return
         if known.topic_id != self._topic_id or await list_offset(self._cluster, (self._topic, 0), LATEST) < self._next:
             if self._next:
-                log.warning("%s was made anew or truncated; read again from its beginning", self._topic)
+                log.warning("%s was recreated or truncated; reading it again from its beginning", self._topic)
                 self.store = OffsetSyncStore(only_last=False)
             self._topic_id, self._next = known.topic_id, 0
         await read_to_end(self._cluster, self._topic, self._take, partitions=[0], after={0: self._next})
@@ -151,7 +151,7 @@ class OffsetSyncReader:
 
 
 class Beginnings:
-    """Of the partitions that a flow writes to."""
+    """Log start offsets of the partitions that a flow writes to."""
 
     def __init__(self, target: Cluster) -> None:
         self._target = target
@@ -159,8 +159,8 @@ class Beginnings:
         self._bare: dict[MapPair, tuple[int, bool]] = {}
 
     async def follow(self, pairs: Collection[MapPair]) -> None:
-        """Look where they begin now. Raises RetriableError where the cluster does not answer; of a partition without a
-        leader what was known before counts."""
+        """Read the start offsets. Raises RetriableError if the cluster does not answer; a partition without a leader
+        keeps its earlier one."""
         places = {pair: (pair.target_topic, pair.target_partition) for pair in pairs}
         found, missing = await told_offsets(self._target, set(places.values()), EARLIEST)
         starts = {pair: found.get(place, self._starts.get(pair)) for pair, place in places.items()}
@@ -170,34 +170,34 @@ class Beginnings:
         self._bare = {pair: known for pair, known in self._bare.items() if pair in pairs}
 
     def readable(self, pair: MapPair, offset: int) -> int | None:
-        """``offset``, or where the log begins behind it: a group that stands before its log is reset by its consumers'
-        ``auto.offset.reset``, which may skip all of it. None where nobody has told yet where it begins."""
+        """Return ``offset``, or the log start if that is later: a group before the log start is reset by its consumers'
+        ``auto.offset.reset``, which may skip everything. None if the log start is unknown."""
         start = self._starts.get(pair)
         return None if start is None else max(offset, start)
 
     async def is_bare_before(self, pair: MapPair, offset: int) -> bool:
-        """Whether a reader of committed records gets none before ``offset``; False where that cannot be told.
+        """Whether a reader of committed records gets none before ``offset``; False if that is unknown.
 
-        Raises RetriableError, SecurityError: the log cannot be read.
+        Raises RetriableError or SecurityError if the log cannot be read.
         """
         start = self._starts.get(pair)
         if start is None or start >= offset:
             return start is not None
         known = self._bare.get(pair)
         if known is None or known[0] != offset:
-            # Whatever is written later goes to the end, so this holds for good.
+            # Later records go to the end, so this holds permanently.
             place = (pair.target_topic, pair.target_partition)
             is_bare = not await has_records(self._target, place, start, offset, is_decided=True)
             known = self._bare[pair] = (offset, is_bare)
         return known[1]
 
 
-_BY_JAVA: Final = "groups are translated by offset syncs, as Java does, at the record or before it"
-_BY_MAP: Final = "groups are translated by the offset map alone, and get no place in what it does not know"
+_BY_JAVA: Final = "groups are translated by offset syncs, as Java does, to the record or one before it"
+_BY_MAP: Final = "groups are translated by the offset map alone, and get no offset for what it does not know"
 
 
 class TranslatedOffset(NamedTuple):
-    """The next record to read; ``by_map``: as the offset map says, and not by offset syncs."""
+    """The next record to read; ``by_map``: found by the offset map, not by offset syncs."""
 
     target: TopicPartition
     offset: int
@@ -205,9 +205,10 @@ class TranslatedOffset(NamedTuple):
 
 
 class Translator:
-    """Of one flow. The map knows what this project's MirrorSource copied; of what is older, or Java's, syncs tell.
+    """Translates offsets of one flow. The map knows what this project's MirrorSource copied; for what is older, or was
+    copied by Java, offset syncs are used.
 
-    A map is of two topics, by their ids: where one of them was made anew, nothing is known until the copy has begun
+    A map is for two topics, by their ids: once one of them is recreated, nothing is known until the copy has begun
     again.
     """
 
@@ -221,7 +222,7 @@ class Translator:
         self._syncs = syncs
         self._beginnings = Beginnings(target)
         self._has_map = self._has_syncs = False
-        #: Remote topics by source partition, as the map said when it could be read last.
+        #: Remote topics by source partition, as of the last time that the map could be read.
         self._copied_to: dict[TopicPartition, set[str]] = {}
         self._source_ids: dict[str, UUID | None] = {}
         self._target_ids: dict[str, UUID | None] = {}
@@ -229,11 +230,11 @@ class Translator:
         self._said_of_syncs = ""
 
     async def follow(self) -> None:
-        """Take in what was copied since.
+        """Read what was copied since.
 
         Raises:
-            RetriableError, SecurityError: of the topic of offset syncs, or of the topics. Without the map it goes on,
-                and without a right to the syncs where the map knows of anything.
+            RetriableError, SecurityError: The offset syncs or the topics cannot be read. It works without the map, and
+                without access to the syncs if the map knows of any partition.
         """
         self._has_map = False
         try:
@@ -256,7 +257,7 @@ class Translator:
         await self._beginnings.follow([pair for pair in pairs if pair.target_topic in self._target_ids])
 
     async def _follow_syncs(self) -> None:
-        # What was read before may be of a topic that was made anew since.
+        # What was read before may be of a topic that was recreated since.
         self._has_syncs = False
         try:
             await self._syncs.follow()
@@ -270,26 +271,26 @@ class Translator:
             self._has_syncs, self._said_of_syncs = True, ""
 
     def target_id(self, topic: str) -> UUID | None:
-        """Of a remote topic that the map knows, as it was when :meth:`follow` looked."""
+        """Return the id of a remote topic that the map knows, as of :meth:`follow`."""
         return self._target_ids.get(topic)
 
     def source_id(self, topic: str) -> UUID | None:
-        """Of a topic of the source that the map knows, as it was when :meth:`follow` looked."""
+        """Return the id of a source topic that the map knows, as of :meth:`follow`."""
         return self._source_ids.get(topic)
 
     async def translate(self, source: TopicPartition, offset: int) -> list[TranslatedOffset]:
-        """Where who would read ``offset`` next goes on, in each topic that its records are copied to; nothing where
-        nothing is known, or nothing so old.
+        """Return where a group whose next record is ``offset`` continues, in each topic that its records are copied to;
+        nothing if nothing, or nothing that old, is known.
 
-        An offset that is not copied yet leads to the end of the copy. Errors as of the map reader's look-ups.
+        An offset that is not copied yet leads to the end of the copy. Errors are those of the map reader's look-ups.
         """
-        # Another task may have followed since the map that both share, and failed.
+        # Another task may have advanced the shared map, and failed.
         positions = self._maps.positions(source) if self._has_map and self._maps.is_whole else []
         if positions:
             found = [await self._by_map(source, offset, position) for position in positions]
         else:
             by_syncs, known = self._by_syncs(source, offset), self._copied_to.get(source)
-            # Syncs do not say of which topic they tell: where its name is not the policy's, not of the policy's.
+            # Syncs do not name their remote topic: they count only if it has the name that the policy gives.
             found = [by_syncs] if by_syncs is not None and (not known or by_syncs.target.topic in known) else []
         return [one for one in found if one is not None]
 
@@ -302,22 +303,22 @@ class Translator:
             return self._readable(pair, found.offset)
         begin = found.offset if found is not None else position.target_end
         if await self._beginnings.is_bare_before(pair, begin):
-            # What the group has not read yet and is no longer on the target never was there, or is gone.
+            # What the group has not read yet and is no longer on the target never was there, or was deleted.
             return self._readable(pair, begin)
         by_syncs = self._by_syncs(source, offset)
         if by_syncs is None or by_syncs.target != _target(pair):
-            # The copy has begun anew elsewhere; syncs do not say of which topic they tell.
+            # The copy has begun again elsewhere, and syncs do not name their remote topic.
             return None
-        # Syncs may be of a topic of the same name that was there before: never behind where the map begins.
+            # Syncs may be of an earlier topic of the same name: never go past the beginning of the map.
         return self._readable(pair, min(by_syncs.offset, begin), by_map=False)
 
     def _readable(self, pair: MapPair, offset: int, *, by_map: bool = True) -> TranslatedOffset | None:
-        """None where nobody has told yet where the log begins: it may be behind ``offset``."""
+        """Return None if the log start is unknown: it may be later than ``offset``."""
         place = self._beginnings.readable(pair, offset)
         return None if place is None else TranslatedOffset(_target(pair), place, by_map)
 
     def _is_current(self, pair: MapPair) -> bool:
-        """Whether its topics are those that are there; brokers without ids cannot tell."""
+        """Whether its topics are those that exist now; without ids this is assumed."""
         ids = (
             (pair.source_topic_id, self._source_ids.get(pair.source_topic)),
             (pair.target_topic_id, self._target_ids.get(pair.target_topic)),
@@ -334,13 +335,13 @@ class Translator:
         return TranslatedOffset(remote, translated, by_map=False)
 
     def _remote(self, source: TopicPartition) -> TopicPartition | None:
-        """Java's ``MirrorCheckpointTask.renameTopicPartition``."""
+        """Return the remote partition (Java's ``MirrorCheckpointTask.renameTopicPartition``)."""
         policy, topic = self._settings.policy, source.topic
         if policy.topic_source(topic) == self._settings.target_alias:
             return TopicPartition(policy.original_topic(topic), source.partition)
         try:
             return TopicPartition(policy.format_remote_topic(self._settings.source_alias, topic), source.partition)
-        except PermanentError:  # the connector of the records has said that it is not mirrored
+        except PermanentError:  # the records' connector has reported that it is not mirrored
             return None
 
 
@@ -349,7 +350,7 @@ def _target(pair: MapPair) -> TopicPartition:
 
 
 async def _ids(cluster: Cluster, topics: Collection[str]) -> dict[str, UUID | None]:
-    """Of those that are there."""
+    """Return the ids of topics that exist."""
     if not topics:
         return {}
     found = (await cluster.metadata(set(topics))).topics

@@ -1,10 +1,10 @@
 """Derive the settings of a flow's Kafka clients and its exactly-once terms from the configuration.
 
-The module decides which keys reach which client, and under which id brokers see it. Ids are Java's, since quotas bind
-to them: those inside a connector from ``MirrorConnectorConfig``, that of the producer of records from Connect's
-``Worker``, that of the store of offsets from ``KafkaOffsetBackingStore``.
+The module decides which keys reach which client, and its client id. Ids are Java's, because quotas apply to them:
+those inside a connector from ``MirrorConnectorConfig``, that of the producer of records from Connect's ``Worker``, that
+of the offset store from ``KafkaOffsetBackingStore``.
 
-For exactly-once it decides whether a source connector uses it, and when its transactions end (KIP-618).
+It also decides whether a source connector is exactly-once, and when its transactions end (KIP-618).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from connect.kafka.security.connection_settings import ConnectionSettings, conne
 
 ClusterSide = Literal["source", "target"]
 ClientKind = Literal["producer", "consumer", "admin"]
-#: Gives an error its place in the file: the error, the side and the kind of client (None for the worker's own).
+#: Adds an error's place in the file, from the error, the side and the kind of client (None for the worker's own).
 Locate = Callable[[ConfigError, ClusterSide, ClientKind | None], ConfigError]
 
 
 def properties_with_prefix(props: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """The properties whose keys begin with ``prefix``, without it; a key that is no longer than it is none of them."""
+    """Return properties whose keys begin with ``prefix``, without it; a key equal to the prefix is not included."""
     return {key[len(prefix) :]: value for key, value in props.items() if key.startswith(prefix) and key != prefix}
 
 
 def connector_client(connector: Mapping[str, str], side: ClusterSide, kind: ClientKind) -> dict[str, str]:
-    """The properties of a client inside the connector (Kafka's ``MirrorConnectorConfig.sourceConsumerConfig`` ...)."""
+    """Return a client's properties in a connector (Kafka's ``MirrorConnectorConfig.sourceConsumerConfig`` ...)."""
     cluster = properties_with_prefix(connector, f"{side}.cluster.")
     return {
         **{key: cluster[key] for key in CONNECTION_KEYS if key in cluster},
@@ -42,13 +42,13 @@ def connector_client(connector: Mapping[str, str], side: ClusterSide, kind: Clie
 
 
 def inner_client_id(flow: str, connector_and_task: str, role: str, user: str) -> str:
-    """The id of a client inside a connector; ``flow`` is ``us->eu``, ``user`` a ``client.id`` that was set."""
+    """Return the id of a client in a connector; ``flow`` is ``us->eu``, ``user`` the user's ``client.id``."""
     own = f"{flow}|{connector_and_task}|{role}"
     return f"{user}|{own}" if user else own
 
 
 def record_producer(connector: Mapping[str, str], worker: Mapping[str, str]) -> dict[str, str]:
-    """The properties of the producer of mirrored records: the worker's, overridden by ``producer.override.*``."""
+    """Return the properties of the producer of records: the worker's, overridden by ``producer.override.*``."""
     base = {key: worker[key] for key in ("bootstrap.servers",) if key in worker}
     return {
         **base,
@@ -59,7 +59,7 @@ def record_producer(connector: Mapping[str, str], worker: Mapping[str, str]) -> 
 
 @dataclass(frozen=True)
 class FlowClients:
-    """Connection settings for everything a flow talks to; key stores have been read when one exists."""
+    """Connection settings of all clients of a flow; the key stores have been read."""
 
     label: str
     _consumer: ConnectionSettings
@@ -73,34 +73,34 @@ class FlowClients:
     _producer_has_own_id: bool
 
     def replication_consumer(self, task: int) -> ConnectionSettings:
-        """To the source, for reading records."""
+        """Connect to the source to read records."""
         return self._consumer.with_client_id(self._id(f"-{task}", "replication-consumer", self._consumer.client_id))
 
     def record_producer(self, task: int) -> ConnectionSettings:
-        """To the target, for writing records."""
+        """Connect to the target to write records."""
         if self._producer_has_own_id:
             return self._producer
         return self._producer.with_client_id(f"connector-producer-{self._connector_name}-{task}")
 
     def source_admin(self) -> ConnectionSettings:
-        """To the source, for its topics."""
+        """Connect to the source to manage topics."""
         return self._source_admin.with_client_id(self._id("", "replication-source-admin", self._source_admin.client_id))
 
     def target_admin(self) -> ConnectionSettings:
-        """To the target, for its topics."""
+        """Connect to the target to manage topics."""
         return self._target_admin.with_client_id(self._id("", "replication-target-admin", self._target_admin.client_id))
 
     def offsets(self) -> ConnectionSettings:
-        """To the target, for the topics that hold positions."""
+        """Connect to the target for the topics that hold positions."""
         return self._offsets
 
     def offset_syncs_producer(self, task: int) -> ConnectionSettings:
-        """To the cluster that holds the topic of offset syncs, for writing them."""
+        """Connect to the cluster of the offset-syncs topic to write them."""
         role = f"offset-syncs-{self._syncs_side}-producer"
         return self._syncs_producer.with_client_id(self._id(f"-{task}", role, self._syncs_producer.client_id))
 
     def offset_syncs_admin(self) -> ConnectionSettings:
-        """To the same cluster, for making that topic."""
+        """Connect to the same cluster to create that topic."""
         admin = self._source_admin if self._syncs_side == "source" else self._target_admin
         return admin.with_client_id(self._id("", f"offset-syncs-{self._syncs_side}-admin", admin.client_id))
 
@@ -117,10 +117,10 @@ def flow_clients(
     target: str,
     locate: Locate,
 ) -> FlowClients:
-    """The clients of the flow ``label`` (``us->eu``) between the clusters ``source`` and ``target``.
+    """Return the clients of the flow ``label`` (``us->eu``) between the clusters ``source`` and ``target``.
 
     Raises:
-        ConfigError: A key is missing or wrong; ``locate`` has named its place.
+        ConfigError: A key is missing or invalid; ``locate`` has added its place.
         SecurityError: A key store cannot be used.
     """
 
@@ -156,11 +156,11 @@ def flow_clients(
     )
 
 
-#: With ``transaction.boundary`` poll. Java ends a transaction with every poll; a copy has none. So a record that comes
-#: alone is committed at once, and under load a few transactions a second cost next to nothing.
+#: With ``transaction.boundary`` poll. Java ends a transaction with every poll; a copy has no polls. So a single record
+#: is committed at once, and under load a few transactions a second cost next to nothing.
 _POLL_SPACING_MS: Final = 100
 _POLL_LENGTH_MS: Final = 500
-#: A transaction may last for this part of ``transaction.timeout.ms``; the rest is for its end.
+#: A transaction may last for this share of ``transaction.timeout.ms``; the rest is for ending it.
 _LONGEST_SHARE: Final = 0.5
 _BOUNDARIES: Final = SOURCE_CONNECTOR.only("transaction.boundary", "transaction.boundary.interval.ms")
 _READ_COMMITTED: Final = "read_committed"
@@ -173,8 +173,8 @@ _NOT_COMMITTED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Rhythm:
-    """A transaction ends when all that was read is acknowledged, ``spacing_ms`` after the one before at the earliest,
-    or when it has lasted ``length_ms``. The cluster aborts what has lasted ``timeout_ms``."""
+    """A transaction ends when all records read are acknowledged, at least ``spacing_ms`` after the previous one, or
+    after ``length_ms``. The cluster aborts it after ``timeout_ms``."""
 
     spacing_ms: int
     length_ms: int
@@ -182,14 +182,14 @@ class Rhythm:
 
 
 def exactly_once_support(connector: Mapping[str, str]) -> ExactlyOnceSupport:
-    """Whether the copy holds what was committed, and that only (Kafka ``MirrorSourceConnector.exactlyOnceSupport``)."""
+    """Whether the copy holds only committed records, and all of them (``MirrorSourceConnector.exactlyOnceSupport``)."""
     consumer = connector_client(connector, "source", "consumer")
     is_committed = consumer.get("isolation.level") == _READ_COMMITTED
     return ExactlyOnceSupport.SUPPORTED if is_committed else ExactlyOnceSupport.UNSUPPORTED
 
 
 def support_errors(connector: Mapping[str, str]) -> list[str]:
-    """What Java says beside Connect's own words where ``exactly.once.support=required`` cannot be kept."""
+    """Return what Java adds to Connect's own error if ``exactly.once.support=required`` cannot be met."""
     is_required = connector.get("exactly.once.support") == "required"
     if not is_required or exactly_once_support(connector) is ExactlyOnceSupport.SUPPORTED:
         return []
@@ -199,11 +199,11 @@ def support_errors(connector: Mapping[str, str]) -> list[str]:
 def rhythm(
     connector: Mapping[str, str], worker: Mapping[str, str], offsets: Values, timeout_ms: int = TRANSACTION_TIMEOUT_MS
 ) -> Rhythm | None:
-    """When transactions end, None without exactly-once; ``offsets`` are the worker's settings, parsed. ``timeout_ms``:
-    the ``transaction.timeout.ms`` of the producer of records.
+    """Return when transactions end, None without exactly-once; ``offsets`` are the worker's parsed settings,
+    ``timeout_ms`` the ``transaction.timeout.ms`` of the producer of records.
 
-    Raises ConfigError: it is required and cannot be kept; the connector cannot say where transactions end; data and
-    offsets must go to one cluster.
+    Raises ConfigError if exactly-once is required and cannot be met, if the boundary is ``connector``, or if records
+    and offsets would go to different clusters.
     """
     key = "exactly.once.support"
     is_required = connector.get(key, "").strip().lower() == "required"
@@ -228,15 +228,15 @@ def rhythm(
 
 
 def _refuse_two_clusters(connector: Mapping[str, str], worker: Mapping[str, str]) -> None:
-    """A transaction cannot span clusters, so offsets lie where the records go."""
+    """Refuse a transaction that spans clusters: offsets must be where the records go."""
     key = "bootstrap.servers"
     data = _servers(record_producer(connector, worker).get(key, ""))
     offsets = _servers(worker.get(key, ""))
     if data != offsets:
         override = "producer.override.bootstrap.servers"
         raise ConfigError(
-            f"{override} leads to another cluster than the worker's offsets, and a transaction cannot span both; "
-            "remove it, or switch exactly.once.source.support off",
+            f"{override} names another cluster than that of the worker's offsets, and a transaction cannot span both. "
+            "Remove it, or disable exactly.once.source.support",
             override,
         )
 

@@ -1,7 +1,7 @@
 """Parse the properties of the source and checkpoint connectors into typed settings, and make their filters.
 
-The settings of a source connector include those of its worker and clients that bear on it, and those of access rules.
-The filters are those that ``topic.filter.class``, ``group.filter.class`` and ``config.property.filter.class`` can name.
+A source connector's settings include those of its worker, its clients and ACL sync that affect it. Filters are the
+classes named by ``topic.filter.class``, ``group.filter.class`` and ``config.property.filter.class``.
 """
 
 from __future__ import annotations
@@ -42,21 +42,19 @@ _OURS: Final = "connectors.filters."
 
 
 def make_topic_filter(props: Mapping[str, str]) -> TopicFilter:
-    """Raises:
-    ConfigError: The class is not known, or refuses ``props``.
-    """
+    """Make the topic filter. Raises ConfigError if the class is unknown, or rejects ``props``."""
     found: TopicFilter = _make("topic.filter.class", "DefaultTopicFilter", _topics, TOPIC_FILTERS, props)
     return found
 
 
 def make_group_filter(props: Mapping[str, str]) -> GroupFilter:
-    """Raises as :func:`make_topic_filter`."""
+    """Make the group filter. Raises ConfigError."""
     found: GroupFilter = _make("group.filter.class", "DefaultGroupFilter", _groups, GROUP_FILTERS, props)
     return found
 
 
 def make_property_filter(props: Mapping[str, str]) -> ConfigPropertyFilter:
-    """Raises as :func:`make_topic_filter`."""
+    """Make the filter of topic configurations. Raises ConfigError."""
     key, default = "config.property.filter.class", "DefaultConfigPropertyFilter"
     found: ConfigPropertyFilter = _make(key, default, _properties, CONFIG_PROPERTY_FILTERS, props)
     return found
@@ -86,8 +84,8 @@ def _properties(props: Mapping[str, str]) -> DefaultConfigPropertyFilter:
 
 @dataclass(frozen=True, slots=True)
 class AccessSettings:
-    """``interval_s`` None: access rules are not synced. ``is_full``: not only as Java does. ``resources``: words of
-    ``connectors.config.definitions.RESOURCES``; ``takes_group``: by name, as checkpoints would take it."""
+    """Settings of ACL sync. ``interval_s`` None: ACLs are not synced. ``is_full``: more than Java syncs. ``resources``
+    are values of ``connectors.config.definitions.RESOURCES``; ``takes_group`` is the group filter of checkpoints."""
 
     interval_s: int | None
     is_full: bool
@@ -98,11 +96,7 @@ class AccessSettings:
 
 
 def access_settings(values: Values, connector: Mapping[str, str]) -> AccessSettings:
-    """From a connector's ``values`` of its own settings, and those of its checkpoints in the same properties.
-
-    Raises:
-        ConfigError: the group filter is not known, or refuses its settings.
-    """
+    """Take the settings from a connector's ``values`` and properties. Raises ConfigError for a wrong group filter."""
     enabled = values.boolean("sync.topic.acls.enabled")
     return AccessSettings(
         interval_s=values.integer("sync.topic.acls.interval.seconds") if enabled else None,
@@ -116,10 +110,10 @@ def access_settings(values: Values, connector: Mapping[str, str]) -> AccessSetti
 
 BYTE_ARRAY_CONVERTER: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
 CONVERTERS: Final = ("key.converter", "value.converter", "header.converter")
-#: Its names, as Java's plugins are found by.
+#: Names of the converter by which Java finds plugins.
 _COPY: Final = (BYTE_ARRAY_CONVERTER, "ByteArrayConverter", "ByteArray")
 
-#: The worker's settings that a copy heeds.
+#: Settings of the worker that affect a copy.
 WORKER: Final = ConfigDef.of(
     replace(worker_settings.WORKER.settings["offset.flush.interval.ms"], check=AtLeast(1)),
 ) | worker_settings.WORKER.only(
@@ -129,7 +123,7 @@ WORKER: Final = ConfigDef.of(
     "exactly.once.source.support",
 )
 
-#: The keys of the producer of records that mean something to a copy.
+#: Settings of the producer of records that affect a copy.
 PRODUCER: Final = client_settings.PRODUCER.only(
     "compression.type",
     "compression.gzip.level",
@@ -137,12 +131,12 @@ PRODUCER: Final = client_settings.PRODUCER.only(
     "compression.zstd.level",
     "transaction.timeout.ms",
 ) | ConfigDef.of(
-    # Without a default: the copy's own is larger.
+    # No default, because the copy's own is larger.
     replace(
         client_settings.PRODUCER.settings["batch.size"],
         default=None,
         check=AtLeast(0, nullable=True),
-        doc="Bytes of the largest batch that waiting ones are merged into; 1 MiB if it is not set, 0 merges nothing.",
+        doc="Bytes of the largest batch into which waiting batches are merged. Default: 1 MiB. 0: do not merge.",
     ),
 )
 
@@ -152,7 +146,7 @@ def _unset(key: str, **changed: Any) -> Setting:
     return replace(client_settings.CONSUMER.settings[key], default=None, check=AtLeast(0, nullable=True), **changed)
 
 
-#: The keys of the source's consumer that mean something to a copy.
+#: Settings of the source's consumer that affect a copy.
 CONSUMER: Final = client_settings.CONSUMER.only("isolation.level", "client.rack") | ConfigDef.of(
     replace(
         client_settings.CONSUMER.settings["auto.offset.reset"], default="earliest", check=OneOf(("earliest", "latest"))
@@ -160,8 +154,8 @@ CONSUMER: Final = client_settings.CONSUMER.only("isolation.level", "client.rack"
     _unset("fetch.max.bytes"),
     _unset(
         "max.partition.fetch.bytes",
-        doc="Most bytes of one partition in a fetch; a partition then holds twice as many. Not set: a partition holds "
-        "its share of half of a slice's 48 MiB, 1 to 16 MiB, and a fetch from a near broker brings 8 MiB at most.",
+        doc="Most bytes of one partition in a fetch; a partition buffers up to twice as many. Default: its share of "
+        "half of a slice's 48 MiB, 1 to 16 MiB; a fetch from a near broker returns 8 MiB at most.",
     ),
     _unset("fetch.max.wait.ms"),
     _unset("fetch.min.bytes"),
@@ -169,13 +163,13 @@ CONSUMER: Final = client_settings.CONSUMER.only("isolation.level", "client.rack"
 
 
 def flow_of(connector: Mapping[str, str]) -> str:
-    """The flow that a mirror connector's config names, whatever else is wrong with it."""
+    """Return the flow that a mirror connector's config names, even if the config is invalid."""
     return f"{connector.get('source.cluster.alias', '?')}->{connector.get('target.cluster.alias', 'target')}"
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetSyncsSettings:
-    """``topic`` is on the source where ``on_source``, else on the target; ``lag_max`` in records."""
+    """``topic`` is on the source if ``on_source``, else on the target; ``lag_max`` is in records."""
 
     topic: str
     on_source: bool
@@ -187,13 +181,11 @@ class OffsetSyncsSettings:
 class MirrorSourceSettings:
     """The settings of one flow's source connector.
 
-    Bytes, milliseconds and seconds as the names say; None in a fetch setting means that the user named nothing.
-    An interval is None where its job is off; ``look_interval_ms`` and ``lag_interval_ms`` are 0 there.
-    ``topic_deletion_delay_ms`` is None where remote topics stay. ``spark`` holds the ``spark.*`` keys.
-    ``skips_refused``: records that the target refuses for good are left out, each with a line of its own where
-    ``logs_skipped``. ``compression`` is for batches that come uncompressed. ``offset_syncs`` is None where none are
-    written, ``transactions`` without exactly-once. Records go through ``transform_sql`` and ``transforms``, where there
-    are any. ``warnings`` are sentences for the log.
+    Units are as in the names; a fetch setting is None if the user did not set it. An interval is None if its job is
+    off; ``look_interval_ms`` and ``lag_interval_ms`` are then 0. ``topic_deletion_delay_ms`` is None if remote topics
+    are kept. ``spark`` holds the ``spark.*`` keys. ``skips_refused``: skip records that the target rejects permanently,
+    and log each if ``logs_skipped``. ``compression`` is for uncompressed batches. ``offset_syncs`` is None if none are
+    written, ``transactions`` without exactly-once. Records pass through ``transform_sql`` and ``transforms`` if set.
     """
 
     name: str
@@ -252,19 +244,19 @@ class MirrorSourceSettings:
 
     @property
     def map_topic(self) -> str:
-        """The topic of the offset map, which holds positions too."""
+        """The topic of the offset map, which also holds positions."""
         return f"mm2-offset-map.{self.source_alias}.internal"
 
     @property
     def changing_key(self) -> str:
-        """The setting that makes copies unlike their sources; empty where none does."""
+        """The setting that makes copies differ from their sources; empty if none does."""
         if self.transform_sql:
             return QUERY_KEY
         return "" if all(map(renames_topics, self.transforms)) else "transforms"
 
     def should_mirror(self, topic: str) -> bool:
-        """Whether a topic of the source is mirrored. Heartbeats say that the flow of the usual topics lives: sent
-        elsewhere nobody would find them, and all would be in one topic."""
+        """Whether a topic of the source is mirrored. Heartbeats show that the flow of the usual topics runs: monitoring
+        would not find them in another topic, and all flows would share that topic."""
         if not self.names.routes.fills_the_usual and self.policy.is_heartbeats_topic(topic):
             return False
         return should_mirror(
@@ -276,20 +268,20 @@ class MirrorSourceSettings:
         )
 
     def remote_topic(self, topic: str) -> str:
-        """The name on the target of a topic of the source. Raises PermanentError where it has none."""
+        """Return a source topic's name on the target. Raises PermanentError if it has none."""
         return self.names.of(topic)
 
     def remote_topics(self, topic: str) -> Sequence[str]:
-        """Those of all that its records are sent to, by whichever connector; ours first. Raises the same."""
+        """Return all topics that its records are sent to, by any connector; ours first. Raises PermanentError."""
         return self.names.all_of(topic)
 
 
 def source_settings(connector: Mapping[str, str], worker: Mapping[str, str]) -> MirrorSourceSettings:
-    """The settings in a source connector's configuration and its worker's, references resolved.
+    """Parse a source connector's configuration and its worker's, both with references resolved.
 
     Raises:
-        ConfigError: A value is missing or refused; the key is the connector's or worker's own, such as ``tasks.max``,
-            or with its prefix, such as ``consumer.isolation.level``.
+        ConfigError: A value is missing or invalid. The key is that of the connector or worker, such as ``tasks.max``,
+            or of a client, such as ``consumer.isolation.level``.
     """
     values = SOURCE.parse(connector)
     policy = make_policy(connector)
@@ -376,11 +368,11 @@ def _query(values: Values) -> RecordsQuery | None:
 
 
 def _refuse_routes_to_nowhere(routes: TopicRoutes, query: RecordsQuery | None, transforms: Sequence[NamedStep]) -> None:
-    """Raise where topics are named that nothing sends records to."""
+    """Raise if topics are named that nothing sends records to."""
     sends = (query is not None and query.routes) or not all(map(renames_topics, transforms))
     if not sends and routes != NO_ROUTES:
         key = TOPIC_KEY if routes.own != UNCHANGED else OTHERS_KEY
-        raise ConfigError(f"{key} is of no use: no column topic of {QUERY_KEY}, no transform sends records there", key)
+        raise ConfigError(f"{key} has no effect: neither {QUERY_KEY} (column topic) nor transforms use it", key)
 
 
 def _interval(values: Values, name: str) -> int | None:
@@ -405,28 +397,28 @@ def _client_values(config: ConfigDef, props: Mapping[str, str], prefix: str) -> 
 
 
 def _refuse_what_changes_records(connector: Mapping[str, str], worker: Mapping[str, str]) -> None:
-    """Raise where records would have to change, or promises be made that are not kept: a log line is not enough."""
+    """Raise if the configuration asks for changed records, because a log line would not be enough."""
     for key in CONVERTERS:
         own = connector.get(key)
         converter = (worker.get(key, BYTE_ARRAY_CONVERTER) if own is None else own).strip()
         if converter not in _COPY:
             whose = " of the worker" if own is None else ""
             raise ConfigError(
-                f"{key} {converter}{whose} would make other bytes of every record, and mirrored records are copied as "
-                f"they are: set {', '.join(CONVERTERS)} to {BYTE_ARRAY_CONVERTER} for the connector",
+                f"{key} {converter}{whose} would change the bytes of every record, but mirrored records are copied "
+                f"unchanged. Set {', '.join(CONVERTERS)} to {BYTE_ARRAY_CONVERTER} for the connector",
                 key,
             )
 
 
-#: The keys of a task's config that its connector adds (Kafka's ``MirrorCheckpointTaskConfig``).
+#: The key of a task's config that its connector adds (Kafka's ``MirrorCheckpointTaskConfig``).
 ASSIGNED_GROUPS = "task.assigned.groups"
 
 
 @dataclass(frozen=True)
 class CheckpointSettings:
-    """The settings of one flow's checkpoint connector. An interval is None where its job is off.
+    """The settings of one flow's checkpoint connector. An interval is None if its job is off.
 
-    ``syncs_on_source``: whether the topic of offset syncs lives on the source, else on the target.
+    ``syncs_on_source``: whether the topic of offset syncs is on the source; otherwise it is on the target.
     """
 
     name: str
@@ -464,10 +456,10 @@ class CheckpointSettings:
         return f"mm2-offset-map.{self.source_alias}.internal"
 
     def connection(self, side: ClusterSide, kind: ClientKind, role: str, task: str = "") -> ConnectionSettings:
-        """To one of the clusters, for a client in the role that Java gives it; ``task`` is ``-0`` in a task.
+        """Return connection settings for a client in one of Java's roles; ``task`` is ``-0`` in a task.
 
         Raises:
-            ConfigError: A key is missing or wrong.
+            ConfigError: A key is missing or invalid.
             SecurityError: A key store cannot be used.
         """
         client = connector_client(self._props, side, kind)
@@ -477,7 +469,7 @@ class CheckpointSettings:
 
 
 def checkpoint_settings(props: Mapping[str, str]) -> CheckpointSettings:
-    """The settings in a checkpoint connector's configuration, references resolved. Raises ConfigError."""
+    """Parse a checkpoint connector's configuration with references resolved. Raises ConfigError."""
     values = CHECKPOINT.parse(props)
     return CheckpointSettings(
         name=values.string("name"),
@@ -500,6 +492,6 @@ def checkpoint_settings(props: Mapping[str, str]) -> CheckpointSettings:
 
 
 def _interval_s(values: Values, name: str) -> int | None:
-    """Seconds; below zero a job is off as well."""
+    """Return seconds; None if the job is off, also by an interval below zero."""
     interval_s = values.integer(f"{name}.interval.seconds")
     return interval_s if values.boolean(f"{name}.enabled") and interval_s >= 0 else None

@@ -30,7 +30,7 @@ ACL_RESOURCE_NAMES: Final = {
     "TRANSACTIONAL_ID": "transactional-id",
     "CLUSTER": "cluster",
 }
-#: Words of ``sync.acls.resources``.
+#: Values of ``sync.acls.resources``.
 RESOURCES: Final = tuple(ACL_RESOURCE_NAMES.values())
 
 
@@ -43,7 +43,7 @@ def _boolean(name: str, default: bool, doc: str) -> Setting:
 
 
 def _choice(name: str, of: type[StrEnum], doc: str, removed: Mapping[str, str] | None = None) -> Setting:
-    """The first one is the default."""
+    """Declare a setting whose default is the first value."""
     values = tuple(of)
     check = OneOf(tuple(one.value for one in values), removed=removed or {})
     return Setting(name, Type.STRING, values[0].value, doc, check)
@@ -61,14 +61,14 @@ def _factor(name: str, doc: str) -> Setting:
     return Setting(name, Type.SHORT, 3, doc)
 
 
-#: Of the three connectors (Kafka's ``MirrorConnectorConfig``).
+#: Settings of all three connectors (Kafka's ``MirrorConnectorConfig``).
 _COMMON: Final = (
     CONNECTOR
     | ConfigDef.of(
-        _boolean("enabled", True, "Whether the flow is mirrored; false in a properties file unless set."),
+        _boolean("enabled", True, "Whether the flow is mirrored. In a properties file the default is false."),
         _text("source.cluster.alias", REQUIRED, "Alias of the source cluster.", _HIGH),
         _text("target.cluster.alias", "target", "Alias of the target cluster.", _HIGH),
-        _long("admin.timeout.ms", 60_000, "Bound for administrative work."),
+        _long("admin.timeout.ms", 60_000, "Timeout of administrative requests."),
         Setting(
             "replication.policy.class",
             Type.CLASS,
@@ -76,11 +76,11 @@ _COMMON: Final = (
             "How remote topics are named.",
             PluginClass(find_policy, known=known_policies),
         ),
-        _text("replication.policy.separator", ".", "What stands between alias and topic."),
+        _text("replication.policy.separator", ".", "Separator between alias and topic."),
         _boolean(
             "replication.policy.internal.topic.separator.enabled",
             True,
-            "Use the separator in the names of checkpoint and offset-sync topics too.",
+            "Also use the separator in the names of checkpoint and offset-sync topics.",
         ),
         _class(
             "forwarding.admin.class",
@@ -104,7 +104,7 @@ _FORMATS: Final = Setting(
     "metric.names.formats",
     Type.LIST,
     ("legacy",),
-    "Names that metrics are given.",
+    "Formats of metric names.",
     ValidList(("legacy", "new"), may_be_empty=False),
 )
 _SYNCS_LOCATION: Final = Setting(
@@ -122,102 +122,99 @@ OWN: Final = ConfigDef.of(
     _text(
         "replication.policy.mapping",
         "",
-        f"Rules of {MAPPING_POLICY_CLASS}, such as orders.(.*) -> $source.$1.orders; the first that matches counts.",
+        f"Rules of {MAPPING_POLICY_CLASS}, such as orders.(.*) -> $source.$1.orders; the first match applies.",
     ),
     _text(
         "replication.policy.mapping.unmatched",
         "prefix",
-        "Names of topics that no rule matches: with the alias in front, or kept.",
+        "Names of topics that no rule matches: prefix adds the alias, keep leaves them unchanged.",
         check=OneOf(("prefix", "keep")),
     ),
-    _long("lease.ms", 5000, "How long a slice goes on writing without a word from its worker.", AtLeast(1000, 600_000)),
+    _long("lease.ms", 5000, "How long a slice keeps writing without contact to its worker.", AtLeast(1000, 600_000)),
     _long("copy.epoch.ms", 3_600_000, "Length of one Spark job of the copy.", AtLeast(1000, 86_400_000)),
-    _choice(
-        "on.source.gap", OnSourceGap, "What is done where the source lost records that were to be copied, or were."
-    ),
+    _choice("on.source.gap", OnSourceGap, "What to do if the source has lost records, copied already or not."),
     _choice(
         "on.topic.recreated",
         OnTopicRecreated,
-        "What to do when a topic was recreated: stop its partitions, or copy it again from its beginning.",
+        "What to do if a topic was recreated: stop its partitions, or copy it again from its beginning.",
         removed={
             "new-remote-topic": "this policy was removed. Set fail (stop the partition) or restart (copy the recreated "
-            "topic from its beginning into the same remote topic). Remote topics made under new-remote-topic stay as "
-            "they are"
+            "topic from its beginning into the same remote topic). Remote topics made under new-remote-topic are kept"
         },
     ),
-    _text("transform.sql", "", "A Spark SQL query that each record goes through: SELECT ... FROM records WHERE ..."),
+    _text("transform.sql", "", "Spark SQL query applied to each record: SELECT ... FROM records WHERE ..."),
     _text(
         "transform.topic",
         "${topic}",
-        "The topic to fill, of those that transform.sql or transforms send records to; ${topic} is the source topic.",
+        "The topic to fill, if transform.sql or transforms send records to several; ${topic} is the source topic.",
     ),
     Setting(
         "transform.other.topics",
         Type.LIST,
         (),
-        "Topics that records are sent to and other connectors fill: these records are left out.",
+        "Topics that receive records and that other connectors fill: these records are skipped.",
         ValidList(),
     ),
     _text(
         "initial.offsets.group",
         "",
-        "Group of the source, such as MirrorMaker 1's, at whose offsets partitions without a stored one begin.",
+        "Group of the source, such as MirrorMaker 1's, at whose offsets partitions without a stored offset begin.",
     ),
-    _text("link.listener", "127.0.0.1:0", "Where the worker listens for its Spark tasks, host:port; TLS off loopback."),
+    _text("link.listener", "127.0.0.1:0", "host:port where the worker listens for Spark tasks. TLS unless loopback."),
     _long(
         "lag.interval.ms",
         10_000,
-        "How often the source is asked for its ends, sizes and ages, for the lag in metrics; 0: never.",
+        "How often to read the source's end offsets, sizes and ages, for lag metrics. 0: never.",
         AtLeast(0, 86_400_000),
     ),
     _long(
         "refresh.look.interval.ms",
         5000,
-        "How often the source is looked at in between, for changed topics and configurations; 0: never.",
+        "How often to check the source for changed topics and configurations between refreshes. 0: never.",
         AtLeast(0, 86_400_000),
     ),
     _text(
         "topic.deletion.policy",
         "ignore",
-        "What becomes of a remote topic whose source topic is gone: it stays, or is deleted after a delay.",
+        "What to do with a remote topic if its source topic was deleted: keep it, or delete it after a delay.",
         check=OneOf(("ignore", "delete-after")),
     ),
     _long(
         "topic.deletion.delay.ms",
         7 * 86_400_000,
-        "How long a source topic must have been gone before delete-after deletes its remote topic.",
+        "How long a source topic must have been deleted before delete-after deletes its remote topic.",
         AtLeast(0),
     ),
-    _text("link.advertised.address", "", "Host or host:port under which they reach it; empty: the listener's own."),
+    _text("link.advertised.address", "", "Host or host:port where Spark tasks reach the link; empty: the listener's."),
     Setting(
         "sync.acls.mode",
         Type.STRING,
         "topics",
-        "Which access rules sync.topic.acls.enabled means: topics, as Java, or full.",
+        "Which ACLs sync.topic.acls.enabled syncs: topics, as Java does, or full.",
         OneOf(("topics", "full")),
     ),
     Setting(
         "sync.acls.resources",
         Type.LIST,
         ("topic", "group", "transactional-id"),
-        "With full: the resource types whose rules are synced.",
+        "With full: resource types whose ACLs are synced.",
         ValidList(RESOURCES, may_be_empty=False),
     ),
-    _boolean("sync.acls.write.enabled", False, "With full: the right to write to a topic is one to its remote topic."),
-    _boolean("sync.acls.dry.run", False, "Only log what syncing access rules would change."),
+    _boolean("sync.acls.write.enabled", False, "With full: grant writers of a topic write access to its remote topic."),
+    _boolean("sync.acls.dry.run", False, "Only log what ACL sync would change."),
 )
 
-#: Of Kafka's ``DefaultConfigPropertyFilter``, which the connector's own declarations do not name.
+#: A setting of Kafka's ``DefaultConfigPropertyFilter`` that the connector does not declare.
 USE_DEFAULTS_FROM: Final = ConfigDef.of(
     _text(
         "use.defaults.from",
         "target",
-        "Whose value a setting gets that the source's topic has by default: target or source.",
+        "Which default applies to a setting that the source topic has by default: the target's or the source's.",
         check=OneOf(("source", "target")),
     )
 )
 
-#: Kafka's ``MirrorSourceConfig``, and our own keys.
+#: Kafka's ``MirrorSourceConfig`` and our own keys.
 SOURCE: Final = (
     _COMMON
     | ConfigDef.of(
@@ -239,17 +236,17 @@ SOURCE: Final = (
         ),
         _POLL,
         _boolean("refresh.topics.enabled", True, "Look for new topics and partitions."),
-        _long("refresh.topics.interval.seconds", 600, "How often."),
+        _long("refresh.topics.interval.seconds", 600, "How often to look for new topics and partitions."),
         _boolean("sync.topic.configs.enabled", True, "Mirror topic configurations."),
-        _long("sync.topic.configs.interval.seconds", 600, "How often."),
+        _long("sync.topic.configs.interval.seconds", 600, "How often to mirror topic configurations."),
         _boolean("sync.topic.acls.enabled", True, "Mirror read rights on topics."),
-        _long("sync.topic.acls.interval.seconds", 600, "How often."),
+        _long("sync.topic.acls.interval.seconds", 600, "How often to mirror ACLs."),
         Setting("replication.factor", Type.INT, 2, "Replication factor of new remote topics."),
         _factor("offset-syncs.topic.replication.factor", "Replication factor of the topic of offset syncs."),
         _long("offset.lag.max", 100, "Records between two offset syncs of a partition."),
         _SYNCS_LOCATION,
         _boolean("emit.offset-syncs.enabled", True, "Write offset syncs."),
-        _boolean("heartbeats.replication.enabled", True, "Mirror heartbeats topics whatever the filter says."),
+        _boolean("heartbeats.replication.enabled", True, "Mirror heartbeats topics whatever the topic filter says."),
         _FORMATS,
     )
     | OWN
@@ -262,11 +259,11 @@ CHECKPOINT: Final = _COMMON | ConfigDef.of(
     _patterns("groups.exclude", "console-consumer-.*, connect-.*, __.*", "Groups left out; wins over groups."),
     _class("group.filter.class", _MIRROR + "DefaultGroupFilter", "Class that selects groups."),
     _boolean("refresh.groups.enabled", True, "Look for new groups."),
-    _long("refresh.groups.interval.seconds", 600, "How often."),
+    _long("refresh.groups.interval.seconds", 600, "How often to look for new groups."),
     _boolean("emit.checkpoints.enabled", True, "Write checkpoints."),
-    _long("emit.checkpoints.interval.seconds", 60, "How often."),
+    _long("emit.checkpoints.interval.seconds", 60, "How often to write checkpoints."),
     _boolean("sync.group.offsets.enabled", False, "Write translated offsets to the target's groups."),
-    _long("sync.group.offsets.interval.seconds", 60, "How often."),
+    _long("sync.group.offsets.interval.seconds", 60, "How often to write translated offsets."),
     _factor("checkpoints.topic.replication.factor", "Replication factor of the topic of checkpoints."),
     _SYNCS_LOCATION,
     _TOPIC_FILTER,
@@ -276,6 +273,6 @@ CHECKPOINT: Final = _COMMON | ConfigDef.of(
 #: Kafka's ``MirrorHeartbeatConfig``.
 HEARTBEAT: Final = _COMMON | ConfigDef.of(
     _boolean("emit.heartbeats.enabled", True, "Write heartbeats."),
-    _long("emit.heartbeats.interval.seconds", 1, "How often."),
+    _long("emit.heartbeats.interval.seconds", 1, "How often to write heartbeats."),
     _factor("heartbeats.topic.replication.factor", "Replication factor of the topic of heartbeats."),
 )

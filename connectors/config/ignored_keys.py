@@ -1,4 +1,4 @@
-"""Keys of an ``mm2.properties`` that do not do what their user may expect, each with a word."""
+"""Find keys of an ``mm2.properties`` that may not do what its user expects, and say why."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from connect.core.config.worker_settings import UNHEEDED, WORKER
 from connectors.config.connector_configs import PRODUCER
 from connectors.config.definitions import CHECKPOINT, HEARTBEAT, SOURCE
 
-#: ``unsupported``: Java heeds it, we do not yet. ``pointless``: it has nothing to act on here. ``misplaced``: it is
-#: heeded elsewhere. ``unknown``: to anybody. ``forgiven``: a mistake that was put right. ``risky``: it does
-#: what it says, which may be more than is meant.
+#: ``unsupported``: Java uses the key, we do not yet. ``pointless``: it has nothing to act on here. ``misplaced``: it is
+#: used elsewhere. ``unknown``: no program knows it. ``forgiven``: a mistake that was corrected. ``risky``: it does
+#: what it says, which may be more than the user meant.
 NoticeKind = Literal["unsupported", "pointless", "misplaced", "unknown", "forgiven", "risky"]
 
 
 @dataclass(frozen=True, slots=True)
 class IgnoredKey:
-    """``key`` as the file has it; ``text`` is a whole sentence for the log."""
+    """A notice. ``key`` is as in the file; ``text`` is a whole sentence for the log."""
 
     key: str
     kind: NoticeKind
@@ -40,7 +40,7 @@ def _names(text: str) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Word:
-    """What is to be said of a key: its kind and the rest of the sentence."""
+    """What to say about a key: its kind, and the sentence without its subject."""
 
     kind: NoticeKind
     text: str
@@ -48,7 +48,7 @@ class _Word:
 
 _UNSUPPORTED: Final = _Word("unsupported", "is not supported yet and has no effect")
 _POINTLESS: Final = _Word(
-    "pointless", "has no effect here: batches are copied as they are or merged, in order and acknowledged by all"
+    "pointless", "has no effect here: batches are copied unchanged or merged, in order, with acks=all"
 )
 _FORCED: Final = _Word("pointless", "has no effect: the copy keeps its own positions and needs no group")
 
@@ -60,7 +60,7 @@ _CONNECTOR_KNOWN: Final = frozenset({*SOURCE.settings, *CHECKPOINT.settings, *HE
     "topic.creation.groups",
     "exactly.once.support",
 }
-#: Beside those of connections.
+#: In addition to those of connections.
 _CONNECTOR_UNSUPPORTED: Final = _names(
     """
     config.action.reload connector.plugin.version key.converter.plugin.version value.converter.plugin.version
@@ -70,10 +70,10 @@ _CONNECTOR_UNSUPPORTED: Final = _names(
 )
 _CONNECTOR_PREFIXES: Final = ("topic.creation.", "config.providers.")
 _OF_TRANSFORMS: Final = ("transforms.", "predicates.")
-#: Java heeds these where a flow is named, and drops them without a word at the top.
+#: Java uses these in a flow's own keys and ignores them at the top level without a message.
 _FLOW_ONLY: Final = _CONNECTOR_KNOWN - {*SOURCE.settings, *CHECKPOINT.settings, *HEARTBEAT.settings}
 
-#: What Java heeds and we do not, or have nothing to do with.
+#: Java uses these; we do not, or they have nothing to act on.
 _WORKER_UNSUPPORTED: Final = frozenset({"plugin.path", "plugin.discovery", "rest.extension.classes"})
 _WORKER_KNOWN: Final = ADMIN_KEYS | WORKER.settings.keys()
 _WORKER_PREFIXES: Final = ("offset.storage.", "config.storage.", "status.storage.")
@@ -115,13 +115,13 @@ _CLIENT_POINTLESS: Final = {
 
 
 def notices(props: Mapping[str, str], clusters: Sequence[str]) -> list[IgnoredKey]:
-    """One notice for every key that deserves one, in order."""
+    """Return a notice for every key that needs one, in order."""
     found = ((key, _word(key, value, clusters)) for key, value in props.items())
     return [IgnoredKey(key, word.kind, f"{key} {word.text}") for key, word in found if word is not None]
 
 
 def connector_notices(props: Mapping[str, str]) -> list[IgnoredKey]:
-    """The same of one connector's own config, as REST takes it."""
+    """Return notices for one connector's config, as REST takes it."""
     keys = [key for key in props if not key.startswith(("spark.", "config.providers")) and not _is_alias(key)]
     found = ((key, _of_flow(key) or _of_suites(key, props[key])) for key in keys)
     return [IgnoredKey(key, word.kind, f"{key} {word.text}") for key, word in found if word is not None]
@@ -134,7 +134,7 @@ def _is_alias(key: str) -> bool:
 def _word(key: str, value: str, clusters: Sequence[str]) -> _Word | None:
     if key == "clusters" or key.startswith(("spark.", "config.providers")):
         return None
-    # Switched off is what an unsupported feature is.
+    # An unsupported feature that is switched off needs no notice.
     off = key.endswith(".enabled") and value.strip().lower() == "false"
     word = _place(key, clusters) or _of_suites(key, value)
     return None if word is _UNSUPPORTED and off else word
@@ -146,7 +146,7 @@ def _of_suites(key: str, value: str) -> _Word | None:
 
 
 def _place(key: str, clusters: Sequence[str]) -> _Word | None:
-    # "us" and "us.west" may both be aliases; the longest that fits is meant.
+    # "us" and "us.west" may both be aliases; the longest match counts.
     prefixes = sorted((f"{alias}." for alias in clusters), key=len, reverse=True)
     source, arrow, rest = key.partition("->")
     if arrow and source in clusters:
@@ -164,14 +164,14 @@ def _of_all(key: str, clusters: Sequence[str]) -> _Word | None:
         return _Word("pointless", UNHEEDED[key])
     if key in _FLOW_ONLY or (_client_kind(key) is not None and key not in _CONNECTOR_KNOWN):
         flow = f"{clusters[0]}->{clusters[-1]}"
-        return _Word("misplaced", f"has no effect at the top, as in Java; write it for a flow, such as {flow}.{key}")
+        return _Word("misplaced", f"has no effect at top level, as in Java; set it for a flow, such as {flow}.{key}")
     if key.startswith(_WORKER_PREFIXES) or (key.startswith(("task.", "worker.")) and key in _WORKER_KNOWN):
         return _UNSUPPORTED if key in _WORKER_UNSUPPORTED else None
     if _is_connection(key):
         return _of_connection(key)
     word = _of_connector(key)
     if word is not None and word.kind == "unknown" and key in _WORKER_KNOWN:
-        return _Word("misplaced", f"has no effect at the top, as in Java; write it for a cluster: {clusters[-1]}.{key}")
+        return _Word("misplaced", f"has no effect at top level, as in Java; set it for a cluster: {clusters[-1]}.{key}")
     if word is not None and word.kind == "unknown" and key.endswith(".bootstrap.servers"):
         stranger = key.removesuffix(".bootstrap.servers")
         return _Word("unknown", f"has no effect: clusters does not name '{stranger}'")
@@ -203,7 +203,7 @@ def _of_flow(rest: str) -> _Word | None:
         if rest.startswith(f"{kind}.override."):
             key = rest.removeprefix(f"{kind}.override.")
             return _of_client(kind, key) if kind == "producer" else _UNSUPPORTED
-    # Two of a connector's own keys begin as those of clients do.
+    # Two of a connector's own keys have the prefix of a client's keys.
     kind = _client_kind(rest) if rest not in _CONNECTOR_KNOWN else None
     if kind is not None:
         return _of_flow_client("source" if kind == "consumer" else "target", kind, rest.partition(".")[2])
@@ -211,11 +211,9 @@ def _of_flow(rest: str) -> _Word | None:
 
 
 def _of_flow_client(side: str, kind: str, key: str) -> _Word | None:
-    """Inside a connector only the source is read from; its producer writes offset syncs, not records."""
+    """Of clients inside a connector, the consumer reads only the source, and the producer writes only offset syncs."""
     if kind == "producer":
-        hint = (
-            f"touches only the producer of offset syncs, as in Java; write producer.override.{key} for that of records"
-        )
+        hint = f"affects only the producer of offset syncs, as in Java; set producer.override.{key} for that of records"
         return _Word("misplaced", hint)
     if kind == "consumer" and side == "target":
         return _UNSUPPORTED
@@ -236,11 +234,11 @@ def _of_connector(key: str) -> _Word | None:
     if key == "consumer.poll.timeout.ms":
         return _Word("pointless", "has no effect here: fetches wait for fetch.max.wait.ms")
     if key == "errors.log.include.messages":
-        return _Word("pointless", "has no effect here: a skipped record is named by its offset, its content never")
+        return _Word("pointless", "has no effect here: a skipped record is logged by its offset, never its content")
     if key.startswith("errors.retry."):
-        return _Word("pointless", "has no effect here: what may heal is tried again without an end")
+        return _Word("pointless", "has no effect here: temporary errors are retried without a limit")
     if key in SECURITY.settings:
-        return _Word("misplaced", "has no effect on a flow, as in Java; write it for a cluster")
+        return _Word("misplaced", "has no effect on a flow, as in Java; set it for a cluster")
     if key in _CONNECTOR_UNSUPPORTED or key.startswith(_CONNECTOR_PREFIXES):
         return _UNSUPPORTED
     if key in _CONNECTOR_KNOWN or key.startswith(("spark.", *_OF_TRANSFORMS)):

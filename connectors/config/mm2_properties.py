@@ -1,8 +1,8 @@
-"""``mm2.properties``: which clusters and flows it describes, and the settings of each (Kafka's ``MirrorMakerConfig``).
+"""``mm2.properties``: its clusters and flows, and the settings of each (Kafka's ``MirrorMakerConfig``).
 
-One file speaks of many things, by prefix: ``us.x`` is a cluster's, ``us->eu.x`` a flow's, a plain ``x`` everybody's
-where it means something. What inherits what is Java's rule, kept to the letter, odd corners included, but for one
-difference: a flow between clusters that the file does not declare is refused.
+A prefix says what a key belongs to: ``us.x`` to a cluster, ``us->eu.x`` to a flow, a plain ``x`` to all that know it.
+Inheritance follows Java's rules exactly, including odd cases, with one difference: a flow between clusters that the
+file does not declare is refused.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _INTERNAL_REST: Final = "dedicated.mode.enable.internal.rest"
 _PUBLIC_REST: Final = "dedicated.mode.enable.public.rest"
 _TOP_LEVEL: Final = SECURITY | ConfigDef.of(
     Setting("clusters", Type.LIST, (), "Aliases of the clusters.", ValidList(), Importance.HIGH),
-    Setting(_INTERNAL_REST, Type.BOOLEAN, False, "Serve what workers ask of each other."),
+    Setting(_INTERNAL_REST, Type.BOOLEAN, False, "Serve requests between workers."),
     Setting(_PUBLIC_REST, Type.BOOLEAN, False, "Serve the REST API of each flow."),
 )
-#: Top-level keys that reach every worker, whatever stands behind these beginnings.
+#: Top-level keys with these prefixes reach every worker.
 _WORKER_BEGINNINGS: Final = (
     "offset.storage",
     "config.storage",
@@ -52,7 +52,7 @@ _CONNECTOR_KEYS: Final = frozenset({*SOURCE.settings, *CHECKPOINT.settings, *HEA
 
 
 class Connector(Enum):
-    """The three connectors of a flow; the value is the simple name, which is also the connector's name."""
+    """The three connectors of a flow; the value is the simple class name, which is also the connector's name."""
 
     SOURCE = "MirrorSourceConnector"
     CHECKPOINT = "MirrorCheckpointConnector"
@@ -80,7 +80,7 @@ class Flow:
 
     @property
     def has_worker(self) -> bool:
-        """Whether Java would run a herder for it: where it is enabled itself, or has heartbeats."""
+        """Whether Java would run a herder for it: it is enabled itself, or has heartbeats."""
         heartbeats = self.config.flag("emit.heartbeats.enabled", True)
         return self.config.flag(f"{self}.enabled", False) or self.config.flag(
             f"{self}.emit.heartbeats.enabled", heartbeats
@@ -90,23 +90,23 @@ class Flow:
     def enabled(self) -> bool:
         """Whether records are mirrored; a flow may exist for its heartbeats alone.
 
-        The top-level ``enabled`` gives no flow a herder, but reaches the connectors of every one that has one.
+        The top-level ``enabled`` gives no flow a herder, but reaches the connectors of each flow that has one.
         """
         return self.has_worker and self.config.flag(f"{self}.enabled", self.config.flag("enabled", False))
 
     def worker_config(self) -> dict[str, str]:
-        """The configuration of the worker behind the flow, references resolved."""
+        """Return the configuration of the flow's worker, references resolved."""
         return self.config.worker_config(self)
 
     def connector_config(self, connector: Connector = Connector.SOURCE) -> dict[str, str]:
-        """The configuration of one of its connectors, as stored: references stay."""
+        """Return the configuration of one of its connectors as stored, with references."""
         return self.config.connector_config(self, connector)
 
     def settings(self) -> MirrorSourceSettings:
-        """The typed settings of its source connector.
+        """Return the typed settings of its source connector.
 
         Raises:
-            ConfigError: A value is refused; its key and line in the file are named.
+            ConfigError: A value is invalid; the error has its key and line in the file.
         """
         try:
             return source_settings(self.config.resolved(self.connector_config()), self.worker_config())
@@ -114,10 +114,10 @@ class Flow:
             raise self.located(error) from None
 
     def clients(self) -> FlowClients:
-        """The connections of the flow, key stores read.
+        """Return the connections of the flow, with key stores read.
 
         Raises:
-            ConfigError: A connection key is missing or wrong; its key and line in the file are named.
+            ConfigError: A connection key is missing or invalid; the error has its key and line in the file.
             SecurityError: A key store cannot be used.
         """
         return flow_clients(
@@ -130,15 +130,15 @@ class Flow:
         )
 
     def located(self, error: ConfigError) -> ConfigError:
-        """An error of the flow's worker or source connector with its place in the file."""
+        """Add the place in the file to an error of the flow's worker or source connector."""
         return self.config.located(error, self._places(error.key or ""))
 
     def written(self, key: str) -> tuple[str, int | None]:
-        """A key of its worker or connectors as the file has it, and its line; the key as it is where it has none."""
+        """Return a key of its worker or connectors as written in the file, and its line; the key itself if absent."""
         return self.config.written(self._places(key), key)
 
     def _places(self, key: str) -> list[str]:
-        """Where the file may hold a key of the connector or its worker, the place that wins first."""
+        """Return where the file may hold a key of the connector or its worker, in order of precedence."""
         if key.startswith("consumer.") and key not in _CONNECTOR_KEYS:
             return [f"{self}.source.{key}", f"{self.source}.{key}", f"{self}.{key}"]
         if key.startswith("producer."):
@@ -161,21 +161,21 @@ class Flow:
 
 
 def mirrored(flows: Iterable[Flow]) -> tuple[Flow, ...]:
-    """Those that mirror records; others are for heartbeats alone."""
+    """Return the flows that mirror records; others have only heartbeats."""
     return tuple(flow for flow in flows if flow.enabled)
 
 
 def load(path: str | Path) -> MirrorMakerConfig:
-    """The configuration in a file.
+    """Load a file.
 
     Raises:
-        ConfigError: The file cannot be read, or what it says of clusters and flows is wrong.
+        ConfigError: The file cannot be read, or its clusters or flows are invalid.
     """
     return MirrorMakerConfig(load_properties(path))
 
 
 def chosen_flows(file: str | Path, flow: str | None, *, mirroring: bool = True) -> list[Flow]:
-    """Return the flows of a file, or the one that is named: those that mirror records, or all that have a worker.
+    """Return the flows of a file, or the one named: those that mirror records, or all that have a worker.
 
     Raises:
         ConfigError: As :func:`load`, or there is no such flow.
@@ -188,20 +188,20 @@ def chosen_flows(file: str | Path, flow: str | None, *, mirroring: bool = True) 
 
 
 class MirrorMakerConfig:
-    """What an ``mm2.properties`` describes.
+    """The contents of an ``mm2.properties``.
 
     Args:
         properties: The file, as written.
 
     Raises:
-        ConfigError: No clusters, a flow that names an undeclared one, a wrong security protocol, an unknown provider.
+        ConfigError: No clusters, a flow of an undeclared cluster, an invalid security protocol, an unknown provider.
     """
 
     def __init__(self, properties: Properties) -> None:
         self._raw = properties
         try:
             self._transformer = ConfigTransformer(properties)
-            # Only what is looked at here is resolved, so that a secret nobody needs yet is not read.
+            # Resolve only these keys, so that no secret is read before it is needed.
             top = self._transformer.transform(
                 {key: properties[key] for key in _TOP_LEVEL.settings if key in properties}
             )
@@ -210,11 +210,11 @@ class MirrorMakerConfig:
             raise self.located(error, [error.key or ""]) from None
         if not values.strings("clusters"):
             raise ConfigError(
-                "clusters is missing; set it to the aliases of your clusters", "clusters", properties.file
+                "clusters is missing. Set it to the aliases of your clusters", "clusters", properties.file
             )
         #: Aliases, in the file's order.
         self.clusters: tuple[str, ...] = values.strings("clusters")
-        #: Whether workers of several nodes can ask each other.
+        #: Whether workers of several nodes can send each other requests.
         self.internal_rest: bool = values.boolean(_INTERNAL_REST)
         #: Whether users have the REST API of each flow.
         self.public_rest: bool = values.boolean(_PUBLIC_REST)
@@ -224,21 +224,21 @@ class MirrorMakerConfig:
 
     @property
     def raw(self) -> Properties:
-        """The file as written, references included."""
+        """The file as written, with references."""
         return self._raw
 
     @property
     def transformer(self) -> ConfigTransformer:
-        """What resolves its references."""
+        """Resolves the file's references."""
         return self._transformer
 
     @property
     def file(self) -> str | None:
-        """The file as its user named it."""
+        """The file's name as the user gave it."""
         return self._raw.file
 
     def flag(self, key: str, default: bool) -> bool:
-        """A boolean as ``Boolean.parseBoolean`` reads it, references resolved: anything but true is false.
+        """Return a boolean as ``Boolean.parseBoolean`` reads it, references resolved: anything but true is false.
 
         Raises:
             ConfigError: Its reference cannot be resolved.
@@ -246,7 +246,7 @@ class MirrorMakerConfig:
         if key not in self._raw:
             return default
         if key not in self._flags:
-            # Once, as in Java: a file of secrets that changes switches nothing that runs.
+            # Once, as in Java: a changed file of secrets changes nothing that runs.
             self._flags[key] = self._resolved_value(key).strip().lower() == "true"
         return self._flags[key]
 
@@ -257,7 +257,7 @@ class MirrorMakerConfig:
             raise self.located(error, [key]) from None
 
     def flows(self, targets: Sequence[str] = ()) -> tuple[Flow, ...]:
-        """Every flow that Java would run a herder for: mirrored ones, and those with heartbeats.
+        """Return every flow that Java would run a herder for: mirrored flows, and those with heartbeats.
 
         Args:
             targets: Only flows to these clusters; empty means all.
@@ -266,7 +266,7 @@ class MirrorMakerConfig:
         return tuple(flow for flow in pairs if flow.has_worker and (not targets or flow.target in targets))
 
     def flows_to_run(self, targets: Sequence[str] = ()) -> tuple[Flow, ...]:
-        """The flows that a node runs workers for, those for heartbeats alone included.
+        """Return the flows that a node runs workers for, including those with only heartbeats.
 
         Args:
             targets: Only flows to these clusters; empty means all.
@@ -280,11 +280,11 @@ class MirrorMakerConfig:
         for alias in dict.fromkeys(alias for flow in flows for alias in (flow.source, flow.target)):
             if "bootstrap.servers" not in self.cluster_properties(alias):
                 key = f"{alias}.bootstrap.servers"
-                raise ConfigError(f"{key} is missing; set it to host:port of cluster {alias}", key, self.file)
+                raise ConfigError(f"{key} is missing. Set it to host:port of cluster {alias}", key, self.file)
         return flows
 
     def cluster_properties(self, alias: str) -> dict[str, str]:
-        """A cluster's keys without their prefix, and the connection keys each client inherits."""
+        """Return a cluster's keys without their prefix, and the connection keys that each client inherits."""
         props = properties_with_prefix(self._raw, f"{alias}.")
         for holder in (dict(props), self._raw):
             for key in CONNECTION_KEYS:
@@ -295,7 +295,7 @@ class MirrorMakerConfig:
         return props
 
     def client_properties(self, alias: str) -> dict[str, str]:
-        """What a tool needs to talk to a cluster: all top-level keys, the cluster's over them, resolved."""
+        """Return what a tool needs to connect to a cluster: top-level keys, overridden by the cluster's, resolved."""
         return self.resolved({**self._raw, **self.cluster_properties(alias)})
 
     def worker_config(self, flow: Flow) -> dict[str, str]:
@@ -320,7 +320,7 @@ class MirrorMakerConfig:
         """See :meth:`Flow.connector_config`."""
         props = {key: value for key, value in self._raw.items() if key in _CONNECTOR_KEYS}
         props |= self._providers(flow)
-        # Ours beside Java's: spark.* reaches every flow, as there is one Spark for all.
+        # In addition to Java's keys: spark.* reaches every flow, because all flows share one Spark.
         props |= {key: value for key, value in self._raw.items() if key.startswith(("replication.policy", "spark."))}
         for side, alias in (("source", flow.source), ("target", flow.target)):
             for key, value in self.cluster_properties(alias).items():
@@ -338,26 +338,26 @@ class MirrorMakerConfig:
         return props
 
     def resolved(self, props: Mapping[str, str]) -> dict[str, str]:
-        """``props`` with references to config providers resolved."""
-        # A cluster may have declarations of its own, for its worker: they are of this file too.
+        """Return ``props`` with references to config providers resolved."""
+        # A cluster may declare providers for its worker: they belong to this file too.
         declared = {key: value for key, value in props.items() if key.startswith("config.providers")}
         return self._transformer.transform({key: props[key] for key in props if key not in declared}) | declared
 
     def top_level_properties(self) -> dict[str, str]:
-        """What a node's REST server is configured by: the keys of the file that are no cluster's and no flow's."""
+        """Return what configures a node's REST server: the keys that belong to no cluster and no flow."""
         prefixes = tuple(f"{alias}{end}" for alias in self.clusters for end in (".", "->"))
         return self.resolved({key: value for key, value in self._raw.items() if not key.startswith(prefixes)})
 
     def key_notices(self) -> list[IgnoredKey]:
-        """Those of :meth:`notices` that keys alone bring, whether values are right or not."""
+        """Return the :meth:`notices` that follow from keys alone, whether values are valid or not."""
         return notices(self._raw, self.clusters)
 
     def secret_variables(self) -> frozenset[str]:
-        """The environment variables that the file refers to: no other process needs to have them."""
+        """Return the environment variables that the file refers to: no other process needs them."""
         return self._transformer.variables(self._raw)
 
     def notices(self) -> list[IgnoredKey]:
-        """What does not do what its user may expect, each key once.
+        """Return notices about what may not do what the user expects, each key once.
 
         Raises:
             ConfigError: A setting of an enabled flow is refused.
@@ -369,7 +369,7 @@ class MirrorMakerConfig:
         return forgiven + self._circles() + notices(self._raw, self.clusters)
 
     def _circles(self) -> list[IgnoredKey]:
-        """Pairs of flows there and back whose names do not tell what came from where (Java says nothing)."""
+        """Find flows in both directions whose names do not say where a topic came from (Java says nothing)."""
         enabled = {(flow.source, flow.target): flow for flow in mirrored(self.flows())}
         found = []
         for (source, target), flow in enabled.items():
@@ -382,32 +382,32 @@ class MirrorMakerConfig:
                     IgnoredKey(
                         "replication.policy.class",
                         "risky",
-                        f"replication.policy.class: names do not tell where a topic came from, and {flow} and {back} "
-                        "are both enabled: a topic that both select is copied in a circle without an end; see that "
-                        "their topics and topics.exclude have nothing in common",
+                        f"replication.policy.class: topic names do not say where a topic came from, and {flow} and "
+                        f"{back} are both enabled: a topic that both select is copied back and forth without end. Make "
+                        "sure that their topics and topics.exclude share no topic",
                     )
                 )
         return found
 
     def located(self, error: ConfigError, places: Sequence[str], missing: str = "") -> ConfigError:
-        """The error with file and line of the first of ``places`` that the file holds, and its key as written there.
+        """Return the error with the file, the line of the first of ``places`` in it, and the key as written there.
 
         Args:
-            error: Names the key without its prefix.
+            error: Has the key without its prefix.
             places: Keys as the file may have them.
-            missing: The key to name where the file holds none.
+            missing: The key to report if the file has none of them.
         """
         written, line = self.written(places, missing or error.key or "")
         message = error.message.replace(error.key, written, 1) if error.key else error.message
         return ConfigError(message, written or None, self.file, line)
 
     def written(self, places: Sequence[str], missing: str) -> tuple[str, int | None]:
-        """The first of ``places`` that the file holds, else ``missing``, and its line."""
+        """Return the first of ``places`` that the file has, else ``missing``, and its line."""
         found = next((place for place in places if place in self._raw), missing)
         return found, self._raw.line(found)
 
     def _providers(self, flow: Flow) -> dict[str, str]:
-        """Return the declarations of config providers; a flow's own reach its worker too, which resolves its config."""
+        """Return the declarations of config providers, including the flow's own, with which its worker resolves."""
         props = {**self._raw, **properties_with_prefix(self._raw, f"{flow}.")}
         return {key: value for key, value in props.items() if key.startswith("config.providers")}
 
@@ -424,21 +424,21 @@ class MirrorMakerConfig:
         source = next((alias for alias in self.clusters if alias != target), "<source>")
         where = f" to {', '.join(targets)}" if targets else ""
         key = f"{source}->{target}.enabled"
-        return ConfigError(f"no flow{where} is enabled; set, for instance, {key} = true", key, self.file)
+        return ConfigError(f"no flow{where} is enabled. Set, for instance, {key} = true", key, self.file)
 
     def _refuse_unknown_flows(self) -> None:
-        """Java drops such keys without a word, and with them the lists of topics that their author meant."""
+        """Refuse keys of flows between undeclared clusters; Java drops them, and lists of topics, without a message."""
         cluster_prefixes = tuple(f"{alias}." for alias in self.clusters)
         for key in self._raw:
             source, arrow, rest = key.partition("->")
             if not arrow or key.startswith(cluster_prefixes):
                 continue
-            # "us" and "us.west" may both be aliases; the longest that fits is meant.
+            # "us" and "us.west" may both be aliases; the longest match counts.
             target = max((alias for alias in self.clusters if rest.startswith(f"{alias}.")), key=len, default=None)
             stranger = source if source not in self.clusters else rest.partition(".")[0] if target is None else None
             if stranger is not None:
                 known = ", ".join(self.clusters)
-                raise self._raw.error(f"{key} names the cluster '{stranger}', which clusters ({known}) does not", key)
+                raise self._raw.error(f"{key} names the cluster '{stranger}', which is not in clusters ({known})", key)
             if source == target:
                 raise self._raw.error(f"{key} is a flow from {source} to itself", key)
 

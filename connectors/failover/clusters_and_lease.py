@@ -1,9 +1,9 @@
 """Connect the clusters of a failover, and hold the lease that lets one operator at a time work on it.
 
-Kafka itself fences the previous holder. A record in the topic of the offset map names the holder, for people; it is
-renewed while a command runs. What a command commits on the target goes under transactional ids of the flow, which every
-run claims first, that of the record before the others: a run that comes through with its record written holds all of
-them, and nothing of a run before can be committed from then on, at whatever step it stopped.
+Kafka itself fences the previous holder. A record in the offset map's topic names the holder for people; it is renewed
+while a command runs. A command commits on the target under the flow's transactional ids. Each run claims all of them
+first, beginning with the record's: once its record is written, no earlier run can commit anything, at whatever step it
+stopped.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from connectors.internal_topics import record_settings
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """``flow`` goes to where readers go, ``back`` the other way; it need not be enabled."""
+    """The two clusters. ``flow`` copies to the cluster that readers move to; ``back``, the reverse flow, may be off."""
 
     flow: MirrorSourceSettings
     back: MirrorSourceSettings
@@ -59,7 +59,7 @@ class Site:
     maps: Maps = field(default_factory=Maps)
 
     def turned(self) -> Site:
-        """The same for who goes the other way. ``checkpoints`` stay, which only say where groups stand."""
+        """Return the same for the other direction. ``checkpoints`` stay: they only say what groups have committed."""
         return replace(
             self,
             flow=self.back,
@@ -75,17 +75,17 @@ class Site:
 
 @asynccontextmanager
 async def site(config: MirrorMakerConfig, source: str, target: str) -> AsyncIterator[Site]:
-    """Opened; nothing is asked yet. Raises ConfigError where the file does not know a cluster, or has no flow there."""
+    """Open a site; send no request yet. Raises ConfigError if the file lacks a cluster, or a flow between the two."""
     for alias in (source, target):
         if alias not in config.clusters:
             raise ConfigError(
-                f"{alias} is no cluster of the file, which has {', '.join(config.clusters)}", None, config.file
+                f"cluster {alias} is not in the file. It has {', '.join(config.clusters)}", None, config.file
             )
     if source == target:
         raise ConfigError("--from and --to are the same cluster", None)
     flow, back = Flow(config, source, target), Flow(config, target, source)
     if not flow.enabled and not back.enabled:
-        raise ConfigError(f"it mirrors neither {flow} nor {back}", f"{flow}.enabled", config.file)
+        raise ConfigError(f"the file enables neither {flow} nor {back}", f"{flow}.enabled", config.file)
     clients = flow.clients()
     async with AsyncExitStack() as closing:
         ends = Cluster(clients.source_admin(), source), Cluster(clients.target_admin(), target)
@@ -108,21 +108,21 @@ async def site(config: MirrorMakerConfig, source: str, target: str) -> AsyncIter
 
 LEASE_S: Final = 20.0
 _RENEW_S: Final = 4.0
-#: Who is killed within one leaves it open, and the next run waits for its end before it can look.
+#: A process killed within a transaction leaves it open, and the next run waits for its end before it can read.
 TRANSACTION_TIMEOUT_MS: Final = 10_000
 PARTITION_KEY: Final = b"failover"
-#: Groups that are moved at a time, each by a transactional id of its own: a move takes some twenty round trips.
+#: Groups moved at the same time, each under its own transactional id, because a move takes some twenty round trips.
 LANES: Final = 32
 
 
 class InHand(PermanentError):
-    """Another operator works on it."""
+    """Another operator holds the lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """``owner`` is a person at ``host``, with the process ``pid``; ``run`` names the command of theirs. ``until_ms`` is
-    0 if it has ended; ``step`` is the last that was begun."""
+    """The holder: ``owner`` is a person at ``host``, ``pid`` their process, ``run`` their command's id. ``until_ms`` is
+    0 once it has ended; ``step`` is the last step that it started."""
 
     owner: str
     host: str
@@ -134,19 +134,19 @@ class LeaseRecord:
     run: str = ""
 
     def is_held(self, now_ms: int) -> bool:
-        """As far as clocks tell; one that reaches too far into the future is by another clock than ours."""
+        """Compare by wall clock; an end too far in the future comes from a clock that differs from ours."""
         return now_ms < self.until_ms <= now_ms + int(2 * LEASE_S * 1000) and not self.is_of_the_dead
 
     @property
     def is_of_the_dead(self) -> bool:
-        """Whether its process was one of this machine, and has ended."""
+        """Whether its process ran on this machine, and has ended."""
         return self.host == platform.node() and not psutil.pid_exists(self.pid)
 
     def __str__(self) -> str:
         since = time.strftime("%H:%M:%S UTC", time.gmtime(self.since_ms / 1000))
         return (
-            f"{self.owner} is at it (process {self.pid}): {self.command}, since {since}, step "
-            f"«{self.step or 'begin'}»; wait for its end, or for {LEASE_S:g} s after it died"
+            f"{self.owner} is working on this failover (process {self.pid}): {self.command}, since {since}, step "
+            f"«{self.step or 'begin'}». Wait for its end, or for {LEASE_S:g} s after its process died"
         )
 
 
@@ -159,10 +159,10 @@ def encode(record: LeaseRecord) -> bytes:
 
 
 def decode(value: bytes) -> LeaseRecord:
-    """Raises PermanentError for what a later version wrote."""
+    """Decode a record. Raises PermanentError if a later version wrote it, UnreadableRecord if it is not JSON."""
     document = decode_object(value)
     if document.pop("format", None) != 1:
-        raise PermanentError("a later Heliograph has worked on this failover: use that one")
+        raise PermanentError("a later version of Heliograph wrote this failover's records. Run that version")
     return LeaseRecord(**{name: document[name] for name in LeaseRecord.__dataclass_fields__ if name in document})
 
 
@@ -171,21 +171,21 @@ def decode_object(value: bytes) -> dict[str, Any]:
     try:
         document = decode_json(value)
     except ValueError as error:
-        raise UnreadableRecord(f"it cannot be read: {error}") from None
+        raise UnreadableRecord(f"its JSON cannot be read: {error}") from None
     if not isinstance(document, dict):
-        raise UnreadableRecord("it holds no JSON object")
+        raise UnreadableRecord("it does not hold a JSON object")
     return document
 
 
 async def look(target: Cluster, map_topic: str, flow: str) -> LeaseRecord | None:
-    """What is stored; None for nothing. Raises as :func:`stored`."""
+    """Read the lease; None if there is none."""
     value = (await stored(target, map_topic, flow)).get(encode_key(flow))
     return None if value is None else decode(value)
 
 
 async def stored(target: Cluster, map_topic: str, flow: str) -> dict[bytes, bytes]:
-    """By its key, which begins with that of the record, that and all that is kept beside it. Raises as
-    :func:`connect.kafka.log.compacted_topic.read_to_end`."""
+    """Read the lease and all that is stored with it, by key; each key begins with that of the lease. Raises
+    UnreadableRecord, and what :func:`connect.kafka.log.compacted_topic.read_to_end` raises."""
     found: dict[bytes, bytes] = {}
     if await known_topic(target, map_topic) is None:
         return found
@@ -204,7 +204,7 @@ async def stored(target: Cluster, map_topic: str, flow: str) -> dict[bytes, byte
 
 
 class Lease:
-    """See :func:`hold`. ``lanes`` are writers that groups are moved by."""
+    """See :func:`hold`. ``lanes`` are the writers that move groups."""
 
     def __init__(self, target: Cluster, map_topic: str, flow: str, record: LeaseRecord) -> None:
         self._target = target
@@ -219,14 +219,14 @@ class Lease:
         self.lost: HeliographError | None = None
 
     async def claim(self) -> None:
-        """Raises InHand, and as the cluster. Of two that begin at the same moment the later one goes on."""
+        """Take the lease. Raises InHand. Of two runs that start at the same moment the later one wins."""
         await await_free(lambda: look(self._target, self._topic, self._flow), self.record)
         await self._writer.open()
         await gather_limited(lambda lane: lane.open(), self.lanes, LANES)
         await self.store()
 
     async def store(self, *, step: str | None = None, records: Sequence[OutRecord] = ()) -> None:
-        """Renew it, and write ``records`` with it. Raises InHand if it was taken over."""
+        """Renew the lease and write ``records`` with it. Raises InHand if another operator has taken it over."""
         until_ms = wall_ms() + int(LEASE_S * 1000)
         await self._store(
             replace(self.record, until_ms=until_ms, step=self.record.step if step is None else step), records
@@ -239,16 +239,16 @@ class Lease:
                 [OutRecord(self._topic, encode_key(self._flow), encode(record), PARTITION_KEY), *more]
             )
         except Superseded:
-            raise InHand(f"another operator has taken the failover {self._flow} over: this one stops") from None
+            raise InHand(f"another operator has taken over the failover {self._flow}; this run stops") from None
 
     async def check(self) -> None:
-        """Before what is no part of a transaction: who stood still may have been taken over. Raises InHand if it was,
-        and as the cluster."""
+        """Renew before a change outside a transaction: another operator may have taken over while this process was
+        frozen. Raises InHand."""
         self.check_not_lost()
         await self.store()
 
     def check_not_lost(self) -> None:
-        """Raises what the last renewal has found."""
+        """Raise the error of the last renewal."""
         if self.lost is not None:
             raise self.lost
 
@@ -256,13 +256,13 @@ class Lease:
         await self._store(replace(self.record, until_ms=0))
 
     async def renew_forever(self) -> None:
-        """Until cancelled, or until it was taken over: ``lost`` says so then."""
+        """Renew until cancelled or taken over; then ``lost`` has the error."""
         while True:
             await asyncio.sleep(_RENEW_S)
             try:
                 await self.store()
             except RetriableError:
-                continue  # the next one may pass; whoever takes it over meanwhile is noticed then
+                continue  # the next one may succeed, and notices if another operator has taken over
             except HeliographError as error:
                 self.lost = error
                 return
@@ -275,8 +275,8 @@ async def await_free(
     watch_s: float = LEASE_S,
     look_s: float = 1.0,
 ) -> None:
-    """Return once a record counts as left: clocks of two machines may differ, so one that is not given back is watched
-    for ``watch_s``, in which who lives renews it. Raises InHand if it is renewed, and as ``read``."""
+    """Return once the lease is free. Clocks of two machines may differ, so a lease that was not released is watched for
+    ``watch_s``, in which a live holder renews it. Raises InHand if it is renewed."""
     known = await read()
     clock = asyncio.get_running_loop().time
     give_up_s = clock() + watch_s
@@ -293,14 +293,14 @@ def _is_free(known: LeaseRecord, mine: LeaseRecord) -> bool:
 
 
 async def await_no_way_back(site: Site, mine: LeaseRecord) -> None:
-    """Raises InHand where another operator moves readers the other way, and as the source; to be called with a lease
-    that is held, which a later run of it finds."""
+    """Wait until no operator moves readers in the other direction. Raises InHand. Call it while holding a lease, so
+    that a later run in that direction finds it."""
     await await_free(lambda: look(site.source, site.back.map_topic, site.back.flow), mine)
 
 
 @contextlib.asynccontextmanager
 async def hold(site: Site, command: str) -> AsyncIterator[Lease]:
-    """Work alone on what moves to the site's target. Raises InHand where another operator does."""
+    """Hold the lease on what moves to the site's target. Raises InHand if another operator holds it."""
     flow = site.flow.flow
     await record_settings(site.flow).make_topic(site.target_admin)
     host = platform.node()
@@ -314,7 +314,7 @@ async def hold(site: Site, command: str) -> AsyncIterator[Lease]:
             yield lease
     finally:
         site.held.discard(mine.run)
-        with contextlib.suppress(HeliographError):  # it runs out by itself
+        with contextlib.suppress(HeliographError):  # the lease expires by itself
             await lease.release()
 
 
@@ -322,9 +322,9 @@ def _user() -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError):
-        return "somebody"  # without an entry among the machine's users
+        return "unknown"  # the user has no entry on this machine
 
 
 def returns(flow: MirrorSourceSettings, back: MirrorSourceSettings, source_topic: str, target_topic: str) -> bool:
-    """Whether the flow back would copy ``target_topic`` into ``source_topic``, out of which it came (pure)."""
+    """Whether the reverse flow would copy ``target_topic`` into ``source_topic``, which it was copied from."""
     return back.should_mirror(target_topic) and back.remote_topic(target_topic) == source_topic

@@ -1,6 +1,6 @@
 """Collect what both clusters, or the target alone, know before a failover, and list what a mirror does not copy.
 
-Clients need more than topics and offsets, such as SCRAM users and quotas, and only the source has it.
+Clients also need SCRAM users, quotas and the like, which may exist only on the source.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from connectors.lag_reader import LagReader
 
 _TOPIC: Final = "TOPIC"
 _IDS: Final = "transactional ids"
-#: How transactional ids of our commands begin, and those of the leader of a group of workers; those of tasks begin with
+#: Prefixes of transactional ids: those of our commands, and of the leader of a worker group; ids of tasks begin with
 #: the name of the group (KIP-618).
 _OURS: Final = "heliograph-"
 _LEADER: Final = "connect-cluster-"
-#: RESOURCE_NOT_FOUND, UNSUPPORTED_VERSION: there is none of it.
+#: RESOURCE_NOT_FOUND, UNSUPPORTED_VERSION: the cluster has none.
 _NONE: Final = frozenset({91, 35})
 
 
 async def only_at_source(source: Cluster, target: Cluster, workers: Collection[str] = ()) -> list[str]:
-    """Notes about quotas, SCRAM users, ACLs and transactional ids. What a cluster does not show is named.
+    """Note quotas, SCRAM users, ACLs and transactional ids that only the source has, and what a cluster does not show.
 
     Args:
-        workers: Groups of workers of the mirror, whose transactional ids are left out.
+        workers: Worker groups of the mirror, whose transactional ids are left out.
     """
     ours = (_OURS, *(name for group in workers for name in (f"{group}-", f"{_LEADER}{group}")))
     notes, hidden = [], []
@@ -87,7 +87,7 @@ async def quotas(cluster: Cluster) -> set[str]:
 
 
 async def transactional_ids(cluster: Cluster) -> set[str]:
-    """Those that were in use lately."""
+    """Return ids that were used recently."""
     found: set[str] = set()
     for node in (await cluster.metadata(frozenset())).brokers:
         connection = await cluster.connection(node)
@@ -98,7 +98,7 @@ async def transactional_ids(cluster: Cluster) -> set[str]:
 
 
 async def acls(cluster: Cluster) -> set[str]:
-    """But those of topics, which ``sync.topic.acls.enabled`` copies."""
+    """Return ACLs except those of topics, which ``sync.topic.acls.enabled`` copies."""
     try:
         return {str(one) for one in await describe_acls(cluster) if one.resource_type != _TOPIC}
     except SecurityDisabled:
@@ -115,29 +115,28 @@ _LOOKS: Final[dict[str, Callable[[Cluster], Awaitable[set[str]]]]] = {
 
 def _check(cluster: Cluster, code: int, what: str) -> None:
     if code and code not in _NONE:
-        line = f"cluster {cluster.name} does not show its {what}: {error_name(code)}"
+        line = f"cluster {cluster.name} does not list its {what}: {error_name(code)}"
         raise refusal_of(code, line, changes=False)
 
 
 T = TypeVar("T")
 
-#: A lost cluster is to be reported soon.
+#: Short, so that a lost cluster is reported soon.
 _LOOK_S: Final = 15.0
-#: Of all looks at a cluster together.
+#: For all reads of one cluster together.
 DEADLINE_S: Final = 60.0
-#: Of the last heartbeats.
+#: How many of the last heartbeats are read.
 _HEARTBEATS: Final = 100
-#: Each look waits for so long if a topic does not exist.
+#: How long each read waits for a topic that does not exist.
 _GONE_AFTER_S: Final = 2.0
 _LOG_APPEND_TIME: Final = "LogAppendTime"
 
 
 class _Looks:
-    """Looks that are made at the same time. What a cluster does not answer by its deadline is named, and holds up
-    nothing else.
+    """Reads that run at the same time. One without an answer by its deadline is reported, and delays no other.
 
     Args:
-        clusters: Their aliases, of which each has the deadline.
+        clusters: Aliases for the report.
     """
 
     def __init__(self, scope: Scope, clusters: str) -> None:
@@ -148,7 +147,7 @@ class _Looks:
         self.obstacles: list[str] = []
 
     def begin(self, what: str, work: Coroutine[Any, Any, T], otherwise: T, cluster: str = "") -> asyncio.Task[T]:
-        """``otherwise`` is what a look finds that has no answer. Raises as ``work``."""
+        """Start a read; ``otherwise`` is its result if it has no answer in time."""
         return self._scope.spawn(self._bounded(what, work, otherwise, cluster or self._clusters), what)
 
     async def _bounded(self, what: str, work: Coroutine[Any, Any, T], otherwise: T, cluster: str) -> T:
@@ -156,28 +155,28 @@ class _Looks:
             async with asyncio.timeout_at(self._deadline_s):
                 return await work
         except TimeoutError:
-            self.obstacles.append(f"not looked at: {what}: cluster {cluster} has not answered within {DEADLINE_S:g} s")
+            self.obstacles.append(f"{what} could not be read: cluster {cluster} did not answer within {DEADLINE_S:g} s")
         return otherwise
 
 
 async def collect(site: Site, wish: Wish, back: FlowControl | None = None) -> Snapshot:
-    """Look, and change nothing. ``back`` controls the flow back.
+    """Read and change nothing. ``back`` controls the reverse flow.
 
-    Raises ClusterUnreachable if the target does not answer, else as the clusters.
+    Raises ClusterUnreachable if the target does not answer.
     """
     here, there = site.flow.source_alias, site.flow.target_alias
     target_error, source_error = await asyncio.gather(
         why_silent(site.target, _LOOK_S), why_silent(site.source, _LOOK_S)
     )
     if target_error:
-        raise ClusterUnreachable(f"cluster {there} does not answer, and no group can move there: {target_error}")
+        raise ClusterUnreachable(f"cluster {there} does not answer, so no group can move there: {target_error}")
     source = None if source_error or wish.is_gone else site.source
     target_offsets = TargetOffsets(site, source)
     look_at = GroupsLook(site, wish, source, target_offsets)
     async with Scope("look before a failover") as scope:
         looks = _Looks(scope, there if source is None else f"{here} or {there}")
         if wish.is_gone and not source_error:
-            looks.notes.append(f"cluster {here} answers, and is taken for gone, as --source-gone says")
+            looks.notes.append(f"cluster {here} answers, but counts as gone because of --source-gone")
         looking = looks.begin("groups", _groups(site, wish, target_offsets, look_at, looks), Groups())
         heartbeats = looks.begin("heartbeats", _copied_until_ms(site), -1, there)
         states = looks.begin("partitions that are not copied", not_copied(site, source), {})
@@ -187,7 +186,7 @@ async def collect(site: Site, wish: Wish, back: FlowControl | None = None) -> Sn
             lagging = looks.begin("lag", _lag(site, wish, source, looks), None, here)
             of_source = [
                 looks.begin("what only the source has", _only_at_source(site, looks), None),
-                looks.begin("where the flow back begins", _flow_back(site, wish, back, looks), None),
+                looks.begin("where the reverse flow begins", _flow_back(site, wish, back, looks), None),
             ]
             diverged = looks.begin("logs that were truncated", find_diverged(site.turned()), {})
         groups, stopped, lag = await looking, await states, None
@@ -198,7 +197,7 @@ async def collect(site: Site, wish: Wish, back: FlowControl | None = None) -> Sn
             for one in of_source:
                 await one
         if lag is not None:
-            stopped |= {name: f"it could not be looked at: {why}" for name, why in lag.unknown.items()}
+            stopped |= {name: f"its lag could not be read: {why}" for name, why in lag.unknown.items()}
         if wish.is_gone:
             looks.notes += as_notes(stopped)
         return Snapshot(
@@ -222,24 +221,24 @@ async def _groups(site: Site, wish: Wish, target_offsets: TargetOffsets, look_at
     looks.notes += target_offsets.notes()
     if not target_offsets.there.sources():
         looks.notes.append(
-            f"{site.flow.flow} has no offset map on cluster {site.flow.target_alias}: target offsets are by offset "
+            f"{site.flow.flow} has no offset map on cluster {site.flow.target_alias}: target offsets come from offset "
             "syncs"
         )
     if wish.is_gone:
         looks.notes += await _not_in_checkpoints(site, target_offsets)
         if (young_s := site.checkpoints.refresh_groups_interval_s) is not None:
             looks.notes.append(
-                f"groups that began less than refresh.groups.interval.seconds ({young_s} s) before cluster "
-                f"{site.flow.source_alias} was lost have no checkpoint, and are not known here: set them by time "
+                f"groups that started less than refresh.groups.interval.seconds ({young_s} s) before cluster "
+                f"{site.flow.source_alias} was lost have no checkpoint and are not listed. Set them by time "
                 "(kafka-consumer-groups.sh --reset-offsets --to-datetime)"
             )
     try:
         groups = await look_at.groups()
     except HeliographError as error:
-        looks.obstacles.append(f"not looked at: {error}")
+        looks.obstacles.append(f"groups could not be read: {error}")
         return Groups()
     looks.notes += [
-        f"group {group} was last seen at {in_utc(at_ms)}: what it has read since it reads again"
+        f"group {group} was last seen at {in_utc(at_ms)}: it will read again what it has read since then"
         for group, at_ms in sorted(look_at.seen_at_ms.items())
     ]
     groups, untold = await _with_clocks(site, groups)
@@ -252,7 +251,7 @@ async def _lag(site: Site, wish: Wish, source: Cluster, looks: _Looks) -> FlowLa
     try:
         lag = await LagReader(site.flow, source, site.target).all()
     except HeliographError as error:
-        looks.obstacles.append(f"not looked at: {error}")
+        looks.obstacles.append(f"the lag could not be read: {error}")
         return None
     if wish.denies_writes:
         topics = {one.topic for one in without_heartbeats(lag.partitions, site.flow.policy)}
@@ -273,7 +272,7 @@ async def _flow_back(site: Site, wish: Wish, back: FlowControl | None, looks: _L
 
 
 def _with_diverged(groups: Groups, diverged: Mapping[TopicPartition, str]) -> Groups:
-    """With what groups meet that would read ``diverged`` partitions of the target."""
+    """Add a finding for each group that would read one of the ``diverged`` partitions of the target."""
     found = {
         (one.group, one.target): GroupFinding(one.group, GroupRule.DIVERGED, diverged[TopicPartition(*one.target)])
         for one in groups.moves
@@ -283,20 +282,20 @@ def _with_diverged(groups: Groups, diverged: Mapping[TopicPartition, str]) -> Gr
 
 
 async def _copied_until_ms(site: Site) -> int:
-    """The time of the last heartbeat of the source on the target, in milliseconds since 1970; -1 if there is none, or
-    if names do not say where heartbeats come from."""
+    """Return when the source's last heartbeat on the target was written, in milliseconds since 1970; -1 if there is
+    none, or if topic names do not say where heartbeats come from."""
     policy = site.flow.policy
     try:
         told = await read_heartbeats(site.target, [policy], _LOOK_S, _HEARTBEATS)
     except HeliographError:
-        return -1  # it is a help for people; without it the rest still holds
+        return -1  # only a hint for people; the rest holds without it
     of_source = [one for one in told if policy.topic_source(one.topic) == site.flow.source_alias]
     return max((at_ms for one in of_source for at_ms in one.newest_ms.values()), default=-1)
 
 
 async def _not_in_checkpoints(site: Site, target_offsets: TargetOffsets) -> list[str]:
-    """Topics of the target without checkpoints there: its own, because the flow back wrote the checkpoints of their
-    copies to the source, which is gone, and those of other clusters, because checkpoints are of the flow alone."""
+    """Note topics of the target without checkpoints there. The reverse flow wrote the checkpoints for copies of the
+    target's own topics to the source, which is gone; topics of other clusters have checkpoints of other flows."""
     filled, back, policy = target_offsets.filled(), site.back, site.flow.policy
     names = [
         name
@@ -306,8 +305,8 @@ async def _not_in_checkpoints(site: Site, target_offsets: TargetOffsets) -> list
     own = [name for name in names if back.enabled and name not in filled and back.should_mirror(name)]
     others = [name for name in names if policy.topic_source(name) in site.others]
     not_known = (
-        f"no checkpoint has the offsets of groups of cluster {site.flow.source_alias} in the copies there, and --at "
-        "does not move them: set them by hand"
+        f"no checkpoint has the offsets that groups of cluster {site.flow.source_alias} have in the copies there, and "
+        "--at does not move them. Set them by hand"
     )
     return [
         *([f"{back.flow} mirrors {named(own)}: {not_known}"] if own else ()),
@@ -316,8 +315,8 @@ async def _not_in_checkpoints(site: Site, target_offsets: TargetOffsets) -> list
 
 
 async def not_copied(site: Site, source: Cluster | None) -> dict[str, str]:
-    """By source partition, with the reason, of those that the flow selects and the ``source`` has; None cannot be asked
-    which it has. Raises as the clusters."""
+    """Return source partitions that are stopped, with the reason: those that the flow selects and the ``source`` has.
+    With None all that the flow selects."""
     states = await read_states(site.target, record_settings(site.flow))
     wanted = sorted(one for one in states if site.flow.should_mirror(one.topic))
     if source is not None:
@@ -326,13 +325,13 @@ async def not_copied(site: Site, source: Cluster | None) -> dict[str, str]:
 
 
 def as_notes(stopped: Mapping[str, str]) -> list[str]:
-    """If the source is gone, they are not copied any more, and what is moved is what was copied."""
+    """As notes, for a source that is gone: these partitions move only as far as they were copied."""
     whys = [f"{name}: {why}" for name, why in stopped.items()]
     return [f"not copied to their ends: {named(whys, '; ')}"] if whys else []
 
 
 async def _operators(site: Site, *, has_source: bool) -> list[str]:
-    """Who else moves readers now, in this direction or the other."""
+    """Name operators who are moving readers now, in either direction."""
     known = [await clusters_and_lease.look(site.target, site.flow.map_topic, site.flow.flow)]
     if has_source:
         known.append(await clusters_and_lease.look(site.source, site.back.map_topic, site.back.flow))
@@ -347,15 +346,15 @@ async def _refused(site: Site, wish: Wish, groups: Groups) -> list[str]:
         members = (await group_state(site.target, site.flow_workers)).members
         if members:
             found.append(
-                f"sync.group.offsets of {flow} moves groups forward again, behind --at and --rewind, while its workers "
-                "run: set sync.group.offsets.enabled = false, start them again, and run this then"
+                f"sync.group.offsets of {flow} would undo --at and --rewind, because its workers run and move groups "
+                "forward. Set sync.group.offsets.enabled = false, restart the workers and run this again"
             )
     return found
 
 
 async def _with_clocks(site: Site, groups: Groups) -> tuple[Groups, list[str]]:
-    """With what is found of groups whose target offsets are by a time that is not one of the source, and what is not
-    known of it."""
+    """Add findings for groups whose target offsets come from the time of copying, and note topics for which the
+    timestamp type is unknown."""
     topics = {one.target[0] for one in groups.moves if one.how is How.TIME}
     kinds = await topic_values(site.target, topics, "message.timestamp.type")
     readers = {(one.group, one.target[0]) for one in groups.moves if kinds.get(one.target[0]) == _LOG_APPEND_TIME}
@@ -363,32 +362,32 @@ async def _with_clocks(site: Site, groups: Groups) -> tuple[Groups, list[str]]:
         GroupFinding(
             group,
             GroupRule.COPY_TIME,
-            f"is set by the time at which records were copied: {topic} has message.timestamp.type = LogAppendTime",
+            f"would move by the time at which records were copied: {topic} has message.timestamp.type = LogAppendTime",
         )
         for group, topic in sorted(readers)
     ]
     untold = sorted(topics - kinds.keys())
-    notes = [f"{named(untold)} may have LogAppendTime, and then --at is the time of copying"] if untold else []
+    notes = [f"{named(untold)} may have LogAppendTime, so that --at means the time of copying"] if untold else []
     return replace(groups, findings=(*groups.findings, *findings)), notes
 
 
 def why_several(name: str, flow: str, stored: Collection[tuple[str, TopicPartition]]) -> list[str]:
-    """Of connectors that copy the same partitions as ``name``: a group has one target offset only in what is moved."""
+    """Report connectors that copy the same partitions as ``name``, because only one target offset of a group moves."""
     ours = {one for connector, one in stored if connector == name}
     shared: dict[str, list[TopicPartition]] = {}
     for connector, one in sorted(stored):
         if connector != name and one in ours:
             shared.setdefault(connector, []).append(one)
     return [
-        f"connector {other} copies {partitions[0]} as well, into a topic of its own, and this command moves readers "
-        f"for {name} of {flow} alone: they would begin at no known offset there; move them by the checkpoints of both "
-        f"(sync.group.offsets), or, if {other} is no more, delete its offsets"
+        f"connector {other} also copies {partitions[0]}, into another topic, and this command moves readers for {name} "
+        f"of {flow} alone, so they would have no known offset there. Move them by the checkpoints of both "
+        f"(sync.group.offsets) or, if {other} no longer exists, delete its offsets"
         for other, partitions in shared.items()
     ]
 
 
 async def groups_now(site: Site, wish: Wish) -> Groups:
-    """Which offsets groups have at the source now, and on the target. Raises as the clusters."""
+    """Read the offsets that groups have now at the source and on the target."""
     target_offsets = TargetOffsets(site, site.source)
     await target_offsets.begin()
     return await GroupsLook(site, wish, site.source, target_offsets).groups()

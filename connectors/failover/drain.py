@@ -1,7 +1,7 @@
 """Stop a flow's writers and then the flow: deny writes on the source, copy to its end, and fence the copy.
 
-The access rules that deny writes are recognized by their form, and removed again. After the fence nothing more of the
-flow reaches the target, on whatever process it ran.
+The ACLs that deny writes are recognized by their form, and removed again. After the fence nothing more of the flow
+reaches the target, in whatever process it ran.
 """
 
 from __future__ import annotations
@@ -43,63 +43,63 @@ from connectors.internal_topics import read_positions
 from connectors.lag_reader import LagReader
 from connectors.source.positions.position_checks import target_of
 
-#: Of Kafka's authorizer: what has no rule is open to everybody, and its first rule closes it.
+#: With this setting Kafka's authorizer opens a resource without ACLs to everyone; its first ACL closes it.
 _OPEN: Final = "allow.everyone.if.no.acl.found"
 _KEEP_OPEN: Final = (
-    "Give each a rule that keeps it open (kafka-acls --add --allow-principal User:* --operation All --topic NAME)"
+    "Add an ACL that keeps each open (kafka-acls --add --allow-principal User:* --operation All --topic NAME)"
 )
 
 
 def rules(topics: Collection[str]) -> list[AclBinding]:
-    """Those that refuse everybody; users that the cluster calls super users write all the same (pure)."""
+    """Return the ACLs that deny writes to everyone; the cluster's super users can still write."""
     return [refusal_of_writers(topic) for topic in sorted(topics)]
 
 
 class FirstRules(NamedTuple):
-    """Of topics that have no rule yet. ``why_not``: none may be made, ``doubt``: nobody can tell; empty: nothing is."""
+    """Topics without ACLs. ``why_not``: no ACL may be added; ``doubt``: that is not known. Empty: no objection."""
 
     why_not: str = ""
     doubt: str = ""
 
 
 async def first_rules(source: Cluster, topics: Collection[str]) -> FirstRules:
-    """The first rule of a topic that is open for want of rules would shut out readers too, and the mirror, and who asks
-    for lags. Raises as :func:`connect.kafka.authorization.describe_acls`."""
+    """Check what a first ACL would do: on a topic that is open for want of ACLs it also denies readers, the mirror and
+    lag readers. Raises what :func:`connect.kafka.authorization.describe_acls` raises."""
     is_open = await is_perhaps_true(source, _OPEN) if topics else False
     if is_open is False:
         return FirstRules()
-    # Any rule has closed its topic to whom it does not name, one that denies too (Kafka StandardAuthorizerData).
+    # Any ACL, even one that denies, closes its topic to principals it does not name (Kafka StandardAuthorizerData).
     there = await describe_acls(source, AclFilter(resource_type="TOPIC"))
     closing = named(sorted(topic for topic in topics if not any(rule.is_of_topic(topic) for rule in there)))
     if not closing:
         return FirstRules()
     if is_open:
         return FirstRules(
-            f"cluster {source.name} opens topics without access rules to everybody ({_OPEN}), or does not tell: the "
-            f"rule that refuses writers of {closing} would be the first, and close them to readers and the mirror too. "
+            f"cluster {source.name} opens topics without ACLs to everyone ({_OPEN}), or does not show that setting: "
+            f"the ACL that denies writes to {closing} would be the first, and also deny readers and the mirror. "
             f"{_KEEP_OPEN}, or stop the writers without --deny-writes"
         )
     return FirstRules(
-        doubt=f"cluster {source.name} does not let this command see whether {_OPEN} is set, for want of "
-        f"DESCRIBE_CONFIGS on the cluster: if a broker's file says true, the rule that refuses writers of {closing} is "
-        f"the first, and closes them to readers and the mirror too. Look there before. {_KEEP_OPEN} where it is"
+        doubt=f"cluster {source.name} does not show this command {_OPEN}, because it lacks DESCRIBE_CONFIGS on the "
+        f"cluster. If a broker's file says true, the ACL that denies writes to {closing} is the first, and also denies "
+        f"readers and the mirror. Check that file first. {_KEEP_OPEN} if it says true"
     )
 
 
 async def denied_already(source: Cluster, topics: Collection[str]) -> set[str]:
-    """Topics for which the very rule is there. Raises as :func:`connect.kafka.authorization.describe_acls`."""
+    """Return topics that have exactly this ACL. Raises what :func:`connect.kafka.authorization.describe_acls` does."""
     there = await describe_acls(source, AclFilter(resource_type="TOPIC", principal=EVERYBODY, permission="DENY"))
     return {one.resource_name for one in rules(topics) if one in there}
 
 
 async def deny_writes(source: Cluster, topics: Collection[str]) -> None:
-    """Raises SecurityDisabled where the cluster has no authorizer, and as
-    :func:`connect.kafka.authorization.create_acls`."""
+    """Add the ACLs. Raises SecurityDisabled if the cluster has no authorizer, and what
+    :func:`connect.kafka.authorization.create_acls` raises."""
     _raise_first((await create_acls(source, rules(topics))).values())
 
 
 async def allow_writes(source: Cluster, topics: Collection[str]) -> None:
-    """Take these rules away. Raises as :func:`deny_writes`."""
+    """Delete the ACLs. Raises SecurityDisabled if the cluster has no authorizer."""
     _raise_first((await delete_acls(source, rules(topics))).values())
 
 
@@ -109,14 +109,14 @@ def _raise_first(outcomes: Collection[Exception | None]) -> None:
             raise error
 
 
-#: Between two looks.
+#: Between two checks.
 LOOK_S: Final = 1.0
-#: A task that was told to stop hands its positions over by then, or it cannot: its source is gone, perhaps.
+#: A stopped task hands its positions over within this time, or cannot, for example because its source is gone.
 _HAND_OVER_S: Final = 15.0
 _HEADERS: Final = fetch_api.FetchLimits(500, 1, 1 << 20, 1 << 20, fetch_api.READ_UNCOMMITTED)
 _V2: Final = 2
 
-#: Tells the person at the terminal how far it is.
+#: Reports progress to the operator's terminal.
 Tell = Callable[[str], None]
 StillOurs = Callable[[], None]
 
@@ -124,13 +124,13 @@ StillOurs = Callable[[], None]
 class FlowControl(Protocol):
     """The source connector of one flow, over the REST API of its workers. Raises HeliographError.
 
-    ``start_command`` is for people: what starts it.
+    ``start_command`` is what an operator runs to start it.
     """
 
     start_command: str
 
     async def state(self) -> str:
-        """In Connect's words: RUNNING, STOPPED, ..."""
+        """Return Connect's state: RUNNING, STOPPED, ..."""
 
     async def stop(self) -> None: ...
 
@@ -138,7 +138,7 @@ class FlowControl(Protocol):
 
 
 def how_to_start(control: FlowControl | None) -> str:
-    """Return what a person does to start a stopped flow."""
+    """Return what an operator does to start a stopped flow."""
     return "start its mirror" if control is None else control.start_command
 
 
@@ -151,13 +151,12 @@ async def drain(
     denied: Collection[str] = (),
     left_out: Collection[str] = (),
 ) -> None:
-    """Wait until the flow has copied all that the source holds. ``denied`` are topics whose writers are refused,
-    ``left_out`` partitions, such as ``orders-0``, that are not waited for.
+    """Wait until the flow has copied all that the source holds. Writes to ``denied`` topics are denied; ``left_out``
+    partitions, such as ``orders-0``, are not waited for.
 
     Raises:
-        PermanentError: a denied topic is there and not seen any more, and so nobody knows what is left of it.
-        RetriableError: it is not done within ``timeout_s``, or the flow copies nothing for ``stalled_s``.
-        HeliographError: as the clusters.
+        PermanentError: A denied topic exists but is no longer visible, so what is left to copy is unknown.
+        RetriableError: The flow takes longer than ``timeout_s``, or copies nothing for ``stalled_s``.
     """
     clock = asyncio.get_running_loop().time
     give_up_s = clock() + timeout_s
@@ -168,12 +167,12 @@ async def drain(
         if now.lag.unknown:
             raise RetriableError("; ".join(f"{name}: {why}" for name, why in now.lag.unknown.items()))
         unseen = {*denied} - {one.topic for one in now.lag.partitions}
-        # Asked for by name the source tells what is deleted from what we may not see: of a topic that went away since
-        # its writers were refused nothing is left to copy.
+        # Named in a request, a deleted topic is distinguished from a hidden one. Of a topic that was deleted since its
+        # writes were denied nothing is left to copy.
         if hidden := await known_topics(site.source, {one for one in unseen if site.flow.should_mirror(one)}):
             raise PermanentError(
-                f"cluster {site.flow.source_alias} does not show {named(sorted(hidden))}, whose writers it refuses: "
-                "grant this command and the mirror READ on each, or let writers in with heliograph undo"
+                f"cluster {site.flow.source_alias} hides {named(sorted(hidden))}, whose writers it refuses. Grant this "
+                "command and the mirror READ on each topic, or allow writes with heliograph undo"
             )
         denied = {*denied} - unseen
         if now.is_copied:
@@ -188,33 +187,33 @@ async def drain(
             said = words
         if clock() > give_up_s:
             raise RetriableError(
-                f"{words}; it was not within {timeout_s:g} s: are producers still writing? --deny-writes; a "
-                "transaction that nobody ends is ended by the cluster after its transaction.timeout.ms"
+                f"{words}; not done within {timeout_s:g} s. Stop its producers, or deny their writes (--deny-writes); "
+                "the cluster aborts an abandoned transaction after its transaction.timeout.ms"
             )
         if clock() - moved_s > stalled_s:
-            raise RetriableError(f"{words}; nothing was copied for {stalled_s:g} s: does the flow run?")
+            raise RetriableError(f"{words}; nothing was copied for {stalled_s:g} s. Check that the flow runs")
         await asyncio.sleep(LOOK_S)
 
 
 async def stop_flow(
     site: Site, control: FlowControl | None, tell: Tell, still_ours: StillOurs, timeout_s: float
 ) -> None:
-    """Stop it through its workers, or wait until somebody has. Raises RetriableError where it still runs then."""
+    """Stop the flow through its workers, or wait until it is stopped. Raises RetriableError after ``timeout_s``."""
     name = site.flow.flow
     if control is not None:
         await control.stop()
-        tell(f"{name}: its workers were told to stop it")
+        tell(f"{name}: asked its workers to stop it")
     clock = asyncio.get_running_loop().time
     began_s, told = clock(), False
     while True:
         still_ours()
         why = await why_running(site, control)
         waited_s = clock() - began_s
-        # What tasks that cannot hand over have left behind is found in the log.
+        # What tasks wrote without handing over is found in the log.
         if not why and (control is None or waited_s > _HAND_OVER_S or _are_handed_over(await _positions(site))):
             break
         if why and not told and control is None:
-            tell(f"{name} runs: {why}; stop it now (SIGTERM to its mirror), this command waits")
+            tell(f"{name} runs: {why}. Stop it now (SIGTERM to its mirror); this command waits")
             told = True
         if waited_s > timeout_s:
             raise RetriableError(f"{name} still runs after {timeout_s:g} s: {why or 'its tasks hand positions over'}")
@@ -223,7 +222,7 @@ async def stop_flow(
 
 
 async def why_running(site: Site, control: FlowControl | None) -> str:
-    """Why the flow has to be taken for running; empty where it is not. Raises as the clusters."""
+    """Why the flow counts as running; empty if it does not."""
     if control is not None:
         state = await control.state()
         return "" if state == "STOPPED" else f"its connector is {state}"
@@ -237,10 +236,10 @@ async def why_running(site: Site, control: FlowControl | None) -> str:
 
 
 async def why_back_runs(site: Site, control: FlowControl | None) -> str:
-    """The same of the flow back."""
+    """Why the reverse flow counts as running; empty if it does not."""
     back = site.turned()
     if control is None and not back.flow.enabled and not await _positions(back):
-        return ""  # who is in the group of its workers emits heartbeats, and no more
+        return ""  # its worker group then only emits heartbeats
     return await why_running(back, control)
 
 
@@ -253,8 +252,8 @@ async def _positions(site: Site) -> dict[TopicPartition, Position]:
 
 
 class CopiedEnd(NamedTuple):
-    """The target offset behind the last record that the flow has written; ``surplus`` of them, at ``written``, behind
-    what it stored."""
+    """The target offset after the last record that the flow wrote. ``surplus`` records, at ``written``, came after its
+    last stored position."""
 
     offset: int
     surplus: int = 0
@@ -264,7 +263,7 @@ class CopiedEnd(NamedTuple):
 def written_on(
     positions: Mapping[TopicPartition, Position], ends: Mapping[TopicPartition, CopiedEnd]
 ) -> dict[TopicPartition, list[Range]]:
-    """By target partition, what a flow has written behind what it stored (pure); ``ends`` are by source partition."""
+    """Return by target partition what a flow wrote after its stored position; ``ends`` are by source partition."""
     found: dict[TopicPartition, list[Range]] = {}
     for one, position in positions.items():
         found.setdefault(target_of(position), []).extend(ends[one].written if one in ends else ())
@@ -274,9 +273,9 @@ def written_on(
 async def copied_ends(
     site: Site, tell: Tell | None = None, *, among: Collection[TopicPartition] | None = None
 ) -> dict[TopicPartition, CopiedEnd]:
-    """By source partition, of those that are copied to target partitions ``among`` these (None: all). A writer that
-    ended without a word is shut out first, and ``tell`` says so; None only looks. Raises as the clusters and
-    :func:`connect.kafka.log.transactions.fence`."""
+    """Return the ends by source partition of those copied to ``among`` these target partitions (None: all). With
+    ``tell``, writers that did not hand over are fenced first, and reported. Raises what
+    :func:`connect.kafka.log.transactions.fence` raises."""
     positions = {
         one: position
         for one, position in (await _positions(site)).items()
@@ -294,12 +293,12 @@ async def copied_ends(
 
 
 async def fence_writers(site: Site, tell: Tell) -> None:
-    """Shut out writers of the flow that ended without a word. Raises as the cluster."""
+    """Fence writers of the flow that ended without handing over."""
     unclean = [one for one in (await _positions(site)).values() if not one.is_handed_over and one.transactional_id]
     there = await known_topics(site.target, {one.target_topic for one in unclean})
     by_id: dict[str, list[tuple[str, int]]] = {}
     for one in unclean:
-        # In a topic that is gone there is no place for a marker, and without a leader nothing is written.
+        # A deleted topic has no log for a marker, and without a leader nothing is written.
         known = there[one.target_topic].partitions.get(one.target_partition) if one.target_topic in there else None
         if known is not None and known.leader >= 0:
             by_id.setdefault(one.transactional_id, []).append((one.target_topic, one.target_partition))
@@ -308,29 +307,29 @@ async def fence_writers(site: Site, tell: Tell) -> None:
         try:
             await fence(site.target, name, by_id[name])
         except FenceRefused as error:
-            tell(f"{site.flow.flow}: its last writer cannot be shut out: {error}")
+            tell(f"{site.flow.flow}: its last writer cannot be fenced: {error}")
         else:
-            tell(f"{site.flow.flow}: its last writer, {name}, ended without a word and is shut out")
+            tell(f"{site.flow.flow}: its last writer, {name}, did not hand over and was fenced")
 
     await gather_limited(shut_out, sorted(by_id))
 
 
 async def _end_of(target: Cluster, position: Position, known: TopicMetadata | None) -> CopiedEnd:
-    """Behind the last batch of a position's writer: what arrived after the last commit is seen in the log. ``known`` is
-    the topic that is there now."""
+    """Find the end of the last batch of a position's writer: the log shows what came after the last commit.
+    ``known`` is the topic as it is now."""
     name, index = position.target_topic, position.target_partition
     if known is None or not is_kept(position, known):
-        return CopiedEnd(0)  # recreated, or gone: nothing was copied into it yet
+        return CopiedEnd(0)  # recreated or deleted: nothing was copied into it yet
     end = CopiedEnd(position.target_end)
     if position.is_handed_over or position.producer_id < 0 or position.is_atomic:
-        return end  # what an exactly-once flow had not stored is aborted
+        return end  # what an exactly-once flow had not stored was aborted
     log_end = (await list_offsets(target, [(name, index)], LATEST))[name, index]
     at = max(position.target_end, (await list_offsets(target, [(name, index)], EARLIEST))[name, index])
     topic = fetch_api.TopicOnWire(name, known.topic_id)
     while at < log_end:
         leader = (await target.metadata({name})).leader(name, index)
         if leader is None:
-            raise RetriableError(f"cluster {target.name}: {name}-{index} has no leader now")
+            raise RetriableError(f"cluster {target.name}: {name}-{index} has no leader")
         row = await fetch_api.fetch_one(await target.connection(leader), topic, index, (at, -1, -1), _HEADERS)
         if row.error_code:
             raise RetriableError(
@@ -347,13 +346,13 @@ async def _end_of(target: Cluster, position: Position, known: TopicMetadata | No
                 written = merged([*end.written, (header.base_offset, at)])
                 end = CopiedEnd(at, end.surplus + header.record_count, tuple(written))
         if at == before:
-            return end  # nothing but what is not replicated yet
+            return end  # the rest is not replicated yet
     return end
 
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """``open``: partitions in which records wait for their transaction's end, behind what may be copied now."""
+    """The lag. ``open``: partitions with records that wait for the end of their transaction."""
 
     lag: FlowLag
     open: tuple[str, ...] = ()
@@ -374,7 +373,7 @@ class Behind:
 
 
 async def behind(site: Site, left_out: Collection[str] = ()) -> Behind:
-    """``left_out`` are partitions, such as ``orders-0``, that do not count. Raises as the clusters."""
+    """Read the lag without ``left_out`` partitions, such as ``orders-0``."""
     lag = await LagReader(site.flow, site.source, site.target).all()
     counted = [
         one
@@ -385,16 +384,16 @@ async def behind(site: Site, left_out: Collection[str] = ()) -> Behind:
     lag = replace(lag, partitions=tuple(counted), unknown=unknown)
     if not site.flow.read_committed or not lag.partitions:
         return Behind(lag)
-    # Asked later: what is written meanwhile counts as open, and is looked at again.
+    # Read afterwards: what is written meanwhile counts as open, and is checked again.
     ends = await list_offsets(site.source, [(one.topic, one.partition) for one in lag.partitions], LATEST)
     return Behind(lag, still_open(lag.partitions, ends))
 
 
 def without_heartbeats(lags: Iterable[PartitionLag], policy: ReplicationPolicy) -> list[PartitionLag]:
-    """Whoever emits heartbeats goes on while readers move (pure)."""
+    """Leave out heartbeats, which are emitted while readers move."""
     return [one for one in lags if not policy.is_heartbeats_topic(one.topic)]
 
 
 def still_open(lags: Iterable[PartitionLag], ends: Mapping[Partition, int]) -> tuple[str, ...]:
-    """Of partitions whose ``ends`` lie behind what may be copied (pure)."""
+    """Return partitions whose ``ends`` are past what may be copied now."""
     return tuple(f"{one.topic}-{one.partition}" for one in lags if one.end < ends[one.topic, one.partition])

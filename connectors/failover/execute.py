@@ -1,11 +1,10 @@
-"""Carry out or rehearse a failover plan; each step looks first whether it is done, so an interrupted run can run again.
+"""Carry out or rehearse a failover plan; each step checks whether it is done, so an interrupted run can run again.
 
-A group moves in one transaction with its entry in the journal. The brokers keep whatever else was committed since the
-transaction's offsets were written, and what was committed before that is looked at before the transaction ends. So
-nothing newer is overwritten, whenever this process stops responding or ends. A process that takes over the lease fences
-it.
+A group moves in one transaction with its entry in the journal. The brokers keep any offset committed after the
+transaction wrote its own, and earlier commits are checked before the transaction ends. So nothing newer is overwritten,
+even if this process freezes or dies. A process that takes over the lease fences this one.
 
-A rehearsal does everything except what changes a cluster, and measures the time that it takes.
+A rehearsal does everything except changes to a cluster, and measures the time.
 """
 
 from __future__ import annotations
@@ -52,14 +51,14 @@ from connectors.flow_progress import together
 from connectors.formats.types import TopicPartition
 
 _STOPPED: Final = frozenset({"STOPPED", "STOPPING"})
-#: Whether the source is there at all, once something has failed.
+#: To find out, after a failure, whether the source still answers.
 _LOOK_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class FailoverResult:
-    """What was done. ``plan`` has each group's offset as it was before, and blocks those that were not moved;
-    ``proofs`` are of the sample check; ``late`` says what was written at the source after the drain."""
+    """What was done. ``plan`` has each group's previous offset, and blocks groups that were not moved; ``proofs`` are
+    the sample checks; ``late`` reports writes at the source after the drain."""
 
     plan: Plan
     proofs: tuple[SampleCheck, ...] = ()
@@ -68,8 +67,8 @@ class FailoverResult:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """``wanted`` is committed for a group that has committed ``before`` and nothing newer. ``rows`` go to the journal;
-    none: nothing is left to be taken back."""
+    """``wanted`` is committed if the group has committed ``before`` and nothing newer. ``rows`` go to the journal; if
+    there are none, nothing is left to undo."""
 
     group: str
     before: Mapping[Partition, int | None]
@@ -78,7 +77,7 @@ class Change:
 
 
 class GroupMover:
-    """Changes offsets of groups of the site's target, by the writers of a lease and with a journal."""
+    """Changes offsets of groups on the site's target, with the writers of a lease and a journal."""
 
     def __init__(self, site: Site, lease: Lease, journal: Journal, tell: Tell) -> None:
         self._target = site.target
@@ -102,7 +101,7 @@ class GroupMover:
         )
 
     async def change_all(self, changes: Collection[Change], done: str) -> list[GroupFinding]:
-        """Make changes, each in a transaction of its own, and return why some were not made; ``done`` says what was.
+        """Make changes, each in its own transaction, and return why some were not made; ``done`` is the verb to report.
 
         Raises InHand if another operator has taken over.
         """
@@ -121,12 +120,12 @@ class GroupMover:
         return findings
 
     async def _change(self, one: Change, writer: TransactionalWriter) -> GroupFinding | None:
-        """Return why not."""
+        """Make one change, or return why not."""
         found: list[GroupFinding] = []
 
         async def may_commit(_: object) -> bool:
-            """Asked when the brokers have the offsets: what is committed from now on is newer, and stays. Who has
-            taken the lease over has claimed the writer, and what it has open comes to nothing."""
+            """Runs once the brokers have the offsets: a later commit is newer, and stays. An operator who has taken
+            the lease over has claimed this writer, and its open transaction is aborted."""
             found[:] = await self._why_not(one)
             return not found
 
@@ -138,12 +137,12 @@ class GroupMover:
             self._journal.changed(one.group, one.rows)
             now = await committed(self._target, one.group, list(one.wanted), stable=True) if one.wanted else {}
         except Superseded as error:
-            raise InHand("another operator has taken this failover over: this one stops") from error
+            raise InHand("another operator has taken over this failover; this run stops") from error
         except HeliographError as error:
             return GroupFinding(one.group, GroupRule.NOT_MOVED, f"was not changed: {error}")
         if any(now.get(place, NO_OFFSET).offset != wanted.offset for place, wanted in one.wanted.items()):
             return GroupFinding(
-                one.group, GroupRule.USED_MEANWHILE, "has committed other offsets meanwhile, which stay"
+                one.group, GroupRule.USED_MEANWHILE, "has committed other offsets meanwhile, which were kept"
             )
         return None
 
@@ -155,16 +154,17 @@ class GroupMover:
         for one, before in change.before.items():
             stored = now.get(one, NO_OFFSET).offset
             expected = {NO_OFFSET.offset if before is None else before}
-            if one in change.wanted:  # it may be there by an attempt whose answer was lost
+            if one in change.wanted:  # an attempt whose answer was lost may have committed it
                 expected.add(change.wanted[one].offset)
             if stored not in expected:
-                why = f"has committed offset {stored} on the target since it was looked at, and stays there"
+                why = f"has committed offset {stored} on the target since the plan was made, and keeps it"
                 return [GroupFinding(group, GroupRule.NOT_MOVED, why, f"{one[0]}-{one[1]} ")]
         return []
 
 
 class Failover:
-    """Of one flow to its target. ``controls`` are of the flow and of the flow back; None if they cannot be asked."""
+    """A failover of one flow to its target. ``controls`` are those of the flow and the reverse flow; None if their
+    workers cannot be reached."""
 
     def __init__(
         self,
@@ -183,16 +183,16 @@ class Failover:
         self._journal: Journal | None = None
 
     async def look(self) -> Plan:
-        """See :func:`connectors.failover.plan.plan`. Raises as :func:`connectors.failover.collect_snapshot.collect`."""
+        """Make the plan: see :func:`connectors.failover.plan.plan`. Raises ClusterUnreachable."""
         return plan(await collect_snapshot.collect(self._site, self._wish, self._back), self._wish)
 
     async def run(self, command: str, looked: Plan) -> FailoverResult:
-        """Do what ``looked`` says as far as it still holds.
+        """Do what ``looked`` plans, as far as it still holds.
 
         Raises:
-            InHand: Another operator is at work.
-            RetriableError: The same command may be run again.
-            PermanentError: Something has to be put right before. What was done stays done.
+            InHand: Another operator holds the lease.
+            RetriableError: The same command can run again.
+            PermanentError: Something has to be fixed first. What was done stays done.
         """
         try:
             async with hold(self._site, command) as lease:
@@ -204,18 +204,15 @@ class Failover:
                 raise
             alias = self._site.flow.source_alias
             raise RetriableError(
-                f"{error}; cluster {alias} was lost on the way. What was done stays done: run this again once it is "
-                f"back or, if it is gone and no producer writes there, with --source-gone {alias}"
+                f"{error}; cluster {alias} was lost during the run. What was done stays done. Run this again once it "
+                f"is back or, if it is gone and no producer writes there, with --source-gone {alias}"
             ) from error
         flow = self._site.flow
-        self._tell(f"{flow.flow} stays stopped: heliograph failback --to {flow.source_alias} starts it again")
+        self._tell(f"{flow.flow} stays stopped; heliograph failback --to {flow.source_alias} starts it again")
         return done
 
     async def run_under(self, lease: Lease, looked: Plan, journal: Journal | None = None) -> FailoverResult:
-        """The same under a lease that is held; one that does not come to its end says what it leaves behind.
-
-        ``journal`` None: it begins one.
-        """
+        """Run while holding a lease; a run that fails reports what it leaves. ``journal`` None: begin one."""
         try:
             self._journal = journal or await Journal.begin(self._site, lease)
             return await self._run_under(lease, self._journal, looked)
@@ -227,13 +224,13 @@ class Failover:
         flow = self._site.flow
         if self._has_stopped:
             self._tell(
-                f"{flow.flow} was stopped, and is left so: run this again or, if readers stay, start it: "
+                f"{flow.flow} was stopped and stays stopped. Run this again or, if readers do not move, start it: "
                 f"{how_to_start(self._control)}"
             )
         if self._journal is not None and (denied := self._journal.denied):
             self._tell(
-                f"cluster {flow.source_alias} still refuses writers of {named(sorted(denied))}: run this again, or let "
-                "them in with heliograph undo"
+                f"cluster {flow.source_alias} still refuses writers of {named(sorted(denied))}. Run this again, or "
+                "allow writes with heliograph undo"
             )
 
     async def _run_under(self, lease: Lease, journal: Journal, looked: Plan) -> FailoverResult:
@@ -270,49 +267,49 @@ class Failover:
         return FailoverResult(now, tuple(proofs), late)
 
     async def _look_again(self) -> Plan:
-        """Raises PermanentError if no group can be moved now."""
+        """Make the plan again. Raises PermanentError if no group can be moved now."""
         now = await self.look()
         if now.obstacles:
-            raise PermanentError(f"{named(now.obstacles, '; ')}; then run this again")
+            raise PermanentError(f"{named(now.obstacles, '; ')}. Then run this again")
         return now
 
     async def _move(self, lease: Lease, journal: Journal, now: Plan) -> Plan:
         ready = [one.due for one in now.ready]
         if not ready:
             return now
-        # Before the first change, so that it is known on every machine that there is something to take back.
+        # Before the first change, so that every machine knows that there is something to undo.
         await journal.store()
         return now.with_blocked(await GroupMover(self._site, lease, journal, self._tell).move_all(ready))
 
     async def _written_late(self, left_out: Collection[str]) -> str:
-        """Writes after the drain are not on the target, and the flow is stopped."""
+        """Report writes after the drain: the flow is stopped, so they are not on the target."""
         now = await behind(self._site, left_out)
         if now.is_copied:
             return ""
         flow = self._site.flow
         return (
-            f"cluster {flow.source_alias} was written to after the drain: {now}; these records are not on cluster "
-            f"{flow.target_alias}: stop the producers, then see heliograph unreplicated"
+            f"cluster {flow.source_alias} was written to after the drain: {now}. These records are not on cluster "
+            f"{flow.target_alias}. Stop the producers, then run heliograph unreplicated"
         )
 
     async def _begin_way_back(self, lease: Lease, journal: Journal, ends: Mapping[TopicPartition, CopiedEnd]) -> None:
-        """Before any group moves: else readers go on, and whether what they read comes back twice is not known yet."""
-        await self._step(lease, "begin of the flow back")
+        """Runs before any group moves: otherwise readers would continue while what they read may be copied back."""
+        await self._step(lease, "set where the reverse flow begins")
         site = self._site
         due, objections = await way_back(site, ends, self._back, leaves_unreplicated=self._wish.leaves_unreplicated)
         if objections:
-            raise PermanentError(f"{named(objections, '; ')}; then run this again")
+            raise PermanentError(f"{named(objections, '; ')}. Then run this again")
         if due:
             await journal.store(starts=due)
             await store_starts(site, due)
-            self._tell(f"{site.back.flow} will begin behind what {site.flow.flow} copied, in {len(due)} partitions")
+            self._tell(f"{site.back.flow} will begin after what {site.flow.flow} copied, in {len(due)} partitions")
 
     async def _deny(self, lease: Lease, journal: Journal) -> None:
         await self._step(lease, "deny writes")
         site = self._site
         wanted = {one.topic for one in (await behind(site)).lag.partitions}
         ours = journal.denied
-        # What another operator has refused is not ours to allow.
+        # An ACL of another operator is not ours to delete.
         topics = tuple(sorted(wanted - (await denied_already(site.source, wanted) - ours)))
         first = await first_rules(site.source, topics)
         if first.why_not:
@@ -332,8 +329,8 @@ class Failover:
                 await self._control.resume()
                 self._has_stopped = False
             raise RetriableError(
-                f"{now}: cluster {site.flow.source_alias} was written to while {site.flow.flow} was being stopped: "
-                "stop the producers, or say --deny-writes; start the flow if it is stopped, and run this again"
+                f"cluster {site.flow.source_alias} was written to while {site.flow.flow} was being stopped: {now}. "
+                "Stop the producers or use --deny-writes, start the flow if it is stopped, and run this again"
             )
 
     async def _step(self, lease: Lease, step: str) -> None:
@@ -342,10 +339,10 @@ class Failover:
 
 
 async def start_again(site: Site, control: FlowControl | None, tell: Tell, left_out: Collection[str] = ()) -> None:
-    """Start the flow if a run before has left it stopped, it is behind, and its workers can be asked. ``left_out`` are
+    """Start the flow if an earlier run left it stopped, it lags, and its workers can be reached. ``left_out`` are
     partitions, such as ``orders-0``, that do not count.
 
-    Raises PermanentError if it would copy back what came from its target, and as the clusters and the workers.
+    Raises PermanentError if it would copy back what came from its target.
     """
     if control is None or await control.state() not in _STOPPED:
         return
@@ -356,26 +353,26 @@ async def start_again(site: Site, control: FlowControl | None, tell: Tell, left_
     due, refused, _ = await starts_due(there, await copied_ends(there))
     if due or refused:
         raise PermanentError(
-            f"{flow.flow} is stopped, {now}, and would copy back what {there.flow.flow} has brought to cluster "
-            f"{flow.source_alias}: heliograph failback --to {flow.target_alias} has it begin behind that"
+            f"{flow.flow} is stopped, {now}, and would copy back what {there.flow.flow} has copied to cluster "
+            f"{flow.source_alias}. Run heliograph failback --to {flow.target_alias}, which makes it begin after that"
         )
     await control.resume()
-    tell(f"{flow.flow} is stopped, {now}: it was started again")
+    tell(f"{flow.flow} was stopped, {now}; it was started again")
 
 
-#: Of each partition of a group.
+#: Read from each partition of a group.
 _RECORDS: Final = 1
 #: Groups whose round trips are measured.
 _MEASURED: Final = 5
-#: Requests of a move: the transaction's partitions and group, its offsets, its record, two looks at the group, its end.
+#: Requests of a move: the transaction's partitions and group, its offsets, its record, two reads of the group, its end.
 _REQUESTS: Final = 8
 _MEASURED_REQUESTS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """``plan`` blocks what a failover would leave. In seconds by step: ``took_s`` is measured, ``estimated_s`` what was
-    not done. ``read`` target offsets were read from."""
+    """``plan`` blocks what a failover would not move. ``took_s`` was measured, ``estimated_s`` is for what
+    was not done, in seconds by step. ``read`` is the number of target offsets from which a record was read."""
 
     plan: Plan
     proofs: tuple[SampleCheck, ...]
@@ -385,12 +382,12 @@ class Rehearsal:
 
     @property
     def rto_s(self) -> float:
-        """How long a failover takes, in seconds."""
+        """Estimate how long a failover takes, in seconds."""
         return sum(self.took_s.values()) + sum(self.estimated_s.values())
 
 
 async def rehearse(site: Site, wish: Wish) -> Rehearsal:
-    """Change nothing; what reads on the target has a group of its own, and commits nothing. Raises as the clusters."""
+    """Rehearse and change nothing; the consumer on the target has its own group, and commits nothing."""
     took_s: dict[str, float] = {}
     began_s = time.monotonic()
 
@@ -419,8 +416,8 @@ async def rehearse(site: Site, wish: Wish) -> Rehearsal:
 
 
 async def _estimate(site: Site, snapshot: Snapshot, found: Plan) -> dict[str, float]:
-    """Of the drain: the age of the oldest record that waits; of the stop: two looks; of the moves: by the round trips
-    of some groups."""
+    """Estimate the drain by the age of the oldest record that waits, the stop by two checks, and moves by the round
+    trips of some groups."""
     some, began_s = found.ready[:_MEASURED], time.monotonic()
     for one in some:
         await listed_group(site.target, one.group)

@@ -1,11 +1,11 @@
 """Move groups back to their old primary: by a failback over the reverse flow, or by an undo of one run.
 
-A failback begins the flow back at the end of the flow there; then it is a failover in the other direction. An undo
-takes back what a run has changed, group by group, unless the group has gone on since.
+A failback makes the reverse flow begin at the end of the flow; then it is a failover in the other direction. An undo
+reverts what a run has changed, group by group, unless the group has committed since.
 
-A partition of which the old primary has lost records that were copied is a special case: the flow begins where the two
-logs part, so that nothing is missing there. The old primary's own tail lies before what comes back; groups that read
-such a partition are blocked. (To replace that tail by the new primary's records, ``_prepare`` is the place.)
+If the old primary has lost records of a partition that were copied, the flow begins where the two logs diverge, so that
+nothing is missing. The old primary's own tail stays before what comes back; groups that read such a partition are
+blocked. (To replace that tail by the new primary's records, change ``_prepare``.)
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from connectors.internal_topics import read_positions, read_states, record_setti
 def still_stopped(
     stopped: Mapping[str, str], denied: Collection[str], remote_topic: Callable[[str], str]
 ) -> dict[str, str]:
-    """Partitions, such as ``orders-0``, but those whose copies go to ``denied`` topics (pure)."""
+    """Return partitions, such as ``orders-0``, except those whose copies go to ``denied`` topics."""
     return {name: why for name, why in stopped.items() if remote_topic(name.rpartition("-")[0]) not in denied}
 
 
 class Failback:
-    """``site.flow`` brings records and readers back to ``site.target``, the old primary; ``site.back`` is the flow that
-    brought them from there. Arguments as of :class:`Failover`."""
+    """A failback. ``site.flow`` copies records and moves readers back to ``site.target``, the old primary;
+    ``site.back`` is the flow that brought them from there. Arguments as for :class:`Failover`."""
 
     def __init__(
         self,
@@ -63,38 +63,38 @@ class Failback:
         self._wish = wish
         self._tell = tell
         self._control, self._back = controls
-        # The flow may have to be started by hand.
+        # An operator may have to start the flow.
         self._steps = Failover(site, wish, tell, controls, stalled_s=wish.timeout_s)
 
     async def look(self) -> Plan:
-        """As :meth:`Failover.look`; with it what keeps the flow from beginning where it has to."""
+        """Make the plan, with what keeps the flow from beginning where it has to. Raises ClusterUnreachable."""
         looked = await collect(self._site, self._wish, self._back)
         return plan(looked if looked.source_error else await self._with_begin(looked), self._wish)
 
     async def _with_begin(self, looked: Snapshot) -> Snapshot:
         site, there = self._site, self._there
-        # Partitions are stopped because the failover has refused all writers there: this run lets them in again.
+        # These partitions are stopped because the failover has denied writes there: this run allows them again.
         denied = denied_by(await read_runs(there))
         stopped = still_stopped(looked.stopped, denied, site.flow.remote_topic)
         if ended := len(looked.stopped) - len(stopped):
             note = (
-                f"{ended} partitions stand still while cluster {site.flow.target_alias} refuses writers, which this "
-                f"run ends, and starts {site.flow.flow} again"
+                f"{ended} partitions are stopped while cluster {site.flow.target_alias} refuses writers; this run "
+                f"allows them again and restarts {site.flow.flow}"
             )
             looked = replace(looked, stopped=stopped, notes=(*looked.notes, note))
         if not await self._keeps_names():
             return looked
         due, objections = await self._way_there()
         if not self._wish.leaves_unreplicated:
-            # What only diverged partitions hold is named for the groups that read them.
+            # What only diverged partitions hold is reported for the groups that read them.
             diverged = await find_diverged(there)
             objections += [
-                f"only cluster {site.flow.target_alias} holds {one.own}: {there.flow.flow} would pass over them; "
-                "heliograph unreplicated --append, or --leave-unreplicated"
+                f"only cluster {site.flow.target_alias} holds {one.own}: {there.flow.flow} would skip them. Append "
+                "them (heliograph unreplicated --append) or use --leave-unreplicated"
                 for one in await find(there)
                 if one.source not in diverged
             ]
-        note = f"{site.flow.flow}: it begins where {there.flow.flow} ended, in {len(due)} partitions"
+        note = f"{site.flow.flow} begins where {there.flow.flow} ended, in {len(due)} partitions"
         return replace(
             looked,
             obstacles=(*looked.obstacles, *objections),
@@ -106,7 +106,7 @@ class Failback:
         return await way_back(self._there, ends, self._control, leaves_unreplicated=self._wish.leaves_unreplicated)
 
     async def run(self, command: str, looked: Plan) -> FailoverResult:
-        """Do all of it; errors as :meth:`Failover.run`."""
+        """Fail back. Errors are those of :meth:`Failover.run`."""
         site, there = self._site, self._there
         async with (
             hold(site, command) as held,
@@ -122,40 +122,40 @@ class Failback:
             done = await self._steps.run_under(held, looked, journal)
             if self._back is not None:
                 await self._back.resume()
-                self._tell(f"{there.flow.flow} goes on")
+                self._tell(f"{there.flow.flow} was resumed")
             else:
-                self._tell(f"start {there.flow.flow} again: it goes on behind what came back")
+                self._tell(f"start {there.flow.flow} again: it continues after what was copied back")
             if keeps_names:
-                self._tell(f"{site.flow.flow} stays stopped: topics keep their names; the next failback starts it")
+                self._tell(f"{site.flow.flow} stays stopped, because topics keep their names; a failback starts it")
             else:
                 self._tell(f"{site.flow.flow} is stopped; to start it: {how_to_start(self._control)}")
             return done
 
     async def _let_in(self, denied: Collection[str]) -> None:
-        """Writers, and this flow with them: partitions that were refused stand still until it is started again."""
+        """Allow writes, for this flow too: partitions stopped by the denial stay so until it is restarted."""
         site = self._site
         await allow_writes(site.target, denied)
-        self._tell(f"cluster {site.flow.target_alias} takes writers of {len(denied)} topics again")
+        self._tell(f"cluster {site.flow.target_alias} accepts writers of {len(denied)} topics again")
         states = await read_states(site.target, record_settings(site.flow))
         still = [str(one) for one, state in sorted(states.items()) if state.target_topic in denied]
         if still:
-            self._tell(f"{site.flow.flow} is started again: it stands still in {named(still)}")
+            self._tell(f"{site.flow.flow} is restarted, because these partitions are stopped: {named(still)}")
             await stop_flow(site, self._control, self._tell, lambda: None, self._wish.timeout_s)
 
     async def _prepare(self, held: Lease, journal: Journal) -> bool:
-        """Have the flow begin behind what came from its target. Return whether topics keep their names."""
-        await held.store(step="begin of the way back")
+        """Make the flow begin after what came from its target. Return whether topics keep their names."""
+        await held.store(step="set where the flow begins")
         there = self._there
         if not await self._keeps_names():
             return False
         await stop_flow(there, self._back, self._tell, lambda: None, self._wish.timeout_s)
         due, objections = await self._way_there(self._tell)
         if objections:
-            raise PermanentError(f"{objections[0]}; then run this again")
+            raise PermanentError(f"{objections[0]}. Then run this again")
         if due:
             await journal.store(begins=due)
             await store_starts(there, due)
-            self._tell(f"{self._site.flow.flow} will begin behind what {there.flow.flow} copied")
+            self._tell(f"{self._site.flow.flow} will begin after what {there.flow.flow} copied")
         return True
 
     async def _keeps_names(self) -> bool:
@@ -171,37 +171,37 @@ class Failback:
         name = self._site.flow.flow
         if self._control is not None:
             await self._control.resume()
-            self._tell(f"{name}: its workers were told to start it")
+            self._tell(f"{name}: asked its workers to start it")
         else:
-            self._tell(f"{name} has to run now: start its mirror where it does not, this command waits")
+            self._tell(f"{name} has to run now. Start its mirror if it does not run; this command waits")
 
 
-#: Of undo files, which earlier versions have written.
+#: Of undo files, which earlier versions wrote.
 _FILE_FORMAT: Final = 1
 
 
 def newest(runs: Sequence[FailoverRun]) -> FailoverRun | None:
-    """The run that an undo takes back."""
+    """Return the run that an undo reverts."""
     kept = [run for run in runs if run.state is not RunState.UNDONE and run.changes]
     return kept[-1] if kept else None
 
 
 def why_kept(group: str, rows: Sequence[GroupBefore], now: Mapping[Partition, Committed]) -> str:
-    """Why a group stays as it is: one of its partitions has moved on; empty if it may be taken back."""
+    """Why a group is not undone: one of its partitions has other offsets since; empty if it may be."""
     for one in rows:
         stored = now.get((one.topic, one.partition))
         offset = None if stored is None else stored.offset
         if offset not in (one.after, one.before):
             at = "nothing is committed" if offset is None else f"it has committed {offset}"
             return (
-                f"group {group} stays as it is, in all partitions: {at} in {one.topic}-{one.partition}, and it was "
+                f"group {group} was not changed in any partition: {at} in {one.topic}-{one.partition}, and it was "
                 f"moved to {one.after}"
             )
     return ""
 
 
 async def look(site: Site, run: FailoverRun) -> tuple[list[Change], list[str]]:
-    """What takes groups of ``run`` back, and why others stay as they are."""
+    """Return what undoes the groups of ``run``, and why others are not changed."""
 
     async def stored_of(group: str) -> Mapping[Partition, Committed] | HeliographError:
         try:
@@ -230,25 +230,22 @@ async def look(site: Site, run: FailoverRun) -> tuple[list[Change], list[str]]:
 
 
 async def read_again(site: Site, run: FailoverRun) -> FailoverRun:
-    """Return a run as the journal has it now, to be called under the lease.
+    """Read a run from the journal again, under the lease.
 
-    Raises PermanentError if it is not the newest any more: what was looked at is not what an undo would take back.
+    Raises PermanentError if it is no longer the newest: the undo would revert another run than the one shown.
     """
     now = newest(await read_runs(site))
     if now is None or now.id < run.id:
-        raise PermanentError("this was taken back since it was looked at")
+        raise PermanentError("this run has been undone in the meantime")
     if now.id != run.id:
-        raise PermanentError(f"{now.owner} has changed something since this was looked at ({now.command}): look again")
+        raise PermanentError(f"{now.owner} has since changed something ({now.command}). Run the undo again to see it")
     return now
 
 
 async def take_back(
     site: Site, run: FailoverRun, lease: Lease, tell: Tell, controls: tuple[FlowControl | None, FlowControl | None]
 ) -> list[str]:
-    """Undo what ``run`` says, and that alone, and let writers in that are refused. Return what was left, and why.
-
-    Raises as the clusters.
-    """
+    """Undo what ``run`` did, and only that, and allow writes that it denied. Return what was not undone, and why."""
     left: list[str] = []
     control, back = controls
     journal = Journal(site, lease, run, await read_runs(site))
@@ -261,34 +258,34 @@ async def take_back(
         left += why_not
     changes, why_not = await look(site, run)
     left += why_not
-    findings = await GroupMover(site, lease, journal, tell).change_all(changes, "taken back")
+    findings = await GroupMover(site, lease, journal, tell).change_all(changes, "moved back")
     left += [f"group {one.group}: {one}" for one in findings]
     if refused := journal.denied:
         await lease.check()
         await allow_writes(site.source, refused)
-        tell(f"cluster {site.flow.source_alias} takes writers of {len(refused)} topics again")
-    # What is left stays in the journal, and can be taken back later.
+        tell(f"cluster {site.flow.source_alias} accepts writers of {len(refused)} topics again")
+    # What was not undone stays in the journal, and can be undone later.
     state = RunState.OPEN if left else RunState.UNDONE
     await journal.store(state=state, starts=starts, begins=begins, denied=())
     return left
 
 
 async def _begins_back(site: Site, rows: Sequence[StartBefore], runs: str) -> tuple[list[StartBefore], list[str]]:
-    """Where the flow back begins, unless it ``runs``: what is left, and why."""
+    """Restore where the reverse flow begins, unless it ``runs``. Return what was not restored, and why."""
     flow = site.back.flow
     if runs:
-        return list(rows), [f"{flow} runs ({runs}): where it begins is left"]
+        return list(rows), [f"{flow} runs ({runs}), so where it begins was not restored"]
     moved = await undo_starts(site, rows)
-    return moved, [f"{one.topic}-{one.partition}: {flow} has gone on since" for one in moved]
+    return moved, [f"{one.topic}-{one.partition}: {flow} has copied more since" for one in moved]
 
 
 def read_file(file: Path) -> FailoverRun:
-    """An undo file of an earlier version. Raises ConfigError if it cannot be read, or is no such file."""
+    """Read an undo file of an earlier version. Raises ConfigError."""
     try:
         document = json.loads(file.read_text())
         if document["format"] != _FILE_FORMAT:
             raise ConfigError(
-                f"its format is {document['format']}, and this Heliograph knows {_FILE_FORMAT}", file=str(file)
+                f"its format is {document['format']}; this Heliograph reads {_FILE_FORMAT}", file=str(file)
             )
         groups: dict[str, tuple[GroupBefore, ...]] = {}
         for one in document["groups"]:
@@ -304,9 +301,9 @@ def read_file(file: Path) -> FailoverRun:
             denied=tuple(document["denied"]),
         )
     except OSError as error:
-        raise ConfigError(f"it cannot be read: {error.strerror}", file=str(file)) from None
+        raise ConfigError(f"the file cannot be read: {error.strerror}", file=str(file)) from None
     except (ValueError, LookupError, TypeError):
-        raise ConfigError("this is no undo file of heliograph failover", file=str(file)) from None
+        raise ConfigError("this is not an undo file of heliograph failover", file=str(file)) from None
 
 
 def _known(kind: type, row: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Groups as both clusters show them, or the target alone if the source is gone, and their target offsets."""
+"""Read groups from both clusters, or from the target alone if the source is gone, and find their target offsets."""
 
 from __future__ import annotations
 
@@ -36,35 +36,35 @@ from connectors.formats.types import TopicPartition
 T = TypeVar("T")
 P = TypeVar("P", bound=Partition)
 
-#: Each look-up in a map fetches a chunk of it: with 64, ten thousand take 17 s from a target 50 ms away.
+#: Each look-up fetches a chunk of a map: with 64, ten thousand take 17 s from a target 50 ms away.
 _AT_ONCE: Final = 512
-#: Of the look at one group: its coordinator may not answer.
+#: For reading one group: its coordinator may not answer.
 _GROUP_S: Final = 30.0
 _NO_CHECKPOINT: Final = (
     "has no checkpoint: it is younger than refresh.groups.interval.seconds and emit.checkpoints.interval.seconds, or "
-    "the flow's groups leave it out"
+    "the flow's group filter excludes it"
 )
 _CHANGELOG: Final = "-changelog"
-#: What a group has committed at a source that is gone.
+#: Committed offset of a group whose source is gone.
 _UNKNOWN: Final = Committed(-1, "")
 _WITHOUT_OFFSETS: Final[Mapping[str, GroupFinding]] = {
     SHARE: GroupFinding(
         "",
         GroupRule.SHARE_GROUP,
-        "is a share group, whose records are acknowledged one by one: set where it begins on the target "
+        "is a share group, whose records are acknowledged one by one. Set its start offset on the target "
         "(share.auto.offset.reset, or kafka-share-groups.sh --reset-offsets)",
     ),
     STREAMS: GroupFinding(
         "",
         GroupRule.STREAMS_GROUP,
-        "is a streams group (KIP-1071), whose state a mirror does not copy: reset the application on the target "
-        "(kafka-streams-groups.sh --reset-offsets), and let it build its state there",
+        "is a streams group (KIP-1071), whose state a mirror does not copy. Reset the application on the target "
+        "(kafka-streams-groups.sh --reset-offsets) and let it rebuild its state there",
     ),
 }
 
 
 class GroupsLook:
-    """At the groups of a wish. ``source`` is None if it is gone: then the flow's checkpoints say what groups had
+    """The groups of a wish. ``source`` is None if it is gone: then the flow's checkpoints say what groups had
     committed."""
 
     def __init__(self, site: Site, wish: Wish, source: Cluster | None, target_offsets: TargetOffsets) -> None:
@@ -73,13 +73,13 @@ class GroupsLook:
         self._source = source
         self._target = site.target
         self._target_offsets = target_offsets
-        #: When each group's last checkpoint was written, in milliseconds since 1970; none if the source was asked.
+        #: When each group's last checkpoint was written, in milliseconds since 1970; empty if the source was read.
         self.seen_at_ms: dict[str, int] = {}
-        #: Records that groups had read at a source that is gone, and that did not arrive.
+        #: Records that groups had read at a source that is gone, and that were not copied.
         self.ahead = 0
 
     async def groups(self) -> Groups:
-        """Raises as the clusters, but for what concerns one group alone."""
+        """Read the groups. An error that concerns one group becomes a finding."""
         listed = await list_groups(self._target)
         if self._source is not None:
             moves, findings, lost = await self._of_source(self._source)
@@ -120,7 +120,7 @@ class GroupsLook:
         return moves, [*findings, *untimed], tuple(sorted(lost))
 
     async def _one(self, group: str, look: Awaitable[T]) -> T | GroupFinding:
-        """One that cannot be read, or not in time, does not keep others from being read."""
+        """Turn an error or a timeout of one group into a finding."""
         try:
             async with asyncio.timeout(_GROUP_S):
                 return await look
@@ -131,7 +131,7 @@ class GroupsLook:
 
     async def _translated(self, group: str) -> tuple[list[GroupMove], list[GroupFinding], set[str]]:
         assert self._source is not None
-        # What a transaction is about to commit would be read twice.
+        # Offsets in an open transaction count once it ends: without them the group would read records twice.
         offsets = await committed(self._source, group, stable=True)
         present = await committed(self._target, group)
         moves: list[GroupMove] = []
@@ -157,12 +157,12 @@ class GroupsLook:
         targets = {target for _, target in checkpoints}
         there = in_topics(targets, await known_topics(self._target, {topic for topic, _ in targets}, 0))
         gone = targets.difference(there)
-        # A checkpoint outlives its topic: nothing is left to read, and nothing can be stored for it.
+        # A checkpoint outlives its topic: there is nothing to read, and no offset can be stored.
         findings = [
             GroupFinding(
                 group,
                 GroupRule.TOPIC_GONE,
-                "its remote topic is gone: the group has a checkpoint of it, and nothing there to read",
+                "its remote topic does not exist: the group has a checkpoint of it, and nothing to read there",
                 f"{topic}-{index} ",
             )
             for group, (topic, index) in sorted(checkpoints)
@@ -231,7 +231,7 @@ class GroupsLook:
         return found
 
     async def _by_time(self, moves: list[GroupMove]) -> tuple[list[GroupMove], list[GroupFinding]]:
-        """With ``at_ms`` the first record that is as late, of the same partitions."""
+        """With ``at_ms``, move to the first record of each partition with that timestamp or a later one."""
         if self._wish.at_ms is None or not moves:
             return moves, []
         wanted = {one.target for one in moves}
@@ -245,7 +245,7 @@ class GroupsLook:
             about(
                 one,
                 GroupRule.UNREADABLE,
-                f"could not be looked at: {failed.get(one.target, 'its leader does not answer')}",
+                f"could not be read: {failed.get(one.target, 'its leader does not answer')}",
             )
             for one in moves
             if one.target not in offsets
@@ -254,7 +254,7 @@ class GroupsLook:
     async def _unseen(
         self, moves: Sequence[GroupMove], present: Mapping[str, Mapping[Partition, Committed]], others: Collection[str]
     ) -> tuple[list[GroupMove], list[GroupFinding]]:
-        """What no checkpoint says, of groups in ``moves``, which have one, and of ``others``."""
+        """Find partitions without a checkpoint, of groups in ``moves``, which have one, and of ``others``."""
         filled, is_by_time = self._target_offsets.filled(), self._wish.at_ms is not None
         known: dict[str, set[Partition]] = {}
         for one in moves:
@@ -279,20 +279,20 @@ class GroupsLook:
                 ]
             else:
                 unknown[group] = [one for one in missing if one not in present[group]]
-        # A partition that is empty needs no checkpoint.
+        # An empty partition needs no checkpoint.
         ends, _ = await self._told({one for some in unknown.values() for one in some}, LATEST)
         for group, partitions in unknown.items():
             if names := [f"{topic}-{index}" for topic, index in partitions if ends.get((topic, index), 1)]:
                 why = (
-                    f"has no checkpoint of {named(names)}: it begins there by its auto.offset.reset; --at sets it by "
-                    "time"
+                    f"has no checkpoint of {named(names)}: it begins there by its auto.offset.reset. Use --at to set "
+                    "it by time"
                 )
                 findings.append(GroupFinding(group, GroupRule.PARTLY_NO_CHECKPOINT, why))
         return more, findings
 
 
 def in_topics(partitions: Iterable[P], topics: Mapping[str, TopicMetadata]) -> list[P]:
-    """Those of ``topics``; what cannot be looked into counts as there."""
+    """Return the partitions in ``topics``; if a topic cannot be read, its partitions count as existing."""
     return [
         one
         for one in partitions
@@ -301,14 +301,14 @@ def in_topics(partitions: Iterable[P], topics: Mapping[str, TopicMetadata]) -> l
 
 
 def streams_state(groups: Collection[str], topics: Collection[str]) -> list[GroupFinding]:
-    """Groups of Kafka Streams applications that have state, by the names that Streams gives its topics."""
+    """Report Kafka Streams applications with state, recognized by the names that Streams gives its topics."""
     kept = [topic for topic in topics if topic.endswith(_CHANGELOG)]
     found = []
     for group in groups:
         if some := sorted(topic for topic in kept if topic.startswith(f"{group}-")):
             why = (
-                f"is a Kafka Streams application with state, such as {some[0]}: its offsets are moved, and its state "
-                "is right only if these topics are mirrored under their own names; else reset it on the target"
+                f"is a Kafka Streams application with state, such as {some[0]}: its offsets are moved, but its state "
+                "is right only if these topics are mirrored under their own names. Otherwise reset it on the target"
             )
             found.append(GroupFinding(group, GroupRule.STREAMS_STATE, why))
     return found
@@ -321,7 +321,7 @@ def _without_offsets(one: GroupListing) -> GroupFinding | None:
 def why_not_mirrored(
     topic: str, partition: int, offset: int, flow: MirrorSourceSettings, others: Collection[str]
 ) -> str:
-    """Why a group at ``offset`` gets none of ``topic`` at the target.
+    """Why a group at ``offset`` gets no offset of ``topic`` on the target.
 
     Args:
         others: Aliases of clusters that are neither the flow's source nor its target.
@@ -332,39 +332,39 @@ def why_not_mirrored(
     here, there = f"{origin}->{flow.source_alias}", f"{origin}->{flow.target_alias}"
     look_up = f"heliograph map FILE --topic {upstream} --partition {partition}"
     return (
-        f"reads {topic}, which {here} copies from cluster {origin}: failover moves no groups there. For each of its "
-        f"partitions look up the offset there ({look_up} --flow '{here}' --offset {offset} --reverse) and then that of "
-        f"the answer on cluster {flow.target_alias} ({look_up} --flow '{there}' --offset ANSWER), and set it there "
-        "with kafka-consumer-groups.sh --reset-offsets"
+        f"reads {topic}, which {here} copies from cluster {origin}: failover does not move groups there. For each "
+        f"partition look up the offset there ({look_up} --flow '{here}' --offset {offset} --reverse), then that of the "
+        f"answer on cluster {flow.target_alias} ({look_up} --flow '{there}' --offset ANSWER), and set it there with "
+        "kafka-consumer-groups.sh --reset-offsets"
     )
 
 
 def why_not_live(one: Checkpoint, live: Live | None, topic_id: UUID | None) -> str:
-    """Why a checkpoint is of an offset that the group did not have any more; ``live`` is what is known of the group,
-    None for nothing, and ``topic_id`` of which topic at the source records were copied last."""
+    """Why the group no longer had a checkpoint's offset. ``live`` is what is known of the group, None if nothing is;
+    ``topic_id`` is the source topic from which records were copied last."""
     if live is None:
         return ""
     copy = TopicPartition(one.topic, one.partition)
     if copy not in live:
         return (
             f"its checkpoint of {one.topic}-{one.partition} is stale: when the group was last seen it "
-            "had no offset there any more, because it, or the topic, was deleted"
+            "had no offset there, because the offset or the topic was deleted"
         )
     if None not in (live[copy], topic_id) and live[copy] != topic_id:
-        return f"its checkpoint of {one.topic}-{one.partition} is stale: the topic was recreated since"
+        return f"its checkpoint of {one.topic}-{one.partition} is stale: the topic has been recreated since"
     return ""
 
 
 def why_stale(one: Checkpoint, end: int | None, copied_up_to: int | None) -> str:
-    """Why a checkpoint may be of a topic that was there before. ``end`` is the target's, ``copied_up_to`` a source
-    offset; None if it is not known."""
+    """Why a checkpoint may be of an earlier topic of that name. ``end`` is an offset of the target, ``copied_up_to`` of
+    the source; None if it is unknown."""
     what = ""
     if end is not None and one.downstream_offset > end:
         what = f"offset {one.downstream_offset} of {one.topic}-{one.partition}, which ends at {end}"
     elif copied_up_to is not None and one.upstream_offset > copied_up_to:
-        what = f"source offset {one.upstream_offset} of {one.topic}-{one.partition}, copied up to {copied_up_to} only"
+        what = f"source offset {one.upstream_offset} of {one.topic}-{one.partition}, copied only up to {copied_up_to}"
     return what and (
-        f"its checkpoint is of {what}: its consumers were ahead of the copy, or the topic was recreated since"
+        f"its checkpoint is of {what}: its consumers were ahead of the copy, or the topic has been recreated since"
     )
 
 

@@ -1,7 +1,7 @@
-"""The journal of moves: what each run changes, kept beside the lease in the topic of the offset map on the target.
+"""The journal of moves: what each run changes, stored with the lease in the offset map's topic on the target.
 
-Another operator, on any machine, takes back what one run did, and nothing that another did. A group's entry is written
-in the transaction that moves the group: it is there if, and only if, the group was moved.
+An operator on any machine can undo what one run did, and nothing that another run did. A group's entry is written in
+the transaction that moves the group: it exists if, and only if, the group was moved.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from connectors.formats.position import text
 
 FORMAT: Final = 2
 _JOURNAL: Final = text("journal")
-#: What an interrupted run has moved counts for so long if the source is gone.
+#: How long the moves of an interrupted run count if the source is gone.
 OLD_MS: Final = 86_400_000
-#: Runs that are over, and kept.
+#: How many finished runs are kept.
 _KEPT: Final = 10
 
 
 class RunState(StrEnum):
-    OPEN = "open"  # it is under way, was interrupted, or has left groups behind
+    OPEN = "open"  # it is running, was interrupted, or did not move all groups
     DONE = "done"
     UNDONE = "undone"
 
 
 @dataclass(frozen=True, slots=True)
 class GroupBefore:
-    """What a group had committed on the target: ``before`` None for nothing; ``after`` is what it was moved to."""
+    """What a group had committed on the target; ``before`` is None if nothing; ``after`` is what it was moved to."""
 
     group: str
     topic: str
@@ -51,7 +51,7 @@ class GroupBefore:
 
 @dataclass(frozen=True, slots=True)
 class StartBefore:
-    """The offset of the last record that a flow had stored of a partition; None for none."""
+    """The offset of the last record of a partition that a flow had stored; None if none."""
 
     topic: str
     partition: int
@@ -64,10 +64,10 @@ class FailoverRun:
     """What one run has changed.
 
     Args:
-        starts: Where the flow back begins.
+        starts: Where the reverse flow begins.
         begins: Where the flow itself begins; a failback stores them.
-        denied: Topics of the source whose writers are refused.
-        updated_ms: When the run was last at work, in milliseconds since 1970.
+        denied: Topics of the source to which writes are denied.
+        updated_ms: When the run last wrote to the journal, in milliseconds since 1970.
     """
 
     id: str
@@ -84,27 +84,27 @@ class FailoverRun:
 
     @property
     def changes(self) -> bool:
-        """Whether there is anything to take back."""
+        """Whether there is anything to undo."""
         return bool(self.groups or self.starts or self.begins or self.denied)
 
 
 def before_of(moves: Sequence[GroupMove]) -> tuple[GroupBefore, ...]:
-    """What moves of one group change."""
+    """Return what the moves of one group change."""
     return tuple(GroupBefore(one.group, *one.target, one.before, one.before_metadata, one.after) for one in moves)
 
 
 async def read_runs(site: Site) -> list[FailoverRun]:
-    """The runs of the site's flow, the newest last. Raises as :func:`connectors.failover.clusters_and_lease.stored`."""
+    """Read the runs of the site's flow, the newest last. Raises PermanentError if a later version wrote them."""
     front = encode_key(site.flow.flow) + _JOURNAL
     kept = await stored(site.target, site.flow.map_topic, site.flow.flow)
     return decode_runs([value for key, value in kept.items() if key.startswith(front)])
 
 
 def decode_runs(values: Iterable[bytes]) -> list[FailoverRun]:
-    """Raises PermanentError for what a later version wrote."""
+    """Decode the journal. Raises PermanentError if another version wrote it."""
     entries = [decode_object(value) for value in values]
     if any(one.get("format") != FORMAT for one in entries):
-        raise PermanentError("another version of Heliograph has written the journal of this failover: use that one")
+        raise PermanentError("another version of Heliograph wrote the journal of this failover. Run that version")
     runs, groups = dict[str, FailoverRun](), dict[str, dict[str, tuple[GroupBefore, ...]]]()
     for one in entries:
         rows = _unpacked(one["rows"])
@@ -128,7 +128,7 @@ def decode_runs(values: Iterable[bytes]) -> list[FailoverRun]:
 
 
 def _packed(rows: Any) -> str:
-    """Of ten thousand partitions less than 100 kB: a record stays below ``max.message.bytes``."""
+    """Compress rows: ten thousand partitions take less than 100 kB, so a record stays below ``max.message.bytes``."""
     return base64.b64encode(zlib.compress(json.dumps(rows).encode())).decode()
 
 
@@ -137,27 +137,24 @@ def _unpacked(text: str) -> Any:
 
 
 def denied_by(runs: Iterable[FailoverRun]) -> frozenset[str]:
-    """Topics of the source whose writers any of the runs has refused."""
+    """Return topics of the source to which any of the runs has denied writes."""
     return frozenset(topic for run in runs for topic in run.denied)
 
 
 async def moved(site: Site) -> dict[tuple[str, Partition], int]:
-    """Target offsets, by group and partition, that runs of the last day have given and that did not come to their ends.
-
-    Raises as :func:`read_runs`.
-    """
+    """Read target offsets, by group and partition, to which unfinished runs of the last day have moved groups."""
     runs = [run for run in await read_runs(site) if is_open(run, wall_ms())]
     rows = [row for run in runs for of_group in run.groups.values() for row in of_group]
     return {(row.group, (row.topic, row.partition)): row.after for row in rows}
 
 
 def is_open(run: FailoverRun, now_ms: int) -> bool:
-    """Whether a run was lately at work, and did not come to its end."""
+    """Whether a run is unfinished, and wrote to the journal within the last day."""
     return run.state is RunState.OPEN and now_ms - run.updated_ms < OLD_MS
 
 
 class Journal:
-    """Written under a lease. ``run`` is what is known of the present run."""
+    """The journal, written under a lease. ``run`` is the present run."""
 
     def __init__(self, site: Site, lease: Lease, run: FailoverRun, known: Sequence[FailoverRun] = ()) -> None:
         self._flow = site.flow.flow
@@ -168,7 +165,7 @@ class Journal:
 
     @classmethod
     async def begin(cls, site: Site, lease: Lease) -> Journal:
-        """Begin a run. Raises as :func:`read_runs`."""
+        """Begin a run. Raises PermanentError if another version wrote the journal."""
         known = await read_runs(site)
         # Ids sort by time, and in the order of runs if clocks differ.
         at_ms = max(wall_ms(), int(known[-1].id.partition("-")[0]) + 1 if known else 0)
@@ -177,7 +174,7 @@ class Journal:
 
     @property
     def denied(self) -> frozenset[str]:
-        """Topics whose writers are refused now, by this run or one before."""
+        """Topics to which this run or an earlier one denies writes."""
         return denied_by([*self._old, self.run])
 
     async def store(
@@ -188,8 +185,7 @@ class Journal:
         begins: Sequence[StartBefore] | None = None,
         denied: Sequence[str] | None = None,
     ) -> None:
-        """Before what it says is changed. None: as before; ``denied`` none: of earlier runs too. Raises as
-        :meth:`Lease.store`."""
+        """Store what is about to be changed. None: unchanged; empty ``denied``: of earlier runs too. Raises InHand."""
         run = replace(
             self.run,
             owner=self._lease.record.owner,
@@ -202,18 +198,18 @@ class Journal:
         )
         old = [replace(one, denied=()) for one in self._old] if denied is not None and not denied else self._old
         changed = [one for one, before in zip(old, self._old, strict=True) if one != before]
-        # Runs that are too old to be taken back are forgotten.
+        # Runs that are too old to be undone are deleted.
         forgotten = [self._record(one.id, group, None) for one in old[:-_KEPT] for group in ("", *one.groups)]
         await self._lease.store(records=[*map(self._head, [*changed, run]), *forgotten])
         self.run, self._old = run, old[-_KEPT:]
 
     def of_group(self, group: str, rows: Sequence[GroupBefore]) -> OutRecord:
-        """To be written in the transaction that changes the group; none of ``rows``: it was taken back."""
+        """Return the record for the transaction that changes the group; without ``rows`` the move was undone."""
         plain = [(row.topic, row.partition, row.before, row.before_metadata, row.after) for row in rows]
         return self._record(self.run.id, group, {"group": group, "rows": _packed(plain)} if rows else None)
 
     def changed(self, group: str, rows: Sequence[GroupBefore]) -> None:
-        """Take note of a group whose transaction was committed."""
+        """Note a group whose transaction was committed."""
         groups = {name: one for name, one in self.run.groups.items() if name != group}
         self.run = replace(self.run, groups={**groups, group: tuple(rows)} if rows else groups)
 

@@ -1,6 +1,6 @@
 """Compare a partition's logs on two clusters: which records only one has, and whether a group's next records match.
 
-The next records are read with stock consumers, a few of each partition.
+A few of the next records of each partition are read with stock consumers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from connectors.formats.types import TopicPartition
 from connectors.inspection.partition_comparison import abbreviate
 from connectors.offset_map.reader import MapReader
 
-#: Of a record's timestamp: its producer gave it.
+#: Type of a timestamp that a producer gave its record.
 CREATE_TIME: Final = 0
 
 
@@ -51,8 +51,8 @@ class Own:
 async def own_ranges(
     copies: MapReader, log: TopicPartition, topic_id: UUID | None, begin: int, end: int
 ) -> list[Range]:
-    """Offsets of ``log`` that ``copies``, the map of the flow that writes there, does not know to be copies. Maps of
-    another topic than ``topic_id``, which was there before, do not count. Raises as the map reader's look-ups."""
+    """Return ranges of ``log`` that are not copies according to ``copies``, the map of the flow that writes there. Maps
+    of an earlier topic, with another id than ``topic_id``, do not count."""
     copied: list[Range] = []
     for pair in copies.pairs_to(log):
         if None not in (topic_id, pair.target_topic_id) and topic_id != pair.target_topic_id:
@@ -67,12 +67,12 @@ async def own_ranges(
 
 
 def identity(record: Any) -> tuple[Any, ...]:
-    """What a copy has in common with its record, as aiokafka has it, whatever its topic (pure)."""
+    """Return what a copy has in common with its record, a record of aiokafka, whatever its topic."""
     return record.key, record.value, tuple((name, bytes(value or b"")) for name, value in record.headers)
 
 
 async def count(cluster: Cluster, log: TopicPartition, ranges: Sequence[Range]) -> Own | None:
-    """How many records there are; None for none. Raises as :func:`read_ranges`."""
+    """Count the records; None if there are none."""
     first = last = -1
     records = 0
     async for record in read_ranges(cluster, log, ranges):
@@ -91,11 +91,7 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A partition of a flow's source now.
-
-    Args:
-        same_to: Offsets below are those that the flow has copied.
-    """
+    """A source partition of a flow as it is now. Below offset ``same_to`` it is what the flow has copied."""
 
     fate: Fate
     topic_id: UUID | None = None
@@ -108,9 +104,9 @@ GONE: Final = Log(Fate.GONE)
 
 
 def became(position: Position, topic_id: UUID | None, begin: int, end: int, epoch_end: int) -> Log:
-    """What has become of the source of ``position``, whose log is from ``begin`` to ``end`` now (pure).
+    """Return what has become of the source of ``position``, whose log now reaches from ``begin`` to ``end``.
 
-    ``epoch_end``: where the leader epoch of the last batch copied ends now; -1 where nobody knows.
+    ``epoch_end`` is where the leader epoch of the last batch copied ends now; -1 if unknown.
     """
     if None not in (topic_id, position.source_topic_id) and topic_id != position.source_topic_id:
         return Log(Fate.RECREATED, topic_id, begin, end)
@@ -120,7 +116,7 @@ def became(position: Position, topic_id: UUID | None, begin: int, end: int, epoc
 
 
 def is_kept(position: Position, known: TopicMetadata | None) -> bool:
-    """Whether the topic on the target is the one that the flow has copied into (pure)."""
+    """Whether the topic on the target is still the one that the flow has copied into."""
     return (
         known is not None
         and position.target_partition in known.partitions
@@ -131,8 +127,8 @@ def is_kept(position: Position, known: TopicMetadata | None) -> bool:
 async def logs_now(
     source: Cluster, positions: Mapping[TopicPartition, Position], *, must_tell: bool = True
 ) -> dict[TopicPartition, Log]:
-    """Of every position. Raises as the source, and RetriableError where a partition has no leader; unless it
-    ``must_tell``, such a partition counts as gone."""
+    """Return the logs of all positions. Raises RetriableError if a partition has no leader; unless it ``must_tell``,
+    such a partition counts as gone."""
     topics = (await source.metadata({one.topic for one in positions})).topics if positions else {}
     there = [one for one in positions if one.topic in topics and one.partition in topics[one.topic].partitions]
     begins, silent = await told_offsets(source, there, EARLIEST)
@@ -148,12 +144,12 @@ async def logs_now(
     return found
 
 
-#: Of which nothing can be said by comparing.
+#: Target offsets that a comparison says nothing about.
 _BY_GUESS: Final = frozenset({How.TIME, How.CHECKPOINT, How.BEGIN, How.MOVED})
 _POLL_MS: Final = 200
-#: No record for so long, and what was not read to its end or its count is not compared.
+#: Without a record for this time, partitions not yet read to their end or count are not compared.
 _SILENCE_S: Final = 15.0
-#: Of one fetch of a partition; one batch comes, however large. Of so many partitions at once it is kept in memory.
+#: For one fetch of a partition; one batch is returned, however large. Memory holds this for ``_AT_ONCE`` partitions.
 _FETCH_BYTES: Final = 64 << 10
 _AT_ONCE: Final = 200
 _POSITION_S: Final = 0.05
@@ -163,7 +159,7 @@ async def prove(site: Site, moves: Sequence[GroupMove], count: int, *, is_gone: 
     """Compare the next ``count`` records of every move, unless the source ``is_gone``.
 
     Records that either flow changes are not compared, nor are those of compacted topics, because the cleaner may have
-    removed other records on each side. Raises as the clusters.
+    removed different records on each side.
     """
     if why := "the source is gone" if is_gone else "" if count else "--sample 0":
         return [_proof(one, 0, NOT_COMPARED, why) for one in moves]
@@ -182,13 +178,13 @@ async def prove(site: Site, moves: Sequence[GroupMove], count: int, *, is_gone: 
         )
         for one in some:
             why = ""
-            # Some of what a side has says neither that it ends there nor that they differ.
+            # A part of one side's records shows neither that it ends there nor that the two differ.
             if one.source not in ours or one.target not in theirs:
                 why = f"the {'target' if one.source in ours else 'source'} could not be read in time"
             elif not ours[one.source]:
                 more = len(theirs[one.target])
                 why = "nothing follows on the source"
-                why += f"; the target goes on with {more} records or more" if more else ""
+                why += f"; the target continues with {more} records or more" if more else ""
             if why:
                 found.append(_proof(one, 0, NOT_COMPARED, why))
             else:
@@ -204,10 +200,10 @@ async def _not_comparable(source: Cluster, target: Cluster, moves: Sequence[Grou
 
     def why(one: GroupMove) -> str:
         if one.how in _BY_GUESS:
-            return f"its target offset is by {one.how}"
+            return f"its target offset is not exact ({one.how})"
         begin = begins.get(one.source, 0)
-        if one.source_offset < begin:  # a consumer would be reset to what is not the group's next record
-            return f"the source begins at {begin}: its next record is deleted there"
+        if one.source_offset < begin:  # a consumer would be reset to a record that is not the group's next
+            return f"the source begins at {begin}: the group's next record was deleted there"
         if one.target[0] in compacted_there or one.source[0] in compacted_here:
             return "the topic is compacted, or its cleanup.policy cannot be read"
         return ""
@@ -216,30 +212,30 @@ async def _not_comparable(source: Cluster, target: Cluster, moves: Sequence[Grou
 
 
 def compare(move: GroupMove, ours: Sequence[Any], theirs: Sequence[Any]) -> SampleCheck:
-    """Records as aiokafka hands them out, some of the source's (pure). By offset syncs a group may begin earlier, and
-    then meets the source's records without a hole."""
+    """Compare records of aiokafka. With offset syncs a group may begin earlier; from then on it must meet all of the
+    source's records."""
     mine, other = _identities(ours, theirs)
     begin = 0
     if move.how is How.SYNCS:
         if not set(mine) & set(other):
-            return _proof(move, 0, NOT_COMPARED, "none of the next records is among those on the target: see --sample")
+            return _proof(move, 0, NOT_COMPARED, "none of the next records is among those on the target; see --sample")
         if mine[0] not in other:
-            return _proof(move, 0, DIFFERS, f"{abbreviate(ours[0].value)} is passed over")
+            return _proof(move, 0, DIFFERS, f"{abbreviate(ours[0].value)} is skipped")
         begin = other.index(mine[0])
-        mine = mine[: len(other) - begin]  # behind the sample
+        mine = mine[: len(other) - begin]  # the rest is after the sample
     shared = min(len(mine), len(other) - begin)
     for at in range(shared):
         if mine[at] != other[begin + at]:
             return _proof(move, at, DIFFERS, _difference(ours[at], theirs[begin + at]))
     if len(mine) > shared:
-        return _proof(move, shared, DIFFERS, f"the source goes on with {len(mine) - shared} records or more")
+        return _proof(move, shared, DIFFERS, f"the source continues with {len(mine) - shared} records or more")
     surplus = len(other) - begin - shared
-    return _proof(move, shared, SAME, f"the target goes on with {surplus} records or more" if surplus else "")
+    return _proof(move, shared, SAME, f"the target continues with {surplus} records or more" if surplus else "")
 
 
 def _identities(ours: Sequence[Any], theirs: Sequence[Any]) -> list[list[tuple[Any, ...]]]:
-    """With their times, which a copy has of its record, and without which heartbeats and counters are all alike; unless
-    a log has stamped any itself, or has none."""
+    """Include timestamps, which a copy keeps and without which heartbeats and counters are all alike, unless a log sets
+    its own or has none."""
     both = ours, theirs
     timed = all(one.timestamp_type == CREATE_TIME and one.timestamp >= 0 for some in both for one in some)
     return [[(*identity(one), one.timestamp if timed else 0) for one in some] for some in both]
@@ -259,7 +255,7 @@ def _proof(move: GroupMove, records: int, outcome: str, why: str = "") -> Sample
 
 
 def _rounds(moves: Sequence[GroupMove]) -> list[list[GroupMove]]:
-    """A consumer has one position in a partition: groups take turns, as do more than a few hundred partitions."""
+    """Split moves into rounds: a consumer has one position in a partition, and memory is limited."""
     turns: dict[tuple[str, Partition], int] = {}
     rounds: dict[int, list[GroupMove]] = {}
     for one in moves:
@@ -273,15 +269,15 @@ def _rounds(moves: Sequence[GroupMove]) -> list[list[GroupMove]]:
 async def first_records(
     cluster: Cluster, offsets: Mapping[Partition, int], count: int, group: str
 ) -> dict[Partition, list[Any]]:
-    """The next ``count`` records of each partition, as a consumer of ``group`` gets them that commits nothing; without
-    partitions that could not be read in time. Raises as the cluster."""
+    """Return the next ``count`` records of each partition, read by a consumer of ``group`` that commits nothing.
+    Partitions that could not be read in time are left out."""
     return await _next_records(cluster, offsets, count, True, group_id=group) if offsets else {}
 
 
 async def _next_records(
     cluster: Cluster, offsets: Mapping[Partition, int], count: int, read_committed: bool, **more: Any
 ) -> dict[Partition, list[Any]]:
-    """Without those that could not be read in time; ``more`` is for the consumer."""
+    """Leave out partitions that could not be read in time; ``more`` configures the consumer."""
     found: dict[Partition, list[Any]] = {one: [] for one in offsets}
     with reading(cluster, ", ".join(sorted({topic for topic, _ in offsets}))):
         async with reader(
@@ -314,7 +310,7 @@ async def _next_records(
 
 
 async def _is_at(consumer: AIOKafkaConsumer, partition: ConsumerPartition, end: int) -> bool:
-    """One that has no position, for its log was cut, would be waited for as long as it has none."""
+    """Whether it has reached ``end``. In a truncated log it has no position, which must not be waited for."""
     with suppress(TimeoutError):
         async with asyncio.timeout(_POSITION_S):
             return bool(await consumer.position(partition) >= end)

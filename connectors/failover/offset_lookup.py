@@ -1,5 +1,7 @@
-"""Where an offset of one cluster is on the other: by the map of the flow to there, or by that of the flow from there,
-read the other way. Which of the two knows is decided by offset, as a topic that keeps its name holds both kinds."""
+"""Translate offsets between two clusters: by the map of the flow there, or by the map of the reverse flow, inverted.
+
+The offset decides between them, because a topic that keeps its name holds copies and its own records.
+"""
 
 from __future__ import annotations
 
@@ -28,19 +30,19 @@ if TYPE_CHECKING:
     from connectors.failover.clusters_and_lease import Site
 
 _HOW = {Lies.INSIDE: How.EXACT, Lies.GAP: How.GAP, Lies.BEYOND: How.END, Lies.BELOW: How.BEGIN}
-#: So long the leader of a partition may take to tell where it begins or ends.
+#: How long the leader of a partition may take to answer where it begins or ends.
 LEADER_S: Final = 10.0
-#: Groups that move go through most partitions of a flow: of ten thousand the chunks take some 4 MB.
+#: Groups that move read most partitions of a flow: the chunks of ten thousand take some 4 MB.
 _LIMITS: Final = MapLimits(max_kept_bytes=32 << 20)
 _LookUp = Callable[[int], Awaitable[MappedOffset | None]]
-#: How near the last record that a map knows lies before an offset, and the target offset.
+#: How close before an offset the map's last known record is, and the target offset.
 _Candidate = tuple[int, TargetOffset]
 
 
 class _Map:
-    """The map of one flow, of topics that are still those that it tells of, as far as ids say.
+    """The map of one flow, for topics that are still the same according to their ids.
 
-    ``source`` and ``target`` are the flow's; None where one is gone.
+    ``source`` and ``target`` are the flow's; None if one is gone.
     """
 
     def __init__(self, reader: MapReader, source: Cluster | None, target: Cluster | None) -> None:
@@ -58,16 +60,16 @@ class _Map:
                 ids.update({name: one.topic_id for name, one in known.items() if one.partitions})
 
     def pairs(self) -> list[MapPair]:
-        """Of all that is copied now."""
+        """Return all that is copied now."""
         return [pair for one in self.reader.sources() if (pair := self.reader.current(one)) is not None]
 
     def pair_of(self, source: TopicPartition) -> MapPair | None:
-        """Where a source partition is copied to."""
+        """Return where a source partition is copied to."""
         pair = self.reader.current(source)
         return pair if pair is not None and self._is_there(pair) else None
 
     def pair_to(self, target: TopicPartition) -> MapPair | None:
-        """Where a target partition is copied from."""
+        """Return where a target partition is copied from."""
         for pair in self.reader.pairs_to(target):
             if pair == self.reader.current(source_of(pair)) and self._is_there(pair):
                 return pair
@@ -83,7 +85,7 @@ class _Map:
         return True
 
     async def candidate(self, pair: MapPair | None, offset: int, *, back: bool = False) -> _Candidate | None:
-        """Where ``offset`` of the pair's source goes on at its target; ``back``: the other way round."""
+        """Translate ``offset`` of the pair's source to its target; with ``back`` the other way."""
         if pair is None:
             return None
         look_up, inverse = (
@@ -97,14 +99,14 @@ class _Map:
 
 
 class Maps:
-    """Readers of offset maps, one of each map, for the looks of one command. A later look reads what was added since an
-    earlier one, and fetches no chunk again that is still kept (see :class:`connectors.offset_map.reader.MapLimits`)."""
+    """Readers of offset maps, one for each map, shared by one command. A later read fetches only what is new, and no
+    chunk that is still kept (see :class:`connectors.offset_map.reader.MapLimits`)."""
 
     def __init__(self) -> None:
         self._readers: dict[tuple[Cluster, str, str, bool], MapReader] = {}
 
     def of(self, cluster: Cluster, flow: MirrorSourceSettings, *, must_be_seen: bool = True) -> MapReader:
-        """Return the reader of the map that ``flow`` stores on ``cluster``; ``must_be_seen`` as there."""
+        """Return the reader of the map that ``flow`` stores on ``cluster``; ``must_be_seen`` as in MapReader."""
         key = cluster, flow.map_topic, flow.name, must_be_seen
         if key not in self._readers:
             self._readers[key] = MapReader(
@@ -114,9 +116,9 @@ class Maps:
 
 
 class TargetOffsets:
-    """Between the clusters of a site, whose maps one look at a time follows. ``source`` is None if it is gone.
+    """Target offsets between the clusters of a site. ``source`` is None if it is gone.
 
-    If the flow back is not enabled, its map need not be there to be seen.
+    If the reverse flow is not enabled, its map need not be visible.
     """
 
     def __init__(self, site: Site, source: Cluster | None) -> None:
@@ -137,32 +139,32 @@ class TargetOffsets:
             self._by_syncs = Translator(checkpoints, source, target, self.there, syncs)
 
     async def begin(self) -> None:
-        """Read both maps. Raises as :meth:`MapReader.follow` and the clusters."""
+        """Read both maps. Errors are those of :meth:`MapReader.follow`."""
         await together("maps", [one.follow() for one in (self._there, self._back) if one is not None])
         if self._by_syncs is not None:
             await self._by_syncs.follow()
 
     def notes(self) -> list[str]:
-        """What is not known, for people."""
+        """Return what is unknown, for people."""
         if self._back is None or not self._back.reader.unseen:
             return []
-        return [f"{self._back_flow} is not enabled, and its offset map counts as empty: {self._back.reader.unseen}"]
+        return [f"{self._back_flow} is not enabled, so its offset map counts as empty: {self._back.reader.unseen}"]
 
     def is_mirrored(self, topic: str) -> bool:
-        """Whether a topic of the source is carried to the target, or came from there."""
+        """Whether a topic of the source is copied to the target, or came from there."""
         came = self._back is not None and any(pair.target_topic == topic for pair in self._back.pairs())
         return came or self.flow.should_mirror(topic)
 
     def filled(self) -> set[str]:
-        """Topics of the target that hold what the flow has copied."""
+        """Return topics of the target into which the flow has copied."""
         return {pair.target_topic for pair in self._there.pairs()}
 
     def last_known(self, ahead: int) -> LastKnown:
-        """How far a source was copied that is gone; ``ahead`` as there."""
+        """Return how far a source that is gone was copied; ``ahead`` as in LastKnown."""
         return LastKnown(self.there.stored_ms, len(self.there.sources()), ahead)
 
     async def of(self, topic: str, partition: int, offset: int) -> TargetOffset | None:
-        """Where who would read ``offset`` of the source next goes on; None where nothing is known of it."""
+        """Return where a group whose next record is ``offset`` of the source continues; None if that is unknown."""
         source = TopicPartition(topic, partition)
         both = [await self._there.candidate(self._there.pair_of(source), offset)]
         if self._back is not None:
@@ -173,22 +175,22 @@ class TargetOffsets:
             return best
         translated = [] if self._by_syncs is None else await self._by_syncs.translate(source, offset)
         for one in translated:  # a map of one connector knows one target
-            # By the map that is where it begins: of what lies before nobody knows whether it was to be copied.
+            # The map says that it begins there; it is unknown whether earlier records were to be copied.
             return TargetOffset(*one.target, one.offset, How.BEGIN if one.by_map else How.SYNCS)
         if best is None:
             return None
-        # Copies that are older than a map may be there: nothing of them is skipped.
+        # There may be copies older than the map: skip none of them.
         return best._replace(offset=await list_offset(self._target, (best.topic, best.partition), EARLIEST))
 
     async def first_there(self, log: Partition, target: Partition, offset: int) -> int | None:
-        """The offset of ``log``, on the source, from which on its records lie at ``offset`` of ``target`` or behind, as
-        far as the maps know; None where neither knows of them."""
+        """Return the first offset of ``log``, on the source, whose copy is at ``offset`` of ``target`` or later; None
+        if neither map knows."""
         source = TopicPartition(*log)
         found = list[MappedOffset | None]()
         if (pair := self._there.pair_of(source)) is not None and target_of(pair) == target:
             position = self.there.position(source)
             assert position is not None, "it is copied"
-            # Without a map nothing has arrived yet: the first is the one that is copied next.
+            # Without a map nothing has arrived: the first is the one to be copied next.
             found.append(
                 await self.there.reverse(pair, offset) or MappedOffset(position.next_source_offset, Lies.BELOW)
             )
@@ -197,21 +199,21 @@ class TargetOffsets:
         return first_of(found)
 
     def leaving_out(self, log: Partition, target: Partition) -> str:
-        """The setting by which the flow may have left out records of ``log``, on the source, that lie before all it
-        has copied into ``target``. Empty where none does, and where it did not begin at the first: which of them it
-        left out and which it never saw nobody can tell then."""
+        """Return the setting by which the flow may have left out records of ``log``, on the source, before the first
+        that it copied into ``target``. Empty if there is none, or if the flow did not begin at the first record: then
+        records left out cannot be distinguished from records never read."""
         flow, pair = self.flow, self.there.current(TopicPartition(*log))
         begins_later = flow.auto_offset_reset == "latest" or flow.initial_offsets_group
         return "" if pair is None or target_of(pair) != target or begins_later else flow.changing_key
 
     async def by_checkpoint(self, target: Partition, upstream: int) -> TargetOffset | None:
-        """The target offset of a checkpoint's upstream offset, by the map; None if the map does not know its topic."""
+        """Translate a checkpoint's upstream offset by the map; None if the map does not know its topic."""
         candidate = await self._there.candidate(self._there.pair_to(TopicPartition(*target)), upstream)
         known = candidate is not None and candidate[1].how is not How.BEGIN
         return candidate[1]._replace(how=How.CHECKPOINT) if candidate is not None and known else None
 
     def copied_from(self, target: TopicPartition) -> Position | None:
-        """How far, and of which topic, ``target`` is copied now; None where nothing is known of it."""
+        """Return how far, and from which topic, ``target`` is copied now; None if that is unknown."""
         for pair in self.there.pairs_to(target):
             position = self.there.position(source_of(pair))
             if position is not None and pair == MapPair.of(position):
@@ -220,7 +222,7 @@ class TargetOffsets:
 
 
 def first_of(found: Sequence[MappedOffset | None]) -> int | None:
-    """Of what two maps say the one that reaches so far (pure)."""
+    """Return the furthest offset that two maps give."""
     known = [one for one in found if one is not None]
     inside = [one for one in known if one.place is not Lies.BELOW]
     return max((one.offset for one in inside or known), default=None)
@@ -229,8 +231,8 @@ def first_of(found: Sequence[MappedOffset | None]) -> int | None:
 async def _candidate(
     found: MappedOffset | None, offset: int, target: Partition, inverse: _LookUp, *, is_passed: bool
 ) -> _Candidate | None:
-    """``found`` is what a map says of ``offset``; ``inverse`` the same map read the other way. ``is_passed``: the copy
-    has come as far, so behind the map's last record lies nothing of it but markers and what was aborted."""
+    """Rate ``found``, what a map says of ``offset``; ``inverse`` reads the same map the other way. ``is_passed``: the
+    copy has come this far, so the map's last record is followed only by markers and aborted records."""
     if found is None:
         return None
     how = How.EXACT if is_passed and found.place is Lies.BEYOND else _HOW[found.place]
@@ -252,11 +254,11 @@ async def _nearness(found: MappedOffset, offset: int, inverse: _LookUp) -> int:
 async def readable(
     moves: Sequence[GroupMove], source: Cluster | None, target: Cluster, target_offsets: TargetOffsets
 ) -> tuple[list[GroupMove], list[GroupFinding]]:
-    """None before its log: there consumers would be reset, perhaps to the end. With them what those pass over that go
-    elsewhere by that, or to the begin of the copy; ``source`` is None if it is gone. Raises as the clusters."""
+    """Raise target offsets to the beginning of the log: before it consumers would be reset, perhaps to the end. Report
+    records that groups skip by that, or at the beginning of the copy; ``source`` is None if it is gone."""
     starts, failed = await told_offsets(target, {one.target for one in moves}, EARLIEST, leader_s=LEADER_S)
     left = [
-        about(one, GroupRule.UNREADABLE, f"could not be looked at: {failed[one.target]}")
+        about(one, GroupRule.UNREADABLE, f"could not be read: {failed[one.target]}")
         for one in moves
         if one.target in failed and not one.is_done
     ]
@@ -276,33 +278,32 @@ async def readable(
         if not held[one]:
             if one != before:
                 left.append(
-                    about(one, GroupRule.LOG_BEGIN, f"goes on {at}, where the log begins: what was before is deleted")
+                    about(one, GroupRule.LOG_BEGIN, f"continues {at}, where the log begins: older records were deleted")
                 )
         elif key:
             why = (
-                f"goes on where the copy begins: what {log} has before it from offset {one.source_offset} on was not "
-                f"copied, as {key} may leave records out"
+                f"continues where the copy begins: the records of {log} from offset {one.source_offset} up to there "
+                f"were not copied, because {key} may leave records out"
             )
             left.append(about(one, GroupRule.LEFT_OUT, why))
         elif one != before:
             why = (
-                f"begins {at} on the target, and the group's target offset is {before.after}: it would skip records "
+                f"begins {at} on the target, but the group's target offset is {before.after}: it would skip records "
                 f"that cluster {target_offsets.flow.source_alias} still has"
             )
             left.append(about(one, GroupRule.DELETED, why))
         else:
             why = (
-                f"begins {at} on the target, and the offset map knows of nothing older: the group would skip what "
-                f"cluster {target_offsets.flow.source_alias} has of {log} from offset {one.source_offset} on, which "
-                "was not copied"
+                f"begins {at} on the target, and the offset map has nothing older: from offset {one.source_offset} the "
+                f"group would skip records of {log} that cluster {target_offsets.flow.source_alias} has and that were "
+                "not copied"
             )
             left.append(about(one, GroupRule.NOT_COPIED, why))
     return found, left
 
 
 async def _held(source: Cluster, begun: Sequence[GroupMove], target_offsets: TargetOffsets) -> dict[GroupMove, bool]:
-    """Of those that have not read all of the source, whether they would pass over records that it has; in doubt it has
-    some."""
+    """Tell for each group that has not read all of the source whether it would skip records there; yes in doubt."""
     logs = {one.source for one in begun}
     begins, _ = await told_offsets(source, logs, EARLIEST, leader_s=LEADER_S)
     ends, _ = await told_offsets(source, logs, LATEST, leader_s=LEADER_S)
@@ -321,9 +322,9 @@ async def _held(source: Cluster, begun: Sequence[GroupMove], target_offsets: Tar
 
 
 async def without_empty_steps(moves: Sequence[GroupMove], target: Cluster) -> list[GroupMove]:
-    """Where a group stands on the target, and no record lies between its target offset and there, but the marker of a
-    transaction, or what one has aborted: it stays, for it would not be taken back by anything. What is not decided yet,
-    or not there, is not known to be empty. Raises RetriableError where the target does not tell its leaders."""
+    """Keep a group's committed offset on the target if only transaction markers or aborted records are between its
+    target offset and that one: going back would repeat nothing. Undecided or missing records do not count as empty.
+    Raises RetriableError if the target does not name its leaders."""
     back = {one.target for one in moves if one.goes_back}
     decided, _ = await told_offsets(target, back, LATEST, READ_COMMITTED, leader_s=LEADER_S)
 
@@ -334,12 +335,12 @@ async def without_empty_steps(moves: Sequence[GroupMove], target: Cluster) -> li
         try:
             is_empty = not await has_records(target, one.target, one.after, stands)
         except HeliographError:
-            return one  # then it blocks, as before
+            return one  # it stays blocked
         return replace(one, after=stands) if is_empty else one
 
     return await gather_limited(kept, moves)
 
 
 def about(one: GroupMove, rule: GroupRule, why: str) -> GroupFinding:
-    """What was found of one partition of a group, by its name on the target."""
+    """Return a finding about one partition of a group, by its name on the target."""
     return GroupFinding(one.group, rule, why, f"{one.target[0]}-{one.target[1]} ")

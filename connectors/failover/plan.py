@@ -1,4 +1,4 @@
-"""The rules of a move: which groups may go, which are at their target offset already, and what blocks the others."""
+"""Decide about each group: whether it may move, is at its target offset already, or is blocked, and by what."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class GroupOutcome(StrEnum):
     READY = "ready"
     IN_PLACE = "in place"
     BLOCKED = "blocked"
-    LEFT = "left"  # it has no offsets that could be moved
+    LEFT = "left"  # it has no offsets to move
 
 
 def has(groups: Collection[str], group: str) -> bool:
@@ -44,15 +44,15 @@ class Wish:
     """What the operator wants. Sets of groups may hold :data:`EVERY`.
 
     Args:
-        takes: Which groups.
+        takes: Which groups move.
         rewinds: Groups that may go back on the target.
-        keeps: Groups that keep an offset of theirs that lies further on the target.
-        accepts: By a rule that :data:`ACCEPTABLE` names, the groups that are moved in spite of it.
-        named: Groups that have one name, and no pattern.
-        at_ms: Target offsets by time; None by offset.
+        keeps: Groups that keep an offset on the target that is further than their target offset.
+        accepts: By a rule of :data:`ACCEPTABLE`, the groups that move in spite of it.
+        named: Groups given by name, not by a pattern.
+        at_ms: Find target offsets by this timestamp; None: by offset.
         is_gone: The source counts as gone, whether it answers or not.
-        leaves_unreplicated: The flow back may pass over records that only the target holds.
-        sample: Records of each partition of a group that are compared.
+        leaves_unreplicated: The reverse flow may skip records that only the target holds.
+        sample: How many records are compared for each partition of a group.
     """
 
     takes: Callable[[str], bool] = _every
@@ -76,7 +76,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class GroupFailoverPlan:
-    """What becomes of a group. ``moves`` are its offsets, also those that it has already."""
+    """The plan for a group. ``moves`` are its offsets, including those that it has already."""
 
     group: str
     outcome: GroupOutcome
@@ -86,13 +86,13 @@ class GroupFailoverPlan:
 
     @property
     def due(self) -> tuple[GroupMove, ...]:
-        """Moves that are still to be made."""
+        """Return the moves that remain."""
         return tuple(one for one in self.moves if not one.is_done)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``obstacles`` keep every group from moving; none: those that are ready go."""
+    """``obstacles`` keep every group from moving; if there are none, the ready groups move."""
 
     snapshot: Snapshot
     groups: tuple[GroupFailoverPlan, ...] = ()
@@ -111,18 +111,18 @@ class Plan:
 
     @property
     def moves(self) -> tuple[GroupMove, ...]:
-        """Of all groups that are not blocked."""
+        """Return the moves of all groups that are not blocked."""
         return tuple(move for one in self.groups if one.outcome is not GroupOutcome.BLOCKED for move in one.moves)
 
     @property
     def can_go(self) -> bool:
-        """Whether anything is left to be done, or is done already."""
+        """Whether a group is ready or already moved, and nothing prevents the failover."""
         return not self.obstacles and any(
             one.outcome in (GroupOutcome.READY, GroupOutcome.IN_PLACE) for one in self.groups
         )
 
     def with_blocked(self, findings: Sequence[GroupFinding]) -> Plan:
-        """The same with more findings, which block their groups."""
+        """Return the plan with more findings, which block their groups."""
         more: dict[str, list[Reason]] = {}
         for one in findings:
             more.setdefault(one.group, []).append(Reason(str(one), _remedy(one)))
@@ -135,7 +135,7 @@ class Plan:
         return replace(self, groups=groups)
 
 
-#: What ``--accept`` calls a rule.
+#: Rules by their names in ``--accept``.
 ACCEPTABLE: Final[Mapping[str, GroupRule]] = {
     "not-mirrored": GroupRule.NOT_MIRRORED,
     "checkpoints": GroupRule.STALE_CHECKPOINT,
@@ -145,38 +145,38 @@ ACCEPTABLE: Final[Mapping[str, GroupRule]] = {
 }
 _WORDS: Final[Mapping[GroupRule, GroupRule]] = {GroupRule.NOT_COPIED: GroupRule.DELETED}
 _RUN_AGAIN: Final = "run the command again"
-#: What to do about a finding that blocks its group; a rule that is not here blocks none.
+#: What to do about a finding that blocks its group; other rules block none.
 _REMEDIES: Final[Mapping[GroupRule, str]] = {
     GroupRule.USED_AT_SOURCE: f"stop its consumers at the source, then {_RUN_AGAIN}",
     GroupRule.USED_AT_TARGET: f"stop its consumers on the target, then {_RUN_AGAIN}",
     GroupRule.USED_MEANWHILE: f"stop its consumers on both clusters, then {_RUN_AGAIN}",
     GroupRule.NOT_MIRRORED: "move it without this topic: --accept not-mirrored={group}",
     GroupRule.NO_OFFSET: f"wait until the flow has copied that offset, then {_RUN_AGAIN}",
-    GroupRule.STOPPED: f"have it copied (docs/runbooks/stopped-partition.md), then {_RUN_AGAIN}",
+    GroupRule.STOPPED: f"get the partition copied (docs/runbooks/stopped-partition.md), then {_RUN_AGAIN}",
     GroupRule.NOT_COPIED: (
-        "let it read these records at the source first, or see whether heliograph map --rebuild finds older copies; to "
-        "skip them: --accept deleted={group}"
+        "let it read these records at the source first, or check whether heliograph map --rebuild finds older copies. "
+        "To skip them: --accept deleted={group}"
     ),
-    GroupRule.DELETED: "let it read these records at the source first; to skip them: --accept deleted={group}",
+    GroupRule.DELETED: "let it read these records at the source first. To skip them: --accept deleted={group}",
     GroupRule.DIVERGED: (
-        "export these records and compare (heliograph unreplicated --export DIR); to move it in spite of them: "
+        "export and compare these records (heliograph unreplicated --export DIR). To move it anyway: "
         "--accept diverged={group}"
     ),
     GroupRule.STALE_CHECKPOINT: (
-        "if its consumers were ahead of the copy: --accept checkpoints={group}; else set it by time: --at TIME --group "
-        "{group}"
+        "if its consumers were ahead of the copy: --accept checkpoints={group}. Otherwise set it by time: --at TIME "
+        "--group {group}"
     ),
     GroupRule.NO_CHECKPOINT: (
         "set it by time: kafka-consumer-groups.sh --reset-offsets --to-datetime TIME --group {group} --topic TOPIC"
     ),
-    GroupRule.COPY_TIME: "choose the time by when records were copied, and say --accept copy-time={group}",
-    GroupRule.UNREADABLE: f"bring that broker or leader back, then {_RUN_AGAIN}, for this group alone: --group "
+    GroupRule.COPY_TIME: "choose --at by when records were copied, and add --accept copy-time={group}",
+    GroupRule.UNREADABLE: f"bring that broker or leader back, then {_RUN_AGAIN}, for this group alone with --group "
     f"{{group}}",
     GroupRule.AHEAD: (
-        "to take it back: --rewind {group}; if its consumers have read so far on the target themselves: --keep-offset "
+        "to move it back: --rewind {group}. If its own consumers have read that far on the target: --keep-offset "
         "{group}"
     ),
-    GroupRule.DIFFERS: "do not move it; compare the topics with heliograph map, and report this difference",
+    GroupRule.DIFFERS: "do not move it. Compare the topics with heliograph map, and report this difference",
     GroupRule.NOT_MOVED: _RUN_AGAIN,
 }
 
@@ -213,7 +213,7 @@ def plan(snapshot: Snapshot, wish: Wish) -> Plan:
 
 def _group(group: str, moves: tuple[GroupMove, ...], findings: Sequence[GroupFinding], wish: Wish) -> GroupFailoverPlan:
     is_done = all(one.is_done for one in moves)
-    # A group that has its offsets already may be used: nothing of it is changed.
+    # A group that has its offsets already may be in use: it is not changed.
     reasons = tuple(
         Reason(str(one), _remedy(one))
         for one in findings
@@ -230,16 +230,16 @@ def _obstacles(snapshot: Snapshot) -> list[str]:
     found = list(snapshot.obstacles)
     if snapshot.source_error and not snapshot.is_gone:
         found.append(
-            f"cluster {snapshot.source} does not answer: {snapshot.source_error}; if it is gone, and no producer "
-            f"writes there, say --source-gone {snapshot.source}"
+            f"cluster {snapshot.source} does not answer: {snapshot.source_error}. If it is gone, and no producer "
+            f"writes there, use --source-gone {snapshot.source}"
         )
     if not snapshot.groups.found:
-        found.append("no group was found: see --group, and the groups of the file")
+        found.append("no group was found. Check --group, and the group filter in the file")
     return found
 
 
 def with_moved(groups: Groups, moved: Mapping[tuple[str, Partition], int], wish: Wish) -> Groups:
-    """Groups that an interrupted run has moved stay there: it knew what they had committed at the source, and
+    """Keep groups where an interrupted run has moved them: it knew what they had committed at the source, and
     checkpoints are older."""
     kept = tuple(
         replace(one, after=one.before, how=How.MOVED)
@@ -254,9 +254,8 @@ def with_moved(groups: Groups, moved: Mapping[tuple[str, Partition], int], wish:
 
 
 def without_rewinds(groups: Groups, wish: Wish) -> Groups:
-    """Without moves that would take a group back, unless that is wanted. Whether its consumers have read so far on the
-    target, or it was taken back at the source, is not known; if it was, it would skip records. So the operator has to
-    say which."""
+    """Block moves that would take a group back, unless that is wanted. Its consumers may have read that far on the
+    target, or the group was reset at the source, and would skip records if it stayed. So the operator decides."""
     if wish.at_ms is not None:
         return groups
     kept, findings = [], []
@@ -264,7 +263,7 @@ def without_rewinds(groups: Groups, wish: Wish) -> Groups:
         if not one.goes_back or wish.rewinds_group(one.group):
             kept.append(one)
         elif has(wish.keeps, one.group):
-            # It is watched as if it was moved there.
+            # It is monitored as if it had been moved there.
             kept.append(replace(one, after=one.before or 0, metadata=one.before_metadata))
         else:
             kept.append(one)
@@ -274,7 +273,7 @@ def without_rewinds(groups: Groups, wish: Wish) -> Groups:
 
 
 def differing(proofs: Sequence[SampleCheck]) -> list[GroupFinding]:
-    """Groups whose next records are not the same on both sides."""
+    """Block groups whose next records differ between the two sides."""
     return [
         GroupFinding(one.group, GroupRule.DIFFERS, f"the next records differ, {one.source} and {one.target}: {one.why}")
         for one in proofs
@@ -283,7 +282,7 @@ def differing(proofs: Sequence[SampleCheck]) -> list[GroupFinding]:
 
 
 def gone_on(before: Plan, now: Groups) -> list[GroupFinding]:
-    """Groups that are not blocked in ``before`` and were used at the source since."""
+    """Block groups that were used at the source since ``before``, unless blocked there."""
     ours = {one.group for one in before.groups if one.outcome is not GroupOutcome.BLOCKED}
     was = {(one.group, one.source): one.source_offset for one in before.moves}
     used = {one.group for one in now.moves if was.get((one.group, one.source), -1) != one.source_offset}

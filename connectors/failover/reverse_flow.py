@@ -1,7 +1,7 @@
-"""Where the flow back begins: behind what the flow has copied, where a topic keeps its name on its way.
+"""Set where the reverse flow begins: after what the flow has copied, for topics that keep their names.
 
-Else it would copy back what came from there. Under names that tell where a topic came from nothing has to be done: such
-topics are not copied back at all.
+Otherwise it would copy back what came from there. Names that say where a topic came from need nothing: such topics are
+not copied back at all.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from connectors.source.positions.position_checks import target_of
 
 
 class Due(NamedTuple):
-    """What is to be stored for the flow back.
+    """What is to be stored for the reverse flow.
 
     Args:
         starts: Where it begins.
-        refused: Why nothing may be stored of a partition.
-        diverged: Partitions of the source that have lost the end of what was copied: there it begins where the logs
-            part. Of each the end of what both have, and of the log.
+        refused: Why nothing may be stored for a partition.
+        diverged: Partitions of the source that have lost the end of what was copied: the reverse flow begins where the
+            logs diverge.
     """
 
     starts: list[StartBefore]
@@ -46,14 +46,14 @@ class Due(NamedTuple):
 
 
 async def starts_due(site: Site, ends: Mapping[TopicPartition, CopiedEnd]) -> Due:
-    """What is not stored yet; ``ends`` are by source partition. Raises as the clusters."""
+    """Return what is not stored yet; ``ends`` are by source partition."""
     positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
     returning = {
         one: position
         for one, position in positions.items()
         if one in ends and returns(site.flow, site.back, one.topic, position.target_topic)
     }
-    # Who mirrors one way alone may have no right to see it.
+    # A mirror of one direction may have no right to read the other's offsets.
     back = [target_of(position) for position in returning.values()]
     stored = await _begun(site, back) if back else {}
     logs = await logs_now(site.source, returning)
@@ -63,9 +63,9 @@ async def starts_due(site: Site, ends: Mapping[TopicPartition, CopiedEnd]) -> Du
         end, before = parts.get(one, ends[one].offset), stored.get(target_of(position))
         if one in due.diverged and one not in parts:
             due.refused.append(
-                f"cluster {site.flow.source_alias} has lost the end of {one}, and the offset map does not tell where "
-                f"its log parts from that of cluster {site.flow.target_alias}: set {site.back.flow}.topics.exclude = "
-                f"{one.topic} in the file and in the mirror"
+                f"cluster {site.flow.source_alias} has lost the end of {one}, and the offset map does not say where "
+                f"its log diverges from that of cluster {site.flow.target_alias}. Set {site.back.flow}.topics.exclude "
+                f"= {one.topic} in the file and in the mirror"
             )
         elif not end or (before is not None and before >= end - 1):
             continue
@@ -73,15 +73,14 @@ async def starts_due(site: Site, ends: Mapping[TopicPartition, CopiedEnd]) -> Du
             due.starts.append(StartBefore(position.target_topic, position.target_partition, before, end - 1))
         elif before is not None:
             due.refused.append(
-                f"{one} of cluster {site.flow.source_alias} was recreated or is gone, but {site.back.flow} would begin "
-                f"at offset {before + 1}: reset its offsets of {position.target_topic}, so that it brings all of it "
-                "back"
+                f"{one} of cluster {site.flow.source_alias} was recreated or deleted, but {site.back.flow} would begin "
+                f"at offset {before + 1}. Reset its offsets of {position.target_topic}, so that it copies all back"
             )
     return due
 
 
 async def _parting(site: Site, diverged: Mapping[TopicPartition, Log]) -> dict[TopicPartition, int]:
-    """Behind which offset of the target lies what the source has lost."""
+    """Return the target offset at which what the source has lost begins, by source partition."""
     if not diverged:
         return {}
     copies = MapReader(site.target, site.flow.map_topic, connector=site.flow.name)
@@ -96,25 +95,25 @@ async def _parting(site: Site, diverged: Mapping[TopicPartition, Log]) -> dict[T
 
 
 async def find_diverged(site: Site) -> dict[TopicPartition, str]:
-    """Partitions of the source that the flow has copied further than they are the same now, with what both sides hold
-    alone. Raises as the clusters."""
+    """Return source partitions of which the flow has copied more than what is still the same, with what each side alone
+    holds."""
     try:
         positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
     except NotAuthorized:
         if site.flow.enabled:
             raise
-        return {}  # who mirrors one way alone may have no right to see it
+        return {}  # a mirror of one direction may have no right to read it
     now = await logs_now(site.source, positions, must_tell=False)
     logs = {one: log for one, log in now.items() if log.fate is Fate.CUT}
     own = {one.source: one.own for one in await find(site, {one: log.end for one, log in logs.items()})} if logs else {}
     source, target = site.flow.source_alias, site.flow.target_alias
     return {
         one: f"cluster {source} has lost the end of {one}, which cluster {target} has: they are the same up to offset "
-        f"{log.same_to} of {positions[one].next_source_offset}, and cluster {source} "
+        f"{log.same_to} of {positions[one].next_source_offset}, and from there cluster {source} "
         + (
-            f"holds {own[one].records} records of its own there, offsets {own[one].first} to {own[one].last}"
+            f"holds {own[one].records} other records, offsets {own[one].first} to {own[one].last}"
             if one in own
-            else "has none of its own there"
+            else "holds no other records"
         )
         for one, log in sorted(logs.items())
     }
@@ -125,18 +124,18 @@ async def _begun(site: Site, partitions: Collection[TopicPartition]) -> dict[Top
         return await read_copied(site.source, site.back, partitions)
     except NotAuthorized as error:
         raise NotAuthorized(
-            f"{error}, and CREATE, READ and WRITE: topics keep their names, and where {site.back.flow} begins is "
-            "stored there, or it would bring back all that was copied once it runs"
+            f"{error}, CREATE, READ and WRITE. Topics keep their names, so where {site.back.flow} begins is stored "
+            "there; otherwise it would copy everything back"
         ) from error
 
 
 async def store_starts(site: Site, starts: list[StartBefore]) -> None:
-    """As an operator who alters offsets. The flow back must not run. Raises as the source."""
+    """Store the offsets, as an operator who alters offsets does. The reverse flow must not run."""
     await _store(site, {(one.topic, one.partition): one.after for one in starts})
 
 
 async def undo_starts(site: Site, starts: Sequence[StartBefore]) -> list[StartBefore]:
-    """Store what was there before; returns those that have moved since, which stay."""
+    """Restore the earlier offsets. Return those that have moved since, which stay."""
     logs = [TopicPartition(one.topic, one.partition) for one in starts]
     copied = await read_copied(site.source, site.back, logs)
     moved = [one for one, log in zip(starts, logs, strict=True) if copied.get(log) not in (one.after, one.before)]
@@ -150,7 +149,7 @@ async def _store(site: Site, offsets: Mapping[tuple[str, int], int | None]) -> N
         return
     back = site.back
     if any(offset is not None and offset < 0 for offset in offsets.values()):
-        raise PermanentError(f"{back.flow}: an offset below 0 is none")
+        raise PermanentError(f"{back.flow}: an offset below 0 is not valid")
     counts = back.offsets_topic_partitions, back.offsets_topic_replication_factor
     await ensure_compacted_topic(site.source_admin, NewTopic(back.offsets_topic, *counts, CLEANED_SOON))
     await PlainWriter(site.source).write(
@@ -164,7 +163,7 @@ async def _store(site: Site, offsets: Mapping[tuple[str, int], int | None]) -> N
 
 
 class WayBack(NamedTuple):
-    """``due`` is to be stored, and may not while there are ``objections``."""
+    """``due`` is to be stored, unless there are ``objections``."""
 
     due: list[StartBefore]
     objections: list[str]
@@ -173,20 +172,20 @@ class WayBack(NamedTuple):
 async def way_back(
     site: Site, ends: Mapping[TopicPartition, CopiedEnd], back: FlowControl | None, *, leaves_unreplicated: bool
 ) -> WayBack:
-    """Look, and change nothing. ``ends`` are by source partition. Raises as the clusters."""
+    """Read and change nothing. ``ends`` are by source partition."""
     due, objections, _ = await starts_due(site, ends)
     if due and (why := await why_back_runs(site, back)):
         objections.append(
-            f"{site.back.flow} runs and copies back what came from cluster {site.flow.source_alias} ({why}): stop it "
+            f"{site.back.flow} runs and copies back what came from cluster {site.flow.source_alias} ({why}). Stop it "
             "first"
         )
     if due and not leaves_unreplicated:
-        # The tail of a log that was replaced stays where it is: it is named for the groups that read it.
+        # The tail of a log that was replaced stays; it is reported for the groups that read it.
         diverged = await find_diverged(site.turned())
         begins = {TopicPartition(one.topic, one.partition): one.after + 1 for one in due}
         objections += [
             f"only cluster {site.flow.target_alias} holds {one.own}, which {site.back.flow} has not copied and would "
-            "pass over: see heliograph unreplicated; --leave-unreplicated goes on"
+            "skip. Append them (heliograph unreplicated --append) or use --leave-unreplicated"
             for one in await find(site.turned(), begins)
             if one.source not in diverged
         ]
@@ -194,7 +193,7 @@ async def way_back(
 
 
 class CopiedPartition(NamedTuple):
-    """Up to the record at ``offset`` of ``source``; ``target`` is where its copies went."""
+    """Copied up to the record at ``offset`` of ``source``, into ``target``."""
 
     source: TopicPartition
     target: TopicPartition
@@ -202,8 +201,8 @@ class CopiedPartition(NamedTuple):
 
 
 async def comes_back(site: Site, ours: Collection[TopicPartition]) -> list[str]:
-    """Why the flow back must not begin yet: partitions without one of ``ours``, which have positions, whose copies it
-    would bring back. None where it is not enabled. Raises as the clusters."""
+    """Why the reverse flow must not begin yet: it would copy back partitions that have no position, so are not in
+    ``ours``. Empty if it is not enabled."""
     if not site.back.enabled:
         return []
     stored = await read_stored_offsets(site.target, site.flow.offsets_topic)
@@ -216,17 +215,17 @@ async def comes_back(site: Site, ours: Collection[TopicPartition]) -> list[str]:
     logs = await _logs(site.source, [one.source for one in found])
     copies = await _logs(site.target, [one.target for one in found])
     return [
-        f"{flow} copied {one.source} up to offset {one.offset} as Java does, which does not tell where its copies end "
-        f"on cluster {site.flow.target_alias}: {back.flow} would bring them all back. If no producer has written to "
-        f"{one.target} there yet, start {flow} once with heliograph mirror: it takes over, and knows; else set the "
-        f"offset of {back.flow} for {one.target} to that of the last copy (heliograph connectors offsets)"
+        f"{flow} copied {one.source} up to offset {one.offset} as Java does, without recording where its copies end on "
+        f"cluster {site.flow.target_alias}, so {back.flow} would copy them all back. If no producer has written to "
+        f"{one.target} there yet, start {flow} once with heliograph mirror, which records it; otherwise set the offset "
+        f"of {back.flow} for {one.target} to that of the last copy (heliograph connectors offsets)"
         for one in found
         if _holds(logs, one.source, one.offset) and _holds(copies, one.target, 0)
     ]
 
 
 def copied(flow: MirrorSourceSettings, back: MirrorSourceSettings, stored: SourceOffsets) -> list[CopiedPartition]:
-    """What source offsets of ``flow`` tell of topics that ``back`` would copy into where they came from (pure)."""
+    """Return source offsets of ``flow`` for topics that ``back`` would copy into the topics they came from."""
     found = []
     for partition in stored.partitions.get(flow.name, {}).values():
         topic, index = partition.get("topic"), partition.get("partition")
@@ -236,7 +235,7 @@ def copied(flow: MirrorSourceSettings, back: MirrorSourceSettings, stored: Sourc
         try:
             target = flow.remote_topic(topic)
             is_returned = offset is not None and back.should_mirror(target) and back.remote_topic(target) == topic
-        except PermanentError:  # without a name on the other side it is not copied
+        except PermanentError:  # a topic without a name on the other side is not copied
             continue
         if offset is not None and is_returned:
             found.append(CopiedPartition(TopicPartition(topic, index), TopicPartition(target, index), offset))
@@ -244,7 +243,7 @@ def copied(flow: MirrorSourceSettings, back: MirrorSourceSettings, stored: Sourc
 
 
 async def _logs(cluster: Cluster, partitions: Collection[TopicPartition]) -> dict[tuple[str, int], tuple[int, int]]:
-    """Where they begin and end, of those that are there."""
+    """Return where those partitions that exist begin and end."""
     if not partitions:
         return {}
     topics = (await cluster.metadata({one.topic for one in partitions})).topics
@@ -254,6 +253,6 @@ async def _logs(cluster: Cluster, partitions: Collection[TopicPartition]) -> dic
 
 
 def _holds(logs: Mapping[tuple[str, int], tuple[int, int]], log: TopicPartition, offset: int) -> bool:
-    """Whether it has records, and has had one at ``offset``: one that was recreated since is to get them back."""
+    """Whether the log has records and had one at ``offset``: a log recreated since is to get its records back."""
     begin, end = logs.get(log, (0, 0))
     return begin < end and offset < end

@@ -1,4 +1,4 @@
-"""What is known before readers move, as data."""
+"""Values that hold what is known before readers move."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAMED: Final = 5
 
 
 def named(names: Collection[str], between: str = ", ") -> str:
-    """The first few (pure)."""
+    """Join the first few names."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"{between.join([*names][:_NAMED])}{more}"
 
@@ -30,13 +30,13 @@ class How(StrEnum):
     """How a target offset was found."""
 
     EXACT = "exact"  # the offset map: the next record is the same one
-    GAP = "gap"  # the map: nothing was mirrored there, so behind what was mirrored before
+    GAP = "gap"  # the map: not mirrored, so the next record after what was mirrored before
     END = "end of the copy"  # the map: not copied yet
     BEGIN = "begin of the copy"  # the map: older than what is left of the copy
     SYNCS = "offset syncs"  # Java's rule: the record or one before it
-    CHECKPOINT = "checkpoint"  # where the flow had last seen the group, if the source does not answer
+    CHECKPOINT = "checkpoint"  # where the flow last saw the group, if the source does not answer
     TIME = "time"  # --at
-    MOVED = "moved before"  # by a run that was interrupted, and knew more
+    MOVED = "moved before"  # by an interrupted run, which knew more
 
 
 class GroupRule(StrEnum):
@@ -81,8 +81,8 @@ class GroupMove:
     """One partition of one group.
 
     Args:
-        source_offset: What the group has committed at the source; -1 if that is not known.
-        before: What the group has committed on the target; None for nothing.
+        source_offset: The group's committed offset at the source; -1 if unknown.
+        before: The group's committed offset on the target; None if it has none.
     """
 
     group: str
@@ -101,14 +101,14 @@ class GroupMove:
 
     @property
     def goes_back(self) -> int:
-        """Records that the group would read again, of those that it has read on the target."""
+        """How many records that the group has read on the target it would read again."""
         return max((self.before or 0) - self.after, 0)
 
 
 def move_of(
     group: str, source: Partition, at: Committed, to: TargetOffset, present: Mapping[Partition, Committed]
 ) -> GroupMove:
-    """From offset ``at`` of ``source`` to ``to``; ``present`` is what the group has committed on the target."""
+    """Return the move to ``to`` from offset ``at`` of ``source``; ``present``: the group's offsets on the target."""
     target = (to.topic, to.partition)
     before = present.get(target)
     return GroupMove(
@@ -126,7 +126,7 @@ def move_of(
 
 @dataclass(frozen=True, slots=True)
 class GroupFinding:
-    """Something about a group: ``why`` is a sentence whose subject is the group, or ``what`` of it."""
+    """A finding about a group: ``why`` is a sentence about the group, or about ``what`` of it."""
 
     group: str
     rule: GroupRule
@@ -139,7 +139,7 @@ class GroupFinding:
 
 @dataclass(frozen=True, slots=True)
 class SampleCheck:
-    """The next records of a group on both sides. ``outcome``: same, differs or not compared; ``why`` says more."""
+    """The comparison of a group's next records. ``outcome``: same, differs or not compared; ``why`` explains it."""
 
     group: str
     source: str
@@ -151,8 +151,8 @@ class SampleCheck:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """``found`` are the groups that were looked at, ``moves`` their target offsets, whether they may be moved or not;
-    ``not_mirrored`` are topics that they read and no flow copies to the target."""
+    """``found`` are all groups read, ``moves`` their target offsets, whether they may move or not; ``not_mirrored`` are
+    topics that they read and that no flow copies to the target."""
 
     found: tuple[str, ...] = ()
     moves: tuple[GroupMove, ...] = ()
@@ -162,13 +162,13 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class LastKnown:
-    """How far the copy of a source was that is gone.
+    """How far a source that is gone was copied.
 
     Args:
-        stored_ms: When a position was stored last, in milliseconds since 1970; -1 if that is not known.
+        stored_ms: When a position was last stored, in milliseconds since 1970; -1 if unknown.
         partitions: How many have a position.
-        ahead: Records that groups had read at the source and that did not arrive, by their checkpoints: the lag was at
-            least so many.
+        ahead: Records that groups had read at the source, by their checkpoints, and that were not copied. The lag was
+            at least this many.
     """
 
     stored_ms: int = -1
@@ -178,18 +178,18 @@ class LastKnown:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that a plan is made of.
+    """All that a plan is made from.
 
     Args:
         source_error: Why the source does not answer; empty if it does.
         is_gone: The source counts as gone, whether it answers or not.
-        lag: None if it is not known.
+        lag: None if it is unknown.
         copied_until_ms: Until when records of the source arrived, by mirrored heartbeats, in milliseconds since 1970;
-            -1 if that is not known.
-        last_known: If the source is not asked, instead of the lag.
-        moved: Target offsets that an interrupted run has given to groups, by group and target partition.
-        stopped: Source partitions, such as ``orders-0``, that are not copied to their end, and why.
-        obstacles: What keeps the move from beginning at all, such as another operator, or a look that has no answer.
+            -1 if unknown.
+        last_known: Replaces the lag if the source is not read.
+        moved: Target offsets to which an interrupted run has moved groups, by group and target partition.
+        stopped: Source partitions, such as ``orders-0``, that are not copied to their end, with the reason.
+        obstacles: What prevents any move, such as another operator, or a read without an answer.
     """
 
     source: str

@@ -1,8 +1,8 @@
 """Find records that only the old primary holds after an unplanned failover, export them, and append them to the new.
 
 Each appended record has a header that says where it came from. A batch is committed with the mark that says how far its
-partition is appended, under the transactional id of the flow. The next run claims that id before it reads the marks: so
-what they say is what is there, and nothing is appended twice.
+partition is appended, under the flow's transactional id. The next run claims that id before it reads the marks, so they
+are exact, and nothing is appended twice.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from connectors.source.positions.position_checks import target_of
 from connectors.topic_sync.partition_assignment import selected
 
 _FORMAT: Final = 2
-#: Behind the key of the lease.
+#: Follows the key of the lease.
 _APPENDED: Final = text("appended")
 
 
 class Mark(NamedTuple):
-    """Unreplicated records of a partition up to the offset ``appended`` are on the target; -1 for none. ``of`` names
-    the topics with their ids, and up to which offset the flow had copied then."""
+    """How far unreplicated records of a partition were appended: up to offset ``appended``; -1 for none. ``of`` names
+    the topics with their ids, and how far the flow had copied then."""
 
     of: str
     appended: int = -1
@@ -66,21 +66,20 @@ def encode_mark(flow: str, source: TopicPartition, mark: Mark) -> tuple[bytes, b
 
 
 async def read_marks(site: Site) -> dict[TopicPartition, Mark]:
-    """By source partition. Raises as :func:`connectors.failover.clusters_and_lease.stored`, and PermanentError for what
-    another version wrote."""
+    """Read the marks, by source partition. Raises PermanentError if another version wrote them."""
     front = encode_key(site.flow.flow) + _APPENDED
     kept = await stored(site.target, site.flow.map_topic, site.flow.flow)
     found = [decode_object(value) for key, value in kept.items() if key.startswith(front)]
     if any(one["format"] != _FORMAT for one in found):
-        raise PermanentError("another version of Heliograph has appended records of this flow: use that one")
+        raise PermanentError("another version of Heliograph has appended records of this flow. Run that version")
     return {TopicPartition(*one["source"]): Mark(one["of"], one["appended"]) for one in found}
 
 
 @dataclass(frozen=True, slots=True)
 class Unreplicated:
-    """Of one partition of the source, what was not appended.
+    """Records of one source partition that were not appended.
 
-    ``topic_id`` is the source's; ``mark`` has what was appended; ``doubt``: why some of these may be on the target
+    ``topic_id`` is the source's; ``mark`` says what was appended; ``doubt``: why some of these may be on the target
     already, empty if none is. ``is_missing``: the target does not have the partition.
     """
 
@@ -98,10 +97,10 @@ class Unreplicated:
 
 
 class _Extent(NamedTuple):
-    """From where to where a partition holds decided records that were not copied, as far as is known.
+    """The range of a partition that holds decided records that were not copied, as far as is known.
 
-    ``may_have_arrived``: it begins behind a stored offset that no position of ours goes with. Java's MirrorMaker 2
-    stored it, which copies further than it stores, or somebody set it.
+    ``may_have_arrived``: it begins after a stored offset without a position of ours. Java's MirrorMaker 2, which copies
+    further than it stores, or an operator stored it.
     """
 
     topic_id: UUID | None
@@ -111,10 +110,10 @@ class _Extent(NamedTuple):
 
 
 async def find(site: Site, until: Mapping[TopicPartition, int] | None = None) -> list[Unreplicated]:
-    """Of every partition that the flow has copied some of, or takes; or ``until`` these offsets of partitions, whether
-    it takes them or not. Raises as the clusters."""
+    """Find unreplicated records of every partition that the flow has copied from or selects; or ``until`` these offsets
+    of partitions, selected or not."""
     known = await read_positions(site.target, site.flow.map_topic, site.flow.name)
-    # The worker of the flow back goes on with heartbeats there, which no reader misses.
+    # The reverse flow's worker keeps writing heartbeats there, which no reader misses.
     positions = {
         one: each
         for one, each in known.items()
@@ -124,7 +123,7 @@ async def find(site: Site, until: Mapping[TopicPartition, int] | None = None) ->
     there = [one for one, log in logs.items() if log.fate is not Fate.GONE]
     ends = await list_offsets(site.source, there, LATEST, READ_COMMITTED) if there else {}
     new = await _extents(site, positions, until)
-    # In this order: what the flow back stores meanwhile is in its map too.
+    # In this order, because what the reverse flow stores meanwhile is then in its map too.
     brought = await _brought(site, {*there, *new})
     copies = MapReader(site.source, site.back.map_topic, connector=site.back.name)
     await copies.follow()
@@ -156,10 +155,10 @@ async def find(site: Site, until: Mapping[TopicPartition, int] | None = None) ->
             brought.get(one, ()),
         )
         doubt = ""
-        if surplus.surplus and mark.appended < since:  # else they were told apart before any was appended
+        if surplus.surplus and mark.appended < since:  # otherwise they were distinguished before any was appended
             arrived = await _arrived(site, one, ranges, target, surplus)
             ranges = without(ranges, [(0, arrived)])
-            doubt = "" if arrived else f"{surplus.surplus} of them arrived there, and it is not known which"
+            doubt = "" if arrived else f"{surplus.surplus} of them were copied, and it is not known which"
         own = await count(site.source, one, ranges)
         if own is None:
             return None
@@ -176,8 +175,8 @@ async def find(site: Site, until: Mapping[TopicPartition, int] | None = None) ->
 async def _extents(
     site: Site, known: Collection[TopicPartition], among: Collection[TopicPartition] | None
 ) -> dict[TopicPartition, _Extent]:
-    """Of all partitions that the flow takes, or ``among`` these, but ``known``, which have a position. Raises as the
-    clusters."""
+    """Return the extents of all partitions that the flow selects, or ``among`` these, except ``known``, which have a
+    position."""
     wanted = await _selected(site, known, among)
     if not wanted:
         return {}
@@ -196,7 +195,7 @@ async def _extents(
 async def _selected(
     site: Site, known: Collection[TopicPartition], among: Collection[TopicPartition] | None
 ) -> dict[TopicPartition, UUID | None]:
-    """With the ids of their topics."""
+    """Return partitions with the ids of their topics."""
     if not site.flow.enabled and among is None:
         return {}
     topics = (await site.source.metadata(None)).topics
@@ -210,7 +209,7 @@ async def _selected(
 
 
 def _has_name(site: Site, topic: str) -> bool:
-    """On the target: one without is not mirrored, and the flow says so."""
+    """Whether a topic has a name on the target: one without is not mirrored, and the flow reports it."""
     try:
         site.flow.remote_topic(topic)
     except PermanentError:
@@ -219,7 +218,7 @@ def _has_name(site: Site, topic: str) -> bool:
 
 
 async def _brought(site: Site, among: Collection[TopicPartition]) -> dict[TopicPartition, list[Range]]:
-    """What the flow back has brought to these behind what it has stored: while it runs there always is some."""
+    """Return what the reverse flow wrote to these after its stored position; while it runs there always is some."""
     back = site.turned()
     positions = await read_positions(back.target, back.flow.map_topic, back.flow.name)
     return written_on(positions, await copied_ends(back, among=among))
@@ -228,8 +227,8 @@ async def _brought(site: Site, among: Collection[TopicPartition]) -> dict[TopicP
 async def _arrived(
     site: Site, one: TopicPartition, ranges: Sequence[Range], target: TopicPartition, written: CopiedEnd
 ) -> int:
-    """Before which offset all of them arrived: counted off, as many as the flow wrote behind what it stored, if the
-    last of them is the last that it wrote. 0 in doubt: what is not known to have arrived counts as unreplicated."""
+    """Return the offset before which all records arrived: count as many as the flow wrote after its stored position,
+    and compare the last of them with the last record written. 0 in doubt: then all count as unreplicated."""
     if site.flow.changing_key:
         return 0
     theirs = [each async for each in read_ranges(site.target, target, [(written.offset - 1, written.offset)])]
@@ -243,15 +242,15 @@ async def _arrived(
 
 
 def is_same(ours: Any, theirs: Any) -> bool:
-    """Whether a record is the copy of another (pure)."""
+    """Whether a record is the copy of another."""
     is_timed = theirs.timestamp_type == CREATE_TIME
     return identity(ours) == identity(theirs) and (not is_timed or ours.timestamp == theirs.timestamp)
 
 
 async def export(site: Site, found: Sequence[Unreplicated], directory: Path) -> list[Path]:
-    """A file a partition, a record a line: JSON, with base64 for bytes; null is null. What is there is replaced.
+    """Write a file for each partition, a JSON line for each record, with base64 for bytes, and replace existing files.
 
-    Raises OSError, and as the source.
+    Raises OSError.
     """
     directory.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240
     written = []
@@ -267,7 +266,7 @@ async def export(site: Site, found: Sequence[Unreplicated], directory: Path) -> 
 
 
 def as_json(record: Any) -> dict[str, Any]:
-    """A record as aiokafka has it (pure)."""
+    """Return a record of aiokafka as JSON."""
     return {
         "topic": record.topic,
         "partition": record.partition,
@@ -280,7 +279,7 @@ def as_json(record: Any) -> dict[str, Any]:
 
 
 def _header(name: str, value: bytes | None) -> list[str | None]:
-    """JSON has no text that is no UTF-8: such a key comes once more behind the value, as bytes."""
+    """Return a header. A key that is not UTF-8 is repeated after the value, as bytes."""
     return [readable(name), _text(value), *([] if is_text(name) else [_text(bytes_of(name))])]
 
 
@@ -288,18 +287,18 @@ def _text(data: bytes | None) -> str | None:
     return None if data is None else base64.b64encode(data).decode()
 
 
-#: On an appended record: where it came from, such as ``us/orders-0@41``.
+#: Says where an appended record came from, such as ``us/orders-0@41``.
 HEADER: Final = "heliograph.appended"
-#: Beside it, if the source has one: the id of the topic, because one that is recreated has the same offsets again.
+#: The id of that topic, if the source has one, because a recreated topic has the same offsets again.
 TOPIC_HEADER: Final = "heliograph.appended.topic"
-#: Before compression, and of one transaction.
+#: Before compression, for one transaction.
 _BATCH_BYTES: Final = 512 << 10
-#: Longer than a write may take. If the process is killed, others wait so long for what it left open.
+#: Longer than a write may take. After a killed process others wait this long for its open transaction.
 _TRANSACTION_TIMEOUT_MS: Final = 40_000
 
 
 class AppendResult(NamedTuple):
-    """``found`` is all that was; of it ``left`` was not appended in full, for ``reasons``, by its source."""
+    """``found`` was unreplicated; ``left`` of it was not appended in full, for ``reasons``, by source partition."""
 
     found: list[Unreplicated]
     left: list[Unreplicated]
@@ -308,13 +307,13 @@ class AppendResult(NamedTuple):
 
 
 async def append_all(site: Site, lease: Lease, control: FlowControl | None, tell: Tell) -> AppendResult:
-    """Append what is unreplicated, under the lease: see that the flow is stopped, shut out its last writer and the
-    appender before, and only then look and append. A partition that may not be appended does not keep others from it.
+    """Append unreplicated records under the lease: check that the flow is stopped, fence its last writer and the last
+    appender, and only then read and append. A partition that cannot be appended does not block others.
 
-    Raises PermanentError if the flow runs, and as the clusters.
+    Raises PermanentError if the flow runs.
     """
     if why := await why_running(site, control):
-        raise PermanentError(f"{site.flow.flow} runs ({why}), and may bring these records itself: stop it first")
+        raise PermanentError(f"{site.flow.flow} runs ({why}), and may copy these records itself. Stop it first")
     await copied_ends(site, tell)
     writer = _writer(site, _BATCH_BYTES)
     await writer.open()
@@ -325,7 +324,7 @@ async def append_all(site: Site, lease: Lease, control: FlowControl | None, tell
     for one in found:
         made, why = 0, objection(site, one, cleaned)
         if not why:
-            # So that no batch of several records is refused for its size.
+            # So that no batch of several records is rejected for its size.
             most = await max_message_bytes(site.target, one.target.topic) or _BATCH_BYTES
             made, why = await _Append(site, lease, one, min(most, _BATCH_BYTES)).run()
         records += made
@@ -336,10 +335,10 @@ async def append_all(site: Site, lease: Lease, control: FlowControl | None, tell
 
 
 def _writer(site: Site, batch_bytes: int) -> TransactionalWriter:
-    """Compressed: what was so at the source may be too large for the same topic without."""
+    """Compress: records compressed at the source may otherwise be too large for the same topic."""
     return TransactionalWriter(
         site.target,
-        f"heliograph-failover-{site.flow.flow}:append",  # no alias has a colon: it is the id of no lease
+        f"heliograph-failover-{site.flow.flow}:append",  # aliases have no colon, so it is not the id of a lease
         transaction_timeout_ms=_TRANSACTION_TIMEOUT_MS,
         batch_bytes=batch_bytes,
         codec=DefaultRecordBatch.CODEC_ZSTD,
@@ -347,36 +346,36 @@ def _writer(site: Site, batch_bytes: int) -> TransactionalWriter:
 
 
 def objection(site: Site, one: Unreplicated, compacted_topics: Collection[str]) -> str:
-    """Why these are not appended (pure); empty if they may be."""
+    """Why these are not appended; empty if they may be."""
     target = site.flow.target_alias
     if not returns(site.flow, site.back, one.source.topic, one.target.topic):
         return (
-            f"{site.flow.flow} copies {one.source.topic} into {one.target.topic}, where nothing else is written: start "
-            "it, and it appends them"
+            f"{site.flow.flow} copies {one.source.topic} into {one.target.topic}, where nothing else is written. Start "
+            "it, and it copies these records"
         )
     if key := site.flow.changing_key:
         return (
-            f"{site.flow.flow} changes records ({key}), and these would be appended as they are: export them, and "
-            "write by hand what it would have made of them"
+            f"{site.flow.flow} changes records ({key}), and these would be appended unchanged. Export them, and write "
+            "what it would have made of them"
         )
     if one.is_missing:
         return (
-            f"cluster {target} has no {one.target}: make the topic there with as many partitions as "
+            f"cluster {target} has no {one.target}. Create the topic there with as many partitions as "
             f"{one.source.topic} has on cluster {site.flow.source_alias}, and run this again"
         )
     if one.target.topic in compacted_topics:
         return (
-            f"{one.target.topic} of cluster {target} is compacted, or its cleanup.policy cannot be read: what is "
-            "appended would win over what was written there since; export the records, and write by hand those whose "
-            "keys are still the newest"
+            f"{one.target.topic} of cluster {target} is compacted, or its cleanup.policy cannot be read: appended "
+            "records would override what was written there since. Export the records, and write those whose keys are "
+            "still the newest"
         )
     if one.doubt:
-        return f"some records of {one.source} may be on cluster {target} already: {one.doubt}; export and compare them"
+        return f"some records of {one.source} may be on cluster {target} already: {one.doubt}. Export and compare them"
     return ""
 
 
 class _Append:
-    """One partition, a batch at a time, and none behind one that is not there."""
+    """Appends one partition, a batch at a time; after a batch that failed none is appended."""
 
     def __init__(self, site: Site, lease: Lease, one: Unreplicated, batch_bytes: int) -> None:
         self._site = site
@@ -386,7 +385,7 @@ class _Append:
         self._writer = _writer(site, batch_bytes)
 
     async def run(self) -> tuple[int, str]:
-        """How many records were appended, and why no more. Raises HeliographError if nothing more may be appended."""
+        """Return how many records were appended, and why no more. Raises HeliographError if no more may be appended."""
         site, source, why = self._site, self._one.source, ""
         made, batch, size = 0, list[Any](), 0
         await self._writer.open()
@@ -397,7 +396,7 @@ class _Append:
                         why = (
                             f"cluster {site.flow.source_alias}: {source}: the record at offset {record.offset} cannot "
                             "be appended, because a header's key in it is not UTF-8; the records before it were. "
-                            "Export the rest, and write it by hand"
+                            "Export and write the rest"
                         )
                         break
                     length = len(record.key or b"") + len(record.value or b"")
@@ -411,13 +410,13 @@ class _Append:
             return made, str(error)
 
     async def _send(self, batch: Sequence[Any]) -> int:
-        """How many records it has, once they are there."""
+        """Append a batch and return how many records it has."""
         if not batch:
             return 0
         site, one, asked = self._site, self._one, list[bool]()
 
         async def may_commit(_: object) -> bool:
-            """A second time: an earlier attempt may have been committed, though its answer was lost."""
+            """Refuse a second time: an earlier attempt may have been committed, though its answer was lost."""
             if asked:
                 raise PermanentError("its commit was not answered")
             asked.append(True)
@@ -432,13 +431,13 @@ class _Append:
             raise
         except HeliographError as error:
             with contextlib.suppress(HeliographError):
-                await self._writer.open()  # readers do not wait for what is open
+                await self._writer.open()  # aborts the open transaction, so that readers do not wait for it
             kind = RetriableError if isinstance(error, RetriableError) else PermanentError
             raise kind(
                 f"cluster {site.flow.target_alias}: offsets {batch[0].offset} to {batch[-1].offset} of {one.source} of "
-                f"cluster {site.flow.source_alias} are perhaps not on {one.target}: {error}. If it refuses their size "
-                f"or age, raise max.message.bytes or message.timestamp.before.max.ms of {one.target.topic}; then run "
-                "this again: it finds out, and goes on there"
+                f"cluster {site.flow.source_alias} may be missing on {one.target}: {error}. If it rejects their size "
+                f"or age, raise max.message.bytes or message.timestamp.before.max.ms of {one.target.topic}. Then run "
+                "this again: it checks what is there, and continues"
             ) from error
         return len(batch)
 

@@ -1,7 +1,7 @@
-"""What members of a consumer group tell each other, and who gets what: Java's bytes and Java's rules. Pure.
+"""Encode what members of a consumer group exchange, and assign partitions, with Java's bytes and Java's rules.
 
-``ConsumerProtocol`` gives the bytes, ``RangeAssignor`` and ``RoundRobinAssignor`` the rules, so that Java's consumers
-may be members of the same group and lead it.
+``ConsumerProtocol`` defines the bytes, ``RangeAssignor`` and ``RoundRobinAssignor`` the rules, so that Java's consumers
+can be members of the same group and lead it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from connectors.formats.types import TopicPartition
 
 RANGE: Final = "range"
 ROUND_ROBIN: Final = "roundrobin"
-#: Of ``partition.assignment.strategy``, by Java's class and by the names of the consumers before.
+#: Values of ``partition.assignment.strategy``: Java's classes, and the names in older consumers.
 STRATEGIES: Final[Mapping[str, str]] = {
     "org.apache.kafka.clients.consumer.RangeAssignor": RANGE,
     "org.apache.kafka.clients.consumer.RoundRobinAssignor": ROUND_ROBIN,
     "range": RANGE,
     "roundrobin": ROUND_ROBIN,
 }
-#: That of Java's consumers of 0.10 and later, which every reader of a later one understands.
+#: That of Java's consumers since 0.10, which readers of later versions understand.
 _SUBSCRIPTION_VERSION: Final = 1
 _ASSIGNMENT_VERSION: Final = 1
 
@@ -33,23 +33,23 @@ Shares = dict[str, list[TopicPartition]]
 
 
 class UnreadableMember(PermanentError):
-    """A member of the group says of itself what is no consumer's."""
+    """A member of the group sends data that is not a consumer's."""
 
 
 def encode_subscription(topics: Collection[str]) -> bytes:
-    """What a member wants: these topics. It owns nothing while it says so, for it has stopped before it joins."""
+    """Encode the topics that a member wants. It reports no owned partitions, because it stops before it joins."""
     said = ConsumerProtocolSubscription(topics=sorted(topics), user_data=None, owned_partitions=[])
     return bytes(said.encode(version=_SUBSCRIPTION_VERSION))
 
 
 def decode_subscription(member: str, data: bytes) -> list[str]:
-    """The topics that a member wants. Raises UnreadableMember."""
+    """Decode the topics that a member wants. Raises UnreadableMember."""
     try:
         return list(ConsumerProtocolSubscription.decode(data).topics)
     except (KafkaError, ValueError, IndexError, struct.error) as error:
         raise UnreadableMember(
-            f"member {member} of the group does not say what it reads as a consumer does ({type(error).__name__}); "
-            "choose another group.id"
+            f"member {member} of the group does not send a consumer's subscription ({type(error).__name__}). "
+            "Choose another group.id"
         ) from None
 
 
@@ -65,23 +65,23 @@ def encode_assignment(partitions: Collection[TopicPartition]) -> bytes:
 
 
 def decode_assignment(data: bytes) -> list[TopicPartition]:
-    """What the leader gave us; nothing where it gave nothing. Raises UnreadableMember."""
+    """Decode what the leader assigned to us; empty if nothing. Raises UnreadableMember."""
     if not data:
         return []
     try:
         rows = ConsumerProtocolAssignment.decode(data).assigned_partitions
     except (KafkaError, ValueError, IndexError, struct.error) as error:
-        raise UnreadableMember(f"the group's leader gives out what is no assignment ({type(error).__name__})") from None
+        raise UnreadableMember(f"the group's leader sent an unreadable assignment ({type(error).__name__})") from None
     return [TopicPartition(row.topic, index) for row in rows for index in row.partitions]
 
 
 def assign(strategy: str, wanted: Mapping[str, Collection[str]], counts: Mapping[str, int]) -> Shares:
-    """Who gets what. ``wanted``: the topics of each member; ``counts``: the partitions of each topic that there is."""
+    """Assign partitions. ``wanted``: the topics of each member; ``counts``: the partitions of each existing topic."""
     return (_round_robin if strategy == ROUND_ROBIN else _range)(wanted, counts)
 
 
 def _range(wanted: Mapping[str, Collection[str]], counts: Mapping[str, int]) -> Shares:
-    """Of each topic a stretch, the first members' longer by one (``RangeAssignor``)."""
+    """Give each member a run of each topic's partitions, the first members one more (``RangeAssignor``)."""
     shares: Shares = {member: [] for member in wanted}
     for topic in sorted({topic for topics in wanted.values() for topic in topics}):
         members = sorted(member for member, topics in wanted.items() if topic in topics)
@@ -95,7 +95,7 @@ def _range(wanted: Mapping[str, Collection[str]], counts: Mapping[str, int]) -> 
 
 
 def _round_robin(wanted: Mapping[str, Collection[str]], counts: Mapping[str, int]) -> Shares:
-    """All partitions one after the other to those who want them (``RoundRobinAssignor``)."""
+    """Deal out all partitions in turn to the members that want them (``RoundRobinAssignor``)."""
     shares: Shares = {member: [] for member in wanted}
     members: Sequence[str] = sorted(wanted)
     turn = 0

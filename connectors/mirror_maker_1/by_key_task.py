@@ -1,8 +1,8 @@
-"""Copy the partitions of MirrorMaker 1 by key: the worker's task in place of MirrorSource's, and its stop messages.
+"""Copy MirrorMaker 1's partitions by key: the worker's task that replaces MirrorSource's, and its stop messages.
 
-Positions are the offsets of the group, stored behind what the target has acknowledged. A successor continues there;
-what had arrived beyond it is copied again. The messages about a stopped partition use the words of this command,
-because a connector's speak of its settings and its REST API.
+Positions are the group's offsets, stored once the target has acknowledged the records. A successor continues there, and
+copies again what had arrived after them. The messages about a stopped partition use this command's options, because a
+connector's messages refer to its settings and its REST API.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _WORDS: Final = {
     error_codes.LEAVE_OUT: "leave it out with --include or --exclude",
     error_codes.AGAIN: "then start kafka-mirror-maker again",
 }
-_LEAVES_OUT: Final = "with --abort.on.send.failure false such records are left out, named and counted"
-#: States of a partition that is copied to that of its number, and goes on only where somebody says.
+_LEAVES_OUT: Final = "with --abort.on.send.failure false such records are skipped, logged and counted"
+#: States of a partition copied to that of the same number, which continues only after an operator's decision.
 _BY_RESET: Final = frozenset({GapKind.TARGET_TRUNCATED.label, GapKind.SOURCE_TRUNCATED.label})
-_THE_SAME: Final = " (the same again, if the target is as it should be)"
+_THE_SAME: Final = " (the same offset, if the target is as it should be)"
 
 
 def stop_message(state: str, source: TopicPartition, reason: str, group_id: str) -> str:
-    """The ``reason`` of a partition that is copied to that of its number, with what to do; one that was told stays as
-    it is."""
+    """Return the ``reason`` of a partition copied to that of the same number, with what to do; one that already says so
+    is unchanged."""
     what = _worded(facts(reason))
     remedy = _until_reset(source, group_id)
     if state in _BY_RESET and remedy not in what:
@@ -55,15 +55,15 @@ def stop_message(state: str, source: TopicPartition, reason: str, group_id: str)
 
 
 def stop_message_at_end(state: str, source: TopicPartition, reason: str, group_id: str) -> str:
-    """As :func:`told`, where the process ends of it."""
+    """Return :func:`stop_message` for a process that ends because of it."""
     what = stop_message(state, source, reason, group_id)
-    # What the target refuses has its advice; the others are records that a message handler fails on.
+    # What the target rejects has its own advice; the others are records that a message handler fails on.
     has_advice = any(words in what for words in _WORDS.values())
     return f"{what}; {_LEAVES_OUT}" if state == QUARANTINED and not has_advice else what
 
 
 def _worded(reason: str) -> str:
-    """What a target refuses, with this command's options."""
+    """Put this command's options into a message about what a target rejects."""
     for theirs, ours in _WORDS.items():
         reason = reason.replace(theirs, ours)
     return reason
@@ -71,8 +71,8 @@ def _worded(reason: str) -> str:
 
 def _until_reset(source: TopicPartition, group_id: str) -> str:
     return (
-        f"nothing more of {source} is copied until group {group_id} is without members and its offset of {source} was "
-        "set with kafka-consumer-groups --reset-offsets to where the copy is to go on"
+        f"nothing more of {source} is copied until group {group_id} has no members and its offset of {source} was set "
+        "with kafka-consumer-groups --reset-offsets to where the copy is to continue"
     )
 
 
@@ -80,17 +80,17 @@ log = logging.getLogger(__name__)
 
 _RETRY_S: Final = 0.2
 _MAX_RETRY_S: Final = 5.0
-#: A slice is ended in order after this time, and the next one begins.
+#: A slice ends cleanly after this time, and the next one begins.
 _SLICE_S: Final = 3_600.0
-#: How often the source is asked whether a topic was recreated, or one that was missing is there.
+#: How often to check the source for recreated topics, and for missing topics that appeared.
 _LOOK_S: Final = 30.0
-#: What a slice that copies by key writes under is its own matter.
+#: A slice that copies by key chooses its own producer id.
 _ITS_OWN: Final = ProducerIdAndEpoch(-1, -1)
 
 
 @dataclass(slots=True)
 class ByKeyProgress:
-    """One partition. Counts are since the task began."""
+    """Progress of one partition. Counts are since the task began."""
 
     position: int
     topic_id: UUID | None
@@ -133,7 +133,7 @@ class ByKeyProgress:
 def first_offset(
     stored: int, topic_id_then: UUID | None, topic_id: UUID | None, start: int, end: int
 ) -> tuple[int, str]:
-    """Return the source offset behind a stored one where copying goes on, and what is lost or copied again.
+    """Return the source offset at which copying continues after a stored one, and what is lost or copied again.
 
     ``start`` and ``end`` are those of the source's log, ``topic_id_then`` is the topic's when the offset was stored.
     """
@@ -145,14 +145,14 @@ def first_offset(
     if stored < start:
         return start, f"offsets {stored} to {start - 1} were deleted before they were copied: copied from {start}"
     if stored > end:
-        # It may have been truncated to before ``end``, and have grown again.
+        # It may have been truncated to before ``end``, and have grown since.
         return start, f"its log was truncated to {end} or before, and {stored} was next: copied from the beginning"
     return stored, ""
 
 
 class ByKeyTask:
-    """Copies until stopped, and retries what may pass. No fence shuts it out: its slices end when the group no longer
-    counts us in, which ``holds`` says in the lease thread."""
+    """Copies until stopped, and retries temporary errors. It is not fenced: its slices end when this process is no
+    longer a member of the group, which ``holds`` says in the lease thread."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class ByKeyTask:
         self._stopping = asyncio.Event()
         self._copied: dict[TopicPartition, ByKeyProgress] = {}
         self._stored: dict[TopicPartition, Committed] = {}
-        #: Why a partition is to be looked at again, after a clean end of its slice.
+        #: Why to check a partition again, after a clean end of its slice.
         self._look_again = ""
         self._skip_log = SkipLog(lent.source.flow, each=True)
         self._epoch = 0
@@ -176,7 +176,7 @@ class ByKeyTask:
         self._defects = Defects(self._name)
 
     def view(self, now_ms: int) -> list[PartitionView]:
-        """Return a picture of every partition."""
+        """Return a view of every partition."""
         return [copied.view(source, now_ms) for source, copied in self._copied.items()]
 
     def stop(self) -> None:
@@ -184,7 +184,7 @@ class ByKeyTask:
         self._stopping.set()
 
     async def run(self) -> None:
-        """Raise PermanentError when a retry cannot help."""
+        """Copy until stopped. Raises PermanentError if a retry cannot help."""
         delay_s = _RETRY_S
         while not self._stopping.is_set():
             began_s = time.monotonic()
@@ -200,9 +200,9 @@ class ByKeyTask:
                 else:
                     self._defects.count(error, lasted_s)
                     delay_s = _RETRY_S if lasted_s > _MAX_RETRY_S else min(delay_s * 2, _MAX_RETRY_S)
-                    log.warning("%s: %s; retrying", self._name, error)
+                    log.warning("%s: copy failed: %s; retrying", self._name, error)
                 if isinstance(error, SliceLost):
-                    # What it has sent should arrive before a successor sends anything, also one in another process.
+                    # What it has sent should arrive before a successor sends anything, also in another process.
                     await asyncio.sleep(_MAX_RETRY_S)
                 else:
                     with contextlib.suppress(TimeoutError):
@@ -234,7 +234,7 @@ class ByKeyTask:
             raise RetriableError(self._look_again)
 
     async def _until_over(self, handle: SliceHandle) -> None:
-        """Store positions until the slice is to end. Raises what it ended of by itself."""
+        """Store positions until the slice is to end. Raises the error with which the slice ended by itself."""
         interval_s = self._lent.settings.options.commit_interval_ms / 1000
         now_s = time.monotonic()
         end_s, look_s = now_s + _SLICE_S, now_s + _LOOK_S
@@ -251,10 +251,10 @@ class ByKeyTask:
                         look_s = time.monotonic() + _LOOK_S
                         await self._look()
                 except RetriableError as error:
-                    log.warning("%s: %s; retrying", self._name, error)
+                    log.warning("%s: positions were not stored: %s; retrying", self._name, error)
 
     async def _look(self) -> None:
-        """Have the slice end if other partitions can be copied than when it began."""
+        """Make the slice end if the partitions that can be copied have changed since it began."""
         source = self._lent.clusters.source
         topics = await shown(source, {partition.topic for partition in self._partitions})
         for partition, copied in self._copied.items():
@@ -265,7 +265,7 @@ class ByKeyTask:
             self._look_again = f"{len(ends)} source partitions that were left out can be copied now"
 
     async def _plans(self) -> list[PartitionPlan]:
-        """Return where each partition that is there is copied from. Raises RetriableError when there is none."""
+        """Return from where each existing partition is copied. Raises RetriableError if there is none."""
         source, before = self._lent.clusters.source, self._copied
         self._look_again = ""
         await self._store()  # what a lost slice has reported is not copied again
@@ -281,7 +281,7 @@ class ByKeyTask:
             log.warning("%s: %s; other partitions are copied", self._name, reason)
         there = [partition for partition in there if partition in starts and partition in ends]
         if not there:
-            raise RetriableError("no source partition that is to be copied tells its first and last offsets")
+            raise RetriableError("the source does not give the offsets of any partition that is to be copied")
         if self._lent.source.reset_to == LATEST:
             await warn_of_left_behind(source, {one: ends[one] for one in there if one not in self._stored})
         self._copied = {}

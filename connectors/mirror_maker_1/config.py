@@ -1,7 +1,7 @@
 """Parse MirrorMaker 1's command line and its two kinds of files into typed settings, and translate old keys.
 
-The old keys are those of its clients before Kafka 0.9 and of its own files. ``docs/mirrormaker-1.md`` shows their
-table; a test compares them. Of the machine only key stores are read.
+Old keys are those of its clients before Kafka 0.9 and of its own files. ``docs/mirrormaker-1.md`` has their table; a
+test compares them. Of this machine's files only key stores are read.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _RESETS: Final = {"smallest": "earliest", "largest": "latest"}
 
 @dataclass(frozen=True, slots=True)
 class OldKey:
-    """``instead``: one sentence for people. ``becomes``: the key of today that takes its value over, where that is not
-    set, translated by ``value``."""
+    """An old key. ``instead``: one sentence for people. ``becomes``: the present key that takes its value, if that is
+    not set, translated by ``value``."""
 
     name: str
     side: FileSide
@@ -57,42 +57,37 @@ def _codec(text: str) -> str:
     return _CODECS.get(name, name)
 
 
-_NO_ZOOKEEPER: Final = "Brokers are asked directly, and no ZooKeeper: set bootstrap.servers to brokers of this cluster."
+_NO_ZOOKEEPER: Final = "ZooKeeper is not used: set bootstrap.servers to brokers of this cluster."
 _NO_ZOOKEEPER_TIMES: Final = (
-    "There is no ZooKeeper session: session.timeout.ms says after which silence the group misses a member."
+    "There is no ZooKeeper session: session.timeout.ms says after which silence the group removes a member."
 )
 _IN_KAFKA: Final = (
-    "Positions are stored in Kafka, in the consumer's own group; heliograph takeover takes over those of a group."
+    "Positions are stored in Kafka, in the consumer's own group; heliograph takeover takes over a group's positions."
 )
 _COMMITS: Final = (
-    "Positions are stored by the copy itself, every --offset.commit.interval.ms and only for what the target has "
-    "acknowledged."
+    "The copy stores positions itself, every --offset.commit.interval.ms and only for what the target has acknowledged."
 )
-_SHALLOW: Final = (
-    "Batches are always copied as they are where that is correct, and opened where it is not; there is nothing to set."
-)
+_SHALLOW: Final = "Batches are always copied unchanged if that is correct, and opened if not; there is nothing to set."
 _BY_COMMAND: Final = "The list of topics is --include or --exclude of the command line."
-_ALWAYS_ALL: Final = (
-    "Every batch is acknowledged by all in-sync replicas before it counts as copied, whatever this says."
-)
+_ALWAYS_ALL: Final = "A batch counts as copied once all in-sync replicas have acknowledged it, whatever this says."
 _NEVER_GIVEN_UP: Final = (
-    "What failed is tried again, in order and without an end, until the target has it or refuses it for good; "
-    "--abort.on.send.failure says what happens then."
+    "A failed request is retried, in order and without a limit, until the target has the records or rejects them "
+    "permanently; --abort.on.send.failure says what happens then."
 )
 _NO_QUEUE: Final = (
     "There is no queue between consumer and producer: reading waits while 48 MiB of a slice are not acknowledged; "
     "by key each partition reads about 2 MiB ahead, compressed as at the source."
 )
-_NO_TIMEOUT: Final = "A copy waits for records as long as it takes."
+_NO_TIMEOUT: Final = "A copy waits for records without a timeout."
 _BATCHES: Final = "Batches keep the size that their producer gave them, or are merged up to batch.size."
 _SOCKETS: Final = "Socket buffers grow with rate and distance unless send.buffer.bytes or receive.buffer.bytes is set."
-_HANDLER: Final = "Use --message.handler, which sees each record before it is sent."
-_BYTES: Final = "Keys and values are copied as the bytes that they are."
-_AGAIN: Final = "A leader that has moved is asked for at once, and again at short distances."
-_COORDINATOR: Final = "The group's coordinator is looked for until it answers."
-_BALANCE: Final = "The group's coordinator leads rebalances, and joining is tried again until it works."
+_HANDLER: Final = "Use --message.handler, which gets each record before it is sent."
+_BYTES: Final = "Keys and values are copied as bytes, unchanged."
+_AGAIN: Final = "After a leader change the new leader is looked up at once, and then at short intervals."
+_COORDINATOR: Final = "The group's coordinator is looked up until it answers."
+_BALANCE: Final = "The group's coordinator leads rebalances, and joining is retried until it works."
 
-#: By what is said of them: keys without effect.
+#: Keys without effect, by the sentence about them.
 _WITHOUT_EFFECT: Final[Mapping[FileSide, Mapping[str, str]]] = {
     "consumer": {
         _NO_ZOOKEEPER: "zk.connect zookeeper.connect",
@@ -100,11 +95,11 @@ _WITHOUT_EFFECT: Final[Mapping[FileSide, Mapping[str, str]]] = {
             "zk.connectiontimeout.ms zk.sessiontimeout.ms zk.synctime.ms "
             "zookeeper.connection.timeout.ms zookeeper.session.timeout.ms zookeeper.sync.time.ms"
         ),
-        "The group's coordinator names its members; client.id shows in the name.": "consumer.id consumerid",
+        "The group's coordinator names its members; client.id is part of the name.": "consumer.id consumerid",
         _SHALLOW: "shallow.iterator.enable shallowiterator.enable",
         _BY_COMMAND: "mirror.topics.whitelist mirror.topics.blacklist",
-        "It is --num.streams of the command line.": "mirror.consumer.numthreads",
-        "Each stream fetches by itself; --num.streams says how many there are.": "num.consumer.fetchers",
+        "Use --num.streams of the command line.": "mirror.consumer.numthreads",
+        "Each stream fetches by itself; --num.streams sets how many there are.": "num.consumer.fetchers",
         _COMMITS: (
             "auto.commit.enabled auto.commit.enable enable.auto.commit autocommit.enable "
             "autocommit.interval.ms auto.commit.interval.ms offsets.commit.max.retries"
@@ -117,23 +112,23 @@ _WITHOUT_EFFECT: Final[Mapping[FileSide, Mapping[str, str]]] = {
         _BALANCE: "rebalance.retries.max rebalance.max.retries rebalance.backoff.ms",
         _AGAIN: "refresh.leader.backoff.ms backoff.increment.ms fetcher.backoff.ms",
         _BYTES: "key.deserializer value.deserializer",
-        "Every message is taken as it comes.": "max.poll.records",
+        "Records are copied as they arrive.": "max.poll.records",
         _HANDLER: "interceptor.classes",
-        "Topics are never copied whose names begin with __ or end in .internal or -internal.": (
+        "Topics whose names begin with __ or end in .internal or -internal are never copied.": (
             "exclude.internal.topics"
         ),
     },
     "producer": {
         _NO_ZOOKEEPER: "zk.connect zookeeper.connect zk.read.num.retries",
-        "Topics are compressed by compression.type, all alike.": "compressed.topics",
+        "All topics are compressed by compression.type.": "compressed.topics",
         (
-            "Batches are always sent without waiting for each answer, many at a time and in order; sync and "
-            "async are one."
+            "Batches are always sent without waiting for each answer, many at a time and in order; sync and async are "
+            "the same."
         ): "producer.type",
         _ALWAYS_ALL: "acks request.required.acks enable.idempotence",
         _NEVER_GIVEN_UP: "retries message.send.max.retries num.retries delivery.timeout.ms",
         (
-            "Order is kept by sequence numbers with many requests in flight, so one at a time is not needed for it."
+            "Sequence numbers keep the order with many requests in flight, so one at a time is not needed."
         ): "max.in.flight.requests.per.connection",
         _NO_QUEUE: (
             "queue.time queue.size queue.buffering.max.ms queue.buffering.max.messages "
@@ -142,24 +137,24 @@ _WITHOUT_EFFECT: Final[Mapping[FileSide, Mapping[str, str]]] = {
         ),
         _BATCHES: "batch.num.messages linger.ms max.message.size max.request.size",
         _SOCKETS: "buffer.size connect.timeout.ms socket.timeout.ms",
-        "Connections are opened anew where they are lost, and not after a number of requests.": (
+        "Connections are opened again when they are lost, not after a number of requests.": (
             "reconnect.interval reconnect.time.interval.ms"
         ),
         (
-            "A record keeps the partition that it has; where the target has another number, its key's hash says which."
+            "A record keeps its partition; if the target has another number of partitions, the hash of its key decides."
         ): "partitioner.class",
         _BYTES: "serializer.class key.serializer.class key.serializer value.serializer",
         _HANDLER: "event.handler callback.handler interceptor.classes",
-        "Use --message.handler.args, which the handler is made with.": "event.handler.props callback.handler.props",
+        "Use --message.handler.args, which is passed to the handler.": "event.handler.props callback.handler.props",
         (
-            "A leader that has moved is asked for at once; metadata.max.age.ms of the consumer is how often "
-            "topics are looked for."
+            "After a leader change the new leader is looked up at once; metadata.max.age.ms of the consumer is how "
+            "often topics are looked up."
         ): "topic.metadata.refresh.interval.ms",
-        "A request is given as long as request.timeout.ms says.": "request.timeout.in.ms timeout.ms",
-        "The copy makes transactional ids of its own.": "transactional.id",
+        "Use request.timeout.ms.": "request.timeout.in.ms timeout.ms",
+        "The copy makes its own transactional ids.": "transactional.id",
     },
 }
-#: Whose values keys of today take over, translated.
+#: Keys whose values present keys take over, translated.
 _RENAMED: Final[tuple[tuple[FileSide, str, str, Callable[[str], str]], ...]] = (
     ("consumer", "groupid", "group.id", str.strip),
     ("consumer", "autooffset.reset", "auto.offset.reset", str.strip),
@@ -178,20 +173,20 @@ OLD_KEYS: Final[tuple[OldKey, ...]] = (
         for instead, names in sentences.items()
         for name in names.split()
     ),
-    *(OldKey(name, side, f"It is {new} today, which takes its value.", new, to) for side, name, new, to in _RENAMED),
+    *(OldKey(name, side, f"It is now {new}, which takes its value.", new, to) for side, name, new, to in _RENAMED),
 )
 _BY_NAME: Final[Mapping[tuple[str, str], OldKey]] = {(one.side, one.name): one for one in OLD_KEYS}
 
 
 def old_key(side: FileSide, name: str) -> OldKey | None:
-    """What is known of a key that is no client's of today, or without effect here."""
+    """Return what is known of a key that is not a present client's, or has no effect here."""
     return _BY_NAME.get((side, name))
 
 
 @dataclass(frozen=True, slots=True)
 class TranslatedConfig:
-    """A file's ``props`` under the keys of today. ``said``: of each older key its sentence. ``origins``: the older key
-    whose value one of today has, by the latter."""
+    """A file's ``props`` with present keys. ``said``: a sentence for each old key. ``origins``: by present key the old
+    key whose value it has."""
 
     props: Mapping[str, str]
     said: tuple[str, ...]
@@ -199,7 +194,7 @@ class TranslatedConfig:
 
 
 def translated(side: FileSide, props: Mapping[str, str]) -> TranslatedConfig:
-    """What a file says today."""
+    """Translate a file's old keys."""
     found, said, origins = dict(props), [], {}
     for name, value in props.items():
         old = old_key(side, name)
@@ -214,7 +209,7 @@ def translated(side: FileSide, props: Mapping[str, str]) -> TranslatedConfig:
     return TranslatedConfig(found, tuple(said), origins)
 
 
-#: How long a slice goes on writing without a word from its process.
+#: How long a slice keeps writing without contact to its process.
 SLICE_LEASE_MS: Final = 5_000
 _FETCHING: Final[Mapping[str, str]] = {
     "fetch.max.bytes": "fetch_max_bytes",
@@ -222,7 +217,7 @@ _FETCHING: Final[Mapping[str, str]] = {
     "fetch.max.wait.ms": "fetch_max_wait_ms",
     "fetch.min.bytes": "fetch_min_bytes",
 }
-#: The keys of a ``--consumer.config`` that mean something to a copy, beside those of the connection.
+#: Keys of a ``--consumer.config`` that affect a copy, in addition to those of the connection.
 CONSUMER: Final = client_settings.CONSUMER.only(
     "client.id",
     "client.rack",
@@ -237,13 +232,13 @@ CONSUMER: Final = client_settings.CONSUMER.only(
 ) | ConfigDef.of(
     replace(client_settings.CONSUMER.settings["group.id"], check=NonEmpty()),
     replace(client_settings.CONSUMER.settings["auto.offset.reset"], check=OneOf(("earliest", "latest"))),
-    # Without a default: the copy's own is better.
+    # No default, because the copy's own is better.
     *(
         replace(client_settings.CONSUMER.settings[key], default=None, check=AtLeast(0, nullable=True))
         for key in _FETCHING
     ),
 )
-#: The same of a ``--producer.config``.
+#: Keys of a ``--producer.config`` that affect a copy.
 PRODUCER: Final = client_settings.PRODUCER.only(
     "client.id", "compression.type", "compression.gzip.level", "compression.lz4.level", "compression.zstd.level"
 ) | ConfigDef.of(
@@ -253,7 +248,7 @@ _KNOWN: Final[Mapping[FileSide, ConfigDef]] = {
     "consumer": client_settings.CONSUMER,
     "producer": client_settings.PRODUCER,
 }
-#: Of both files.
+#: Keys of both files.
 _OF_CONNECTIONS: Final = SUPPORTED_SECURITY | {
     BOOTSTRAP_SERVERS,
     "request.timeout.ms",
@@ -261,21 +256,21 @@ _OF_CONNECTIONS: Final = SUPPORTED_SECURITY | {
     "send.buffer.bytes",
     "receive.buffer.bytes",
 }
-#: What a copy heeds, or has a sentence of its own for.
+#: Keys that a copy uses, or that have their own sentence.
 _HEEDED: Final[Mapping[FileSide, frozenset[str]]] = {
     "consumer": _OF_CONNECTIONS | CONSUMER.settings.keys() | {"group.instance.id", "group.protocol"},
     "producer": _OF_CONNECTIONS | PRODUCER.settings.keys(),
 }
 _SPARK: Final = "spark."
 _PROVIDERS: Final = "config.providers"
-#: Where a sentence for the log goes.
+#: Takes a sentence for the log.
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorConsumerSettings:
-    """One ``--consumer.config``. ``name`` is what messages call the cluster; ``fetching`` are fields of a slice's
-    settings; ``look_s`` is how often topics are looked for."""
+    """One ``--consumer.config``. ``name`` is the cluster's name in messages; ``fetching`` are fields of a slice's
+    settings; ``look_s`` is how often topics are looked up."""
 
     name: str
     connection: ConnectionSettings
@@ -296,13 +291,13 @@ class MirrorConsumerSettings:
         return str(self.flow_name)
 
     def group_settings(self, client_id: str) -> GroupSettings:
-        """Of one member."""
+        """Return the settings of one member."""
         return replace(self.group, client_id=client_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line says beside files. ``takes`` says whether a topic is copied."""
+    """The command line without its files. ``takes`` says whether a topic is copied."""
 
     takes: TopicList
     streams: int = 1
@@ -314,8 +309,8 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class MirrorSettings:
-    """All of one process. ``spark`` has the ``spark.*`` keys of the producer's file, ``hidden`` the environment
-    variables that files refer to."""
+    """The settings of one process. ``spark`` has the ``spark.*`` keys of the producer's file, ``hidden`` the
+    environment variables that files refer to."""
 
     sources: tuple[MirrorConsumerSettings, ...]
     target: ConnectionSettings
@@ -328,15 +323,15 @@ class MirrorSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Client:
-    """One file, and what it says under the keys of today. ``origins``: older keys of the file, by those of today that
-    have their values."""
+    """One file, and its values with present keys. ``origins``: the file's old keys, by the present keys that have their
+    values."""
 
     file: ClientProperties
     props: Mapping[str, str]
     origins: Mapping[str, str]
 
     def error(self, error: ConfigError) -> ConfigError:
-        """With the key as the file has it, and its line."""
+        """Return the error with the key as in the file, and its line."""
         key = error.key or ""
         written = self.origins.get(key, key)
         return self.file.error(error.message.replace(key, written, 1), written)
@@ -345,11 +340,11 @@ class _Client:
 def mirror_settings(
     consumers: Sequence[Properties], producer: Properties, options: Options, tell: Tell
 ) -> MirrorSettings:
-    """The settings in these files, references to config providers resolved. ``tell`` hears what keys do not do, also
-    where the settings are refused then.
+    """Parse these files, with references to config providers resolved. ``tell`` gets a sentence for each key without
+    effect, even if the settings are rejected afterwards.
 
     Raises:
-        ConfigError: A value is missing or refused; key, file and line are named.
+        ConfigError: A value is missing or invalid; the error has key, file and line.
         SecurityError: A key store cannot be used.
     """
     read, written = [_client("consumer", file, tell) for file in consumers], _client("producer", producer, tell)
@@ -369,8 +364,8 @@ def mirror_settings(
 
 
 def _lease_ms(session_ms: int, heartbeat_ms: int) -> int:
-    """Where the session is long enough, a slice whose lease was renewed last has ended with it; but a heartbeat that is
-    a little late costs nothing."""
+    """Return a lease such that, if the session is long enough, the slice renewed last ends with the session, but a
+    slightly late heartbeat costs nothing."""
     return min(session_ms, max(session_ms - SLICE_LEASE_MS, session_ms // 2, heartbeat_ms * 3 // 2))
 
 
@@ -382,7 +377,7 @@ def _client(side: FileSide, raw: Properties, tell: Tell) -> _Client:
     for key in file:
         if key in _HEEDED[side] or old_key(side, key) is not None or key.startswith((_SPARK, _PROVIDERS)):
             continue
-        why = "is not supported here" if key in _KNOWN[side].settings else f"is no key of a {side}"
+        why = "is not supported here" if key in _KNOWN[side].settings else f"is not a key of a {side}"
         tell(f"{file.file}: {key}: {why} and has no effect")
     return _Client(file, today.props, today.origins)
 
@@ -391,12 +386,12 @@ def _source(name: str, client: _Client, tell: Tell) -> MirrorConsumerSettings:
     props, file = client.props, client.file
     values = _parsed(CONSUMER, client)
     if not values["group.id"]:
-        raise file.error("group.id is missing: instances of one group.id share the work", "group.id")
+        raise file.error("group.id is missing. Set it; instances with the same group.id share the work", "group.id")
     session_ms = values.integer("session.timeout.ms")
     if props.get("group.instance.id", "").strip():
-        tell(f"{file.file}: group.instance.id: members have no fixed names here; they leave and join in seconds")
+        tell(f"{file.file}: group.instance.id has no effect: members leave and join in seconds")
     if props.get("group.protocol", "").strip().lower() == "consumer":
-        tell(f"{file.file}: group.protocol: the group's protocol is the classic one here")
+        tell(f"{file.file}: group.protocol has no effect: the group uses the classic protocol")
     return MirrorConsumerSettings(
         name=name,
         connection=_connection(client, values.string("client.id"), f"the source of {file.file}"),
@@ -421,13 +416,13 @@ def _source(name: str, client: _Client, tell: Tell) -> MirrorConsumerSettings:
 
 
 def _strategies(values: Values, file: Properties, tell: Tell) -> tuple[str, ...]:
-    """Names of what we speak, the preferred first; ``range`` where nothing else is left, as all of Java's have it."""
+    """Return supported strategies, the preferred first; ``range`` if none is left, because all of Java's have it."""
     names = values.strings("partition.assignment.strategy")
     found = tuple(dict.fromkeys(STRATEGIES[name] for name in names if name in STRATEGIES))
     others = [name.rpartition(".")[2] for name in names if name not in STRATEGIES]
     if others and "partition.assignment.strategy" in file:
         tell(
-            f"{file.file}: partition.assignment.strategy: {', '.join(others)} is not spoken here, so members agree on "
+            f"{file.file}: partition.assignment.strategy: {', '.join(others)} is not supported here, so members use "
             f"{' or '.join(found or (RANGE,))}"
         )
     return found or (RANGE,)
@@ -443,8 +438,8 @@ def _parsed(config: ConfigDef, client: _Client) -> Values:
 def _connection(client: _Client, client_id: str, where: str) -> ConnectionSettings:
     if not client.props.get("bootstrap.servers", "").strip():
         zookeeper = next((key for key in ("zookeeper.connect", "zk.connect") if key in client.file), "")
-        instead = f" in place of {zookeeper}: there is no ZooKeeper to ask" if zookeeper else ""
-        message = f"bootstrap.servers is missing: set it to brokers of {where}{instead}"
+        instead = f" in place of {zookeeper}, because ZooKeeper is not used" if zookeeper else ""
+        message = f"bootstrap.servers is missing. Set it to brokers of {where}{instead}"
         raise client.file.error(message, zookeeper or "bootstrap.servers")
     try:
         return connection_settings(client.props, client_id=client_id, where=where)

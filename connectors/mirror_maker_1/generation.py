@@ -1,5 +1,5 @@
-"""Copies the partitions that a member of the group has, for one generation: each to the one of its number if the
-target's topic has as many, by key if it has another number, or if there is a message handler."""
+"""Copy the partitions that a group member has, for one generation: each to the partition of the same number if the
+target's topic has as many partitions, by key if it has another number or if there is a message handler."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ log = logging.getLogger(__name__)
 _LOOK_S: Final = 0.2
 _RETRY_S: Final = 0.5
 _MAX_RETRY_S: Final = 5.0
-#: How often is looked whether topics that were left out can be copied.
+#: How often to check whether topics that were left out can be copied.
 _LEFT_OUT_S: Final = 30.0
-#: So many topics are named in a line of the log.
+#: How many topics are named in a log line.
 _MOST_NAMED: Final = 5
-#: As a consumer goes on behind what it cannot have any more; at the first record that is left, so as to lose least.
+#: As a consumer continues after lost records: at the first record that is left, so as to lose the least.
 _GAPS: Final = GapPolicy(OnSourceGap.SKIP, OnTopicRecreated.RESTART)
 
 
@@ -49,8 +49,9 @@ class _Task(Protocol):
 
 
 class Copying:
-    """Of one member and one generation. ``partitions`` are what the leader gave it; ``refused`` knows what was said of
-    topics that the target refused to make; ``holds`` says, in the lease thread, whether the partitions are ours."""
+    """The copy of one member and one generation. ``partitions`` were assigned by the leader; ``refused`` keeps what was
+    logged of topics that the target refused to create; ``holds`` says, in the lease thread, whether the partitions are
+    still ours."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class Copying:
         self._partitions = sorted(partitions)
         self._refused = refused
         self._holds = holds
-        #: The partitions of the target's topics by which is decided how each is copied.
+        #: Partition counts of the target's topics, which decide how each topic is copied.
         self.target_counts: dict[str, int] = {}
         self.copies_by_key = False
         #: Topics that one of the clusters does not have.
@@ -81,17 +82,17 @@ class Copying:
             task.stop()
 
     def view(self) -> list[PartitionView]:
-        """A picture of every partition."""
+        """Return a view of every partition."""
         now_ms = time.time_ns() // 1_000_000
         return [one for task in self._tasks.values() for one in task.view(now_ms)]
 
     async def run(self) -> None:
-        """Until :meth:`stop`, or until a topic can be copied that had to be left out. Cancelled, it ends at once and
-        stores nothing: the partitions are somebody else's.
+        """Run until :meth:`stop`, or until a topic that was left out can be copied. When cancelled, it ends at once and
+        stores nothing, because the partitions belong to another member.
 
         Raises:
-            SendFailed: a record can never be sent, and the process is to end of that.
-            PermanentError: rights are missing, Spark cannot be started.
+            SendFailed: A record can never be sent, and the process is to end.
+            PermanentError: Rights are missing, or Spark cannot be started.
         """
         if not self._partitions:
             await self._stopping.wait()
@@ -106,7 +107,7 @@ class Copying:
             while not all(task.done() for task in running):
                 done, waiting = await asyncio.wait(waiting, return_when="FIRST_COMPLETED")
                 errors = [error for task in done if (error := task.exception()) is not None]
-                if errors:  # what ends the process goes first
+                if errors:  # an error that ends the process goes first
                     raise min(errors, key=lambda error: not isinstance(error, PermanentError))
 
     async def _begin(self) -> None:
@@ -129,7 +130,7 @@ class Copying:
         await self._kept_up(copy)
 
     async def _kept_up(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do it until it ends well, or this is to stop."""
+        """Retry until it succeeds, or until :meth:`stop`."""
         delay_s = _RETRY_S
         while not self._stopping.is_set():
             began_s = time.monotonic()
@@ -140,20 +141,20 @@ class Copying:
                 log.error("%s", error)
                 await self._stopping.wait()
             except (RetriableError, Superseded, SliceFenced) as error:
-                # Whoever fences us has our partitions: the group's coordinator tells us soon. If not, they are ours.
+                # A member that fences us has our partitions, and the coordinator soon says so. Otherwise they are ours.
                 if self._stopping.is_set():
-                    log.warning("%s: at its end: %s; the next who copies finds out what had arrived", self._name, error)
+                    log.warning("%s: at its end: %s; its successor finds out what had arrived", self._name, error)
                     return
                 if time.monotonic() - began_s > _MAX_RETRY_S:
                     delay_s = _RETRY_S
-                log.warning("%s: %s; beginning again in %.1f s", self._name, error, delay_s)
+                log.warning("%s: copy failed: %s; retrying in %.1f s", self._name, error, delay_s)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(delay_s):
                         await self._stopping.wait()
                 delay_s = min(2 * delay_s, _MAX_RETRY_S)
 
     async def _shared_out(self) -> tuple[list[TopicPartition], list[TopicPartition]]:
-        """Return the partitions that are copied to the one of their number, and those that are copied by key."""
+        """Return partitions that are copied to those of the same number, and partitions that are copied by key."""
         lent = self._lent
         names = {partition.topic for partition in self._partitions}
         if lent.settings.options.handler is not None:
@@ -171,7 +172,7 @@ class Copying:
         )
 
     async def _look_for_left_out(self) -> None:
-        """End this generation in order once both clusters have one of them: the next shares it out."""
+        """End this generation cleanly once both clusters have such a topic: the next one includes it."""
         while not self._stopping.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LEFT_OUT_S):
@@ -202,21 +203,21 @@ class Copying:
         return MirrorSourceTask(settings, services, GroupPositionStore(self._offsets))
 
     async def _watch(self) -> None:
-        """Raise :class:`SendFailed` once a partition cannot go on, where that is to end the process."""
+        """Raise :class:`SendFailed` once a partition cannot continue, if that is to end the process."""
         while True:
             await asyncio.sleep(_LOOK_S)
             if not self._lent.settings.options.aborts:
                 continue
             for one in self.view():
-                # Who deletes a topic that is copied wants it gone.
+                # If a topic is deleted while it is copied, that is intended.
                 if is_stopped(one.state) and one.state != GapKind.SOURCE_DELETED.label:
                     raise UnsendableRecord(self._told(one))
 
     def _told(self, one: PartitionView) -> str:
         source = TopicPartition(one.source_topic, one.source_partition)
-        # It may have stopped this moment, and its task not have worded it yet.
+        # It may have stopped just now, before its task has worded the reason.
         reason = by_key_task.stop_message_at_end(one.state, source, one.reason, self._group_id)
-        return f"{source} cannot be copied on from source offset {one.next_source_offset}: {reason}"
+        return f"{source} cannot be copied further than source offset {one.next_source_offset}: {reason}"
 
     @property
     def _group_id(self) -> str:

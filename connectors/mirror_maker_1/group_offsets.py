@@ -1,9 +1,9 @@
-"""Store positions as offsets of a consumer group at the source, with a text beside each, in place of internal topics.
+"""Store positions as a consumer group's offsets at the source, with a metadata text, instead of internal topics.
 
 A member of the group commits them. Kafka lets a consumer store a text with an offset (``OffsetCommit``'s metadata, 4096
-characters by default). A partition that is copied to the one of its number stores the position of the copy, from which
-its next copier goes on exactly. One that is copied by key stores the id of its source topic. Another tool that moves
-the group writes no such text, and its offset counts alone.
+characters by default). A partition copied to that of the same number stores the copy's position, from which the next
+copier continues exactly. A partition copied by key stores the id of its source topic. Another tool that moves the group
+writes no such text, and then only its offset counts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def encode_by_key(source_topic_id: UUID | None) -> str:
 
 
 def decode_pair(partition: TopicPartition, text: str) -> Position | None:
-    """Return the position beside a committed offset; None if there is none, or one of an unknown version."""
+    """Return the position stored with an offset; None if there is none, or one of an unknown version."""
     if not text.startswith(_PAIR):
         return None
     key = PositionKey("", partition.topic, partition.partition)
@@ -64,15 +64,15 @@ log = logging.getLogger(__name__)
 _TOO_LARGE: Final = 12
 #: TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED
 _REFUSED: Final = frozenset({29, 30})
-#: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS: the group goes on without this commit.
+#: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS: the group continues without this commit.
 _NOT_NOW: Final = frozenset({22, 25, 27})
 
-#: Gives the member's generation and id, as they are now.
+#: Returns the member's present generation and id.
 Standing = Callable[[], tuple[int, str]]
 
 
 class GroupOffsets:
-    """What one member stores in its group."""
+    """The offsets that one member stores in its group."""
 
     def __init__(self, cluster: Cluster, group_id: str, standing: Standing) -> None:
         self._cluster = cluster
@@ -81,20 +81,20 @@ class GroupOffsets:
         self._short: set[TopicPartition] = set()
 
     async def read(self) -> dict[TopicPartition, Committed]:
-        """All that the group has stored. Raises as :func:`connect.kafka.log.committed_offsets.committed`."""
+        """Read the group's offsets. Errors are those of :func:`connect.kafka.log.committed_offsets.committed`."""
         found = await committed(self._cluster, self._group_id)
         return {TopicPartition(*partition): stored for partition, stored in found.items()}
 
     async def write(self, offsets: Mapping[TopicPartition, Committed]) -> None:
-        """Store these as the member that we are.
+        """Store offsets as this member.
 
         Raises:
-            RetriableError: the coordinator does not answer, or the group has gone on without us.
-            NotAuthorized: READ on the group, or on a topic, is missing.
+            RetriableError: The coordinator does not answer, or the group has continued without us.
+            NotAuthorized: READ on the group or on a topic is missing.
         """
         generation, member = self._standing()
         if member == "":
-            raise RetriableError(f"we are no member of group {self._group_id} now")
+            raise RetriableError(f"this process is not a member of group {self._group_id} now")
         refused = await self._commit(offsets, generation, member)
         if too_large := {one for one, code in refused.items() if code == _TOO_LARGE} - self._short:
             self._short |= too_large
@@ -110,9 +110,9 @@ class GroupOffsets:
 
     def _tell_of(self, too_large: Collection[TopicPartition]) -> None:
         log.warning(
-            "cluster %s takes no text beside the offsets of %s that is as long as ours (offset.metadata.max.bytes): "
-            "offsets are stored alone there, so after a crash what was copied last is copied again, and who was lost "
-            "is not shut out before",
+            "cluster %s does not accept our metadata with the offsets of %s, because it is too long "
+            "(offset.metadata.max.bytes): offsets are stored without it, so after a crash the last records are copied "
+            "again, and a lost process is not fenced before",
             self._cluster.name,
             ", ".join(map(str, sorted(too_large))),
         )
@@ -120,7 +120,7 @@ class GroupOffsets:
     async def _commit(
         self, offsets: Mapping[TopicPartition, Committed], generation: int, member: str
     ) -> dict[TopicPartition, int]:
-        """The codes of what was not stored."""
+        """Return the error codes of offsets that were not stored."""
         alone: dict[Partition, Committed] = {
             one: stored._replace(metadata="") if one in self._short else stored for one, stored in offsets.items()
         }
@@ -135,8 +135,8 @@ class GroupOffsets:
 
 
 class GroupPositionStore:
-    """A ``PositionStore`` for MirrorSource's task. No map is kept: a group's offsets need none, as topics keep their
-    names and nobody translates."""
+    """A ``PositionStore`` for MirrorSource's task. It keeps no map: topics keep their names, and the group's offsets
+    need no translation."""
 
     def __init__(self, offsets: GroupOffsets) -> None:
         self._offsets = offsets
@@ -149,7 +149,7 @@ class GroupPositionStore:
         return await self.load(partitions)
 
     async def shut_out(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
-        return starts  # the group's generation does
+        return starts  # the group's generation fences
 
     async def commit(self, commits: Sequence[Commit]) -> None:
         await self._offsets.write(
@@ -165,12 +165,12 @@ class GroupPositionStore:
         return []
 
     async def close(self) -> None:
-        """Nothing to let go of: the cluster is the member's."""
+        """Do nothing: the cluster belongs to the member."""
 
 
 def start_of(partition: TopicPartition, stored: Committed | None) -> Start:
-    """Where a partition goes on. An offset beside which no position stands, or that of another offset, was stored by
-    somebody else: it counts alone."""
+    """Return where a partition continues. An offset without a position, or with that of another offset, was stored by
+    another tool and counts alone."""
     if stored is None:
         return Start(None, None, False)
     note = decode_pair(partition, stored.metadata)

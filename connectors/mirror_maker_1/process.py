@@ -1,10 +1,10 @@
 """Run a process of MirrorMaker 1: its streams, on one Spark and one control link, until it is stopped or one ends.
 
-A stream is a member of the source's consumer group, with what it copies in each generation. The rounds are eager, as
-those of Java's range and round-robin assignors: each member that joins has stopped and stored before, so a member that
-gets a partition finds nothing of it under way.
+A stream is a member of the source's consumer group, with its copy in each generation. Rebalances are eager, as with
+Java's range and round-robin assignors: each member stops and stores before it joins, so a member that gets a partition
+finds no other copy of it running.
 
-``--consumer.rebalance.listener`` names a user's class that learns which partitions come and go.
+``--consumer.rebalance.listener`` names a user's class that is called when partitions are assigned and revoked.
 """
 
 from __future__ import annotations
@@ -45,53 +45,53 @@ _METHODS: Final = {"assigned": "on_partitions_assigned", "revoked": "on_partitio
 
 
 def load(reference: str, args: str | None, option: str) -> Any:
-    """An instance of ``package.module:Class``, made with ``args`` where they are given.
+    """Make an instance of ``package.module:Class``, with ``args`` if they are given.
 
     Raises:
-        ConfigError: It cannot be imported or made; names the option.
+        ConfigError: It cannot be imported or created; the error has the option.
     """
     module, _, path = reference.replace(":", ".").rpartition(".")
     try:
         found: Any = getattr(importlib.import_module(module), path)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
-            f"--{option} {reference} cannot be imported ({type(error).__name__}); a Java class cannot run here: write "
-            "package.module:Class of a Python package that is installed",
+            f"--{option} {reference} cannot be imported ({type(error).__name__}). A Java class cannot run here: write "
+            "package.module:Class of an installed Python package",
             option,
         ) from None
     try:
         return found() if args is None else found(args)
-    except Exception as error:  # of other people; what it says may hold what is secret
-        raise ConfigError(f"--{option} {reference} cannot be made: {type(error).__name__}", option) from error
+    except Exception as error:  # third-party code; its message may contain a secret
+        raise ConfigError(f"--{option} {reference} cannot be created: {type(error).__name__}", option) from error
 
 
 class RebalanceListener:
-    """Told before partitions are copied here, and after they were. What it raises is logged, and the copy goes on."""
+    """Is called before partitions are copied here, and after. Its exceptions are logged, and the copy continues."""
 
     def __init__(self, made: Any) -> None:
         self._made = made
         self._thread = PluginThread("rebalance listener")
 
     async def tell(self, what: str, partitions: Collection[TopicPartition]) -> None:
-        """``what``: ``assigned`` or ``revoked``."""
+        """Call the listener; ``what``: ``assigned`` or ``revoked``."""
         method = getattr(self._made, _METHODS[what], None)
         if method is None:
             return
         try:
             async with asyncio.timeout(_WITHIN_S):
                 await self._thread.call(method, sorted(partitions))
-        except Exception as error:  # of other people
+        except Exception as error:  # third-party code
             log.error("the rebalance listener failed at %s: %s", _METHODS[what], type(error).__name__)
 
 
-#: Of the rebalance time-out, after which the group goes on without us. A drain without progress ends earlier by itself.
+#: Share of the rebalance timeout, after which the group continues without us. A drain without progress ends earlier.
 _STOP_SHARE: Final = 0.8
 _AGAIN_S: Final = 1.0
 _PREPARE_S: Final = 30.0
 
 
 class PartitionCounts(NamedTuple):
-    """Partition counts: of all the source's topics, of those that are to be copied, and of the target's topics of these
+    """Partition counts of all the source's topics, of topics to be copied, and of the target's topics of the same
     names."""
 
     source: Mapping[str, int]
@@ -103,7 +103,7 @@ _NOTHING: Final = PartitionCounts({}, {}, {})
 
 
 class Stream:
-    """See the module."""
+    """A member of the group; see the module."""
 
     def __init__(self, lent: ProcessContext, listener: RebalanceListener | None) -> None:
         self._lent = lent
@@ -114,9 +114,9 @@ class Stream:
         self._stopping = asyncio.Event()
         self._copying: Copying | None = None
         self._present = _NOTHING
-        #: The counts by which we shared out the partitions of all members; None where another member did.
+        #: The counts by which we assigned the partitions of all members; None if another member did.
         self._assigned: Mapping[str, int] | None = None
-        #: Topics that were told of, since they are wanted and are not copied.
+        #: Topics that were logged because they are wanted and not copied.
         self._left_out: set[str] = set()
         self._refused = TopicRefusals(lent.name)
         source = lent.source
@@ -127,19 +127,19 @@ class Stream:
         )
 
     def view(self) -> list[PartitionView]:
-        """A picture of every partition that is copied here."""
+        """Return a view of every partition that is copied here."""
         return self._copying.view() if self._copying is not None else []
 
     def stop(self) -> None:
-        """Ask for a clean end: what was sent is acknowledged and stored, and the group is told."""
+        """Ask for a clean end: what was sent is acknowledged and stored, and we leave the group."""
         self._stopping.set()
         self._round.set()
 
     async def run(self) -> None:
-        """Until :meth:`stop`.
+        """Run until :meth:`stop`.
 
         Raises:
-            PermanentError: the group does not take us, rights are missing, a record can never be sent (SendFailed).
+            PermanentError: The group refuses us, rights are missing, or a record can never be sent (SendFailed).
         """
         try:
             await self._prepared()
@@ -157,8 +157,8 @@ class Stream:
             await self._member.close()
 
     async def _prepared(self) -> None:
-        """Where others are at work, whoever joins is given some of it at once: not before Spark is up, so that it goes
-        on there until then."""
+        """Wait for Spark before joining a group with members, because a new member is assigned partitions at once, and
+        their copy would pause until Spark is up."""
         with contextlib.suppress(RetriableError):
             if not await self._member.others():
                 return
@@ -174,9 +174,9 @@ class Stream:
         return None
 
     async def _generation(self, joined: Membership) -> None:
-        """Copy what we were given until the next round, or the end."""
+        """Copy our partitions until the next rebalance, or the end."""
         mine = assignors.decode_assignment(joined.assignment)
-        log.info("%s: generation %d gives us %s", self._name, joined.generation, _told(mine))
+        log.info("%s: generation %d assigns us %s", self._name, joined.generation, _told(mine))
         await self._tell("assigned", mine)
         copying = self._copying = Copying(self._lent, self._offsets, mine, self._refused, lambda: self._member.holds)
         scope = Scope(self._name)
@@ -197,7 +197,7 @@ class Stream:
             if running.done():
                 running.result()
             else:
-                log.warning("%s: its copy did not end in order; who copies next finds out what had arrived", self._name)
+                log.warning("%s: its copy did not end cleanly; its successor finds out what had arrived", self._name)
             if looking.done():
                 looking.result()
         finally:
@@ -212,23 +212,23 @@ class Stream:
     # -- topics -----------------------------------------------------------------------------------
 
     async def _look_for_changes(self) -> None:
-        """Until there are other topics to copy, or other counts of partitions."""
+        """Wait until there are other topics to copy, or other partition counts."""
         while True:
             await asyncio.sleep(self._lent.source.look_s)
             try:
                 found = await self._look()
             except RetriableError as error:
-                log.warning("%s: topics cannot be looked for: %s; trying again", self._name, error)
+                log.warning("%s: topics cannot be looked up: %s; retrying", self._name, error)
                 continue
             if self._has_other_source(found) or self._has_other_target(found.there):
-                log.info("%s: other topics are to be copied now, or in another way", self._name)
+                log.info("%s: the topics to copy, or their partition counts, have changed", self._name)
                 return
 
     def _has_other_source(self, found: PartitionCounts) -> bool:
-        """Whether other topics are wanted than we joined for, or have other counts than were shared out.
+        """Whether other topics are wanted than when we joined, or have other counts than were assigned.
 
-        The leader compares with what it shared out, of all members' topics (``assignmentSnapshot`` of Java's
-        ``ConsumerCoordinator``): by a broker that lagged there were fewer partitions, and nobody has the others.
+        The leader compares with what it assigned, for all members' topics (``assignmentSnapshot`` of Java's
+        ``ConsumerCoordinator``): a lagging broker may have shown fewer partitions, and then no member has the others.
         """
         if self._assigned is None:
             return found.here != self._present.here
@@ -237,8 +237,8 @@ class Stream:
         return any(found.source.get(name, 0) != count for name, count in self._assigned.items())
 
     def _has_other_target(self, counts: Mapping[str, int]) -> bool:
-        """Whether a target topic has another number of partitions than when was decided how it is copied, or when we
-        joined; one made since is ours."""
+        """Whether a target topic has another partition count than when its way of copying was decided, or when we
+        joined; topics created since are ours."""
         decided = self._copying.target_counts if self._copying is not None else {}
         before = {**self._present.there, **decided}
         return any(counts[name] != count for name, count in before.items() if name in counts)
@@ -248,7 +248,7 @@ class Stream:
             try:
                 found = await self._look()
             except RetriableError as error:
-                log.warning("%s: %s; trying again", self._name, error)
+                log.warning("%s: topics could not be read: %s; retrying", self._name, error)
                 if self._stopping.is_set():
                     return _NOTHING
                 with contextlib.suppress(TimeoutError):
@@ -267,12 +267,12 @@ class Stream:
         return PartitionCounts(_counts(source), here, {name: count for name, count in _counts(there).items() if count})
 
     def _tell_left_out(self, source: Collection[str]) -> None:
-        """Once of each, by one of this process's members for all of them."""
+        """Log each topic once, from one of this process's members."""
         found = self._lent.settings.options.takes.left_out(source) - self._left_out
         if found and self._lent.number == 0:
             log.info(
-                "%s: these are taken for internal by their names (__..., ....internal, ...-internal) and not copied, "
-                "whatever the command line says: %s",
+                "%s: these topics have names of internal topics (__..., ....internal, ...-internal), so they are not "
+                "copied, whatever the command line says: %s",
                 self._lent.source.flow,
                 _some(sorted(found)),
             )
@@ -285,7 +285,7 @@ class Stream:
         wanted = {member: assignors.decode_subscription(member, said) for member, said in members.items()}
         topics = {topic for names in wanted.values() for topic in names}
         known = _counts((await self._cluster.metadata(topics)).topics) if topics else {}
-        # A broker that lags may tell of too few: the next look finds that it does.
+        # A lagging broker may show too few: the next check finds that out.
         counts = {topic: known.get(topic, 0) for topic in topics}
         self._assigned = counts
         shares = assignors.assign(protocol, wanted, counts)
@@ -300,12 +300,12 @@ class Stream:
         self._lost.set()
 
     def lease_lost(self) -> None:
-        """Copy on until a successor fences us; by key nothing is fenced, so that copy ends before there can be one."""
+        """Keep copying until a successor fences us; a copy by key is not fenced, so it ends before that."""
         if self._copying is not None and self._copying.copies_by_key:
-            self.membership_lost("no heartbeat was answered for as long as its lease lasts")
+            self.membership_lost("no heartbeat was answered within the lease")
 
     def heartbeat_answered(self) -> None:
-        """Nothing depends on it."""
+        """Do nothing: nothing depends on it."""
 
     @property
     def _name(self) -> str:
@@ -331,12 +331,12 @@ def _some(names: Sequence[str]) -> str:
 
 
 _INSTANCE_BYTES: Final = 5
-#: For so long the loop may stand still before heartbeats and leases stop.
+#: How long the loop may be blocked before heartbeats and leases stop.
 _PROGRESS_TIMEOUT_S: Final = 30.0
 
 
 class MirrorMaker1:
-    """Runs the streams of ``settings`` on an ``engine`` that has begun, and is the caller's to stop."""
+    """Runs the streams of ``settings`` on a started ``engine``, which the caller stops."""
 
     def __init__(self, settings: MirrorSettings, engine: SparkEngine) -> None:
         self._settings = settings
@@ -347,10 +347,10 @@ class MirrorMaker1:
         self._leases = LeaseThread(_PROGRESS_TIMEOUT_S)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until ``stop`` is set.
+        """Run until ``stop`` is set.
 
         Raises:
-            PermanentError: what one stream ended of; the others are stopped in order before.
+            PermanentError: The error that ended a stream; the other streams were stopped cleanly before.
         """
         async with AsyncExitStack() as closing:
             self._leases.start()
@@ -360,7 +360,7 @@ class MirrorMaker1:
             closing.push_async_callback(links.stop)
             admin = Admin(self._settings.target, "target", fewer_replicas="set their default.replication.factor lower")
             closing.push_async_callback(admin.close)
-            # Each by itself: one that does not answer keeps none of the others waiting.
+            # Independently, so that a source that does not answer delays no other.
             async with Scope("kafka-mirror-maker") as scope:
                 sources = [
                     scope.spawn(self._copy(source, closing, links, admin), f"copy {source.flow}")
@@ -373,7 +373,7 @@ class MirrorMaker1:
                 _raise_first(sources)
 
     def progress(self) -> list[FlowProgress]:
-        """A picture of every source."""
+        """Return a view of every source."""
         return [
             FlowProgress(flow, "running", 0, [one for stream in streams for one in stream.view()])
             for flow, streams in self._streams.items()
@@ -382,7 +382,7 @@ class MirrorMaker1:
     async def _copy(
         self, source: MirrorConsumerSettings, closing: AsyncExitStack, links: LinkServer, admin: Admin
     ) -> None:
-        """The streams of one source, until it is over or one of them ends of something, which is raised."""
+        """Run the streams of one source until the end. Raises the error that ended one of them."""
         clusters = await self._clusters(source, closing)
         if clusters is None:
             return
@@ -395,12 +395,12 @@ class MirrorMaker1:
             await asyncio.wait([*running, over], return_when="FIRST_COMPLETED")
             for stream in streams:
                 stream.stop()
-            # The others end in order; then the error that ended one of them is raised.
+            # The others end cleanly; then the error that ended one of them is raised.
             await asyncio.wait(running)
             _raise_first(running)
 
     async def _clusters(self, source: MirrorConsumerSettings, closing: AsyncExitStack) -> Clusters | None:
-        """Both clusters, once they answer; None where it was over before."""
+        """Return both clusters once they answer; None if the process ended before."""
         here = Cluster(source.connection.with_client_id(f"{source.group.client_id}-admin"), source.name)
         closing.push_async_callback(here.close)
         there = Cluster(self._settings.target.with_client_id(f"{self._settings.target.client_id}-admin"), "target")
@@ -421,7 +421,7 @@ class MirrorMaker1:
 
 
 def _raise_first(ended: Iterable[asyncio.Task[None]]) -> None:
-    """Raise the error of the first one that failed; the log names those of the others."""
+    """Raise the error of the first task that failed; log the errors of the others."""
     failed = [error for task in ended if (error := task.exception()) is not None]
     for error in failed[1:]:
         log.error("%s", error)
@@ -430,10 +430,10 @@ def _raise_first(ended: Iterable[asyncio.Task[None]]) -> None:
 
 
 async def reached(cluster: Cluster, stop: asyncio.Event) -> bool:
-    """Whether a broker answers before ``stop`` is set. Raises SecurityError where one refuses us."""
+    """Whether a broker answers before ``stop`` is set. Raises SecurityError if a broker refuses us."""
 
     async def reach() -> bool:
-        await cluster.wait_reachable(lambda error: log.warning("%s; trying again", error))
+        await cluster.wait_reachable(lambda error: log.warning("cluster is not reachable: %s; retrying", error))
         return True
 
     return await unless(stop, reach(), f"reach cluster {cluster.name}") is not None

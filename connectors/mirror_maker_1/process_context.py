@@ -1,4 +1,4 @@
-"""What a process lends to all that copies in it, and what all of it is told."""
+"""Hold what all copies of a process share."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _ID_END: Final = "kafka-mirror-maker"
 
 
 class UnsendableRecord(PermanentError):
-    """A record can never be sent, and the process is to end of that."""
+    """A record can never be sent, and the process is to end."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessContext:
-    """To one member of a group: ``number`` counts members of this process, ``instance`` is unlike any other process's.
-    ``clusters`` are shared by the members of one source."""
+    """What one member of a group gets: ``number`` counts members of this process, ``instance`` is unique to the
+    process. ``clusters`` are shared by the members of one source."""
 
     settings: MirrorSettings
     source: MirrorConsumerSettings
@@ -38,12 +38,12 @@ class ProcessContext:
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """The member's name in messages."""
         return f"{self.source.flow} stream {self.number}"
 
     def transactional_id(self) -> str:
-        """Under which the target can shut us out. Those of a group begin alike, for one grant. Two sources may have
-        groups of one name."""
+        """Return the id by which the target can fence us. Those of a group share a prefix, so that one grant is enough.
+        Two sources may have groups of the same name."""
         return f"{self.source.group.group_id}-{self.source.name}-{self.instance}.{self.number}-{_ID_END}"
 
     def slice_settings(self) -> SliceSettings:

@@ -1,7 +1,7 @@
 """Select the topics that MirrorMaker 1 copies from its command line's lists, and create those that the target lacks.
 
-A member looks up its topics as the source has them now: one that was deleted meanwhile holds up no other. A created
-topic has as many partitions as the source's, and its settings.
+A member looks up its topics as the source has them now: a topic deleted meanwhile delays no other. A created topic has
+the source's partition count and settings.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _INTERNAL_ENDS: Final = ("-internal", ".internal")
 
 
 def is_internal(topic: str) -> bool:
-    """Whether a topic is Kafka's own, or one that a mirror keeps for itself: copied under its own name it would be
-    taken for the target's."""
+    """Whether a topic is Kafka's own, or a mirror's internal topic, which under its own name would be mistaken for the
+    target's."""
     return topic.startswith("__") or topic.endswith(_INTERNAL_ENDS)
 
 
 def pattern_of(raw: str) -> str:
-    """The regular expression in a list: commas stand for alternatives, blanks and quotes around it for nothing (Kafka's
-    ``TopicFilter``)."""
+    """Return the regular expression of a list: commas mean alternatives, blanks and surrounding quotes are ignored
+    (Kafka's ``TopicFilter``)."""
     text = raw.strip().replace(",", "|").replace(" ", "")
     return text.lstrip(_QUOTES).rstrip(_QUOTES)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicList:
-    """Says whether a topic is copied: where its user ``wants`` it and it is not internal."""
+    """Says whether a topic is copied: its user ``wants`` it and it is not internal."""
 
     wants: Callable[[str], bool]
 
@@ -50,20 +50,20 @@ class TopicList:
         return not is_internal(topic) and self.wants(topic)
 
     def left_out(self, topics: Iterable[str]) -> set[str]:
-        """Those that are wanted and all the same not copied."""
+        """Return topics that are wanted but not copied."""
         return {topic for topic in topics if is_internal(topic) and self.wants(topic)}
 
 
 def is_lone_asterisk(include: str | None) -> bool:
-    """Whether a list is what Kafka's documentation of 0.8 to 2.8 has for all topics, and is no regular expression."""
+    """Whether a list is ``*``, which Kafka's documentation of 0.8 to 2.8 has for all topics, and not an expression."""
     return include is not None and pattern_of(include) == "*"
 
 
 def takes(include: str | None, exclude: str | None, option: str = "") -> TopicList:
-    """Which topics are copied, by exactly one of the two lists. ``option`` is the one that its user wrote.
+    """Select topics by exactly one of the two lists. ``option`` is the one that the user wrote.
 
     Raises:
-        ConfigError: Both are given, or none, or the expression is none.
+        ConfigError: Both or none are given, or the expression is invalid.
     """
     if (include is None) == (exclude is None):
         raise ConfigError("exactly one of --include (--whitelist) and --exclude (--blacklist) is required", "include")
@@ -75,19 +75,19 @@ def takes(include: str | None, exclude: str | None, option: str = "") -> TopicLi
     try:
         matches = compile_java(expression).fullmatch
     except UnsupportedRegex as error:
-        about = "it is a regular expression of Java's, in which .* stands for any text"
+        about = "it is a Java regular expression, in which .* matches any text"
         raise ConfigError(f"{written} {raw}: {error}; {about}", key) from None
     if include is not None:
         return TopicList(lambda topic: matches(topic) is not None)
     return TopicList(lambda topic: matches(topic) is None)
 
 
-#: So long is asked for one that a broker may not have heard of yet; it is looked for again later.
+#: How long to ask for a topic that a broker may not know yet; later it is looked up again.
 _SHOWN_WITHIN_S: Final = 2.0
 
 
 async def shown(source: Cluster, names: Collection[str]) -> dict[str, TopicMetadata]:
-    """Those of ``names`` that the source has. Errors as those of ``source.topics``."""
+    """Return those of ``names`` that the source has. Errors are those of ``source.topics``."""
     known = await known_topics(source, names, _SHOWN_WITHIN_S)
     return dict((await source.topics(known)).topics)
 
@@ -102,27 +102,25 @@ _PROPERTIES: Final = DefaultConfigPropertyFilter((), source_defaults=False)
 
 
 class TopicRefusals(Refusals):
-    """What keeps topics from being made at the target, each said once by one member."""
+    """Reasons why topics cannot be created on the target, each logged once by one member."""
 
     def __init__(self, flow: str) -> None:
         super().__init__(flow)
         self._not_shown: Collection[str] = ()
 
     def take(self, topic: str, error: Exception) -> None:
-        """Raises it where a right is missing."""
+        """Log a refusal. Raises it if a right is missing."""
         if isinstance(error, SecurityError):
             raise error
-        rest = f"nothing of {topic} is copied before the target has it, the other topics are; it is tried again"
-        choice = "make the topic there yourself, or leave it out with --include or --exclude"
-        super().take(topic, PermanentError(f"{error}; {rest}. To help: {choice}"))
+        rest = f"{topic} is not copied until the target has it; the other topics are. It is retried"
+        choice = "Create the topic there yourself, or exclude it with --include or --exclude"
+        super().take(topic, PermanentError(f"{error}; {rest}. {choice}"))
 
     def not_shown(self, late: Collection[str]) -> None:
-        """These have been made, by us or by others, and the target does not tell of them."""
+        """Log topics that were created, by us or others, but that the target does not show."""
         if new := sorted(set(late).difference(self._not_shown)):
             names = ", ".join(new)
-            log.error(
-                "%s: the target does not show %s yet, the other topics are copied; it is asked again", self.flow, names
-            )
+            log.error("%s: the target does not show %s yet, the other topics are copied; retrying", self.flow, names)
         self._not_shown = late
 
 
@@ -133,12 +131,12 @@ async def make_missing(
     refused: TopicRefusals,
     stopping: asyncio.Event,
 ) -> dict[str, TopicMetadata]:
-    """Those of the target's topics of these names that are there, once all are that can be within half a minute.
-    ``wanted``: the source's; ``refused`` is told of the others; with ``stopping`` none is waited for.
+    """Create missing topics, and return the target's topics of these names that exist, after at most half a minute.
+    ``wanted``: the source's; ``refused`` logs the others; with ``stopping`` nothing is waited for.
 
     Raises:
-        RetriableError: a cluster does not answer.
-        SecurityError: a right is missing; says which.
+        RetriableError: A cluster does not answer.
+        SecurityError: A right is missing; the error names it.
     """
     found = await _there(clusters, wanted)
     missing = [name for name in wanted if name not in found]
@@ -167,7 +165,7 @@ async def make_missing(
 
 async def _there(clusters: Clusters, wanted: Mapping[str, TopicMetadata]) -> dict[str, TopicMetadata]:
     known = (await clusters.target.metadata(set(wanted))).topics
-    # Else one that is there would count as one that nobody has made.
+    # Otherwise a hidden topic would count as one that was not created.
     if hidden := {name for name, topic in known.items() if topic.error_code == error_codes.TOPIC_AUTHORIZATION_FAILED}:
         await clusters.target.topics(hidden)
     return {name: topic for name, topic in known.items() if not topic.error_code and topic.partitions}

@@ -1,8 +1,8 @@
-"""Derive the access rules that a flow wants on its target from those of its source, and plan the steps to them.
+"""Derive the ACLs that a flow wants on its target from those of its source, and plan the steps to them.
 
-The steps follow from what is wanted, what is there and what this flow has made. In their order no step leaves more
-rights than were there before or are there after it all: what forbids comes first and goes last, what allows goes before
-it comes.
+The steps follow from what is wanted, what exists and what this flow has created. Their order ensures that no step
+leaves more rights than before the first or after the last: denials are created first and deleted last, and grants are
+deleted before others are created.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ from connectors.policy import DefaultReplicationPolicy, IdentityReplicationPolic
 from connectors.topic_sync.cluster_changes import CreateAcl, DeleteAcl
 from connectors.transforms.target_names import RemoteNames
 
-_OF_NO_CONCERN: Final = "rules of this resource type are not synced"
+_OF_NO_CONCERN: Final = "ACLs of this resource type are not synced"
 _NOT_NAMED: Final = "sync.acls.resources does not name its resource type"
-_UNKNOWN: Final = "this Heliograph does not know all its words"
+_UNKNOWN: Final = "it has a value that this version of Heliograph does not know"
 _FILTERED_TOPIC: Final = "the topic is not mirrored"
-_NO_TOPIC_YET: Final = "no mirrored topic begins with it yet"
-_AMBIGUOUS: Final = "replication.policy.class gives what it covers no common prefix on the target"
+_NO_TOPIC_YET: Final = "no mirrored topic has this prefix yet"
+_AMBIGUOUS: Final = "replication.policy.class gives the topics it covers no common prefix on the target"
 _WRITE: Final = "only the mirror writes to remote topics (sync.acls.write.enabled)"
-_REFUSES_WRITERS: Final = "it is of the form by which a failover refuses writers of the source alone"
-_FILTERED_GROUP: Final = "groups or groups.exclude leave it out"
-_MIRRORED_BACK: Final = "the flow in the other direction made it"
-#: Rules that forbid may apply to copies from before whether they are taken or left out for one of these.
+_REFUSES_WRITERS: Final = "it has the form by which a failover denies writes on the source"
+_FILTERED_GROUP: Final = "groups or groups.exclude exclude it"
+_MIRRORED_BACK: Final = "the flow in the other direction created it"
+#: Denials left out for one of these reasons, or not left out, may apply to existing copies.
 _MAY_BITE: Final = (None, _FILTERED_TOPIC, _NO_TOPIC_YET, _FILTERED_GROUP)
-#: Names of the remote topics that earlier versions made for recreated topics (``new-remote-topic``): the usual name
-#: and eight digits of the topic id.
+#: Names of remote topics that earlier versions created for recreated topics (``new-remote-topic``): the usual name and
+#: eight digits of the topic id.
 _OF_RECREATED: Final = re.compile(r"(.+)\.[0-9a-f]{8}")
 
 
 @runtime_checkable
 class MapsPrefixes(Protocol):
-    """A replication policy that can say what its remote topics begin with."""
+    """A replication policy that knows the prefix of its remote topics."""
 
     def format_remote_prefix(self, source_alias: str, prefix: str) -> str | None:
-        """What exactly the remote names of all topics that begin with ``prefix`` begin with; None if nothing does."""
+        """Return the exact common prefix of remote names of topics with ``prefix``; None if there is none."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What becomes of the source's names on the target. ``target_alias``: empty where nothing comes back from there."""
+    """How the source's names map to the target. ``target_alias``: empty if nothing comes back from there."""
 
     names: RemoteNames
     takes_topic: Callable[[str], bool]
@@ -64,22 +64,22 @@ class Names:
     target_alias: str = ""
 
     def remote_topic(self, topic: str) -> str | None:
-        """None where the flow does not mirror it, or the policy has no name for it."""
+        """Return the name; None if the flow does not mirror the topic, or the policy has no name for it."""
         return self.copy_of(topic) if self.takes_topic(topic) else None
 
     def copy_of(self, topic: str) -> str | None:
-        """What it is called on the target, now or when it was mirrored; None where the policy has no name for it."""
+        """Return the name on the target, now or when it was mirrored; None if the policy has no name for it."""
         try:
             return self.names.of(topic)
         except PermanentError:
             return None
 
     def remote_prefix(self, prefix: str) -> str | None:
-        """None where the policy does not say, or has not the last word."""
+        """Return the prefix; None if the policy does not say, or something renames topics after it."""
         if not self.names.are_the_policys:
             return None
         policy, alias = self.names.policy, self.names.source_alias
-        # Of these very classes: one that is derived from them may name topics in its own way.
+        # Exactly these classes: a subclass may name topics differently.
         if type(policy) is IdentityReplicationPolicy:
             return prefix
         if type(policy) is DefaultReplicationPolicy:
@@ -89,15 +89,15 @@ class Names:
         return None
 
     def are_copies(self, prefix: str) -> bool:
-        """Whether on the target nothing but copies can have the names of topics that begin with ``prefix`` in the
-        source, and none of these has come from the target."""
+        """Whether on the target only copies can have the names of topics that begin with ``prefix`` in the source, and
+        none of these came from the target."""
         return bool(self.remote_prefix("")) and not is_cycle(self.names.policy, prefix, self.target_alias)
 
 
 @dataclass(slots=True)
 class WantedAcls:
-    """``rules`` for the target. ``kept`` are not made, but stay if this flow has made them. ``left_out``: rules of the
-    source that nothing stands for on the target, with the reason."""
+    """``rules`` for the target. ``kept`` are not created, but stay if this flow has created them. ``left_out``: ACLs of
+    the source without a counterpart on the target, with the reason."""
 
     rules: set[AclBinding] = field(default_factory=set)
     kept: set[AclBinding] = field(default_factory=set)
@@ -105,11 +105,11 @@ class WantedAcls:
 
 
 def topic_rules(source: Iterable[AclBinding], names: Names) -> WantedAcls:
-    """Java's rule (``MirrorSourceConnector.syncTopicAcls``): literal names of topics, no right to write; and nothing by
-    which a failover refuses writers, as neither failback nor undo would take its copy away.
+    """Apply Java's rule (``MirrorSourceConnector.syncTopicAcls``): literal topic names, no right to write; and not the
+    denials of a failover, because neither failback nor undo would delete the copy.
 
-    The name ``*`` is a name like others here, as in Java: with the Default policy it becomes ``us.*``, which is no
-    topic's.
+    The name ``*`` is like other names here, as in Java: with the Default policy it becomes ``us.*``, which is not a
+    topic.
     """
     wanted = WantedAcls()
     for rule in source:
@@ -131,20 +131,20 @@ def full_rules(
     mirrored_back: Collection[AclBinding] = (),
     made: Collection[AclBinding] = (),
 ) -> WantedAcls:
-    """Every rule of the source that means something on the target.
+    """Return every ACL of the source that means something on the target.
 
-    A rule that forbids is never left out where one that allows is taken for the same names: where it cannot be said as
-    a prefix, it is said for each topic, and it stays on copies whose topic is left out now or gone. Only where a name
-    may be one of the target's own too, it is not made for a topic that is left out; and one by which a failover refuses
-    writers stays where it is.
+    A denial is never left out if a grant for the same names is taken: if it cannot be expressed as a prefix, it is
+    expressed for each topic, and it stays on copies whose topic is now excluded or deleted. There are two exceptions:
+    if a name may also be one of the target's own, no denial is created for an excluded topic; and denials of a failover
+    stay on the source.
 
     Args:
         resources: Of ``RESOURCES``.
-        writes: The right to write to a topic is one to write to its remote topic.
+        writes: The right to write to a topic becomes one to write to its remote topic.
         mirrored: The topics of the source that are mirrored now.
-        mirrored_back: Rules on the source that the flow in the other direction has made; sent back, a rule would
+        mirrored_back: ACLs on the source that the flow in the other direction has created; sent back, an ACL would
             outlive its original.
-        made: What this flow has recorded as made by itself.
+        made: What this flow has recorded as created by itself.
     """
     wanted, made_by_us, denials = WantedAcls(), frozenset(mirrored_back), list[AclBinding]()
     for rule in source:
@@ -190,7 +190,7 @@ def _add_topic_rule(
 def _add_prefix(
     wanted: WantedAcls, rule: AclBinding, taken: AclBinding, prefix: str, names: Names, mirrored: Collection[str]
 ) -> None:
-    """``taken`` for all that begins with ``prefix`` in the source, as one rule if that covers just the same."""
+    """Add ``taken`` for all topics with ``prefix`` in the source, as one ACL if that covers exactly these."""
     remote = names.remote_prefix(prefix)
     named = [(topic, name) for topic in mirrored if (name := names.remote_topic(topic))]
     covered = [name for topic, name in named if topic.startswith(prefix)]
@@ -215,7 +215,7 @@ def _add_denials_of_copies(
     filled: Collection[str],
     made: Collection[AclBinding],
 ) -> None:
-    """A copy stays when its topic is left out or gone, and a pattern that allows covers it: what forbids stays too."""
+    """Keep denials on copies whose topic is excluded or deleted, if a grant by pattern covers the copy."""
     allowing = [rule for rule in wanted.rules if not rule.is_deny and _prefix(rule) is not None]
     for rule in denials:
         standing = _standing(rule, names)
@@ -231,7 +231,7 @@ def _add_denials_of_copies(
 
 
 def _standing(rule: AclBinding, names: Names) -> AclBinding | None:
-    """What says the same on the target as one rule, whether or not anything is mirrored to which it applies."""
+    """Return the ACL's counterpart on the target, whether or not anything it applies to is mirrored."""
     if rule.resource_type != "TOPIC":
         return rule
     prefix = _prefix(rule)
@@ -245,28 +245,28 @@ def _standing(rule: AclBinding, names: Names) -> AclBinding | None:
 def _denials_of_gone(
     rule: AclBinding, standing: AclBinding | None, made: Iterable[AclBinding], filled: Collection[str]
 ) -> set[AclBinding]:
-    """Those of ``made`` that may say for one topic what ``rule`` says for a pattern, where nothing fills the copy."""
+    """Return those of ``made`` that may be for one topic what ``rule`` is for a pattern, if nothing fills the copy."""
     within = (standing and _prefix(standing)) or ""
     said = {one for one in made if one == replace(rule, resource_name=one.resource_name, pattern_type="LITERAL")}
     return {one for one in said if one.resource_name.startswith(within) and one.resource_name not in filled}
 
 
 def _base_rule(rule: AclBinding) -> AclBinding | None:
-    """Return the rule of the usual remote topic, if ``rule`` may be for a topic that an earlier version made for a
-    recreated one. Such rules stay as long as the source has theirs."""
+    """Return the ACL of the usual remote topic, if ``rule`` may be for a topic that an earlier version created for a
+    recreated one. Such ACLs stay as long as the source has theirs."""
     found = _OF_RECREATED.fullmatch(rule.resource_name)
     is_literal_topic = rule.resource_type == "TOPIC" and rule.pattern_type == "LITERAL"
     return replace(rule, resource_name=found[1]) if found and is_literal_topic else None
 
 
 def _is_of_copies(rule: AclBinding, names: Names) -> bool:
-    """Groups have the same names on both sides in any case."""
+    """Whether its names on the target are only copies; groups have the same names on both sides."""
     prefix = _prefix(rule)
     return rule.resource_type != "TOPIC" or names.are_copies(rule.resource_name if prefix is None else prefix)
 
 
 def _bites(rule: AclBinding, allowing: Iterable[AclBinding]) -> bool:
-    """Whether there is a name that ``rule`` applies to, and one of the patterns."""
+    """Whether both ``rule`` and one of the patterns apply to some name."""
     own = _prefix(rule)
     name = rule.resource_name if own is None else own
     for one in allowing:
@@ -279,7 +279,7 @@ def _bites(rule: AclBinding, allowing: Iterable[AclBinding]) -> bool:
 
 
 def _prefix(rule: AclBinding) -> str | None:
-    """What all names begin with that a pattern applies to; None for a single name."""
+    """Return the prefix of all names that a pattern applies to; None for a single name."""
     if rule.pattern_type == "PREFIXED":
         return rule.resource_name
     return "" if rule.resource_name == WILDCARD else None
@@ -291,20 +291,20 @@ def _literal(rule: AclBinding, topic: str) -> AclBinding:
 
 
 def _covering(rule: AclBinding, prefix: str) -> AclBinding:
-    """``rule`` for every name that begins with ``prefix``; for an empty one there is a name of its own."""
+    """Return ``rule`` for every name that begins with ``prefix``; an empty prefix is written as a wildcard."""
     if prefix:
         return replace(rule, resource_name=prefix, pattern_type="PREFIXED")
     return replace(rule, resource_name=WILDCARD, pattern_type="LITERAL")
 
 
 def _takes_group_rule(rule: AclBinding, names: Names) -> bool:
-    """A pattern's name is asked for as if it were a group's. What forbids by a pattern is always taken: it may bite on
-    groups that are."""
+    """Test a pattern's name as if it were a group's. A denial by pattern is always taken: it may apply to groups that
+    are mirrored."""
     return (_prefix(rule) is not None and rule.is_deny) or names.takes_group(rule.resource_name)
 
 
 def _as_reader(rule: AclBinding) -> AclBinding | None:
-    """Without the right to write, as only the mirror writes to remote topics."""
+    """Return the ACL without the right to write, because only the mirror writes to remote topics."""
     if rule.permission != "ALLOW":
         return rule
     if rule.operation == "WRITE":
@@ -327,11 +327,11 @@ class AccessPlan:
     """Steps in order, each sorted.
 
     Args:
-        claims: To be recorded as made by this flow before any is made.
-        forgets: Records that stand for nothing any more.
-        left_out: Rules of the source that nothing stands for on the target, with the reason.
-        present: Wanted rules that the target has, whoever made them.
-        others: Rules of the target that this flow neither wants nor has recorded as made by itself.
+        claims: To be recorded as created by this flow before any is created.
+        forgets: Records of ACLs that do not exist.
+        left_out: ACLs of the source without a counterpart on the target, with the reason.
+        present: Wanted ACLs that the target has, created by this flow or not.
+        others: ACLs of the target that this flow neither wants nor has recorded as created by itself.
     """
 
     create_denies: tuple[AclBinding, ...] = ()
@@ -356,12 +356,12 @@ class AccessPlan:
 
 
 def plan_access(wanted: WantedAcls, there: Collection[AclBinding], ours: Set[AclBinding] | None) -> AccessPlan:
-    """The way from ``there`` to ``wanted``.
+    """Plan the steps from ``there`` to ``wanted``.
 
     Args:
-        there: All rules of the target of the resource types concerned.
-        ours: What this flow has recorded as made by itself; only that is ever deleted. None where no record is kept:
-            then nothing is.
+        there: All ACLs of the target of the resource types concerned.
+        ours: What this flow has recorded as created by itself; only that is ever deleted. None if no record is kept:
+            then nothing is deleted.
     """
     present = frozenset(there)
     create = wanted.rules - present

@@ -1,8 +1,7 @@
-"""Keep access rules on the target in step with the source's, and record the rules that a flow has made there.
+"""Keep ACLs on the target in step with the source's, and record the ACLs that a flow has created there.
 
-The records are in the topic of the offset map on the target. A rule is recorded before it is made. So after a crash in
-between the record may name a rule that is not there, which does no harm, but no rule is ever there that this flow made
-and does not know of.
+The records are in the topic of the offset map on the target. An ACL is recorded before it is created. So after a crash
+a record may name an ACL that does not exist, which does no harm, but this flow knows of every ACL that it created.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def encode_acl_key(connector: str, rule: AclBinding) -> bytes:
 
 
 def decode_acl_key(key: bytes) -> tuple[str, AclBinding]:
-    """Return the connector and the rule. Raises UnknownFormat."""
+    """Return the connector and the ACL. Raises UnknownFormat."""
     reader = Reader(key, len(front(KeyKind.ACL)))
     resource, pattern, operation, permission = reader.fixed(_CODES)
     connector, name, principal, host = (reader.text() for _ in range(4))
@@ -69,18 +68,18 @@ def decode_acl_key(key: bytes) -> tuple[str, AclBinding]:
 
 
 def _check_value(value: bytes) -> bool:
-    check_version(value, "access rule")
+    check_version(value, "ACL record")
     return True
 
 
-#: A record says that the rule was made.
+#: A record says that the ACL was created.
 ACLS: Final[RecordKind[AclBinding, bool]] = RecordKind(
     KeyKind.ACL, b"acls", encode_acl_key, decode_acl_key, lambda _: bytes((VERSION,)), _check_value
 )
 
 
 class AccessRecords:
-    """The records of one connector. Errors of every method: RetriableError, SecurityError (rights are missing)."""
+    """The records of one connector. Every method may raise RetriableError or SecurityError (missing rights)."""
 
     def __init__(self, cluster: Cluster, admin: Admin, settings: RecordSettings) -> None:
         self._cluster = cluster
@@ -89,35 +88,35 @@ class AccessRecords:
         self._records = Records(ACLS, cluster, admin, settings)
 
     async def load(self) -> frozenset[AclBinding]:
-        """Return what this connector has made, whether it still exists or not."""
+        """Return what this connector has created, whether it still exists or not."""
         return frozenset(await read_records(self._cluster, self._settings, ACLS))
 
     async def claim(self, rules: Collection[AclBinding]) -> None:
-        """Record rules that are about to be made."""
+        """Record ACLs that are about to be created."""
         if rules:
             await self._settings.make_topic(self._admin)
             await self._records.store(dict.fromkeys(rules, True))
 
     async def forget(self, rules: Collection[AclBinding]) -> None:
-        """Delete the records of rules that were deleted, or never made."""
+        """Delete the records of ACLs that were deleted, or never created."""
         await self._records.store(dict.fromkeys(rules))
 
 
 log = logging.getLogger(__name__)
 
-#: Rules that get a line of their own in the log, of each kind and run.
+#: How many ACLs of each kind are logged in a run.
 _NAMED_AT_MOST: Final = 50
 _TOPICS: Final = AclFilter(resource_type="TOPIC")
 
 
 class AccessNotSynced(PermanentError):
-    """Rules were refused, and those behind them were not touched."""
+    """ACLs were refused, so later ones were not changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccessFlow:
-    """What the job is about: ``flow`` as the log names it, and ``back_topic``, where the flow in the other direction
-    would keep its records, on our source."""
+    """What the job works on: ``flow`` is its name in the log; ``back_topic`` is where the reverse flow would keep its
+    records, on our source."""
 
     flow: str
     names: Names
@@ -125,9 +124,9 @@ class AccessFlow:
 
 
 class AccessSync:
-    """Reads both clusters' rules, plans, and carries the plan out. Not for two calls at once.
+    """Reads both clusters' ACLs, plans, and applies the plan. Calls must not overlap.
 
-    ``source`` and ``target`` are as administrators see them.
+    ``source`` and ``target`` connect as administrators.
     """
 
     def __init__(
@@ -143,14 +142,14 @@ class AccessSync:
         self._source = source
         self._target = target
         self._records = records
-        self._tried: Sequence[AclBinding] | None = None  # the source's rules, unless to be tried again soon
-        self._held: frozenset[AclBinding] = frozenset()  # wanted rules that the target had after the last run
-        self._waits = False  # for the next run: what a look would meet has been said
+        self._tried: Sequence[AclBinding] | None = None  # the source's ACLs, unless a retry is due soon
+        self._held: frozenset[AclBinding] = frozenset()  # wanted ACLs that the target had after the last run
+        self._waits = False  # for the next run: what prevents a sync has been logged
         self._said: dict[str, object] = {}
 
     async def run(self) -> None:
-        """Sync now. Raises NotAuthorized or AccessNotSynced where rules are refused, RetriableError where a cluster
-        does not answer. A cluster without an authorizer is said once."""
+        """Sync now. Raises NotAuthorized or AccessNotSynced if ACLs are refused, RetriableError if a cluster does not
+        answer. A cluster without an authorizer is logged once."""
         self._tried, self._held, self._waits = None, frozenset(), False
         try:
             rules = await describe_acls(self._source, self._asked)
@@ -160,7 +159,7 @@ class AccessSync:
             if not self._settings.dry_run:
                 await self._apply(plan)
         except SecurityDisabled as error:
-            self._say_once("authorizer", logging.INFO, f"{error}; access rules are not synced")
+            self._say_once("authorizer", logging.INFO, f"{error}; ACLs are not synced")
         except RetriableError:
             self._tried = None
             raise
@@ -169,9 +168,9 @@ class AccessSync:
             raise
 
     async def look(self) -> None:
-        """Sync if the source's rules are others than before, or in full the target has lost one that is wanted: one
-        request to each where not. What only somebody's doing helps against, as a missing right, is said by one look,
-        and the next run asks again. Raises as ``run``."""
+        """Sync if the source's ACLs have changed or, in full mode, the target has lost one that is wanted; otherwise
+        send one request to each. An error that needs an operator, such as a missing right, is raised once; then only
+        the next run tries again. Raises the errors of ``run``."""
         if self._waits:
             return
         try:
@@ -185,12 +184,12 @@ class AccessSync:
             await self.run()
 
     async def plan(self) -> AccessPlan:
-        """What a sync would do now. Raises as ``run``, and SecurityDisabled."""
+        """Return what a sync would do now. Raises the errors of ``run``, and SecurityDisabled."""
         return await self._plan(await describe_acls(self._source, self._asked))
 
     async def _has_lost_some(self) -> bool:
-        """A connector in full deletes what it has made though another one may want it too: their records are apart, so
-        none knows of the other's."""
+        """Whether a wanted ACL is missing: in full mode another connector deletes what it has created even if we want
+        it too, because each has its own records."""
         return self._settings.is_full and not self._held <= set(await describe_acls(self._target, self._asked))
 
     @property
@@ -224,7 +223,7 @@ class AccessSync:
             return {rule for _, rule in await read_all_records(self._source, topic, ACLS)}
         except NotAuthorized as error:
             self._say_once(
-                "back", logging.INFO, f"{error}; if the flow in the other direction syncs access rules too, it matters"
+                "back", logging.INFO, f"{error}; this matters if the flow in the other direction also syncs ACLs"
             )
             return set()
 
@@ -233,17 +232,17 @@ class AccessSync:
         refused: list[HeliographError] = []
         done: set[AclBinding] = set()
         for narrows, step, verb, change in (
-            (True, plan.create_denies, "made", create_acls),
+            (True, plan.create_denies, "created", create_acls),
             (True, plan.delete_allows, "deleted", delete_acls),
-            (False, plan.create_allows, "made", create_acls),
+            (False, plan.create_allows, "created", create_acls),
             (False, plan.delete_denies, "deleted", delete_acls),
         ):
-            # Where what takes rights away was refused, nothing gives any.
+            # Once a step that removes rights was refused, no step grants any.
             if step and (narrows or not refused):
                 outcomes = await change(self._target, step)
                 refused += [error for error in outcomes.values() if error is not None]
                 succeeded = [rule for rule, error in outcomes.items() if error is None]
-                self._name(f"access rule {verb}", succeeded)
+                self._name(f"ACL {verb}", succeeded)
                 done.update(succeeded)
         self._held = plan.present | done.intersection((*plan.create_denies, *plan.create_allows))
         deleted = done.intersection((*plan.delete_allows, *plan.delete_denies))
@@ -254,21 +253,21 @@ class AccessSync:
     def _refuse(self, errors: Sequence[HeliographError]) -> None:
         for error in errors:
             if isinstance(error, SecurityDisabled | NotAuthorized):
-                raise error  # of the cluster, and so of every rule
+                raise error  # it concerns the cluster, and so every ACL
         for error in errors[:_NAMED_AT_MOST]:
-            log.warning("%s: %s", self._flow.flow, error)
-        raise AccessNotSynced(f"{len(errors)} access rules were refused; what gives rights behind them was left")
+            log.warning("%s: ACL was refused: %s", self._flow.flow, error)
+        raise AccessNotSynced(f"{len(errors)} ACLs were refused, so no further rights were granted")
 
     def _report(self, plan: AccessPlan) -> None:
-        """What is left out, and in a dry run what would be done; said again only when it is something else."""
+        """Log what is left out, and in a dry run what would be done; only if that has changed."""
         left_out = sorted(f"{rule}: {reason}" for rule, reason in plan.left_out.items())
         if left_out and self._is_news("left out", left_out):
-            log.info("%s: %d access rules of the source are left out", self._flow.flow, len(left_out))
+            log.info("%s: %d ACLs of the source are left out", self._flow.flow, len(left_out))
             for line in left_out[:_NAMED_AT_MOST]:
                 log.debug("%s: left out, %s", self._flow.flow, line)
         if self._settings.dry_run and self._is_news("dry run", plan.changes):
-            log.info("%s: dry run, %d access rules would change", self._flow.flow, len(plan.changes))
-            self._name("would make", [change.binding for change in plan.changes if isinstance(change, CreateAcl)])
+            log.info("%s: dry run, %d ACLs would change", self._flow.flow, len(plan.changes))
+            self._name("would create", [change.binding for change in plan.changes if isinstance(change, CreateAcl)])
             self._name("would delete", [change.binding for change in plan.changes if isinstance(change, DeleteAcl)])
 
     def _name(self, what: str, rules: Collection[AclBinding]) -> None:

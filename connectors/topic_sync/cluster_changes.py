@@ -1,6 +1,6 @@
-"""Describe the changes of a run to a cluster as data, so that they can be shown first, and apply those to topics.
+"""Describe a run's changes to a cluster as data, so that they can be shown first, and apply those to topics.
 
-Applying logs what it did, and continues when the cluster refuses one change.
+Applied changes are logged, and a refused change does not stop the others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from connect.kafka.log.topic_admin import Admin, TopicExists, alter
 
 @dataclass(frozen=True, slots=True)
 class CreateTopic:
-    """``topic`` on the target, for ``source_topic``; empty where no topic of the source stands behind it."""
+    """Create ``topic`` on the target for ``source_topic``, which is empty if it has no source topic."""
 
     topic: str
     source_topic: str
@@ -31,7 +31,7 @@ class CreateTopic:
 
 @dataclass(frozen=True, slots=True)
 class AddPartitions:
-    """From ``have`` partitions to ``want``."""
+    """Grow a topic from ``have`` partitions to ``want``."""
 
     topic: str
     source_topic: str
@@ -41,7 +41,7 @@ class AddPartitions:
 
 @dataclass(frozen=True, slots=True)
 class AlterConfig:
-    """One setting of a topic; ``after`` None resets it to the cluster's default. ``before`` is what is in force."""
+    """Change one setting of a topic; ``after`` None resets it to the cluster's default. ``before`` is in force now."""
 
     topic: str
     key: str
@@ -51,7 +51,7 @@ class AlterConfig:
 
 @dataclass(frozen=True, slots=True)
 class DeleteTopic:
-    """``topic`` is to go, as ``source_topic`` is gone since ``gone_since_ms``; not before ``due_ms`` (since 1970)."""
+    """Delete ``topic``: ``source_topic`` was deleted at ``gone_since_ms``; not before ``due_ms`` (since 1970)."""
 
     topic: str
     source_topic: str
@@ -61,7 +61,7 @@ class DeleteTopic:
 
 @dataclass(frozen=True, slots=True)
 class MoveGroup:
-    """A group without members, to the next record to read; ``before`` None where it has stored nothing."""
+    """Move a group without members to its next record to read; ``before`` is None if it has no offset."""
 
     group: str
     topic: str
@@ -77,7 +77,7 @@ class CreateAcl:
 
 @dataclass(frozen=True, slots=True)
 class DeleteAcl:
-    """Only ever of a rule that this flow has made."""
+    """Delete an ACL; only ever one that this flow has created."""
 
     binding: AclBinding
 
@@ -89,14 +89,14 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: What a broker says of a setting that it does not know (Kafka ``LogConfig.validateNames``).
+#: A broker's answer to a setting that it does not know (Kafka ``LogConfig.validateNames``).
 _UNKNOWN_SETTING: Final = re.compile(r"Unknown topic config name: (\S+)")
-#: Topics in one request.
+#: Topics in each request.
 _BATCH: Final = 100
 
 
 class Refusals:
-    """What a cluster refuses of a flow's topics. It is planned again at each look, and said when it changes."""
+    """Changes of topics that a cluster refuses. They are planned again each time, and logged if they differ."""
 
     def __init__(self, flow: str) -> None:
         self.flow = flow
@@ -104,17 +104,17 @@ class Refusals:
 
     def take(self, topic: str, error: Exception) -> None:
         if self._said.get(topic) != str(error):
-            log.error("%s: %s", self.flow, error)
+            log.error("%s: topic was not changed: %s", self.flow, error)
         self._said[topic] = str(error)
 
     def forget(self, topic: str) -> None:
-        """It was done: the same refusal is news again."""
+        """Forget a refusal because the change was made: the same refusal would be news again."""
         self._said.pop(topic, None)
 
 
 async def make_topics(admin: Admin, changes: Sequence[CreateTopic], refusals: Refusals) -> list[CreateTopic]:
-    """Create topics; those that are there now. What is refused is said and planned again, as in Java; a setting that
-    the cluster's brokers do not know, as of another release, is left out instead."""
+    """Create topics. Return those that exist now. A refused topic is logged and planned again, as in Java; a setting
+    that the cluster's brokers do not know, because of their release, is left out."""
     made = []
     for batch in _batches(changes):
         wanted = {change.topic: change.configs for change in batch}
@@ -136,12 +136,12 @@ async def make_topics(admin: Admin, changes: Sequence[CreateTopic], refusals: Re
 def _without_unknown(
     flow: str, wanted: Mapping[str, Mapping[str, str]], outcomes: Mapping[str, Exception | None]
 ) -> dict[str, Mapping[str, str]]:
-    """What is worth another try: topics with a setting less."""
+    """Return topics worth another attempt, with one setting less."""
     again: dict[str, Mapping[str, str]] = {}
     for topic, configs in wanted.items():
         found = _UNKNOWN_SETTING.search(str(outcomes[topic] or ""))
         if found and found[1] in configs:
-            log.warning("%s: %s is made without %s, which the target does not know", flow, topic, found[1])
+            log.warning("%s: %s is created without %s, which the target does not know", flow, topic, found[1])
             again[topic] = {key: value for key, value in configs.items() if key != found[1]}
     return again
 
@@ -158,7 +158,7 @@ def _is_made(change: CreateTopic, outcomes: Mapping[str, Exception | None], refu
 
 
 async def add_partitions(admin: Admin, changes: Sequence[AddPartitions], refusals: Refusals) -> list[AddPartitions]:
-    """Add partitions; those changes that were made."""
+    """Add partitions. Return the changes that were made."""
     made = []
     for batch in _batches(changes):
         outcomes = await admin.create_partitions({change.topic: change.want for change in batch})
@@ -175,14 +175,15 @@ async def add_partitions(admin: Admin, changes: Sequence[AddPartitions], refusal
 
 
 async def alter_configs(flow: str, target: Cluster, changes: Sequence[AlterConfig]) -> set[str]:
-    """Alter settings; the topics that were refused. Raises as :func:`connect.kafka.log.topic_admin.alter`."""
+    """Alter settings. Return topics that were refused. Errors are those of
+    :func:`connect.kafka.log.topic_admin.alter`."""
     wanted: dict[str, dict[str, str | None]] = defaultdict(dict)
     for change in changes:
         wanted[change.topic][change.key] = change.after
     refused = set()
     for topic, error in (await alter(target, wanted)).items():
         if error is not None:
-            log.warning("%s: %s", flow, error)
+            log.warning("%s: topic settings were not altered: %s", flow, error)
             refused.add(topic)
         else:
             log.info("%s: configs of %s altered: %s", flow, topic, _in_words(wanted[topic]))

@@ -23,7 +23,7 @@ ASSIGNED_PARTITIONS: Final = "task.assigned.partitions"
 
 
 def selected(takes: Callable[[str], bool], source: Mapping[str, TopicMetadata]) -> list[TopicMetadata]:
-    """The source topics to mirror, in a stable order."""
+    """Return the source topics to mirror, in a stable order."""
     return [
         topic
         for name, topic in sorted(source.items())
@@ -34,9 +34,9 @@ def selected(takes: Callable[[str], bool], source: Mapping[str, TopicMetadata]) 
 def assign(
     partitions: Sequence[TopicPartition], tasks_max: int, before: Sequence[Collection[TopicPartition]] = ()
 ) -> list[list[TopicPartition]]:
-    """Share ``partitions`` out over at most ``tasks_max`` tasks, whose counts differ by one at most.
+    """Assign ``partitions`` to at most ``tasks_max`` tasks, whose counts differ by at most one.
 
-    Round-robin (Kafka ``MirrorSourceConnector.taskConfigs``) where nothing was assigned ``before``. Else as few
+    Round-robin (Kafka ``MirrorSourceConnector.taskConfigs``) if nothing was assigned ``before``. Otherwise as few
     partitions as possible change their task; each task has its own in the order of ``partitions``.
     """
     tasks = min(tasks_max, len(partitions))
@@ -45,7 +45,7 @@ def assign(
     if not any(kept):
         return [list(partitions[index::tasks]) for index in range(tasks)]
     least, more = divmod(len(partitions), tasks)
-    # The fullest may have one more, for it would have to give that away.
+    # The fullest tasks get the extra partitions; otherwise they would have to give some away.
     fullest = sorted(range(tasks), key=lambda task: (-len(kept[task]), task))
     quotas = {task: least + (rank < more) for rank, task in enumerate(fullest)}
     order = {partition: index for index, partition in enumerate(partitions)}
@@ -61,7 +61,7 @@ def assign(
 def _kept(
     wanted: Collection[TopicPartition], before: Sequence[Collection[TopicPartition]]
 ) -> list[set[TopicPartition]]:
-    """What each task has that is still wanted; of two that have the same the first keeps it."""
+    """Return what each task has that is still wanted; if two have the same partition, the first keeps it."""
     seen: set[TopicPartition] = set()
     kept = []
     for own in before:
@@ -72,7 +72,7 @@ def _kept(
 
 
 def assigned_before(configs: Sequence[Mapping[str, str]]) -> list[list[TopicPartition]]:
-    """The partitions of each task by its present config; none where a config has none that can be read."""
+    """Return the partitions of each task by its present config; none if a config has none that can be read."""
     found = []
     for config in configs:
         try:
@@ -83,12 +83,12 @@ def assigned_before(configs: Sequence[Mapping[str, str]]) -> list[list[TopicPart
 
 
 def encode_partitions(partitions: Sequence[TopicPartition]) -> str:
-    """``task.assigned.partitions`` as Java writes it: ``t0-0,t0-3``."""
+    """Return ``task.assigned.partitions`` as Java writes it: ``t0-0,t0-3``."""
     return ",".join(str(partition) for partition in partitions)
 
 
 def decode_partitions(text: str) -> list[TopicPartition]:
-    """The reverse; a partition's number stands behind the last dash (Kafka ``MirrorUtils.decodeTopicPartition``)."""
+    """Decode it; a partition's number follows the last dash (Kafka ``MirrorUtils.decodeTopicPartition``)."""
     found = []
     for part in text.split(","):
         topic, _, index = part.strip().rpartition("-")
@@ -103,8 +103,8 @@ _MOST_NAMED: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """``reset_to`` is ``EARLIEST`` or ``LATEST``; ``group``, where it is not empty, is one of the source's whose
-    committed offsets go before it (``initial.offsets.group``)."""
+    """Where new partitions begin: ``reset_to`` is ``EARLIEST`` or ``LATEST``; committed offsets of ``group``, if not
+    empty, come first (``initial.offsets.group``)."""
 
     reset_to: int
     read_committed: bool
@@ -119,14 +119,15 @@ def begin_of(settings: MirrorSourceSettings) -> Begin:
 async def first_offsets(
     source: Cluster, partitions: Collection[TopicPartition], begin: Begin
 ) -> dict[TopicPartition, int]:
-    """The first source offset to copy of each partition. Raises as :func:`connect.kafka.log.offsets.list_offsets` and
+    """Return the first source offset to copy of each partition. Errors are those of
+    :func:`connect.kafka.log.offsets.list_offsets` and
     :func:`connect.kafka.log.committed_offsets.committed_offsets`."""
     if not partitions:
         return {}
     of_group = await committed_offsets(source, begin.group) if begin.group else {}
     found = {one: of_group[one] for one in partitions if one in of_group}
     for one, offset in found.items():
-        log.info("%s begins at source offset %d, where group %s stands", one, offset, begin.group)
+        log.info("%s begins at source offset %d, which group %s has committed", one, offset, begin.group)
     rest = [one for one in partitions if one not in found]
     isolation = READ_COMMITTED if begin.read_committed and begin.reset_to == LATEST else READ_UNCOMMITTED
     for key, offset in (await list_offsets(source, rest, begin.reset_to, isolation) if rest else {}).items():
@@ -135,13 +136,13 @@ async def first_offsets(
 
 
 async def warn_of_members(source: Cluster, group: str) -> None:
-    """Say so where somebody still copies as ``group``. Raises as
+    """Warn if consumers still copy as ``group``. Errors are those of
     :func:`connect.kafka.log.committed_offsets.group_state`."""
     members = (await group_state(source, group)).members
     if members:
         log.warning(
-            "group %s of initial.offsets.group has %d members on cluster %s, such as %s; what they copy from now on is "
-            "copied twice: stop them",
+            "group %s of initial.offsets.group has %d members on cluster %s, such as %s; records that they copy from "
+            "now on are copied twice: stop them",
             group,
             len(members),
             source.name,
@@ -152,17 +153,17 @@ async def warn_of_members(source: Cluster, group: str) -> None:
 async def warn_of_left_behind(source: Cluster, ends: Mapping[TopicPartition, int]) -> None:
     """Warn of partitions that have records and begin at their ends (``auto.offset.reset`` = ``latest``).
 
-    At a first start that is what a user asks for. But brokers delete what a group has committed for a topic that is
-    deleted (Kafka ``GroupCoordinator.onPartitionsDeleted``), so a recreated topic begins at its end too. ``ends``:
-    where partitions without a stored offset begin. Raises as :func:`connect.kafka.log.offsets.list_offsets`.
+    At a first start the user asks for that. But brokers delete a group's committed offsets of a deleted topic (Kafka
+    ``GroupCoordinator.onPartitionsDeleted``), so a recreated topic begins at its end too. ``ends``: where partitions
+    without a stored offset begin. Errors are those of :func:`connect.kafka.log.offsets.list_offsets`.
     """
     starts = await list_offsets(source, list(ends), EARLIEST) if ends else {}
     behind = sorted(one for one, end in ends.items() if starts[one] < end)
     if behind:
         names = ", ".join(f"{one} at offset {ends[one]}" for one in behind[:_MOST_NAMED])
         log.warning(
-            "cluster %s: no offset is stored for %d partitions that have records, and auto.offset.reset = latest "
-            "leaves these records out: %s%s; with earliest they would be copied",
+            "cluster %s: no offset is stored for %d partitions that have records, and auto.offset.reset = latest skips "
+            "these records: %s%s; with earliest they would be copied",
             source.name,
             len(behind),
             names,

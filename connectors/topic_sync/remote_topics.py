@@ -1,8 +1,8 @@
 """Plan which remote topics to create and grow, and keep their settings in step with the source's.
 
-The settings follow Kafka's ``MirrorSourceConnector.syncTopicConfigs``. The plan reads two clusters' metadata and the
-source's settings, and changes nothing: the connector carries it out, and commands that only show changes ask for the
-same plan.
+The settings follow Kafka's ``MirrorSourceConnector.syncTopicConfigs``. The plan reads both clusters' metadata and the
+source's settings, and changes nothing: the connector carries it out, and commands that only show changes use the same
+plan.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from connectors.topic_sync.partition_assignment import selected
 
 log = logging.getLogger(__name__)
 
-#: Topics whose settings are looked at in one look: decoding them takes about thirty milliseconds.
+#: Topics whose settings are read at a time: decoding them takes about thirty milliseconds.
 _AT_A_LOOK: Final = 200
 
 
@@ -41,7 +41,7 @@ def _mirrored(key: str, config: TopicConfig, properties: ConfigPropertyFilter) -
 
 
 def configs_of_new(source: TopicConfigs, properties: ConfigPropertyFilter) -> dict[str, str]:
-    """What a remote topic is made with: nothing that the source has by default, unless its defaults are wanted."""
+    """Return the settings for a new remote topic: no defaults of the source, unless configured."""
     return {
         key: config.value
         for key, config in sorted(source.items())
@@ -52,7 +52,7 @@ def configs_of_new(source: TopicConfigs, properties: ConfigPropertyFilter) -> di
 
 
 def wanted_configs(source: TopicConfigs, properties: ConfigPropertyFilter) -> dict[str, str | None]:
-    """What a remote topic that exists is to have; None for the target's own default."""
+    """Return the settings that an existing remote topic should have; None for the target's own default."""
     return {
         key: config.value
         if config.source is not ConfigSource.DEFAULT or properties.should_replicate_source_default(key)
@@ -65,9 +65,9 @@ def wanted_configs(source: TopicConfigs, properties: ConfigPropertyFilter) -> di
 def alterations(
     topic: str, source: TopicConfigs, target: TopicConfigs | None, properties: ConfigPropertyFilter
 ) -> list[AlterConfig]:
-    """Changes of the remote ``topic``. ``target`` None: what it has is not shown to us, so everything is sent.
+    """Return changes of the remote ``topic``. ``target`` None: its settings are hidden from us, so all are sent.
 
-    A key that the target does not know is left out: it would make the broker refuse the others.
+    A key that the target does not know is left out, because it would make the broker reject the others.
     """
     changes = []
     for key, value in wanted_configs(source, properties).items():
@@ -79,7 +79,7 @@ def alterations(
 
 
 def unknown_keys(source: TopicConfigs, target: TopicConfigs, properties: ConfigPropertyFilter) -> list[str]:
-    """Settings of the source that the target's brokers do not know, and that would be set there."""
+    """Return settings of the source that would be set on the target, but that its brokers do not know."""
     return [key for key, value in wanted_configs(source, properties).items() if value is not None and key not in target]
 
 
@@ -89,7 +89,7 @@ def _has(config: TopicConfig, value: str | None) -> bool:
 
 
 class ConfigSync:
-    """Settings of the remote topics of one flow. ``topics`` is always (source topic, remote topic)."""
+    """Settings of the remote topics of one flow. ``topics`` maps source topics to remote topics."""
 
     def __init__(self, flow: str, source: Cluster, target: Cluster, properties: ConfigPropertyFilter) -> None:
         self._flow = flow
@@ -98,16 +98,16 @@ class ConfigSync:
         self._properties = properties
         self._seen: dict[str, dict[str, str | None]] = {}
         self._next = 0
-        #: Topics whose settings were not shown when they were last asked for, and why.
+        #: Topics whose settings were hidden when last read, and why.
         self.hidden_sources: dict[str, HeliographError] = {}
         self.hidden_targets: dict[str, HeliographError] = {}
 
     async def of_source(self, topics: Iterable[str]) -> dict[str, TopicConfigs]:
-        """The settings of source topics; of those that may not be seen the log says which right is missing."""
+        """Return the settings of source topics; hidden ones are logged with the missing right."""
         return self._shown(await describe(self._source, list(topics)))
 
     async def sync(self, topics: Mapping[str, str]) -> None:
-        """Alter what differs. Raises as :func:`connect.kafka.log.topic_admin.alter`."""
+        """Alter settings that differ. Errors are those of :func:`connect.kafka.log.topic_admin.alter`."""
         sources = await self.of_source(topics)
         changes = await self._plan(topics, sources)
         refused = await alter_configs(self._flow, self._target, changes) if changes else set()
@@ -116,12 +116,12 @@ class ConfigSync:
                 self._seen[topic] = wanted_configs(configs, self._properties)
 
     async def plan(self, topics: Mapping[str, str]) -> list[AlterConfig]:
-        """What :meth:`sync` would alter now; nothing of topics that are hidden then, of which nobody can say."""
+        """Return what :meth:`sync` would alter now, except for topics whose settings are hidden."""
         changes = await self._plan(topics, await self.of_source(topics))
         return [change for change in changes if change.topic not in self.hidden_targets]
 
     async def look(self, topics: Mapping[str, str]) -> list[str]:
-        """Look at the source's settings of some of ``topics``, in turn; those whose settings are new to us."""
+        """Read the source's settings of some of ``topics``, in turn. Return topics whose settings have changed."""
         if not topics:
             return []
         self._seen = {topic: seen for topic, seen in self._seen.items() if topic in topics}
@@ -146,7 +146,7 @@ class ConfigSync:
             remote = topics[topic]
             has = targets.get(remote)
             if has is None or isinstance(has, HeliographError):
-                self.hidden_targets[remote] = has or RetriableError(f"the target says nothing of topic {remote}")
+                self.hidden_targets[remote] = has or RetriableError(f"the target does not describe topic {remote}")
                 changes += alterations(remote, configs, None, self._properties)
                 continue
             if unknown := unknown_keys(configs, has, self._properties):
@@ -163,7 +163,7 @@ class ConfigSync:
         shown: dict[str, TopicConfigs] = {}
         for topic, configs in found.items():
             if isinstance(configs, HeliographError):
-                log.error("%s: %s", self._flow, configs)
+                log.error("%s: topic settings could not be read: %s", self._flow, configs)
                 self.hidden_sources[topic] = configs
             else:
                 shown[topic] = configs
@@ -178,8 +178,8 @@ _IN_NAMES: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWX
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """Source topics that have a remote name of their own, by topic; and of the others a sentence each, why not.
-    ``undecided``: those of the others that would have a name if it were known that they had it before."""
+    """Source topics with a unique remote name, by topic; for the others a sentence each, why not. ``undecided``: those
+    of the others that would have a name if they are known to have had it before."""
 
     remote: Mapping[str, str]
     problems: Mapping[str, str] = field(default_factory=dict)
@@ -189,11 +189,11 @@ class Naming:
 def name_topics(
     all_names: Callable[[str], Sequence[str]], topics: Sequence[str], copied: Collection[str] = ()
 ) -> Naming:
-    """Names for ``topics``. ``all_names`` are those of a topic and of all that others make of its records, ours first;
-    raises PermanentError where it has none.
+    """Name ``topics``. ``all_names`` returns the names of a topic and of all that others make of its records, ours
+    first; it raises PermanentError if there is none.
 
-    Two of one name are never merged, whether we fill both or one is filled by others: the one of ``copied`` keeps it,
-    else none has it.
+    Two topics of one name are never merged, whether we fill both or other connectors fill one: the one in ``copied``
+    keeps it, otherwise none has it.
     """
     names: dict[str, Sequence[str]] = {}
     problems: dict[str, str] = {}
@@ -204,7 +204,7 @@ def name_topics(
             problems[topic] = str(error)
             continue
         if wrong := next(filter(None, map(_wrong_name, found)), None):
-            problems[topic] = f"topic {topic} is not mirrored: its remote name {wrong}; leave it out by topics.exclude"
+            problems[topic] = f"topic {topic} is not mirrored: its remote name {wrong}. Exclude it by topics.exclude"
         else:
             names[topic] = found
     shared = _shared(names)
@@ -215,8 +215,8 @@ def name_topics(
         holders = [other for other in sharing if other in copied]
         if len(sharing) > 1 and holders != [topic]:
             problems[topic] = (
-                f"topics {' and '.join(sharing)} would share the remote topic {clash}; {topic} is not mirrored: change "
-                "the replication policy, or what renames topics behind it, or leave one out by topics.exclude"
+                f"topics {' and '.join(sharing)} would share the remote topic {clash}, so {topic} is not mirrored. "
+                "Change the replication policy or what renames topics after it, or exclude one by topics.exclude"
             )
             if not holders:
                 undecided[topic] = name
@@ -226,8 +226,8 @@ def name_topics(
 
 
 def _shared(names: Mapping[str, Sequence[str]]) -> dict[str, tuple[Sequence[str], str]]:
-    """Of each topic that would have a remote one in common with others, of which one is filled by us: who they are,
-    itself included, in the order of ``names``, and the remote topic."""
+    """Return topics whose remote topic is also that of other topics, if we fill one of them. The values are these
+    topics, itself included, in the order of ``names``, and the remote topic."""
     filling: dict[str, set[str]] = defaultdict(set)
     sent: dict[str, set[str]] = defaultdict(set)
     for topic, (own, *others) in names.items():
@@ -248,12 +248,12 @@ def _wrong_name(name: str) -> str | None:
     if len(name) > LONGEST_NAME:
         return f"{name[:40]}... has {len(name)} characters, and Kafka allows {LONGEST_NAME}"
     if not name or name in (".", "..") or not _IN_NAMES.issuperset(name):
-        return f"'{name}' is none that Kafka allows"
+        return f"'{name}' is not valid in Kafka"
     return None
 
 
 def absent(naming: Naming, topics: Sequence[TopicMetadata], target: Mapping[str, TopicMetadata]) -> list[TopicMetadata]:
-    """Those of ``topics`` that have a name and no remote topic."""
+    """Return those of ``topics`` that have a name and no remote topic."""
     return [
         topic for topic in topics if topic.name in naming.remote and not _exists(target.get(naming.remote[topic.name]))
     ]
@@ -266,8 +266,8 @@ def creations(
     properties: ConfigPropertyFilter,
     replication_factor: int,
 ) -> list[CreateTopic]:
-    """Remote topics for ``new``, as Java makes them: same partition count, the source's own settings. Topics without
-    ``configs`` are left out: made without, a compacted one would lose records."""
+    """Return remote topics for ``new``, as Java creates them: same partition count, the source's own settings. Topics
+    without ``configs`` are left out: created without them, a compacted topic would lose records."""
     return [
         CreateTopic(
             naming.remote[topic.name],
@@ -284,7 +284,7 @@ def creations(
 def growths(
     naming: Naming, topics: Sequence[TopicMetadata], target: Mapping[str, TopicMetadata]
 ) -> list[AddPartitions]:
-    """Partitions to add; remote topics are never shrunk."""
+    """Return partitions to add; remote topics never shrink."""
     found = []
     for topic in topics:
         name = naming.remote.get(topic.name)
@@ -300,7 +300,7 @@ def _exists(remote: TopicMetadata | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """``topics`` of the source that the flow selects, their names, what the target has of these, and the changes."""
+    """The source topics that the flow selects, their names, what the target has of these, and the changes."""
 
     topics: tuple[TopicMetadata, ...]
     naming: Naming
@@ -319,7 +319,7 @@ class TopicPlan:
 
     @property
     def partitions(self) -> list[TopicPartition]:
-        """Of the source topics that have a remote name."""
+        """Partitions of the source topics that have a remote name."""
         return [
             TopicPartition(topic.name, index)
             for topic in self.topics
@@ -336,8 +336,8 @@ async def plan_topics(
     copied: frozenset[str] = frozenset(),
     named: Callable[[Naming], None] = lambda _: None,
 ) -> TopicPlan:
-    """Ask and plan. ``copied``: topics that are mirrored already and keep their names; ``named`` is told the names
-    before anything else is asked. Raises as the clusters do."""
+    """Read both clusters and plan. ``copied``: topics that are mirrored already and keep their names; ``named`` is
+    called with the names before anything else is read."""
     topics = selected(settings.should_mirror, (await source.metadata(None)).topics)
     naming = await _names(settings, [topic.name for topic in topics], target, copied)
     named(naming)
@@ -356,7 +356,7 @@ async def plan_topics(
 async def _names(
     settings: MirrorSourceSettings, topics: Sequence[str], target: Cluster, copied: frozenset[str]
 ) -> Naming:
-    """Where it has to be known what was copied before this start, stored positions tell."""
+    """Return names; stored positions say what was copied before this start, if that matters."""
     naming = name_topics(settings.remote_topics, topics, copied)
     if not naming.undecided:
         return naming

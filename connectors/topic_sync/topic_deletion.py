@@ -1,4 +1,4 @@
-"""``topic.deletion.policy = delete-after``: remote topics go when their source topics have been gone for long."""
+"""``topic.deletion.policy = delete-after``: delete remote topics some time after their source topics were deleted."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from connectors.transforms.target_names import RemoteNames
 
 log = logging.getLogger(__name__)
 
-#: Looks in the time of the delay, and how far apart they are at least and at most.
+#: Checks within the delay, and their shortest and longest interval.
 _LOOKS: Final = 10
 _BETWEEN_S: Final = (1.0, 600.0)
 
 
 class Copy(NamedTuple):
-    """A connector has copied ``topic`` of the source into ``remote``, as its stored positions say."""
+    """A connector has copied ``topic`` of the source into ``remote``, according to its stored positions."""
 
     connector: str
     topic: str
@@ -40,7 +40,7 @@ class Copy(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GonePlan:
-    """Source topics that are newly gone, those that are no longer of interest (back, or without a remote topic), and
+    """Source topics that are newly deleted, those that need nothing any more (back, or without a remote topic), and
     what is to be deleted now or later."""
 
     newly: frozenset[str]
@@ -94,12 +94,12 @@ def is_copied_cluster(
 ) -> bool:
     """Whether the cluster that answers still has a topic that was copied, by its id.
 
-    One that was rebuilt, or another one under the same address, has none, whatever its topics are called: the remote
-    topics are then all that is left. Where nothing has ids (before Kafka 2.8) a name counts, but for heartbeats, which
-    every mirror makes.
+    A rebuilt cluster, or another one with the same address, has none, whatever the names of its topics: the remote
+    topics are then the only copy. Without ids (before Kafka 2.8) a name counts, except heartbeats, which every mirror
+    creates.
 
     Args:
-        copied: Source topics and their ids, as the stored positions say.
+        copied: Source topics and their ids, according to stored positions.
         listed: The source's topics now.
     """
     if any(listed.values()):
@@ -115,7 +115,7 @@ def _sent_to(names: RemoteNames, topic: str) -> tuple[str, ...]:
 
 
 def plan_deletions(gone: Mapping[str, str], since_ms: Mapping[str, int], now_ms: int, delay_ms: int) -> GonePlan:
-    """``gone``: remote topics by source topics that are gone now. ``since_ms``: what was known of them before."""
+    """Plan. ``gone``: remote topics by deleted source topics. ``since_ms``: when they were found deleted, if known."""
     newly = frozenset(gone.keys() - since_ms.keys())
     deletions = []
     for topic in sorted(gone):
@@ -132,7 +132,7 @@ def encode_gone_key(connector: str, topic: str) -> bytes:
 
 
 def decode_gone_key(key: bytes) -> tuple[str, str]:
-    """Connector and source topic. Raises UnknownFormat."""
+    """Return connector and source topic. Raises UnknownFormat."""
     reader = Reader(key, len(front(KeyKind.GONE)))
     connector, topic = reader.text(), reader.text()
     reader.end()
@@ -144,8 +144,8 @@ def encode_gone(since_ms: int) -> bytes:
 
 
 def decode_gone(value: bytes) -> int:
-    """Raises UnknownFormat."""
-    check_version(value, "vanished topic")
+    """Decode the time. Raises UnknownFormat."""
+    check_version(value, "deleted topic")
     reader = Reader(value, 1)
     (since_ms,) = reader.fixed(_SINCE)
     reader.end()
@@ -159,7 +159,7 @@ GONE: Final[RecordKind[str, int]] = RecordKind(
 
 
 class TopicDeletion:
-    """The job of one flow."""
+    """The deletion job of one flow."""
 
     def __init__(
         self,
@@ -179,23 +179,23 @@ class TopicDeletion:
         self._since_ms: dict[str, int] | None = None
         self._said_unknown = False
         self._has_read = False
-        #: Source topics that were listed at some time, or mirrored.
+        #: Source topics that have been listed, or mirrored.
         self._known: set[str] = set()
 
     @property
     def interval_s(self) -> float:
-        """How often :meth:`run` wants to be called."""
+        """How often to call :meth:`run`, in seconds."""
         shortest, longest = _BETWEEN_S
         return min(max(self._delay_ms / 1000 / _LOOKS, shortest), longest)
 
     def expect(self, topics: Collection[str]) -> None:
-        """Source topics that were mirrored: while one of them is not listed, the next looks ask for it."""
+        """Add source topics that were mirrored: if one is not listed, the next runs look for it."""
         self._known.update(topics)
 
     async def run(self) -> None:
-        """Look which topics are gone, note since when, and delete what is due.
+        """Find deleted source topics, record when they were first missing, and delete remote topics that are due.
 
-        Raises :class:`RetriableError` where a cluster does not answer, SecurityError where a right is missing.
+        Raises RetriableError if a cluster does not answer, SecurityError if a right is missing.
         """
         if self._since_ms is None:
             self._since_ms = await self._records.load()
@@ -207,12 +207,12 @@ class TopicDeletion:
             self._since_ms.update(newly)
             for topic in plan.settled:
                 del self._since_ms[topic]
-                log.info("%s: topic %s is back, or its remote topic is gone: nothing to delete", self._flow, topic)
+                log.info("%s: topic %s is back, or its remote topic was deleted: nothing to delete", self._flow, topic)
         for change in plan.deletions:
             if change.source_topic in newly:
                 log.warning(
-                    "%s: topic %s is gone from cluster %s; unless it comes back, its remote topic %s will be deleted "
-                    "at %s (topic.deletion.policy)",
+                    "%s: topic %s was deleted from cluster %s; unless it comes back, its remote topic %s will be "
+                    "deleted at %s (topic.deletion.policy)",
                     self._flow,
                     change.source_topic,
                     self._settings.source_alias,
@@ -223,7 +223,7 @@ class TopicDeletion:
             await self._delete(change)
 
     async def plan(self) -> GonePlan:
-        """What :meth:`run` would find now; nothing is noted, made or deleted. Raises as :meth:`run`."""
+        """Return what :meth:`run` would find now, and change nothing. Raises RetriableError or SecurityError."""
         since_ms = await read_records(self._target, self._where, GONE)
         return await self._plan(since_ms, time.time_ns() // 1_000_000)
 
@@ -236,10 +236,10 @@ class TopicDeletion:
         return self._settings.flow
 
     async def _gone(self, target: Mapping[str, TopicMetadata]) -> dict[str, str]:
-        """Remote topics of this flow by source topics that do not exist any more."""
+        """Return remote topics of this flow by source topics that no longer exist."""
         settings = self._settings
         listed = (await self._source.metadata(None)).topics
-        if self._has_read and self._known <= listed.keys():  # nothing is missing: the stored positions are not read
+        if self._has_read and self._known <= listed.keys():  # none is missing, so stored positions are not needed
             self._known |= listed.keys()
             return {}
         copies = await self._copies()
@@ -268,7 +268,7 @@ class TopicDeletion:
         return known
 
     async def _copies(self) -> set[Copy]:
-        """Of all connectors of this source."""
+        """Read the copies of all connectors of this source."""
         positions = await read_all_positions(self._target, self._settings.map_topic)
         return {
             Copy(connector, one.source_topic, one.source_topic_id, one.target_topic, one.target_topic_id)
@@ -277,7 +277,7 @@ class TopicDeletion:
 
     async def _delete(self, change: DeleteTopic) -> None:
         log.warning(
-            "%s: deleting %s: its source topic %s is gone since %s (topic.deletion.policy)",
+            "%s: deleting %s: its source topic %s was deleted at %s (topic.deletion.policy)",
             self._flow,
             change.topic,
             change.source_topic,
@@ -287,9 +287,9 @@ class TopicDeletion:
         if outcome is None:
             log.warning("%s: deleted %s", self._flow, change.topic)
         elif isinstance(outcome, PermanentError):
-            log.error("%s: %s", self._flow, outcome)
+            log.error("%s: remote topic was not deleted: %s", self._flow, outcome)
         else:
-            log.warning("%s: %s; trying again", self._flow, outcome)
+            log.warning("%s: remote topic was not deleted: %s; retrying", self._flow, outcome)
 
 
 def _utc(at_ms: int) -> str:

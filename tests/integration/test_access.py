@@ -184,7 +184,7 @@ async def test_a_dry_run_only_says(both: tuple[Guarded, Guarded], caplog: pytest
     us.add("ALLOW READ User:bob GROUP LITERAL app")
     caplog.set_level(logging.INFO)
     async with connector(us, eu, "dry", "eu", sync_acls_mode="full", sync_acls_dry_run="true"):
-        line = "dry->eu: would make: ALLOW READ to User:bob from * on LITERAL GROUP app"
+        line = "dry->eu: would create: ALLOW READ to User:bob from * on LITERAL GROUP app"
         await until(lambda: line in caplog.messages, lambda: caplog.text)
     assert not eu.rules()
 

@@ -43,7 +43,7 @@ def test_readers_go_over_and_come_back_to_exactly_the_record_that_is_next(
         over = two.arguments(mirror.properties_file, two.us, two.eu)
         two.await_copied(same, two.us, two.eu)
         running = Running(replace(over, executes=True))
-        await_said(capsys, "stop it now")
+        await_said(capsys, "Stop it now")
         assert mirror.stop() == 0
         assert running.end() == 0
     assert {one["outcome"] for one in told(capsys)["proof"]} - {"not compared"} == {"same"}
@@ -60,9 +60,12 @@ def test_readers_go_over_and_come_back_to_exactly_the_record_that_is_next(
         running = Running(replace(back, executes=True), run_failback)
         await_said(capsys, "has to run now")
         assert run_failback(replace(back, executes=True)) == EXIT_NO_GO
-        assert any("is at it" in obstacle and "failback" in obstacle for obstacle in told(capsys)["obstacles"])
+        assert any(
+            "is working on this failover" in obstacle and "failback" in obstacle
+            for obstacle in told(capsys)["obstacles"]
+        )
         mirror.start()
-        await_said(capsys, "stop it now")
+        await_said(capsys, "Stop it now")
         assert mirror.stop() == 0
         assert running.end() == 0
     assert {one["outcome"] for one in told(capsys)["proof"]} - {"not compared"} == {"same"}

@@ -139,7 +139,7 @@ async def test_a_record_that_can_never_be_sent(
         await until(ended, "it ends of a record that cannot be sent")
         log = maker.log_lines()
         assert maker.stop() == 1, log[-5:]
-        assert any(f"{topic}-0 cannot be copied on from source offset" in line for line in log), log[-5:]
+        assert any(f"{topic}-0 cannot be copied further than source offset" in line for line in log), log[-5:]
     with maker_1(tmp_path / "skip", [source], target, "--include", topic, "--abort.on.send.fail", "false") as maker:
         maker.start()
 

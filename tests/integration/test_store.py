@@ -223,8 +223,8 @@ async def test_topics_of_an_earlier_version_are_cleaned_as_soon_as_new_ones(
     await site.admin.create_topics([NewTopic(topics[1], 3, 1, own)])
     with caplog.at_level("INFO"):
         await site.store().load([ORDERS])
-    assert f"on topic {topics[1]}, so that it stays small" in caplog.text
-    assert f"on topic {topics[0]}, so that it stays small" not in caplog.text, "it was created with them"
+    assert f"on topic {topics[1]} to keep it small" in caplog.text
+    assert f"on topic {topics[0]} to keep it small" not in caplog.text, "it was created with them"
     found = await site.admin.describe_topic_configs(topics)
     assert {key: found[topics[0]][key] for key in CLEANED_SOON} == CLEANED_SOON
     assert {key: found[topics[1]][key] for key in CLEANED_SOON} == {**CLEANED_SOON, "segment.ms": "777000"}

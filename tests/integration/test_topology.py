@@ -226,7 +226,7 @@ async def _deletion(us: KafkaCluster, eu: KafkaCluster, caplog: pytest.LogCaptur
         await begin(on)
         await until_said(caplog, f"deleted us.{gone}")
         assert "will be deleted at" not in caplog.text
-        assert f"deleting us.{gone}: its source topic {gone} is gone since" in caplog.text
+        assert f"deleting us.{gone}: its source topic {gone} was deleted at" in caplog.text
         await on.eu.until_partitions(f"us.{gone}", 0)
         for name in (kept, never, others):
             assert await on.eu.partitions(f"us.{name}") == 1

@@ -103,7 +103,7 @@ def test_remote_topics_of_the_removed_policy_stay_as_they_are(
         mirror.command, start = this_version, mirror.log_end()
         mirror.start()
         wait_until(lambda: not mirror.is_running, DEADLINE_S, "this version refuses the policy")
-        assert "Remote topics made under new-remote-topic stay as they are" in "".join(mirror.log_lines(start))
+        assert "Remote topics made under new-remote-topic are kept" in "".join(mirror.log_lines(start))
         mirror.configure({**properties, "on.topic.recreated": "restart"})
         mirror.start()
         source.produce(topic, 105, 5)

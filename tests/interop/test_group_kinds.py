@@ -142,7 +142,7 @@ def test_groups_are_told_apart(us: KafkaCluster, eu: KafkaCluster, tmp_path: Pat
             ("busy-new", "has members"),
             ("both", "of another kind (share"),
         ):
-            mirror.await_line(start, [f"group {scene.group(label)} is left alone", why], _DEADLINE_S)
+            mirror.await_line(start, [f"group {scene.group(label)} is skipped", why], _DEADLINE_S)
         # Their own consumers on eu began at the beginning, and are where they are.
         places = translate_offsets_of(
             {"bootstrap.servers": eu.bootstrap}, scene.alias, re.compile(f"{scene.name}-.*"), _DEADLINE_S
@@ -156,7 +156,7 @@ def test_groups_are_told_apart(us: KafkaCluster, eu: KafkaCluster, tmp_path: Pat
         assert len(_lines(mirror, refused)) == 1 + len([line for line in mirror.log_lines(start) if refused in line])
         assert len(_lines(mirror, refused)) <= 3
         for label in ("busy-old", "busy-new", "both"):
-            assert 1 <= len(_lines(mirror, f"group {scene.group(label)} is left alone")) <= 2
+            assert 1 <= len(_lines(mirror, f"group {scene.group(label)} is skipped")) <= 2
         assert mirror.stop() == 0
     assert scene.groups(scene.eu)[scene.group("both")].kind == SHARE
 

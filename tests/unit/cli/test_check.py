@@ -252,7 +252,7 @@ async def test_the_files_of_mirror_maker_1_are_told_what_takes_the_place_of_old_
     assert report.outcomes[0].what == "group g"
     assert told(report, Level.WARNING) == [(2, "groupid"), (3, "shallow.iterator.enable"), (4, "no.such")]
     zookeeper = await check(tmp_path, "zookeeper.connect = a:2181\ngroupid = g\n")
-    assert "there is no ZooKeeper to ask" in next(one.text for one in zookeeper.findings if one.level is Level.ERROR)
+    assert "because ZooKeeper is not used" in next(one.text for one in zookeeper.findings if one.level is Level.ERROR)
     assert told(zookeeper, Level.ERROR) == [(1, "zookeeper.connect")]
     assert told(zookeeper, Level.WARNING) == [(1, "zookeeper.connect"), (2, "groupid")]
     report = await check(tmp_path, "bootstrap.servers = a:9092\nacks = -1\nproducer.type = async\n")

@@ -89,7 +89,7 @@ def test_a_lone_asterisk_takes_all_topics_and_is_told_of(
     caplog.clear()
     assert _settings(parse_arguments([*files, option, ".*"])).options.takes("orders")
     assert "taken as" not in caplog.text
-    with pytest.raises(ConfigError, match=rf"^{option} orders\*\*\+\(: .*; it is a regular expression of Java's"):
+    with pytest.raises(ConfigError, match=rf"^{option} orders\*\*\+\(: .*; it is a Java regular expression"):
         _settings(parse_arguments([*files, option, "orders**+("]))
 
 

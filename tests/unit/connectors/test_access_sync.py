@@ -209,7 +209,7 @@ async def test_without_an_authorizer_it_is_said_once(
     for _ in range(3):
         await job.run()
         await job.look()
-    assert caplog.messages == ["us->eu: cluster us has no authorizer; access rules are not synced"]
+    assert caplog.messages == ["us->eu: cluster us has no authorizer; ACLs are not synced"]
     assert not clusters.steps
 
 

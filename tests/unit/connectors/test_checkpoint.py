@@ -168,7 +168,9 @@ async def test_a_group_whose_name_a_list_cannot_hold_is_left_with_a_word(
     finder = GroupFinder(settings, source)
     for _ in range(2):
         assert await finder.find() == ["a"]
-    assert caplog.text.count("group a,b gets no checkpoints: tasks are told their groups in one list, with commas") == 1
+    assert (
+        caplog.text.count("group a,b gets no checkpoints: tasks get their groups in one list separated by commas") == 1
+    )
     assert caplog.text.count("group c,d gets no checkpoints: a share group has no offset") == 1
 
 

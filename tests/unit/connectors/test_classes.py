@@ -80,4 +80,4 @@ def test_what_a_class_refuses_is_passed_on_and_what_it_raises_is_not() -> None:
         make_topic_filter({"topic.filter.class": "only"})
     with pytest.raises(ConfigError) as caught:
         make_topic_filter({"topic.filter.class": "broken", "password": "s3cret"})
-    assert str(caught.value) == "topic.filter.class broken cannot be made: ValueError"
+    assert str(caught.value) == "topic.filter.class broken cannot be created: ValueError"

@@ -148,7 +148,7 @@ def test_the_same_records_are_the_same_and_others_are_not() -> None:
     ours = [record(b"1"), record(b"2")]
     assert compare(MOVE, ours, ours).outcome == SAME
     more = compare(MOVE, ours[:1], ours)
-    assert (more.outcome, more.why) == (SAME, "the target goes on with 1 records or more")
+    assert (more.outcome, more.why) == (SAME, "the target continues with 1 records or more")
     lacks = compare(MOVE, ours, ours[:1])
     assert (lacks.outcome, lacks.records) == (DIFFERS, 1)
     other = compare(MOVE, ours, [record(b"1"), record(b"3")])
@@ -208,7 +208,7 @@ def test_an_undo_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="format is 2"):
         failback_and_undo.read_file(file)
     file.write_text("{}")
-    with pytest.raises(ConfigError, match="no undo file"):
+    with pytest.raises(ConfigError, match="not an undo file"):
         failback_and_undo.read_file(file)
     with pytest.raises(ConfigError, match="cannot be read"):
         failback_and_undo.read_file(tmp_path / "none")
@@ -226,7 +226,7 @@ def test_who_is_at_it_is_told_and_the_dead_are_not_waited_for() -> None:
     assert not replace(dead, host="elsewhere").is_of_the_dead
     assert "ann@host" in str(held) and "«drain»" in str(held)
     assert decode_kind(clusters_and_lease.encode_key("us->eu")) is KeyKind.FAILOVER
-    with pytest.raises(PermanentError, match="later Heliograph"):
+    with pytest.raises(PermanentError, match="a later version of Heliograph"):
         clusters_and_lease.decode(b'{"format": 2}')
 
 

@@ -221,8 +221,8 @@ async def test_each_record_says_where_it_came_from(monkeypatch: pytest.MonkeyPat
     ("arranged", "word"),
     [
         ({"compacted": ["orders", "mail"]}, "is compacted"),
-        ({"is_missing": True}, "has no orders-0: make the topic there"),
-        ({"doubt": "2 of them arrived"}, "some records of orders-0 may be on cluster eu already: 2 of them arrived;"),
+        ({"is_missing": True}, "has no orders-0. Create the topic there"),
+        ({"doubt": "2 of them arrived"}, "some records of orders-0 may be on cluster eu already: 2 of them arrived."),
     ],
 )
 async def test_what_may_not_be_appended_is_left_with_the_reason(

@@ -33,16 +33,16 @@ def deny(name: str) -> AclBinding:
     ("opens", "rules", "words"),
     [
         (False, [], ""),
-        (True, [deny("orders")], "writers of mail would be the first"),
+        (True, [deny("orders")], "writes to mail would be the first"),
         (True, [*drain.rules(["mail"]), deny("orders")], ""),
-        (None, [], "if a broker's file says true, the rule that refuses writers of mail, orders is the first"),
-        (None, [*drain.rules(["mail"])], "refuses writers of orders is the first"),
+        (None, [], "If a broker's file says true, the ACL that denies writes to mail, orders is the first"),
+        (None, [*drain.rules(["mail"])], "denies writes to orders is the first"),
         (None, drain.rules(TOPICS), ""),
-        (True, [], "writers of mail, orders would be the first"),
-        (True, [allow("LITERAL", "orders")], "writers of mail would be the first"),
+        (True, [], "writes to mail, orders would be the first"),
+        (True, [allow("LITERAL", "orders")], "writes to mail would be the first"),
         (True, [allow("LITERAL", "orders"), allow("PREFIXED", "ma")], ""),
         (True, [allow("LITERAL", "*")], ""),
-        (True, [allow("LITERAL", "*", "GROUP"), allow("PREFIXED", "orders-")], "writers of mail, orders would be"),
+        (True, [allow("LITERAL", "*", "GROUP"), allow("PREFIXED", "orders-")], "writes to mail, orders would be"),
     ],
 )
 async def test_a_topic_that_is_open_for_want_of_rules_is_not_closed_by_the_first(

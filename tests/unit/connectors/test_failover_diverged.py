@@ -92,7 +92,7 @@ async def test_a_flow_back_is_refused_where_it_is_not_known_where_the_logs_part(
 async def test_what_only_the_old_primary_has_is_named(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert await reverse_flow.find_diverged(site) == {
         ORDERS: "cluster us has lost the end of orders-0, which cluster eu has: they are the same up to offset 12 of "
-        "30, and cluster us holds 8 records of its own there, offsets 12 to 19"
+        "30, and from there cluster us holds 8 other records, offsets 12 to 19"
     }
 
     async def refused(*_: Any) -> Any:

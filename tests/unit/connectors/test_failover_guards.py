@@ -155,7 +155,7 @@ async def test_topics_whose_readers_stood_in_copies_on_the_lost_source_are_named
     places: Any = SimpleNamespace(filled=lambda: {"orders"})
     notes = await collect_snapshot._not_in_checkpoints(site, places)
     *own, of_ap = notes
-    assert of_ap.startswith("cluster us may have copies of ap.orders: no checkpoint has the offsets of groups")
+    assert of_ap.startswith("cluster us may have copies of ap.orders: no checkpoint has the offsets that groups")
     assert len(own) == is_enabled
     for note in own:
         assert note.startswith("eu->us mirrors payments, t0, t1, t2, t3 and 5 more: no checkpoint has the offsets")
@@ -492,7 +492,7 @@ async def test_a_group_that_went_on_in_one_partition_is_left_in_all(
     run = journal.FailoverRun("1", "us", "eu", groups={"billing": rows})
     (line,), _ = await take_back(run)
     assert line == (
-        "group billing stays as it is, in all partitions: it has committed 500 in orders-0, and it was moved to 10"
+        "group billing was not changed in any partition: it has committed 500 in orders-0, and it was moved to 10"
     )
     assert eu.offsets == {"billing": {("orders", 0): 500, ("orders", 1): 20}}
 
@@ -521,12 +521,12 @@ async def test_a_group_that_comes_to_life_while_it_is_taken_back_keeps_its_offse
     monkeypatch.setattr(failback_and_undo, "look", look)
     rows = (GroupBefore("billing", "orders", 0, None, "", 10),)
     (line,), _ = await take_back(journal.FailoverRun("1", "us", "eu", groups={"billing": rows}))
-    assert line.startswith("group billing: orders-0 has committed offset 11 on the target since it was looked at")
+    assert line.startswith("group billing: orders-0 has committed offset 11 on the target since the plan was made")
     assert eu.offsets == {"billing": {("orders", 0): 11}}
 
 
 @pytest.mark.parametrize(
-    ("names", "why"), [(("1", "2"), ""), (("1", "2", "3"), "has changed something"), (("1",), "was taken back")]
+    ("names", "why"), [(("1", "2"), ""), (("1", "2", "3"), "has since changed something"), (("1",), "has been undone")]
 )
 async def test_an_undo_takes_back_the_run_that_was_looked_at_and_no_other(names: tuple[str, ...], why: str) -> None:
     runs = [journal.FailoverRun(name, "us", "eu", "ann@there", denied=("a",)) for name in names]
@@ -556,7 +556,7 @@ async def test_begins_of_flows_that_went_on_are_left(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(failback_and_undo, "why_back_runs", stopped)
     starts = tuple(StartBefore("orders", index, None, 36) for index in range(2))
     (line,), _ = await take_back(journal.FailoverRun("1", "us", "eu", starts=starts))
-    assert line == "orders-1: eu->us has gone on since"
+    assert line == "orders-1: eu->us has copied more since"
 
 
 async def test_a_rule_that_an_operator_has_made_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -625,7 +625,7 @@ async def test_a_run_finds_another_in_its_way_and_not_itself(monkeypatch: pytest
         assert await collect_snapshot._operators(site, has_source=True) == []
         other = place(map_topic="map back")
         (line, _) = await collect_snapshot._operators(other, has_source=True)
-        assert "is at it" in line and "failback" in line
+        assert "is working on this failover" in line and "failback" in line
     assert await collect_snapshot._operators(other, has_source=True) == [], "it is given back"
 
 

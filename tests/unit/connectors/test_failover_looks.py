@@ -47,8 +47,8 @@ def test_what_a_cluster_does_not_answer_by_its_deadline_is_named_and_holds_up_no
     found, unknown, took_s = run(look())
     assert (found, took_s) == ([0, 0, 2], collect_snapshot.DEADLINE_S)
     assert unknown == [
-        "not looked at: lag: cluster us has not answered within 60 s",
-        "not looked at: groups: cluster us or eu has not answered within 60 s",
+        "lag could not be read: cluster us did not answer within 60 s",
+        "groups could not be read: cluster us or eu did not answer within 60 s",
     ]
 
 

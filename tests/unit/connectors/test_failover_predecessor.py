@@ -98,7 +98,7 @@ async def test_what_java_copied_does_not_come_back_without_a_word(
     told = await comes_back(site, ours)
     assert len(told) == is_told
     for why in told:
-        assert "eu-> would bring them all back" in why and "set the offset of eu-> for orders-0" in why
+        assert "eu-> would copy them all back" in why and "set the offset of eu-> for orders-0" in why
 
 
 async def test_it_is_asked_where_nothing_of_ours_is_stored_too(monkeypatch: pytest.MonkeyPatch) -> None:

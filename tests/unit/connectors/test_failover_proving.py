@@ -101,7 +101,7 @@ async def test_why_nothing_is_compared_is_told(monkeypatch: pytest.MonkeyPatch, 
 
 
 async def test_nothing_to_compare_is_not_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    for us, words in ((NUMBERS[:10], ""), (NUMBERS[:13], "; the target goes on with 3 records or more")):
+    for us, words in ((NUMBERS[:10], ""), (NUMBERS[:13], "; the target continues with 3 records or more")):
         found = await proof(monkeypatch, NUMBERS[:10], us, 10)
         assert (found.outcome, found.why) == (NOT_COMPARED, f"nothing follows on the source{words}")
 

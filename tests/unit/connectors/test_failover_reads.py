@@ -83,7 +83,7 @@ async def test_what_concerns_one_group_or_partition_keeps_no_other(monkeypatch: 
     assert reasons == {
         "mute": "could not be read: its coordinator does not answer",
         "slow": "could not be read within 0.05 s",
-        "leaderless": "us.orders-1 could not be looked at: us.orders-1 has no leader now",
+        "leaderless": "us.orders-1 could not be read: us.orders-1 has no leader now",
     }
 
 
@@ -273,7 +273,7 @@ async def test_a_failback_starts_a_flow_anew_that_its_own_rule_has_stopped(
     back = failback_and_undo.Failback(site, Wish(lambda _: True), said.append)
     await back._let_in(("orders",))
     assert done == ["allow", "look", *(["stop"] if stops else [])], "the run starts it again afterwards"
-    assert any("is started again" in line for line in said) == stops
+    assert any("is restarted" in line for line in said) == stops
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ async def test_a_flow_that_an_earlier_run_has_stopped_is_started_where_it_is_beh
     place, control, said = arrange(monkeypatch, records, []), Control(state), list[str]()
     await execute.start_again(place, control, said.append)
     assert control.told == told
-    assert [line.startswith("us->eu is stopped, 5 records behind") for line in said] == [True] * len(told)
+    assert [line.startswith("us->eu was stopped, 5 records behind") for line in said] == [True] * len(told)
 
 
 async def test_a_stopped_flow_that_would_copy_back_is_left_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +204,7 @@ async def test_a_run_that_fails_behind_its_stop_says_that_the_flow_is_stopped(
     failover = execute.Failover(site(source="us"), Wish(lambda _: True), said.append, (control, None))
     with pytest.raises(RetriableError):
         await failover.run_under(lease, Plan(Snapshot("us", "eu")))
-    assert any("us->eu was stopped, and is left so" in line for line in said) == is_told
+    assert any("us->eu was stopped and stays stopped" in line for line in said) == is_told
     assert "still refuses writers of mail" in said[-1]
     assert control.told == ([] if is_told else ["resume"])
 
@@ -247,7 +247,7 @@ async def test_a_failback_says_that_its_flow_is_stopped_and_what_starts_it(
     looked: Any = None
     await failback.run("failback", looked)
     assert (control.told, back.told) == (["resume"], ["resume"])
-    words = "stays stopped: topics keep their names" if keeps_names else f"to start it: {control.start_command}"
+    words = "stays stopped, because topics keep their names" if keeps_names else f"to start it: {control.start_command}"
     assert said[-1].startswith("us->eu ") and words in said[-1]
 
 

@@ -160,7 +160,7 @@ KEPT = Mark("orders-0 None orders-0 None copied up to 30")
     [
         (None, 0, True, [(30, 40)], ""),
         (None, 3, True, [(33, 40)], ""),
-        (None, 3, False, [(30, 40)], "3 of them arrived there"),
+        (None, 3, False, [(30, 40)], "3 of them were copied"),
         (KEPT._replace(appended=34), 0, True, [(35, 40)], ""),
         # What the flow wrote and did not store was told apart before anything was appended.
         (KEPT._replace(appended=34), 3, False, [(35, 40)], ""),

@@ -87,7 +87,7 @@ async def test_the_map_of_a_flow_back_that_is_not_enabled_need_not_be_seen() -> 
     found = places(site(enabled=False))
     await found.begin()
     (note,) = found.notes()
-    assert note.startswith("eu->us is not enabled, and its offset map counts as empty: ")
+    assert note.startswith("eu->us is not enabled, so its offset map counts as empty: ")
     assert note.endswith(f"grant DESCRIBE on topic {BACK_MAP}")
 
 
@@ -148,5 +148,5 @@ async def test_where_the_flow_back_begins_is_asked_for_where_it_would_bring_some
     if target_topic == "us.orders":
         assert await reverse_flow.starts_due(of, ends) == ([], [], {})
         return
-    with pytest.raises(NotAuthorized, match=rf"grant DESCRIBE on topic {BACK_OFFSETS}, and CREATE, READ and WRITE"):
+    with pytest.raises(NotAuthorized, match=rf"grant DESCRIBE on topic {BACK_OFFSETS}, CREATE, READ and WRITE"):
         await reverse_flow.starts_due(of, ends)

@@ -33,7 +33,7 @@ def test_lists_of_patterns(topics: tuple[str, ...], exclude: tuple[str, ...], to
 
 
 def test_a_list_that_is_no_pattern_names_its_key() -> None:
-    with pytest.raises(ConfigError, match=r"topics\.exclude is no usable list of patterns \(a\{2\|3\}\)") as caught:
+    with pytest.raises(ConfigError, match=r"topics\.exclude is not a usable list of patterns \(a\{2\|3\}\)") as caught:
         compile_pattern_list("topics.exclude", ["a{2", "3}"])
     assert caught.value.key == "topics.exclude"
 

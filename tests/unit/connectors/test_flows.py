@@ -263,11 +263,11 @@ def test_aliases_may_hold_dots_and_begin_alike() -> None:
         ("\nclusters = us,,eu", "mm2.properties:2: Configuration 'clusters' values must not be empty."),
         (
             BASE + "us->xx.enabled = true",
-            "mm2.properties:6: us->xx.enabled names the cluster 'xx', which clusters (us, eu) does not",
+            "mm2.properties:6: us->xx.enabled names the cluster 'xx', which is not in clusters (us, eu)",
         ),
         (
             BASE + "ap->eu.topics = x",
-            "mm2.properties:6: ap->eu.topics names the cluster 'ap', which clusters (us, eu) does not",
+            "mm2.properties:6: ap->eu.topics names the cluster 'ap', which is not in clusters (us, eu)",
         ),
         (BASE + "us->us.enabled = true", "mm2.properties:6: us->us.enabled is a flow from us to itself"),
         (
@@ -293,14 +293,14 @@ def test_files_that_are_refused(text: str, message: str) -> None:
             "clusters = us, eu\nemit.heartbeats.enabled = false",
             (),
             "us->eu.enabled",
-            "no flow is enabled; set, for instance, us->eu.enabled = true",
+            "no flow is enabled. Set, for instance, us->eu.enabled = true",
         ),
         ("clusters = us", (), "us-><target>.enabled", "no flow is enabled"),
         (
             BASE + "emit.heartbeats.enabled = false\n",
             ("us",),
             "eu->us.enabled",
-            "no flow to us is enabled; set, for instance, eu->us.enabled = true",
+            "no flow to us is enabled. Set, for instance, eu->us.enabled = true",
         ),
         (BASE, ("xx",), "clusters", "no cluster 'xx' in clusters (us, eu), so no flow leads there"),
         (
@@ -326,7 +326,7 @@ def test_no_flow_to_run(text: str, targets: tuple[str, ...], key: str, message: 
             "tasks.max = 2\nus->eu.tasks.max = x",
             ":7: Invalid value x for configuration us->eu.tasks.max: Not a number of type INT",
         ),
-        ("us->eu.topics = (a", ":6: us->eu.topics is no usable list of patterns ((a): a group is not closed"),
+        ("us->eu.topics = (a", ":6: us->eu.topics is not a usable list of patterns ((a): a group is not closed"),
         (
             "us->eu.consumer.isolation.level = x\nus.consumer.isolation.level = y",
             ":7: Invalid value y for configuration us.consumer.isolation.level",
@@ -342,7 +342,7 @@ def test_no_flow_to_run(text: str, targets: tuple[str, ...], key: str, message: 
             ":6: Invalid value new-remote-topic for configuration us->eu.on.topic.recreated: this policy was removed",
         ),
         ("us->eu.transforms = mask", ": transforms.mask.type is missing"),
-        ("eu.value.converter = x.Json", ":6: eu.value.converter x.Json of the worker would make other bytes"),
+        ("eu.value.converter = x.Json", ":6: eu.value.converter x.Json of the worker would change the bytes"),
         ("us->eu.exactly.once.support = required", ":6: us->eu.exactly.once.support = required, but"),
     ],
 )

@@ -69,11 +69,11 @@ def test_what_no_rule_matches() -> None:
 
 
 def test_a_name_that_would_read_as_anothers_is_refused() -> None:
-    with pytest.raises(PermanentError, match="its remote name b would read as that of a"):
+    with pytest.raises(PermanentError, match="its remote name b would be read as that of a"):
         policy("a -> b", "keep").format_remote_topic("us", "b")
     with pytest.raises(PermanentError, match="topic a-b is not mirrored"):
         policy("(a.*)-(b?) -> $1$2").format_remote_topic("us", "a-b")
-    with pytest.raises(PermanentError, match="its remote name abc would read as that of ab-c"):
+    with pytest.raises(PermanentError, match="its remote name abc would be read as that of ab-c"):
         policy("abc- -> other, (.*)-(.*) -> $1$2").format_remote_topic("us", "a-bc")
     with pytest.raises(PermanentError, match="its remote name myheartbeats would not lead back to it"):
         policy("beats -> myheartbeats").format_remote_topic("us", "beats")
@@ -110,7 +110,7 @@ def test_a_name_that_is_told_at_once_goes_to_no_topic_that_other_splits_give(
 ) -> None:
     found = policy(mapping, unmatched)
     assert found.format_remote_topic("us", topic) == remote
-    with pytest.raises(PermanentError, match="would read as that of"):
+    with pytest.raises(PermanentError, match="would be read as that of"):
         found.format_remote_topic("us", refused)
 
 
@@ -226,7 +226,7 @@ def test_heartbeats_have_the_alias_before_their_names(unmatched: str, topic: str
 
 
 def test_no_rule_gives_a_topic_the_name_of_heartbeats() -> None:
-    with pytest.raises(PermanentError, match=r"its remote name us\.heartbeats would read as that of heartbeats"):
+    with pytest.raises(PermanentError, match=r"its remote name us\.heartbeats would be read as that of heartbeats"):
         policy("beats -> us.heartbeats").format_remote_topic("us", "beats")
 
 
@@ -245,17 +245,17 @@ def test_an_alias_that_is_known_ends_where_it_ends(separator: str) -> None:
 @pytest.mark.parametrize(
     ("mapping", "why"),
     [
-        ("", "is needed by this"),
-        ("a", "is no rule"),
+        ("", "is required by this"),
+        ("a", "is not a rule"),
         ("(.*) -> x", "does not use group 1"),
-        ("(.*) -> $2$1", "uses $2, and has 1 groups"),
-        ("(.* -> $1", "not closed"),
-        ("a*(.*) -> $1", "outside of a group"),
-        ("((a)b) -> $1", "may hold no other"),
-        ("(?:a) -> $1", "nor flags"),
+        ("(.*) -> $2$1", "uses $2, but has only 1 groups"),
+        ("(.* -> $1", "unclosed"),
+        ("a*(.*) -> $1", "outside a group"),
+        ("((a)b) -> $1", "must not contain other groups"),
+        ("(?:a) -> $1", "flags or a name"),
         ("([) -> $1", "not closed"),
         ("(*) -> $1", "nothing to repeat"),
-        ("(.*) -> $1!", "which no topic's name may have"),
+        ("(.*) -> $1!", "which is not allowed in a topic's name"),
     ],
 )
 def test_rules_that_cannot_be_used(mapping: str, why: str) -> None:

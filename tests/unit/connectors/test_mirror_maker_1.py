@@ -73,7 +73,7 @@ def test_an_old_asterisk_takes_every_topic() -> None:
 
 
 def test_a_refused_list_is_named_by_the_option_that_was_written() -> None:
-    with pytest.raises(ConfigError, match=r"^--black-list \*orders: .*, in which \.\* stands for any text"):
+    with pytest.raises(ConfigError, match=r"^--black-list \*orders: .*, in which \.\* matches any text"):
         takes(None, "*orders", "--black-list")
     with pytest.raises(ConfigError, match=r"^--exclude names no topic"):
         takes(None, "")
@@ -287,7 +287,7 @@ def test_files_without_brokers_are_told_of_their_other_keys() -> None:
 
 def test_keys_of_nobody_are_named() -> None:
     (sentence,) = said(CONSUMER + "grup.id=x\n")
-    assert sentence == "c.properties: grup.id: is no key of a consumer and has no effect"
+    assert sentence == "c.properties: grup.id: is not a key of a consumer and has no effect"
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_sticky_assignors_are_said_not_to_be_spoken() -> None:
     assert settings(CONSUMER + roundrobin).sources[0].strategies == ("roundrobin",)
     sticky = "partition.assignment.strategy=org.apache.kafka.clients.consumer.StickyAssignor\n"
     assert settings(CONSUMER + sticky).sources[0].strategies == ("range",)
-    assert "StickyAssignor is not spoken here" in said(CONSUMER + sticky)[0]
+    assert "StickyAssignor is not supported here" in said(CONSUMER + sticky)[0]
 
 
 def test_each_old_key_has_one_sentence() -> None:

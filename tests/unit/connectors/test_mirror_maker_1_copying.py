@@ -189,7 +189,7 @@ async def test_a_topic_that_the_target_refuses_holds_up_no_other(
     assert "stream 0: orders can be copied now" in caplog.text
     told = [one.getMessage() for one in caplog.records if "POLICY_VIOLATION" in one.getMessage()]
     assert len(told) == 1
-    assert "make the topic there yourself, or leave it out with --include or --exclude" in told[0]
+    assert "Create the topic there yourself, or exclude it with --include or --exclude" in told[0]
     assert target.configs["clicks"] == {"retention.ms": "5"}, "without what the target does not know"
 
 
@@ -306,5 +306,5 @@ async def test_a_topic_that_was_made_anew_ends_nothing_while_its_beginning_is_lo
     await asyncio.gather(watching, taking, return_exceptions=True)
     assert not has_ended
     ledger.entries[ONE].stop("it was cut")
-    with pytest.raises(UnsendableRecord, match="orders-0 cannot be copied on"):
+    with pytest.raises(UnsendableRecord, match="orders-0 cannot be copied further"):
         await asyncio.wait_for(here._watch(), WITHIN_S)

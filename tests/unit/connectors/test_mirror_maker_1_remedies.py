@@ -22,7 +22,7 @@ OF_CONNECTORS = (
     "on.topic.recreated",
     "on.source.gap",
 )
-RESET = "nothing more of orders-0 is copied until group g is without members and its offset of orders-0 was set with"
+RESET = "nothing more of orders-0 is copied until group g has no members and its offset of orders-0 was set with"
 
 
 @pytest.mark.parametrize("code", sorted({*error_codes.TOO_LARGE, 17, 29, 31, 32, 44, 76, 87, 100, 9999}))
@@ -38,7 +38,7 @@ def test_what_the_target_refuses_is_told_in_options_of_the_command_line(code: in
 def test_a_record_that_a_handler_fails_on_may_be_left_out() -> None:
     found = stop_message_at_end(QUARANTINED, ONE, "the handler fails: ValueError", "g")
     assert found == (
-        "the handler fails: ValueError; with --abort.on.send.failure false such records are left out, named and counted"
+        "the handler fails: ValueError; with --abort.on.send.failure false such records are skipped, logged and counted"
     )
 
 

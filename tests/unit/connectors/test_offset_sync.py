@@ -80,7 +80,7 @@ def sync_of(target: Any, known: Checkpoints, *groups: str) -> GroupOffsetSync:
     ("then", "now", "code", "why"),
     [
         (THEN, {"us.a": THEN, "us.b": THEN}, 0, None),
-        (THEN, {"us.a": NOW, "us.b": THEN}, 0, "it was made anew since the groups of the source were looked at"),
+        (THEN, {"us.a": NOW, "us.b": THEN}, 0, "it was recreated since the groups of the source were read"),
         (THEN, {"us.b": THEN}, 0, "UNKNOWN_TOPIC_OR_PARTITION (3)"),
         (THEN, {"us.a": None, "us.b": THEN}, 29, "TOPIC_AUTHORIZATION_FAILED (29)"),
         (None, {"us.a": NOW, "us.b": THEN}, 0, None),  # brokers were too old to tell
@@ -102,7 +102,7 @@ async def test_no_place_is_carried_into_a_topic_that_was_made_anew_since_the_loo
     for _ in range(2):
         await sync.run()
     assert set(target.stored["g"]) == {("us.b", 0)} | (set() if why else {("us.a", 0)})
-    assert caplog.messages == ([f"us->eu: group g is left alone: us.a: {why}"] if why else [])
+    assert caplog.messages == ([f"us->eu: group g is skipped: us.a: {why}"] if why else [])
 
 
 def test_groups_that_cannot_be_asked_hold_up_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ async def test_a_commit_that_hangs_in_a_transaction_is_not_overwritten(
     sync = sync_of(target, looked_at({"us.a": THEN}, "g", "other"), "g", "other")
     await sync.run()
     assert target.stored == {"other": {("us.a", 0): Committed(9)}}
-    assert "group g is left alone: a transaction holds the offset of group g" in caplog.messages[0]
+    assert "group g is skipped: a transaction holds the offset of group g" in caplog.messages[0]
     del target.fails["g"]
     await sync.run()
     assert target.stored["g"] == {("us.a", 0): Committed(9)}
@@ -181,5 +181,5 @@ async def test_a_group_that_is_ahead_is_named_once(
     for ahead in (["us.a", "us.b"], ["us.a"], [], ["us.b"]):
         target.stored["g"] = {(topic, 0): Committed(10 if topic in ahead else 9) for topic in target.ids}
         await sync.run()
-    line = "us->eu: group g is left as it is in %d partitions: it is ahead, and no group is moved back"
+    line = "us->eu: group g was not moved in %d partitions: it is ahead, and no group is moved back"
     assert caplog.messages == [line % 2, line % 1]

@@ -107,5 +107,5 @@ def test_what_others_fill_we_do_not(own: str, others: str, topic: str) -> None:
 def test_topics_of_which_one_has_no_name_are_not_mirrored() -> None:
     rules = {"replication.policy.mapping": "orders -> b", "replication.policy.mapping.unmatched": "keep"}
     policy = make_mapping_policy({**rules, "source.cluster.alias": "us"})
-    with pytest.raises(PermanentError, match="would read as that of"):
+    with pytest.raises(PermanentError, match="would be read as that of"):
         RemoteNames("us", policy, routes=TopicRoutes("orders", ("b",))).of("orders")

@@ -59,13 +59,13 @@ async def test_a_workers_converters_are_named_when_the_connector_is_made() -> No
     host = SimpleNamespace(worker={"key.converter": JSON, "value.converter": JSON}, find_plugin=None)
     source = MirrorSource(cast(MirrorHost, host))
     (said,) = (await source.validate(ALIASES, {}))["key.converter"].errors
-    assert said.startswith(f"key.converter {JSON} of the worker would make other bytes of every record")
-    assert f"set key.converter, value.converter, header.converter to {BYTES} for the connector" in said
+    assert said.startswith(f"key.converter {JSON} of the worker would change the bytes of every record")
+    assert f"Set key.converter, value.converter, header.converter to {BYTES} for the connector" in said
     for name in (BYTES, "ByteArrayConverter", "ByteArray"):
         own = {"key.converter": name, "value.converter": name}
         assert await source.validate({**ALIASES, **own}, {}) == {}
     (said,) = (await source.validate({**ALIASES, **own, "header.converter": JSON}, {}))["header.converter"].errors
-    assert said.startswith(f"header.converter {JSON} would make")
+    assert said.startswith(f"header.converter {JSON} would change")
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_what_is_refused_names_its_key(key: str, value: str, named: str) -> None
 
 
 def test_the_removed_policy_is_refused_with_what_to_set() -> None:
-    with pytest.raises(ConfigError, match=r"fail .* restart .*made under new-remote-topic stay as they are") as caught:
+    with pytest.raises(ConfigError, match=r"fail .* restart .*made under new-remote-topic are kept") as caught:
         settings(on_topic_recreated="new-remote-topic")
     assert caught.value.key == "on.topic.recreated"
     over_rest = SOURCE.validate({"on.topic.recreated": "new-remote-topic"})["on.topic.recreated"]
@@ -223,8 +223,8 @@ def test_of_topics_that_records_are_sent_to_one_is_filled() -> None:
         ({"transform_topic": "a/b"}, "'a/b', which is no topic's name", "transform.topic"),
         ({"transform_other_topics": "x, ${name}"}, "which is no topic's name", "transform.other.topics"),
         ({"transform_other_topics": "gone"}, "which is transform.topic", "transform.other.topics"),
-        ({"transform_sql": ""}, "no transform sends records there", "transform.topic"),
-        ({"transform_sql": "SELECT topic FROM records"}, "no transform sends records there", "transform.topic"),
+        ({"transform_sql": ""}, "nor transforms use it", "transform.topic"),
+        ({"transform_sql": "SELECT topic FROM records"}, "nor transforms use it", "transform.topic"),
         (
             {
                 "transform_sql": "",
@@ -233,7 +233,7 @@ def test_of_topics_that_records_are_sent_to_one_is_filled() -> None:
                 "transforms_x_regex": ".*",
                 "transforms_x_replacement": "gone",
             },
-            "no transform sends records there",
+            "nor transforms use it",
             "transform.topic",
         ),
     ],

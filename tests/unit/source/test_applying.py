@@ -51,7 +51,7 @@ async def test_a_topic_is_made_without_the_settings_that_the_cluster_does_not_kn
     assert {change.topic for change in made} == {"a", "b", "there"}
     assert cluster.topics["a"] == {"retention.ms": "5"}
     told = [record.getMessage() for record in caplog.records]
-    assert "us->eu: a is made without old, which the target does not know" in told
+    assert "us->eu: a is created without old, which the target does not know" in told
     assert "us->eu: cannot create topic: INVALID_TOPIC_EXCEPTION (17)" in told
 
 

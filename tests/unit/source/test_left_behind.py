@@ -34,8 +34,8 @@ async def test_records_that_are_left_out_are_told_in_one_line(
     await warn_of_left_behind(source, ends)
     (told,) = caplog.messages
     assert told == (
-        "cluster source: no offset is stored for 8 partitions that have records, and auto.offset.reset = latest leaves "
-        "these records out: orders-0 at offset 7, orders-1 at offset 8, orders-2 at offset 9, orders-3 at offset 10, "
+        "cluster source: no offset is stored for 8 partitions that have records, and auto.offset.reset = latest skips "
+        "these records: orders-0 at offset 7, orders-1 at offset 8, orders-2 at offset 9, orders-3 at offset 10, "
         "orders-4 at offset 11 and 3 more; with earliest they would be copied"
     )
 

@@ -48,7 +48,7 @@ def test_a_name_that_kafka_does_not_allow_is_said_and_the_others_go_on() -> None
     naming = name_topics(alone, ["a", longest, longest + "y"])
     assert naming.remote == {"a": "us.a", longest: "us." + longest}
     assert "has 250 characters, and Kafka allows 249" in naming.problems[longest + "y"]
-    assert "is none that Kafka allows" in name_topics(lambda name: ("a b",), ["a"]).problems["a"]
+    assert "is not valid in Kafka" in name_topics(lambda name: ("a b",), ["a"]).problems["a"]
 
 
 def test_two_topics_never_share_a_remote_one() -> None:

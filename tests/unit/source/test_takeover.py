@@ -322,7 +322,7 @@ async def test_it_is_told_where_what_is_there_already_is_left_out(
     starts = {A: Start(None, None, False), B: stored(B, clean=True)}
     found = await take_over(target.clusters, OWN, [Entry(pair(A)), Entry(pair(B))], starts, reset_to=reset_to)
     assert {plan.source: plan.next_source_offset for plan in found.plans} == {A: 9 if reset_to == LATEST else 2, B: 100}
-    assert ("leaves these records out: orders-0 at offset 9; with earliest" in caplog.text) is (reset_to == LATEST)
+    assert ("skips these records: orders-0 at offset 9; with earliest" in caplog.text) is (reset_to == LATEST)
 
 
 @pytest.mark.parametrize("writer", [OWN, OTHER])
