@@ -1,8 +1,7 @@
 """Handles requests before the web framework: raw paths, HEAD, configured headers, CORS, and the herder.
 
-Headers of every answer come from the worker's file. Cross-origin requests are answered as Jetty's
-``CrossOriginHandler`` does for Kafka: the origin is echoed, no request is refused, and a preflight goes on to the
-resource.
+The worker's file may configure headers of all answers. Cross-origin requests are handled as by Jetty's
+``CrossOriginHandler`` in Kafka: the origin is echoed, no request is refused, and a preflight reaches the resource.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _ORIGIN_KEY: Final = "access.control.allow.origin"
 
 
 class AnswerHeaders:
-    """The headers to add. Raises :class:`ConfigError` for settings that cannot be one."""
+    """The headers to add to answers. Raises :class:`ConfigError` for a setting that cannot be a header."""
 
     def __init__(self, settings: RestSettings) -> None:
         self._rules = tuple(map(_checked, settings.header_rules))
@@ -45,8 +44,7 @@ class AnswerHeaders:
         self._methods = ",".join(settings.allowed_methods or _DEFAULT_METHODS)
 
     def add_to(self, answer: MutableHeaders, method: str, request: Headers, now_s: float) -> None:
-        """Add to an answer's headers; ``method`` and ``request`` (its headers) are what is answered, ``now_s`` the
-        wall clock."""
+        """Add to the headers of an answer to ``method`` with the headers ``request``; ``now_s`` is wall-clock time."""
         for rule in self._rules:
             value = rule.value
             if rule.action.endswith("Date"):
@@ -56,7 +54,7 @@ class AnswerHeaders:
             else:
                 answer.append(rule.name, value)
         if self._origins:
-            # Whether an origin is named or not, a cache must not give one site's answer to another.
+            # Even without an Origin header: a cache must not give one site's answer to another.
             answer.append("Vary", "Origin")
             for name, value in self._cross_origin(method, request):
                 answer[name] = value
@@ -83,16 +81,16 @@ def _pattern(origin: str) -> re.Pattern[str]:
     try:
         return re.compile(compile_java(origin).pattern, re.IGNORECASE)
     except (UnsupportedRegex, re.error) as error:
-        raise ConfigError(f"'{origin}' is no regular expression for origins: {error}", _ORIGIN_KEY) from None
+        raise ConfigError(f"'{origin}' is not a regular expression for origins: {error}", _ORIGIN_KEY) from None
 
 
 def _checked(rule: HeaderRule) -> HeaderRule:
     if rule.action.endswith("Date") and re.fullmatch(r"-?\d+", rule.value) is None:
         raise ConfigError(
-            f"{rule.action} {rule.name}: '{rule.value}' is not how many milliseconds from now the date is", _RULES_KEY
+            f"{rule.action} {rule.name}: '{rule.value}' is not a number of milliseconds from now", _RULES_KEY
         )
     if not (rule.name.isascii() and rule.value.isprintable() and rule.value.isascii()):
-        raise ConfigError(f"the header {rule.name!r} holds characters that a header cannot", _RULES_KEY)
+        raise ConfigError(f"the header {rule.name!r} contains characters that a header cannot contain", _RULES_KEY)
     return rule
 
 
@@ -103,15 +101,12 @@ _REFUSED: Final = re.compile(r"//|%(?![0-9A-Fa-f]{2})|%[01][0-9A-Fa-f]|%7[Ff]")
 _PARAMETERS: Final = re.compile(r";[^/]*")
 _NOT_FOUND: Final = "HTTP 404 Not Found"
 
-#: (source, target) to the herder of that flow, in a process that has several.
+#: (source, target) to the herder of that flow, in a process with several flows.
 Flows = Mapping[tuple[str, str], HerderApi]
 
 
 class Front:
-    """The application of a listener. It answers 404 until :attr:`app` is there.
-
-    ``headers`` None: the answers have none but their own.
-    """
+    """The ASGI application of a listener; answers 404 until :attr:`app` is set. ``headers`` None adds no headers."""
 
     def __init__(self, headers: AnswerHeaders | None) -> None:
         self._headers = headers
@@ -120,12 +115,12 @@ class Front:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = path_as_it_came(scope["raw_path"].decode("ascii"))
         app = html_page(400, scope["method"]) if path is None else self.app or html_page(404, scope["method"])
-        # A server leaves the body out of an answer to HEAD by itself.
+        # The HTTP server drops the body of an answer to HEAD itself.
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         try:
             await app({**scope, "path": path, "method": method}, receive, self._with_headers(scope, send))
         except Exception:
-            # The framework answers, then raises once more for whoever logs; rest.errors has done both.
+            # The framework answers, then raises the error again; rest.errors has already logged it.
             log.debug("%s %s failed", scope["method"], scope["path"], exc_info=True)
 
     def _with_headers(self, scope: Scope, send: Send) -> Send:
@@ -144,13 +139,13 @@ class Front:
 
 
 def path_as_it_came(path: str) -> str | None:
-    """The path of a request, still encoded, so that an encoded slash divides nothing; None for one that is refused.
+    """Return the path of a request, still encoded, because an encoded slash does not split it; None if refused.
 
-    As Java's server does, a slash at its end and parameters of segments (``;a=b``) are left out, and empty segments
-    and what encodes no text are refused. Java refuses encoded slashes, backslashes, dots and percent signs as well.
+    As in Java's server, a slash at the end and parameters of segments (``;a=b``) are removed; empty segments and bytes
+    that are not UTF-8 are refused. Java refuses encoded slashes, backslashes, dots and percent signs too.
     """
     if not path.startswith("/") and "://" in path:
-        # A proxy's form of a request line.
+        # The absolute form that a client sends to a proxy.
         path = "/" + path.partition("://")[2].partition("/")[2]
     if _REFUSED.search(path):
         return None
@@ -163,7 +158,7 @@ def path_as_it_came(path: str) -> str | None:
 
 
 class OneHerder:
-    """Every request is for the one herder of the process."""
+    """An application that passes every request to the one herder of the process."""
 
     def __init__(self, app: ASGIApp, herder: HerderApi) -> None:
         self._app = app
@@ -174,12 +169,12 @@ class OneHerder:
 
 
 class ManyHerders:
-    """Requests are for the herder of a flow: ``/{source}/{target}/...``, of a dedicated mirror (KIP-710).
+    """An application that passes ``/{source}/{target}/...`` to that flow's herder, for a dedicated mirror (KIP-710).
 
     Args:
         app: The application below each flow.
-        flows: Looked at for every request, so flows may come later.
-        top: ``/health`` and ``/metrics`` above the flows; None: there is nothing.
+        flows: Read for every request, so flows may be added later.
+        top: Serves ``/health`` and ``/metrics`` above the flows; None: both are 404.
     """
 
     def __init__(self, app: ASGIApp, flows: Flows, top: TopOfFlows | None) -> None:
@@ -207,7 +202,7 @@ class ManyHerders:
 
 
 class TopOfFlows:
-    """``/health`` of the worst of all flows, and ``/metrics`` of the process."""
+    """``/health`` of the least healthy flow, and ``/metrics`` of the process."""
 
     _WORST_FIRST: Final = (500, 503, 200)
 

@@ -1,8 +1,8 @@
 """Reads the bodies of requests as Jackson does, and defines the bodies of answers.
 
-Scalars become text, and unknown fields are refused. An unreadable body is a 500, as in Java: :class:`RestError`. Its
-message names the position and shows nothing of the body, because that may be a secret. Only answers that differ from
-the herder's classes are defined here.
+Scalars become text; unknown fields are refused. A malformed body is a 500, as in Java: :class:`RestError`. Its message
+names the position but quotes nothing of the body, which may contain a secret. Only answers that differ from the
+herder's classes are defined here.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ T = TypeVar("T")
 
 
 class _Number(str):
-    """A number as it was written, for places where Java keeps its text."""
+    """A number as written, because Java keeps its text in some fields."""
 
 
 def _text(value: Any) -> Any:
-    """Jackson's coercion of scalars to text: ``1.50`` stays ``1.50``."""
+    """Coerce a scalar to text as Jackson does: ``1.50`` stays ``1.50``."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, str) else value
 
 
 def _plain(value: Any) -> Any:
-    """A JSON value with its numbers as numbers."""
+    """Return a JSON value with its numbers as int or float."""
     match value:
         case _Number():
             return int(value) if value.lstrip("-").isdigit() else float(value)
@@ -53,7 +53,7 @@ def _any_case(value: Any) -> Any:
     return value.upper() if isinstance(value, str) else value
 
 
-#: A string, a number or a boolean, as text.
+#: A string, number or boolean, as text.
 Text = Annotated[str, BeforeValidator(_text)]
 ConfigMap = dict[str, Text | None]
 JsonMap = Annotated[dict[str, Any], BeforeValidator(_plain)]
@@ -79,10 +79,8 @@ class CreateConnector(BaseModel):
 
 
 class ConnectorOffset(TypedDict, total=False):
-    """One partition and its offset; a null offset removes it.
-
-    A dict because fifty thousand models would keep Python's lock for a tenth of a second.
-    """
+    """One partition and its offset; a null offset removes it. A dict, because fifty thousand models would hold the GIL
+    for a tenth of a second."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
 
@@ -108,10 +106,10 @@ TASK_CONFIGS: Final[TypeAdapter[list[dict[str, str]]]] = TypeAdapter(list[dict[s
 
 
 def read(body: bytes, shape: TypeAdapter[T], max_elements: int = MAX_ELEMENTS) -> T:
-    """The value of a body; an empty one, and ``null``, is refused like one of another shape.
+    """Parse a body; refuse an empty body, ``null``, and a value of another shape.
 
     Raises:
-        RestError: 500, with the place of the first mistake; 413, it has more than ``max_elements``.
+        RestError: 500, with the position of the first error; 413, it has more than ``max_elements``.
     """
     try:
         return shape.validate_python(_parse(body, max_elements))
@@ -124,20 +122,20 @@ def read(body: bytes, shape: TypeAdapter[T], max_elements: int = MAX_ELEMENTS) -
 
 
 def required(value: T | None, name: str) -> T:
-    """A field that Java takes for granted: without it, its answer is a 500."""
+    """Refuse a missing field with 500, as Java does by failing on it."""
     if value is None:
         raise RestError(500, f"The body has no '{name}'.")
     return value
 
 
 def schema(shape: TypeAdapter[Any]) -> dict[str, Any]:
-    """What the documentation of an endpoint says of its body."""
+    """Return the OpenAPI description of an endpoint's body."""
     content = {"application/json": {"schema": _inlined(shape.json_schema())}}
     return {"requestBody": {"required": True, "content": content}}
 
 
 def _inlined(node: Any, definitions: dict[str, Any] | None = None) -> Any:
-    """A JSON schema without references, whose definitions would have to stand at the top of the document."""
+    """Return a JSON schema without references, whose definitions would have to be at the top of the document."""
     if isinstance(node, list):
         return [_inlined(each, definitions) for each in node]
     if not isinstance(node, dict):
@@ -149,7 +147,7 @@ def _inlined(node: Any, definitions: dict[str, Any] | None = None) -> Any:
 
 
 def _place(location: Sequence[str | int]) -> str:
-    # Keys of a config are the user's own words, yet no more secret than the names of settings.
+    # Users choose the keys of a config, but they are as public as the names of settings.
     return ".".join(str(each) for each in location if each != "[key]")
 
 
@@ -170,7 +168,7 @@ def _parse(body: bytes, max_elements: int) -> Any:
 
 
 def _refuse_lone_surrogates(text: str, value: Any) -> None:
-    """Half a character, which only an escape can make, has no form in UTF-8: no topic and no answer could hold it."""
+    """Refuse lone surrogates, which only an escape can produce: they have no form in UTF-8."""
     if "\\u" in text:
         json.dumps(value, ensure_ascii=False).encode()
 
@@ -256,12 +254,12 @@ Plugin = TypedDict("Plugin", {"class": str, "type": str, "version": NotRequired[
 
 
 def json_response(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Answer with ``body`` as JSON; dataclasses and task ids become objects with their fields in order."""
+    """Return an answer with ``body`` as JSON; dataclasses and task ids become objects with their fields in order."""
     return Response(orjson.dumps(body, TaskId._asdict), status, headers, media_type=JSON)
 
 
 def state(status: Status) -> State:
-    """Return the state of a connector or a task without what REST does not show."""
+    """Return the state of a connector or task with only what REST shows."""
     shown: State = {"state": str(status.state), "worker_id": status.worker_id, "version": status.version}
     if status.trace:
         shown["trace"] = status.trace

@@ -1,7 +1,7 @@
-"""How requests fail: one table of statuses, and Java's answers in place of the web framework's own.
+"""Maps errors to HTTP statuses in one table, and replaces the web framework's error answers with Java's.
 
-Every body of an error is ``{"error_code": status, "message": text}`` (Kafka's ``ConnectExceptionMapper``), but where
-Java's server answers before its resources are there.
+Every error body is ``{"error_code": status, "message": text}`` (Kafka's ``ConnectExceptionMapper``), except when Java's
+server answers before its resources are registered.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _STATUS: Final[Mapping[type[RequestRefused], int]] = {
     herder_api.ElsewhereError: 409,
     herder_api.NotReady: 503,
 }
-#: The order in which Java's hash has them.
+#: The order in Java's hash set.
 _METHODS: Final = ("HEAD", "DELETE", "POST", "GET", "OPTIONS", "PUT", "PATCH")
-#: A refused body is read on to its end, so that the client comes to read the answer; but not without end.
+#: A refused body is read to its end so that the client reads the answer, but only up to this size.
 _DRAINED_BYTES: Final = 256 << 20
 
 
 class RestError(HeliographError):
-    """A request is answered with this status and message; both may come from another worker."""
+    """An answer with this status and message, perhaps from another worker."""
 
     def __init__(self, status: int, message: str | None, error_code: int | None = None) -> None:
         super().__init__(message or "")
@@ -56,14 +56,14 @@ class RestError(HeliographError):
 
 
 class TimedOut(RestError, RetriableError):
-    """The worker was not done in time."""
+    """The worker did not finish in time."""
 
     def __init__(self, stage: str | None) -> None:
         super().__init__(500, "Request timed out" if stage is None else f"Request timed out. {stage}")
 
 
 def status_of(refusal: RequestRefused) -> int:
-    """The HTTP status of a refusal, by its nearest class in the table."""
+    """Return the HTTP status of a refusal, by its nearest base class in the table."""
     return next((_STATUS[cls] for cls in type(refusal).__mro__ if cls in _STATUS), 500)
 
 
@@ -77,8 +77,8 @@ def error_response(status: int, message: str | None, error_code: int | None = No
 
 
 class _TooLarge(Response):
-    """Says that the body is too large, then takes what still comes of it: a connection that is closed over unread
-    bytes is reset, and the client would never see why."""
+    """Answer that the body is too large, then read the rest of it: closing a connection with unread bytes resets it,
+    and the client would not see the answer."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.headers["connection"] = "close"
@@ -97,7 +97,7 @@ class _TooLarge(Response):
 
 
 def install(app: FastAPI, routes: Iterable[Route]) -> None:
-    """Give ``app`` Java's answers to whatever goes wrong. ``routes`` are all that it serves."""
+    """Give ``app``, which serves exactly ``routes``, Java's answers to all errors."""
     known = tuple(routes)
 
     async def http_error(request: Request, error: Exception) -> Response:
@@ -135,7 +135,7 @@ def _jersey(status: int) -> Response:
 
 
 async def _bad_path(request: Request, error: Exception) -> Response:
-    # All other parameters are read leniently; what cannot be read is a task that is no number.
+    # All other parameters are parsed leniently; the only invalid one is a task number that is not a number.
     return _jersey(404)
 
 
@@ -149,12 +149,12 @@ async def _known_error(request: Request, error: Exception) -> Response:
 
 
 async def _gone(request: Request, error: Exception) -> Response:
-    return error_response(400, "The client went away before its request had arrived.")
+    return error_response(400, "The client disconnected before its request was complete.")
 
 
 async def _defect(request: Request, error: Exception) -> Response:
-    # Its text may hold anything, a secret too; the log's formatter and reader know better what to do with it.
-    log.error("%s %s failed by a defect", request.method, request.url.path, exc_info=error)
+    # The error's text may contain a secret, so only the log gets it.
+    log.error("%s %s failed because of a bug", request.method, request.url.path, exc_info=error)
     return error_response(500, f"The worker failed to handle this request ({type(error).__name__}); see its log.")
 
 
@@ -167,7 +167,7 @@ def unsupported_media_type() -> HTTPException:
 
 
 def html_page(status: int, method: str) -> Response:
-    """What Jetty answers itself: where no resource is registered yet, and to paths that it does not take."""
+    """Return Jetty's own error page, sent while no resource is registered and for paths that Jetty refuses."""
     headers = {"cache-control": "must-revalidate,no-cache,no-store"}
     if method not in ("GET", "POST", "HEAD"):
         return Response(b"", status, headers)

@@ -1,7 +1,7 @@
 """Handles one REST request on this worker, and forwards it to the worker that can answer it.
 
-* A request has its body, its time limit and its herder (``HerderRequestHandler``).
-* Requests to other workers are forwarded ones of users (Kafka's ``RestClient``), and signed ones between workers.
+Requests to other workers are users' requests that are forwarded (Kafka's ``RestClient``), and signed requests between
+workers.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ from rest.rest_config import RestSettings
 log = logging.getLogger(__name__)
 
 USER_AGENT: Final = "kafka-connect"
-#: The first hop waits for the second: twice the time of a request, and some.
+#: The first hop waits for the second, so reading may take more than twice the time limit of a request.
 _TIMEOUT: Final = httpx.Timeout(connect=10.0, read=200.0, write=30.0, pool=10.0)
 _LIMITS: Final = httpx.Limits(max_connections=64, max_keepalive_connections=16, keepalive_expiry=4.0)
 
-#: Makes the headers that sign a body (KIP-507); an absent body is signed as nothing.
+#: Returns the headers that sign a body (KIP-507); a missing body is signed as empty.
 Sign = Callable[[bytes], Mapping[str, str]]
 
 
-#: Of the leader: it has a key that is newer than the one that signed; a round is under way; it was not done in time, or
-#: does not say why it was not; it has read no key yet.
+#: Statuses of the leader that may pass: its key is newer than the one that signed; a rebalance is under way; it timed
+#: out or gives no reason; it has read no key yet.
 _PASSING: Final = (403, 409, 500, 503)
 
 
 class Unreachable(RestError, RetriableError):
-    """Another worker cannot be asked."""
+    """Another worker did not answer."""
 
 
 class RetriableRefusal(RestError, RetriableError):
-    """The leader refuses for what may have passed a moment later."""
+    """The leader refuses for a reason that may pass soon."""
 
 
 class WrongKey(RetriableRefusal, Forbidden):
-    """The leader has another key than the one that signed: just after a new one, it or we have yet to read it."""
+    """The leader's key differs from the one that signed: after a key rotation, one worker has not read the new key."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardedAnswer:
-    """What another worker answered, with a status from 200 to 299."""
+    """Another worker's answer, with a status from 200 to 299."""
 
     status: int
     body: bytes
@@ -65,13 +65,11 @@ class ForwardedAnswer:
 
 
 class Forwarder:
-    """An HTTP client for other workers. It follows no redirect and takes no proxy from the environment.
-
-    ``client_tls`` makes the context for workers whose URLs are https.
-    """
+    """An HTTP client for other workers, without redirects and without proxies of the environment. ``client_tls``
+    creates the context for workers with https URLs."""
 
     def __init__(self, client_tls: Callable[[], SSLContext] | None = None) -> None:
-        #: Where others reach this worker, once that is known.
+        #: This worker's advertised URL, once it is known.
         self.own_url: str | None = None
         self._client_tls = client_tls
         self._clients: dict[str, httpx.AsyncClient] = {}
@@ -83,16 +81,16 @@ class Forwarder:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> ForwardedAnswer:
-        """Send a request; ``url`` is whole, its path encoded.
+        """Send a request; ``url`` is absolute, with an encoded path.
 
         Raises:
-            RestError: The other worker refuses, with its status and message; or it has our own address.
-            Unreachable: It cannot be asked.
+            RestError: The other worker refuses, with its status and message; or it advertises our own URL.
+            Unreachable: It did not answer.
         """
         if self.own_url is not None and url.startswith(self.own_url):
             raise RestError(
                 409,
-                f"The worker that has to answer this request advertises {self.own_url}, as this worker does. Set "
+                f"The worker that must answer this request advertises {self.own_url}, as this worker does. Set "
                 "rest.advertised.host.name, or listeners, on each worker of the group to an address of its machine.",
             )
         content = {} if body is None else {"content-type": JSON}
@@ -103,7 +101,7 @@ class Forwarder:
             )
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             reason = str(error) or type(error).__name__
-            log.warning("cannot ask another worker, %s %s: %s", method, url.partition("?")[0], reason)
+            log.warning("Could not reach another worker, %s %s: %s", method, url.partition("?")[0], reason)
             raise Unreachable(500, f"IO Error trying to forward REST request: {reason}") from error
         if 200 <= response.status_code < 300:
             return ForwardedAnswer(response.status_code, response.content, response.headers.get("location"))
@@ -126,7 +124,7 @@ class Forwarder:
 
     def _verify(self, scheme: str) -> SSLContext | bool:
         if scheme == "http":
-            return False  # saves the reading of certificates that nobody shows
+            return False  # saves reading certificates
         return True if self._client_tls is None else self._client_tls()
 
     async def close(self) -> None:
@@ -142,20 +140,20 @@ def _refusal(response: httpx.Response) -> RestError:
         return RestError(status, body["message"], int(body["error_code"]))
     except (orjson.JSONDecodeError, LookupError, TypeError, ValueError):
         host = response.request.url.netloc.decode("ascii", "replace")
-        return RestError(status, f"The worker at {host} answered {status} without saying why.")
+        return RestError(status, f"The worker at {host} answered {status} without a reason.")
 
 
 def join(url: str, path: str) -> str:
-    """``path`` below a worker's URL, which may end in a slash or not."""
+    """Return ``path`` below a worker's URL, which may end with a slash."""
     return url.rstrip("/") + path
 
 
 class InternalClient:
-    """The signed requests between the workers of a group.
+    """Sends the signed requests between workers of a group.
 
     Args:
-        forwarder: Sends them.
-        namespace: Of a dedicated mirror's group, (source, target): its paths begin with both.
+        forwarder: The client that sends them.
+        namespace: (source, target) of a dedicated mirror's group, the start of its paths.
     """
 
     def __init__(self, forwarder: Forwarder, namespace: Sequence[str] = ()) -> None:
@@ -165,20 +163,13 @@ class InternalClient:
     async def post_task_configs(
         self, leader_url: str, connector: str, configs: Sequence[Mapping[str, str]], sign: Sign | None
     ) -> None:
-        """Hand a connector's task configs to the leader. ``sign`` None: below protocol version 2.
-
-        Raises:
-            RestError: See :meth:`Forwarder.send`; :class:`Passing` where the same may be granted a moment later.
-        """
+        """Send a connector's task configs to the leader. ``sign`` is None below protocol version 2. Errors as
+        :meth:`Forwarder.send`, or :class:`RetriableRefusal` if a retry may succeed."""
         body = orjson.dumps([dict(each) for each in configs])
         await self._send("POST", leader_url, connector, "tasks", body, sign)
 
     async def put_fence(self, leader_url: str, connector: str, sign: Sign | None) -> None:
-        """Ask the leader to fence off a source connector's older tasks (KIP-618).
-
-        Raises:
-            RestError: See :meth:`Forwarder.send`; :class:`Passing` where the same may be granted a moment later.
-        """
+        """Ask the leader to fence a source connector's older tasks (KIP-618). Errors as :meth:`post_task_configs`."""
         await self._send("PUT", leader_url, connector, "fence", None, sign)
 
     async def _send(
@@ -189,7 +180,7 @@ class InternalClient:
         try:
             await self._forwarder.send(method, join(leader_url, path), body, headers)
         except RestError as error:
-            # We have signed it: a worker that no longer leads has passed it on, which Java does without the signature.
+            # Although we signed it: a former leader forwarded the request, which Java does without the signature.
             is_astray = sign is not None and error.message == UNSIGNED
             if isinstance(error, RetriableError) or not (is_astray or error.status in _PASSING):
                 raise
@@ -199,9 +190,9 @@ class InternalClient:
 
 T = TypeVar("T")
 
-#: The key of an ASGI scope under which the herder of a request stands.
+#: The key of an ASGI scope that holds the herder of a request.
 HERDER: Final = "heliograph.herder"
-#: Of requests between workers. A connector of a thousand tasks has 2 MB of configs.
+#: Limit for requests between workers: a connector with a thousand tasks has 2 MB of configs.
 WORKERS_BODY_BYTES: Final = 10 << 20
 WORKERS_BODY_ELEMENTS: Final = 1_000_000
 REQUEST_TIMEOUT_S: Final = 90.0
@@ -210,11 +201,7 @@ _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,10}")
 
 
 class Call:
-    """A request as the endpoints see it.
-
-    Raises:
-        RestError: 413, it says that its body is longer than ``limit_bytes``.
-    """
+    """A request as the endpoints see it. Raises RestError (413) if its Content-Length exceeds ``limit_bytes``."""
 
     def __init__(self, request: Request, limit_bytes: int) -> None:
         self.request = request
@@ -228,26 +215,22 @@ class Call:
         self._body: bytes | None = None
 
     async def body(self) -> bytes:
-        """The whole body, read once.
-
-        Raises:
-            RestError: 413, it is too large.
-        """
+        """Return the whole body. Raises RestError (413) if it is too large."""
         if self._body is None:
             self._body = await self._read()
         return self._body
 
     async def json(self, shape: TypeAdapter[T]) -> T:
-        """The body as JSON.
+        """Return the body as parsed JSON.
 
         Raises:
-            RestError: 413, it is too large; 500, it is of another shape.
-            HTTPException: 415, it does not say that it is JSON.
+            RestError: 413, it is too large; 500, it has another shape.
+            HTTPException: 415, a body without Content-Type.
         """
         body = await self.body()
         if body and "content-type" not in self.request.headers:
             raise unsupported_media_type()
-        return await asyncio.to_thread(bodies.read, body, shape)  # which may take a tenth of a second
+        return await asyncio.to_thread(bodies.read, body, shape)  # up to a tenth of a second
 
     async def _read(self) -> bytes:
         body = bytearray()
@@ -258,14 +241,10 @@ class Call:
         return bytes(body)
 
     def _too_large(self) -> RestError:
-        return RestError(TOO_LARGE, f"The body of a request may have {self._limit_bytes} bytes at most.")
+        return RestError(TOO_LARGE, f"The body of a request may have at most {self._limit_bytes} bytes.")
 
     async def within_time(self, operation: Awaitable[T]) -> T:
-        """Wait for the herder as long as a request may take.
-
-        Raises:
-            TimedOut: It took longer; the message says what the worker does instead.
-        """
+        """Wait for the herder. Raises TimedOut after the time limit of a request; it says what the worker is doing."""
         try:
             async with asyncio.timeout(self._timeout_s) as timeout:
                 return await operation
@@ -275,14 +254,14 @@ class Call:
             raise TimedOut(self.herder.stage()) from None
 
     async def here_or_elsewhere(self, operation: Awaitable[T], respond: Callable[[T], Response]) -> Response:
-        """Answer with what the herder says, or as the worker does that it points to."""
+        """Answer with the herder's result, or forward the request to the worker that the herder names."""
         try:
             return respond(await self.within_time(operation))
         except ElsewhereError as elsewhere:
             return await self._forwarded(elsewhere)
 
     async def _forwarded(self, elsewhere: ElsewhereError) -> Response:
-        """At most two hops: a user's request goes on with ``forward=true``, that one with ``forward=false``."""
+        """Forward at most twice: a user's request with ``forward=true``, then with ``forward=false``."""
         path = self.request.scope["path"]
         forward = self.request.query_params.get("forward", "").strip()
         if forward and not _is_true(forward):
@@ -306,13 +285,13 @@ class Call:
         url = f"{join(elsewhere.url, path)}?{urlencode(query)}"
         authorization = self.request.headers.get("authorization")
         headers = {} if authorization is None else {"authorization": authorization}
-        log.debug("passing %s %s on to %s", self.request.method, path, elsewhere.url)
+        log.debug("forwarding %s %s to %s", self.request.method, path, elsewhere.url)
         answer = await self._forwarder.send(self.request.method, url, await self.body() or None, headers)
         location = {} if answer.location is None else {"location": self._absolute(urlsplit(answer.location).path)}
         return Response(answer.body, answer.status, location, media_type=JSON if answer.body else None)
 
     def location_of(self, connector: str) -> str:
-        """Where a connector is found, as an absolute URL on the host that the client asked."""
+        """Return a connector's absolute URL, on the host of the request."""
         root: str = self.request.scope.get("root_path", "")
         return self._absolute(f"{root}/connectors/{quote(connector, safe=_PATH_SAFE)}")
 
@@ -321,7 +300,7 @@ class Call:
         return f"{url.scheme}://{url.netloc}{path}"
 
 
-#: What Java's ``UriBuilder`` leaves as it is in a segment of a path, but for the semicolon, which ends a name.
+#: What Java's ``UriBuilder`` does not encode in a path segment, without the semicolon, which would end a name.
 _PATH_SAFE: Final = "!$&'()*+,=:@~"
 
 
@@ -335,7 +314,7 @@ async def _workers_call(request: Request) -> Call:
     return Call(request, max(settings.max_request_bytes, WORKERS_BODY_BYTES))
 
 
-# -- what endpoints take -----------------------------------------------------------------------------------------------
+# -- parameters of endpoints -------------------------------------------------------------------------------------------
 
 
 def _decoded(segment: str) -> str:
@@ -344,33 +323,33 @@ def _decoded(segment: str) -> str:
 
 def _task_number(segment: str) -> int:
     if _INTEGER.fullmatch(segment) is None or abs(int(segment)) > _MAX_INT:
-        raise ValueError("no number of a task")
+        raise ValueError("not a task number")
     return int(segment)
 
 
 def _is_true(value: object) -> bool:
-    """Java's ``Boolean.valueOf``: everything but ``true`` is false."""
+    """Parse as Java's ``Boolean.valueOf``: everything except ``true`` is false."""
     return str(value).lower() == "true"
 
 
 def _is_true_or_blank(value: object) -> bool:
-    """A parameter without a value has its default."""
+    """Parse a flag that is true by default, also for a parameter without a value."""
     return not str(value).strip() or _is_true(value)
 
 
 Calling = Annotated[Call, Depends(_call)]
-#: Of a request between workers.
+#: A call from another worker.
 WorkersCalling = Annotated[Call, Depends(_workers_call)]
-#: Paths are matched before they are decoded, so that a name may hold a slash.
+#: Paths are matched before they are decoded, so that a name may contain a slash.
 Name = Annotated[str, Path(), BeforeValidator(_decoded)]
 TaskNumber = Annotated[int, Path(), BeforeValidator(_task_number)]
 Flag = Annotated[bool, Query(), BeforeValidator(_is_true)]
-#: One whose default is true.
+#: A flag that is true by default.
 TrueFlag = Annotated[bool, Query(), BeforeValidator(_is_true_or_blank)]
 
 
 async def json_answered(request: Request) -> None:
-    """Java's ``@Produces``: refuse a client that takes no JSON."""
+    """Refuse a client that does not accept JSON, as Java's ``@Produces``."""
     accepted = request.headers.getlist("accept")
     ranges = [each for line in accepted for each in line.split(",") if each.strip()]
     if ranges and not any(_takes_json(each) for each in ranges):
@@ -378,7 +357,7 @@ async def json_answered(request: Request) -> None:
 
 
 async def json_asked(request: Request) -> None:
-    """Java's ``@Consumes``: refuse a body that says to be anything but JSON."""
+    """Refuse a body whose Content-Type is not JSON, as Java's ``@Consumes``."""
     content_type = request.headers.get("content-type")
     if content_type is not None and content_type.partition(";")[0].strip().lower() not in _JSON_RANGES:
         raise unsupported_media_type()
@@ -389,7 +368,7 @@ _JSON_RANGES: Final = ("application/json", "application/*", "*/*")
 
 def _takes_json(media_range: str) -> bool:
     kind, *parameters = (part.strip().lower() for part in media_range.split(";"))
-    # curl and Java's own URL connection say a plain * for any.
+    # curl and Java's URLConnection send a bare * for any type.
     return kind in (*_JSON_RANGES, "*") and not any(_is_zero(each) for each in parameters)
 
 

@@ -1,4 +1,4 @@
-"""What a worker's properties say about its REST server, put together."""
+"""Reads the REST server's settings from a worker's properties."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Final, Self
 from connect.core.config.config_def import Values, split_list
 from connect.core.config.rest_settings import HeaderRule, RestListener, parse_header_rules, parse_listener
 
-#: Where the TLS keys of https listeners stand; one key with the prefix, and those without count no more.
+#: Prefixes of the TLS keys of https listeners; once one key has the prefix, keys without it are ignored.
 HTTPS_PREFIX: Final = "listeners.https."
 ADMIN_HTTPS_PREFIX: Final = "admin.listeners.https."
 
 
 @dataclass(frozen=True, slots=True)
 class RestSettings:
-    """The settings of :data:`connect.core.config.rest_settings.REST`, read.
+    """The parsed settings of :data:`connect.core.config.rest_settings.REST`.
 
     Args:
-        listeners: Where the API is served.
-        admin_listeners: Where the loggers are served; None: with the rest, empty: nowhere.
-        advertised_host, advertised_port, advertised_scheme: What other workers are told instead of the first
-            listener's own.
-        allowed_origins, allowed_methods: For browsers on other sites; no origins: no such calls.
+        listeners: Listeners of the API.
+        admin_listeners: Listeners of the loggers; None: those of the API, empty: none.
+        advertised_host, advertised_port, advertised_scheme: Advertised to other workers instead of the first
+            listener's.
+        allowed_origins, allowed_methods: For cross-origin requests; no origins: browsers allow none.
         header_rules: For every answer of the main listeners.
         topic_tracking, topic_tracking_reset: ``topic.tracking.*``.
         max_request_bytes: Longest body of a user's request.
@@ -44,7 +44,7 @@ class RestSettings:
 
     @classmethod
     def of(cls, values: Values) -> Self:
-        """Of parsed worker properties, or of those of ``REST_INTERNAL`` alone, which has fewer."""
+        """Return the settings in parsed worker properties; ``REST_INTERNAL`` has only some of them."""
         admin = values.get("admin.listeners", None)
         scheme = values["rest.advertised.listener"]
         host, port = values["rest.advertised.host.name"], values["rest.advertised.port"]
@@ -65,7 +65,7 @@ class RestSettings:
 
 @dataclass(frozen=True, slots=True)
 class RestTls:
-    """TLS for https listeners and for https workers; both are called only where there is one.
+    """TLS for https listeners and https workers; each function is called only if there is one.
 
     Args:
         server: The context for the listeners whose keys have this prefix.
@@ -76,5 +76,5 @@ class RestTls:
     client: Callable[[], SSLContext]
 
 
-#: What ``GET /metrics`` shows, in the text format of Prometheus.
+#: Returns the body of ``GET /metrics``, in the Prometheus text format.
 Metrics = Callable[[], Awaitable[bytes]]

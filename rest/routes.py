@@ -1,4 +1,4 @@
-"""The endpoints: the worker itself, connectors and their life, offsets, reports of mirrors, workers' own requests,
+"""Defines the endpoints: worker, connectors and their lifecycle, offsets, mirror reports, requests between workers,
 plugins, loggers."""
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ _json = [Depends(json_answered)]
 
 @worker_router.get("/", response_model=WorkerInfo, dependencies=_json)
 async def server_info(call: Calling) -> Response:
-    """Details about this worker and the Kafka cluster it is connected to."""
+    """Return the worker's version, and the id of its Kafka cluster."""
     return json_response(call.herder.worker_info())
 
 
 @worker_router.get("/health", response_model=WorkerStatus, dependencies=_json)
 async def health(call: Calling) -> Response:
-    """Whether the worker has completed its start (503 while not) and answers (500 if not)."""
+    """Return whether the worker has started (503 until then) and responds (500 if it does not)."""
     status, body = await health_of(call.herder, call.request.app.state.health_timeout_s)
     return json_response(body, status)
 
 
 @worker_router.get("/metrics")
 async def metrics(request: Request) -> Response:
-    """All metrics of this process, in the text format of Prometheus."""
+    """Return all metrics of this process in the Prometheus text format."""
     return await metrics_response(request.app.state.metrics)
 
 
@@ -78,7 +78,7 @@ async def metrics_response(metrics: Metrics) -> Response:
 
 
 async def health_of(herder: HerderApi, timeout_s: float) -> tuple[int, WorkerStatus]:
-    """HTTP status and body of a worker's health."""
+    """Return HTTP status and body of a worker's health."""
     try:
         async with asyncio.timeout(timeout_s) as timeout:
             await herder.health()
@@ -109,7 +109,7 @@ async def list_connectors(
     call: Calling,
     expand: Annotated[list[str] | None, Query(description="status, info, or both: details of each connector")] = None,
 ) -> Response:
-    """The names of all connectors, or with `expand` what is asked for of each."""
+    """List the names of all connectors, or with `expand` the requested details of each."""
     names = await call.within_time(call.herder.connectors())
     if expand is None:
         return json_response(list(names))
@@ -118,7 +118,7 @@ async def list_connectors(
 
 def _expanded(herder: HerderApi, names: Sequence[str], expand: Sequence[str]) -> dict[str, dict[str, Any]]:
     if unknown := set(expand) - {"status", "info"}:
-        log.info("ignoring unknown expansion types %s", ", ".join(sorted(unknown)))
+        log.info("ignored unknown expansion types %s", ", ".join(sorted(unknown)))
     shown: dict[str, dict[str, Any]] = {}
     for name in names:
         try:
@@ -129,7 +129,7 @@ def _expanded(herder: HerderApi, names: Sequence[str], expand: Sequence[str]) ->
                 each["status"] = bodies.connector_state(herder.connector_status(name))
             shown[name] = each
         except NotFound:
-            log.debug("connector %s has gone while it was looked at, or has no status yet", name)
+            log.debug("connector %s was deleted meanwhile, or has no status yet", name)
     return shown
 
 
@@ -148,7 +148,7 @@ async def create_connector(call: Calling) -> Response:
 
 @connectors_router.get("/{connector}", response_model=bodies.ConnectorInfo)
 async def get_connector(call: Calling, connector: Name) -> Response:
-    """A connector's config and tasks."""
+    """Return a connector's config and tasks."""
     return json_response(await call.within_time(call.herder.connector_info(connector)))
 
 
@@ -160,7 +160,7 @@ async def delete_connector(call: Calling, connector: Name) -> Response:
 
 @connectors_router.get("/{connector}/config", response_model=dict[str, str])
 async def get_config(call: Calling, connector: Name) -> Response:
-    """A connector's config as it was written, references to secrets unresolved."""
+    """Return a connector's config as written, with references to secrets unresolved."""
     return json_response(dict(await call.within_time(call.herder.connector_config(connector))))
 
 
@@ -178,7 +178,7 @@ async def put_config(call: Calling, connector: Name) -> Response:
     "/{connector}/config", response_model=bodies.ConnectorInfo, openapi_extra=bodies.schema(bodies.CONFIG)
 )
 async def patch_config(call: Calling, connector: Name) -> Response:
-    """Change single keys of a config (KIP-477); null removes one."""
+    """Change individual keys of a config (KIP-477); null removes a key."""
     patch = await call.json(bodies.CONFIG)
     operation = call.herder.patch_connector(connector, patch)
     return await call.here_or_elsewhere(operation, lambda put: json_response(put.info))
@@ -186,24 +186,24 @@ async def patch_config(call: Calling, connector: Name) -> Response:
 
 @connectors_router.get("/{connector}/status", response_model=bodies.ConnectorState)
 async def get_status(call: Calling, connector: Name) -> Response:
-    """The states of a connector and its tasks, as this worker has read them."""
+    """Return the states of a connector and its tasks, as far as this worker has read them."""
     return json_response(bodies.connector_state(call.herder.connector_status(connector)))
 
 
 @connectors_router.get("/{connector}/tasks", response_model=list[bodies.TaskInfo])
 async def get_tasks(call: Calling, connector: Name) -> Response:
-    """A connector's tasks and their configs."""
+    """Return a connector's tasks and their configs."""
     return json_response(list(await call.within_time(call.herder.task_infos(connector))))
 
 
 @connectors_router.get("/{connector}/tasks/{task}/status", response_model=bodies.TaskState)
 async def get_task_status(call: Calling, connector: Name, task: TaskNumber) -> Response:
-    """The state of one task."""
+    """Return the state of one task."""
     return json_response(bodies.task_state(task, call.herder.task_status(TaskId(connector, task))))
 
 
 def _named(name: str, config: dict[str, str | None]) -> dict[str, str | None]:
-    """The config with the connector's name in it, where it has none."""
+    """Return the config with the connector's name; add it if it is missing."""
     included = config.get("name")
     if included is None:
         return {**config, "name": name}
@@ -225,19 +225,19 @@ lifecycle_router = APIRouter(
 
 @lifecycle_router.put("/{connector}/pause", status_code=202)
 async def pause(call: Calling, connector: Name) -> Response:
-    """Pause a connector and its tasks; answers before they have."""
+    """Pause a connector and its tasks; answers before they are paused."""
     return await _target_state(call, connector, TargetState.PAUSED, 202)
 
 
 @lifecycle_router.put("/{connector}/resume", status_code=202)
 async def resume(call: Calling, connector: Name) -> Response:
-    """Resume a paused or stopped connector; answers before it has."""
+    """Resume a paused or stopped connector; answers before it is resumed."""
     return await _target_state(call, connector, TargetState.STARTED, 202)
 
 
 @lifecycle_router.put("/{connector}/stop", status_code=204)
 async def stop(call: Calling, connector: Name) -> Response:
-    """Stop a connector; its tasks are given up until it is resumed (KIP-875)."""
+    """Stop a connector and remove its tasks until it is resumed (KIP-875)."""
     return await _target_state(call, connector, TargetState.STOPPED, 204)
 
 
@@ -248,7 +248,7 @@ async def _target_state(call: Call, connector: str, state: TargetState, status: 
 
 @lifecycle_router.post("/{connector}/restart", response_model=bodies.ConnectorState, status_code=202)
 async def restart(call: Calling, connector: Name, includeTasks: Flag = False, onlyFailed: Flag = False) -> Response:
-    """Restart a connector's instance (204), or with a parameter those parts that it names (202, KIP-745)."""
+    """Restart a connector's instance (204), or the parts that the parameters select (202, KIP-745)."""
     if not includeTasks and not onlyFailed:
         alone = call.herder.restart_connector(connector)
         return await call.here_or_elsewhere(alone, lambda _: Response(status_code=204))
@@ -265,7 +265,7 @@ async def restart_task(call: Calling, connector: Name, task: TaskNumber) -> Resp
 
 @lifecycle_router.get("/{connector}/topics", response_model=dict[str, bodies.ActiveTopics])
 async def get_topics(call: Calling, connector: Name) -> Response:
-    """The topics that a connector has used since they were last reset."""
+    """Return the topics that a connector has used since the last reset."""
     _check_tracking(call)
     topics = await call.within_time(call.herder.active_topics(connector))
     return json_response({connector: {"topics": list(topics)}})
@@ -273,7 +273,7 @@ async def get_topics(call: Calling, connector: Name) -> Response:
 
 @lifecycle_router.put("/{connector}/topics/reset", status_code=202)
 async def reset_topics(call: Calling, connector: Name) -> Response:
-    """Forget the topics that a connector has used."""
+    """Reset the topics that a connector has used."""
     if not _check_tracking(call).topic_tracking_reset:
         raise Forbidden("Topic tracking reset is disabled.")
     await call.within_time(call.herder.reset_active_topics(connector))
@@ -296,9 +296,9 @@ offsets_router = APIRouter(
 
 @offsets_router.get("", response_model=bodies.Offsets)
 async def get_offsets(call: Calling, connector: Name) -> Response:
-    """How far a connector has come."""
+    """Return a connector's source offsets."""
     offsets = [asdict(each) for each in await call.within_time(call.herder.connector_offsets(connector))]
-    # Numbers of any size, and as Java writes them: what is read here may be sent back to alter them.
+    # Numbers of any size, as Java writes them, because a client may send them back to alter offsets.
     return Response(json_text({"offsets": offsets}), media_type=JSON)
 
 
@@ -314,7 +314,7 @@ async def alter_offsets(call: Calling, connector: Name) -> Response:
 
 @offsets_router.delete("", response_model=bodies.Message)
 async def reset_offsets(call: Calling, connector: Name) -> Response:
-    """Reset all offsets of a stopped connector: it begins anew."""
+    """Reset all offsets of a stopped connector: it starts again from the beginning."""
     operation = call.herder.alter_offsets(connector, None)
     return await call.here_or_elsewhere(operation, lambda text: json_response({"message": text}))
 
@@ -326,13 +326,13 @@ reports_router = APIRouter(
 
 @reports_router.get("/lag", response_model=dict[str, Any])
 async def get_lag(call: Calling, connector: Name, top: str = "10") -> Response:
-    """How far a MirrorSource is behind, and which of its partitions are furthest, asked of both clusters now."""
+    """Return the lag of a MirrorSource and its partitions with the highest lag, read from both clusters now."""
     return await _reported(call, connector, "lag", top=top)
 
 
 @reports_router.get("/partitions", response_model=dict[str, Any])
 async def get_partitions(call: Calling, connector: Name, state: str = "") -> Response:
-    """The partitions of a MirrorSource with their states, or those of one state; reasons, and what to do."""
+    """Return the partitions of a MirrorSource, or those in one state, with states, reasons and remedies."""
     return await _reported(call, connector, "partitions", state=state)
 
 
@@ -347,7 +347,7 @@ internal_router = APIRouter(
 
 @internal_router.post("/tasks")
 async def put_task_configs(call: WorkersCalling, connector: Name) -> Response:
-    """A connector's new task configs, from the worker that runs it."""
+    """Store a connector's new task configs, sent by the worker that runs it."""
     signature = await _signature(call)
     read = partial(bodies.read, signature.body, bodies.TASK_CONFIGS, WORKERS_BODY_ELEMENTS)
     operation = call.herder.put_task_configs(connector, read, signature)
@@ -356,7 +356,7 @@ async def put_task_configs(call: WorkersCalling, connector: Name) -> Response:
 
 @internal_router.put("/fence")
 async def fence_zombies(call: Calling, connector: Name) -> Response:
-    """Fence off a source connector's older tasks (KIP-618)."""
+    """Fence a source connector's older tasks (KIP-618)."""
     operation = call.herder.fence_zombies(connector, await _signature(call))
     return await call.here_or_elsewhere(operation, lambda _: Response(status_code=204))
 
@@ -375,19 +375,19 @@ plugins_router = APIRouter(
 
 @plugins_router.get("", response_model=list[bodies.Plugin])
 async def list_plugins(call: Calling, connectorsOnly: TrueFlag = True) -> Response:
-    """The connectors of this worker, or all its plugins."""
+    """List the connectors of this worker, or all its plugins."""
     return json_response([bodies.plugin(each) for each in call.herder.plugins(connectors_only=connectorsOnly)])
 
 
 @plugins_router.get("/{plugin}/config", response_model=list[ConfigKeyInfo])
 async def get_plugin_config(call: Calling, plugin: Name, version: str | None = None) -> Response:
-    """The settings of a plugin."""
+    """Return the settings of a plugin."""
     return json_response(list(call.herder.plugin_config(plugin, version)))
 
 
 @plugins_router.put("/{plugin}/config/validate", response_model=ConfigInfos, openapi_extra=bodies.schema(bodies.CONFIG))
 async def validate(call: Calling, plugin: Name) -> Response:
-    """Check a connector's config; what is wrong with a key stands beside it."""
+    """Validate a connector's config; each key has its own errors."""
     config = await call.json(bodies.CONFIG)
     included = config.get("connector.class")
     if included is not None and not _alias(included).endswith(_alias(plugin)):
@@ -395,7 +395,7 @@ async def validate(call: Calling, plugin: Name) -> Response:
     try:
         infos = await call.within_time(call.herder.validate(plugin, config))
     except BadRequest as error:
-        # So does Java, whose validation runs in a thread of its own and loses what kind of error it was.
+        # As in Java, whose validation runs in another thread and loses the class of the error.
         raise RestError(500, str(error)) from error
     return json_response(infos)
 
@@ -411,19 +411,19 @@ loggers_router = APIRouter(
 
 @loggers_router.get("", response_model=dict[str, LoggerLevel])
 async def list_loggers(call: Calling) -> Response:
-    """All loggers of this worker and their levels."""
+    """List all loggers of this worker with their levels."""
     return json_response(dict(call.herder.loggers()))
 
 
 @loggers_router.get("/{logger}", response_model=LoggerLevel)
 async def get_logger(call: Calling, logger: Name) -> Response:
-    """The level of a logger."""
+    """Return the level of a logger."""
     return json_response(call.herder.logger(logger))
 
 
 @loggers_router.put("/{logger}", response_model=list[str], openapi_extra=bodies.schema(bodies.CONFIG))
 async def set_level(call: Calling, logger: Name, scope: str = "worker") -> Response:
-    """Set the level of a logger and of all whose names begin with its; `scope=cluster`: on every worker (204)."""
+    """Set the level of a logger and its descendants; with `scope=cluster` on every worker (204)."""
     level = (await call.json(bodies.CONFIG)).get("level")
     if level is None:
         raise BadRequest("Desired 'level' parameter was not specified in request.")
@@ -431,5 +431,5 @@ async def set_level(call: Calling, logger: Name, scope: str = "worker") -> Respo
         await call.within_time(call.herder.set_cluster_logger(logger, level))
         return Response(status_code=204)
     if scope.lower() != "worker":
-        log.warning("no scope is called %r; the level is set on this worker", scope)
+        log.warning("ignored unknown scope %r: the level is set on this worker", scope)
     return json_response(list(call.herder.set_logger(logger, level)))

@@ -1,8 +1,8 @@
 """Runs the HTTP servers of a process and builds their FastAPI applications.
 
-* Each listener has a server in the worker's own loop (Kafka's ``RestServer``).
-* There are three applications: the whole API of a worker, its loggers alone, and the requests of other workers alone.
-* Connections have time limits, so that a client that sends or reads slowly or not at all cannot hold one without end.
+* Each listener has a server in the worker's event loop (Kafka's ``RestServer``).
+* There are three applications: a worker's whole API, its loggers only, and only the requests between workers.
+* Connections have time limits, because a client that sends or reads slowly would hold one without end.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _WORKER: Final = (
 
 
 class Part(Enum):
-    """What an application serves."""
+    """The endpoints of an application."""
 
     ALL = (*_WORKER, routes.loggers_router)
     WITHOUT_LOGGERS = _WORKER
@@ -56,7 +56,7 @@ class Part(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long a request and a question for the worker's health may take."""
+    """Time limits of a request and of a health check."""
 
     request_s: float = REQUEST_TIMEOUT_S
     health_s: float = HEALTH_TIMEOUT_S
@@ -65,7 +65,7 @@ class Limits:
 def create_app(
     part: Part, settings: RestSettings, forwarder: Forwarder, metrics: Metrics, limits: Limits | None = None
 ) -> FastAPI:
-    """An application for any herder: that of a request stands in its scope (:data:`rest.request_handling.HERDER`)."""
+    """Create an application; a request's scope holds its herder (:data:`rest.request_handling.HERDER`)."""
     app = FastAPI(
         title="Kafka Connect REST API of Heliograph",
         docs_url=None,
@@ -85,22 +85,22 @@ def create_app(
 
 
 def _prepare_routes(app: FastAPI) -> None:
-    """What FastAPI would do at the first request, a tenth of a second long: while nobody waits for an answer."""
+    """Do early, before clients wait, what FastAPI does at the first request: it takes a tenth of a second."""
     nowhere = {"type": "http", "method": "GET", "path": "/ ", "root_path": "", "headers": ()}
     for each in app.routes:
         each.matches(nowhere)
 
 
-#: From a request's first byte, or the connection's beginning, to its last byte.
+#: From a request's first byte, or the start of the connection, to the request's last byte.
 REQUEST_ARRIVES_WITHIN_S: Final = 60.0
-#: How long a client may leave an answer unread while more of it waits.
+#: How long a client may stop reading an answer that is not complete.
 ANSWER_MOVES_WITHIN_S: Final = 30.0
-#: How long a closed connection may take to hand over what is left.
+#: How long a closed connection may take to send its remaining bytes.
 _CLOSES_WITHIN_S: Final = 10.0
 
 
 class _Deadline:
-    """Cuts a connection when its time has come, once armed and until disarmed."""
+    """A timer that aborts a connection; runs from arm to disarm."""
 
     def __init__(self, transport: asyncio.Transport, seconds: float) -> None:
         self._transport = transport
@@ -118,7 +118,7 @@ class _Deadline:
 
 
 class BoundedProtocol(H11Protocol):
-    """uvicorn's protocol with a deadline for everything that a client does."""
+    """uvicorn's protocol with deadlines for what the client does."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -143,7 +143,7 @@ class BoundedProtocol(H11Protocol):
             self._end.arm()
 
     def _watch_arrival(self) -> None:
-        """A request that has begun must end. Between two, uvicorn's keep-alive is the deadline."""
+        """Require the end of a request that has begun. Between requests, uvicorn's keep-alive is the deadline."""
         unread, _ = self.conn.trailing_data
         if self.conn.their_state is h11.SEND_BODY or (self.conn.their_state is h11.IDLE and unread):
             self._arrival.arm()
@@ -163,7 +163,7 @@ class BoundedProtocol(H11Protocol):
         self._end.arm()
 
     def send_400_response(self, msg: str) -> None:
-        # Behind an answer that has begun there is no place for another one.
+        # After the start of an answer, no other answer can follow.
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             super().send_400_response(msg)
         else:
@@ -172,7 +172,7 @@ class BoundedProtocol(H11Protocol):
 
 log = logging.getLogger(__name__)
 
-#: Connections of a listener, idle ones included; above, 503.
+#: Connections per listener, idle ones included; further ones get 503.
 MAX_CONNECTIONS: Final = 512
 _STOPS_WITHIN_S: Final = 5
 _KEEP_ALIVE_S: Final = 30
@@ -180,7 +180,7 @@ _REQUEST_HEAD_BYTES: Final = 32 << 10
 
 
 class CannotListen(PermanentError):
-    """A listener's address cannot be had."""
+    """A listener cannot bind its address."""
 
 
 @dataclass(slots=True)
@@ -200,13 +200,13 @@ async def _no_metrics() -> bytes:
 
 
 class RestServer:
-    """Binds the listeners at :meth:`start`, and answers 404 until it knows whom to :meth:`serve`.
+    """The HTTP servers of a process: :meth:`start` binds the listeners; they answer 404 until :meth:`serve`.
 
     Args:
         settings: See :class:`RestSettings`.
-        tls: Contexts for https; None where nothing is https.
-        metrics: What ``/metrics`` shows.
-        limits: How long answers may take.
+        tls: Contexts for https; None if nothing uses https.
+        metrics: Returns the body of ``/metrics``.
+        limits: Time limits of answers.
 
     Raises:
         ConfigError: A setting cannot be used.
@@ -230,14 +230,14 @@ class RestServer:
         self._admin: list[_Running] = []
         self._own_host = ""
         self._apps: dict[Part, FastAPI] = {}
-        #: Requests to other workers go through this one; it is closed by :meth:`stop`.
+        #: Sends requests to other workers; closed by :meth:`stop`.
         self.forwarder = Forwarder(None if tls is None else tls.client)
 
     async def start(self) -> None:
         """Bind all listeners.
 
         Raises:
-            CannotListen: An address is not ours or not free; then none is bound.
+            CannotListen: An address is not of this machine or not free; then no listener is bound.
             ConfigError: A listener is https and there are no keys.
         """
         try:
@@ -253,19 +253,19 @@ class RestServer:
         log.info("REST server listening at %s, advertised as %s", _listed(self._main), self.advertised_url)
         if all(_is_loopback(each.host) for each in self._settings.listeners):
             log.info(
-                "REST is served on this machine only; if workers or users of other machines need it, set "
-                "listeners = http://:%s in the worker's file",
+                "REST is served on this machine only. If workers or users on other machines need it, set "
+                "listeners = http://:%s in the worker's file.",
                 self._main[0].port,
             )
         if self._admin:
             log.info("loggers are served at %s", _listed(self._admin))
 
     async def prepare(self, part: Part | None = None) -> None:
-        """Make what is to be served, by default by :meth:`serve`, in a thread: that takes a tenth of a second."""
+        """Build the application of :meth:`serve`, or of ``part``, in a thread: it takes a tenth of a second."""
         await asyncio.to_thread(self._app, part or self._whole)
 
     def serve(self, herder: HerderApi) -> None:
-        """Serve the whole API of the one herder of this process."""
+        """Serve the whole API of the process's one herder."""
         self._front.app = OneHerder(self._app(self._whole), herder)
         if self._admin:
             self._admin_front.app = OneHerder(self._app(Part.LOGGERS), herder)
@@ -274,8 +274,8 @@ class RestServer:
         """Serve the herders of a dedicated mirror, each below ``/{source}/{target}``.
 
         Args:
-            flows: Looked at for every request.
-            public: The whole API, with ``/health`` and ``/metrics`` at the top; else what workers ask of each other.
+            flows: Read for every request.
+            public: Serve the whole API, with ``/health`` and ``/metrics`` at the top; else requests between workers.
         """
         app = self._app(Part.ALL if public else Part.INTERNAL)
         top = TopOfFlows(flows, self._metrics, self._limits.health_s) if public else None
@@ -292,7 +292,7 @@ class RestServer:
 
     @property
     def ports(self) -> Sequence[int]:
-        """The bound port of each main listener, in their order."""
+        """The bound port of each main listener, in order."""
         return [each.port for each in self._main]
 
     @property
@@ -301,9 +301,9 @@ class RestServer:
 
     @property
     def advertised_url(self) -> str:
-        """Where other workers and users reach this one, with a slash at the end. Known once started.
+        """This worker's URL for other workers and users, with a slash at the end. Known once started.
 
-        Scheme: as advertised, else http where a listener is, else https. Host and port: as advertised, else those of
+        Scheme: as configured, else http if a listener has it, else https. Host and port: as configured, else those of
         the first listener of that scheme, and for a listener on all interfaces this machine's address.
         """
         settings = self._settings
@@ -315,7 +315,7 @@ class RestServer:
         return f"{RestListener(scheme, host, port)}/"
 
     async def stop(self) -> None:
-        """Take no more requests, end those that run within a few seconds, and close everything. May be repeated."""
+        """Refuse new requests, end running ones within a few seconds, and close everything. May be called again."""
         running = [*self._main, *self._admin]
         self._main, self._admin = [], []
         await asyncio.gather(*map(_stopped, running))
@@ -327,7 +327,7 @@ class RestServer:
         try:
             server = uvicorn.Server(_uvicorn_config(front, context))
             server.config.load()
-            # What uvicorn's own serve() does, without its signal handlers: signals are the command's.
+            # As in uvicorn's serve(), but without its signal handlers: the command handles signals.
             server.lifespan = LifespanOff(server.config)
             await server.startup(sockets=[bound])
         except BaseException:
@@ -350,7 +350,7 @@ def _uvicorn_config(front: Front, context: SSLContext | None) -> uvicorn.Config:
         ws="none",
         lifespan="off",
         interface="asgi3",
-        # What it would log are mistakes of clients; ours are logged by rest.errors.
+        # uvicorn would only log clients' mistakes; rest.errors logs ours.
         log_config=None,
         log_level="critical",
         access_log=False,
@@ -368,7 +368,7 @@ async def _stopped(running: _Running) -> None:
     server = running.server
     await running.scope.close()
     await server.shutdown(sockets=[running.socket])
-    # What did not end in time was cancelled; a client that reads nothing keeps no connection.
+    # Requests that did not end in time were cancelled; abort connections whose clients do not read.
     for connection in list(server.server_state.connections):
         connection.transport.abort()
     await asyncio.gather(*server.server_state.tasks, return_exceptions=True)
@@ -385,7 +385,7 @@ async def _bind(listener: RestListener) -> socket.socket:
         return _bound(_tcp(family), address)
     except OSError as error:
         raise CannotListen(
-            f"listeners: cannot listen on {listener}: {error.strerror or error}; set a free address of this machine"
+            f"listeners: cannot listen on {listener}: {error.strerror or error}. Set a free address of this machine."
         ) from error
 
 
@@ -399,10 +399,8 @@ def _bind_everywhere(port: int) -> socket.socket:
 
 
 def _tcp(family: int) -> socket.socket:
-    """With the protocol named: asyncio sends small segments at once only on connections of such a socket.
-
-    Without, an answer's body waits up to 40 ms for the client's acknowledgement of its headers.
-    """
+    """Create a socket with the protocol named: asyncio sets TCP_NODELAY only on such a socket. Without it, an answer's
+    body waits up to 40 ms for the client's acknowledgement of the headers."""
     return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
 
 
@@ -419,7 +417,7 @@ def _bound(fresh: socket.socket, address: tuple[object, ...]) -> socket.socket:
 
 
 async def _own_host() -> str:
-    """This machine's address by its own name, as Java's ``InetAddress.getLocalHost``."""
+    """Return this machine's address by its host name, as Java's ``InetAddress.getLocalHost``."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(socket.gethostname(), None, family=socket.AF_INET)
         return str(found[0][4][0])

@@ -1,6 +1,6 @@
-"""Clusters of real Apache Kafka brokers, started, broken and stopped on purpose.
+"""Starts, breaks and stops clusters of real Apache Kafka brokers.
 
-Each node is broker and controller (KRaft, combined mode); releases of before that have one ZooKeeper beside them.
+Each node is broker and controller (KRaft, combined mode); an older release runs with one ZooKeeper.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from connect.embedded.kafka_releases import DEFAULT_VERSION, Release
 from connect.embedded.processes import Keeper
 
 QUICK_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""JVM options for a short life on few cores: up a third sooner, and no compiler threads beside what is tested."""
+"""JVM options for short-lived brokers on few cores: a start takes a third less time, with fewer compiler threads."""
 
 _START_TIMEOUT_S = 240.0
 _STOP_TIMEOUT_S = 120.0
@@ -58,26 +58,26 @@ _ZOOKEEPER = "zookeeper"
 _META = "meta.properties"
 _BY_RACK = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
-#: What formatting wrote beside the ids, by JVM, release and settings of a cluster.
+#: The files that formatting wrote, without the ids, by JVM, release and settings of a cluster.
 _formatted: dict[tuple[str, ...], dict[str, bytes]] = {}
 
-#: The releases whose classes this process failed to record; it does not try again.
+#: Releases whose classes this process failed to record; it does not retry.
 _unrecorded: set[Release] = set()
 
 _log = logging.getLogger(__name__)
 
 
 class PortInUse(RetriableError):
-    """Another process listens where a broker should."""
+    """A port of a broker that another process listens on."""
 
 
 class _StillRegistered(RetriableError):
-    """ZooKeeper has not noticed yet that the process before has gone."""
+    """A start refused because ZooKeeper still has the session of the broker's previous process."""
 
 
 @dataclass(frozen=True)
 class KafkaNode:
-    """One broker, controller as well: its id in Kafka, its client port, its process and where it writes."""
+    """One broker and controller: its node id, client port, process, log file and data directory."""
 
     node_id: int
     port: int
@@ -87,10 +87,10 @@ class KafkaNode:
 
 
 class KafkaCluster:
-    """A running cluster. Its processes and files go with the program that started it, whatever ends the program.
+    """A running cluster. Its processes and files are removed when the program that started it ends, however it ends.
 
-    ``nodes[i]`` has Kafka's node id ``i + 1``. Not for two threads at once, except that different nodes may be
-    broken and mended at the same time.
+    ``nodes[i]`` has Kafka's node id ``i + 1``. Not thread-safe, except that threads may break and restart different
+    nodes at the same time.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class KafkaCluster:
         release: Release,
         java_command: Sequence[str],
     ) -> None:
-        """Starts nothing but the keeper; ``KafkaCluster.start`` is the way in."""
+        """Start only the keeper process; ``KafkaCluster.start`` starts a cluster."""
         self.name = name
         self.folder = folder
         self.addresses = tuple(addresses)
@@ -129,31 +129,31 @@ class KafkaCluster:
         advertised: Callable[[int, int], tuple[str, int]] | None = None,
         jvm_options: Sequence[str] = QUICK_JVM,
     ) -> KafkaCluster:
-        """Starts a cluster and returns when every broker serves requests.
+        """Start a cluster and return it when every broker serves requests.
 
         Args:
-            name: For messages and file names.
-            nodes: How many brokers.
-            version: Which Apache Kafka, from 2.8.0 on; another one than the default comes from Maven Central always.
-            base_dir: Folder for the brokers' files; the system's temporary folder unless given.
-            config: Broker properties that win over the defaults.
-            racks: One for each node, if any; clients in one of them are sent to the replica there (KIP-392).
-            client_ports: One for each node, in place of free ones chosen here.
-            listeners: Extra listeners, name to security protocol; ``bootstrap_of`` tells their addresses.
-            advertised: Called with the node's index and the port of an extra listener, before the broker starts;
-                returns the address that its clients are told. For a TCP proxy in between. It is plaintext unless
-                ``listeners`` says otherwise of ``PROXIED``.
-            jvm_options: Besides the heap of 256 MB; pass ``()`` where the broker's speed is measured.
+            name: Appears in messages and file names.
+            nodes: Number of brokers.
+            version: Release of Apache Kafka, 2.8.0 or newer; any except the default comes from Maven Central.
+            base_dir: Folder for the brokers' files; by default the system's temporary folder.
+            config: Broker properties that override the defaults.
+            racks: One per node; a client in one of them fetches from the replica there (KIP-392).
+            client_ports: One per node; by default free ports are chosen.
+            listeners: Extra listeners, name to security protocol; ``bootstrap_of`` returns their addresses.
+            advertised: Called before the broker starts with the node's index and the port of an extra listener, for
+                a TCP proxy in between; returns the address to advertise. The listener is plaintext unless
+                ``listeners`` names another protocol for ``PROXIED``.
+            jvm_options: In addition to the heap of 256 MB; pass ``()`` to measure a broker's speed.
 
         Raises:
             PortInUse: One of ``client_ports`` is taken.
-            PermanentError: A broker did not come up; the text ends with the tail of its log.
-            JavaNotFound, DownloadFailed, ConfigError: There is no Java, no Kafka, or a wrong KAFKA_HOME.
+            PermanentError: A broker did not start; the message ends with the tail of its log.
+            JavaNotFound, DownloadFailed, ConfigError: Java or Kafka is missing, or KAFKA_HOME is wrong.
         """
         if client_ports is not None and len(client_ports) != nodes:
             raise ConfigError(f"cluster {name}: {len(client_ports)} client ports for {nodes} nodes")
         release = Release.of(version)
-        # Before there is a folder to remove, should there be no Java or Kafka.
+        # First, because it fails without Java or Kafka, and then there is no folder to remove.
         archive = _class_archive(release) if release.has_archive else ()
         command = release.java_command((*archive, *jvm_options))
         for attempt in range(1, _START_ATTEMPTS + 1):
@@ -164,8 +164,8 @@ class KafkaCluster:
             try:
                 cluster._start_all()
             except PortInUse:
-                # Somebody else took a port between the choice and the broker's bind; one that was asked for is
-                # looked at again, and named, before the next attempt.
+                # Another process took a port between the choice and the broker's bind. The next attempt checks
+                # ``client_ports`` again and names the port that is taken.
                 cluster.stop()
                 if attempt == _START_ATTEMPTS:
                     raise
@@ -178,35 +178,35 @@ class KafkaCluster:
 
     @property
     def bootstrap(self) -> str:
-        """``host:port`` of every node, separated by commas."""
+        """``host:port`` of every node, comma-separated."""
         return self.bootstrap_of(CLIENTS)
 
     @property
     def proxied_bootstrap(self) -> str:
-        """The addresses that ``advertised`` returned."""
+        """The addresses that ``advertised`` returned, comma-separated."""
         return self.bootstrap_of(PROXIED)
 
     def bootstrap_of(self, listener: str) -> str:
-        """Advertised addresses of a listener on every node, separated by commas."""
+        """Return the advertised addresses of a listener on every node, comma-separated."""
         told = [node.listeners[listener].advertised for node in self.addresses]
         return ",".join(f"{host}:{port}" for host, port in told)
 
     def alive(self, index: int) -> bool:
-        """Whether the node's process exists, frozen ones included."""
+        """Return whether the node's process exists, even if it is frozen."""
         return self._keeper.poll(_label(index)) is None
 
     def kill(self, index: int) -> None:
-        """SIGKILL; returns when the process has gone."""
+        """Kill the node (SIGKILL); return when its process has ended."""
         self._end(index, signal.SIGKILL)
 
     def stop_node(self, index: int) -> None:
-        """A clean shutdown (SIGTERM); returns when the process has gone."""
+        """Shut the node down cleanly (SIGTERM); return when its process has ended."""
         self._end(index, signal.SIGTERM)
 
     def start_node(self, index: int) -> None:
-        """Starts a killed or stopped node again, on its ports and files; returns when it serves requests."""
+        """Start a killed or stopped node again with its ports and files; return when it serves requests."""
         if self.alive(index):
-            raise PermanentError(f"cluster {self.name}: node {index + 1} runs already")
+            raise PermanentError(f"cluster {self.name}: node {index + 1} is already running")
         deadline = time.monotonic() + _START_TIMEOUT_S
         while True:
             try:
@@ -217,19 +217,19 @@ class KafkaCluster:
                     raise
 
     def freeze(self, index: int) -> None:
-        """SIGSTOP: connections stay open and nothing is answered."""
+        """Send SIGSTOP: connections stay open and no request is answered."""
         self._keeper.signal(_label(index), signal.SIGSTOP)
 
     def thaw(self, index: int) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         self._keeper.signal(_label(index), signal.SIGCONT)
 
     def log_tail(self, index: int) -> str:
-        """The last lines that the node wrote."""
+        """Return the last lines of the node's log."""
         return _tail(self.folder / f"{_label(index)}.log")
 
     def stop(self) -> None:
-        """Kills every node and removes the files: nothing here is worth a clean shutdown. Harmless when repeated."""
+        """Kill every node and remove the files. May be called again."""
         self._keeper.close()
 
     def __enter__(self) -> Self:
@@ -254,14 +254,14 @@ class KafkaCluster:
             self._launch_zookeeper()
         else:
             self._format()
-        # All before waiting for any: the first serves requests only once a quorum is there.
+        # Start all before waiting for any: the first serves requests only once there is a quorum.
         offsets = [self._launch(index) for index in range(len(self.addresses))]
         for index, offset in enumerate(offsets):
             self._await_started(index, offset)
 
     def _format(self) -> None:
-        """What ``kafka-storage.sh format`` does. Only the ids differ from node to node and from cluster to cluster, so
-        that with the same settings it is done once, which spares a JVM each further time."""
+        """Do what ``kafka-storage.sh format`` does. Its tool runs once per settings, because only the ids differ
+        between nodes and between clusters: each further format saves the start of a JVM."""
         cluster_id, key = (
             _kafka_uuid(),
             (*self._java, *(f"{name}={self._config[name]}" for name in sorted(self._config))),
@@ -274,12 +274,12 @@ class KafkaCluster:
             data.mkdir(exist_ok=True)
             for name, content in files.items():
                 (data / name).write_bytes(content)
-            # Kafka's MetaPropertiesVersion.V1: a directory has an id of its own (KIP-858).
+            # Kafka's MetaPropertiesVersion.V1: each directory has its own id (KIP-858).
             meta = {"version": "1", "cluster.id": cluster_id, "node.id": str(index + 1), "directory.id": _kafka_uuid()}
             _write_properties(data / _META, meta)
 
     def _run_format(self, cluster_id: str) -> dict[str, bytes]:
-        """Let Kafka's own tool format the first node; what it wrote beside the ids."""
+        """Format the first node with Kafka's own tool; return the files that it wrote, without the ids."""
         first = self._data(0)
         options = ["format", "-t", cluster_id, "-c", str(self._properties_file(0))]
         done = subprocess.run(
@@ -293,18 +293,18 @@ class KafkaCluster:
         )
         if done.returncode != 0:
             output = _last_lines(done.stdout + done.stderr)
-            raise PermanentError(f"cluster {self.name}: storage in {first} cannot be formatted:\n{output}")
+            raise PermanentError(f"cluster {self.name}: cannot format storage in {first}:\n{output}")
         return {file.name: file.read_bytes() for file in first.iterdir() if file.name != _META}
 
     def _launch_zookeeper(self) -> None:
-        """Nobody waits for it: brokers try until it answers."""
+        """Start ZooKeeper without waiting for it: brokers retry until it answers."""
         file = self.folder / f"{_ZOOKEEPER}.properties"
         _write_properties(file, zookeeper_server_properties(self.addresses, self.folder / f"{_ZOOKEEPER}.data"))
         command = [*self._java, "org.apache.zookeeper.server.ZooKeeperServerMain", str(file)]
         self._keeper.spawn(_ZOOKEEPER, command, os.environ, self.folder / f"{_ZOOKEEPER}.log")
 
     def _launch(self, index: int) -> int:
-        """Starts the process; returns the length in bytes of its log before."""
+        """Start the node's process; return the length of its log before that, in bytes."""
         label = _label(index)
         log = self.folder / f"{label}.log"
         offset = log.stat().st_size if log.exists() else 0
@@ -321,16 +321,16 @@ class KafkaCluster:
             if not self.alive(index):
                 raise self._failed(index, offset, "ended while starting")
             if time.monotonic() > deadline:
-                raise self._failed(index, offset, f"did not come up within {_START_TIMEOUT_S:.0f} s")
+                raise self._failed(index, offset, f"did not start within {_START_TIMEOUT_S:.0f} s")
             time.sleep(_POLL_S)
 
     def _failed(self, index: int, offset: int, what: str) -> HeliographError:
         tail, node = self.log_tail(index), self.nodes[index]
         if _REGISTERED in _since(node.log, offset):
-            return _StillRegistered(f"cluster {self.name}: ZooKeeper still lists node {node.node_id}")
+            return _StillRegistered(f"cluster {self.name}: ZooKeeper still has the session of node {node.node_id}")
         if _PORT_TAKEN in _since(node.log, 0):
-            return PortInUse(f"cluster {self.name}: node {node.node_id} cannot listen, a port of it is in use")
-        return PermanentError(f"cluster {self.name}: node {node.node_id} {what}; the end of its log:\n{tail}")
+            return PortInUse(f"cluster {self.name}: node {node.node_id} cannot listen: one of its ports is in use")
+        return PermanentError(f"cluster {self.name}: node {node.node_id} {what}. The end of its log:\n{tail}")
 
     def _end(self, index: int, number: int) -> None:
         self._keeper.signal(_label(index), number)
@@ -347,10 +347,8 @@ class KafkaCluster:
 
 
 def _class_archive(release: Release) -> tuple[str, ...]:
-    """Return the JVM options that name the archive of Kafka's classes; record it first if there is none.
-
-    Empty while another process records it, and for the rest of this process when it could not be recorded.
-    """
+    """Return the JVM options that name the archive of Kafka's classes, which is recorded first if it is missing; empty
+    while another process records it, and for the rest of this process once recording failed."""
     home = java.find().home  # before anything is downloaded
     jars = [Path(jar) for jar in release.class_path().split(os.pathsep)]
     archive = ClassArchive.of("kafka", home, jars)
@@ -359,14 +357,14 @@ def _class_archive(release: Release) -> tuple[str, ...]:
         try:
             path = _record(archive, release)
         except (HeliographError, OSError) as error:
-            _log.warning("Kafka's classes cannot be recorded, so that brokers start more slowly: %s", error)
+            _log.warning("Could not record Kafka's classes; brokers start more slowly: %s", error)
             _unrecorded.add(release)
-    # Verification reads the archive once, 0.05 s; a damaged one would crash the JVM.
+    # Verification reads the archive once (0.05 s); a damaged archive would crash the JVM.
     return () if path is None else (f"-XX:SharedArchiveFile={path}", "-XX:+VerifySharedSpaces")
 
 
 def _record(archive: ClassArchive, release: Release) -> Path | None:
-    """Start one broker, stop it, and keep the classes that it loaded; None while another process does so."""
+    """Start one broker, stop it, and keep the classes that it loaded. Return None while another process does so."""
     draft = archive.draft()
     with (archive.folder / "recording.lock").open("w") as lock:
         try:
@@ -389,7 +387,7 @@ def _record(archive: ClassArchive, release: Release) -> Path | None:
 def _refuse_taken(name: str, client_ports: Sequence[int]) -> None:
     for port in client_ports:
         if not cluster_config.is_free(port):
-            raise PortInUse(f"cluster {name}: port {port} is in use; name another one or end what listens there")
+            raise PortInUse(f"cluster {name}: port {port} is in use. Choose another port or stop its process.")
 
 
 def _write_properties(file: Path, properties: Mapping[str, str]) -> None:
@@ -400,7 +398,7 @@ def _kafka_uuid() -> str:
     """A random id as ``org.apache.kafka.common.Uuid`` writes it."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-        # Kafka leaves these out as well: on a command line they look like an option.
+        # Kafka avoids these too: on a command line they look like an option.
         if not text.startswith("-"):
             return text
 
@@ -423,6 +421,6 @@ def _tail(log: Path) -> str:
 
 
 def _last_lines(text: str) -> str:
-    """The end of a log without the frames of stack traces, which would push out what went wrong."""
+    """Return the end of a log without stack frames, which would hide the error."""
     telling = [line for line in text.splitlines() if line.strip() and not line.startswith("\tat ")]
     return "\n".join(line[:_LINE_CHARACTERS] for line in telling[-_TAIL_LINES:])

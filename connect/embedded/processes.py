@@ -1,4 +1,4 @@
-"""The program's side of ``connect.embedded.watchdog``: start, signal and watch JVMs that never outlive the program."""
+"""Starts, signals and watches JVMs through ``connect.embedded.watchdog``, so that none outlives the program."""
 
 from __future__ import annotations
 
@@ -21,13 +21,11 @@ _POLL_S = 0.02
 
 
 class Keeper:
-    """Owns the child processes of one cluster and the folder they write to. Safe to call from several threads."""
+    """The child processes of one cluster and the folder they write to. Thread-safe."""
 
     def __init__(self, folder: Path) -> None:
-        """Starts the keeper process, which removes ``folder`` at its end.
-
-        It has a session of its own, so that a terminal's Ctrl-C reaches the program and not the JVMs.
-        """
+        """Start the keeper process, which removes ``folder`` when it ends. It has its own session, so that a terminal's
+        Ctrl-C reaches the program and not the JVMs."""
         self._folder = folder
         self._lock = threading.Lock()
         self._process = subprocess.Popen(
@@ -38,21 +36,21 @@ class Keeper:
         )
 
     def spawn(self, name: str, argv: Sequence[str], env: Mapping[str, str], log: Path) -> int:
-        """Starts a process whose output is appended to ``log``; returns its process id."""
+        """Start a process that appends its output to ``log``; return its process id."""
         answer = self._ask({"spawn": name, "argv": list(argv), "env": dict(env), "log": str(log)})
         return int(answer["pid"])
 
     def signal(self, name: str, number: int) -> None:
-        """Sends a signal; one that has ended gets none."""
+        """Send a signal, unless the process has ended."""
         self._ask({"signal": name, "number": number})
 
     def poll(self, name: str) -> int | None:
-        """The return code as ``subprocess`` has it, or None while the process runs."""
+        """Return the return code as ``subprocess`` defines it, or None while the process runs."""
         returncode = self._ask({"poll": name})["returncode"]
         return None if returncode is None else int(returncode)
 
     def wait(self, name: str, timeout_s: float) -> bool:
-        """Waits for the end of the process; False if it still runs after ``timeout_s``."""
+        """Wait for the end of the process; return False if it still runs after ``timeout_s``."""
         deadline = time.monotonic() + timeout_s
         while self.poll(name) is None:
             if time.monotonic() > deadline:
@@ -61,7 +59,7 @@ class Keeper:
         return True
 
     def close(self) -> None:
-        """Kills what still runs, waits for it, and has the folder removed. Harmless when repeated."""
+        """Kill the processes that still run, wait for them, and have the folder removed. May be called again."""
         with self._lock:
             assert self._process.stdin is not None and self._process.stdout is not None
             if self._process.stdin.closed:
@@ -74,7 +72,7 @@ class Keeper:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-        # One that was killed could not do it.
+        # A killed keeper did not remove it.
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _ask(self, order: dict[str, Any]) -> dict[str, Any]:
@@ -87,7 +85,7 @@ class Keeper:
             except (BrokenPipeError, ValueError):
                 line = b""
         if not line:
-            raise PermanentError("the process that keeps the embedded Kafka has ended; start the cluster again")
+            raise PermanentError("the process that keeps the embedded Kafka has ended. Start the cluster again.")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise PermanentError(f"cannot start or signal a process of the embedded Kafka: {answer['error']}")

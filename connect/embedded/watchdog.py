@@ -1,8 +1,8 @@
-"""A small process between a program and the JVMs it started, so that none outlives the program, whatever kills it.
+"""A keeper process between a program and the JVMs it started: none outlives the program, however that ends.
 
-Run as a script by ``connect.embedded.processes`` (standard library only, single-threaded), with the folder to remove
-at the end as its argument. Orders arrive as JSON lines on standard input, each is answered by one JSON line. When
-the input ends, because the program closed it, ended or was killed, the keeper kills its JVMs and removes the folder.
+``connect.embedded.processes`` runs it as a script (standard library only, single-threaded), with the folder to remove
+at the end as its argument. Orders arrive as JSON lines on standard input; one JSON line answers each. When the input
+ends, because the program closed it, ended or was killed, the keeper kills its JVMs and removes the folder.
 
 Orders: ``{"spawn": name, "argv": [..], "env": {..}, "log": path}`` -> ``{"pid": n}``;
 ``{"signal": name, "number": n}`` -> ``{}``; ``{"poll": name}`` -> ``{"returncode": n or null}``.
@@ -32,7 +32,7 @@ def main() -> None:
         for line in _lines():
             os.write(1, json.dumps(_obey(json.loads(line), children)).encode() + b"\n")
     except BrokenPipeError:
-        pass  # The program is gone: the same as the end of the input.
+        pass  # The program ended: the same as the end of the input.
     finally:
         for child in children.values():
             child.kill()
@@ -42,10 +42,8 @@ def main() -> None:
 
 
 def _lines() -> Iterator[bytes]:
-    """Lines of standard input until it ends or the parent has gone.
-
-    The parent's id is looked at too: a process that the program forked may hold the other end of the pipe open.
-    """
+    """Yield the lines of standard input until it ends, or the parent process ends: a process that the program forked
+    may keep the pipe open."""
     parent, buffer = os.getppid(), b""
     while os.getppid() == parent:
         readable, _, _ = select.select([0], [], [], _ORPHAN_CHECK_S)
@@ -64,7 +62,7 @@ def _obey(order: dict[str, Any], children: dict[str, subprocess.Popen[bytes]]) -
             children[order["spawn"]] = child = _spawn(order)
             return {"pid": child.pid}
         if "signal" in order:
-            # Popen sends nothing to a child that has ended, so the signal cannot hit a stranger with its old id.
+            # Popen sends nothing to a child that has ended, so the signal cannot hit another process with its old id.
             children[order["signal"]].send_signal(order["number"])
             return {}
         return {"returncode": children[order["poll"]].poll()}
@@ -85,7 +83,7 @@ def _spawn(order: dict[str, Any]) -> subprocess.Popen[bytes]:
 
 
 def _die_with_keeper() -> None:
-    """For a keeper that is killed itself; only Linux has this, and only a single-threaded parent may rely on it."""
+    """Have the kernel kill this JVM when the keeper dies. Linux only; it needs a single-threaded parent."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

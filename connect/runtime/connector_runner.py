@@ -1,4 +1,4 @@
-"""One connector instance on this worker: started, paused, stopped, asked for tasks (Kafka's ``WorkerConnector``)."""
+"""Runs one connector instance on this worker: start, pause, stop, task configs (Kafka's ``WorkerConnector``)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CLOSE_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A connector that was made and not started; ``props`` are resolved."""
+    """A created connector that is not started; ``props`` are resolved."""
 
     connector: SourceConnector
     props: Mapping[str, str]
@@ -38,22 +38,20 @@ class Instance:
 
 
 class _Interrupted(Exception):
-    """A start was cancelled, because its connector is to stop."""
+    """The start was cancelled because the connector stops."""
 
 
-#: Makes the instance; what it finds out on the way goes into the argument.
+#: Creates the instance; fills the argument with what it learns on the way.
 Make = Callable[[Known], Awaitable[Instance]]
 
 
 class ConnectorRunner:
-    """Runs in one task, which is the only one that calls the connector's ``start`` and ``stop``.
-
-    A newer target takes the place of one that is still waiting its turn.
-    """
+    """One connector in one task, which alone calls the connector's ``start`` and ``stop``. A newer target state
+    replaces one that is still pending."""
 
     def __init__(self, name: str, make: Make, target: TargetState, listener: WorkerListener, starts: Starts) -> None:
         self.name = name
-        #: As last told, for whoever counts.
+        #: The last reported state, for metrics.
         self.state = State.UNASSIGNED
         self.known = Known()
         self._make = make
@@ -69,7 +67,7 @@ class ConnectorRunner:
         self._abandoned = False
         self._changed = asyncio.Event()
         self._changed.set()
-        #: Its start, where that is a coroutine that runs now.
+        #: The running start, if it is a coroutine.
         self._starting: asyncio.Task[None] | None = None
         self._asking: set[asyncio.Task[Sequence[Props]]] = set()
         self._present: Sequence[Props] = ()
@@ -80,7 +78,7 @@ class ConnectorRunner:
         self._leaving: asyncio.Task[None] | None = None
 
     def begin(self) -> asyncio.Task[None]:
-        """Start to run; the task ends when the instance is down, and never raises."""
+        """Start to run; the returned task ends when the instance has stopped, and never raises."""
         self._running = self._scope.spawn(self._run(), f"connector {self.name}")
         return self._running
 
@@ -89,13 +87,13 @@ class ConnectorRunner:
         self._changed.set()
 
     def fail(self, error: Exception) -> None:
-        """The connector is FAILED for this reason, unless it has failed before."""
+        """Fail the connector for this reason, unless it has already failed."""
         if self._failure is None:
             self._failure = error
             self._changed.set()
 
     def stop(self) -> None:
-        """Wind up; the task of :meth:`begin` ends with it. A start that waits for something is cancelled."""
+        """Begin to stop; the task of :meth:`begin` ends afterwards. A waiting start is cancelled."""
         self._stopping = True
         self._changed.set()
         self._stop_asking()
@@ -103,7 +101,7 @@ class ConnectorRunner:
             self._starting.cancel()
 
     def abandon(self) -> None:
-        """It was given time enough: it is UNASSIGNED as far as anybody is told, and nothing more is told of it."""
+        """Report a connector that did not stop in time as UNASSIGNED, and report nothing more of it."""
         if self._abandoned:
             return
         self._tell(State.UNASSIGNED)
@@ -114,15 +112,15 @@ class ConnectorRunner:
         self._leaving = self._scope.spawn(self._close(), f"connector {self.name}, abandoned")
 
     def unfinished(self) -> list[asyncio.Task[None]]:
-        """What of it still runs."""
+        """Return its tasks that still run."""
         return [each for each in (self._running, self._leaving) if each is not None and not each.done()]
 
     async def task_configs(self, present: Sequence[Props]) -> tuple[Instance, Sequence[Props]]:
-        """What the connector says its tasks are, where they are ``present`` now.
+        """Ask the connector for its task configs; ``present`` are the current ones.
 
         Raises:
             NotRunning: It is not started, or is stopped meanwhile.
-            Exception: Whatever it raises; there is no secret in it.
+            Exception: Whatever the connector raises, with secrets masked.
         """
         instance = self._instance
         if instance is None or self._phase is not Phase.STARTED:
@@ -144,7 +142,7 @@ class ConnectorRunner:
                 raise
             raise masked(error, self.known.secrets) from None
 
-    # what the connector is lent (SourceConnectorContext)
+    # what the connector may call (SourceConnectorContext)
 
     def request_task_reconfiguration(self) -> None:
         if asyncio._get_running_loop() is not self._loop:
@@ -156,7 +154,7 @@ class ConnectorRunner:
         if asyncio._get_running_loop() is not self._loop:
             self._loop.call_soon_threadsafe(self.raise_error, error)
             return
-        log.error("connector %s: it says that it cannot go on: %s", self.name, self.known.secrets.mask(str(error)))
+        log.error("connector %s reported an error: %s", self.name, self.known.secrets.mask(str(error)))
         self.fail(error)
 
     @property
@@ -171,7 +169,7 @@ class ConnectorRunner:
     def wait_for(self, asked: Coroutine[Any, Any, T]) -> T:
         return self._thread.wait_for(asked)
 
-    # its life
+    # lifecycle
 
     async def _run(self) -> None:
         try:
@@ -188,7 +186,7 @@ class ConnectorRunner:
                     await self._move_to(target)
             await self._shut_down()
         finally:
-            # Cancelled in its start, it may run parts of itself already; only its stop knows which.
+            # A cancelled start may have started some parts; only the connector's stop knows which.
             try:
                 await self._stop_quietly()
             finally:
@@ -201,7 +199,7 @@ class ConnectorRunner:
         try:
             await self._instance.offsets.close(0 if self._abandoned else _CLOSE_S)
         except Exception as error:
-            log.error("connector %s: its offsets could not be closed: %s", self.name, error)
+            log.error("connector %s: failed to close its offsets: %s", self.name, error)
 
     async def _initialize(self) -> None:
         try:
@@ -216,7 +214,7 @@ class ConnectorRunner:
         if step is not None:
             await self._take(step)
         elif self._phase is Phase.FAILED:
-            log.warning("connector %s has failed and does not become %s; restart it", self.name, target)
+            log.warning("connector %s has failed and cannot become %s. Restart it.", self.name, target)
         if target is TargetState.STARTED and self._phase is Phase.STARTED:
             self.request_task_reconfiguration()
 
@@ -231,7 +229,7 @@ class ConnectorRunner:
                 return
             log.error("connector %s: its stop raised an error: %s", self.name, self.known.secrets.line(error))
         if step.phase is Phase.STOPPED:
-            # A failure is over with that; one that was told meanwhile too.
+            # A stop clears a failure, even one reported meanwhile.
             self._failure = None
         self._phase = step.phase
         self._tell(step.state)
@@ -243,7 +241,7 @@ class ConnectorRunner:
             await self._stop_connector()
 
     async def _start_connector(self) -> None:
-        """Raises _Interrupted if it is to stop meanwhile; what it has begun its stop ends."""
+        """Start the connector; raise _Interrupted if it is stopped meanwhile. Its stop ends what was started."""
         assert self._instance is not None
         self._begun = True
         starting = self._scope.spawn(self._call_start(self._instance), f"start of {self.name}")
@@ -294,7 +292,7 @@ class ConnectorRunner:
             asking.cancel()
 
     def _failed(self, error: Exception) -> None:
-        # The first reason is the one that counts.
+        # Only the first failure counts.
         if self._phase is Phase.FAILED:
             return
         self._phase = Phase.FAILED
@@ -309,7 +307,7 @@ class ConnectorRunner:
         if self._abandoned:
             return
         if self._starts is not None:
-            # The first that is told says how the start went.
+            # The first reported state says whether the start succeeded.
             self._starts.ended(well=state is not State.FAILED)
             self._starts = None
         self.state = state

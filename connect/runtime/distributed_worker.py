@@ -1,4 +1,4 @@
-"""One worker of a Connect group, put together: topics, group, herder, work, and the door to REST."""
+"""Assembles one worker of a Connect group: internal topics, group, herder, connectors and tasks, REST API."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ _LEAST_GRACE_S: Final = 0.2
 
 
 class DistributedWorker:
-    """One worker (Kafka's ``DistributedHerder`` with all that it uses). Made within a running loop.
+    """One worker (Kafka's ``DistributedHerder`` with all that it uses). Created in a running loop.
 
     Args:
-        name: What lines of the log begin with.
-        cluster: What they call the group's cluster; None: its addresses.
-        url: Our REST address, with a slash at the end, or Java's ``NOTUSED``.
-        worker_id: Whom statuses name as their author: host:port, or the flow.
+        name: Prefix of log lines.
+        cluster: The group's cluster in messages; None: its addresses.
+        url: This worker's REST URL, with a slash at the end, or Java's ``NOTUSED``.
+        worker_id: The worker in statuses: host:port, or the flow.
         leases: Sends the heartbeats; started before this worker and stopped after it.
-        elected: Called when this worker has become the leader of its group.
-        obsolete: Which stored connectors are not to start, by the config topic. Where no member runs them, the leader
-            removes them before it assigns work.
-        loaded: Called with the config topic as it is before this worker first joins.
-        engine: Comes up before this worker joins a group that is at work, where its connectors need it.
+        elected: Called when this worker becomes the leader of its group.
+        obsolete: Given the config topic, returns the connectors not to start. The leader removes those that no member
+            runs before it assigns work.
+        loaded: Called with the config topic as read before this worker first joins.
+        engine: Started before this worker joins a group with other members, if its connectors need it.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class DistributedWorker:
     ) -> None:
         self.config = config
         self.made_ms = _now_ms()
-        #: The clock of its rounds, which nobody sets.
+        #: The clock for rebalances, which is never adjusted.
         self.steady_ms = _steady_ms()
         self._name = name
         self._cluster_name = cluster
@@ -146,7 +146,7 @@ class DistributedWorker:
         self.worker = Worker(config, plugins, around, transformer=config.transformer, offsets=self._offsets)
         around.worker = self.worker
         group = _group_settings(config, worker_id)
-        # The coordinator makes member ids of the client's.
+        # The coordinator builds member ids from the client id.
         group_client = _connection(config, "shared-admin").with_client_id(group.client_id)
         self._group = GroupMember(self._kept(Cluster(group_client, cluster)), group, self._driver, leases)
         self._driver.connect(self._group, self.worker, around)
@@ -158,7 +158,7 @@ class DistributedWorker:
 
     @property
     def holds(self) -> bool:
-        """Whether what the group gave us is ours for now; also for the lease thread."""
+        """Whether this worker may still use its assignment; also called by the lease thread."""
         return self._group.holds
 
     @property
@@ -168,8 +168,8 @@ class DistributedWorker:
     def connectors_here(
         self, is_of: Callable[[str], bool], always: Collection[str] = ()
     ) -> dict[str, Callable[[], ConnectorHere]]:
-        """By name, of classes that ``is_of`` takes: what gives a connector of which this worker runs the connector or
-        tasks, or which is ``always`` of interest to it. It raises ConfigError if a reference cannot be resolved."""
+        """Return a getter per connector whose class satisfies ``is_of``, and which runs here, has tasks here, or is in
+        ``always``. A getter raises ConfigError if a reference cannot be resolved."""
         names = {*always, *self.worker.connectors, *(task.connector for task in self.worker.tasks)}
         configs = {name: self.core.snapshot.connector_config(name) or {} for name in sorted(names)}
         return {
@@ -189,15 +189,10 @@ class DistributedWorker:
         return ConnectorHere(transform(config), tasks, is_stopped)
 
     async def start(self) -> None:
-        """Read the internal topics and begin to join; the group is joined in the background.
-
-        Raises:
-            ConfigError: An internal topic is not what it must be.
-            SecurityError: Rights are missing, or a cluster refuses who we are.
-            RetriableError: The cluster did not answer in time.
-        """
+        """Read the internal topics; the group is joined in the background. Raises ConfigError for an internal topic
+        with a wrong configuration, SecurityError, or RetriableError if the cluster did not answer in time."""
         with self._stages.doing("initializing and reading to the end of internal topics"):
-            await self._cluster.wait_reachable(lambda error: log.warning("%s: %s; trying again", self._name, error))
+            await self._cluster.wait_reachable(lambda error: log.warning("%s: %s; retrying", self._name, error))
             cluster_id = (await self._cluster.metadata([])).cluster_id
             await ensure_compacted_topic(self._admin, self.config.offset_topic)
             await asyncio.gather(
@@ -216,7 +211,7 @@ class DistributedWorker:
         self._driver.start()
 
     async def _patiently(self, start: Callable[[], Awaitable[None]]) -> None:
-        """A transaction that a killed worker left open in a topic holds up its readers until its time is over."""
+        """Retry: a killed worker's open transaction blocks readers of a topic until the transaction times out."""
         while True:
             try:
                 return await start()
@@ -224,11 +219,11 @@ class DistributedWorker:
                 log.warning("%s: %s; still waiting", self._name, error)
 
     async def ended(self) -> None:
-        """Returns once the worker was stopped; raises WorkerFailed where it cannot go on in its group."""
+        """Return once the worker has stopped. Raises WorkerFailed if it cannot stay in its group."""
         await asyncio.shield(self._driver.ended)
 
     async def stop(self) -> None:
-        """Stop all work, leave the group, and let go of everything; in bounded time."""
+        """Stop all work, leave the group, and close everything, in bounded time."""
         await self._scope.close()
         await self._fence.stop()
         await self._driver.stop()
@@ -239,12 +234,12 @@ class DistributedWorker:
         await self._closing.aclose()
 
     async def _watch(self, topic: str, ended: Callable[[], Awaitable[Exception | None]]) -> None:
-        """A worker that no longer hears what its group decides must not go on as if it did."""
+        """Fail the worker when it can no longer read an internal topic, because it would act on old decisions."""
         error = await ended()
         if error is not None:
-            self._driver.fail(WorkerFailed(f"the internal topic {topic} cannot be read any more: {error}"))
+            self._driver.fail(WorkerFailed(f"the internal topic {topic} can no longer be read: {error}"))
 
-    # -- what changes ----------------------------------------------------------------------------------
+    # -- changes ---------------------------------------------------------------------------------------
 
     def _config_record(self, record: events.ConfigRecord) -> None:
         self._driver.put(record)
@@ -266,7 +261,7 @@ class DistributedWorker:
         await prepare(self._name, self._engine, classes, self._group.others, self._stages)
 
     async def _remove_obsolete(self, members: Mapping[str, bytes]) -> None:
-        """Raises RetriableError or PermanentError if the config topic cannot be written to."""
+        """Remove obsolete connectors; raise RetriableError or PermanentError if the config topic is not writable."""
         obsolete = set(self._obsolete(self.core.snapshot))
         if obsolete and (names := sorted(obsolete - held_by(members))):
             log.info("%s: removing the stored configs of %s, which the file replaces", self._name, ", ".join(names))
@@ -305,7 +300,7 @@ class DistributedWorker:
         cluster, name = self._opened("offsets"), self.config.offset_topic.name
 
         def opened(on_record: Callable[[LogRecord], None], on_begin_anew: Callable[[], None]) -> CompactedLog:
-            # MirrorSource stores its offsets in transactions, exactly-once or not.
+            # MirrorSource writes its offsets in transactions, with or without exactly-once.
             return CompactedLog(cluster, name, on_record, on_begin_anew, read_committed=True, only_last=True)
 
         return OffsetTopic(name, opened)
@@ -328,7 +323,7 @@ def _connection(config: WorkerConfig, role: ClientRole) -> ConnectionSettings:
 
 
 def _last_grace_s(config: WorkerConfig) -> float:
-    """From the end of the lease to that of the session, less what cancelling takes."""
+    """Return the time from the end of the lease to the end of the session, less the time that cancelling takes."""
     return max((config.session_timeout_ms - config.lease_ms) / 1000 - _CANCELLING_S, _LEAST_GRACE_S)
 
 
@@ -367,6 +362,6 @@ def _now_ms() -> int:
 
 
 def _steady_ms() -> Callable[[], int]:
-    """A clock that begins with the present time, and which nobody sets afterwards."""
+    """Return a clock that starts at the present time and is never adjusted."""
     ahead_ms = _now_ms() - time.monotonic_ns() // 1_000_000
     return lambda: ahead_ms + time.monotonic_ns() // 1_000_000

@@ -1,8 +1,8 @@
-"""Notices that the loop of a process stands still, and says who holds it up.
+"""Detects a blocked event loop and names the code that blocks it.
 
-Everything of a worker but its heartbeats shares one loop. A plugin that blocks it for longer than
-``worker.progress.timeout.ms`` costs the worker all its work, and nothing on the loop can say so meanwhile: the lease
-thread does.
+All of a worker except its heartbeats shares one loop. A plugin that blocks it for longer than
+``worker.progress.timeout.ms`` costs the worker all its connectors and tasks. Nothing on the loop can report that
+meanwhile, so the lease thread does.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from connect.kafka.threads import BEAT_S, STILL_S, LeaseThread
 log = logging.getLogger(__name__)
 
 _FRAMES: Final = 12
-#: How often is looked, and how late the loop is when it is looked what holds it up.
+#: Interval of checks, and the delay from which a check records what blocks the loop.
 _LOOK_S: Final = BEAT_S / 2
 _LATE_S: Final = 0.1
-#: The log names a loop that came as late as that, if it never was that late before: so few lines say when a worker
-#: was latest.
+#: The log reports a delay of at least this, and only the longest so far, so that few lines name the worker's worst
+#: delays.
 _TOLD_S: Final = 0.25
-#: Of a stack in one line.
+#: Frames of a stack in one line.
 _PLACES: Final = 6
-#: Code that calls plugins and is none.
+#: Code that calls plugins and is not part of one.
 _FRAMEWORK: Final = ("connect.runtime", "connect.cli", "connect.kafka", "connect.core")
 
 
-#: When Python looks for rings of objects, by generation: a look at all that a worker holds stops the loop for a tenth
-#: of a second and more while the machine is busy, and finds next to nothing.
+#: Thresholds of Python's garbage collection: scanning all objects of a worker blocks the loop for a tenth of a second
+#: or more on a busy machine, and frees hardly anything.
 _COLLECTIONS: Final = (100_000, 50, 1000)
 
 
 def collect_rarely() -> None:
-    """Leave what the process has loaded out of garbage collection, and let the rest of it come seldom."""
+    """Exclude all objects loaded so far from garbage collection, and make collections rare."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_COLLECTIONS)
 
 
 class LoopWatch:
-    """Looks from the lease thread whether the main loop turns.
+    """Checks from the lease thread whether the main loop runs.
 
-    ``stalls`` and ``stalled_s`` count since the start. What freezes the whole process is no stall. Each time that the
-    loop comes later than ever, the log says what it did meanwhile, and how much of the time it had the processor.
+    ``stalls`` and ``stalled_s`` count since the start; a frozen process is not a stall. At each new longest delay the
+    log says what the loop did meanwhile, and how much processor time it got.
     """
 
     def __init__(self, leases: LeaseThread) -> None:
@@ -67,11 +67,11 @@ class LoopWatch:
         self.leases.call(self._begin, asyncio.get_running_loop(), threading.get_ident())
 
     def _begin(self, loop: asyncio.AbstractEventLoop, thread: int) -> None:
-        # The lease thread's end ends it.
+        # Ends with the lease thread.
         self._scope.spawn(self._watch(loop, thread), "loop watch")
 
     async def _watch(self, loop: asyncio.AbstractEventLoop, thread: int) -> None:
-        told_of_s: float | None = None  # when it had turned last, where it was told that it stands still
+        told_of_s: float | None = None  # time of the loop's last turn before the stall that was reported
         seen: _Seen | None = None
         told_late_s, cpu_clock = _TOLD_S, time.pthread_getcpuclockid(thread)
         cpu_s = time.clock_gettime(cpu_clock)
@@ -100,10 +100,10 @@ def _tell(loop: asyncio.AbstractEventLoop, thread: int, still_s: float) -> None:
     frame = sys._current_frames().get(thread)
     if frame is None:
         return
-    name = _task_name(loop)  # first of all: it may be over in a moment
+    name = _task_name(loop)  # first, because the task may end any moment
     stack = traceback.extract_stack(frame)[-_FRAMES:]
     log.warning(
-        "the worker's loop has stood still for %.1f s: %s holds it up in %s; whatever blocks belongs into a thread\n%s",
+        "the worker's loop has been blocked for %.1f s: %s blocks it in %s; run blocking code in a thread\n%s",
         still_s,
         name,
         culprit(_outwards(frame)),
@@ -113,7 +113,7 @@ def _tell(loop: asyncio.AbstractEventLoop, thread: int, still_s: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What the loop was busy with: a task, and places in code, the innermost first."""
+    """What the loop was running: a task, and places in the code, innermost first."""
 
     task: str
     places: Sequence[str]
@@ -121,10 +121,10 @@ class _Seen:
 
 def _tell_late(late_s: float, used_s: float, seen: _Seen | None) -> None:
     log.info(
-        "the worker's loop came %.0f ms late, later than ever since the start, and had the processor for %.0f ms; %s",
+        "the worker's loop was %.0f ms late, the longest delay since the start, with %.0f ms of processor time; %s",
         late_s * 1000,
         used_s * 1000,
-        "where was not seen" if seen is None else f"{seen.task} was in {' < '.join(seen.places)}",
+        "the place is unknown" if seen is None else f"{seen.task} was in {' < '.join(seen.places)}",
     )
 
 
@@ -134,8 +134,7 @@ def _task_name(loop: asyncio.AbstractEventLoop) -> str:
 
 
 def culprit(frames: Sequence[tuple[str, str]]) -> str:
-    """The innermost function that is a plugin's, else the innermost of all; ``frames`` are module and place of each,
-    the innermost first."""
+    """Return a plugin's innermost function, else the innermost of all; ``frames``: (module, place), innermost first."""
     for module, place in frames:
         if module.partition(".")[0] not in sys.stdlib_module_names and not module.startswith(_FRAMEWORK):
             return place
@@ -143,7 +142,7 @@ def culprit(frames: Sequence[tuple[str, str]]) -> str:
 
 
 def _told_places(frame: FrameType) -> list[str]:
-    """The innermost places, without those of the import machinery, which would hide what is imported."""
+    """Return the innermost places, without those of the import machinery, which would hide what is imported."""
     return [place for module, place in _outwards(frame) if not module.startswith("importlib")][:_PLACES]
 
 

@@ -1,6 +1,6 @@
-"""Builds connectors and tasks from their configs, and names the classes and versions of their plugins.
+"""Creates connectors and tasks from their configs, and names the classes and versions of their plugins.
 
-The builder is Kafka's ``Worker.TaskBuilder``. Classes and versions have the names of Java's attributes (KIP-891).
+Like Kafka's ``Worker.TaskBuilder``. Classes and versions have the names of Java's attributes (KIP-891).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _CONVERTERS: Final[tuple[tuple[Role, PluginKind], ...]] = (
 
 
 def converter_parts(connector: Mapping[str, str], config: WorkerConfig, plugins: Plugins) -> Iterator[tuple[str, str]]:
-    """Attribute and value; raises as :func:`connect.runtime.task.record_conversion.make_converters`."""
+    """Yield attribute and value. Raises PluginNotFound for an unknown converter."""
     for role, kind in _CONVERTERS:
         _, name, version = converter_settings(role, connector, config)
         found = plugins.find((kind,), name, version)
@@ -73,8 +73,7 @@ def converter_parts(connector: Mapping[str, str], config: WorkerConfig, plugins:
 
 
 def steps(connector: Mapping[str, str], plugins: Plugins) -> Iterator[tuple[str, str, str, str]]:
-    """Kind, alias, class and version of the transforms and of their predicates; raises as
-    :func:`connect.runtime.task.record_conversion.make_chain`."""
+    """Yield kind, alias, class and version of transforms and predicates. Raises PluginNotFound for an unknown class."""
     seen: set[str] = set()
     for alias in split_list(connector.get("transforms", "")):
         prefix = f"transforms.{alias}."
@@ -92,7 +91,7 @@ def _found(kind: PluginKind, prefix: str, connector: Mapping[str, str], plugins:
 
 log = logging.getLogger(__name__)
 
-#: So many are made in one round of the loop.
+#: Connectors and tasks created in one turn of the loop.
 _AT_ONCE: Final = 8
 
 #: Awaited while a task starts under exactly-once.
@@ -101,7 +100,7 @@ Check = Callable[[], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class TaskOrder:
-    """A task that is to be made; configs are raw. ``before`` and ``after``: see ``ExactlyOnce``."""
+    """A task to create, with raw configs. ``before`` and ``after``: see ``ExactlyOnce``."""
 
     task: TaskId
     connector: Mapping[str, str]
@@ -112,7 +111,7 @@ class TaskOrder:
 
 
 def _interrupted_by_stop(control: TaskControl, check: Check | None) -> Check | None:
-    """The group may be waiting for the task to stop, and the check for the group."""
+    """Let a stop interrupt the check, because the group may wait for the stop, and the check for the group."""
     if check is None:
         return None
 
@@ -124,13 +123,13 @@ def _interrupted_by_stop(control: TaskControl, check: Check | None) -> Check | N
 
 
 def check_task_count(connector: str, tasks: int, tasks_max: int, *, enforced: bool) -> None:
-    """Raises TooManyTasks where there are too many, or warns where that is not enforced."""
+    """Raise TooManyTasks if there are too many tasks, or warn if ``tasks.max`` is not enforced."""
     if tasks <= tasks_max:
         return
     if enforced:
         raise TooManyTasks(connector, tasks, tasks_max)
     log.warning(
-        "connector %s has %d tasks, more than its tasks.max (%d); its authors should mend that",
+        "connector %s has %d tasks, more than its tasks.max (%d); its authors should fix that",
         connector,
         tasks,
         tasks_max,
@@ -138,7 +137,7 @@ def check_task_count(connector: str, tasks: int, tasks_max: int, *, enforced: bo
 
 
 class Maker:
-    """Makes what runs on one worker."""
+    """Creates the connectors and tasks of one worker."""
 
     def __init__(
         self,
@@ -156,7 +155,7 @@ class Maker:
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     async def connector(self, name: str, raw: Mapping[str, str], known: Known) -> Instance:
-        """An instance that was not started. Raises what stands in its way."""
+        """Create a connector without starting it. Raises whatever prevents that, also the connector's errors."""
         await self._turn()
         known.secrets = secrets_of(self._transformer, raw)
         props = self._transformer.transform(raw)
@@ -166,14 +165,14 @@ class Maker:
         return Instance(connector, props, offsets, settings.tasks_max, settings.tasks_max_enforced)
 
     def task_props(self, order: TaskOrder) -> Mapping[str, str]:
-        """What a task that is to be made, or runs, is configured with. Raises what stands in its way."""
+        """Return the resolved config of a new or running task. Raises ConfigError or TooManyTasks."""
         settings = source_settings(self._transformer.transform(order.connector))
         name = order.task.connector
         check_task_count(name, order.task_count, settings.tasks_max, enforced=settings.tasks_max_enforced)
         return self._transformer.transform(order.config)
 
     async def task(self, order: TaskOrder, runner: TaskRunner) -> TaskRun:
-        """A task that was not started. Raises what stands in its way."""
+        """Create a task without starting it. Raises whatever prevents that, also the connector's errors."""
         await self._turn()
         runner.known.secrets = secrets_of(self._transformer, order.connector, order.config)
         connector_props = self._transformer.transform(order.connector)
@@ -202,7 +201,7 @@ class Maker:
             return work
 
     async def _turn(self) -> None:
-        """Returns a few times in each round of the loop: however much is started, others are served in between."""
+        """Return a few times per turn of the loop, so that many starts do not block other work."""
         async with self._turns:
             await asyncio.sleep(0)
 
@@ -293,7 +292,7 @@ class Maker:
         return connector
 
     def _kinds(self, props: Mapping[str, str]) -> list[ClientKind]:
-        """Which clients a connector uses."""
+        """Return the kinds of clients that a connector uses."""
         own_offsets = self._config.exactly_once_enabled or "offsets.storage.topic" in props
         kinds: list[ClientKind] = ["producer"]
         if own_offsets or (self._config.topic_creation_enable and uses_topic_creation(props)):

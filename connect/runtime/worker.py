@@ -1,6 +1,6 @@
-"""What runs on this worker: connectors and tasks by name, started, told what to do, and stopped in bounded time.
+"""Starts, reconfigures and stops the connectors and tasks of this worker, in bounded time.
 
-Kafka's ``Worker``. It decides nothing: the herder says what is to run here, the listener hears what became of it.
+Like Kafka's ``Worker``. It decides nothing: the herder says what runs here, and the listener is notified of states.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 #: Kafka's ``Worker.CONNECTOR_GRACEFUL_SHUTDOWN_TIMEOUT_MS``.
 _CONNECTORS_GRACE_S: Final = 5.0
-#: What was cancelled gets so long to close its connections; what has not by then is left behind.
+#: Time for cancelled work to close its connections; work that takes longer is abandoned.
 _CANCELLED_GRACE_S: Final = 1.0
 _TASK_CLASS: Final = "task.class"
 
@@ -39,8 +39,8 @@ class Worker:
 
     Args:
         config: The worker's settings.
-        plugins: Where classes are found by name.
-        listener: Hears of states, of wanted task configs, of topics in use.
+        plugins: Finds classes by name.
+        listener: Notified of states, requested task configs and topics in use.
         transformer: Resolves references in configs.
         offsets: The worker's own offset topic; its owner starts and stops it.
     """
@@ -54,9 +54,9 @@ class Worker:
         transformer: ConfigTransformer,
         offsets: OffsetTopic,
     ) -> None:
-        #: Where connectors have their offsets, for the REST API as well.
+        #: The connectors' offset stores, also for the REST API.
         self.stores = OffsetStores(config, offsets)
-        #: What is here, FAILED or not, until it is stopped.
+        #: Until stopped, FAILED ones included.
         self.connectors: dict[str, ConnectorRunner] = {}
         self.tasks: dict[TaskId, TaskRunner] = {}
         self.connector_starts = Starts()
@@ -69,7 +69,7 @@ class Worker:
         self._left_behind: set[asyncio.Task[None]] = set()
 
     def start_connector(self, name: str, props: Mapping[str, str], target: TargetState) -> None:
-        """Begin an instance that is not here; ``props`` are raw. Never blocks: what fails is heard as FAILED."""
+        """Start a connector that is not here; ``props`` are raw. Never blocks: a failure is reported as FAILED."""
         assert name not in self.connectors, name
         runner = ConnectorRunner(
             name, partial(self._maker.connector, name, props), target, self._listener, self.connector_starts
@@ -89,11 +89,11 @@ class Worker:
         before: Check | None = None,
         after: Check | None = None,
     ) -> None:
-        """Begin a task that is not here; both configs are raw. Never blocks: what fails is heard as FAILED.
+        """Start a task that is not here; both configs are raw. Never blocks: a failure is reported as FAILED.
 
-        ``task_count`` is how many tasks the connector has (checked against ``tasks.max``). Under exactly-once
-        ``before`` is awaited first (the fencing round), and ``after`` once the task's transactional id is claimed (is
-        the task still ours?); what they raise fails the task.
+        ``task_count`` is the connector's number of tasks (checked against ``tasks.max``). Under exactly-once ``before``
+        is awaited first (zombie fencing), and ``after`` once the task's transactional id is claimed (is the task still
+        ours?); what they raise fails the task.
         """
         assert task not in self.tasks, task
         order = TaskOrder(task, connector_props, task_props, task_count, before, after)
@@ -104,7 +104,7 @@ class Worker:
     def reconfigure_task(
         self, task: TaskId, connector_props: Mapping[str, str], task_props: Mapping[str, str], *, task_count: int
     ) -> bool:
-        """Offer a task its new config, as it runs; both configs are raw. False: it has to be started anew."""
+        """Offer a running task its new config; both configs are raw. Return False if it has to be restarted."""
         runner = self.tasks.get(task)
         if runner is None:
             return False
@@ -113,7 +113,7 @@ class Worker:
         )
 
     def set_target(self, name: str, target: TargetState) -> None:
-        """A connector, if it is here, and its tasks that are, are to do ``target`` from now on; does not wait."""
+        """Set the target state of a connector and its tasks, as far as they are here; does not wait."""
         if name in self.connectors:
             self.connectors[name].set_target(target)
         for task, runner in self.tasks.items():
@@ -121,16 +121,16 @@ class Worker:
                 runner.control.set_target(target)
 
     async def task_configs(self, name: str, present: Sequence[Mapping[str, str]] = ()) -> list[dict[str, str]]:
-        """Ask a connector that runs here for its tasks: raw, with ``task.class``. ``present`` is as they are now.
+        """Ask a connector that runs here for its raw task configs, with ``task.class``; ``present``: the current ones.
 
-        Keys whose raw value in the connector's config holds a reference get that value back, so that no secret reaches
-        the config topic.
+        A key whose raw value in the connector's config contains a reference gets that value back, so that no secret
+        reaches the config topic.
 
         Raises:
-            TooManyTasks: They are more than ``tasks.max``, and that is enforced.
-            InvalidTaskConfigs: They are no lists of texts by key.
-            NotRunning: It is not here, or not started.
-            Exception: Whatever the connector raises; there is no secret in it.
+            TooManyTasks: There are more than ``tasks.max``, and that is enforced.
+            InvalidTaskConfigs: The answer is not a list of dicts with text values.
+            NotRunning: The connector is not here, or not started.
+            Exception: Whatever the connector raises, with secrets masked.
         """
         if name not in self.connectors:
             raise NotRunning(f"Connector {name} does not run here")
@@ -149,10 +149,8 @@ class Worker:
         ]
 
     def wind_up(self, within_s: float) -> None:
-        """Have everything that is here stop, without waiting; :meth:`stop_work` follows for all of it.
-
-        What is not down after ``within_s`` is cancelled and abandoned.
-        """
+        """Begin to stop everything here, without waiting; :meth:`stop_work` must follow for all of it. Work that has
+        not stopped after ``within_s`` is cancelled and abandoned."""
         here = [(running, self._runner(work)) for work, running in self._running.items()]
         for _, runner in here:
             runner.stop()
@@ -162,14 +160,14 @@ class Worker:
     def _abandon(here: Iterable[tuple[asyncio.Task[None], ConnectorRunner | TaskRunner]]) -> None:
         for each, runner in here:
             if not each.done():
-                log.warning("%s was to wind up, is not down in time, and is cancelled", each.get_name())
+                log.warning("%s did not stop in time and is cancelled", each.get_name())
                 runner.abandon()
 
     async def stop_work(self, connectors: Collection[str], tasks: Collection[TaskId]) -> None:
-        """Stop what runs here of these; returns when all is down or given up.
+        """Stop the given connectors and tasks, if they are here; return when all are stopped or abandoned.
 
-        Connectors get 5 s, tasks ``task.shutdown.graceful.timeout.ms``, each kind in total. What is not down by then is
-        cancelled, told in the log, and not heard of any more.
+        Connectors get 5 s, tasks ``task.shutdown.graceful.timeout.ms``, each kind in total. Work that takes longer is
+        cancelled and logged, and reports nothing more.
         """
         here: list[list[str | TaskId]] = [
             [name for name in connectors if name in self.connectors],
@@ -183,12 +181,12 @@ class Worker:
         )
 
     def fail_connector(self, name: str, error: Exception) -> None:
-        """A connector that is here does nothing more, for this reason, until it is restarted."""
+        """Fail a connector that is here for this reason; it does nothing more until it is restarted."""
         if name in self.connectors:
             self.connectors[name].fail(error)
 
     async def stop(self) -> None:
-        """Stop everything, as :meth:`stop_work`."""
+        """Stop everything, like :meth:`stop_work`."""
         await self.stop_work(list(self.connectors), list(self.tasks))
         for task in self._left_behind:
             task.cancel()
@@ -205,14 +203,14 @@ class Worker:
         await asyncio.wait(running, timeout=grace_s)
         late = [each for each in running if not each.done()]
         for each in late:
-            log.error("graceful stop of %s failed: it is not down after %g s, and cancelled", each.get_name(), grace_s)
+            log.error("graceful stop of %s failed: cancelled, because it took over %g s", each.get_name(), grace_s)
             self._runner(running[each]).abandon()
         unfinished = [each for work in stopping for each in self._runner(work).unfinished()]
         if unfinished:
             await asyncio.wait(unfinished, timeout=_CANCELLED_GRACE_S)
         for each in unfinished:
             if not each.done():
-                log.error("%s is cancelled and not over; it is left behind", each.get_name())
+                log.error("%s did not end after it was cancelled; it is abandoned", each.get_name())
                 self._left_behind.add(each)
                 each.add_done_callback(self._left_behind.discard)
         for work in stopping:

@@ -1,9 +1,8 @@
 """Exports the metrics of workers, connectors and tasks to Prometheus.
 
 Names are those that the usual exporter gives Java's metrics (``ConnectMetricsRegistry``): domain, type and attribute.
-Labels are Java's tags, and ``group``, since a dedicated mirror has several workers in a process. There is a series for
-each connector and task that runs here, and for no other. An attribute that is text in Java is a label of a series that
-is 1.
+Labels are Java's tags, and ``group``, because a dedicated mirror has several workers in a process. Only connectors and
+tasks that run here have a series. An attribute that is text in Java is a label of a series with the value 1.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from connect.runtime.task.task_control import Known, Starts, TaskCounters
 from connect.runtime.worker import Worker
 
 PREFIX: Final = "kafka_connect_"
-#: So many connectors or tasks are looked at before others of the loop have their turn.
+#: Connectors or tasks read in one turn of the loop.
 _AT_ONCE: Final = 100
 _CONNECTOR_PARTS: Final = ("connector-class", "connector-type", "connector-version")
 _TASK_PARTS: Final = (
@@ -39,26 +38,26 @@ _OF_TASK: Final = ("group", "connector", "task")
 
 _TASK: Final[Rows[TaskCounters]] = (
     ("source_task_metrics_source_record_poll_total", "Records polled.", lambda task, _: task.polled),
-    ("source_task_metrics_source_record_poll_rate", "Polled a second.", lambda task, now: task.poll_records.rate(now)),
+    ("source_task_metrics_source_record_poll_rate", "Rate of polling.", lambda task, now: task.poll_records.rate(now)),
     ("source_task_metrics_source_record_write_total", "Records written.", lambda task, _: task.written),
     (
         "source_task_metrics_source_record_write_rate",
-        "Written a second.",
+        "Records written per second.",
         lambda task, now: task.written_records.rate(now),
     ),
-    ("source_task_metrics_source_record_active_count", "Records on their way.", lambda task, _: task.active),
+    ("source_task_metrics_source_record_active_count", "Records in flight.", lambda task, _: task.active),
     (
         "source_task_metrics_source_record_active_count_max",
-        "Most at once.",
+        "Most records in flight.",
         lambda task, now: task.active_records.most(now),
     ),
     (
         "source_task_metrics_source_record_active_count_avg",
-        "Mean of them.",
+        "Mean of records in flight.",
         lambda task, now: task.active_records.mean(now),
     ),
     ("source_task_metrics_poll_batch_max_time_ms", "Longest poll.", lambda task, now: task.poll_ms.most(now)),
-    ("source_task_metrics_poll_batch_avg_time_ms", "Mean length of polls.", lambda task, now: task.poll_ms.mean(now)),
+    ("source_task_metrics_poll_batch_avg_time_ms", "Mean poll duration.", lambda task, now: task.poll_ms.mean(now)),
     ("connector_task_metrics_running_ratio", "Time RUNNING.", lambda task, now: task.states.ratio(State.RUNNING, now)),
     ("connector_task_metrics_pause_ratio", "Time PAUSED.", lambda task, now: task.states.ratio(State.PAUSED, now)),
     ("connector_task_metrics_batch_size_max", "Largest batch polled.", lambda task, now: task.batch_records.most(now)),
@@ -67,57 +66,57 @@ _TASK: Final[Rows[TaskCounters]] = (
     ("connector_task_metrics_offset_commit_avg_time_ms", "Mean commit.", lambda task, now: task.commit_ms.mean(now)),
     (
         "connector_task_metrics_offset_commit_success_percentage",
-        "Share of commits that went well.",
+        "Share of successful commits.",
         lambda task, now: task.commits_well.share(now),
     ),
     (
         "connector_task_metrics_offset_commit_failure_percentage",
-        "Share of commits that failed.",
+        "Share of failed commits.",
         lambda task, now: complement(task.commits_well, now),
     ),
     ("task_error_metrics_total_record_failures", "Failed attempts.", lambda task, _: task.failures),
-    ("task_error_metrics_total_record_errors", "Records that failed.", lambda task, _: task.errors),
-    ("task_error_metrics_total_records_skipped", "Records left out for it.", lambda task, _: task.skipped),
-    ("task_error_metrics_total_retries", "Repeated attempts.", lambda task, _: task.retries),
-    ("task_error_metrics_total_errors_logged", "Errors told to the log.", lambda task, _: task.logged),
-    ("task_error_metrics_deadletterqueue_produce_requests", "Of sinks: none here.", lambda _task, _now: 0),
-    ("task_error_metrics_deadletterqueue_produce_failures", "Of sinks: none here.", lambda _task, _now: 0),
-    ("task_error_metrics_last_error_timestamp", "When the last one was, in ms.", lambda task, _: task.last_error_ms),
+    ("task_error_metrics_total_record_errors", "Failed records.", lambda task, _: task.errors),
+    ("task_error_metrics_total_records_skipped", "Records skipped after errors.", lambda task, _: task.skipped),
+    ("task_error_metrics_total_retries", "Retried attempts.", lambda task, _: task.retries),
+    ("task_error_metrics_total_errors_logged", "Errors logged.", lambda task, _: task.logged),
+    ("task_error_metrics_deadletterqueue_produce_requests", "For sinks only; 0.", lambda _task, _now: 0),
+    ("task_error_metrics_deadletterqueue_produce_failures", "For sinks only; 0.", lambda _task, _now: 0),
+    ("task_error_metrics_last_error_timestamp", "Time of the last error, ms.", lambda task, _: task.last_error_ms),
 )
-#: Only where there were transactions, as Java has them with exactly-once alone.
+#: Only after the first transaction, as Java has these metrics only with exactly-once.
 _TRANSACTIONS: Final[Rows[TaskCounters]] = (
     (
         "source_task_metrics_transaction_size_min",
-        "Smallest one.",
+        "Smallest transaction, in records.",
         lambda of, now: of.transaction_records.least(now),
     ),
     ("source_task_metrics_transaction_size_max", "Largest one.", lambda of, now: of.transaction_records.most(now)),
-    ("source_task_metrics_transaction_size_avg", "Mean of them.", lambda of, now: of.transaction_records.mean(now)),
+    ("source_task_metrics_transaction_size_avg", "Mean size.", lambda of, now: of.transaction_records.mean(now)),
 )
 
 
-#: Of a connector's tasks here, by their states.
+#: A connector's tasks on this worker, by state.
 _COUNTED: Final[Rows[Counter[State]]] = (
-    ("total_task_count", "Tasks here of a connector.", lambda states, _: states.total()),
-    ("running_task_count", "Those that run.", lambda states, _: states[State.RUNNING]),
-    ("paused_task_count", "Those that are paused.", lambda states, _: states[State.PAUSED]),
-    ("failed_task_count", "Those that have failed.", lambda states, _: states[State.FAILED]),
-    ("unassigned_task_count", "Those that are given up.", lambda states, _: states[State.UNASSIGNED]),
-    ("destroyed_task_count", "Those that are deleted.", lambda states, _: states[State.DESTROYED]),
-    ("restarting_task_count", "Those that restart.", lambda states, _: states[State.RESTARTING]),
+    ("total_task_count", "Tasks of a connector on this worker.", lambda states, _: states.total()),
+    ("running_task_count", "Running tasks.", lambda states, _: states[State.RUNNING]),
+    ("paused_task_count", "Paused tasks.", lambda states, _: states[State.PAUSED]),
+    ("failed_task_count", "Failed tasks.", lambda states, _: states[State.FAILED]),
+    ("unassigned_task_count", "Unassigned tasks.", lambda states, _: states[State.UNASSIGNED]),
+    ("destroyed_task_count", "Deleted tasks.", lambda states, _: states[State.DESTROYED]),
+    ("restarting_task_count", "Restarting tasks.", lambda states, _: states[State.RESTARTING]),
 )
 
 
 def complement(well: Windowed, now_ms: int) -> float:
-    """The share of what did not go well, 0 where there was nothing."""
+    """Return the share of failures, 0 if nothing was recorded."""
     mean = well.mean(now_ms)
     return 0.0 if math.isnan(mean) else 1 - mean
 
 
 async def work_metrics(workers: Sequence[tuple[str, Worker]], now_ms: int) -> list[Metric]:
-    """Of workers and the names of their groups: a series for each connector and task that is there.
+    """Return the metrics of workers, given with the names of their groups: a series per connector and task.
 
-    Others of the loop have their turn in between: a task takes some 40 us."""
+    Other work on the loop gets turns in between, because a task takes about 40 us."""
     return [*await _of_connectors(workers, now_ms), *await _of_tasks(workers, now_ms)]
 
 
@@ -171,7 +170,7 @@ def _part_families(prefix: str, parts: Iterable[str], labels: Iterable[str]) -> 
 
 
 def told_family(prefix: str, attribute: str, labels: Iterable[str]) -> GaugeMetricFamily:
-    """Of series that are 1, with a text of Java's as a label."""
+    """Return a family of series that are 1, with one of Java's text attributes as a label."""
     name = attribute.replace("-", "_")
     return _family(f"{prefix}_{name}", f"1, with the {name.replace('_', ' ')}.", labels, name)
 
@@ -190,16 +189,16 @@ def _starts(kind: str, of: Callable[[Worker], Starts]) -> Rows[DistributedWorker
     return (
         (
             f"{prefix}_attempts_total",
-            f"{kinds} started here.",
+            f"{kinds} started on this worker.",
             lambda one, _: of(one.worker).succeeded + of(one.worker).failed,
         ),
-        (f"{prefix}_success_total", "Those that did.", lambda one, _: of(one.worker).succeeded),
+        (f"{prefix}_success_total", "Successful starts.", lambda one, _: of(one.worker).succeeded),
         (
             f"{prefix}_success_percentage",
-            "Share of the last minute's starts that went well.",
+            "Share of the last minute's starts that succeeded.",
             lambda one, now_ms: of(one.worker).well.share(now_ms),
         ),
-        (f"{prefix}_failure_total", "Those that did not.", lambda one, _: of(one.worker).failed),
+        (f"{prefix}_failure_total", "Failed starts.", lambda one, _: of(one.worker).failed),
         (
             f"{prefix}_failure_percentage",
             "Share of the last minute's starts that failed.",
@@ -209,84 +208,84 @@ def _starts(kind: str, of: Callable[[Worker], Starts]) -> Rows[DistributedWorker
 
 
 _WORKER: Final[Rows[DistributedWorker]] = (
-    ("app_info_start_time_ms", "When the worker was made.", lambda one, _: one.made_ms),
+    ("app_info_start_time_ms", "Start time of the worker.", lambda one, _: one.made_ms),
     ("connect_worker_metrics_connector_count", "Connectors here.", lambda one, _: len(one.worker.connectors)),
     ("connect_worker_metrics_task_count", "Tasks here.", lambda one, _: len(one.worker.tasks)),
     *_starts("connector", lambda worker: worker.connector_starts),
     *_starts("task", lambda worker: worker.task_starts),
     (
         "connect_worker_rebalance_metrics_completed_rebalances_total",
-        "Rounds of the group.",
+        "Completed rebalances.",
         lambda one, _: one.rebalances.completed,
     ),
     (
         "connect_worker_rebalance_metrics_rebalancing",
-        "1 while a round is under way.",
+        "1 during a rebalance.",
         lambda one, _: float(one.rebalances.began_ms is not None),
     ),
     ("connect_worker_rebalance_metrics_epoch", "The group's generation.", lambda one, _: one.core.generation),
     (
         "connect_worker_rebalance_metrics_rebalance_max_time_ms",
-        "Longest round of the last minute.",
+        "Longest rebalance of the last minute.",
         lambda one, _: one.rebalances.took_ms.most(one.steady_ms()),
     ),
     (
         "connect_worker_rebalance_metrics_rebalance_avg_time_ms",
-        "Mean length of its rounds.",
+        "Mean duration of its rebalances.",
         lambda one, _: one.rebalances.took_ms.mean(one.steady_ms()),
     ),
     (
         "connect_worker_rebalance_metrics_time_since_last_rebalance_ms",
-        "Since the last round ended.",
+        "Since the end of the last rebalance.",
         lambda one, _: math.nan if (ended := one.rebalances.ended_ms) is None else one.steady_ms() - ended,
     ),
     (
         "connect_coordinator_metrics_assigned_connectors",
-        "Connectors that are ours by the last round.",
+        "Connectors assigned to this worker.",
         lambda one, _: len(one.core.assignment.connectors),
     ),
     (
         "connect_coordinator_metrics_assigned_tasks",
-        "Tasks that are ours by the last round.",
+        "Tasks assigned to this worker.",
         lambda one, _: len(one.core.assignment.tasks),
     ),
 )
 
 _GROUP: Final[Rows[GroupMeters]] = (
     ("heartbeat_response_time_max", "Longest heartbeat, in ms.", lambda of, now_ms: of.heartbeat_ms.most(now_ms)),
-    ("heartbeat_rate", "Heartbeats a second.", lambda of, now_ms: of.heartbeat_ms.frequency(now_ms)),
-    ("heartbeat_total", "Heartbeats answered.", lambda of, _: of.heartbeat_ms.recorded),
+    ("heartbeat_rate", "Heartbeats per second.", lambda of, now_ms: of.heartbeat_ms.frequency(now_ms)),
+    ("heartbeat_total", "Answered heartbeats.", lambda of, _: of.heartbeat_ms.recorded),
     (
         "last_heartbeat_seconds_ago",
-        "Since one was sent; -1: none yet.",
+        "Since the last heartbeat was sent; -1: none yet.",
         lambda of, now: _ago(of.heartbeat_sent_ms, now),
     ),
     ("join_time_avg", "Mean time to join, in ms.", lambda of, now_ms: of.join_ms.mean(now_ms)),
     ("join_time_max", "Longest join, in ms.", lambda of, now_ms: of.join_ms.most(now_ms)),
-    ("join_rate", "Joins a second.", lambda of, now_ms: of.join_ms.frequency(now_ms)),
+    ("join_rate", "Joins per second.", lambda of, now_ms: of.join_ms.frequency(now_ms)),
     ("join_total", "Joins.", lambda of, _: of.join_ms.recorded),
     ("sync_time_avg", "Mean time to sync, in ms.", lambda of, now_ms: of.sync_ms.mean(now_ms)),
     ("sync_time_max", "Longest sync, in ms.", lambda of, now_ms: of.sync_ms.most(now_ms)),
-    ("sync_rate", "Syncs a second.", lambda of, now_ms: of.sync_ms.frequency(now_ms)),
+    ("sync_rate", "Syncs per second.", lambda of, now_ms: of.sync_ms.frequency(now_ms)),
     ("sync_total", "Syncs.", lambda of, _: of.sync_ms.recorded),
-    ("rebalance_latency_avg", "Mean length of rounds, in ms.", lambda of, now_ms: of.rounds_ms.mean(now_ms)),
-    ("rebalance_latency_max", "Longest round, in ms.", lambda of, now_ms: of.rounds_ms.most(now_ms)),
-    ("rebalance_latency_total", "Length of all rounds, in ms.", lambda of, _: of.rounds_ms.total),
-    ("rebalance_rate_per_hour", "Rounds an hour.", lambda of, now_ms: of.rounds_ms.frequency(now_ms) * 3600),
-    ("rebalance_total", "Rounds.", lambda of, _: of.rounds_ms.recorded),
+    ("rebalance_latency_avg", "Mean rebalance, in ms.", lambda of, now_ms: of.rounds_ms.mean(now_ms)),
+    ("rebalance_latency_max", "Longest rebalance, in ms.", lambda of, now_ms: of.rounds_ms.most(now_ms)),
+    ("rebalance_latency_total", "All rebalances, in ms.", lambda of, _: of.rounds_ms.total),
+    ("rebalance_rate_per_hour", "Rebalances per hour.", lambda of, now_ms: of.rounds_ms.frequency(now_ms) * 3600),
+    ("rebalance_total", "Rebalances.", lambda of, _: of.rounds_ms.recorded),
     (
         "failed_rebalance_rate_per_hour",
-        "Rounds an hour that came to nothing.",
+        "Failed rebalances per hour.",
         lambda of, now_ms: of.failed_rounds.frequency(now_ms) * 3600,
     ),
-    ("failed_rebalance_total", "Rounds that came to nothing.", lambda of, _: of.failed_rounds.recorded),
+    ("failed_rebalance_total", "Failed rebalances.", lambda of, _: of.failed_rounds.recorded),
     (
         "last_rebalance_seconds_ago",
-        "Since one ended; -1: none yet.",
+        "Since the last rebalance ended; -1: none yet.",
         lambda of, now_ms: _ago(of.round_ended_ms, now_ms),
     ),
 )
-#: Java's texts: a label, named as the attribute, of a series that is 1.
+#: Text attributes in Java: a label with the attribute's name, of a series with the value 1.
 _TEXTS: Final[tuple[tuple[str, str, Callable[[DistributedWorker], str]], ...]] = (
     ("app_info", "version", lambda one: one.herder.info.version),
     ("app_info", "commit-id", lambda one: one.herder.info.commit),
@@ -297,7 +296,7 @@ _LABELS: Final = ("group",)
 
 
 async def worker_metrics(workers: Sequence[DistributedWorker], now_ms: int) -> list[Metric]:
-    """Of the workers of this process."""
+    """Return the metrics of all workers of this process."""
     of_work = await work_metrics([(worker.config.group_id, worker.worker) for worker in workers], now_ms)
     return [*_of_workers(workers, now_ms), *_of_groups(workers, now_ms), *_of_restarts(workers), *of_work]
 
@@ -322,7 +321,7 @@ def _of_groups(workers: Sequence[DistributedWorker], now_ms: int) -> Iterator[Me
 
 
 def _of_restarts(workers: Sequence[DistributedWorker]) -> Iterator[Metric]:
-    text = "Automatic restarts that this worker has decided on."
+    text = "Automatic restarts decided by this worker."
     of_connectors = GaugeMetricFamily(
         f"{PREFIX}connector_metrics_auto_restart_total", text, labels=("group", "connector")
     )

@@ -99,7 +99,7 @@ def test_a_broken_jar_is_not_kept(repository: Repository, tmp_path: Path) -> Non
     whole = jar.read_bytes()
     place = whole.index(b"class class")
     jar.write_bytes(whole[:place] + b"?" + whole[place + 1 :])
-    with pytest.raises(DownloadFailed, match=r"first-1\.0\.jar arrived broken"):
+    with pytest.raises(DownloadFailed, match=r"first-1\.0\.jar arrived corrupt"):
         kafka_releases.classpath(["org.example:first:1.0"])
     assert kept(tmp_path) == []
     jar.write_bytes(whole)

@@ -30,7 +30,7 @@ _DEADLINE_S = 180.0
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[KafkaCluster]:
-    """A cluster that tests of this module may break, and mend again."""
+    """A cluster that tests of this module may break and repair."""
     with KafkaCluster.start("own", advertised=lambda node, port: ("localhost", port)) as cluster:
         yield cluster
 
@@ -110,7 +110,7 @@ def test_clients_of_the_proxied_listener_are_told_the_proxys_address(own: KafkaC
 
 
 def test_a_node_that_runs_is_not_started_twice(own: KafkaCluster) -> None:
-    with pytest.raises(PermanentError, match="node 1 runs already"):
+    with pytest.raises(PermanentError, match="node 1 is already running"):
         own.start_node(0)
 
 
@@ -123,7 +123,7 @@ def test_a_port_in_use_is_one_clear_line() -> None:
     assert "\n" not in str(raised.value)
 
 
-def test_ports_taken_between_choice_and_start_are_chosen_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ports_taken_between_choice_and_start_are_chosen_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server((cluster_config.HOST, 0)) as taken:
         first = [taken.getsockname()[1], *cluster_config.choose(1)]
         answers = [first]
@@ -135,20 +135,20 @@ def test_ports_taken_between_choice_and_start_are_chosen_anew(monkeypatch: pytes
 
 
 def test_a_setting_that_kafka_refuses_is_shown() -> None:
-    with pytest.raises(PermanentError, match=r"cluster bad: storage .* cannot be formatted") as raised:
+    with pytest.raises(PermanentError, match=r"cluster bad: cannot format storage") as raised:
         KafkaCluster.start("bad", config={"ssl.client.auth": "wrong"})
     assert "ssl.client.auth" in str(raised.value)
 
 
 def test_a_broker_that_does_not_come_up_shows_the_end_of_its_log() -> None:
-    with pytest.raises(PermanentError, match="cluster bad: node 1 ended while starting; the end of its log:") as raised:
+    with pytest.raises(PermanentError, match=r"bad: node 1 ended while starting\. The end of its log:") as raised:
         KafkaCluster.start("bad", config={"authorizer.class.name": "org.example.NoSuchAuthorizer"})
     assert "org.example.NoSuchAuthorizer" in str(raised.value)
 
 
 def test_a_wrong_kafka_home_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KAFKA_HOME", str(tmp_path))
-    with pytest.raises(ConfigError, match=f"KAFKA_HOME={tmp_path} holds no Apache Kafka"):
+    with pytest.raises(ConfigError, match=f"KAFKA_HOME={tmp_path} has no Apache Kafka"):
         KafkaCluster.start("us")
 
 
@@ -209,7 +209,7 @@ def test_brokers_die_with_their_keeper(tmp_path: Path) -> None:
         broker = the_broker(cluster.nodes[0].pid)
         os.kill(broker.process.ppid(), signal.SIGKILL)
         wait_until(lambda: gone([broker]), _DEADLINE_S, "the broker has gone")
-        with pytest.raises(PermanentError, match="has ended; start the cluster again"):
+        with pytest.raises(PermanentError, match=r"has ended\. Start the cluster again"):
             cluster.alive(0)
     finally:
         cluster.stop()

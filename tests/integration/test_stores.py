@@ -32,7 +32,7 @@ TIMEOUT_S = 120.0
 
 
 class Place:
-    """A topic's name, and the clients of one worker beside others."""
+    """A topic's name, and the clients of one of several workers."""
 
     def __init__(self, bootstrap: str) -> None:
         settings = connection_settings({"bootstrap.servers": bootstrap}, client_id="stores", where="cluster us")
@@ -148,7 +148,7 @@ async def test_a_leader_that_another_has_followed_writes_nothing_more(place: Pla
     for _ in range(2):
         with pytest.raises(Superseded):
             await old.store.write([TASKS, [COMMIT]])
-    # Anybody may set a target state, whoever leads.
+    # Not only the leader may set a target state.
     await old.store.write([[config_topic.target_state_record("c", TargetState.PAUSED)]], as_leader=False)
     await new.store.write([[config_topic.fencing_record("c", 2)]])
     assert [record.key for record in new.records] == ["connector-c", "target-state-c", "tasks-fencing-c"]
@@ -179,7 +179,7 @@ async def test_a_write_that_takes_too_long_is_given_up_and_leaves_nothing_behind
 
     monkeypatch.setattr("connect.runtime.herder.config_and_status_topics._WRITE_TIMEOUT_S", 0.5)
     monkeypatch.setattr("connect.kafka.log.transactions.end_transaction", never)
-    with pytest.raises(RetriableError, match="perhaps a part of it was written"):
+    with pytest.raises(RetriableError, match="A part may have been written"):
         await one.store.write([[CONNECTOR]])
     monkeypatch.undo()
     await one.store.write([[config_topic.fencing_record("c", 1)]])

@@ -12,8 +12,8 @@ from tests.kit.seen import process_metric
 
 GOAL_BEAT_S: Final = 1.0
 GOAL_STALL_S: Final = 0.25
-#: How a worker's log tells of a new longest stall.
-_TOLD: Final = "the worker's loop came "
+#: How a worker's log reports a new longest stall.
+_TOLD: Final = "the worker's loop was "
 
 
 @dataclass(slots=True)

@@ -1,10 +1,9 @@
 """Reads and writes the config topic and the status topic of a worker.
 
 * Config topic: records in order, and writes that are read back (Kafka's ``KafkaConfigBackingStore``).
-* Status topic: statuses of connectors and tasks, and a queue of those that this worker reports (Kafka's
-  ``KafkaStatusBackingStore``). The queue keeps only the newest value of a key, so it is never longer than there are
-  connectors, tasks and topics in use. A worker does not wait for its statuses, and shows none before it has read it
-  back.
+* Status topic: statuses of connectors and tasks, and a queue of statuses that this worker reports (Kafka's
+  ``KafkaStatusBackingStore``). The queue keeps only the newest value per key, which bounds its length. A worker does
+  not wait until its statuses are written, and shows only statuses that it has read back.
 """
 
 from __future__ import annotations
@@ -39,17 +38,17 @@ from connect.kafka.log.topic_admin import Admin
 
 #: Java's ``READ_WRITE_TOTAL_TIMEOUT_MS``.
 _WRITE_TIMEOUT_S: Final = 30.0
-#: What is written with waits as long, and has this time to say what for.
+#: Added to a write's timeout, so that its own error with the reason comes first.
 _REASON_S: Final = 0.5
 _START_TIMEOUT_S: Final = 60.0
 
 
 class LeadershipLeaseOver(RetriableError):
-    """A leader that may not be one any more does not write."""
+    """A leader does not write because another worker may lead."""
 
 
 class LeaderWriter(NamedTuple):
-    """How a leader writes where exactly-once is prepared or enabled: who leads next shuts it out."""
+    """How a leader writes with exactly-once prepared or enabled: the next leader fences it."""
 
     cluster: Cluster
     transactional_id: str
@@ -59,10 +58,10 @@ class ConfigStore:
     """The config topic of a group.
 
     Args:
-        on_record: Handed every record in order, in the worker's loop; must neither block nor raise.
-        on_begin_anew: Called before all records are handed over once more, since the topic is another one than before.
-        leader: None where everybody writes plainly.
-        read_committed: Whether records of transactions that were not committed are left out.
+        on_record: Called for every record in order, in the worker's loop; must neither block nor raise.
+        on_begin_anew: Called before all records are read again because the topic was recreated.
+        leader: None if no writes are transactional.
+        read_committed: Whether to skip records of uncommitted transactions.
     """
 
     def __init__(
@@ -85,12 +84,12 @@ class ConfigStore:
         self._log = CompactedLog(cluster, topic.name, self._read, on_begin_anew, read_committed=read_committed)
 
     async def start(self, timeout_s: float = _START_TIMEOUT_S) -> None:
-        """Make or check the topic, read it to its end, and follow it from then on.
+        """Create or check the topic, read it to its end, and follow it from then on.
 
         Raises:
-            ConfigError: the topic is not compacted, or has several partitions.
-            SecurityError: rights are missing; names them.
-            RetriableError: the cluster did not answer in time.
+            ConfigError: The topic is not compacted, or has several partitions.
+            SecurityError: Authorization is missing; the message names it.
+            RetriableError: The cluster did not answer in time.
         """
         topic = self._topic
         await ensure_compacted_topic(self._admin, replace(topic, partitions=1), timeout_s=timeout_s)
@@ -99,7 +98,7 @@ class ConfigStore:
             raise ConfigError(
                 f"Topic '{topic.name}' supplied via the 'config.storage.topic' property is required to have a single "
                 f"partition in order to guarantee consistency of connector configurations, but found {partitions} "
-                "partitions; name another topic, or delete this one and let the worker make it",
+                "partitions; name another topic, or delete this one and let the worker create it",
                 "config.storage.topic",
             )
         await self._log.start(timeout_s)
@@ -109,27 +108,23 @@ class ConfigStore:
         await self._log.stop()
 
     async def ended(self) -> Exception | None:
-        """Wait until nothing is read any more, and return why; None after :meth:`stop`."""
+        """Wait until reading ends, and return why; None after :meth:`stop`."""
         return await self._log.ended()
 
     async def read_to_end(self, timeout_s: float) -> None:
-        """Returns once all that was in the topic at the call has been handed on.
-
-        Raises:
-            RetriableError: not within ``timeout_s``.
-        """
+        """Return once all records now in the topic have been read. Raises RetriableError after ``timeout_s``."""
         await self._log.read_to_end(timeout_s)
 
     async def claim(self) -> None:
-        """Become the topic's only transactional writer; nothing to do where everybody writes plainly.
+        """Become the topic's only transactional writer; do nothing if no writes are transactional.
 
         Raises:
-            SecurityError: rights for the transactional id are missing; names them.
-            RetriableError: the cluster did not answer in time.
+            SecurityError: Authorization for the transactional id is missing; the message names it.
+            RetriableError: The cluster did not answer in time.
         """
         if self._leader is None:
             return
-        # A new one each time: an identity that was shut out must not be in the way of leading again.
+        # A new writer each time, because a fenced writer cannot be used when this worker leads again.
         self._writer = None
         writer = TransactionalWriter(*self._leader, timeout_s=_WRITE_TIMEOUT_S)
         await writer.open()
@@ -138,32 +133,32 @@ class ConfigStore:
     async def write(
         self, steps: Sequence[Sequence[Record]], *, as_leader: bool = True, leased: Callable[[], bool] = lambda: True
     ) -> None:
-        """Append each step's records at once, and read them back before the next.
+        """Append the records of each step together, and read them back before the next step.
 
-        Callers write one after the other. What a leader writes is a transaction a step where there is a leader's
-        writer, which claims the topic first where :meth:`claim` has not been called, or has failed. No step of a
-        leader's is begun where ``leased`` is false: another worker may lead by then, and nothing fences plain writes.
+        Only one caller writes at a time. A leader with a transactional writer writes each step in a transaction, and
+        first claims the topic if :meth:`claim` was not called or failed. A leader begins no step if ``leased`` is
+        false: another worker may lead by then, and nothing fences plain writes.
 
         Raises:
-            Superseded: another leader has claimed the topic; so will every later write until :meth:`claim`.
-            LeaseOver: ``leased`` was false; perhaps some was written.
-            SecurityError: rights are missing; names them.
-            RetriableError: not all was written and read back within 30 s; perhaps some was.
+            Superseded: Another leader has claimed the topic; every later write fails too, until :meth:`claim`.
+            LeadershipLeaseOver: ``leased`` was false; a part may have been written.
+            SecurityError: Authorization is missing; the message names it.
+            RetriableError: Not all was written and read back within 30 s; a part may have been written.
         """
         try:
             async with asyncio.timeout(_WRITE_TIMEOUT_S + _REASON_S):
                 for step in steps:
                     if as_leader and not leased():
                         raise LeadershipLeaseOver(
-                            f"topic {self._topic.name} of cluster {self._cluster.name}: the group has not answered "
-                            "this worker for so long that another one may lead; perhaps a part was written"
+                            f"topic {self._topic.name} of cluster {self._cluster.name}: not written, because the group "
+                            "did not answer this worker and another may lead. A part may have been written."
                         )
                     await self._append(step, as_leader)
                     await self._log.read_to_end(_WRITE_TIMEOUT_S)
         except TimeoutError as error:
             raise RetriableError(
                 f"topic {self._topic.name} of cluster {self._cluster.name}: a change was not written and read back "
-                f"within {_WRITE_TIMEOUT_S:g} s; perhaps a part of it was written"
+                f"within {_WRITE_TIMEOUT_S:g} s. A part may have been written."
             ) from error
 
     async def _append(self, step: Sequence[Record], as_leader: bool) -> None:
@@ -191,7 +186,7 @@ _RETRY_LAST_MS: Final = 5_000
 
 @dataclass(slots=True)
 class _Waiting:
-    """A record to be written, and the status in it. ``tried``: it was sent before, and not acknowledged."""
+    """A record to write, and its status. ``tried``: it was sent before, and not acknowledged."""
 
     record: StatusRecord
     work: str | TaskId | None = None
@@ -201,7 +196,7 @@ class _Waiting:
 
 
 class StatusStore:
-    """The status topic of a group; ``log`` is what it says."""
+    """The status topic of a group; ``log`` is its content."""
 
     def __init__(self, cluster: Cluster, admin: Admin, topic: NewTopic) -> None:
         self.log = StatusLog()
@@ -209,7 +204,7 @@ class StatusStore:
         self._topic = topic
         self._followed = CompactedLog(cluster, topic.name, self._read, self._begin_anew)
         self._waiting: dict[str, _Waiting] = {}
-        #: Ours, as statuses have it.
+        #: This worker's id in statuses.
         self._worker_id: str | None = None
         self._arrived = asyncio.Event()
         self._idle = asyncio.Event()
@@ -220,12 +215,12 @@ class StatusStore:
         self._patience = Patience(log, f"writing to {topic.name}", _RETRY_FIRST_MS, _RETRY_LAST_MS)
 
     async def start(self, timeout_s: float = _START_TIMEOUT_S) -> None:
-        """Make or check the topic, read it to its end, follow it, and write what was put.
+        """Create or check the topic, read it to its end, follow it, and write queued statuses.
 
         Raises:
-            ConfigError: the topic is not compacted.
-            SecurityError: rights are missing; names them.
-            RetriableError: the cluster did not answer in time.
+            ConfigError: The topic is not compacted.
+            SecurityError: Authorization is missing; the message names it.
+            RetriableError: The cluster did not answer in time.
         """
         topic = self._topic
         await ensure_compacted_topic(self._admin, topic, timeout_s=timeout_s)
@@ -235,42 +230,41 @@ class StatusStore:
         self._writing.add_done_callback(self._report)
 
     async def stop(self) -> None:
-        """Write what still waits, within 5 s, and end."""
+        """Write queued statuses within 5 s, then stop."""
         if self._writing is not None:
             try:
                 async with asyncio.timeout(_FLUSH_TIMEOUT_S):
                     await self._idle.wait()
             except TimeoutError:
-                log.warning("%d statuses were not written to %s before the end", len(self._waiting), self._topic.name)
+                log.warning("%d statuses were not written to %s before the stop", len(self._waiting), self._topic.name)
             await self._scope.close()
             self._writing = None
         await self._followed.stop()
 
     async def ended(self) -> Exception | None:
-        """Wait until nothing is read any more, and return why; None after :meth:`stop`."""
+        """Wait until reading ends, and return why; None after :meth:`stop`."""
         return await self._followed.ended()
 
     async def read_to_end(self, timeout_s: float) -> None:
-        """Returns once ``log`` holds all that was in the topic at the call. Raises RetriableError where that takes
-        longer than ``timeout_s``."""
+        """Return once ``log`` holds all that is now in the topic. Raises RetriableError after ``timeout_s``."""
         await self._followed.read_to_end(timeout_s)
 
     def put(self, work: str | TaskId, status: Status, *, safe: bool = False) -> None:
-        """Say what a connector, by name, or a task does; written soon, and tried until it is.
+        """Queue the status of a connector, by name, or task; writes are retried until they succeed.
 
-        ``safe``: left out where somebody with a newer generation has said something else. That also holds for each
-        repeat of a write that failed.
+        ``safe``: not written if a worker with a newer generation has written another status. This also applies to
+        each retry of a failed write.
         """
         self._worker_id = status.worker_id
         self._put(_Waiting(status_record(work, status), work, status, safe))
 
     def topic_used(self, use: TopicUse) -> None:
-        """Say that a connector uses a topic, unless that is known."""
+        """Queue that a connector uses a topic, unless the topic says so."""
         if not self.log.has_topic(use.connector, use.topic):
             self._put(_Waiting(topic_record(use)))
 
     def forget_topics(self, connector: str) -> None:
-        """Forget all topics that a connector was known to use."""
+        """Remove all topics that a connector is known to use."""
         for use in self.log.topics(connector):
             self._put(_Waiting(topic_removal(use.topic, connector)))
 
@@ -280,7 +274,7 @@ class StatusStore:
         self._arrived.set()
 
     def _begin_anew(self) -> None:
-        """The topic is another one than before: what it said is forgotten, and each worker says its own once more."""
+        """Clear ``log`` because the topic was recreated, and queue this worker's own statuses again."""
         for work, status in self.log.said_by(self._worker_id) if self._worker_id is not None else ():
             if status_key(work) not in self._waiting:
                 self._put(_Waiting(status_record(work, status), work, status, safe=True))
@@ -294,7 +288,7 @@ class StatusStore:
             and (waiting := self._waiting.get(key)) is not None
             and waiting.tried
         ):
-            # It is gone, and a repeat would bring it back.
+            # It was deleted; a retry would bring it back.
             del self._waiting[key]
         why = self.log.apply(key, record.value)
         if why is not None:
@@ -313,7 +307,7 @@ class StatusStore:
         batch = dict(islice(self._waiting.items(), self._at_once))
         if any(waiting.safe for waiting in batch.values()) and not await self._catch_up():
             return
-        # While others were read, a newer one may have come, or what was tried before may have been deleted.
+        # Meanwhile a newer status may have come, or a status that was sent before may have been deleted.
         batch = {key: waiting for key, waiting in batch.items() if self._waiting.get(key) is waiting}
         for key, waiting in batch.items():
             if self._is_outdated(waiting):
@@ -327,19 +321,19 @@ class StatusStore:
             return
         except PermanentError as error:
             if len(wanted) > 1 and not isinstance(error, SecurityError):
-                # Perhaps one alone is at fault, with a trace that is too large: each for itself.
+                # One record may be the cause, with a trace that is too large: write each separately.
                 self._at_once = 1
                 return
-            log.error("%d statuses are not written to %s: %s", len(wanted), self._topic.name, error)
+            log.error("%d statuses could not be written to %s: %s", len(wanted), self._topic.name, error)
         else:
             self._patience.over()
         for key, waiting in batch.items():
-            # A newer one may have come meanwhile.
+            # A newer status may have come meanwhile.
             if self._waiting.get(key) is waiting:
                 del self._waiting[key]
 
     async def _catch_up(self) -> bool:
-        """Read what others have said: whoever was frozen has yet to hear of it. Whether that went well."""
+        """Read what others have written, which a worker that was frozen has not read yet. Return whether it worked."""
         try:
             await self._followed.read_to_end(_CATCH_UP_TIMEOUT_S)
         except RetriableError as error:
@@ -355,4 +349,4 @@ class StatusStore:
     def _report(self, writing: asyncio.Task[None]) -> None:
         self._idle.set()
         if not writing.cancelled() and (error := writing.exception()) is not None:
-            log.critical("statuses are written no longer; this is a defect, please report it", exc_info=error)
+            log.critical("statuses are no longer written; this is a bug, please report it", exc_info=error)

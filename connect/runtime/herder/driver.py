@@ -1,7 +1,7 @@
-"""Drives a herder: collects what happens, steps it one event at a time, and does what it wants done.
+"""Drives a herder: queues events, steps the herder one event at a time, and performs its effects.
 
-One named task performs the effects of an event in order before it looks at the next one, as Java's tick thread does;
-what takes long is begun here, runs in a task of its own, and comes back as an event.
+One named task performs the effects of an event in order before it takes the next event, as Java's tick thread does.
+Long operations run in tasks of their own, and their results come back as events.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ _LEVELS: Final[Mapping[str, int]] = {
     "warning": logging.WARNING,
     "error": logging.ERROR,
 }
-#: So many effects are performed before others of the loop have their turn: a round may bring thousands of tasks.
+#: Effects per turn of the loop, because a rebalance may bring thousands of tasks.
 _AT_ONCE: Final = 50
 _JOIN_AGAIN_S: Final = 1.0
-#: A tick is never further away, so that a clock that jumps costs no more than this.
+#: Longest time between ticks, which bounds the effect of a clock that jumps.
 _LONGEST_SLEEP_S: Final = 5.0
 _LEAVE_TIMEOUT_S: Final = 5.0
-#: So many connectors are asked for their tasks at the same time.
+#: Connectors that compute task configs at the same time.
 _COMPUTED_AT_ONCE: Final = 16
-#: One that has not said them by then is in nobody's way any more.
+#: A connector that takes longer no longer counts among them.
 _COMPUTED_WITHIN_S: Final = 10.0
 
 
 class WorkerFailed(PermanentError):
-    """The worker cannot go on in its group."""
+    """The worker cannot stay in its group."""
 
 
 class Surroundings(Protocol):
-    """What effects reach that is neither group nor config topic."""
+    """What effects use besides the group and the config topic."""
 
     def start_connector(self, effect: events.StartConnector) -> None: ...
 
     def start_task(self, effect: events.StartTask) -> None: ...
 
     def reconfigure_task(self, task: TaskId) -> bool:
-        """Whether a task that runs here takes its new config as it runs."""
+        """Return whether a running task accepts its new config without a restart."""
         ...
 
     def write_status(self, work: str | TaskId, state: State, *, safe: bool) -> None: ...
@@ -67,22 +67,21 @@ class Surroundings(Protocol):
     def set_level(self, namespace: str, level: str) -> None: ...
 
     async def send_task_configs(self, leader_url: str, name: str, configs: Sequence[Mapping[str, str]]) -> None:
-        """A signed request to the leader's internal REST."""
+        """Send a signed request to the leader's internal REST API."""
         ...
 
     def stepped(self) -> None:
-        """An event was handled, and its effects were performed."""
+        """Note that an event was handled and its effects performed."""
         ...
 
 
 class HerderDriver:
-    """One herder and what it works with. ``now_ms`` is a clock that does not jump back.
+    """One herder and what it works with. ``now_ms`` is a monotonic clock.
 
-    ``name`` is what lines of the log begin with. ``last_grace_s``: how long work may take to end once the lease is
-    lost; then the session is over, and others have it. ``prepare`` is awaited before the first join, and
-    ``before_assigning`` before each assignment that this worker makes as leader, with the metadata of all members: what
-    it writes to the config topic holds for the assignment. The owner hands in the parts that need the driver themselves
-    with :meth:`connect`.
+    ``name`` is the prefix of log lines. ``last_grace_s`` is the time for work to end after the lease is lost; then the
+    session expires and other workers take over. ``prepare`` is awaited before the first join, and ``before_assigning``,
+    with the metadata of all members, before each assignment that this worker makes as leader: the assignment includes
+    what it writes to the config topic. The owner passes the parts that need the driver with :meth:`connect`.
     """
 
     def __init__(
@@ -118,29 +117,29 @@ class HerderDriver:
         self._assigning: asyncio.Future[Mapping[str, bytes]] | None = None
         self._writing = asyncio.Lock()
         self._computing = asyncio.Semaphore(_COMPUTED_AT_ONCE)
-        #: Whether the group has answered us for as long as our lease goes back.
+        #: Whether the group has answered us within the time of the lease.
         self._leased = False
-        #: Not after a lost lease, until the next round has ended: what is about to be started is no longer ours.
+        #: False from a lost lease to the end of the next rebalance: work about to start is no longer ours.
         self._may_start = True
         self.rebalances = Rebalances()
-        #: Set once the worker has left its group, or why it cannot go on.
+        #: Done once the worker has left its group; fails with the reason if it cannot stay.
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connect(self, group: GroupMember, worker: Worker, surroundings: Surroundings) -> None:
-        """The parts that call back; before :meth:`start`."""
+        """Set the parts that call back; call it before :meth:`start`."""
         self._group, self._worker, self._surroundings = group, worker, surroundings
 
     def start(self) -> None:
-        """Begin to handle events, those put before included."""
+        """Begin to handle events, also those put before."""
         self._loop = self._scope.spawn(self._run(), "herder")
 
     def put(self, event: Event) -> None:
-        """Something happened; it is handled in its turn."""
+        """Queue an event."""
         self._events.append(event)
         self._arrived.set()
 
     async def request(self, operation: Operation) -> Any:
-        """Ask the herder for something; raises what it refuses with. Who no longer waits is forgotten."""
+        """Pass a request to the herder and return its answer; raises the herder's refusal."""
         if self.ended.done():
             raise RetriableError("Worker is shutting down")
         number = next(self._ids)
@@ -153,7 +152,7 @@ class HerderDriver:
             self._requests.pop(number, None)
 
     async def turn(self) -> None:
-        """Returns once everything that happened before was handled."""
+        """Return once all events queued before were handled."""
         if self.ended.done():
             raise RetriableError("Worker is shutting down")
         passed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -162,7 +161,7 @@ class HerderDriver:
         await passed
 
     async def stop(self) -> None:
-        """Leave the group, and end everything that is under way; the herder has stopped its work before."""
+        """Leave the group, and end all running operations; the herder has stopped its connectors and tasks before."""
         if self._loop is None:
             return
         if not self.ended.done():
@@ -171,10 +170,10 @@ class HerderDriver:
         await self._scope.close()
         self._refuse_all()
 
-    # -- what the group says (GroupEvents) -------------------------------------------------------------
+    # -- callbacks of the group (GroupEvents) ----------------------------------------------------------
 
     async def assign(self, protocol: str, leader: str, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        """We lead: the assignments of a round. Raises as ``before_assigning``."""
+        """Return the assignments of a rebalance that we lead. Raises what ``before_assigning`` raises."""
         if self._before_assigning is not None:
             await self._before_assigning(members)
         self._assigning = asyncio.get_running_loop().create_future()
@@ -194,7 +193,7 @@ class HerderDriver:
         self._leased = True
 
     def _give_up(self, lost: Event) -> None:
-        """Others may have our work from now on: it winds up at once, whatever the herder waits for at the moment."""
+        """Begin to stop all work at once, even if the herder is waiting, because other workers may take it over."""
         assert self._worker is not None
         self._leased, self._may_start = False, False
         self._worker.wind_up(self._last_grace_s)
@@ -208,7 +207,7 @@ class HerderDriver:
         try:
             while not self.ended.done():
                 await self._wait()
-                # What has happened comes first; where nothing has, it is time for what was due.
+                # Queued events come first; without any, due work is next.
                 happened = self._events.popleft() if self._events else events.Tick()
                 if isinstance(happened, asyncio.Future):
                     if not happened.done():
@@ -219,12 +218,12 @@ class HerderDriver:
                 self._surroundings.stepped()
         except Exception as error:
             log.critical("the worker's herder has failed", exc_info=error)
-            self.fail(WorkerFailed(f"the worker's herder has failed: {error!r}; this is a defect, please report it"))
+            self.fail(WorkerFailed(f"the worker's herder has failed: {error!r}. This is a bug; please report it."))
 
     async def _wait(self) -> None:
-        """Until something happened, or is due."""
+        """Wait until an event is queued or work is due."""
         if self._events:
-            # Others get their turn as well, however much happens here.
+            # Other tasks of the loop get turns too, however many events are queued.
             await asyncio.sleep(0)
             return
         self._arrived.clear()
@@ -288,7 +287,7 @@ class HerderDriver:
                 self.put(events.SessionKeyMade(secrets.token_bytes(size)))
 
     def _forget(self, stopped: Set[str | TaskId]) -> None:
-        """What these told before they were down says nothing of what is started in their place."""
+        """Drop events that stopped connectors and tasks queued before: they do not concern their successors."""
         self._events = deque(event for event in self._events if _teller(event) not in stopped)
 
     def _start(self, effect: events.StartConnector | events.StartTask) -> None:
@@ -307,28 +306,28 @@ class HerderDriver:
         try:
             await work
         except Exception as error:
-            log.critical("what the herder wanted could not be done", exc_info=error)
-            self.fail(WorkerFailed(f"what the herder wanted could not be done: {error!r}"))
+            log.critical("an operation of the herder has failed", exc_info=error)
+            self.fail(WorkerFailed(f"an operation of the herder has failed: {error!r}"))
 
     def fail(self, error: WorkerFailed) -> None:
-        """The worker cannot go on; who waits for :attr:`ended` hears why."""
+        """Stop the worker for this reason; :attr:`ended` raises it."""
         if self.ended.done():
             return
         log.critical("%s: %s", self._name, error)
         self.ended.set_exception(error)
-        # It may be that nobody looks any more.
+        # Marks the exception as retrieved, in case nothing awaits it.
         self.ended.exception()
         if self._worker is not None:
             self._worker.wind_up(self._last_grace_s)
         self._refuse_all()
 
     def _refuse_all(self) -> None:
-        """Nothing is answered any more."""
+        """Fail all unanswered requests."""
         unanswered = [*self._requests.values(), *(each for each in self._events if isinstance(each, asyncio.Future))]
         for future in unanswered:
             if not future.done():
                 future.set_exception(RetriableError("Worker is shutting down"))
-                # It may be that nobody waits any more.
+                # Marks the exception as retrieved, in case nothing awaits it.
                 future.exception()
 
     def _reply(self, reply: events.Reply) -> None:
@@ -340,7 +339,7 @@ class HerderDriver:
         else:
             future.set_result(reply.value)
 
-    # -- what takes long -------------------------------------------------------------------------------
+    # -- long operations -------------------------------------------------------------------------------
 
     async def _read_config(self, token: int, timeout_ms: int) -> None:
         ok = True
@@ -366,11 +365,11 @@ class HerderDriver:
             try:
                 await self._config.claim()
             except (RetriableError, PermanentError) as error:
-                # The first write claims it again and says so to whoever asked for it.
+                # The first write retries the claim and reports its error to the requester.
                 log.warning("the config topic could not be claimed: %s", error)
 
     async def _compute_task_configs(self, token: int, name: str) -> None:
-        """Ask a connector for its tasks, and tell the herder."""
+        """Ask a connector for its task configs, and queue the answer for the herder."""
         try:
             configs = await self._task_configs(name)
         except Exception as error:
@@ -385,7 +384,7 @@ class HerderDriver:
             asking = self._scope.spawn(self._worker.task_configs(name, present), f"tasks of {name}")
             await asyncio.wait({asking}, timeout=_COMPUTED_WITHIN_S)
         if not asking.done():
-            log.warning("connector %s has not said its tasks within %g s; it is waited for", name, _COMPUTED_WITHIN_S)
+            log.warning("connector %s has not returned its task configs after %g s; waiting", name, _COMPUTED_WITHIN_S)
         return await asking
 
     async def _send_task_configs(self, effect: events.SendTaskConfigs) -> None:
@@ -431,13 +430,13 @@ class HerderDriver:
             async with asyncio.timeout(_LEAVE_TIMEOUT_S):
                 await self._group.leave(reason)
         except (TimeoutError, RetriableError, PermanentError) as error:
-            log.warning("the group could not be left in order: %s", error)
+            log.warning("could not leave the group cleanly: %s", error)
         if self._herder.is_stopping and not self.ended.done():
             self.ended.set_result(None)
 
 
 def _teller(event: Event | asyncio.Future[None]) -> str | TaskId | None:
-    """The connector or the task of this worker that the event is of; None for all others."""
+    """Return the connector or task of this worker that queued the event; None for other events."""
     match event:
         case events.ScheduleAutoRestart(work):
             return work

@@ -1,10 +1,10 @@
-"""Connects a herder to the work on its worker: it starts work, reports statuses, restarts and fences.
+"""Performs a herder's effects on its worker: starts work, reports statuses, restarts and fences.
 
 * One class is the driver's ``Surroundings`` and the worker's ``WorkerListener``, because both end in statuses.
-* Automatic restarts: the worker that runs a connector or a task knows its error, so it decides and restarts. The
-  decision is in the status topic, and the next owner finds it there after a rebalance.
-* Rounds of fencing, which the leader performs: under exactly-once, the producers of all older generations are fenced
-  before tasks of a new generation start (KIP-618, Kafka's ``DistributedHerder.fenceZombieSourceTasks``).
+* Automatic restarts: the worker that runs a connector or task knows its error, so it decides and restarts. The decision
+  is in the status topic, from which the next owner reads it after a rebalance.
+* Zombie fencing by the leader: under exactly-once, the producers of all older generations are fenced before tasks of a
+  new generation start (KIP-618, Kafka's ``DistributedHerder.fenceZombieSourceTasks``).
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ log = logging.getLogger(__name__)
 
 
 class AutoRestarts:
-    """Of one worker.
+    """Automatic restarts of one worker's connectors and tasks.
 
     Args:
-        configs: Returns the config topic as it was read.
-        now_ms: The wall clock, in milliseconds since 1970.
+        configs: Returns the config topic as read.
+        now_ms: Wall clock, in milliseconds since 1970.
     """
 
     def __init__(self, configs: Callable[[], ConfigLog], statuses: StatusLog, now_ms: Callable[[], int]) -> None:
@@ -52,12 +52,11 @@ class AutoRestarts:
         self._statuses = statuses
         self._now_ms = now_ms
         self._last: dict[str | TaskId, Restarts] = {}
-        #: How many restarts this worker has decided on.
+        #: Number of restarts that this worker has decided.
         self.totals: dict[str | TaskId, int] = {}
 
     def last(self, work: str | TaskId) -> Restarts | None:
-        """Return the restarts in a row as this worker or the owner before it has decided last; None: there were none,
-        or the connector's config allows none."""
+        """Return the last decision of this or the previous owner; None without one, or if the config allows none."""
         return None if self._rule(connector_of(work)) is None else self._last_of(work)
 
     def _last_of(self, work: str | TaskId) -> Restarts | None:
@@ -66,7 +65,7 @@ class AutoRestarts:
         return max((each for each in known if each is not None), key=lambda each: each.at_ms, default=None)
 
     def failed(self, work: str | TaskId, *, may_recover: bool) -> int | None:
-        """Decide what follows a failure. Returns how long to wait for the restart, in ms; None: there is none."""
+        """Decide what follows a failure. Return how long to wait before the restart, in ms; None: no restart."""
         rule = self._rule(connector_of(work))
         if rule is None:
             return None
@@ -98,7 +97,7 @@ class AutoRestarts:
 
 
 _TIMEOUT_S: Final = 90.0
-#: So many ids are asked for at once.
+#: Transactional ids fenced at once.
 _AT_ONCE: Final = 16
 
 
@@ -107,10 +106,10 @@ _Key = tuple[str, int | None]
 
 
 class ZombieFence:
-    """Fences for connectors; requests for one connector that come meanwhile share the round.
+    """Zombie fencing of connectors; concurrent requests for one connector share a round.
 
     Args:
-        connection: How the target of a connector (name, raw config) is reached for it.
+        connection: Returns the connection to the target of a connector (name, raw config).
         is_source: Whether a raw config is a source connector's.
     """
 
@@ -133,22 +132,22 @@ class ZombieFence:
         self._rounds: dict[_Key, asyncio.Task[None]] = {}
 
     async def fence(self, name: str) -> None:
-        """Returns once no older task of the connector can write.
+        """Return once no older task of the connector can write.
 
         Raises:
             NotLeader: Another worker leads.
-            NotFound, BadRequest: There is no such connector, or it is none of sources.
-            RequestConflict: Its tasks were configured anew meanwhile.
-            RetriableError: It took too long, or the cluster does not answer.
+            NotFound, BadRequest: There is no such connector, or it is not a source connector.
+            RequestConflict: Its tasks were reconfigured meanwhile.
+            RetriableError: It took too long, or the cluster did not answer.
         """
-        # In its turn: a follower may know of a round, and ask, before we have heard that we lead by it.
+        # As an event, because a follower may send a request before this worker knows that it leads.
         await self._driver.request(events.CheckFence(name))
         config = self._core.snapshot.connector_config(name)
         if config is None:
             raise NotFound(f"Connector {name} not found")
         if not self._is_source(config):
             raise BadRequest(f"Connector {name} is not a source connector")
-        # A round for older tasks refuses in the end, which newer tasks must not share.
+        # A round for older tasks fails in the end, so newer tasks must not share it.
         key = (name, self._core.snapshot.task_generation(name))
         running = self._rounds.get(key)
         if running is None:
@@ -174,11 +173,11 @@ class ZombieFence:
                     return
                 generation, count = snapshot.task_generation(name), snapshot.task_count(name)
                 before = snapshot.task_count_record(name)
-                # One task before and one now: the new one's own claim shuts the old one out.
+                # One task before and one now: the new task's claim of the transactional id fences the old one.
                 if before is not None and not (before == 1 and count == 1):
                     await self._shut_out(name, config, before)
                 if snapshot.task_generation(name) != generation or generation is None:
-                    raise RequestConflict(f"The tasks of connector {name} were configured anew while they were fenced")
+                    raise RequestConflict(f"The tasks of connector {name} were reconfigured while they were fenced")
                 await self._driver.request(events.PutTaskCount(name, count, generation))
         except TimeoutError as error:
             raise RetriableError(
@@ -196,53 +195,53 @@ class ZombieFence:
                 await together(f"fence {name}", map(claim, range(first, min(first + _AT_ONCE, tasks))))
         finally:
             await cluster.close()
-        log.info("connector %s: the producers of its %d former tasks are fenced off", name, tasks)
+        log.info("connector %s: fenced the producers of its %d former tasks", name, tasks)
 
 
 SIGNATURE_HEADER: Final = "X-Connect-Authorization"
 ALGORITHM_HEADER: Final = "X-Connect-Request-Signature-Algorithm"
-#: Java's safe states: whoever owns the work by now knows better (``StatusBackingStore.putSafe``).
+#: Java's safe states: the current owner's status takes precedence (``StatusBackingStore.putSafe``).
 _SAFE: Final = (State.UNASSIGNED, State.FAILED)
 
-#: Time for a group that has just lost its leader to agree on another, and for that one's round of fencing.
+#: Time for a group without a leader to agree on one, and for that leader's round of fencing.
 _FENCE_S: Final = 120.0
-#: A leader that froze, or was cut off, answers nobody; who has come in its place shares a round that goes on already.
+#: After this time the request is repeated: a frozen leader does not answer, and another one shares a running round.
 _FENCE_ANSWER_S: Final = 20.0
 _AGAIN_FIRST_MS: Final = 100
 _AGAIN_LAST_MS: Final = 2000
-#: How soon a request to a leader that has gone silent learns that another one has come.
+#: Interval of checks whether the leader of a pending request was replaced.
 _LEADER_LOOK_S: Final = 1.0
 
 Sign = Callable[[bytes], Mapping[str, str]]
 
 
 class NoLeader(RetriableError):
-    """Nobody is known to lead the group."""
+    """The group has no known leader."""
 
 
 class TaskOutdated(RetriableError):
-    """A task is not what it was when it began to start."""
+    """A task was reconfigured or reassigned while it started."""
 
 
 class InternalRequests(Protocol):
-    """Requests to the leader's internal REST; ``sign`` gives the headers for a body, None leaves it unsigned."""
+    """Requests to the leader's internal REST API; ``sign`` returns the headers for a body, None: unsigned."""
 
     async def post_task_configs(
         self, leader_url: str, connector: str, configs: Sequence[Mapping[str, str]], sign: Sign | None
     ) -> None: ...
 
     async def put_fence(self, leader_url: str, connector: str, sign: Sign | None) -> None:
-        """Raises RetriableError where the leader does not answer, or is busy with a round."""
+        """Raises RetriableError if the leader does not answer, or is busy with a round."""
         ...
 
 
 class Around:
-    """What effects reach beside group and config topic, and what work tells.
+    """The effects outside group and config topic, and the events of connectors and tasks.
 
     Args:
-        worker_id: Whom statuses name as their author.
-        now_ms: The wall clock, in milliseconds since 1970.
-        changed: Called after every event of the herder's.
+        worker_id: The author in statuses.
+        now_ms: Wall clock, in milliseconds since 1970.
+        changed: Called after every event of the herder.
     """
 
     def __init__(
@@ -273,10 +272,10 @@ class Around:
         self._worker_id = worker_id
         self._now_ms = now_ms
         self._changed = changed
-        #: Set by the owner, as a worker needs its listener first.
+        #: Set by the owner, because a worker needs its listener first.
         self.worker: Worker | None = None
 
-    # -- what the herder wants -------------------------------------------------------------------------
+    # -- effects of the herder -------------------------------------------------------------------------
 
     def start_connector(self, effect: events.StartConnector) -> None:
         props = self._core.snapshot.connector_config(effect.name)
@@ -321,19 +320,19 @@ class Around:
         try:
             changed = self._loggers.set(namespace, level)
         except NotFound as error:
-            log.warning("the group's level of %s is not set here: %s", namespace, error)
+            log.warning("the group's level of %s was not set here: %s", namespace, error)
             return
-        log.info("the group's level of %s is %s now; %d loggers changed here", namespace, level, len(changed))
+        log.info("the group's level of %s was set to %s; %d loggers changed here", namespace, level, len(changed))
 
     async def send_task_configs(self, leader_url: str, name: str, configs: Sequence[Mapping[str, str]]) -> None:
-        """Until the leader answers, however busy it is (what is sent twice is written twice), or another one leads."""
+        """Wait until the leader answers (a retry would be written twice), or another worker leads."""
         request = self._internal.post_task_configs(leader_url, name, configs, self._signer())
         async with Scope(f"task configs of {name}") as scope:
             sending = scope.spawn(request, f"task configs of {name} to {leader_url}")
             while not sending.done():
                 if self._core.leader_url not in (leader_url, None):
                     raise RetriableError(
-                        f"connector {name}: {leader_url}, which no longer leads, has not said whether it took the task "
+                        f"connector {name}: {leader_url} no longer leads and did not answer whether it took the task "
                         "configs"
                     )
                 await asyncio.wait({sending}, timeout=_LEADER_LOOK_S)
@@ -342,7 +341,7 @@ class Around:
     def stepped(self) -> None:
         self._changed()
 
-    # -- what work tells -------------------------------------------------------------------------------
+    # -- events of connectors and tasks ----------------------------------------------------------------
 
     def connector_changed(self, name: str, state: State, failure: FailureTrace | None, version: str | None) -> None:
         self._tell(name, state, failure, version)
@@ -374,7 +373,7 @@ class Around:
     # -- exactly-once ----------------------------------------------------------------------------------
 
     async def _fence_older(self, connector: str) -> None:
-        """Have the leader shut out all older tasks, whoever leads, or comes to lead within moments."""
+        """Have the leader fence all older tasks; retry while the group gets a new leader."""
         clock = asyncio.get_running_loop().time
         patience = Patience(log, f"fence {connector}", _AGAIN_FIRST_MS, _AGAIN_LAST_MS)
         give_up_s = clock() + _FENCE_S
@@ -386,7 +385,7 @@ class Around:
                 refusal: Exception = error
             except TimeoutError:
                 refusal = RetriableError(
-                    f"connector {connector}: its older tasks were not fenced off within {_FENCE_ANSWER_S:g} s"
+                    f"connector {connector}: its older tasks were not fenced within {_FENCE_ANSWER_S:g} s"
                 )
             if clock() > give_up_s:
                 raise refusal
@@ -398,14 +397,12 @@ class Around:
             return
         url = self._core.leader_url
         if url is None:
-            raise NoLeader(f"connector {connector}: nobody leads the group, so its older tasks cannot be fenced off")
+            raise NoLeader(f"connector {connector}: its older tasks cannot be fenced: the group has no leader")
         await self._internal.put_fence(url, connector, self._signer())
 
     async def _check_newest(self, task: TaskId, generation: int | None) -> None:
-        """Once the task's transactional id is claimed: is it still ours, and are its configs the newest?
-
-        A topic that cannot be read for a while fails no task; Java waits for it without limit, too.
-        """
+        """Check, once the task's transactional id is claimed, that the task is still ours and its configs the newest.
+        While the topic cannot be read it waits, as Java does, without limit."""
         patience = Patience(log, f"check whether task {task} is still ours", _AGAIN_FIRST_MS, _AGAIN_LAST_MS)
         while True:
             try:
@@ -415,7 +412,7 @@ class Around:
                 await patience.after(error)
         await self._driver.turn()
         if self._core.snapshot.task_generation(task.connector) != generation or task not in self._core.assignment.tasks:
-            raise TaskOutdated(f"task {task} was configured anew, or given to another worker, while it started")
+            raise TaskOutdated(f"task {task} was reconfigured or given to another worker while it started")
 
     def _signer(self) -> Sign | None:
         key = self._core.snapshot.session_key

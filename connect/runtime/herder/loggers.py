@@ -1,4 +1,4 @@
-"""The levels of this process's loggers, by Java's names (Kafka's ``Loggers``, KIP-495)."""
+"""Reads and sets the levels of this process's loggers, with Java's names (Kafka's ``Loggers``, KIP-495)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from connect.core.herder_api import LoggerLevel, NotFound
 ROOT: Final = "root"
 TRACE: Final = 5
 _OFF: Final = logging.CRITICAL + 10
-#: They write whole requests below INFO, those that carry a password included, so nobody gets them lower.
+#: Below INFO these log whole requests, with passwords, so their level cannot be lower.
 REVEALING: Final = ("aiokafka.conn", "kafka.net", "kafka.protocol", "py4j")
 _LEVELS: Final[Mapping[str, int]] = {
     "ALL": 1,
@@ -26,31 +26,27 @@ _LEVELS: Final[Mapping[str, int]] = {
 
 
 class Loggers:
-    """Reads and sets levels. ``now_ms`` is the clock that stamps changes."""
+    """The loggers of this process. ``now_ms`` is the clock that stamps changes."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._changed_ms: dict[str, int] = {}
 
     def all(self) -> dict[str, LoggerLevel]:
-        """Every logger that is not off, by name, sorted, with its effective level."""
+        """Return the effective level of every logger that is not off, by name, sorted."""
         levels = {name: self._level(logger) for name, logger in _existing()}
         return {name: level for name, level in sorted(levels.items()) if level.level != "OFF"}
 
     def one(self, name: str) -> LoggerLevel:
-        """Raises :class:`NotFound` for a logger that nobody has used or set."""
+        """Return a logger's level; raises :class:`NotFound` if no code has used it or set its level."""
         for known, logger in _existing():
             if known == name or (known == ROOT and name.lower() == ROOT):
                 return self._level(logger)
         raise NotFound(f"Logger {name} not found.")
 
     def set(self, namespace: str, level: str) -> list[str]:
-        """Set the level of ``namespace`` and of all that begins with it; returns those that changed, sorted. What
-        writes passwords below INFO stays at INFO.
-
-        Raises:
-            NotFound: There is no such level.
-        """
+        """Set the level of ``namespace`` and of all loggers whose names begin with it; return those that changed,
+        sorted. Loggers that write passwords below INFO stay at INFO. Raises NotFound for an unknown level."""
         number = check_level(level)
         is_root = namespace.lower() == ROOT
         if not is_root:
@@ -58,7 +54,7 @@ class Loggers:
         concerned = [
             (name, logger) for name, logger in _existing() if is_root or (name != ROOT and name.startswith(namespace))
         ]
-        # Told apart before anything is set: a child's effective level follows its parent's.
+        # Determined before any level is set, because a child's effective level follows its parent's.
         levels = {name: max(number, logging.INFO) if _reveals(name) else number for name, _ in concerned}
         changed = [name for name, logger in concerned if logger.getEffectiveLevel() != levels[name]]
         for name, logger in concerned:
@@ -73,7 +69,7 @@ class Loggers:
 
 
 def check_level(level: str) -> int:
-    """Python's number for Java's level. Raises :class:`NotFound`, as Java answers, where there is none."""
+    """Return Python's number for Java's level. Raises :class:`NotFound`, like Java, if there is none."""
     number = _LEVELS.get(level.upper())
     if number is None:
         raise NotFound(f"invalid log level '{level}'.")
@@ -92,5 +88,5 @@ def _existing() -> Iterable[tuple[str, logging.Logger]]:
 
 
 def _name(number: int) -> str:
-    """The nearest level that lets through no less."""
+    """Return the nearest level that lets through at least as much."""
     return max((name for name, level in _LEVELS.items() if level <= max(number, 1)), key=_LEVELS.__getitem__)

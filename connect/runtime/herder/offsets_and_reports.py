@@ -1,7 +1,6 @@
-"""The module reads, alters and resets the offsets of connectors over REST, and serves the reports of connectors.
+"""Reads, alters and resets connectors' offsets over REST, and serves connectors' reports.
 
-Offsets follow KIP-875 (Kafka's ``Worker.modifyConnectorOffsets``). Reports of connectors are an addition to Kafka
-Connect's API.
+Offsets follow KIP-875 (Kafka's ``Worker.modifyConnectorOffsets``). Reports are an addition to Kafka Connect's API.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ from connect.runtime.plugins.plugin_errors import SecretMask, masked, passwords,
 from connect.runtime.plugins.plugin_registry import Plugins
 from connect.runtime.task.connector_offsets import ConnectorOffsets, encoded_key, encoded_offset
 
-#: Java gives up after so long.
+#: Java's time limit.
 _TIMEOUT_S: Final = 90.0
 
-#: The offsets of a connector (name, resolved config), as long as the context lasts; for writing, where it is True.
+#: Opens the offsets of a connector (name, resolved config) as a context; True: for writing.
 OpenOffsets = Callable[[str, Mapping[str, str], bool], AbstractAsyncContextManager[ConnectorOffsets]]
-#: The raw config of a connector whose offsets may be modified now; refuses where they may not.
+#: Returns the raw config of a connector whose offsets may be modified now; raises if they may not.
 Modifiable = Callable[[], Awaitable[Mapping[str, str]]]
 
 
 class OffsetsRefused(PermanentError):
-    """Offsets that are not altered."""
+    """Offsets that cannot be altered."""
 
 
 class OffsetsApi:
@@ -47,12 +46,11 @@ class OffsetsApi:
         self._fence = fence
 
     async def read(self, name: str, raw: Mapping[str, str], *, moving: bool) -> list[SourceOffset]:
-        """Every source partition with an offset.
+        """Return every source partition with an offset.
 
         Args:
-            moving: Its tasks run, so that its offsets are others a moment later anyhow: transactions that are open in
-                the topic, of whichever connector, are not waited for. Java waits for them where it is told to read
-                committed records only.
+            moving: The connector's tasks run, so its offsets change anyway: do not wait for open transactions in the
+                topic, which any connector may have. Java waits for them if it reads committed records only.
 
         Raises:
             RetriableError: The topic could not be read in time.
@@ -61,18 +59,18 @@ class OffsetsApi:
             return [SourceOffset(*each) for each in await offsets.all(committed_only=moving)]
 
     async def modify(self, name: str, modifiable: Modifiable, offsets: Sequence[SourceOffset] | None) -> str:
-        """Alter offsets, or reset all of them with None; returns the answer's message.
+        """Alter offsets, or reset all of them with None; return the answer's message.
 
         Raises:
-            RequestRefused: What ``modifiable`` refuses with.
+            RequestRefused: ``modifiable`` refuses.
             OffsetsRefused: An entry has no partition, or the connector refuses.
-            RetriableError: It took too long, or the cluster does not answer.
+            RetriableError: It took too long, or the cluster did not answer.
         """
         async with _in_time(name, "reset" if offsets is None else "altered"):
             raw = await modifiable()
             if self._config.exactly_once_enabled:
                 await self._fence.fence(name)
-                # That may take long; somebody may have resumed it meanwhile.
+                # Fencing may take long; the connector may have been resumed meanwhile.
                 raw = await modifiable()
             props = self._resolved(raw)
             with plugin_call(f"the constructor of {props['connector.class']}"):
@@ -106,7 +104,7 @@ async def _asked(
     except HeliographError as error:
         raise masked(error, secrets) from None
     except Exception as error:
-        # Its author's words are all that its user can go by.
+        # Only the connector author's text can tell the user why.
         raise OffsetsRefused(f"the connector refuses these offsets: {secrets.mask(str(error))}") from None
 
 
@@ -115,7 +113,7 @@ async def _wanted(
 ) -> list[tuple[Mapping[str, Any], Mapping[str, Any] | None]]:
     if offsets is None:
         return [(partition, None) for partition, _ in await stored.all()]
-    # Fields in another order would be another key, which no task ever looks for.
+    # Fields in another order would be another key, which no task looks up.
     known = {_fields(partition): partition for partition, _ in await stored.all()}
     wanted: list[tuple[Mapping[str, Any], Mapping[str, Any] | None]] = []
     for one in offsets:
@@ -127,7 +125,7 @@ async def _wanted(
 
 
 def _fields(partition: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
-    """A source partition without the order of its fields; values may be anything that JSON has."""
+    """Return a source partition without the order of its fields; values may be any JSON."""
     return frozenset((key, repr(value)) for key, value in partition.items())
 
 
@@ -150,12 +148,12 @@ async def _in_time(connector: str, done: str) -> AsyncIterator[None]:
         raise RetriableError(f"connector {connector}: its offsets were not {done} within {_TIMEOUT_S:.0f} s") from error
 
 
-#: As long as a request may take, less some.
+#: Less than the time limit of a request.
 _REPORT_TIMEOUT_S: Final = 60.0
 
 
 class Reports:
-    """Asks a fresh instance of the connector's class; any worker can."""
+    """Reports of connectors, each from a new instance of the connector's class; any worker can serve them."""
 
     def __init__(
         self, config: WorkerConfig, plugins: Plugins, snapshot: Callable[[], ConfigLog], statuses: StatusLog
@@ -166,10 +164,12 @@ class Reports:
         self._statuses = statuses
 
     async def report(self, name: str, raw: Mapping[str, str], kind: str, query: Mapping[str, str]) -> Mapping[str, Any]:
-        """Raises:
-        NotFound: The connector tells nothing of this ``kind``.
-        BadRequest: The ``query`` is wrong.
-        RetriableError: It cannot be told now, or not in time.
+        """Return a connector's report.
+
+        Raises:
+            NotFound: The connector has no report of this ``kind``.
+            BadRequest: The ``query`` is wrong.
+            RetriableError: The report failed for now, or took too long.
         """
         transformer = self._config.transformer
         props = transformer.transform(raw)
@@ -182,13 +182,13 @@ class Reports:
         except TimeoutError:
             if not timeout.expired():
                 raise
-            raise RetriableError(f"connector {name} did not tell its {kind} within {_REPORT_TIMEOUT_S:.0f} s") from None
+            raise RetriableError(f"connector {name} gave no {kind} report within {_REPORT_TIMEOUT_S:.0f} s") from None
         except ConfigError as error:
             raise BadRequest(secrets.mask(str(error))) from None
         except Exception as error:
             raise masked(error, secrets) from None
         if told is None:
-            raise NotFound(f"Connector {name} tells nothing of its {kind}")
+            raise NotFound(f"Connector {name} has no {kind} report")
         return told
 
     def _tasks(self, name: str) -> list[TaskReport]:

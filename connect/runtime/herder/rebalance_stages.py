@@ -1,9 +1,9 @@
-"""Names the stages of a rebalance, delays the first join, and measures rounds of the group.
+"""Names the stages of a rebalance, delays the first join, and measures rebalances.
 
 * Stages have Java's sentences, for users whose request waits too long (Kafka's ``TemporaryStage``).
-* Before a worker joins a group that has members, it starts what its work will need. A joining worker gets work at once
-  and takes it from other workers; if its engine were still starting, that work would pause until the engine is up. If
-  the group has no members, the worker does not wait.
+* Before a worker joins a group with other members, it starts the engine that its work needs. A joining worker gets work
+  at once, taken from other workers, and without an engine that work would pause. If the group has no members, the
+  worker does not wait.
 * Metrics are those of Kafka's ``WorkerRebalanceMetrics``. Times are in milliseconds.
 """
 
@@ -22,7 +22,7 @@ from connect.core.metrics import Windowed
 
 
 class Stages:
-    """The stage of one worker's loop. ``now_ms`` is the wall clock."""
+    """The current stage of one worker's loop. ``now_ms`` is the wall clock."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
@@ -32,7 +32,7 @@ class Stages:
 
     @contextmanager
     def doing(self, what: str) -> Iterator[None]:
-        """``what`` completes «the worker is currently ...». Stages within a stage hide it until they end."""
+        """Set the stage; ``what`` completes «the worker is currently ...». An inner stage hides it until it ends."""
         outer = (self._what, self._began_ms, self._ended_ms)
         self._what, self._began_ms, self._ended_ms = what, self._now_ms(), None
         try:
@@ -44,7 +44,7 @@ class Stages:
                 self._ended_ms = self._now_ms()
 
     def sentence(self) -> str | None:
-        """What is done now, or was done last; None where nothing was yet."""
+        """Describe the current stage, or the last one; None before the first."""
         if self._what is None:
             return None
         if self._ended_ms is None:
@@ -56,23 +56,23 @@ class Stages:
 
 
 def _instant(ms: int) -> str:
-    """As Java's ``Instant`` prints itself."""
+    """Format a time as Java's ``Instant``."""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 log = logging.getLogger(__name__)
 
-#: An engine that is not up by then keeps nobody out of the group.
+#: Longest wait for the engine before the join.
 WITHIN_S: Final = 30.0
 
 
 class Engine(Protocol):
-    """What the tasks of some connectors run on."""
+    """An engine on which the tasks of some connectors run."""
 
     def is_for(self, connector_class: str) -> bool: ...
 
     async def ready(self) -> None:
-        """Begins it, and returns once it takes work; raises what stands in its way."""
+        """Start the engine; return once it accepts work. Raises HeliographError if it cannot start."""
         ...
 
 
@@ -84,36 +84,36 @@ async def prepare(
     stages: Stages,
     within_s: float = WITHIN_S,
 ) -> None:
-    """Returns when the group may be joined, and raises nothing.
+    """Wait until the group may be joined; raises nothing.
 
     Args:
-        name: What lines of the log begin with.
-        classes: Of the connectors that the group has.
-        others: How many members it has.
+        name: Prefix of log lines.
+        classes: Classes of the group's connectors.
+        others: Returns the number of the group's members.
     """
     if engine is None or not any(map(engine.is_for, classes)):
         return
     try:
         count = await others()
     except (RetriableError, SecurityError) as error:
-        log.debug("%s: who is in the group is not known, so it is joined at once: %s", name, error)
+        log.debug("%s: joining the group at once, because its members are unknown: %s", name, error)
         return
     if not count:
         return
-    log.info("%s: the group has %d members; it is joined once the engine of its connectors is up", name, count)
+    log.info("%s: the group has %d members; joining it once the engine of its connectors has started", name, count)
     try:
         with stages.doing("waiting for the engine of the group's connectors before it joins"):
             async with asyncio.timeout(within_s):
                 await engine.ready()
     except TimeoutError:
-        log.warning("%s: the engine is not up after %g s; the group is joined without it", name, within_s)
+        log.warning("%s: the engine has not started after %g s; joining the group without it", name, within_s)
     except HeliographError as error:
-        log.warning("%s: the engine does not come up; the group is joined without it: %s", name, error)
+        log.warning("%s: the engine did not start; joining the group without it: %s", name, error)
 
 
 @dataclass(slots=True)
 class Rebalances:
-    """Rounds since the worker began. ``began_ms``: of the round that is under way; None where none is."""
+    """Rebalances since the worker's start. ``began_ms``: start of the current one; None if there is none."""
 
     completed: int = 0
     began_ms: int | None = None

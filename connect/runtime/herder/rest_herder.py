@@ -1,6 +1,6 @@
-"""One worker as REST sees it: questions are answered from what the worker knows, changes go through its herder.
+"""Answers REST requests from what the worker has read, and passes changes to its herder.
 
-Kafka's ``DistributedHerder`` and ``AbstractHerder``, as far as they talk to REST; messages are Java's.
+Like the parts of Kafka's ``DistributedHerder`` and ``AbstractHerder`` that REST uses; messages are Java's.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ from connect.runtime.plugins.plugin_registry import Plugins
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a worker's door to REST leads to.
+    """The parts of a worker that REST uses.
 
     Args:
         started: Returns once the worker has joined its group.
-        silent_s: For how long the group's coordinator has not answered.
+        silent_s: Returns the time since the group's coordinator last answered.
     """
 
     core: Herder
@@ -80,7 +80,7 @@ class RuntimeHerder:
     """Implements :class:`connect.core.herder_api.HerderApi`."""
 
     def __init__(self, parts: Parts) -> None:
-        #: Known once the cluster has been reached.
+        #: Set once the cluster has been reached.
         self.info = WorkerInfo("unknown", "unknown", None)
         self._parts = parts
         self._core = parts.core
@@ -99,7 +99,7 @@ class RuntimeHerder:
     async def health(self) -> None:
         await self._parts.started()
         await self._parts.driver.turn()
-        # Whether source clusters answer is no matter of this worker: a restart of it would not help them (KIP-1017).
+        # Does not depend on source clusters: a restart of this worker would not help them (KIP-1017).
         config, silent_s = self._parts.config, self._parts.silent_s()
         if silent_s * 1000 > config.session_timeout_ms:
             raise Unhealthy(
@@ -218,7 +218,7 @@ class RuntimeHerder:
 
         return await self._parts.offsets.modify(name, modifiable, offsets)
 
-    # -- requests of other workers ---------------------------------------------------------------------
+    # -- requests from other workers -------------------------------------------------------------------
 
     async def put_task_configs(self, name: str, read: ReadConfigs, signature: Signature) -> None:
         await self._parts.started()
@@ -231,7 +231,7 @@ class RuntimeHerder:
         try:
             await self._parts.fence.fence(name)
         except SecurityError as error:
-            # Who asks would ask again for two minutes after a 500, which may be another a moment later.
+            # 400, because the requester would retry for two minutes after a 500, which may be a passing error.
             raise BadRequest(str(error)) from error
 
     # -- reports ---------------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ class RuntimeHerder:
         check_level(level)
         await self._asked(events.SetLogger(name, level.upper()))
 
-    # -- what the above share --------------------------------------------------------------------------
+    # -- shared ----------------------------------------------------------------------------------------
 
     async def _settled(self) -> None:
         await self._parts.started()

@@ -1,7 +1,7 @@
-"""Validates a connector's config before it is stored, client overrides included.
+"""Validates a connector's config before it is stored, including its client overrides.
 
-The rules are Kafka's ``AbstractHerder.validateConnectorConfig``. ``producer.override.*`` and the overrides of other
-clients are checked key by key against the worker's policy.
+The rules are Kafka's ``AbstractHerder.validateConnectorConfig``. Overrides such as ``producer.override.*`` are checked
+key by key against the worker's policy.
 """
 
 from __future__ import annotations
@@ -36,11 +36,8 @@ from connect.runtime.plugins.plugin_registry import (
 
 
 def client_overrides(kind: ClientKind, props: Mapping[str, str], policy: OverridePolicy) -> ConfigInfos:
-    """What the policy says of each override (Kafka's ``AbstractHerder.validateClientOverrides``).
-
-    Raises:
-        ConfigError: A value is not of its key's type.
-    """
+    """Check each override against the policy (Kafka's ``AbstractHerder.validateClientOverrides``). Raises ConfigError
+    if a value has the wrong type for its key."""
     declared = CLIENTS[kind]
     prefix = f"{kind}.override."
     infos: list[ConfigInfo] = []
@@ -70,13 +67,13 @@ log = logging.getLogger(__name__)
 
 _CLASS: Final = "connector.class"
 _VERSION: Final = "connector.plugin.version"
-#: The converters of a connector, in the order in which they are looked at, and what Java calls them.
+#: The converters of a connector in the order of validation, with Java's ``converter.type``.
 _CONVERTERS: Final = (
     ("header.converter", PluginKind.HEADER_CONVERTER, "header"),
     ("key.converter", PluginKind.CONVERTER, "key"),
     ("value.converter", PluginKind.CONVERTER, "value"),
 )
-#: A config without nulls, resolved.
+#: A resolved config without nulls.
 _Props = dict[str, str]
 _Values = dict[str, ConfigValue]
 
@@ -84,11 +81,11 @@ _Values = dict[str, ConfigValue]
 async def validate_connector(
     config: Config, plugins: Plugins, worker: WorkerConfig, transformer: ConfigTransformer
 ) -> ConfigInfos:
-    """Everything that is wrong with a config, key by key; no secret is in it, nor in what is raised.
+    """Return all errors of a config by key; neither the result nor an exception contains a secret.
 
     Raises:
-        BadRequest: No class, or one that is not known.
-        ConfigError: A provider cannot read what a reference names, or an override has the wrong type (500).
+        BadRequest: The class is missing or unknown.
+        ConfigError: A provider cannot resolve a reference, or an override has the wrong type (500).
         RetriableError, PermanentError: The connector's own validation failed.
     """
     raw = {key: value for key, value in config.items() if value is not None}
@@ -105,13 +102,13 @@ async def validate_connector(
             found = await _outcome(props[_CLASS], props, nulls, plugins, worker)
     except Exception as error:
         if not isinstance(error, HeliographError):
-            log.error("a config of %s could not be validated\n%s", secrets.mask(props[_CLASS]), secrets.trace(error))
+            log.error("could not validate a config of %s\n%s", secrets.mask(props[_CLASS]), secrets.trace(error))
         raise masked(error, secrets) from None
     return _Curtain(raw, props, secrets).drawn(found)
 
 
 def error_message(infos: ConfigInfos) -> str:
-    """The text of the 400 for a config with errors."""
+    """Return the text of the 400 for a config with errors."""
     lines = [f"Connector configuration is invalid and contains the following {infos.error_count} error(s):"]
     lines += (error for each in infos.configs for error in each.value.errors)
     lines.append(
@@ -122,7 +119,7 @@ def error_message(infos: ConfigInfos) -> str:
 
 
 def _declared(plugins: Plugins, props: _Props) -> ConfigDef:
-    """The connector's own settings, where there is such a connector."""
+    """Return the connector's own settings; none if there is no such connector."""
     try:
         return plugins.connector(props[_CLASS], props.get(_VERSION)).config_def
     except (PluginNotFound, InvalidRange):
@@ -148,7 +145,7 @@ async def _outcome(name: str, props: _Props, nulls: list[str], plugins: Plugins,
     async with PluginThread(f"validation of {name}") as thread:
         own_values = await thread.call(connector.validate, props, own.validate(given))
     converters = [_converter(props, values, plugins, *each) for each in _CONVERTERS]
-    # As in Java, what the connector says of a key stands in for what the framework says of it.
+    # As in Java, the connector's result for a key replaces the framework's.
     merged = _with_nulls({**values, **own_values}, nulls)
     parts = [_infos(name, framework | own, merged), *_overrides(props, plugins, worker), *converters]
     return ConfigInfos(
@@ -162,7 +159,7 @@ async def _outcome(name: str, props: _Props, nulls: list[str], plugins: Plugins,
 def _only_framework(
     name: str, props: _Props, nulls: list[str], plugins: Plugins, errors: Mapping[str, str]
 ) -> ConfigInfos:
-    """The outcome where there is no connector to ask."""
+    """Return the outcome without a connector's own validation."""
     config = _with_versions_shown(CONNECTOR, props, plugins)
     found = config.validate({**props, **dict.fromkeys(nulls)})
     found |= {key: found[key].with_error(error) for key, error in errors.items()}
@@ -175,7 +172,7 @@ def _with_nulls(values: _Values, nulls: Iterable[str]) -> _Values:
 
 
 def _infos(name: str, config: ConfigDef, values: _Values) -> ConfigInfos:
-    """Unknown keys first, then all that are declared (``AbstractHerder.generateResult``)."""
+    """Return unknown keys first, then all declared ones (``AbstractHerder.generateResult``)."""
     unknown = [ConfigInfo(None, value_info(value)) for key, value in values.items() if key not in config]
     known = [
         ConfigInfo(key_info(setting), value_info(values.get(key, ConfigValue(key, None))))
@@ -185,14 +182,12 @@ def _infos(name: str, config: ConfigDef, values: _Values) -> ConfigInfos:
     return ConfigInfos(name, count, config.groups(), (*unknown, *known))
 
 
-# what the framework looks at beyond single values
+# checks across several values
 
 
 def _with_plugins(base: ConfigDef, name: str, props: _Props, plugins: Plugins, worker: WorkerConfig) -> ConfigDef:
-    """``base`` with the plugins there are: as checks, as what a form offers, as defaults.
-
-    Kafka's ``ConnectorConfig.enrichedConfigDef``: what the worker's file names is the default of a converter.
-    """
+    """Return ``base`` with the installed plugins as checks, recommended values and defaults, a converter's default
+    being the worker's (Kafka's ``ConnectorConfig.enrichedConfigDef``)."""
     found = dict(base.settings)
     versions = plugins.versions_of(CONNECTORS, name)
     found[_VERSION] = replace(found[_VERSION], default=versions[-1], check=_Range(), recommended=versions)
@@ -220,8 +215,8 @@ def _with_plugins(base: ConfigDef, name: str, props: _Props, plugins: Plugins, w
 
 
 def _with_versions_shown(own: ConfigDef, props: _Props, plugins: Plugins) -> ConfigDef:
-    """A form shows a converter's version where its converter is named (Kafka's ``ConverterPluginVersionRecommender``);
-    to a connector that declares these keys itself only its own config names one."""
+    """Make a converter's version visible if the config names the converter (Kafka's
+    ``ConverterPluginVersionRecommender``); for keys that the connector declares itself only its own config counts."""
     shown = {
         f"{key}.plugin.version": replace(own.settings[f"{key}.plugin.version"], visible=True)
         for key, _, _ in _CONVERTERS
@@ -256,7 +251,7 @@ class _Range:
 
 
 def _check_exactly_once(values: _Values, props: _Props, connector: SourceConnector, worker: WorkerConfig) -> None:
-    """Kafka's ``DistributedHerder.validateSourceConnectorExactlyOnceSupport``."""
+    """Check as Kafka's ``DistributedHerder.validateSourceConnectorExactlyOnceSupport``."""
     key = "exactly.once.support"
     found = values[key]
     if found.errors or str(found.value).lower() != "required":
@@ -282,7 +277,7 @@ def _check_exactly_once(values: _Values, props: _Props, connector: SourceConnect
 
 
 def _check_boundaries(values: _Values, props: _Props, connector: SourceConnector) -> None:
-    """Kafka's ``DistributedHerder.validateSourceConnectorTransactionBoundary``."""
+    """Check as Kafka's ``DistributedHerder.validateSourceConnectorTransactionBoundary``."""
     key = "transaction.boundary"
     found = values[key]
     if found.errors or str(found.value).lower() != "connector":
@@ -300,8 +295,7 @@ def _check_boundaries(values: _Values, props: _Props, connector: SourceConnector
 
 
 def _answer(ask: Callable[[], object]) -> object:
-    """A connector's answer, or the sentence that says how asking went wrong: its author's mistake is no reason for
-    validation to fail."""
+    """Return a connector's answer, or its exception as a sentence, because its bug must not fail the validation."""
     try:
         return ask()
     except Exception as error:
@@ -312,7 +306,7 @@ def _answer(ask: Callable[[], object]) -> object:
 
 
 def _converter(props: _Props, values: _Values, plugins: Plugins, key: str, kind: PluginKind, type_: str) -> ConfigInfos:
-    """What a converter that the connector names for itself says of its own settings."""
+    """Validate the settings of a converter that the connector names itself."""
     name = props.get(key)
     if name is None or values[key].errors:
         return ConfigInfos("", 0, (), ())
@@ -321,7 +315,7 @@ def _converter(props: _Props, values: _Values, plugins: Plugins, key: str, kind:
     try:
         config = plugins.find((kind,), name, props.get(f"{key}.plugin.version")).config_def
     except VersionNotFound:
-        # As in Java: the task will say so.
+        # As in Java: the task will report it.
         return ConfigInfos("", 0, (), ())
     outcome = config.validate({"converter.type": type_, **own})
     infos = tuple(
@@ -331,7 +325,7 @@ def _converter(props: _Props, values: _Values, plugins: Plugins, key: str, kind:
 
 
 def _overrides(props: _Props, plugins: Plugins, worker: WorkerConfig) -> list[ConfigInfos]:
-    """What the policy says of the settings of clients that the connector uses."""
+    """Check the overrides of all clients that the connector uses against the policy."""
     own_offsets = worker.exactly_once_enabled or bool(props.get("offsets.storage.topic", "").strip())
     used: dict[ClientKind, bool] = {
         "producer": True,
@@ -342,12 +336,12 @@ def _overrides(props: _Props, plugins: Plugins, worker: WorkerConfig) -> list[Co
     return [client_overrides(kind, props, policy) for kind, is_used in used.items() if is_used]
 
 
-# what is shown
+# masking
 
 
 @dataclass(frozen=True, slots=True)
 class _Curtain:
-    """Keeps what references resolve to out of the answer: values are shown as they were written."""
+    """Masks resolved references in the result: values are shown as written."""
 
     raw: Mapping[str, str]
     props: Mapping[str, str]
@@ -370,7 +364,7 @@ class _Curtain:
 
 
 def _shown(config: Config) -> Iterable[str]:
-    """A config for a message; what may be secret is left out."""
+    """Format a config for a message, without values that may be secret."""
     for key, value in config.items():
         hidden = any(word in key.lower() for word in ("password", "secret", "jaas", "token", "credential", "ssl.key"))
         yield f"{key}={'[hidden]' if hidden else value}"

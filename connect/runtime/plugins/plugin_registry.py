@@ -2,7 +2,7 @@
 
 * A plugin has three names: the class name, its last part, and that part without the plugin's kind (Kafka's ``Plugins``,
   ``DelegatingClassLoader`` and ``PluginUtils``).
-* Versions and ranges of versions follow KIP-891 (Maven's ``VersionRange``).
+* Versions and version ranges follow KIP-891 (Maven's ``VersionRange``).
 * The check of a worker's file runs before anything is started.
 """
 
@@ -27,7 +27,7 @@ from connect.core.errors import ConfigError, PermanentError
 from connect.core.herder_api import BadRequest, ConfigKeyInfo, NotFound, PluginInfo
 
 _PART: Final = re.compile(r"\d+|[a-z]+")
-#: What comes before a release, and what after it; any other word comes last.
+#: Qualifiers that sort before a release; patches and unknown words sort after it.
 _BEFORE: Final = (("alpha", "a"), ("beta", "b"), ("milestone", "m"), ("rc", "cr"), ("snapshot",))
 _WORDS: Final = {word: place - len(_BEFORE) for place, words in enumerate(_BEFORE) for word in words}
 _RELEASE: Final = frozenset({"ga", "final", "release"})
@@ -35,21 +35,21 @@ _SET: Final = re.compile(r"[\[(][^\])]*[\])]")
 
 
 class InvalidRange(ValueError):
-    """A range is malformed; the text is Maven's sentence."""
+    """A malformed range; the text is Maven's."""
 
 
 _Key = tuple[tuple[int, ...], tuple[tuple[int, int, str], ...]]
 
 
 def version_key(version: str) -> _Key:
-    """What versions are ordered by: ``1.10`` is above ``1.9``, ``2.0`` equals ``2``, ``2.0-rc1`` is below it."""
+    """Return the sort key of a version: ``1.10`` is above ``1.9``, ``2.0`` equals ``2``, ``2.0-rc1`` is below it."""
     parts = [part for part in _PART.findall(version.lower()) if part not in _RELEASE]
     numbers = list(map(int, takewhile(str.isdigit, parts)))
     rest = parts[len(numbers) :]
     while numbers and numbers[-1] == 0:
         numbers.pop()
     words = [(1, int(part), "") if part.isdigit() else (0, _WORDS.get(part, 1), part) for part in rest]
-    # Behind the last word stands the release itself: above its candidates, below its patches.
+    # The release itself comes after the last word: above its candidates, below its patches.
     return tuple(numbers), (*words, (0, 0, ""))
 
 
@@ -68,13 +68,13 @@ class _Interval:
 
 @dataclass(frozen=True, slots=True)
 class VersionRange:
-    """One range or several; ``str`` gives it as Java prints it."""
+    """One or several ranges; ``str`` formats them as Java does."""
 
     text: str
     _intervals: tuple[_Interval, ...]
 
     def newest(self, versions: Iterable[str]) -> str | None:
-        """The highest of ``versions`` that lies in the range."""
+        """Return the highest of ``versions`` in the range; None if there is none."""
         fitting = [each for each in versions if any(version_key(each) in interval for interval in self._intervals)]
         return max(fitting, key=version_key, default=None)
 
@@ -83,12 +83,8 @@ class VersionRange:
 
 
 def parse_range(text: str) -> VersionRange | None:
-    """The range in a ``*.plugin.version``: ``[1.0,2.0)``, several with commas between, a bare version for itself alone;
-    None for the latest there is.
-
-    Raises:
-        InvalidRange: It is malformed.
-    """
+    """Parse the range in a ``*.plugin.version``: ``[1.0,2.0)``, several with commas between, or a bare version, which
+    matches only itself; None for the latest. Raises InvalidRange if it is malformed."""
     text = text.strip()
     if text in ("", "latest"):
         return None
@@ -124,7 +120,7 @@ def _interval(text: str) -> _Interval:
     return _Interval(lower, upper, with_low, with_high)
 
 
-#: The kinds in the order in which ``GET /connector-plugins`` lists them.
+#: The kinds in the order of ``GET /connector-plugins``.
 _ORDER: Final = (
     PluginKind.SINK,
     PluginKind.SOURCE,
@@ -138,7 +134,7 @@ _READS_FILES: Final = {
     "org.apache.kafka.connect.file.FileStreamSourceConnector": "FileStreamSource reads any file that the worker can "
     "read, so it is off by default; set file.stream.source.enable = true in the worker's file"
 }
-#: The interface behind a kind: the word that an alias may leave out, and that messages name.
+#: The interface of each kind: omitted from aliases, and named in messages.
 INTERFACES: Final = {
     PluginKind.SINK: "Connector",
     PluginKind.SOURCE: "Connector",
@@ -150,30 +146,30 @@ INTERFACES: Final = {
 
 
 class PluginNotFound(PermanentError):
-    """No plugin of that name and kind."""
+    """There is no plugin of this name and kind."""
 
 
 class VersionNotFound(PluginNotFound):
-    """The plugin is there, in no version that was asked for."""
+    """The plugin exists, but not in a requested version."""
 
 
 class SinkRefused(PluginNotFound):
-    """A sink connector, or a task of one, which a group with workers of Java may hand to us."""
+    """A sink connector, or a task of one, which a group with Java workers may assign to this worker."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
-            f"{name} is a sink connector, and this worker runs source connectors only; run it on a group of Java's "
-            "Kafka Connect workers"
+            f"{name} is a sink connector, and this worker runs source connectors only. Run it in a group of Java's "
+            "Kafka Connect workers."
         )
 
 
 def simple_name(name: str) -> str:
-    """What stands behind the last dot, and the last ``$`` of a class within a class."""
+    """Return the part after the last dot, and after the last ``$`` of a nested class."""
     return name.rpartition(".")[2].rpartition("$")[2]
 
 
 def is_sink(name: str) -> bool:
-    """Whether a class of Java that is not here is a sink's, by its name."""
+    """Return whether a Java class that is not here is a sink connector, by its name."""
     return "Sink" in simple_name(name)
 
 
@@ -181,9 +177,9 @@ class Plugins:
     """All plugins of this process.
 
     Args:
-        descriptions: Of two by the same name and version the first one counts.
-        policies: Override policies beside Java's, by name.
-        refused: Classes of ``descriptions`` that this worker does not have, each with the sentence that says why.
+        descriptions: Of two with the same name and version the first one counts.
+        policies: Override policies in addition to Java's, by name.
+        refused: Classes of ``descriptions`` that this worker refuses, each with the message that says why.
     """
 
     def __init__(
@@ -205,23 +201,23 @@ class Plugins:
 
     @classmethod
     def discover(cls, extra: Iterable[PluginDescription] = (), *, may_read_files: bool = False) -> Self:
-        """Those of installed packages by their entry points, and ``extra``. One that cannot be loaded is logged.
-        FileStreamSource is among them if connectors ``may_read_files``."""
+        """Collect installed packages' plugins by their entry points, and ``extra``. Log those that cannot be loaded.
+        FileStreamSource is included only if connectors ``may_read_files``."""
         return cls([*extra, *installed()], override_policies(), {} if may_read_files else _READS_FILES)
 
-    # finding and making
+    # finding and creating
 
     def full_name(self, name: str) -> str | None:
-        """The class that ``name`` means, of whatever kind; None where there is none, or more than one."""
+        """Return the class that ``name`` means, of any kind; None if there is none, or several."""
         return name if name in self._names else self._aliases.get(name)
 
     def find(self, kinds: Sequence[PluginKind], name: str, version: str | None = None) -> PluginDescription:
-        """The newest plugin of that name and one of these kinds.
+        """Return the newest plugin of that name and one of these kinds.
 
         Args:
-            kinds: One is enough for all but connectors.
+            kinds: One kind, or both kinds of connectors.
             name: Full or short.
-            version: A range such as ``[1.0,2.0)``; a bare one means itself alone, None any.
+            version: A range such as ``[1.0,2.0)``; a bare version matches only itself, None any.
 
         Raises:
             PluginNotFound: There is none.
@@ -243,12 +239,7 @@ class Plugins:
         return _in_range(found, wanted)
 
     def connector(self, name: str, version: str | None = None) -> PluginDescription:
-        """A source connector.
-
-        Raises:
-            SinkRefused: It is a sink.
-            PluginNotFound: There is none, see :meth:`find`.
-        """
+        """Return a source connector. Raises SinkRefused for a sink connector; other errors as :meth:`find`."""
         try:
             found = self.find(CONNECTORS, name, version)
         except VersionNotFound:
@@ -262,7 +253,7 @@ class Plugins:
         return found
 
     def connector_type(self, name: str | None) -> str:
-        """source, sink or unknown."""
+        """Return source, sink or unknown."""
         full_name = None if name is None else self.full_name(name.strip())
         kinds = {each.kind for each in self._all if each.name == full_name and each.kind in CONNECTORS}
         if kinds:
@@ -270,24 +261,23 @@ class Plugins:
         return PluginKind.SINK.value if name is not None and is_sink(name) else "unknown"
 
     def new_connector(self, name: str, version: str | None = None) -> SourceConnector:
-        """An instance that was not started; raises as :meth:`connector`."""
+        """Create a connector without starting it; errors as :meth:`connector`."""
         made = self.connector(name, version).factory()
         assert isinstance(made, SourceConnector), name
         return made
 
     def new(self, kind: PluginKind, name: str, version: str | None = None) -> Any:
-        """Return an instance of the class behind a kind, such as Converter, that was not configured; raises as
-        :meth:`find`."""
+        """Create an unconfigured instance of the class of a kind, such as Converter; errors as :meth:`find`."""
         return self.find((kind,), name, version).factory()
 
     def override_policy(self, worker: WorkerConfig) -> OverridePolicy:
-        """The policy that a worker's file names. Raises ConfigError where there is none."""
+        """Return the policy that a worker's file names. Raises ConfigError if there is none."""
         return make_policy(worker.override_policy, worker.override_allowlist, self._policies)
 
     # REST
 
     def plugins(self, *, connectors_only: bool) -> Sequence[PluginInfo]:
-        """As ``GET /connector-plugins`` lists them."""
+        """Return the plugins as in ``GET /connector-plugins``."""
         return [
             PluginInfo(each.name, each.kind.value, each.version)
             for each in self._all
@@ -295,11 +285,11 @@ class Plugins:
         ]
 
     def plugin_config(self, plugin: str, version: str | None = None) -> Sequence[ConfigKeyInfo]:
-        """As ``GET /connector-plugins/{plugin}/config`` shows it: the plugin's own settings, then the framework's.
+        """Return ``GET /connector-plugins/{plugin}/config``: the plugin's own settings, then the framework's.
 
         Raises:
-            NotFound: No such plugin.
-            BadRequest: No such version of it, or no version at all.
+            NotFound: There is no such plugin.
+            BadRequest: It has no such version, or the version is malformed.
         """
         full_name = self.full_name(plugin)
         found = [each for each in self._all if each.name == full_name]
@@ -316,7 +306,7 @@ class Plugins:
         framework = (each for key, each in base.settings.items() if key not in own)
         return [key_info(each) for each in (*own.values(), *framework)]
 
-    # what connector configs name by alias (connect.core.config.alias_settings.Definitions)
+    # plugins that connector configs name by alias (connect.core.config.alias_settings.Definitions)
 
     def definition(self, kind: AliasKind, name: str, version: str | None) -> ConfigDef:
         return self.checked(PluginKind(kind), name, version).config_def
@@ -328,20 +318,16 @@ class Plugins:
         return self.versions_of((PluginKind(kind),), name)
 
     def names_of(self, kind: PluginKind) -> tuple[str, ...]:
-        """All classes of a kind."""
+        """Return all classes of a kind."""
         return tuple(dict.fromkeys(each.name for each in self._all if each.kind is kind))
 
     def versions_of(self, kinds: Sequence[PluginKind], name: str) -> tuple[str, ...]:
-        """All versions of a class, the newest last; none where it is not there, or of another kind."""
+        """Return all versions of a class, newest last; empty if it is missing or of another kind."""
         full_name = self.full_name(name)
         return tuple(each.version for each in self._all if each.name == full_name and each.kind in kinds)
 
     def checked(self, kind: PluginKind, name: str, version: str | None) -> PluginDescription:
-        """:meth:`find` for the check of a setting.
-
-        Raises:
-            InvalidValue: With Java's words, ``name`` is of another kind, or of no such version.
-        """
+        """Call :meth:`find` for the check of a setting. Raises InvalidValue in Java's words."""
         try:
             return self.find((kind,), name, version)
         except VersionNotFound as error:
@@ -353,13 +339,13 @@ class Plugins:
 
 
 def _framework(connector: PluginDescription) -> ConfigDef:
-    """The framework's settings of a connector; its own version is the default of the one that may be asked for."""
+    """Return the framework's settings of a connector; the default version is the connector's own."""
     version = replace(SOURCE_CONNECTOR.settings["connector.plugin.version"], default=connector.version)
     return SOURCE_CONNECTOR | ConfigDef.of(version)
 
 
 def _in_range(found: Sequence[PluginDescription], wanted: VersionRange | None) -> PluginDescription:
-    """The newest of several versions of a plugin."""
+    """Return the newest version of a plugin in the range."""
     if wanted is None:
         return found[-1]
     newest = wanted.newest(each.version for each in found)
@@ -373,7 +359,7 @@ def _in_range(found: Sequence[PluginDescription], wanted: VersionRange | None) -
 
 
 def _aliases(descriptions: Iterable[PluginDescription]) -> dict[str, str]:
-    """Short names that mean one class (Kafka's ``PluginUtils.computeAliases``)."""
+    """Return the short names that mean exactly one class (Kafka's ``PluginUtils.computeAliases``)."""
     meant: dict[str, set[str]] = {}
     for each in descriptions:
         simple = simple_name(each.name)
@@ -391,7 +377,7 @@ _CONVERTERS: Final = (
 
 
 def check_worker(worker: WorkerConfig, plugins: Plugins) -> None:
-    """Raise ConfigError for a converter or an override policy that is not there, or a converter's wrong setting."""
+    """Raise ConfigError for a missing converter or override policy, or a wrong setting of a converter."""
     try:
         plugins.override_policy(worker)
         for key, kind, type_ in _CONVERTERS:

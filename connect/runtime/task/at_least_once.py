@@ -33,7 +33,7 @@ from connect.runtime.task.task_control import TaskCounters
 
 
 class Submitted:
-    """One record that was given to the producer."""
+    """One record that was passed to the producer."""
 
     __slots__ = ("acked", "key", "offset")
 
@@ -45,10 +45,8 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True)
 class Committable:
-    """Offsets that may be stored, by the key of their source partition.
-
-    ``messages`` counts the records that they stand for, ``pending`` those that cannot be committed yet.
-    """
+    """Offsets that may be stored, by the key of their source partition. ``messages`` counts the records that they
+    cover, ``pending`` the records that cannot be committed yet."""
 
     offsets: Mapping[bytes, Fields] = field(default_factory=dict)
     messages: int = 0
@@ -56,27 +54,27 @@ class Committable:
 
 
 class SubmittedRecords:
-    """Records on their way, by source partition in the order of submission."""
+    """Records in flight, by source partition in the order of submission."""
 
     def __init__(self) -> None:
         self.unacked = 0
         self._queues: dict[bytes, deque[Submitted]] = {}
 
     def submit(self, key: bytes, offset: Fields) -> Submitted:
-        """Take note of a record before it is sent; ``key`` is that of its source partition."""
+        """Register a record before it is sent; ``key`` is that of its source partition."""
         record = Submitted(key, offset)
         self._queues.setdefault(key, deque()).append(record)
         self.unacked += 1
         return record
 
     def ack(self, record: Submitted) -> None:
-        """The record has arrived, or is left out for good; once is enough."""
+        """Mark a record as acknowledged or skipped; may be called again."""
         if not record.acked:
             record.acked = True
             self.unacked -= 1
 
     def drop(self, record: Submitted) -> None:
-        """Forget the last record of its partition, which the producer did not take: it will be submitted again."""
+        """Remove the last record of its partition: the producer did not take it, and it will be submitted again."""
         queue = self._queues[record.key]
         assert queue[-1] is record and not record.acked
         queue.pop()
@@ -85,7 +83,7 @@ class SubmittedRecords:
         self.unacked -= 1
 
     def committable(self) -> Committable:
-        """Take out what may be committed since the last call."""
+        """Remove and return what has become committable since the last call."""
         offsets: dict[bytes, Fields] = {}
         messages = pending = 0
         for key, queue in list(self._queues.items()):
@@ -100,7 +98,7 @@ class SubmittedRecords:
 
 log = logging.getLogger(__name__)
 
-#: So many records may be on their way; then no more are taken until some have arrived.
+#: Maximum number of records in flight; at the maximum, sends wait for acknowledgements.
 _UNACKED_AT_MOST: Final = 10_000
 
 
@@ -108,9 +106,9 @@ class AtLeastOnceDelivery:
     """Implements :class:`connect.runtime.task.record_delivery.Delivery`.
 
     Args:
-        task: Whose records these are.
+        task: The task of these records.
         flush_interval_ms: Time between two flushes of offsets.
-        flush_timeout_ms: How long a flush, and the wait for acknowledgements at the end, may take.
+        flush_timeout_ms: Time limit of a flush, and of the wait for acknowledgements at the end.
     """
 
     def __init__(
@@ -148,7 +146,7 @@ class AtLeastOnceDelivery:
         self._closed = False
 
     async def start(self) -> None:
-        """The producer connects for the first record: a worker may have thousands of tasks with nothing to send."""
+        """Do nothing: the producer connects for the first record, because thousands of tasks may have none."""
 
     def enter(self) -> None:
         if self._entered:
@@ -194,16 +192,16 @@ class AtLeastOnceDelivery:
 
     async def finish(self, *, failed: bool) -> None:
         if self._closed:
-            # Who has the task now may have stored newer ones.
+            # The task's new owner may have stored newer offsets.
             return
-        # Also after an error: what was acknowledged by then need not be sent again.
+        # Also after an error, so that acknowledged records are not sent again.
         try:
             async with asyncio.timeout(self._flush_timeout_s):
                 while self._outstanding or self._acked:
                     await self._next_progress()
         except TimeoutError:
             log.warning(
-                "task %s: %d records are not acknowledged and will be sent again by its successor",
+                "task %s: %d records were not acknowledged and will be sent again by its successor",
                 self._task,
                 self._submitted.unacked,
             )
@@ -213,7 +211,7 @@ class AtLeastOnceDelivery:
         self._closed = True
         await self._producer.close(timeout_s)
         await self._offsets.close(timeout_s)
-        # Last, for they may be in the task's callbacks, which may go on although they are cancelled.
+        # Last, because they may be in callbacks of the task, which may continue although cancelled.
         await self._scope.close()
 
     def _done(
@@ -224,7 +222,7 @@ class AtLeastOnceDelivery:
         metadata: RecordMetadata | None,
         error: Exception | None,
     ) -> None:
-        """A record's outcome. It stays in the way of later offsets where it failed and errors are not tolerated."""
+        """Handle a record's outcome. After an untolerated failure its partition's later offsets are not committed."""
         self._outstanding -= 1
         self._progress.set()
         if error is None:
@@ -245,7 +243,7 @@ class AtLeastOnceDelivery:
             self._submitted.ack(submitted)
 
     async def _acknowledge(self) -> None:
-        """Tells the task of records one by one; only then their offsets may be stored."""
+        """Call the task's ``commit_record`` for one record after the other; only then their offsets may be stored."""
         while not self._closed:
             if not self._acked:
                 await self._next_progress()
@@ -267,7 +265,7 @@ class AtLeastOnceDelivery:
                 await self._commit()
 
     async def _commit(self) -> None:
-        """Store what may be stored; what cannot be is kept for the next time."""
+        """Store the offsets that may be stored; keep those that cannot be for the next flush."""
         clock = asyncio.get_running_loop().time
         async with self._flushing:
             began_s = clock()
@@ -289,12 +287,12 @@ class AtLeastOnceDelivery:
             self._pending.flushed()
         except TimeoutError:
             log.error(
-                "task %s: its offsets were not stored within %g s; they will be tried again",
+                "task %s: its offsets were not stored within %g s; will be retried",
                 self._task,
                 self._flush_timeout_s,
             )
         except Exception as error:
-            log.error("task %s: its offsets could not be stored and will be tried again: %s", self._task, error)
+            log.error("task %s: its offsets could not be stored, will be retried: %s", self._task, error)
         else:
             return True
         finally:

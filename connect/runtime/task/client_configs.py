@@ -1,5 +1,5 @@
-"""The Kafka clients that a worker makes for a connector: which keys reach which client, and under which id
-(Kafka's ``Worker.baseProducerConfigs`` and its kin)."""
+"""Builds the configs of the Kafka clients of a connector: keys and client ids (Kafka's
+``Worker.baseProducerConfigs`` and its other client methods)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from connect.core.config.worker_config import ClientKind, WorkerConfig
 from connect.core.errors import ConfigError
 from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
 
-#: What Kafka Connect's producers have where Java's own have something else: patience without end, and order by sending
-#: one request after the other.
+#: Kafka Connect's producer defaults that differ from the Java producer's: no delivery timeout, and ordering by one
+#: request in flight.
 _CONNECT_DEFAULTS: Final[Mapping[str, str]] = {
     "acks": "all",
     "delivery.timeout.ms": str(2**31 - 1),
     "enable.idempotence": "false",
 }
-#: What is heeded beyond the keys of the connection.
+#: The producer keys that are used, besides the keys of the connection.
 _HEEDED: Final = ConfigDef.of(
     *(
         CLIENTS["producer"].settings[name]
@@ -42,7 +42,7 @@ _HEEDED: Final = ConfigDef.of(
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """A producer of records, typed. ``transactional_id`` None: it writes without transactions."""
+    """The parsed settings of a producer of records; without transactions if ``transactional_id`` is None."""
 
     connection: ConnectionSettings
     acks: int
@@ -59,7 +59,7 @@ class ProducerSettings:
 
 
 def client_props(config: WorkerConfig, connector: Mapping[str, str], kind: ClientKind) -> dict[str, str]:
-    """The worker's for all connectors, overridden by the connector's ``<kind>.override.*``; resolved."""
+    """Return the worker's resolved keys for all connectors, overridden by the connector's ``<kind>.override.*``."""
     prefix = f"{kind}.override."
     own = {key[len(prefix) :]: value for key, value in connector.items() if key.startswith(prefix)}
     return {**config.client_props(kind), **own}
@@ -68,11 +68,11 @@ def client_props(config: WorkerConfig, connector: Mapping[str, str], kind: Clien
 def client_connection(
     config: WorkerConfig, connector: Mapping[str, str], kind: ClientKind, who: str
 ) -> ConnectionSettings:
-    """How a client of a connector reaches its cluster. ``who`` ends the client id: connector, or connector and task.
+    """Return the connection of a connector's client. ``who`` ends the client id: connector, or connector and task.
 
     Raises:
         ConfigError: A key is missing or wrong.
-        SecurityError: A key store cannot be used.
+        SecurityError: A key store is unusable.
     """
     props = client_props(config, connector, kind)
     java = {"producer": "connector-producer", "consumer": "connector-consumer", "admin": "connector-adminclient"}
@@ -84,9 +84,9 @@ def client_connection(
 def producer_settings(
     config: WorkerConfig, connector: Mapping[str, str], who: str, transactional_id: str | None
 ) -> ProducerSettings:
-    """The producer of a task, or of a connector's offsets; errors as :func:`client_connection`.
+    """Return the settings of the producer of a task, or of a connector's offsets. Errors as :func:`client_connection`.
 
-    Keys under which exactly-once would not hold have no effect with a transactional id, as in Java.
+    With a transactional id, keys that would break exactly-once have no effect, as in Java.
     """
     values = _HEEDED.parse({**_CONNECT_DEFAULTS, **client_props(config, connector, "producer")})
     acks, compression = values.string("acks"), values.string("compression.type")
@@ -110,7 +110,7 @@ def producer_settings(
 
 
 def check_overrides(policy: OverridePolicy, connector: Mapping[str, str], kinds: Collection[ClientKind]) -> None:
-    """Raise ConfigError for an override that the worker's policy does not allow, by now."""
+    """Raise ConfigError for an override that the worker's policy does not allow."""
     for kind in kinds:
         prefix = f"{kind}.override."
         for key in connector:
@@ -120,21 +120,21 @@ def check_overrides(policy: OverridePolicy, connector: Mapping[str, str], kinds:
 
 
 def ignored_under_exactly_once(config: WorkerConfig, connector: Mapping[str, str]) -> list[str]:
-    """Sentences on what users set for a producer that exactly-once decides."""
+    """Describe each producer key of the user that exactly-once overrides."""
     props = client_props(config, connector, "producer")
     told = []
     if props.get("enable.idempotence", "true").strip().lower() != "true":
         told.append("enable.idempotence has no effect on a producer under exactly-once: it is true")
     if "transactional.id" in props:
-        told.append("transactional.id has no effect on a producer under exactly-once: Connect names it")
+        told.append("transactional.id has no effect on a producer under exactly-once: Connect sets it")
     return told
 
 
 def task_transactional_id(group_id: str, connector: str, task: int) -> str:
-    """The transactional id of a task's producer (Kafka's ``Worker.taskTransactionalId``)."""
+    """Return the transactional id of a task's producer (Kafka's ``Worker.taskTransactionalId``)."""
     return f"{group_id}-{connector}-{task}"
 
 
 def _own_id(config: WorkerConfig, connector: Mapping[str, str], kind: ClientKind) -> str | None:
-    """A client id that users set for this kind of client; the worker's own ``client.id`` is not meant for it."""
+    """Return the client id that users set for this kind of client; the worker's ``client.id`` does not apply to it."""
     return connector.get(f"{kind}.override.client.id") or config.with_prefix(f"{kind}.").get("client.id")

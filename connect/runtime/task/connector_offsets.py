@@ -1,8 +1,8 @@
-"""Source offsets of connectors: read, kept until they can be stored, and stored (Kafka's ``OffsetStorageReader``,
-``OffsetStorageWriter`` and ``ConnectorOffsetBackingStore``).
+"""Reads, buffers and stores source offsets of connectors (Kafka's ``OffsetStorageReader``, ``OffsetStorageWriter`` and
+``ConnectorOffsetBackingStore``).
 
-A connector's offsets are in the worker's offset topic, in one of its own (``offsets.storage.topic``), or in both; the
-own one is primary: it is written first and wins when read.
+A connector's offsets are in the worker's offset topic, in a topic of its own (``offsets.storage.topic``), or in both.
+Its own topic is primary: it is written first and takes precedence when read.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ log = logging.getLogger(__name__)
 
 #: Key bytes to value bytes; None is a tombstone.
 Values = Mapping[bytes, bytes | None]
-#: Writes offsets into the primary topic in a way of its own: within a task's transaction.
+#: Writes offsets into the primary topic within a task's transaction.
 Write = Callable[[str, Values], Awaitable[None]]
 
 _READ_WAIT_S: Final = 30.0
 
 
 class OffsetLog(Protocol):
-    """A compacted topic that is followed (:class:`connect.kafka.log.compacted_log.CompactedLog`)."""
+    """A followed compacted topic (:class:`connect.kafka.log.compacted_log.CompactedLog`)."""
 
     async def start(self, timeout_s: float, *, committed_only: bool = False) -> None: ...
 
     async def read_to_end(self, timeout_s: float, *, committed_only: bool = False) -> None: ...
 
     async def write(self, records: Iterable[OutRecord]) -> None:
-        """Append; ``records`` are asked for anew at each attempt."""
+        """Append; each attempt iterates over ``records`` again."""
         ...
 
     async def stop(self) -> None: ...
@@ -48,15 +48,14 @@ class OffsetLog(Protocol):
 
 
 class _Write(NamedTuple):
-    """What one caller waits for; ``written`` is over as soon as nobody does."""
+    """One caller's write; ``written`` is done as soon as the caller stops waiting."""
 
     records: list[OutRecord]
     written: asyncio.Future[None]
 
 
 class _Together:
-    """Writes that go out at once. Who gave up waiting is left out of the next attempt: somebody else may have stored
-    newer offsets meanwhile."""
+    """Writes sent together. A retry skips writes whose caller stopped waiting: newer offsets may be stored by then."""
 
     def __init__(self, writes: Sequence[_Write]) -> None:
         self._writes = writes
@@ -66,13 +65,13 @@ class _Together:
 
 
 class OffsetTopic:
-    """One topic of source offsets, followed and folded.
+    """One topic of source offsets and its current content.
 
     Args:
-        topic: Its name.
-        open_log: Makes the log that hands each record to the first function it is given, and calls the second before it
-            hands over all of them once more.
-        write: How records are appended, where another client than the log's is to do that.
+        topic: The topic's name.
+        open_log: Creates the log. It passes each record to the first function, and calls the second one before it
+            passes all records again.
+        write: Appends records; by default the log does.
     """
 
     def __init__(
@@ -90,26 +89,26 @@ class OffsetTopic:
         self._writing: asyncio.Task[None] | None = None
 
     async def start(self, timeout_s: float) -> None:
-        """Read the topic and follow it from then on; what is open in it is waited for by whoever asks for offsets.
+        """Read the topic and follow it; reads of offsets wait for its open transactions.
 
-        A task that was killed may have left its transaction open, and nobody aborts that sooner than the task which is
-        started in its place: it fences first and reads offsets then (Kafka's ``AbstractWorkerSourceTask``).
+        A killed task may have left its transaction open. The task that replaces it aborts that soonest: it fences first
+        and reads offsets then (Kafka's ``AbstractWorkerSourceTask``).
         """
         await self._log.start(timeout_s, committed_only=True)
 
     async def ended(self) -> Exception | None:
-        """Wait until nothing is read any more, and return why; None after :meth:`stop`."""
+        """Wait until reading ends, and return why; None after :meth:`stop`."""
         return await self._log.ended()
 
     async def stop(self) -> None:
-        """Stop to follow; what is being written by then may be written or not, and whoever waits for it is told so."""
+        """Stop following; pending writes may or may not be written, and fail with an error that says so."""
         await self._scope.close()
         self._settle(self._next, self._stopped())
         await self._log.stop()
 
     async def read_to_end(self, *, committed_only: bool = False) -> None:
-        """Wait until everything that was written before the call is known; an open transaction is waited for, unless
-        ``committed_only``: then it and what was written behind it are not."""
+        """Wait until everything written before the call is read. With ``committed_only`` do not wait for an open
+        transaction, and skip it and what was written after it."""
         while True:
             try:
                 return await self._log.read_to_end(_READ_WAIT_S, committed_only=committed_only)
@@ -117,19 +116,19 @@ class OffsetTopic:
                 log.warning("offsets: %s; still waiting", error)
 
     def get(self, key: bytes) -> dict[str, Any] | None:
-        """What is known of a key."""
+        """Return the offset of a key."""
         return self._state.offsets.get(key)
 
     def of_connector(self, connector: str) -> dict[bytes, tuple[dict[str, Any], dict[str, Any]]]:
-        """What is known of a connector: key to source partition and offset."""
+        """Return a connector's offsets: key to source partition and offset."""
         partitions = self._state.partitions.get(connector, {})
         return {key: (partition, self._state.offsets[key]) for key, partition in partitions.items()}
 
     async def write(self, values: Values) -> None:
-        """Append; all is acknowledged when this returns.
+        """Append, and return when all is acknowledged.
 
-        What comes while something is being written goes out together after it: thousands of tasks may store their
-        offsets at the same time. Who no longer waits takes nothing away from the others, and writes nothing more.
+        Writes that come during a write go out together after it, because thousands of tasks may store offsets at the
+        same time. A caller that stops waiting does not affect the others, and its offsets are not written.
         """
         if self._scope.is_closed:
             raise self._stopped()
@@ -158,7 +157,7 @@ class OffsetTopic:
             if len(waiting) == 1 or isinstance(error, SecurityError) or not isinstance(error, PermanentError):
                 self._settle(waiting, error)
                 return
-            # One that can never be written, for its size perhaps, is in nobody's way but its own.
+            # One write may never succeed, perhaps because of its size: it must not prevent the others.
             middle = len(waiting) // 2
             await self._write_group(waiting[:middle])
             await self._write_group(waiting[middle:])
@@ -174,11 +173,11 @@ class OffsetTopic:
                 each.written.set_result(None)
             else:
                 each.written.set_exception(error)
-                # Perhaps nobody waits any more.
+                # Marks the exception as retrieved, in case nothing awaits it.
                 each.written.exception()
 
     def _stopped(self) -> RetriableError:
-        return RetriableError(f"topic {self.topic} is let go of: the offsets may be written or not")
+        return RetriableError(f"topic {self.topic} was closed: the offsets may or may not have been written")
 
     def _begin_anew(self) -> None:
         self._state = SourceOffsets()
@@ -190,12 +189,12 @@ class OffsetTopic:
 
 
 class ConnectorOffsets:
-    """The offsets of one connector; what a connector and its tasks see as their ``offset_reader``.
+    """The offsets of one connector; the ``offset_reader`` of the connector and its tasks.
 
     Args:
-        connector: Its name.
-        primary: Where its offsets are written first and read with precedence.
-        secondary: The worker's topic, where the primary is another.
+        connector: The connector's name.
+        primary: The topic that is written first and takes precedence when read.
+        secondary: The worker's topic, if the primary is another one.
         release: Called when these offsets are closed.
     """
 
@@ -220,38 +219,36 @@ class ConnectorOffsets:
         return self._primary.topic
 
     async def offset(self, partition: Fields) -> Fields | None:
-        """The last stored offset of a source partition."""
+        """Return the last stored offset of a source partition."""
         return (await self.offsets([partition]))[0]
 
     async def offsets(self, partitions: Sequence[Fields]) -> Sequence[Fields | None]:
-        """The last stored offsets of source partitions, in their order. Raises DataError for a malformed one."""
+        """Return the last stored offsets of source partitions, in order. Raises DataError for a malformed one."""
         keys = [encoded_key(self._connector, partition) for partition in partitions]
         await self._read()
         return [self._get(key) for key in keys]
 
     async def all(self, *, committed_only: bool = False) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-        """Every source partition that has an offset, and that offset; see :meth:`OffsetTopic.read_to_end`."""
+        """Return every source partition with its offset; see :meth:`OffsetTopic.read_to_end`."""
         await self._read(committed_only)
         found = self._secondary.of_connector(self._connector) if self._secondary is not None else {}
         return list({**found, **self._primary.of_connector(self._connector)}.values())
 
     def written_by(self, write: Write) -> None:
-        """From now on the primary is written so."""
+        """Use ``write`` for the primary topic from now on."""
         self._write = write
 
     async def store(self, values: Values) -> None:
-        """Write offsets: tombstones to the worker's topic first, then all to the primary.
-
-        The worker's topic gets the rest with :meth:`stored`.
-        """
+        """Write offsets: tombstones to the worker's topic first, then all to the primary. The worker's topic gets the
+        rest with :meth:`stored`."""
         removed = {key: value for key, value in values.items() if value is None}
         if self._secondary is not None and removed:
-            # Else a tombstone in the primary would bring back what the secondary still has.
+            # Otherwise, after a tombstone in the primary, reads would return the secondary's old offset.
             await self._secondary.write(removed)
         await (self._primary.write(values) if self._write is None else self._write(self._primary.topic, values))
 
     def stored(self, values: Values) -> None:
-        """What :meth:`store` wrote holds: the worker's topic gets it too, which is not waited for."""
+        """Queue offsets that :meth:`store` wrote for the worker's topic too, without waiting."""
         if self._secondary is None or self._scope.is_closed:
             return
         self._behind.update((key, value) for key, value in values.items() if value is not None)
@@ -260,7 +257,7 @@ class ConnectorOffsets:
             self._catching_up = self._scope.spawn(self._catch_up(self._secondary), name)
 
     async def close(self, timeout_s: float = 0.0) -> None:
-        """Let go of the topics, after ``timeout_s`` also with offsets that the worker's topic has not got yet."""
+        """Close the topics; wait up to ``timeout_s`` for offsets queued for the worker's topic."""
         if self._catching_up is not None:
             await asyncio.wait({self._catching_up}, timeout=timeout_s)
         await self._scope.close()
@@ -275,7 +272,7 @@ class ConnectorOffsets:
                 await secondary.write(values)
             except Exception as error:
                 log.warning(
-                    "connector %s: its offsets could not be written to the worker's topic %s as well: %s",
+                    "connector %s: its offsets could not be copied to the worker's topic %s: %s",
                     self._connector,
                     secondary.topic,
                     error,
@@ -294,10 +291,8 @@ class ConnectorOffsets:
 
 
 class PendingOffsets:
-    """Offsets that are to be stored, the newest of each source partition; pure.
-
-    A flush that fails keeps them for the next one, where newer ones have not replaced them.
-    """
+    """Offsets to store, the newest of each source partition. A failed flush keeps its offsets for the next one, unless
+    newer ones have replaced them."""
 
     def __init__(self) -> None:
         self._waiting: dict[bytes, Fields] = {}
@@ -307,7 +302,7 @@ class PendingOffsets:
         self._waiting[key] = offset
 
     def begin_flush(self) -> dict[bytes, bytes | None]:
-        """What is to be stored now; empty: nothing, and no flush has begun. Raises DataError for a malformed offset."""
+        """Return the offsets to store; if empty, no flush begins. Raises DataError for a malformed offset."""
         assert self._flushing is None
         if not self._waiting:
             return {}
@@ -316,24 +311,24 @@ class PendingOffsets:
         return values
 
     def flushed(self) -> None:
-        """It is stored."""
+        """Note that the flush succeeded."""
         self._flushing = None
 
     def cancel_flush(self) -> None:
-        """It is not, or nobody knows."""
+        """Note that the flush failed or its outcome is unknown."""
         if self._flushing is not None:
             self._waiting = {**self._flushing, **self._waiting}
             self._flushing = None
 
 
 def encoded_key(connector: str, partition: Fields) -> bytes:
-    """The key of a source partition. Raises DataError for what is none."""
+    """Return the key of a source partition. Raises DataError if it is malformed."""
     _check(partition)
     return status_and_offset_topics.encode_key(connector, partition)
 
 
 def encoded_offset(offset: Fields | None) -> bytes | None:
-    """The value of an offset; None stays None, a tombstone. Raises DataError for what is none."""
+    """Return the value of an offset; None stays None, a tombstone. Raises DataError if it is malformed."""
     if offset is None:
         return None
     _check(offset)
@@ -341,7 +336,7 @@ def encoded_offset(offset: Fields | None) -> bytes | None:
 
 
 def _check(fields: object) -> None:
-    """Kafka's ``OffsetUtils.validateFormat``."""
+    """Check the format as Kafka's ``OffsetUtils.validateFormat``."""
     if not isinstance(fields, Mapping):
         raise DataError("Offsets must be specified as a Map")
     for name, value in fields.items():

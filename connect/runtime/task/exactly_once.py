@@ -1,4 +1,4 @@
-"""Records and their offsets in one transaction (KIP-618, Kafka's ``ExactlyOnceWorkerSourceTask``)."""
+"""Sends records and their offsets in one transaction (KIP-618, Kafka's ``ExactlyOnceWorkerSourceTask``)."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class ExactlyOnceDelivery:
     """Implements :class:`connect.runtime.task.record_delivery.Delivery`.
 
     Args:
-        task: Whose records these are.
-        before: Awaited before the transactional id is claimed: the fencing round.
-        after: Awaited once it is: is the task still ours? What either raises fails the task.
-        is_stopping: Whether the task was told to stop; then it claims nothing, for a successor may have.
+        task: The task of these records.
+        before: Awaited before the transactional id is claimed: zombie fencing.
+        after: Awaited after that: is the task still ours? What either raises fails the task.
+        is_stopping: Whether the task is stopping; then it claims nothing, because a successor may have.
     """
 
     def __init__(
@@ -96,11 +96,11 @@ class ExactlyOnceDelivery:
         self._boundaries.begin(_now_ms())
 
     def before_poll(self) -> None:
-        """A record that failed shows when the transaction is to be committed."""
+        """Do nothing: a failed record fails the commit of its transaction."""
 
     async def send(self, record: SourceRecord, outgoing: OutgoingRecord) -> None:
         if outgoing.topic == self._offsets.primary_topic:
-            # The task could never read its offsets again: a reader waits for the transaction, which waits for the task.
+            # The task could not read its offsets again: the read waits for the transaction, which waits for the task.
             raise PermanentError(
                 "Source tasks may not produce to their own offsets topics when exactly-once support is enabled"
             )
@@ -125,7 +125,7 @@ class ExactlyOnceDelivery:
         await self._end(self._boundaries.after_batch(_now_ms()))
 
     async def pause(self) -> None:
-        # Else the transaction would time out meanwhile, and the task with it.
+        # Otherwise the transaction would time out during the pause and fail the task.
         await self._end(self._boundaries.at_end())
 
     async def finish(self, *, failed: bool) -> None:
@@ -166,21 +166,21 @@ class ExactlyOnceDelivery:
 
     async def _end(self, ending: Ending) -> None:
         if ending is Ending.ABORT:
-            log.info("task %s: its transaction is aborted, as the connector wants it", self._task)
+            log.info("task %s: aborting its transaction as the connector requested", self._task)
             await self._abort()
         if ending is not Ending.NONE:
-            # The offsets of aborted records are stored as well, or the task would see the same records again.
+            # The offsets of aborted records are stored too, or the task would read the same records again.
             await self._commit()
 
     async def _abort(self) -> None:
         if not self._open:
-            log.warning("task %s: nothing is aborted, its transaction is empty", self._task)
+            log.warning("task %s: nothing to abort: its transaction is empty", self._task)
             return
         self._open = False
         self._records = 0
         await self._producer.end(commit=False)
         await self._nothing_outstanding()
-        # What could not be sent is not wanted any more.
+        # Failures of aborted records do not matter.
         self._failure = None
 
     async def _commit(self) -> None:
@@ -218,7 +218,7 @@ class ExactlyOnceDelivery:
                     await patience.after(error)
 
     async def _all_settled(self) -> None:
-        """Wait for the outcome of everything that was handed over; raises the first failure."""
+        """Wait for the outcome of all sent records; raise the first failure."""
         await self._nothing_outstanding()
         if self._failure is not None:
             raise self._failure

@@ -1,7 +1,7 @@
-"""Where a connector's offsets are, and the topics of those that have one of their own (``offsets.storage.topic``).
+"""Opens the offsets of connectors, and follows the offset topics of their own (``offsets.storage.topic``).
 
-Kafka's ``Worker.offsetStoreForRegularSourceTask`` and its kin. A topic of its own is followed once in a worker, for the
-connector and all its tasks, as long as one of them uses it.
+Like Kafka's ``Worker.offsetStoreForRegularSourceTask``. A worker follows a connector's own topic once for the connector
+and all its tasks, while one of them uses it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CLOSE_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A topic, and how each kind of client reaches its cluster."""
+    """A topic, and the connection of each kind of client to its cluster."""
 
     topic: str
     consumer: ConnectionSettings
@@ -46,7 +46,7 @@ class _Place:
 
 
 class _Open(NamedTuple):
-    """A topic that is followed, and what ends that."""
+    """A followed topic, and what closes it."""
 
     topic: OffsetTopic
     closing: AsyncExitStack
@@ -54,7 +54,7 @@ class _Open(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class _Followed:
-    """A place that ``users`` want followed at the moment, those who wait for it included."""
+    """A followed topic and the number of its users, those that wait for it included."""
 
     place: _Place
     users: int = 0
@@ -63,7 +63,7 @@ class _Followed:
 
 
 class OffsetStores:
-    """The offsets of connectors on one worker; ``worker_topic`` is followed by its owner."""
+    """The offsets of connectors on one worker; the owner of ``worker_topic`` follows it."""
 
     def __init__(self, config: WorkerConfig, worker_topic: OffsetTopic) -> None:
         self._config = config
@@ -71,12 +71,12 @@ class OffsetStores:
         self._followed: list[_Followed] = []
 
     async def open(self, connector: str, props: Mapping[str, str]) -> ConnectorOffsets:
-        """The offsets of a connector with resolved ``props``; to be closed.
+        """Open the offsets of a connector with resolved ``props``; the caller closes them.
 
         Raises:
-            ConfigError: A setting is wrong, or its topic is not just compacted.
-            SecurityError: Rights are missing.
-            RetriableError: The topic could not be made or read in time.
+            ConfigError: A setting is wrong, or the topic's cleanup policy is not just compact.
+            SecurityError: Authentication failed or authorization is missing.
+            RetriableError: The topic could not be created or read in time.
         """
         topic = self._own_topic(props)
         if topic is None:
@@ -91,7 +91,7 @@ class OffsetStores:
             self._followed.append(followed)
         followed.users += 1
         try:
-            # A place whose cluster does not answer is in the way of nobody who uses another.
+            # One lock per topic, because a cluster that does not answer must not block users of others.
             async with followed.opening:
                 if followed.open is None:
                     followed.open = await self._follow(place)
@@ -104,8 +104,8 @@ class OffsetStores:
     async def opened(
         self, connector: str, props: Mapping[str, str], for_writing: bool
     ) -> AsyncIterator[ConnectorOffsets]:
-        """The offsets of a connector while the context lasts, for REST. Under exactly-once they are written in a
-        transaction of the connector's task 0, which shuts that task out. Raises as :meth:`open`."""
+        """Open the offsets of a connector as a context, for REST. Under exactly-once they are written in a transaction
+        of the connector's task 0, which fences that task. Raises ConfigError, SecurityError or RetriableError."""
         offsets = await self.open(connector, props)
         try:
             if not (for_writing and self._config.exactly_once_enabled):
@@ -123,12 +123,12 @@ class OffsetStores:
             await offsets.close(_CLOSE_S)
 
     def _own_topic(self, props: Mapping[str, str]) -> str | None:
-        """The topic of a connector that has one beside the worker's, on whatever cluster."""
+        """Return the connector's topic if it is not the worker's, on whichever cluster."""
         worker_name = self._config.offset_topic.name
         named = source_settings(props).offsets_topic
         if named is None and not self._config.exactly_once_enabled:
             return None
-        # A transaction cannot span clusters: under exactly-once the offsets are where the records go.
+        # A transaction cannot span clusters: under exactly-once the offsets are on the cluster of the records.
         topic = named or worker_name
         return None if topic == worker_name and self._is_workers_cluster(props) else topic
 
@@ -163,7 +163,7 @@ class OffsetStores:
 
 
 async def _write_transaction(producer: RecordProducer, topic: str, values: Values) -> None:
-    """All ``values`` or none of them, in a transaction of their own."""
+    """Write all ``values`` in one transaction."""
     outcomes: list[asyncio.Future[None]] = []
     await producer.begin()
     for key, value in values.items():

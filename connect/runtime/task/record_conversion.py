@@ -1,12 +1,12 @@
 """Transforms and converts the records of a task, and handles records that fail.
 
 * Conversion follows Kafka's ``AbstractWorkerSourceTask.convertTransformedRecord``: transforms first, then converters.
-* The transforms of a connector run in their order, each with its predicate (Kafka's ``TransformationChain``, KIP-585).
+* The transforms of a connector run in order, each with its predicate (Kafka's ``TransformationChain``, KIP-585).
 * A record that cannot be transformed, converted or sent is retried, skipped, or fatal (KIP-298).
 
-Kafka's ``RetryWithToleranceOperator`` differs in two ways, both of which lose records there. Here an error that was
-retried in vain fails the task unless errors are tolerated, and a task that is stopped while it retries leaves the
-record for its successor instead of skipping it.
+Kafka's ``RetryWithToleranceOperator`` differs in two ways, and both lose records. Here an error after all retries fails
+the task unless errors are tolerated, and a task that stops during retries leaves the record to its successor instead of
+skipping it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _DELAY_FIRST_MS: Final = 300
 
 
 class Stage(StrEnum):
-    """What was being done with a record, in Kafka's words."""
+    """The operation on a record, in Kafka's words."""
 
     TRANSFORMATION = "TRANSFORMATION"
     HEADER_CONVERTER = "HEADER_CONVERTER"
@@ -51,20 +51,20 @@ class Stage(StrEnum):
 
 
 class ToleranceExceeded(HeliographError):
-    """A record failed, and errors are not tolerated; the reason is the cause."""
+    """A record failed, and errors are not tolerated; the cause is the reason."""
 
 
 class LeftOut(Exception):
-    """The record is to be left out; never leaves the task's loop."""
+    """The record is skipped; never leaves the task's loop."""
 
 
 class Interrupted(Exception):
-    """The task is to stop and must not go on with this record; never leaves the task's loop."""
+    """The task stops and must not continue with this record; never leaves the task's loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorSettings:
-    """The ``errors.*`` keys of a connector; ``retry_timeout_ms`` -1 is for ever."""
+    """The ``errors.*`` keys of a connector; ``retry_timeout_ms`` -1 has no limit."""
 
     retry_timeout_ms: int = 0
     retry_delay_max_ms: int = 60_000
@@ -74,11 +74,9 @@ class ErrorSettings:
 
 
 def retry_delay_ms(attempt: int, max_ms: int, left_ms: float, chance: float) -> float:
-    """How long to wait after the ``attempt``-th failure (from 1): doubling, at random beyond ``max_ms``.
-
-    ``chance`` is a random number below 1; nothing is longer than ``left_ms``.
-    """
-    # Beyond 2^40 the shift says nothing new; attempts are not bounded.
+    """Return the wait after the ``attempt``-th failure (from 1): doubling, at random beyond ``max_ms``, and never above
+    ``left_ms``. ``chance`` is a random number below 1."""
+    # Attempts are not bounded, and a shift beyond 2^40 changes nothing.
     delay_ms: float = _DELAY_FIRST_MS << min(attempt - 1, 40)
     if delay_ms > max_ms:
         delay_ms = chance * max_ms
@@ -86,7 +84,7 @@ def retry_delay_ms(attempt: int, max_ms: int, left_ms: float, chance: float) -> 
 
 
 class ErrorHandler:
-    """The error handling of one task. ``stopping`` is set when the task is to stop."""
+    """The error handling of one task. ``stopping`` is set when the task stops."""
 
     def __init__(
         self,
@@ -107,29 +105,25 @@ class ErrorHandler:
         return self._settings.tolerates_all
 
     async def attempt(self, stage: Stage, doing: object, record: SourceRecord, operation: Callable[[], T]) -> T:
-        """The outcome of ``operation``, which ``doing`` (a plugin) performs for ``record``.
+        """Run ``operation`` of the plugin ``doing`` for ``record``, with retries; return its result.
 
         Raises:
-            LeftOut: it failed, and that is tolerated.
-            ToleranceExceeded: it failed, and that is not.
-            Interrupted: the task is stopped before the operation could be tried again.
+            LeftOut: It failed, and errors are tolerated.
+            ToleranceExceeded: It failed, and errors are not tolerated.
+            Interrupted: The task stops before a retry.
         """
         try:
             return operation()
         except RetriableError as error:
             return await self._retry(stage, doing, record, operation, error)
         except MemoryError:
-            raise  # which says nothing of the record; Java tolerates no ``Error`` either
+            raise  # not an error of the record; Java tolerates no ``Error`` either
         except Exception as error:
             self._counters.failures += 1
             raise self._given_up(stage, doing, record, error) from error
 
     def failed(self, stage: Stage, doing: object, record: SourceRecord, error: Exception) -> None:
-        """Something failed outside of :meth:`attempt` and for good. Returns where that is tolerated.
-
-        Raises:
-            ToleranceExceeded: it is not.
-        """
+        """Handle a final failure outside of :meth:`attempt`; raise ToleranceExceeded unless it is tolerated."""
         self._counters.failures += 1
         outcome = self._given_up(stage, doing, record, error)
         if isinstance(outcome, ToleranceExceeded):
@@ -192,7 +186,7 @@ class ErrorHandler:
 
 
 def class_name(plugin: object) -> str:
-    """The full name of a plugin's class."""
+    """Return the full name of a plugin's class."""
     return f"{type(plugin).__module__}.{type(plugin).__qualname__}"
 
 
@@ -203,7 +197,7 @@ class TransformationChain:
         self._steps = tuple(steps)
 
     async def apply(self, record: SourceRecord, errors: ErrorHandler) -> SourceRecord | None:
-        """The record to send, None where a transform drops it. Raises as :meth:`ErrorHandler.attempt`."""
+        """Return the record to send, None if a transform drops it. Errors as :meth:`ErrorHandler.attempt`."""
         current = record
         for step in self._steps:
             after = await errors.attempt(
@@ -220,12 +214,7 @@ class TransformationChain:
 
 
 def make_chain(props: Mapping[str, str], plugins: Plugins) -> TransformationChain:
-    """The transforms of a connector with ``props``.
-
-    Raises:
-        ConfigError: A setting is missing or wrong.
-        PluginNotFound: There is no such class.
-    """
+    """Create the transforms of a connector with ``props``. Errors as :func:`make_converters`."""
     return TransformationChain([_made(step, plugins) for step in named_steps(props)])
 
 
@@ -246,7 +235,7 @@ Role = Literal["key", "value", "header"]
 
 @dataclass(frozen=True, slots=True)
 class Converters:
-    """What a task's records are turned into bytes with."""
+    """The converters of a task's records into bytes."""
 
     key: Converter
     value: Converter
@@ -258,7 +247,7 @@ class Converters:
 
 
 class Conversion:
-    """The way of one task's records into bytes."""
+    """Transforms and converts one task's records into bytes."""
 
     def __init__(self, chain: TransformationChain, converters: Converters, errors: ErrorHandler) -> None:
         self._chain = chain
@@ -266,11 +255,11 @@ class Conversion:
         self._errors = errors
 
     async def outgoing(self, record: SourceRecord) -> OutgoingRecord | None:
-        """The record as it is sent; None where a transform drops it.
+        """Return the record to send; None if a transform drops it.
 
         Raises:
-            LeftOut, ToleranceExceeded, Interrupted: as :meth:`ErrorHandler.attempt`.
-            DataError: its timestamp is none.
+            LeftOut, ToleranceExceeded, Interrupted: As :meth:`ErrorHandler.attempt`.
+            DataError: Its timestamp is invalid.
         """
         to_send = await self._chain.apply(record, self._errors)
         if to_send is None:
@@ -301,7 +290,7 @@ class Conversion:
 
 
 def make_converters(props: Mapping[str, str], config: WorkerConfig, plugins: Plugins) -> Converters:
-    """The converters that a connector names, the worker's where it does not.
+    """Create the connector's converters, or the worker's if the connector names none.
 
     Raises:
         ConfigError: A setting is missing or wrong.
@@ -322,7 +311,7 @@ def make_converters(props: Mapping[str, str], config: WorkerConfig, plugins: Plu
 def converter_settings(
     role: Role, connector: Mapping[str, str], config: WorkerConfig
 ) -> tuple[dict[str, str], str, str | None]:
-    """Settings, class and version of a converter, all from where its class is named."""
+    """Return settings, class and version of a converter, all from the config that names its class."""
     name = f"{role}.converter"
     props = connector if name in connector else config.props
     own = {key[len(name) + 1 :]: value for key, value in props.items() if key.startswith(f"{name}.")}
@@ -331,7 +320,7 @@ def converter_settings(
 
 
 def _timestamp_ms(record: SourceRecord) -> int | None:
-    """Kafka's ``ConnectUtils.checkAndConvertTimestamp``."""
+    """Check a timestamp as Kafka's ``ConnectUtils.checkAndConvertTimestamp``."""
     timestamp_ms = record.timestamp_ms
     if timestamp_ms is None or timestamp_ms == _NO_TIMESTAMP:
         return None

@@ -1,9 +1,9 @@
 """Sends the records of a task to Kafka, at least once or exactly once, and reports the outcome of each.
 
-* The producer is aiokafka's, with errors that say what to do. Kafka Connect lets its producers wait without a bound for
-  metadata and acknowledgements (``max.block.ms``, ``delivery.timeout.ms``); so does this one, until it is closed.
-* A protocol holds what at-least-once and exactly-once do differently.
-* The task and the listener get a callback for each record. An error in a callback is logged and does not spread.
+* The producer is aiokafka's, with errors that name a remedy. Kafka Connect's producers wait without limit for metadata
+  and acknowledgements (``max.block.ms``, ``delivery.timeout.ms``); so does this one, until it is closed.
+* A protocol covers the differences between at-least-once and exactly-once.
+* The task and the listener get a callback for each record. An error in a callback is only logged.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ _ABORT_S: Final = 5.0
 #: Kafka's ``Topic.validate``.
 _TOPIC: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 _TOO_LARGE: Final = (aiokafka.errors.MessageSizeTooLargeError, aiokafka.errors.RecordListTooLargeError)
-#: The library asserts that nothing more is asked of a producer that has failed for good.
+#: aiokafka asserts that a producer is not used after a fatal error.
 _FAILED: Final = (aiokafka.errors.KafkaError, AssertionError)
 
 
 class ProducerFenced(PermanentError):
-    """The cluster takes nothing more under this producer's epoch."""
+    """The cluster refuses further writes with this producer's epoch."""
 
 
 class BatchRefused(PermanentError):
-    """A record is refused for its company in a batch, and would be taken alone."""
+    """A batch is refused because of its size, although the record alone might be accepted."""
 
 
 class _RecordRefused(PermanentError):
-    """This record is refused, and another one may not be."""
+    """This record is refused; others may not be."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutgoingRecord:
-    """A record as bytes. ``partition`` None: by the key, or anywhere; ``timestamp_ms`` None: now."""
+    """A record as bytes. ``partition`` None: by key, or any; ``timestamp_ms`` None: now."""
 
     topic: str
     key: bytes | None
@@ -65,12 +65,12 @@ class OutgoingRecord:
     headers: tuple[tuple[str, bytes | None], ...] = field(default=())
 
 
-#: Told once of each record that was taken: where it is (None with ``acks=0``), or why it is nowhere. Must not raise.
+#: Called once per accepted record: with its position (None with ``acks=0``) or the error. Must not raise.
 Done = Callable[[RecordMetadata | None, Exception | None], None]
 
 
 class RecordProducer:
-    """Sends records, those of a partition in order. With a transactional id only between begin and commit or abort."""
+    """A producer that keeps the order in a partition. With a transactional id it sends only within transactions."""
 
     def __init__(self, settings: ProducerSettings) -> None:
         self._settings = settings
@@ -79,11 +79,8 @@ class RecordProducer:
         self._closed = False
 
     async def start(self) -> None:
-        """Connect, and with a transactional id shut out whoever used it before; waits until the cluster answers.
-
-        Raises:
-            SecurityError, PermanentError: it never will, or the producer is closed.
-        """
+        """Connect, and with a transactional id fence its previous user; wait until the cluster answers. Raises
+        SecurityError or PermanentError if a retry cannot help or the producer is closed."""
         self._check_open()
         patience = Patience(
             log, f"producer {self._settings.connection.client_id}", _START_RETRY_FIRST_MS, _START_RETRY_LAST_MS
@@ -92,7 +89,7 @@ class RecordProducer:
             producer = self._made()
             try:
                 await producer.start()
-                # It may have been closed meanwhile.
+                # The producer may have been closed meanwhile.
                 self._check_open()
             except aiokafka.errors.KafkaError as error:
                 await producer.stop()
@@ -108,12 +105,12 @@ class RecordProducer:
             await patience.after(translated)
 
     async def send(self, record: OutgoingRecord, done: Done) -> None:
-        """Hand a record over, which may wait for room and for metadata; ``done`` hears what became of it, before this
-        returns where the record itself is refused: its size, its topic, the right to write there.
+        """Send a record, after waiting for space and metadata; ``done`` receives the outcome. It is called before this
+        returns if the record is refused for its size, its topic, or missing authorization to write there.
 
         Raises:
-            RetriableError: it was not taken, and may be later.
-            PermanentError: this producer will never take any more, or the topic has no such partition.
+            RetriableError: The record was not accepted; a retry may succeed.
+            PermanentError: This producer accepts no more records, or the topic has no such partition.
         """
         producer = self._started()
         try:
@@ -121,8 +118,8 @@ class RecordProducer:
             partitions = await producer.partitions_for(record.topic)
             if record.partition is not None and record.partition not in partitions:
                 raise PermanentError(
-                    f"topic {record.topic} has no partition {record.partition}, it has {len(partitions)}; the "
-                    "connector must name another one, or none"
+                    f"topic {record.topic} has no partition {record.partition}, it has {len(partitions)}. Have the "
+                    "connector name another partition, or none."
                 )
             sent = await self._send(producer, record)
         except _RecordRefused as refused:
@@ -145,12 +142,12 @@ class RecordProducer:
         self._in_transaction = True
 
     async def end(self, *, commit: bool) -> None:
-        """Commit or abort the transaction. Before a commit all its records must be acknowledged: of one with records
-        that failed, the library would commit the rest.
+        """Commit or abort the transaction. Wait for acknowledgements of all its records before a commit, because
+        aiokafka commits the rest of a transaction with failed records.
 
         Raises:
-            ProducerFenced: another one has the transactional id, or the transaction took too long.
-            PermanentError, RetriableError: it is not known to have ended.
+            ProducerFenced: Another producer has the transactional id, or the transaction timed out.
+            PermanentError, RetriableError: It is unknown whether the transaction ended.
         """
         producer = self._started()
         self._in_transaction = False
@@ -160,7 +157,7 @@ class RecordProducer:
             raise self._translated(error) from error
 
     async def close(self, timeout_s: float) -> None:
-        """Send what is waiting and disconnect within ``timeout_s``; a transaction that is open is aborted. For good."""
+        """Send queued records and disconnect within ``timeout_s``; abort an open transaction. Final."""
         self._closed = True
         producer, self._producer = self._producer, None
         if producer is None:
@@ -171,10 +168,10 @@ class RecordProducer:
                     await self._abort_quietly(producer)
                 await producer.stop()
         except TimeoutError:
-            log.warning("producer %s is closed with records on their way", self._settings.connection.client_id)
+            log.warning("producer %s was closed with records in flight", self._settings.connection.client_id)
             await cut_off(producer)
         except aiokafka.errors.KafkaError as error:
-            # What failed was told when it did.
+            # The failure was reported when it happened.
             log.debug("producer %s: closing: %r", self._settings.connection.client_id, error)
             await cut_off(producer)
         except asyncio.CancelledError:
@@ -184,12 +181,12 @@ class RecordProducer:
             hush(producer)
 
     async def _abort_quietly(self, producer: AIOKafkaProducer) -> None:
-        """Else what was written would hold up readers of committed records until the transaction times out."""
+        """Abort, because an open transaction blocks readers of committed records until it times out."""
         try:
             async with asyncio.timeout(_ABORT_S):
                 await producer.abort_transaction()
         except (*_FAILED, TimeoutError) as error:
-            # One that has failed for good is the broker's to abort.
+            # The broker aborts the transaction of a producer that has failed.
             log.debug("producer %s: no abort: %r", self._settings.connection.client_id, error)
 
     def _made(self) -> AIOKafkaProducer:
@@ -220,7 +217,7 @@ class RecordProducer:
                 list(record.headers),
             )
             return sent
-        # The library refuses records without key and value one by one, and takes them as a batch.
+        # aiokafka refuses single records without key and value, but accepts them in a batch.
         partitions = await producer.partitions_for(record.topic)
         batch = producer.create_batch()
         batch.append(timestamp=record.timestamp_ms, key=None, value=None, headers=list(record.headers))
@@ -253,21 +250,21 @@ class RecordProducer:
         return PermanentError(f"producer {self._settings.connection.client_id} is closed")
 
     def _of_batch(self, error: Exception, record: OutgoingRecord) -> BatchRefused | None:
-        """What a broker found too large is the batch; Java's producer splits it, which the library does not."""
+        """Return the error if the broker refused the batch as too large, because only Java's producer splits it."""
         if not isinstance(error, _TOO_LARGE) or _size(record) >= self._settings.batch_bytes:
             return None
         return BatchRefused(
-            f"producer {self._settings.connection.client_id}: topic {record.topic} takes no batch of "
-            f"{self._settings.batch_bytes} bytes: {error}; set producer.override.batch.size of the connector below "
-            "max.message.bytes of the topic"
+            f"producer {self._settings.connection.client_id}: topic {record.topic} refuses a batch of "
+            f"{self._settings.batch_bytes} bytes: {error}. Set the connector's producer.override.batch.size below "
+            "max.message.bytes of the topic."
         )
 
     def _check_topic(self, topic: str) -> None:
-        """The library would wait for such a topic, as for one that is to be made."""
+        """Refuse an invalid topic name, because aiokafka would wait for the topic to be created."""
         if _TOPIC.fullmatch(topic) is None:
             raise _RecordRefused(
-                f"producer {self._settings.connection.client_id}: no topic can be named {topic!r}: 1 to 249 of a-z, "
-                "A-Z, 0-9, '.', '_' and '-', and neither '.' nor '..'; it is what the connector, or a transform, says"
+                f"producer {self._settings.connection.client_id}: {topic!r} is not a valid topic name: 1 to 249 of "
+                "a-z, A-Z, 0-9, '.', '_' and '-', and neither '.' nor '..'. The connector or a transform chose it."
             )
 
     def _translated(self, error: Exception, record: OutgoingRecord | None = None) -> HeliographError:
@@ -275,23 +272,23 @@ class RecordProducer:
         topic = record.topic if record is not None else "?"
         match error:
             case aiokafka.errors.ProducerFenced() | aiokafka.errors.InvalidProducerEpoch():
-                return ProducerFenced(f"{who}: another producer has taken {self._settings.transactional_id} over")
+                return ProducerFenced(f"{who}: another producer has taken over {self._settings.transactional_id}")
             case aiokafka.errors.UnknownTopicOrPartitionError():
-                return RetriableError(f"{who}: topic {topic} is not there; create it, or let it be created")
+                return RetriableError(f"{who}: topic {topic} does not exist. Create it, or let it be created.")
             case aiokafka.errors.TopicAuthorizationFailedError():
-                return SecurityError(f"{who} may not write to topic {topic}; grant WRITE on topic {topic}")
+                return SecurityError(f"{who} may not write to topic {topic}. Grant WRITE on topic {topic}.")
             case aiokafka.errors.TransactionalIdAuthorizationFailed():
                 transactional_id = self._settings.transactional_id
                 return SecurityError(
-                    f"{who} may not use transactional id {transactional_id}; grant WRITE and DESCRIBE on it"
+                    f"{who} may not use transactional id {transactional_id}. Grant WRITE and DESCRIBE on it."
                 )
             case _ if isinstance(error, _TOO_LARGE):
                 return _RecordRefused(
-                    f"{who}: a record for topic {topic} is too large: {error}; raise max.request.size of the producer, "
-                    "max.message.bytes of the topic"
+                    f"{who}: a record for topic {topic} is too large: {error}. Raise max.request.size of the producer "
+                    "and max.message.bytes of the topic."
                 )
             case aiokafka.errors.KafkaTimeoutError():
-                return RetriableError(f"{who}: topic {topic}: no room for its records came up in time: {error}")
+                return RetriableError(f"{who}: topic {topic}: its records did not fit into the buffer in time: {error}")
             case aiokafka.errors.KafkaConnectionError():
                 return ClusterUnreachable(f"{who}: no broker answers: {error}")
         where = f" (topic {topic})" if record is not None else ""
@@ -300,7 +297,7 @@ class RecordProducer:
 
 
 def _size(record: OutgoingRecord) -> int:
-    """Bytes of what it holds, a little less than it takes in a batch."""
+    """Return the bytes of a record's content, slightly less than it takes in a batch."""
     headers = sum(len(name) + len(value or b"") for name, value in record.headers)
     return len(record.key or b"") + len(record.value or b"") + headers
 
@@ -311,73 +308,69 @@ def _metadata(acknowledged: Acknowledged | None) -> RecordMetadata | None:
     return RecordMetadata(acknowledged.topic, acknowledged.partition, acknowledged.offset, acknowledged.timestamp)
 
 
-#: Kafka's producer is given so long to send what it has when a task ends.
+#: Time for the producer to send its records when a task ends, as in Kafka.
 CLOSE_S: Final = 30.0
 
 
 class SendFailed(HeliographError):
-    """A record could not be sent; the reason is the cause."""
+    """A record could not be sent; the cause is the reason."""
 
 
 class Delivery(Protocol):
-    """How records get to Kafka and offsets into their topic, driven by the loop of a task."""
+    """How a task's loop sends records to Kafka and stores their offsets."""
 
     async def start(self) -> None:
-        """Before the task starts: connect, and under exactly-once shut out predecessors."""
+        """Prepare the task's start: connect, and under exactly-once fence predecessors."""
         ...
 
     def enter(self) -> None:
-        """The loop begins, at first or after a pause."""
+        """Note that the loop begins, at first or after a pause."""
         ...
 
     def before_poll(self) -> None:
-        """Raises what happened to records sent before and is fatal."""
+        """Raise a fatal error of records sent before."""
         ...
 
     async def send(self, record: SourceRecord, outgoing: OutgoingRecord) -> None:
-        """Hand over a record as the task made it and as it is sent.
-
-        Raises:
-            RetriableError: not now; the same may be handed over again.
-            PermanentError: never.
-        """
+        """Send a record, given as the task returned it and as it is sent. Raises RetriableError if it may be sent
+        again, PermanentError if not."""
         ...
 
     async def dropped(self, record: SourceRecord) -> None:
-        """A record is left out."""
+        """Note that a record is skipped."""
         ...
 
     async def batch_done(self) -> None:
-        """All that one poll returned was handed over; also where it returned nothing."""
+        """Note that all records of one poll, perhaps none, were passed on."""
         ...
 
     async def pause(self) -> None:
-        """The task pauses."""
+        """Note that the task pauses."""
         ...
 
     async def finish(self, *, failed: bool) -> None:
-        """No more records come: store what can be stored. ``failed``: an error has ended the loop."""
+        """Store the offsets that can be stored; no more records come. ``failed``: an error ended the loop."""
         ...
 
     async def close(self, timeout_s: float) -> None:
-        """Send and store nothing more but what can be sent within ``timeout_s``, and let go of everything. Also while
-        another method is under way; none of them does anything after it."""
+        """Close everything, after sending what can be sent within ``timeout_s``. Other methods may be running; none of
+        them sends or stores anything afterwards."""
         ...
 
 
 class TaskCallbacks:
-    """``commit_record`` and ``commit`` of one task."""
+    """The calls of one task's ``commit_record`` and ``commit``."""
 
     def __init__(self, task_id: TaskId, task: SourceTask, secrets: SecretMask, thread: PluginThread) -> None:
         self._id = task_id
         self._task = task
         self._secrets = secrets
         self._thread = thread
-        #: Whether the task wants to hear of single records at all.
+        #: Whether the task overrides ``commit_record``.
         self.wants_records = type(task).commit_record is not SourceTask.commit_record
 
     async def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
-        """A record was acknowledged, or (None) left out."""
+        """Notify the task that a record was acknowledged or, with None, skipped."""
         if not self.wants_records:
             return
         try:
@@ -387,7 +380,7 @@ class TaskCallbacks:
             log.error("task %s: its commit_record raised an error\n%s", self._id, self._secrets.trace(error))
 
     async def commit(self) -> None:
-        """Offsets were stored, or there was nothing to store."""
+        """Notify the task that offsets were stored, or that there were none."""
         try:
             with plugin_call("commit"):
                 await self._thread.call(self._task.commit)
@@ -396,7 +389,7 @@ class TaskCallbacks:
 
 
 class TopicsInUse:
-    """Tells the listener of each topic once (KIP-558)."""
+    """Reports each topic to the listener once (KIP-558)."""
 
     def __init__(self, task: TaskId, listener: WorkerListener, *, tracked: bool) -> None:
         self._task = task
@@ -405,7 +398,7 @@ class TopicsInUse:
         self._told: set[str] = set()
 
     def used(self, topic: str) -> None:
-        """A record has arrived in ``topic``."""
+        """Note that ``topic`` acknowledged a record."""
         if self._tracked and topic not in self._told:
             self._told.add(topic)
             self._listener.topic_used(topic, self._task)

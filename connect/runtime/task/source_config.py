@@ -1,8 +1,8 @@
-"""Types a source connector's config, ends transactions of exactly-once tasks, and creates topics.
+"""Parses a source connector's config, ends transactions of exactly-once tasks, and creates topics.
 
 * Transaction boundaries of an exactly-once task (KIP-618, ``transaction.boundary``). An abort drops the records of the
-  transaction; their offsets are stored all the same, in a separate transaction.
-* Topics that a worker creates before a source connector's first record goes there (KIP-158).
+  transaction, but their offsets are stored in a separate transaction.
+* Topics that a worker creates before a source connector's first record to them (KIP-158).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from connect.runtime.task.record_conversion import ErrorSettings
 
 
 class Ending(Enum):
-    """What becomes of the open transaction."""
+    """What to do with the open transaction."""
 
     NONE = auto()
     COMMIT = auto()
@@ -34,10 +34,10 @@ class Ending(Enum):
 
 
 class Boundaries(Protocol):
-    """Asked after each record, each batch, and before a task pauses or stops. Times are of a steady clock, in ms."""
+    """Decides after each record and batch, and before a pause or stop. Times are monotonic, in ms."""
 
     def begin(self, now_ms: float) -> None:
-        """The task enters its loop, at first or after a pause."""
+        """Note that the task enters its loop, at first or after a pause."""
         ...
 
     def after_record(self, record: SourceRecord) -> Ending: ...
@@ -48,7 +48,7 @@ class Boundaries(Protocol):
 
 
 class PollBoundaries:
-    """``poll``: a transaction for each batch."""
+    """``poll``: a transaction per batch."""
 
     def begin(self, now_ms: float) -> None:
         pass
@@ -64,7 +64,7 @@ class PollBoundaries:
 
 
 class IntervalBoundaries(PollBoundaries):
-    """``interval``: at the end of the first batch after an interval."""
+    """``interval``: a commit after the first batch that ends after the interval."""
 
     def __init__(self, interval_ms: int) -> None:
         self._interval_ms = interval_ms
@@ -81,11 +81,11 @@ class IntervalBoundaries(PollBoundaries):
 
 
 class ConnectorBoundaries:
-    """``connector``: where the task says; also what it says it to (:class:`connect.api.source.TransactionContext`)."""
+    """``connector``: as the task requests through this :class:`connect.api.source.TransactionContext`."""
 
     def __init__(self) -> None:
         self._batch: set[Ending] = set()
-        # By identity: two records may be equal. The record is kept, so that its id is not given to another one.
+        # By identity, because records may be equal. The record is kept so that its id is not reused.
         self._records: dict[int, tuple[SourceRecord, set[Ending]]] = {}
 
     def commit_transaction(self, record: SourceRecord | None = None) -> None:
@@ -117,14 +117,14 @@ class ConnectorBoundaries:
 
 def _single(endings: set[Ending], what: str) -> Ending:
     if len(endings) > 1:
-        # Raised here and not to the task, which might swallow it.
+        # Raised here and not in the task's call, because the task might swallow it.
         raise PermanentError(f"the task asked to commit and to abort the transaction after the same {what}")
     return next(iter(endings), Ending.NONE)
 
 
 @dataclass(frozen=True, slots=True)
 class SourceSettings:
-    """``boundary`` is poll, interval or connector; ``offsets_topic`` None is the worker's."""
+    """``boundary`` is poll, interval or connector; ``offsets_topic`` None is the worker's topic."""
 
     tasks_max: int
     tasks_max_enforced: bool
@@ -134,7 +134,7 @@ class SourceSettings:
     offsets_topic: str | None
 
     def boundaries(self, flush_interval_ms: int) -> Boundaries:
-        """Where the transactions of a task end; ``flush_interval_ms`` is the worker's."""
+        """Return the transaction boundaries of a task; ``flush_interval_ms`` is the worker's."""
         match self.boundary:
             case "poll":
                 return PollBoundaries()
@@ -146,7 +146,7 @@ class SourceSettings:
 
 
 def source_settings(props: Mapping[str, str]) -> SourceSettings:
-    """The settings in a connector's resolved config. Raises ConfigError for one that is missing or refused."""
+    """Parse the settings in a connector's resolved config. Raises ConfigError for one that is missing or wrong."""
     values = SOURCE_CONNECTOR.parse(props)
     interval_ms, offsets_topic = values["transaction.boundary.interval.ms"], values["offsets.storage.topic"]
     return SourceSettings(
@@ -173,7 +173,7 @@ _NO_CONFIGS: Final = frozenset({"include", "exclude", "partitions", "replication
 
 
 class TopicAdmin(Protocol):
-    """What is asked of :class:`connect.kafka.log.topic_admin.Admin`."""
+    """The methods used of :class:`connect.kafka.log.topic_admin.Admin`."""
 
     async def describe_topics(self, topics: Sequence[str]) -> Mapping[str, Any]: ...
 
@@ -184,7 +184,7 @@ class TopicAdmin(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TopicGroup:
-    """Topics that are made alike; -1 takes the cluster's default."""
+    """Topics that are created with the same settings; -1 is the cluster's default."""
 
     name: str
     include: Sequence[re.Pattern[str]]
@@ -194,7 +194,7 @@ class TopicGroup:
     configs: Mapping[str, str] = field(default_factory=dict)
 
     def matches(self, topic: str) -> bool:
-        """Whether a topic belongs here; exclusion wins."""
+        """Return whether a topic is in this group; exclusion takes precedence."""
         return not _any(self.exclude, topic) and _any(self.include, topic)
 
     def new_topic(self, topic: str) -> NewTopic:
@@ -202,11 +202,8 @@ class TopicGroup:
 
 
 def topic_groups(props: Mapping[str, str]) -> list[TopicGroup]:
-    """The groups of a connector in the order in which they are tried, ``default`` last; none where no key is set.
-
-    Raises:
-        ConfigError: A key of ``default`` is missing, or a value is wrong.
-    """
+    """Return a connector's groups in order of precedence, ``default`` last; none if no key is set. Raises ConfigError
+    if a key of ``default`` is missing, or a value is wrong."""
     if not uses_topic_creation(props):
         return []
     values = topic_creation(props).parse(props)
@@ -215,7 +212,7 @@ def topic_groups(props: Mapping[str, str]) -> list[TopicGroup]:
 
 
 class TopicCreation:
-    """Makes the topics of one task; without ``groups`` or ``admin`` it leaves all to the cluster."""
+    """Creates the topics of one task; without ``groups`` or ``admin`` it creates none."""
 
     def __init__(self, groups: Sequence[TopicGroup], admin: TopicAdmin | None) -> None:
         self._groups = groups
@@ -223,12 +220,7 @@ class TopicCreation:
         self._there: set[str] = set()
 
     async def ensure(self, topic: str) -> None:
-        """Make ``topic`` where it is missing.
-
-        Raises:
-            RetriableError: the cluster does not answer.
-            PermanentError: it was refused.
-        """
+        """Create ``topic`` if it is missing. Raises RetriableError without an answer, PermanentError if refused."""
         if self._admin is None or not self._groups or topic in self._there:
             return
         if topic not in await self._admin.describe_topics([topic]):
@@ -245,7 +237,7 @@ class TopicCreation:
         if outcome is None:
             log.info("created topic %s with the settings of topic creation group %s", topic, group.name)
         elif isinstance(outcome, TopicExists):
-            log.info("topic %s was created by somebody else", topic)
+            log.info("topic %s was created by another client", topic)
         elif isinstance(outcome, RetriableError):
             raise outcome
         else:

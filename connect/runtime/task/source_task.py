@@ -1,9 +1,7 @@
 """Runs one source task on this worker from its start to its end (Kafka's ``WorkerTask``).
 
-* A polled task: its records go through transforms and converters to the producer (Kafka's
-  ``AbstractWorkerSourceTask``).
-* A task that owns its engine: it runs until the worker stops it. A pause stops the engine, and a resume starts a new
-  one.
+* A polled task: its records pass transforms and converters to the producer (Kafka's ``AbstractWorkerSourceTask``).
+* A task with its own engine: it runs until the worker stops it. A pause stops the engine; a resume starts a new one.
 """
 
 from __future__ import annotations
@@ -42,11 +40,11 @@ log = logging.getLogger(__name__)
 
 #: Kafka's ``SEND_FAILED_BACKOFF_MS``.
 _RETRY_FIRST_MS: Final = 100
-#: Java calls a poll that failed again at once.
+#: Java repeats a failed poll at once.
 _POLL_RETRY_LAST_MS: Final = 500
-#: A poll that comes back empty at once is not called again before this, lest a careless task eats the loop.
+#: Minimum time of an empty poll, so that a task that returns at once does not take over the loop.
 _EMPTY_POLL_S: Final = 0.005
-#: So many records are handled before others on the loop have their turn.
+#: Records handled in one turn of the loop.
 _RECORDS_AT_ONCE: Final = 64
 
 
@@ -93,13 +91,13 @@ class SourceWork:
 
     async def start(self) -> None:
         await self._delivery.start()
-        # From here on the task may hold something that only its stop gives back.
+        # From here on the task may hold resources that only its stop releases.
         self._started = True
         await self._thread.call(self._task.initialize, self._context)
         await self._thread.call(self._task.start, self._context.configs)
 
     def reconfigure(self, props: Mapping[str, str]) -> bool:
-        # As in Java: a task that is polled gets its config when it starts.
+        # As in Java: a polled task gets its config only at its start.
         return False
 
     async def execute(self, control: TaskControl, tell: Tell) -> None:
@@ -111,7 +109,7 @@ class SourceWork:
             try:
                 await self._delivery.finish(failed=True)
             except Exception as error:
-                log.error("task %s: no final commit: %s", self._id, self._secrets.mask(str(error)))
+                log.error("task %s: its final commit failed: %s", self._id, self._secrets.mask(str(error)))
             raise
         await self._delivery.finish(failed=False)
 
@@ -171,7 +169,7 @@ class SourceWork:
         return records
 
     async def _send_batch(self) -> None:
-        """Hand over what was polled. What cannot be handed over now is kept, after a pause, for the next call."""
+        """Send what was polled. After a retriable error, wait and keep the remaining records for the next call."""
         batch = self._to_send or ()
         if batch:
             self._counters.batch_taken(len(batch))
@@ -207,9 +205,8 @@ Check = Callable[[], Awaitable[None]]
 class EngineWork:
     """Implements :class:`connect.runtime.task.task_control.TaskRun`; each engine is a new task of ``connector``.
 
-    ``before`` and ``after`` are those of :class:`connect.runtime.task.exactly_once.ExactlyOnceDelivery`; what stands
-    between them there, claiming the transactional id, is the engine's own affair here, and so it is the engine that
-    asks ``after``.
+    ``before`` and ``after`` are those of :class:`connect.runtime.task.exactly_once.ExactlyOnceDelivery`. The engine
+    claims the transactional id itself in between, so it calls ``after``.
     """
 
     def __init__(
@@ -252,19 +249,19 @@ class EngineWork:
                 self._engine = self._new()
             told = await self._run(self._engine, control)
             self._engine = None
-            # Who was told to may have been told for a pause that is over by now.
+            # An engine may have been stopped for a pause that is over by now.
             if not (told or control.is_paused):
                 return
 
     def reconfigure(self, props: Mapping[str, str]) -> bool:
         if self._engine is None or self._is_ended or not self._engine.reconfigure(props):
             return False
-        # For the engine after a pause.
+        # For the engine that a resume starts.
         self._context = replace(self._context, configs=props)
         return True
 
     async def close(self, timeout_s: float) -> None:
-        # An engine has ended when its run has.
+        # An engine ends with its run.
         await self._offsets.close(timeout_s)
 
     async def abandon(self) -> None:
@@ -278,7 +275,7 @@ class EngineWork:
         return engine
 
     async def _run(self, engine: EngineTask, control: TaskControl) -> bool:
-        """One engine, until it ends by itself or is told to; whether it was told."""
+        """Run one engine until it ends by itself or is stopped; return whether it was stopped."""
         self._is_ended = False
         told = False
         try:
@@ -289,7 +286,7 @@ class EngineWork:
                         told = True
                         engine.stop()
                     async with Scope(f"task {self._id}") as waiting:
-                        wish = waiting.spawn(control.changed(), f"wishes for {self._id}")
+                        wish = waiting.spawn(control.changed(), f"requests to {self._id}")
                         await asyncio.wait({running, wish}, return_when=asyncio.FIRST_COMPLETED)
                 await running
             return told
@@ -302,19 +299,19 @@ async def _run(engine: EngineTask) -> None:
         await engine.run()
 
 
-#: Makes what is run.
+#: Creates the work to run.
 Make = Callable[["TaskRunner"], Awaitable[TaskRun]]
 
 
 class TaskRunner:
-    """Runs one task in an asyncio task of its own. ``counters`` and ``state`` are for whoever looks on."""
+    """Runs one task in its own asyncio task. ``counters`` and ``state`` are for metrics."""
 
     def __init__(self, task: TaskId, make: Make, target: TargetState, listener: WorkerListener, starts: Starts) -> None:
         self.id = task
         self.counters = TaskCounters()
         self.control = TaskControl(target)
         self.known = Known()
-        #: As last told.
+        #: The last reported state.
         self.state = State.UNASSIGNED
         self._make = make
         self._listener = listener
@@ -326,28 +323,27 @@ class TaskRunner:
         self._leaving: asyncio.Task[None] | None = None
 
     def begin(self) -> asyncio.Task[None]:
-        """Start to run; the task ends when all is down, and never raises."""
+        """Start to run; the returned task ends when everything has stopped, and never raises."""
         self._running = self._scope.spawn(self._run(), f"task {self.id}")
         return self._running
 
     def reconfigure(self, make_props: Callable[[], Mapping[str, str]]) -> bool:
-        """Let it take a new config as it runs; False: it cannot, and is to be started anew."""
+        """Offer the running task a new config. Return False if it has to be restarted."""
         if self._work is None or self.state is not State.RUNNING or self.control.is_stopping or self.control.is_paused:
             return False
         try:
             with plugin_call(f"task {self.id}"):
                 return self._work.reconfigure(make_props())
         except Exception as error:
-            log.warning("task %s is restarted for its new config: %s", self.id, self.known.secrets.line(error))
+            log.warning("task %s will be restarted for its new config: %s", self.id, self.known.secrets.line(error))
             return False
 
     def stop(self) -> None:
-        """Wind up; the task of :meth:`begin` ends with it."""
+        """Begin to stop; the task of :meth:`begin` ends afterwards."""
         self.control.stop()
 
     def abandon(self) -> None:
-        """It was given time enough: nothing more is told of it, and nothing more sent or stored, even if the task does
-        not heed being cancelled."""
+        """Give up a task that did not stop in time: it reports, sends and stores nothing more, even while it runs."""
         if self._abandoned:
             return
         self._abandoned = True
@@ -357,7 +353,7 @@ class TaskRunner:
             self._leaving = self._scope.spawn(self._leave(self._work), f"task {self.id}, abandoned")
 
     def unfinished(self) -> list[asyncio.Task[None]]:
-        """What of it still runs."""
+        """Return its tasks that still run."""
         return [each for each in (self._running, self._leaving) if each is not None and not each.done()]
 
     async def _run(self) -> None:
@@ -374,7 +370,7 @@ class TaskRunner:
                 log.debug("task %s: %s", self.id, failure.trace)
                 self._tell(State.FAILED, failure)
                 return
-            log.warning("task %s was to stop and failed over it: %s", self.id, self.known.secrets.mask(str(error)))
+            log.warning("task %s failed while it stopped: %s", self.id, self.known.secrets.mask(str(error)))
         self._tell(State.UNASSIGNED)
 
     async def _live(self) -> None:
@@ -394,7 +390,7 @@ class TaskRunner:
         try:
             await work.abandon()
         except Exception as error:
-            log.error("task %s, abandoned: it could not be let go of: %s", self.id, self.known.secrets.line(error))
+            log.error("task %s: could not be closed once abandoned: %s", self.id, self.known.secrets.line(error))
 
     async def _close(self, work: TaskRun) -> None:
         if not self._abandoned:
@@ -402,7 +398,7 @@ class TaskRunner:
                 await work.close(CLOSE_S)
                 return
             except asyncio.CancelledError:
-                # Given up while it closed; what it holds is closed all the same.
+                # Abandoned while it closed; its resources are closed all the same.
                 await work.close(0)
                 raise
         await work.close(0)
@@ -411,7 +407,7 @@ class TaskRunner:
         if self._abandoned:
             return
         if self._starts is not None:
-            # The first that is told says how the start went.
+            # The first reported state says whether the start succeeded.
             self._starts.ended(well=state is not State.FAILED)
             self._starts = None
         self.state = state

@@ -1,11 +1,11 @@
-"""Defines how a worker controls a running task, measures it, and hears of its events.
+"""Defines how a worker controls a running task, measures it, and is notified of its events.
 
-* Signals of a worker to a task: pause, resume, stop.
+* Requests of a worker to a task: pause, resume, stop.
 * Metrics of a task (Kafka's ``WorkerTask`` and source metrics). Times are in milliseconds of ``clock``; rates, maxima
   and means cover a window of about a minute.
-* Protocols of the two kinds of task: a polled task, and a task that owns its engine.
-* Facts that are found while a connector or a task is created.
-* The listener that receives the events of the connectors and tasks of a worker.
+* The protocol of a task's run, polled or with its own engine.
+* Facts that are collected while a connector or a task is created.
+* The listener that receives the events of a worker's connectors and tasks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from connect.runtime.plugins.plugin_errors import SecretMask
 
 
 class TaskControl:
-    """The wishes for one task. A target of STOPPED, which tasks should never get, is taken as a wish to stop."""
+    """The target state of one task. STOPPED, which tasks should never get, is a request to stop."""
 
     def __init__(self, target: TargetState) -> None:
         self.stopping = asyncio.Event()
@@ -42,7 +42,7 @@ class TaskControl:
         return self._target is TargetState.PAUSED and not self.is_stopping
 
     def set_target(self, target: TargetState) -> None:
-        """What the task is to do; without effect once it is to stop."""
+        """Set the target state; no effect once the task is stopping."""
         if self.is_stopping:
             return
         self._target = target
@@ -51,25 +51,25 @@ class TaskControl:
             self.stop()
 
     def stop(self) -> None:
-        """The task is to end soon and cleanly."""
+        """Request a clean stop."""
         self.stopping.set()
         self._changed.set()
         if self._scope is not None and not self._scope.expired():
             self._scope.reschedule(asyncio.get_running_loop().time())
 
     async def changed(self) -> None:
-        """Wait for the next wish after the last call."""
+        """Wait for the next request after the last call."""
         await self._changed.wait()
         self._changed.clear()
 
     async def unpaused(self) -> bool:
-        """Wait while the task is to pause; False: it is to stop."""
+        """Wait while the task is paused; return False if it is stopping."""
         while self.is_paused:
             await self.changed()
         return not self.is_stopping
 
     async def unless_stopped(self, doing: Callable[[], Awaitable[None]]) -> bool:
-        """Await ``doing``, which is given up when the task is to stop; False then."""
+        """Await ``doing``; return False if a stop interrupted it."""
         with self.ended_by_stop() as scope:
             try:
                 async with scope:
@@ -82,7 +82,7 @@ class TaskControl:
 
     @contextmanager
     def ended_by_stop(self) -> Iterator[asyncio.Timeout]:
-        """Lends a time-out scope for one wait that is given up when the task is to stop."""
+        """Provide a timeout scope for one wait, which a stop ends."""
         self._scope = asyncio.timeout(0 if self.is_stopping else None)
         try:
             yield self._scope
@@ -92,11 +92,11 @@ class TaskControl:
 
 @dataclass(slots=True)
 class Starts:
-    """How often connectors, or tasks, were started on a worker, and how often that went well."""
+    """Numbers of attempted and successful starts of connectors, or tasks, on a worker."""
 
     succeeded: int = 0
     failed: int = 0
-    #: One for each that went well, zero for each that did not.
+    #: 1 for each successful start, 0 for each failed one.
     well: Windowed = field(default_factory=Windowed, compare=False)
     clock: Callable[[], int] = field(default=wall_ms, repr=False)
 
@@ -108,13 +108,12 @@ class Starts:
 
 @dataclass(slots=True)
 class TaskCounters:
-    """Counts since the task was made. ``last_error_ms`` is since the epoch (0: none yet).
+    """Counts since the task was created. ``last_error_ms`` is since the epoch (0: none yet).
 
-    ``polled``: records that the task returned. ``written``: those that were sent, ``active`` those that are polled and
-    neither written nor left out yet. ``failures``: attempts that failed, ``errors``: records that did, ``skipped``:
-    those that were left out for it, ``retries``: attempts that were repeated, ``logged``: errors told to the log.
-    ``transaction_records``: the size of each committed transaction. ``commits_well``: one for each commit that went
-    well, zero for each that did not.
+    ``polled``: records that the task returned. ``written``: records sent. ``active``: records polled, but not yet
+    written or skipped. ``failures``: failed attempts, ``errors``: failed records, ``skipped``: records skipped after
+    errors, ``retries``: retried attempts, ``logged``: logged errors. ``transaction_records``: the size of each
+    committed transaction. ``commits_well``: 1 for each successful commit, 0 for each failed one.
     """
 
     polled: int = 0
@@ -149,11 +148,11 @@ class TaskCounters:
         self.active_records.record(self.active, now_ms)
 
     def batch_taken(self, records: int) -> None:
-        """So many are about to be handed over; a batch that is tried again counts again."""
+        """Count a batch about to be sent; a retried batch counts again."""
         self.batch_records.record(records, self.clock())
 
     def record_done(self, *, written: bool) -> None:
-        """A record was given to the producer, or left out."""
+        """Count a record that was sent or skipped."""
         now_ms = self.clock()
         self.active -= 1
         self.active_records.record(self.active, now_ms)
@@ -173,39 +172,39 @@ class TaskCounters:
         self.transaction_records.record(records, self.clock())
 
 
-#: Tells that the task is RUNNING or PAUSED now.
+#: Reports that the task is now RUNNING or PAUSED.
 Tell = Callable[[State], None]
 
 
 class TaskRun(Protocol):
-    """One life of a task. After :meth:`start` was called :meth:`close` is, whatever happens between."""
+    """One run of a task. After :meth:`start` was called :meth:`close` is, whatever happens between."""
 
     async def start(self) -> None:
-        """Everything up to RUNNING. Raises what makes it impossible, Interrupted where it was told to stop."""
+        """Do everything up to RUNNING. Raises the error that prevents it, or Interrupted if the task is stopping."""
         ...
 
     async def execute(self, control: TaskControl, tell: Tell) -> None:
-        """Work until ``control`` wants the end; pauses in between. Raises what ends the task."""
+        """Work until ``control`` requests a stop, with pauses. Raises the error that ends the task."""
         ...
 
     def reconfigure(self, props: Mapping[str, str]) -> bool:
-        """Go on with another config, references resolved; False: that takes a new life. Called while it executes."""
+        """Continue with another resolved config; return False if that needs a restart. Called while it executes."""
         ...
 
     async def close(self, timeout_s: float) -> None:
-        """Let go of everything; what fails is logged. ``timeout_s`` is for what is still to be sent. After a close that
-        was cancelled it is called again, for what that left."""
+        """Close everything; failures are logged. ``timeout_s`` is for what is still to be sent. After a cancelled
+        close it is called again, for the rest."""
         ...
 
     async def abandon(self) -> None:
-        """The task was given time enough: send and store nothing more, whatever its author's code still does, which is
-        not waited for. A :meth:`close` may be under way, or follow."""
+        """Send and store nothing more, because the task did not stop in time, and do not wait for its author's code.
+        A :meth:`close` may be running, or follow."""
         ...
 
 
 @dataclass(slots=True)
 class Known:
-    """Filled in step by step, so that an error halfway shows what is known by then and none of the secrets."""
+    """Facts filled in step by step, so that after an error the known ones are shown and all known secrets masked."""
 
     version: str | None = None
     #: Classes and versions by Java's attributes, as ``task-class``.
@@ -217,8 +216,8 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class FailureTrace:
-    """Why a connector or a task is FAILED: the whole text of the error, free of resolved secrets, and whether a
-    restart may help. ``is_at_end``: it was to end, so no restart follows; another may run by then."""
+    """Why a connector or task is FAILED: the error's full text without resolved secrets, and whether a restart may
+    help. ``is_at_end``: it failed while stopping, so no restart follows; another instance may run by then."""
 
     trace: str
     may_recover: bool
@@ -230,27 +229,25 @@ class FailureTrace:
 
 
 class WorkerListener(Protocol):
-    """Hears of every change, in order, within the worker's loop; must neither block nor raise.
-
-    ``failure`` is given with FAILED; ``version`` is that of the connector's plugin.
-    """
+    """Notified of every change, in order, in the worker's loop; must neither block nor raise. ``failure`` is given with
+    FAILED; ``version`` is that of the connector's plugin."""
 
     def connector_changed(self, name: str, state: State, failure: FailureTrace | None, version: str | None) -> None:
-        """An instance is RUNNING, PAUSED, STOPPED, FAILED, or gone from here (UNASSIGNED)."""
+        """Note that an instance is RUNNING, PAUSED, STOPPED, FAILED, or no longer here (UNASSIGNED)."""
         ...
 
     def connector_failed(self, name: str) -> None:
-        """An instance that was to run is FAILED; not said of one that fails as it ends: another may start by then."""
+        """Note that a running instance FAILED; not called if it failed while stopping: another may start by then."""
         ...
 
     def task_changed(self, task: TaskId, state: State, failure: FailureTrace | None, version: str | None) -> None:
-        """A task is RUNNING, PAUSED, FAILED, or gone from here (UNASSIGNED)."""
+        """Note that a task is RUNNING, PAUSED, FAILED, or no longer here (UNASSIGNED)."""
         ...
 
     def task_configs_wanted(self, name: str) -> None:
-        """A connector has reached STARTED, or asks for its tasks to be configured anew."""
+        """Note that a connector has reached STARTED, or requests a reconfiguration of its tasks."""
         ...
 
     def topic_used(self, topic: str, task: TaskId) -> None:
-        """A task has written a record to a topic, its first one there since it began (KIP-558)."""
+        """Note a task's first record to a topic since its start (KIP-558)."""
         ...

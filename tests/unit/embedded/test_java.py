@@ -49,7 +49,7 @@ def test_version_and_home_are_read_from_javas_own_answer(version: str, major: in
 def test_an_answer_without_version_is_quoted() -> None:
     text = "\nThe operation couldn't be completed. Unable to locate a Java Runtime.\nmore"
     assert read_settings(text) == (
-        "does not tell its version (The operation couldn't be completed. Unable to locate a Java Runtime.)"
+        "does not report its version (The operation couldn't be completed. Unable to locate a Java Runtime.)"
     )
 
 

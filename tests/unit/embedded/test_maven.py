@@ -13,7 +13,7 @@ COORDINATES = ["org.example:thing:1.0"]
 
 @pytest.fixture
 def fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
-    """Stands in for the download; tells what was asked of it."""
+    """A fake download that records its arguments."""
     asked: list[Sequence[str]] = []
 
     def fetch(coordinates: Sequence[str], repository: Path, mirror: str | None = None) -> list[Path]:
@@ -63,5 +63,5 @@ def test_a_full_disk_is_told_as_such(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("connect.embedded.maven_download.fetch", full)
-    with pytest.raises(PermanentError, match="No space left on device; make room there"):
+    with pytest.raises(PermanentError, match=r"No space left on device\. Free space there"):
         kafka_releases.classpath(COORDINATES)

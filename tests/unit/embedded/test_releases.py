@@ -23,7 +23,7 @@ def test_what_a_release_needs_beside_itself(version: str, zookeeper: bool, log4j
 
 @pytest.mark.parametrize("version", ["", "4", "4.3", "latest", "4.3.1-rc0"])
 def test_what_is_no_release_is_refused(version: str) -> None:
-    with pytest.raises(ConfigError, match="is no release of Apache Kafka"):
+    with pytest.raises(ConfigError, match="is not a release of Apache Kafka"):
         Release.of(version)
 
 

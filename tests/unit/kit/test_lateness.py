@@ -10,7 +10,7 @@ import pytest
 from tests.kit import lateness
 from tests.kit.lateness import Lateness
 
-FIRST, SECOND = "the worker's loop came 251 ms late", "the worker's loop came 460 ms late in a place"
+FIRST, SECOND = "the worker's loop was 251 ms late", "the worker's loop was 460 ms late in a place"
 BEAT, STALL = "heliograph_lease_longest_beat_seconds", "heliograph_loop_longest_stall_seconds"
 
 

@@ -1,4 +1,4 @@
-"""What nobody should send: it gets Java's status, the server goes on, and nothing half-read reaches the herder."""
+"""Malformed requests get Java's status, the server continues, and nothing half-read reaches the herder."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ async def test_the_largest_body(port: int, herder: DictHerder) -> None:
 async def test_a_hundred_megabytes(port: int, herder: DictHerder) -> None:
     for headers in ({}, {"Expect": "100-continue"}):
         answer = await ask(port, "POST", "/connectors", b"x" * 100_000_000, headers)
-        assert error(answer) == (413, f"The body of a request may have {LIMIT_BYTES} bytes at most.")
+        assert error(answer) == (413, f"The body of a request may have at most {LIMIT_BYTES} bytes.")
         assert answer.header("connection") == "close"
     assert herder.done == []
 

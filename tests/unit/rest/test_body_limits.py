@@ -84,7 +84,7 @@ async def test_the_limit_is_a_setting() -> None:
         assert (await ask(port, "PUT", "/connectors/a/config", {"key": "x" * 1900})).status == 201
         answer = await ask(port, "PUT", "/connectors/a/config", {"key": "x" * 2000})
         assert answer.status == 413
-        assert answer.json["message"] == "The body of a request may have 2000 bytes at most."
+        assert answer.json["message"] == "The body of a request may have at most 2000 bytes."
 
 
 async def test_elements_are_counted_before_objects_are_made() -> None:

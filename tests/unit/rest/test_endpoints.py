@@ -316,5 +316,5 @@ async def test_what_a_connector_tells_beyond_javas_api(port: int, herder: DictHe
     }
     assert (await ask(port, "GET", "/connectors/b/lag")).status == 404
     assert (await ask(port, "POST", "/connectors/a/lag", {})).status == 405
-    herder.refusals["connector_report"] = NotFound("Connector a tells nothing of its lag")
+    herder.refusals["connector_report"] = NotFound("Connector a has no lag report")
     assert (await ask(port, "GET", "/connectors/a/lag")).status == 404

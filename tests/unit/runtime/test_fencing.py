@@ -73,7 +73,7 @@ async def test_what_is_fenced_off_already_is_not_again() -> None:
     assert group.written == []
 
 
-async def test_tasks_that_were_configured_anew_meanwhile_are_a_conflict() -> None:
+async def test_tasks_that_were_reconfigured_meanwhile_are_a_conflict() -> None:
     group = Group()
 
     async def changed_later(timeout_s: float) -> None:
@@ -82,7 +82,7 @@ async def test_tasks_that_were_configured_anew_meanwhile_are_a_conflict() -> Non
     group.read_to_end = changed_later  # type: ignore[method-assign]
     generations = iter((3, 3, 4))
     group.snapshot.task_generation = lambda name: next(generations)
-    with pytest.raises(RequestConflict, match="anew"):
+    with pytest.raises(RequestConflict, match="reconfigured"):
         await fence_of(group).fence("lines")
     assert group.written == []
 

@@ -1,4 +1,4 @@
-"""A loop that stands still is told of once, with whom holds it up; one that runs never is."""
+"""A blocked loop is reported once, with the task that blocks it; a running loop never is."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ async def test_who_holds_up_the_loop_is_named_once(caplog: pytest.LogCaptureFixt
         await leases.stop()
     assert watch.stalled_s > 1.0
     assert leases.longest_stall_s > 0.5
-    told = [each.getMessage() for each in caplog.records if "has stood still" in each.getMessage()]
+    told = [each.getMessage() for each in caplog.records if "has been blocked" in each.getMessage()]
     assert len(told) == watch.stalls, "once each; a busy machine may hold it up again"
-    assert "task lines-0 holds it up in" in told[0]
+    assert "task lines-0 blocks it in" in told[0]
     assert "block_until_told" in told[0].splitlines()[0]
     await until(lambda: "leases" not in [each.name for each in threading.enumerate()], "its thread has ended")
 
@@ -51,7 +51,7 @@ async def test_what_the_loop_did_is_told_each_time_that_it_is_later_than_ever(ca
     LoopWatch(leases).start()
 
     def told() -> list[str]:
-        return [each.getMessage() for each in caplog.records if "later than ever" in each.getMessage()]
+        return [each.getMessage() for each in caplog.records if "the longest delay" in each.getMessage()]
 
     try:
         await asyncio.create_task(busy_for(0.9), name="task lines-0")
@@ -64,7 +64,7 @@ async def test_what_the_loop_did_is_told_each_time_that_it_is_later_than_ever(ca
     assert "task lines-0 was in " in told()[0] and "busy_for" in told()[0]
     late_ms, used_ms = (int(found) for found in re.findall(r"(\d+) ms", told()[0]))
     assert late_ms > 400 and used_ms > 0
-    assert len(told()) == count or leases.longest_stall_s > 0.9, "it was no later than before"
+    assert len(told()) == count or leases.longest_stall_s > 0.9, "the delay was not longer than before"
 
 
 async def busy_for(seconds: float) -> None:

@@ -29,7 +29,7 @@ K0, K1 = encoded_key("c", P0), encoded_key("c", P1)
 
 
 class TwoTopics:
-    """A connector with a topic of its own beside the worker's."""
+    """A connector with a topic of its own and the worker's."""
 
     def __init__(self) -> None:
         own, self.own = memory_topic("own")
@@ -141,7 +141,7 @@ def test_what_the_workers_topic_refuses_harms_nobody(caplog: pytest.LogCaptureFi
         assert written(two.worker) == [{K1: b"{}"}]
 
     virtual_time.run(main())
-    assert "could not be written to the worker's topic worker as well: away" in caplog.text
+    assert "could not be copied to the worker's topic worker: away" in caplog.text
 
 
 @in_virtual_time

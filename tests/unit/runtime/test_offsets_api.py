@@ -42,7 +42,7 @@ def modifiable(raw: Props) -> Modifiable:
         (ValueError("hunter2 is wrong"), OffsetsRefused("the connector refuses these offsets: [hidden] is wrong")),
         (RetriableError("hunter2 times out"), RetriableError("[hidden] times out")),
         (PermanentError("hunter2 is wrong"), PermanentError("[hidden] is wrong")),
-        (SystemExit("hunter2"), PermanentError("it wants to end the whole process: SystemExit('[hidden]')")),
+        (SystemExit("hunter2"), PermanentError("it tried to end the whole process: SystemExit('[hidden]')")),
     ],
     ids=repr,
 )

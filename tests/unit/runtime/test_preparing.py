@@ -15,7 +15,7 @@ MIRROR = "org.example.Mirror"
 
 
 class Engine:
-    """Is up after so many seconds, or fails."""
+    """An engine that starts after some seconds, or fails."""
 
     def __init__(self, after_s: float = 3.0, error: Exception | None = None) -> None:
         self.asked = False
@@ -53,7 +53,7 @@ def test_a_group_at_work_is_joined_once_the_engine_is_up() -> None:
 @pytest.mark.parametrize(
     ("classes", "others"),
     [([MIRROR], 0), (["org.example.Lines"], 2), ([], 2), ([MIRROR], RetriableError("no coordinator"))],
-    ids=["nobody is there", "nobody needs it", "no connectors", "nobody says"],
+    ids=["no members", "no connector needs it", "no connectors", "members unknown"],
 )
 def test_otherwise_it_is_joined_at_once(classes: list[str], others: int | Exception) -> None:
     engine = Engine()
@@ -64,6 +64,6 @@ def test_otherwise_it_is_joined_at_once(classes: list[str], others: int | Except
 def test_an_engine_that_does_not_come_up_keeps_nobody_out(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     assert waited_s(Engine(1e6), [MIRROR], 1) == pytest.approx(30.0)
-    assert "not up after 30 s" in caplog.text
+    assert "has not started after 30 s" in caplog.text
     assert waited_s(Engine(1.0, PermanentError("no Java")), [MIRROR], 1) == pytest.approx(1.0)
     assert "no Java" in caplog.text

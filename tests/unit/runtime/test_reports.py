@@ -37,7 +37,7 @@ def reports() -> Reports:
 async def test_a_connector_tells_what_it_knows() -> None:
     Telling.error = None
     assert await reports().report("c", RAW, "lag", {"top": "3"}) == {"kind": "lag", "tasks": 0, "top": "3"}
-    with pytest.raises(NotFound, match="Connector c tells nothing of its partitions"):
+    with pytest.raises(NotFound, match="Connector c has no partitions report"):
         await reports().report("c", RAW, "partitions", {})
 
 

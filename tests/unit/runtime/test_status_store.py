@@ -55,7 +55,7 @@ class Log:
             self.say((record.key.decode(), record.value))
 
     def say(self, record: Record) -> None:
-        """Somebody has written this."""
+        """Append a record of another worker."""
         self.written.append(record)
         self._on_record(LogRecord(record[0].encode(), record[1], 0, len(self.written), 0))
 
@@ -223,7 +223,7 @@ async def test_what_may_not_be_written_is_said_and_given_up(
     await store.start()
     await store.stop()
     assert log.written == []
-    assert "1 statuses are not written to statuses: grant WRITE on topic statuses" in caplog.text
+    assert "1 statuses could not be written to statuses: grant WRITE on topic statuses" in caplog.text
 
 
 async def test_one_that_may_not_be_written_does_not_keep_the_others_back(
@@ -236,7 +236,7 @@ async def test_one_that_may_not_be_written_does_not_keep_the_others_back(
     await store.start()
     await store.stop()
     assert log.written == [status_record(work, running(1)) for work in ("a", "c")]
-    assert "1 statuses are not written to statuses: too large" in caplog.text
+    assert "1 statuses could not be written to statuses: too large" in caplog.text
 
 
 async def test_the_end_does_not_wait_for_ever(
@@ -247,7 +247,7 @@ async def test_the_end_does_not_wait_for_ever(
     store.put("c", running(1))
     await store.start()
     await store.stop()
-    assert "1 statuses were not written to statuses before the end" in caplog.text
+    assert "1 statuses were not written to statuses before the stop" in caplog.text
 
 
 async def test_a_defect_is_not_kept_quiet(store: StatusStore, caplog: pytest.LogCaptureFixture) -> None:
@@ -255,5 +255,5 @@ async def test_a_defect_is_not_kept_quiet(store: StatusStore, caplog: pytest.Log
     store.put("c", running(1))
     with caplog.at_level(logging.CRITICAL):
         await store.start()
-        await until(lambda: "statuses are written no longer" in caplog.text, "it is said")
+        await until(lambda: "statuses are no longer written" in caplog.text, "it is said")
     await store.stop()

@@ -59,7 +59,7 @@ def on_worker(main: Coroutine[Any, Any, None]) -> None:
 
 
 class Noting(TestConnector):
-    """Notes its calls in ``log`` and raises or hangs as told; the state is that of its class."""
+    """Notes its calls in ``log`` and raises or hangs as configured; the state is that of its class."""
 
     log: ClassVar[list[str]]
     trouble: ClassVar[dict[str, Exception | float]]
@@ -281,7 +281,7 @@ def test_a_connector_that_does_not_heed_being_cancelled_does_not_hold_the_worker
         await here.worker.stop()
 
     on_worker(main())
-    assert "is left behind" in caplog.text
+    assert "is abandoned" in caplog.text
 
 
 def test_a_newer_target_takes_the_place_of_one_that_waits() -> None:
@@ -345,7 +345,7 @@ def test_too_many_tasks(enforced: bool, caplog: pytest.LogCaptureFixture) -> Non
         await here.stop()
 
     on_worker(main())
-    assert ("should mend that" in caplog.text) is not enforced
+    assert ("should fix that" in caplog.text) is not enforced
 
 
 def test_asking_for_tasks_ends_with_the_connector() -> None:
@@ -429,7 +429,7 @@ def test_overrides_that_the_policy_does_not_allow_any_more(key: str, own: Mappin
 
 
 class Engine(EngineTask):
-    """Notes what it is told; ends as ``ending`` says."""
+    """Notes its calls; ends as ``ending`` says."""
 
     def __init__(self, log: list[str], ending: Exception | float | None) -> None:
         self._log = log
@@ -530,7 +530,7 @@ def test_an_engine_that_fails() -> None:
         assert "no Spark" in (here.heard.traces[TASK] or "")
         await here.stop()
         assert log == ["run v"]
-        # Its failure stands, whatever stopping it says.
+        # It stays failed, whatever stopping it reports.
         assert here.heard.last(TASK) is State.FAILED
 
     on_worker(main())
