@@ -1,1 +1,1 @@
-"""What the author of a connector sees."""
+"""Interfaces for authors of plugins: connectors, converters, transforms, predicates, policies, filters, handlers."""

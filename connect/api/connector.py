@@ -1,8 +1,8 @@
-"""What all plugins are configured by."""
+"""The type of the properties that configure plugins."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-#: Properties as they stand in a config: texts by key.
+#: Properties of a config: values by key, both strings.
 Props = Mapping[str, str]

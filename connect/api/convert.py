@@ -1,9 +1,9 @@
-"""Converters, single message transforms and predicates (Kafka's ``Converter``, ``HeaderConverter``,
+"""Interfaces of converters, single message transforms and predicates (Kafka's ``Converter``, ``HeaderConverter``,
 ``Transformation``, ``Predicate``).
 
-Converters turn what a task hands over into the bytes that are written. Transforms and predicates see a record between
-the two. Values without a schema are None, booleans, numbers, strings, bytes, lists and dicts; dates are ``datetime`` in
-UTC under the schemas of ``org.apache.kafka.connect.data``, decimals ``decimal.Decimal``.
+The worker passes each record of a task through the transforms and then through the converters, which return the bytes
+to write. Values without a schema are None, booleans, numbers, strings, bytes, lists and dicts. Dates are ``datetime``
+in UTC under the schemas of ``org.apache.kafka.connect.data``; decimals are ``decimal.Decimal``.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from connect.core.errors import PermanentError
 
 
 class DataError(PermanentError):
-    """A value cannot be converted or transformed; ``errors.tolerance=all`` leaves the record out."""
+    """A value cannot be converted or transformed; with ``errors.tolerance=all`` the record is skipped."""
 
 
 class Plugin:
-    """A class that is found by name and configured by properties."""
+    """A plugin class that configs name and the worker configures."""
 
     @classmethod
     def version(cls) -> str:
@@ -33,27 +33,27 @@ class Plugin:
         return ConfigDef()
 
     def configure(self, props: Props) -> None:
-        """Take the settings, without the prefix they stand under; raises ConfigError."""
+        """Apply the plugin's settings, given without their prefix. Raises ConfigError."""
 
     def close(self) -> None:
-        """Let go of what ``configure`` took."""
+        """Release what ``configure`` acquired."""
 
 
 class Converter(Plugin):
-    """Values of a topic to bytes and back. ``is_key``: whether it converts keys, told to ``configure`` by Java's
-    setting ``converter.type`` (key, value or header)."""
+    """Converts the keys or the values of a topic to bytes and back. ``configure`` receives Java's setting
+    ``converter.type``: key, value or header."""
 
     @abstractmethod
     def from_connect(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
-        """Raises DataError."""
+        """Return the bytes of a key or value. Raises DataError."""
 
     @abstractmethod
     def to_connect(self, topic: str, data: bytes | None) -> tuple[Schema | None, Any]:
-        """Raises DataError."""
+        """Return the schema and the value of ``data``. Raises DataError."""
 
 
 class HeaderConverter(Plugin):
-    """Values of headers to bytes and back."""
+    """Converts the values of record headers to bytes and back."""
 
     @abstractmethod
     def from_connect_header(self, topic: str, key: str, schema: Schema | None, value: Any) -> bytes | None: ...
@@ -63,15 +63,15 @@ class HeaderConverter(Plugin):
 
 
 class Transformation(Plugin):
-    """One step between a task and its converters."""
+    """A step between a task and its converters."""
 
     @abstractmethod
     def apply(self, record: SourceRecord) -> SourceRecord | None:
-        """The record to go on with, or None to drop it. Raises DataError."""
+        """Return the record for the next step, or None to drop the record. Raises DataError."""
 
 
 class Predicate(Plugin):
-    """Whether a transformation concerns a record."""
+    """A condition that decides whether a transformation applies to a record."""
 
     @abstractmethod
     def test(self, record: SourceRecord) -> bool: ...

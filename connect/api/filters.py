@@ -1,11 +1,11 @@
-"""What a mirror takes: the plugin interfaces of ``topic.filter.class``, ``group.filter.class`` and
-``config.property.filter.class``.
+"""Interfaces of ``topic.filter.class``, ``group.filter.class`` and ``config.property.filter.class``, which select what
+a mirror replicates.
 
-A package offers an implementation by an entry point of ``heliograph.topic_filters``, ``heliograph.group_filters`` or
-``heliograph.config_property_filters``. It leads to a callable, most often the class itself, that takes the whole
-configuration of the connector, references resolved, and raises :class:`~connect.core.errors.ConfigError` where it is
-wrong. Files name it by the entry point's name, or by what it leads to: ``package.module.Name``. Answers must depend on
-nothing but the name and the configuration: they are asked again and again, on any worker.
+A package provides an implementation through an entry point of ``heliograph.topic_filters``,
+``heliograph.group_filters`` or ``heliograph.config_property_filters``. The entry point refers to a callable, usually
+the class, that takes the connector's whole config with references resolved and raises
+:class:`~connect.core.errors.ConfigError` if it is invalid. Configs name it by the entry point's name or by its target,
+``package.module.Name``. Results may depend only on the name and the config: any worker may ask again at any time.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class GroupFilter(Protocol):
 
 
 class ConfigPropertyFilter(Protocol):
-    """Selects settings of topics (Kafka's ``ConfigPropertyFilter``)."""
+    """Selects topic configs (Kafka's ``ConfigPropertyFilter``)."""
 
     def should_replicate_config_property(self, key: str) -> bool:
-        """Whether the remote topic gets the setting ``key`` at all."""
+        """Return whether the remote topic gets the topic config ``key`` at all."""
         ...
 
     def should_replicate_source_default(self, key: str) -> bool:
-        """Where the source's topic has the default of Kafka: whether the remote one gets its value, not the target's
-        own default (KIP-894)."""
+        """Return, for a topic config left at its default on the source, whether the remote topic gets the source's
+        default rather than the target's (KIP-894)."""
         ...

@@ -1,4 +1,4 @@
-"""What the author of a message handler for ``kafka-mirror-maker`` sees (Kafka's ``MirrorMakerMessageHandler``)."""
+"""Interface of a message handler for ``kafka-mirror-maker`` (Kafka's ``MirrorMakerMessageHandler``)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import NamedTuple, Protocol
 
 
 class MirroredRecord(NamedTuple):
-    """One record. A handler is given where it stands at the source: ``partition`` and ``offset``.
+    """A record. For a record passed to a handler, ``partition`` and ``offset`` are its position in the source.
 
-    What a handler gives back goes to ``partition`` of ``topic``; with ``partition`` None the key says which one, and
-    records without a key are spread. ``offset`` means nothing there. ``timestamp_ms`` is -1 where there is none.
+    A returned record goes to ``partition`` of ``topic``. If ``partition`` is None, the key decides, and records without
+    a key are spread over all partitions. Its ``offset`` is ignored. ``timestamp_ms`` is -1 if there is none.
     """
 
     topic: str
@@ -23,9 +23,9 @@ class MirroredRecord(NamedTuple):
 
 
 class MessageHandler(Protocol):
-    """Made once in each process that copies, without arguments or with the text of ``--message.handler.args``."""
+    """A handler, created once per copying process, without arguments or with the text of ``--message.handler.args``."""
 
     def handle(self, record: MirroredRecord) -> Iterable[MirroredRecord]:
-        """The records to send in the place of one, in order; none leaves it out. What is raised stops the partition, or
-        leaves the record out with ``--abort.on.send.failure false``."""
+        """Return the records to send in place of ``record``, in order; none skips it. An error stops the partition, or
+        skips the record with ``--abort.on.send.failure false``."""
         ...

@@ -1,10 +1,10 @@
-"""Describes plugins and finds those of installed packages by their entry points.
+"""Describes plugins and finds those of installed packages through their entry points.
 
-An entry point of ``heliograph.connectors`` or of another group of connector plugins leads to a
-:class:`~connect.api.plugins.PluginDescription`, or to several of them in a list. An entry point of
-``heliograph.config_providers`` leads to a :data:`~connect.core.config.properties.ProviderFactory`, one of
-``heliograph.override_policies`` to an :class:`~connect.core.config.client_settings.OverridePolicy`; files name these
-two by the entry point's name or by what it leads to, ``package.module.name``.
+An entry point of ``heliograph.connectors`` or another group of connector plugins refers to a
+:class:`~connect.api.plugins.PluginDescription` or a list of them. An entry point of ``heliograph.config_providers``
+refers to a :data:`~connect.core.config.properties.ProviderFactory`, one of ``heliograph.override_policies`` to an
+:class:`~connect.core.config.client_settings.OverridePolicy`. Configs name these two by the entry point's name or by its
+target, ``package.module.name``.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from connect.core.config.client_settings import OverridePolicy
 from connect.core.config.config_def import ConfigDef
 from connect.core.config.properties import ProviderFactory
 
-#: The release of Kafka whose plugins are made again here; Java's carry their release as their version too.
+#: The Kafka release whose plugins are reimplemented here. As in Java, the release is also the version of the plugins.
 KAFKA_VERSION: Final = "4.3.1"
 
 
 class PluginKind(StrEnum):
-    """What a plugin is, in the words of REST (Kafka's ``PluginType``)."""
+    """The type of a plugin as REST names it (Kafka's ``PluginType``)."""
 
     SOURCE = "source"
     SINK = "sink"
@@ -39,10 +39,10 @@ class PluginKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PluginDescription:
-    """One plugin: under which class name properties ask for it, and how it is made.
+    """A plugin: the class ``name`` that configs use, and the ``factory`` that creates it.
 
-    A class that is both a converter and a header converter has two descriptions. ``factory`` makes an instance that
-    was not configured; for a connector it is the class itself.
+    A class that is both a converter and a header converter has two descriptions. ``factory`` returns an instance that
+    is not configured; for a connector it is the class itself.
     """
 
     kind: PluginKind
@@ -57,31 +57,31 @@ log = logging.getLogger(__name__)
 
 @cache
 def entry_points(group: str) -> EntryPoints:
-    """Return those of ``group``. Read once, because what every installed package has is looked through."""
+    """Return the entry points of ``group``. Cached, because the metadata of every installed package is read."""
     return metadata.entry_points(group=group)
 
 
 def loaded(group: str) -> Iterator[tuple[EntryPoint, Any]]:
-    """Every entry point of ``group`` that can be loaded, with what it leads to; what cannot is logged."""
+    """Yield every entry point of ``group`` with the object it refers to; log those that cannot be loaded."""
     for point in entry_points(group):
         try:
             yield point, point.load()
         except Exception as error:
-            # Code of other people runs when it is imported: whatever it raises, the worker goes on without it.
+            # Imports run third-party code: whatever it raises, the worker continues without the plugin.
             log.error(
                 "plugin %s of %s cannot be loaded: %s: %s", point.name, package(point), type(error).__name__, error
             )
 
 
 def named(group: str) -> Iterator[tuple[str, Any]]:
-    """The same under both names that files may use: the entry point's, and ``package.module.Name``."""
+    """Yield the same objects, each under both of its names: the entry point's name and ``package.module.Name``."""
     for point, found in loaded(group):
         yield point.name, found
         yield point.value.replace(":", "."), found
 
 
 def package(point: EntryPoint) -> str:
-    """Who offers it, for messages."""
+    """Return the package that provides ``point``, for messages."""
     return "an unknown package" if point.dist is None else f"package {point.dist.name}"
 
 
@@ -96,26 +96,26 @@ GROUPS: Final = (
 
 @cache
 def installed() -> Sequence[PluginDescription]:
-    """Return what :func:`discovered` gives, looked for once: plugins take long to import, and fail to once."""
+    """Return the plugins of :func:`discovered`. Cached: imports take long, and each failure is logged once."""
     return tuple(discovered())
 
 
 def discovered() -> Iterator[PluginDescription]:
-    """Every description that can be loaded; what cannot is logged, and no reason for the others to be missing."""
+    """Yield every description that can be loaded; log the others and continue."""
     for group in GROUPS:
         for point, found in loaded(group):
             for each in found if isinstance(found, Iterable) else (found,):
                 if isinstance(each, PluginDescription):
                     yield each
                 else:
-                    log.error("plugin %s of %s leads to what is no PluginDescription", point.name, package(point))
+                    log.error("plugin %s of %s is ignored: it is not a PluginDescription", point.name, package(point))
 
 
 def config_providers() -> dict[str, ProviderFactory]:
-    """Classes of config providers by the names that files may use."""
+    """Return the factories of config providers by the names that configs may use."""
     return {name: found for name, found in named("heliograph.config_providers") if callable(found)}
 
 
 def override_policies() -> dict[str, OverridePolicy]:
-    """Override policies by the names that files may use."""
+    """Return the override policies by the names that configs may use."""
     return {name: found for name, found in named("heliograph.override_policies") if isinstance(found, OverridePolicy)}

@@ -1,11 +1,11 @@
-"""What the author of a source connector writes: a connector that plans, and tasks that poll.
+"""Interfaces of a source connector: a connector that configures tasks, and tasks that the worker polls.
 
 The contract is Kafka Connect's (``SourceConnector``, ``SourceTask``, KIP-618, KIP-875).
 
-Methods whose result may be awaitable are written as ``async def`` or as plain ``def``. Coroutine functions run in the
-worker's loop and must not block. Plain ones may block: they run in a thread, one for each connector and each task, one
-call after the other. A call that hangs harms its connector or task alone. The other methods are called in the loop and
-return at once.
+Methods that may return an awaitable can be written as ``async def`` or as plain ``def``. Coroutine functions run in the
+worker's event loop and must not block. Plain functions may block: each connector and each task has a thread, which runs
+its calls one after another. A call that hangs affects only its own connector or task. The worker calls all other
+methods in its event loop; they must return at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 from connect.api.connector import Props
 from connect.core.config.config_def import ConfigDef, ConfigValue
 
-#: Source partitions and offsets: objects of JSON with string keys and primitive values. The order of their fields is
+#: A source partition or source offset: a JSON object with string keys and primitive values. The order of the fields is
 #: part of the stored key.
 Fields = Mapping[str, str | int | float | bool | None]
 
@@ -28,11 +28,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A type of Connect: string, bytes, boolean, int8 ... int64, float32, float64, array, map, struct.
+    """A Connect type: string, bytes, boolean, int8 ... int64, float32, float64, array, map or struct.
 
-    Arrays are lists, maps and structs are dicts. ``name``, ``version`` and ``parameters`` (names and values) mark
-    logical types such as ``org.apache.kafka.connect.data.Timestamp``. ``keys`` is of maps, ``values`` of maps and
-    arrays, ``fields`` of structs: names and schemas in order.
+    Values of arrays are lists, values of maps and structs are dicts. ``name``, ``version`` and ``parameters`` (pairs of
+    name and value) mark logical types such as ``org.apache.kafka.connect.data.Timestamp``. ``keys`` applies to maps,
+    ``values`` to maps and arrays. ``fields`` applies to structs: pairs of name and schema, in order.
     """
 
     type: str
@@ -53,7 +53,7 @@ OPTIONAL_BYTES = Schema("bytes", optional=True)
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A header; ``schema`` None where the value has none."""
+    """A record header; ``schema`` is None if the value has no schema."""
 
     key: str
     value: Any
@@ -62,9 +62,9 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class SourceRecord:
-    """A record to be written, with where it stood at its source.
+    """A record to write to ``topic``, with its partition and offset in the source system.
 
-    ``partition`` None lets the producer choose by key; ``timestamp_ms`` None is the time of sending.
+    If ``partition`` is None, the producer chooses it by key. If ``timestamp_ms`` is None, it is the time of sending.
     """
 
     source_partition: Fields
@@ -81,7 +81,7 @@ class SourceRecord:
 
 @dataclass(frozen=True, slots=True)
 class RecordMetadata:
-    """Where a record was written."""
+    """The partition, offset and timestamp of a record in Kafka."""
 
     topic: str
     partition: int
@@ -90,72 +90,77 @@ class RecordMetadata:
 
 
 class ExactlyOnceSupport(Enum):
-    """Whether a connector's tasks can be exactly-once with a config."""
+    """Whether a connector's tasks support exactly-once with a given config."""
 
     SUPPORTED = "SUPPORTED"
     UNSUPPORTED = "UNSUPPORTED"
 
 
 class TransactionBoundaries(Enum):
-    """Whether a connector can define where transactions begin and end."""
+    """Whether a connector can define its own transaction boundaries with a given config."""
 
     SUPPORTED = "SUPPORTED"
     UNSUPPORTED = "UNSUPPORTED"
 
 
 class OffsetReader(Protocol):
-    """A connector's stored offsets."""
+    """Reads the stored offsets of a connector."""
 
     async def offset(self, partition: Fields) -> Fields | None:
-        """The last stored offset of a source partition."""
+        """Return the last stored offset of a source partition, or None if there is none."""
         ...
 
-    async def offsets(self, partitions: Sequence[Fields]) -> Sequence[Fields | None]: ...
+    async def offsets(self, partitions: Sequence[Fields]) -> Sequence[Fields | None]:
+        """Return the last stored offset of each source partition, in the order of ``partitions``."""
+        ...
 
 
 class TransactionContext(Protocol):
-    """Where a task says that transactions end (``transaction.boundary=connector``)."""
+    """Ends transactions at the task's request (``transaction.boundary=connector``)."""
 
     def commit_transaction(self, record: SourceRecord | None = None) -> None:
-        """Commit after the batch, or after ``record`` of it."""
+        """Commit the transaction after ``record``, or after the current batch if ``record`` is None."""
         ...
 
     def abort_transaction(self, record: SourceRecord | None = None) -> None:
-        """Abort after the batch, or after ``record`` of it; the records are dropped, their offsets stored."""
+        """Abort the transaction after ``record``, or after the current batch if ``record`` is None.
+
+        The records are dropped and their offsets are stored, so that the task does not read them again.
+        """
         ...
 
 
 class SourceConnectorContext(Protocol):
-    """What the worker lends a connector. Any thread may use it."""
+    """The worker's services for a connector; every method may be called from any thread."""
 
     def request_task_reconfiguration(self) -> None:
-        """The task configs changed: ask for them again, and let running tasks take theirs, or restart them."""
+        """Make the worker call ``task_configs`` again, then reconfigure or restart tasks whose config has changed."""
 
     @property
     def present_task_configs(self) -> Sequence[Props]:
-        """The tasks as they were configured last, perhaps by another worker: references to secrets are not resolved.
+        """The current task configs, possibly written by another worker, with unresolved references to secrets.
 
-        Set when ``task_configs`` is called; empty where there are none yet.
+        Valid during ``task_configs``; empty if the connector has no tasks yet.
         """
         ...
 
     def raise_error(self, error: Exception) -> None:
-        """The connector cannot go on: it becomes FAILED."""
+        """Set the connector to FAILED because of ``error``."""
 
     @property
     def offset_reader(self) -> OffsetReader: ...
 
     def wait_for(self, asked: Coroutine[Any, Any, T]) -> T:
-        """As that of :class:`SourceTaskContext`."""
+        """Run a coroutine from a plain function, as :meth:`SourceTaskContext.wait_for` does."""
         ...
 
 
 class SourceTaskContext(Protocol):
-    """What the worker lends a task."""
+    """The worker's services for a task."""
 
     @property
     def configs(self) -> Props:
-        """The task's config, references resolved."""
+        """The task's config, with references resolved."""
         ...
 
     @property
@@ -163,20 +168,20 @@ class SourceTaskContext(Protocol):
 
     @property
     def transaction_context(self) -> TransactionContext | None:
-        """None unless ``transaction.boundary=connector`` under exactly-once."""
+        """Ends transactions; None unless exactly-once and ``transaction.boundary=connector`` are both set."""
         ...
 
     def wait_for(self, asked: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the worker's loop and return what it returns, from a method that is a plain function:
+        """Run a coroutine in the worker's event loop and return its result, from a method that is a plain function:
         ``context.wait_for(context.offset_reader.offset(partition))``.
 
-        Raises RuntimeError outside of the task's thread, and once the task is closed.
+        Raises RuntimeError outside the task's thread and after the task was closed.
         """
         ...
 
 
 class SourceTask(ABC):
-    """One task: polled by the worker, which converts, sends and stores offsets."""
+    """A task that the worker polls; the worker converts the records, sends them and stores their offsets."""
 
     context: SourceTaskContext
 
@@ -184,62 +189,64 @@ class SourceTask(ABC):
         self.context = context
 
     @abstractmethod
-    def start(self, props: Props) -> Awaitable[None] | None: ...
+    def start(self, props: Props) -> Awaitable[None] | None:
+        """Prepare for polling. ``props`` is the task's config, with references resolved."""
+        ...
 
     @abstractmethod
     def poll(self) -> Awaitable[Sequence[SourceRecord] | None] | Sequence[SourceRecord] | None:
-        """The next records, or None where there are none for the moment; waits a little rather than spin.
+        """Return the next records, or None if there are none at the moment; wait briefly rather than return at once.
 
-        A :class:`~connect.core.errors.RetriableError` is taken as None; any other error makes the task FAILED. The
-        worker cancels a poll that is still waiting when the task is to stop. A plain function cannot be cancelled, and
-        the other methods wait for it: it returns within a second or so. What it returns after the task was told to stop
-        is dropped, and read again from the stored offset.
+        After a :class:`~connect.core.errors.RetriableError` the worker polls again; any other error makes the task
+        FAILED. When the task is to stop, the worker cancels a waiting poll. A plain function cannot be cancelled and
+        delays the other methods, so it should return within about a second. Records returned after the request to stop
+        are dropped, and read again from the stored offset.
         """
 
     def commit(self) -> Awaitable[None] | None:
-        """Offsets up to the last record sent were stored."""
+        """React to stored offsets: those of all records sent so far."""
         return None
 
     def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> Awaitable[None] | None:
-        """A record was acknowledged; ``metadata`` None where it was left out."""
+        """React to an acknowledged record; ``metadata`` is None if the record was skipped instead."""
         return None
 
     def stop(self) -> Awaitable[None] | None:
-        """End what ``start`` began. Called once, after the last poll, also when ``start`` failed or was cancelled."""
+        """Release what ``start`` acquired. Called once, after the last poll, even if ``start`` did not succeed."""
         return None
 
 
 class EngineTask(ABC):
-    """A task that owns its engine: it drives itself and stores its own positions (MirrorSource on Spark)."""
+    """A task that runs its own engine and stores its own positions (MirrorSource on Spark)."""
 
-    #: Under exactly-once: await it whenever a transactional id has been claimed, before anything is written. It raises
-    #: where the task was configured anew or given to another worker meanwhile.
+    #: Set under exactly-once: await it after claiming a transactional id and before writing. It raises if the task was
+    #: reconfigured or assigned to another worker in the meantime.
     check_newest: Callable[[], Awaitable[None]] | None = None
     context: SourceTaskContext
 
     def initialize(self, context: SourceTaskContext) -> None:
-        """Called once, before ``run``; the task's config is in the context."""
+        """Store the context, which holds the task's config. Called once, before ``run``."""
         self.context = context
 
     @abstractmethod
     async def run(self) -> None:
-        """Work until :meth:`stop`; an error that comes out of here makes the task FAILED."""
+        """Work until :meth:`stop` is called; any error raised makes the task FAILED."""
 
     @abstractmethod
     def stop(self) -> None:
         """Ask ``run`` to end cleanly and soon."""
 
     def reconfigure(self, props: Props) -> bool:
-        """Take another config while ``run`` is under way; False: not without being started anew.
+        """Apply a new config while ``run`` is in progress; return False if the task must be restarted instead.
 
-        ``props`` is the whole config, references resolved. Called in the worker's loop, and must return at once.
+        ``props`` is the whole config, with references resolved. Called in the worker's event loop; must return at once.
         """
         return False
 
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """One task as its group sees it: its state in Kafka's words, and the worker that has it last said so."""
+    """A task as last reported in its group: its state (Kafka's name for it), its worker and its config."""
 
     task: int
     state: str
@@ -249,8 +256,8 @@ class TaskReport:
 
 @dataclass(frozen=True, slots=True)
 class ConnectorHere:
-    """What one worker has of a connector: its ``config`` and the ``tasks`` that are here, running or not. References
-    in the configs are resolved. ``is_stopped``: the connector is STOPPED and here, so no worker has tasks of it."""
+    """One worker's part of a connector: its ``config`` and this worker's ``tasks``, running or not. References in the
+    configs are resolved. ``is_stopped``: the connector is STOPPED and on this worker, so no worker runs its tasks."""
 
     config: Props
     tasks: Sequence[TaskReport]
@@ -258,31 +265,31 @@ class ConnectorHere:
 
 
 class SourceConnector(ABC):
-    """One connector instance. Its class knows its settings, the instance what the outside world has to copy."""
+    """A connector: the class declares the settings, an instance decides what its tasks copy."""
 
     context: SourceConnectorContext
 
     @classmethod
     def version(cls) -> str:
-        """For REST and statuses."""
+        """Return the version that REST answers and statuses show."""
         return "unknown"
 
     @classmethod
     def task_class(cls) -> str:
-        """The class of its tasks as ``task.class`` names it in task configs: Java's where Java has the connector."""
+        """Return the tasks' ``task.class`` in task configs: Java's name if the connector exists in Java."""
         return f"{cls.__module__}.{cls.__qualname__}Task"
 
     @classmethod
     @abstractmethod
     def config_def(cls) -> ConfigDef:
-        """The settings of the connector, without the framework's own."""
+        """Return the connector's own settings, without those of the framework."""
 
     def validate(
         self, props: Props, values: dict[str, ConfigValue]
     ) -> Awaitable[dict[str, ConfigValue]] | dict[str, ConfigValue]:
-        """Look at settings together; ``values`` is what each one by itself gave. Returns the amended values.
+        """Validate settings in combination and return the amended values.
 
-        Asked of an instance that was not started.
+        ``values`` holds the result for each setting on its own. Called on an instance that was not started.
         """
         return values
 
@@ -290,23 +297,25 @@ class SourceConnector(ABC):
         self.context = context
 
     @abstractmethod
-    def start(self, props: Props) -> Awaitable[None] | None: ...
+    def start(self, props: Props) -> Awaitable[None] | None:
+        """Prepare for :meth:`task_configs`. ``props`` is the connector's config, with references resolved."""
+        ...
 
     @abstractmethod
     def task_configs(self, max_tasks: int) -> Awaitable[Sequence[Props]] | Sequence[Props]:
-        """The configs of at most ``max_tasks`` tasks."""
+        """Return the configs of at most ``max_tasks`` tasks."""
 
     @abstractmethod
     def make_task(self) -> SourceTask | EngineTask:
-        """A new task, not begun. Called on a worker that may not run the connector's instance: on one that was only
-        constructed, never started."""
+        """Return a new task that is not started. The worker may call this on an instance that was only constructed,
+        because it may run the task but not the connector."""
 
     def stop(self) -> Awaitable[None] | None:
-        """End what ``start`` began, also when ``start`` was cancelled half-way."""
+        """Release what ``start`` acquired, even if ``start`` was cancelled before it ended."""
         return None
 
     def exactly_once_support(self, props: Props) -> ExactlyOnceSupport | None:
-        """Whether tasks with this config can be exactly-once; None where the author did not say."""
+        """Return whether tasks with this config support exactly-once; None if the author does not say."""
         return None
 
     def can_define_transaction_boundaries(self, props: Props) -> TransactionBoundaries:
@@ -315,18 +324,18 @@ class SourceConnector(ABC):
     def report(
         self, kind: str, props: Props, tasks: Sequence[TaskReport], query: Mapping[str, str]
     ) -> Awaitable[Mapping[str, Any] | None] | Mapping[str, Any] | None:
-        """What the connector tells of itself beside Kafka Connect's API (``GET /connectors/{name}/{kind}``), as JSON.
+        """Return a JSON report for ``GET /connectors/{name}/{kind}``, an addition to Kafka Connect's API.
 
-        Asked of an instance that was not started, on any worker of the group. None: it tells nothing of that kind.
-        Raise ConfigError where ``query`` is wrong, RetriableError where it cannot be told now.
+        Called on an instance that was not started, on any worker of the group. Return None if there is no report of
+        that kind. Raise ConfigError for an invalid ``query``, RetriableError if the report is not available now.
         """
         return None
 
     def alter_offsets(
         self, props: Props, offsets: Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]
     ) -> Awaitable[bool] | bool:
-        """Asked before offsets are altered over REST; None resets a partition.
+        """Approve offsets before they are altered over REST; an offset of None resets its partition.
 
-        Returns whether the connector vouches that nothing else must be changed. Raise to refuse.
+        Return True if the user has nothing else to change, such as offsets outside Kafka. Raise an error to refuse.
         """
         return False

@@ -1,4 +1,4 @@
-"""The transforms of a connector as its settings name them, each with its predicate (KIP-66, KIP-585)."""
+"""Reads a connector's ``transforms`` settings: the steps, each with its optional predicate (KIP-66, KIP-585)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from connect.core.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class NamedPlugin:
-    """A transformation or a predicate: its class as a user names it, its settings, and the prefix they stood under.
+    """A transformation or predicate in a config: its class name, its settings and the prefix of their keys.
 
-    ``version`` is a range, None where any will do.
+    ``version`` is a version range, or None for any version.
     """
 
     prefix: str
@@ -26,7 +26,7 @@ class NamedPlugin:
 
 @dataclass(frozen=True, slots=True)
 class NamedStep:
-    """One transform; with a predicate only for records for which it holds, or with ``negate`` does not."""
+    """A transform. With a predicate, it applies to the records that match, or with ``negate`` to those that do not."""
 
     transformation: NamedPlugin
     predicate: NamedPlugin | None = None
@@ -35,7 +35,7 @@ class NamedStep:
 
 @dataclass(frozen=True, slots=True)
 class TransformationStep:
-    """The same, made and configured."""
+    """A configured transform, with the same conditions as :class:`NamedStep`."""
 
     transformation: Transformation
     predicate: Predicate | None = None
@@ -53,7 +53,7 @@ class TransformationStep:
 
 
 def named_steps(props: Mapping[str, str]) -> tuple[NamedStep, ...]:
-    """What ``transforms`` names, in order. Raises ConfigError where a class is missing."""
+    """Return the steps that ``transforms`` lists, in order. Raises ConfigError if one has no class."""
     return tuple(_step(alias, props) for alias in split_list(props.get("transforms", "")))
 
 

@@ -1,1 +1,1 @@
-"""What talks to Kafka: I/O that decides nothing."""
+"""I/O with Kafka: connections, groups and logs."""

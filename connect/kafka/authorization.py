@@ -1,8 +1,8 @@
-"""The module describes, creates and deletes the ACLs of a cluster, and finds which operations a cluster allows us.
+"""Describes, creates and deletes the ACLs of a cluster, and finds which operations the cluster allows this client.
 
 Any broker takes ACL requests and forwards them to another broker or the controller if necessary; each ACL has its own
-outcome. ACLs are in Kafka's words with the codes of the protocol (Kafka ``AclBinding``). Brokers report the allowed
-operations (KIP-430) and their release.
+outcome. ACLs use Kafka's words with the codes of the protocol (Kafka ``AclBinding``). Brokers report the allowed
+operations (KIP-430); their release follows from the APIs that they offer.
 """
 
 from __future__ import annotations
@@ -45,23 +45,20 @@ OPERATIONS: Final = {
     14: "DESCRIBE_TOKENS",
 }
 PERMISSIONS: Final = {2: "DENY", 3: "ALLOW"}
-#: In a filter, and never in a rule.
+#: For filters only.
 ANY: Final = 1
-#: The literal name that stands for every name.
+#: The literal name that matches every name.
 WILDCARD: Final = "*"
-#: The principal that stands for every user.
+#: The principal that matches every user.
 EVERYBODY: Final = "User:*"
 _UNNAMED: Final = "CODE_"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class AclBinding:
-    """One rule of an authorizer.
-
-    ``resource_type`` TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID, DELEGATION_TOKEN or USER, ``pattern_type`` LITERAL or
-    PREFIXED, ``permission`` ALLOW or DENY. What a newer broker has beyond these words is called ``CODE_`` and its
-    number.
-    """
+    """An ACL of an authorizer. ``resource_type`` is TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID, DELEGATION_TOKEN or USER,
+    ``pattern_type`` LITERAL or PREFIXED, ``permission`` ALLOW or DENY. Unknown codes of newer brokers are shown as
+    ``CODE_`` and the number."""
 
     resource_type: str
     resource_name: str
@@ -76,7 +73,7 @@ class AclBinding:
         return self.permission != "ALLOW"
 
     def is_of_topic(self, topic: str) -> bool:
-        """Whether an authorizer counts it among the rules of a topic."""
+        """Return whether an authorizer applies it to a topic."""
         if self.resource_type != "TOPIC":
             return False
         if self.pattern_type == "PREFIXED":
@@ -91,33 +88,32 @@ class AclBinding:
 
 
 def refusal_of_writers(topic: str) -> AclBinding:
-    """The rule by which a failover has the old primary refuse whoever writes to ``topic``; super users write all the
-    same."""
+    """Return the ACL by which a failover denies writes to ``topic`` on the old primary; super users can still
+    write."""
     return AclBinding("TOPIC", topic, "LITERAL", EVERYBODY, WILDCARD, "WRITE", "DENY")
 
 
 def refuses_writers(rule: AclBinding) -> bool:
-    """Whether a rule is of the form of :func:`refusal_of_writers`; no topic is called ``*``."""
+    """Return whether an ACL has the form of :func:`refusal_of_writers`; no topic is named ``*``."""
     return rule.resource_name != WILDCARD and rule == refusal_of_writers(rule.resource_name)
 
 
 def word(words: Mapping[int, str], code: int) -> str:
-    """The word for a code of the wire."""
     return words.get(code, f"{_UNNAMED}{code}")
 
 
 def code(words: Mapping[int, str], name: str) -> int | None:
-    """The code for a word; None where it has none that this version knows."""
+    """Return the code for a word; None if this version knows none."""
     return next((number for number, known in words.items() if known == name), None)
 
 
-#: A controller takes ten thousand changes at a time; a request of this size is answered well within its time.
+#: A controller accepts ten thousand changes at a time; a request of this size is answered well within its timeout.
 _AT_ONCE: Final = 500
 _SECURITY_DISABLED: Final = 54
 _REFUSED: Final = 31  # cluster: authorisation failed
-#: The right that is enough for requests that change nothing.
+#: The operation that is enough for requests that change nothing.
 _LOOKING: Final = "DESCRIBE"
-#: From here on a request may name resources of the type USER (KIP-373, Kafka 3.3).
+#: From this version a request may name resources of the type USER (KIP-373, Kafka 3.3).
 _USERS_FROM: Final = 3
 
 _Codes = tuple[int, int, int, int]
@@ -125,12 +121,12 @@ Outcomes = dict[AclBinding, HeliographError | None]
 
 
 class SecurityDisabled(PermanentError):
-    """The cluster has no authorizer: it has no rules, and takes none."""
+    """The cluster has no authorizer, so it has no ACLs and accepts none."""
 
 
 @dataclass(frozen=True, slots=True)
 class AclFilter:
-    """Which rules are asked for; None takes any. ``resource_name`` is the name in the rule itself, not one that it
+    """A filter for ACLs; None matches anything. ``resource_name`` is the name in the ACL itself, not one that it
     covers."""
 
     resource_type: str | None = None
@@ -143,12 +139,12 @@ class AclFilter:
 
 
 async def describe_acls(cluster: Cluster, wanted: AclFilter | None = None) -> list[AclBinding]:
-    """The rules that fit a filter, all unless given, in order.
+    """Return the ACLs that match a filter, all by default, in order.
 
     Raises:
         SecurityDisabled: the cluster has no authorizer.
         NotAuthorized: DESCRIBE on the cluster is missing.
-        RetriableError: no broker tells now.
+        RetriableError: no broker can answer now.
     """
     asked = wanted or AclFilter()
     request = DescribeAclsRequest(
@@ -161,7 +157,7 @@ async def describe_acls(cluster: Cluster, wanted: AclFilter | None = None) -> li
         permission_type=_filter_code(PERMISSIONS, asked.permission),
     )
     answer = await (await cluster.any_connection()).call(request)
-    if error := _error(cluster, "tell its access rules", _LOOKING, answer.error_code, answer.error_message):
+    if error := _error(cluster, "describe ACLs", _LOOKING, answer.error_code, answer.error_message):
         raise error
     return sorted(
         AclBinding(
@@ -179,13 +175,13 @@ async def describe_acls(cluster: Cluster, wanted: AclFilter | None = None) -> li
 
 
 async def create_acls(cluster: Cluster, bindings: Sequence[AclBinding]) -> Outcomes:
-    """Make rules, in order and in bounded requests; one that is there already is made all the same.
+    """Create ACLs, in order and in requests of limited size; an ACL that exists counts as created.
 
-    By rule: None where it is made, else why not: SecurityDisabled, NotAuthorized (ALTER on the cluster is missing), or
-    what the broker says.
+    Returns by ACL None or its error: SecurityDisabled, NotAuthorized (ALTER on the cluster is missing), or another one
+    from the broker.
 
     Raises:
-        RetriableError: a broker does not answer; perhaps some are made. Make the same again.
+        RetriableError: a broker does not answer, and some ACLs may have been created; call again with the same ACLs.
     """
 
     def request(rules: Sequence[tuple[AclBinding, _Codes]]) -> Any:
@@ -204,11 +200,11 @@ async def create_acls(cluster: Cluster, bindings: Sequence[AclBinding]) -> Outco
             ]
         )
 
-    return await _change(cluster, "make the rule", bindings, request, lambda answer: answer.results)
+    return await _change(cluster, "create ACL", bindings, request, lambda answer: answer.results)
 
 
 async def delete_acls(cluster: Cluster, bindings: Sequence[AclBinding]) -> Outcomes:
-    """Delete exactly these rules; one that is not there is deleted all the same. Outcomes as :func:`create_acls`."""
+    """Delete exactly these ACLs; a missing ACL counts as deleted. Outcomes as in :func:`create_acls`."""
 
     def request(rules: Sequence[tuple[AclBinding, _Codes]]) -> Any:
         return DeleteAclsRequest(
@@ -226,7 +222,7 @@ async def delete_acls(cluster: Cluster, bindings: Sequence[AclBinding]) -> Outco
             ]
         )
 
-    return await _change(cluster, "delete the rule", bindings, request, lambda answer: _deleted(answer.filter_results))
+    return await _change(cluster, "delete ACL", bindings, request, lambda answer: _deleted(answer.filter_results))
 
 
 async def _change(
@@ -243,7 +239,7 @@ async def _change(
     for rule in bindings:
         codes = _codes(rule)
         if codes is None or (rule.resource_type == "USER" and not takes_users):
-            # A broker answers a request with such a rule by closing the connection, whatever else it holds.
+            # A broker closes the connection on a request with such an ACL, whatever else the request holds.
             by_whom = f"cluster {cluster.name}" if codes else "this Heliograph"
             outcomes[rule] = PermanentError(f"cluster {cluster.name}: cannot {what} {rule}: {by_whom} does not know it")
         else:
@@ -261,7 +257,7 @@ def _parts(rules: Sequence[tuple[AclBinding, _Codes]]) -> Iterator[Sequence[tupl
 
 
 def _deleted(results: Sequence[Any]) -> list[Any]:
-    """Of each filter the row that says what went wrong, its own or that of a rule it fitted; any row else."""
+    """Return for each filter the row with an error, its own or that of a matching ACL; without errors, its own."""
     return [
         next((row for row in (result, *(result.matching_acls or ())) if row.error_code), result) for result in results
     ]
@@ -290,23 +286,23 @@ def _error(cluster: Cluster, what: str, right: str, error_code: int, message: st
     said = f": {message}" if message else ""
     line = f"cluster {cluster.name}: cannot {what}: {error_name(error_code)}{said}"
     if error_code == _SECURITY_DISABLED:
-        return SecurityDisabled(f"cluster {cluster.name} has no authorizer, and so no access rules")
+        return SecurityDisabled(f"cluster {cluster.name} has no authorizer, and so no ACLs")
     if error_code == _REFUSED:
         return NotAuthorized(f"{line}; grant {right} on the cluster")
     return refusal_of(error_code, line, changes=right != _LOOKING)
 
 
-#: Metadata told the rights on the cluster too until version 10, which every broker of today takes.
+#: Up to version 10, which all current brokers accept, Metadata includes the operations allowed on the cluster.
 _METADATA_AT_MOST: Final = 10
 _METADATA_AT_LEAST: Final = 8
 _NOT_THERE: Final = 3
-#: DescribeGroups up to here names groups that are not there as dead ones; later it is an error.
+#: Up to this version DescribeGroups reports missing groups as dead; later versions return an error.
 _GROUPS_AT_MOST: Final = 5
 _GROUP_REFUSED: Final = 30
 
 
 class Operation(IntEnum):
-    """Kafka's ``AclOperation``: the number is the bit in what brokers answer."""
+    """Kafka's ``AclOperation``: the number is the bit in brokers' responses."""
 
     READ = 3
     WRITE = 4
@@ -326,8 +322,8 @@ NO_RIGHT: Final[Operations] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """``topics``: None for one that is not there, as far as we may know; no operation for one that is hidden.
-    ``release`` such as ``4.3``, the first that has all that the broker offers; empty where that says nothing."""
+    """Allowed operations. ``topics``: None for a topic that does not exist, as far as this client may know, and no
+    operation for a hidden one. ``release``, such as ``4.3``, is the first with all APIs of the broker, or empty."""
 
     cluster_id: str
     brokers: int
@@ -337,12 +333,12 @@ class Allowed:
 
 
 async def allowed(cluster: Cluster, topics: Collection[str]) -> Allowed:
-    """Ask one broker. Where a cluster has no authorizer everything is allowed.
+    """Return what one broker allows. A cluster without an authorizer allows everything.
 
     Raises:
-        ClusterUnreachable: No broker answers.
-        SecurityError: One refuses us.
-        UnsupportedVersion: It is older than Kafka 2.3 and cannot say.
+        ClusterUnreachable: no broker answers.
+        SecurityError: the broker rejects this client.
+        UnsupportedVersion: the broker is older than Kafka 2.3.
     """
     connection = await cluster.any_connection()
     request = MetadataRequest(
@@ -353,7 +349,7 @@ async def allowed(cluster: Cluster, topics: Collection[str]) -> Allowed:
     )
     version = connection.version_of(request, _METADATA_AT_MOST)
     if version < _METADATA_AT_LEAST:
-        raise UnsupportedVersion(f"cluster {cluster.name}: its brokers do not tell what they allow before Kafka 2.3")
+        raise UnsupportedVersion(f"cluster {cluster.name}: brokers before Kafka 2.3 do not report allowed operations")
     answer = await connection.call(request, version)
     return Allowed(
         answer.cluster_id or "",
@@ -368,7 +364,8 @@ async def allowed(cluster: Cluster, topics: Collection[str]) -> Allowed:
 
 
 async def group_rights(cluster: Cluster, group: str) -> Operations:
-    """What we may do with a group, whether it is there or not; nothing where it is hidden. Raises as the cluster."""
+    """Return the operations allowed on a group, existing or not; none if it is hidden. Raises RetriableError and
+    SecurityError."""
     try:
         connection = await cluster.coordinator(group, "group")
     except NotAuthorized:
@@ -380,12 +377,12 @@ async def group_rights(cluster: Cluster, group: str) -> Operations:
         return NO_RIGHT
     if row.error_code:
         cluster.forget_coordinator(group, "group", row.error_code)
-        raise RetriableError(f"cluster {cluster.name} does not say what we may do with group {group} at the moment")
+        raise RetriableError(f"cluster {cluster.name} does not report the rights on group {group} at the moment")
     return _operations(row.authorized_operations)
 
 
 def release_of(versions: Mapping[int, tuple[int, int]]) -> str:
-    """By the APIs that a broker offers; brokers do not say their release. Empty where they show none that is known."""
+    """Return a broker's release by the APIs that it offers, because brokers do not send it; empty if unknown."""
     try:
         found: tuple[int, ...] = BrokerVersionData(api_versions=dict(versions)).broker_version
     except (KeyError, ValueError, TypeError):
@@ -394,5 +391,5 @@ def release_of(versions: Mapping[int, tuple[int, int]]) -> str:
 
 
 def _operations(numbers: Collection[int] | None) -> Operations:
-    """None is what a broker says that does not tell."""
+    """Return the operations in a response; none if the broker does not report them."""
     return frozenset(one for one in Operation if one in (numbers or ()))

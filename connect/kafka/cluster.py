@@ -1,7 +1,7 @@
-"""A cluster as seen from a client: where its brokers are, who leads what, and one connection per broker and purpose.
+"""A client's view of a cluster: broker addresses, leaders, and one connection per broker and purpose.
 
-Addresses, connections, leader epochs and, while they answer, coordinators are kept. Leaders are not: who needs to know
-one asks, and asks again when refused.
+Addresses, connections, leader epochs and, while they respond, coordinators are cached. Leaders are not: callers ask for
+them, and ask again after an error.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from connect.kafka.security.connection_settings import ConnectionSettings, forma
 
 log = logging.getLogger(__name__)
 
-#: A broker that is up answers a look-up at once; one that is stuck must not hold up asking the next.
+#: A running broker answers a lookup at once; one that hangs must not delay asking the next broker.
 _LOOKUP_TIMEOUT_MS: Final = 10_000
 _BACKOFF_FIRST_S: Final = 0.1
 _BACKOFF_LAST_S: Final = 1.0
-#: So many topics before others of the loop have their turn: one of 50 partitions takes 0.2 ms.
+#: The number of topics handled before other tasks on the loop run: a topic of 50 partitions takes 0.2 ms.
 _TOPICS_AT_ONCE: Final = 20
 _NO_ID: Final = UUID(int=0)
 _KEY_TYPES: Final = {"group": 0, "transaction": 1}
 _COORDINATOR_KEYS_FROM: Final = 4
-#: Groups and transactional ids whose coordinators are kept; the one that was found first is dropped first.
+#: Limit on the groups and transactional ids whose coordinators are cached; the oldest entry is dropped first.
 _MOST_COORDINATORS: Final = 10_000
-#: COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: the broker does not coordinate this group or id (any more).
+#: COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: the broker is not, or no longer, the coordinator of this group or id.
 NOT_THE_COORDINATOR: Final = frozenset({15, 16})
 _AUTHORIZATION_FAILED: Final = frozenset({29, 30, 31, 53})  # topic, group, cluster, transactional id
 _UNKNOWN_SERVER_ERROR: Final = -1
@@ -52,7 +52,7 @@ CoordinatorKind = Literal["group", "transaction"]
 
 
 class NotAuthorized(SecurityError):
-    """The cluster knows who we are, and does not let us."""
+    """The cluster has authenticated this client and denies it the request."""
 
 
 class Broker(NamedTuple):
@@ -62,8 +62,8 @@ class Broker(NamedTuple):
 
 
 class PartitionMetadata(NamedTuple):
-    """``leader`` is -1 where there is none, ``leader_epoch`` -1 where the broker is too old to tell; ``in_sync`` are
-    the replicas that count for ``min.insync.replicas``."""
+    """``leader`` is -1 if there is none, ``leader_epoch`` -1 if the broker is too old to send it; ``in_sync`` holds the
+    replicas that count for ``min.insync.replicas``."""
 
     leader: int
     leader_epoch: int
@@ -74,7 +74,7 @@ class PartitionMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """``topic_id`` is None below Metadata v10 (Kafka 2.8); ``error_code`` 3 means that there is no such topic."""
+    """``topic_id`` is None below Metadata v10 (Kafka 2.8); ``error_code`` 3 means that the topic does not exist."""
 
     name: str
     topic_id: UUID | None
@@ -83,7 +83,7 @@ class TopicMetadata:
 
     @property
     def exists(self) -> bool:
-        """Whether the broker knows of it, even if it may not describe it."""
+        """Whether the topic exists on the broker, even if this client may not describe it."""
         return self.error_code != _UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -95,21 +95,20 @@ class ClusterMetadata:
     topics: dict[str, TopicMetadata]
 
     def leader(self, topic: str, partition: int) -> int | None:
-        """The leading broker's id, None where there is none at the moment."""
         found = self.topics.get(topic)
         at = found.partitions.get(partition) if found else None
         return at.leader if at and at.leader >= 0 else None
 
     def leader_epoch(self, topic: str, partition: int) -> int:
-        """The epoch of that leader, to be sent with requests so that no other one answers; -1 if it is not known."""
+        """Return the epoch of that leader, so that requests reach no other leader; -1 if it is unknown."""
         found = self.topics.get(topic)
         at = found.partitions.get(partition) if found else None
         return at.leader_epoch if at else -1
 
 
 class Cluster:
-    """Finds brokers and keeps connections to them. ``name`` is what messages call it, e.g. the alias. ``long_logs`` is
-    for clients that read the same logs; its owner closes it."""
+    """Finds brokers and keeps connections to them. ``name`` identifies the cluster in messages, e.g. its alias.
+    ``long_logs`` is shared by clients that read the same logs; its owner closes it."""
 
     def __init__(
         self, settings: ConnectionSettings, name: str | None = None, *, long_logs: LongLogs | None = None
@@ -128,27 +127,24 @@ class Cluster:
         self._refreshing: dict[frozenset[str] | None, asyncio.Task[ClusterMetadata]] = {}
         self._addresses_stale = True
         self._closed = False
-        #: Metadata names no leader of an epoch before the one known here.
+        #: Makes metadata leave out leaders of an older epoch than the newest known.
         self.leader_epochs = LeaderEpochs(self.name)
         self._own_logs = LongLogs()
-        #: Where what is long is read.
+        #: Reads long logs.
         self.long_logs = long_logs or self._own_logs
 
     @property
     def addresses(self) -> frozenset[str]:
-        """Those of its brokers, as far as they are known, and the configured ones, as ``host:port``."""
+        """The addresses of the known brokers and of the configured ones, as ``host:port``."""
         return frozenset(format_address(host, port) for host, port in self._addresses())
 
     def seen_by(self, client_id: str) -> Cluster:
-        """The same cluster for another client, with connections of its own; to be closed by itself."""
+        """Return the same cluster for another client id, with its own connections; the caller closes it."""
         return Cluster(self.settings.with_client_id(client_id), self.alias)
 
     async def wait_reachable(self, waiting: Callable[[RetriableError], None], every_s: float = 5.0) -> None:
-        """Try until a broker answers, for as long as it takes; ``waiting`` gets the error every ``every_s``.
-
-        Raises:
-            SecurityError: a broker answers but refuses us; waiting would not help.
-        """
+        """Wait until a broker answers, without a limit; pass the error to ``waiting`` every ``every_s``. Raises
+        SecurityError if a broker answers and rejects this client; waiting would not help."""
         clock = asyncio.get_running_loop().time
         said_s, backoff_s = clock() - every_s, _BACKOFF_FIRST_S
         while True:
@@ -165,13 +161,8 @@ class Cluster:
             backoff_s = min(2 * backoff_s, _BACKOFF_LAST_S)
 
     async def metadata(self, topics: Collection[str] | None) -> ClusterMetadata:
-        """Ask a broker about ``topics`` (None: all, empty: brokers only). Topics are never created by asking.
-
-        Callers who ask the same at the same time share one request.
-
-        Raises:
-            ClusterUnreachable: no broker answers.
-        """
+        """Return the metadata of ``topics`` (None: all, empty: brokers only). Never creates topics. Simultaneous calls
+        with the same topics share one request. Raises ClusterUnreachable if no broker answers."""
         self._check_open()
         key = None if topics is None else frozenset(topics)
         task = self._refreshing.get(key)
@@ -182,16 +173,16 @@ class Cluster:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            if task.cancelled():  # by close(): not the caller's own cancellation
+            if task.cancelled():  # by close(), not by the caller
                 self._check_open()
             raise
 
     async def topics(self, names: Collection[str]) -> ClusterMetadata:
-        """The metadata of topics that must be there.
+        """Return the metadata of topics that must exist.
 
         Raises:
-            NotAuthorized: DESCRIBE on one is missing.
-            RetriableError: one is not there, or a broker has not heard of it yet.
+            NotAuthorized: DESCRIBE on a topic is missing.
+            RetriableError: a topic does not exist, or the broker does not know it yet.
         """
         metadata = await self.metadata(names)
         for name in names:
@@ -199,7 +190,7 @@ class Cluster:
             code = topic.error_code if topic else _UNKNOWN_TOPIC_OR_PARTITION
             if code in _AUTHORIZATION_FAILED:
                 raise NotAuthorized(
-                    f"cluster {self.name} does not let us see topic {name}: {error_name(code)}; "
+                    f"cluster {self.name}: access to topic {name} is denied: {error_name(code)}; "
                     f"grant DESCRIBE on topic {name}"
                 )
             if code:
@@ -207,12 +198,9 @@ class Cluster:
         return metadata
 
     async def connection(self, node_id: int, purpose: str = "control") -> Connection:
-        """The connection to a broker for a purpose, opened where there is none; purposes never wait for each other.
-        Where there are several for one, a number follows: ``copy 2``.
-
-        Raises:
-            ClusterUnreachable: the broker does not answer, or is not in the cluster.
-        """
+        """Return the connection to a broker for a purpose; open it if necessary. Purposes never wait for each other. If
+        a purpose has several connections, a number follows its name: ``copy 2``. Raises ClusterUnreachable if the
+        broker does not answer, or is not in the cluster."""
         key = (node_id, purpose)
         async with self._opening.setdefault(key, asyncio.Lock()):
             self._check_open()
@@ -234,26 +222,22 @@ class Cluster:
             return opened
 
     def opened(self, node_id: int, purpose: str) -> Connection | None:
-        """Return the connection to a broker for a purpose if it is open."""
         current = self._connections.get((node_id, purpose))
         return current if current is not None and self._usable(current) else None
 
     def answered_s(self, purpose: str) -> float | None:
-        """When a broker last answered on a connection of this purpose that is still known, in the loop's time."""
+        """Return when a broker last answered on a known connection of this purpose, in the loop's time."""
         known = (one for (_, each), one in self._connections.items() if each.partition(" ")[0] == purpose)
         return max((at for one in known if (at := one.answered_s) is not None), default=None)
 
     async def disconnect(self, node_id: int, purpose: str) -> None:
-        """Close the connection for a purpose, if it is open; what is in flight on it fails with ConnectionLost."""
+        """Close the connection for a purpose, if it is open; its requests in flight fail with ConnectionLost."""
         if current := self._connections.pop((node_id, purpose), None):
             await current.close()
 
     async def any_connection(self) -> Connection:
-        """A control connection to whichever broker answers: an open one, a known broker, or a bootstrap address.
-
-        Raises:
-            ClusterUnreachable: none does; says why for each address.
-        """
+        """Return a control connection to any broker that answers: an open one, a known broker or a bootstrap address.
+        Raises ClusterUnreachable if no broker answers; the message has the reason for each address."""
         open_ones = [
             connection
             for (_, purpose), connection in self._connections.items()
@@ -264,12 +248,9 @@ class Cluster:
         return random.choice(open_ones) if open_ones else await self._open_any()
 
     async def coordinator(self, key: str, kind: CoordinatorKind) -> Connection:
-        """The connection, of its own purpose, to the coordinator of a group or transactional id.
-
-        One that was found before is taken while it answers, so an answer's error code goes to ``forget_coordinator``.
-
-        Raises: as ``find_coordinator``.
-        """
+        """Return the connection, with its own purpose, to the coordinator of a group or transactional id. A cached
+        coordinator is used while it responds, so pass the error code of each response to ``forget_coordinator``. Raises
+        the errors of ``find_coordinator``."""
         node = self._coordinators.get((kind, key))
         known = None if node is None else self.opened(node, kind)
         if known is not None and known.answered_s is not None:
@@ -285,18 +266,18 @@ class Cluster:
         return connection
 
     def forget_coordinator(self, key: str, kind: CoordinatorKind, code: int) -> None:
-        """Look the coordinator up again the next time, if an error code says that it is another broker."""
+        """Drop the cached coordinator if an error code means that it has changed."""
         if code in NOT_THE_COORDINATOR:
             self._coordinators.pop((kind, key), None)
 
     async def find_coordinator(self, key: str, kind: CoordinatorKind, *, timeout_ms: int | None = None) -> int:
-        """The id of the broker that coordinates a group or transactional id.
+        """Return the id of the broker that coordinates a group or transactional id.
 
-        ``timeout_ms``: how long the broker that is asked may take; None takes what every look-up gets.
+        ``timeout_ms``: limit for the broker that is asked; None means the limit of every lookup.
 
         Raises:
-            RetriableError: there is none yet; the first request of a cluster's life makes it create its topic.
-            NotAuthorized: the right to describe the group or transactional id is missing.
+            RetriableError: there is no coordinator yet; a cluster's first request makes it create its topic.
+            NotAuthorized: DESCRIBE on the group or transactional id is missing.
         """
         connection = await self.any_connection()
         request = FindCoordinatorRequest(key_type=_KEY_TYPES[kind])
@@ -310,7 +291,7 @@ class Cluster:
         what = f"{kind} {key}" if kind == "group" else f"transactional id {key}"
         if found.error_code in _AUTHORIZATION_FAILED:
             raise NotAuthorized(
-                f"cluster {self.name} refuses to name the coordinator of {what}: {error_name(found.error_code)}; "
+                f"cluster {self.name}: access to the coordinator of {what} is denied: {error_name(found.error_code)}; "
                 f"grant DESCRIBE on it"
             )
         if found.error_code:
@@ -322,7 +303,7 @@ class Cluster:
         return node_id
 
     async def close(self) -> None:
-        """Close every connection; what is in flight fails with ConnectionLost."""
+        """Close every connection; requests in flight fail with ConnectionLost."""
         self._closed = True
         self._own_logs.close()
         await self._scope.close()
@@ -339,7 +320,7 @@ class Cluster:
             raise RetriableError(f"cluster {self.name}: its client was closed")
 
     def _usable(self, connection: Connection) -> bool:
-        """Whether to go on with it. One that was idle for long is replaced before the broker closes it under us
+        """Whether to keep using the connection. After a long idle time it is replaced before the broker closes it
         (``connections.max.idle.ms``)."""
         return not connection.closed and connection.idle_s * 1000 < self.settings.connections_max_idle_ms
 
@@ -367,7 +348,7 @@ class Cluster:
                 failures.append(str(error))
                 continue
             if self._closed or (self._bootstrap and self._usable(self._bootstrap)):
-                await opened.close()  # someone else was faster
+                await opened.close()  # another task was faster
             else:
                 self._bootstrap = opened
             self._check_open()
@@ -376,7 +357,7 @@ class Cluster:
         raise ClusterUnreachable(f"cluster {self.name}: no broker answers: {'; '.join(failures)}", self.addresses)
 
     def _addresses(self) -> Iterator[tuple[str, int]]:
-        """Brokers heard of, then the configured ones (KIP-899: a cluster may have moved altogether), each once."""
+        """Yield known brokers, then the configured ones (KIP-899: the whole cluster may have moved), each once."""
         known = [(broker.host, broker.port) for broker in self._brokers.values()]
         configured = list(self.settings.bootstrap)
         random.shuffle(known)
@@ -398,11 +379,11 @@ class Cluster:
                 answer = await connection.call(request, timeout_ms=self._lookup_timeout_ms)
                 break
             except RetriableError as error:
-                # A closed connection is not offered again, so each try asks another broker or opens anew.
+                # A closed connection is not offered again, so each attempt uses another broker or a new connection.
                 if not tries:
                     raise ClusterUnreachable(
-                        f"cluster {self.name}: {error}; is security.protocol {self.settings.security_protocol} what "
-                        "the listener speaks?",
+                        f"cluster {self.name}: {error}; check that the listener uses security.protocol "
+                        f"{self.settings.security_protocol}",
                         self.addresses,
                     ) from error
                 log.debug("cluster %s: %s; asking another broker", self.name, error)
@@ -414,13 +395,13 @@ class Cluster:
     async def _take(self, answer: MetadataResponse) -> ClusterMetadata:
         if getattr(answer, "error_code", 0) == _REBOOTSTRAP_REQUIRED:
             self._brokers.clear()
-            raise RetriableError(f"cluster {self.name} asks its clients to begin at the bootstrap addresses again")
+            raise RetriableError(f"cluster {self.name} asks its clients to bootstrap again")
         brokers = {row.node_id: Broker(row.host, row.port, row.rack) for row in answer.brokers}
         topics = {
             row.name: self.leader_epochs.current(_topic(row)) async for row in in_turns(answer.topics, _TOPICS_AT_ONCE)
         }
         metadata = ClusterMetadata(answer.cluster_id, answer.controller_id, brokers, topics)
-        if metadata.brokers:  # a broker that is just starting may know of none yet
+        if metadata.brokers:  # a broker that is starting may know none yet
             self._brokers = dict(metadata.brokers)
             self._addresses_stale = False
         return metadata
@@ -428,24 +409,24 @@ class Cluster:
     def _refreshed(self, key: frozenset[str] | None, task: asyncio.Task[ClusterMetadata]) -> None:
         del self._refreshing[key]
         if not task.cancelled():
-            task.exception()  # marks it as seen, should every caller have left
+            task.exception()  # marks it as retrieved, in case every caller was cancelled
 
 
 def is_asked_again(code: int) -> bool:
-    """Whether a request that changes nothing is worth making again after an answer with this code. A broker says
-    UNKNOWN_SERVER_ERROR of whatever it has no code for, such as a file that it can no longer read on its way down."""
+    """Return whether to retry a request that changes nothing after this error code. Brokers send UNKNOWN_SERVER_ERROR
+    for errors without a code, such as a file that they can no longer read while they shut down."""
     return code == _UNKNOWN_SERVER_ERROR or bool(for_code(code).retriable)
 
 
 def refusal_of(code: int, line: str, *, changes: bool = True) -> RetriableError | PermanentError:
-    """Return the error of an answer with this code, by whether the request is worth making again; see
-    :func:`is_asked_again` for one that ``changes`` nothing."""
+    """Return the error for a response with this code: retriable or permanent. A request that ``changes`` nothing is
+    judged by :func:`is_asked_again`."""
     may_pass = for_code(code).retriable if changes else is_asked_again(code)
     return RetriableError(line) if may_pass else PermanentError(line)
 
 
 def error_name(code: int) -> str:
-    """``NOT_COORDINATOR (16)``: a code as Kafka's documentation has it."""
+    """Return a code as Kafka's documentation shows it: ``NOT_COORDINATOR (16)``."""
     error = for_code(code)
     return f"{getattr(error, 'message', error.__name__)} ({code})"
 

@@ -1,6 +1,6 @@
 """Starts asyncio tasks in scopes, waits between retries, and reads the wall clock.
 
-* Each task belongs to a scope, which ends it. This module alone starts tasks (``make check`` enforces it).
+* Each task belongs to a scope, which ends it. Only this module starts tasks (``make check`` enforces it).
 * Retries wait longer each time, and each wait is logged.
 """
 
@@ -20,15 +20,13 @@ T = TypeVar("T")
 One = TypeVar("One")
 
 _AT_ONCE: Final = 16
-#: A close looks so often whether tasks have ended or gone on; it gives up when none has done so between two looks.
+#: How often a close checks whether tasks have ended or moved on; it gives up after a check without a change.
 _STUCK_S: Final = 10.0
 
 
 class Scope:
-    """Tasks that end together: when the scope is closed, at the latest. ``name`` begins what the log says of it.
-
-    As a context manager it is closed at the end of the block, whatever ends the block.
-    """
+    """Tasks that end when the scope is closed, or earlier. ``name`` is the prefix of its log lines. As a context
+    manager it is closed at the end of the block, whatever ends the block."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -36,26 +34,24 @@ class Scope:
         self.is_closed = False
 
     def spawn(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        """Start ``work``. Raises RuntimeError once the scope is closed: ``work`` does not run then."""
+        """Start ``work``. Raises RuntimeError once the scope is closed; then ``work`` does not run."""
         if self.is_closed:
             work.close()
-            raise RuntimeError(f"{self.name}: {name} was not started, because its owner has ended")
+            raise RuntimeError(f"{self.name}: {name} was not started, because its scope is closed")
         task = asyncio.create_task(work, name=name)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
         return task
 
     def cancel(self) -> None:
-        """Cancel the tasks, and wait for none of them."""
+        """Cancel the tasks without waiting for them."""
         for task in self.tasks:
             task.cancel()
 
     async def close(self) -> None:
-        """Cancel the tasks, once, and return when they have ended. Harmless when repeated, also by one of the tasks.
-
-        A clean-up takes as long as it goes on: from one await to another. The log names what takes long, and what
-        stands still is left behind.
-        """
+        """Cancel the tasks once and return when they have ended. Harmless when repeated, even by one of the tasks. A
+        clean-up may take any time while it moves from one await to another. Slow tasks are logged; a task that stays at
+        the same await is left behind."""
         self.is_closed = True
         left = self.tasks - {asyncio.current_task()}
         for task in left:
@@ -66,7 +62,7 @@ class Scope:
             done, left = await asyncio.wait(left, timeout=_STUCK_S)
             for task in done:
                 if not task.cancelled():
-                    task.exception()  # was asked for by now, or is the fault of its end
+                    task.exception()  # its owner has retrieved it by now, or the cancellation caused it
             if done:
                 continue
             names = {task.get_name() for task in left}
@@ -75,7 +71,7 @@ class Scope:
                 log.error("%s: still running after a cancel: %s", self.name, ", ".join(sorted(names)))
                 return
             if names - named:
-                log.warning("%s: the end of %s takes long", self.name, ", ".join(sorted(names - named)))
+                log.warning("%s: slow to stop: %s", self.name, ", ".join(sorted(names - named)))
                 named |= names
 
     async def __aenter__(self) -> Self:
@@ -88,7 +84,7 @@ class Scope:
 
 
 def _waits(task: asyncio.Task[Any]) -> list[object]:
-    """The coroutines that it is in, the outermost first, and what the innermost waits for: each await makes its own."""
+    """Return the task's coroutines, outermost first, and what the innermost awaits: each await has its own object."""
     found: list[object] = []
     awaited: Any = task.get_coro()
     while awaited is not None:
@@ -100,7 +96,7 @@ def _waits(task: asyncio.Task[Any]) -> list[object]:
 async def unless(
     event: asyncio.Event, work: Coroutine[Any, Any, T], name: str, timeout_s: float | None = None
 ) -> T | None:
-    """Return what ``work`` returns; None, with the work cancelled, if ``event`` is set first or it takes too long."""
+    """Return the result of ``work``; cancel it and return None if ``event`` is set first or ``timeout_s`` passes."""
     async with Scope(name) as scope:
         doing = scope.spawn(work, name)
         waiting = scope.spawn(event.wait(), f"stop of {name}")
@@ -109,7 +105,7 @@ async def unless(
 
 
 async def gather_limited(look: Callable[[One], Awaitable[T]], these: Iterable[One], at_once: int = _AT_ONCE) -> list[T]:
-    """Return what ``look`` finds of each, in their order. Raises what it first raises, once nothing of it runs."""
+    """Return the result of ``look`` for each item, in order. Raises the first error, once no call is running."""
     asking = asyncio.Semaphore(at_once)
 
     async def ask(one: One) -> T:
@@ -120,8 +116,8 @@ async def gather_limited(look: Callable[[One], Awaitable[T]], these: Iterable[On
 
 
 async def in_turns(these: Iterable[One], at_once: int) -> AsyncIterator[One]:
-    """Give them one by one, and let others of the loop have their turn after every ``at_once``. They may do anything
-    meanwhile that iterating over ``these`` allows."""
+    """Yield the items and let other tasks on the loop run after every ``at_once``. Those tasks may do anything that
+    iterating over ``these`` allows."""
     for number, one in enumerate(these, 1):
         yield one
         if not number % at_once:
@@ -129,19 +125,19 @@ async def in_turns(these: Iterable[One], at_once: int) -> AsyncIterator[One]:
 
 
 async def together(name: str, works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run ``works`` at the same time and return what each returns. Raises what one first raises, once none runs."""
+    """Run ``works`` concurrently and return their results. Raises the first error, once none is running."""
     async with Scope(name) as scope:
         return await asyncio.gather(*[scope.spawn(work, name) for work in works])
 
 
-#: What has not worked for so long is worth a warning; before, it is a leader that is just being elected.
+#: A failure that lasts longer deserves a warning; before, it is usually a leader election.
 _WARN_AFTER_S: Final = 2.0
-#: Java's ``CommonClientConfigs.RETRY_BACKOFF_JITTER`` (KIP-580): many clients do not come again at the same time.
+#: Java's ``CommonClientConfigs.RETRY_BACKOFF_JITTER`` (KIP-580): clients do not all retry at the same time.
 _JITTER: Final = 0.2
 
 
 class Patience:
-    """The pauses of one attempt that is repeated. ``what`` begins each line of the log, ``last_ms`` ends the growth."""
+    """The pauses between attempts at one operation. ``what`` starts each log line; pauses grow up to ``last_ms``."""
 
     def __init__(self, log: logging.Logger, what: str, first_ms: float, last_ms: float) -> None:
         self._log = log
@@ -152,22 +148,22 @@ class Patience:
         self._began_s: float | None = None
 
     def over(self) -> None:
-        """It has worked: the next failure begins with the first pause."""
+        """Record a success: the next failure starts with the first pause."""
         self._pause_ms = self._first_ms
         self._began_s = None
 
     async def after(self, error: Exception) -> None:
-        """Say why it did not work, and wait for the next attempt."""
+        """Log why an attempt failed, and wait before the next one."""
         now_s = asyncio.get_running_loop().time()
         self._began_s = now_s if self._began_s is None else self._began_s
         if now_s - self._began_s < _WARN_AFTER_S:
-            self._log.info("%s: %s; trying again", self._what, error)
+            self._log.info("%s: %s; retrying", self._what, error)
         else:
-            self._log.warning("%s: %s; trying again", self._what, error)
+            self._log.warning("%s: %s; retrying", self._what, error)
         pause_ms, self._pause_ms = self._pause_ms, min(2 * self._pause_ms, self._last_ms)
         await asyncio.sleep(pause_ms / 1000 * random.uniform(1 - _JITTER, 1 + _JITTER))
 
 
 def wall_ms() -> int:
-    """Milliseconds since 1970."""
+    """Return the milliseconds since 1970."""
     return time.time_ns() // 1_000_000

@@ -1,8 +1,8 @@
-"""One connection to one broker: opened by aiokafka, read by a buffered protocol of ours, many requests in flight.
+"""A connection to a broker: opened by aiokafka, read by a buffered protocol, with many requests in flight.
 
-aiokafka opens the socket, negotiates versions and authenticates; then its transport is given to
-``BrokerProtocol``, because a stream reader costs about ten times the CPU a byte. Where the broker wants to be shown
-who we are again and again (KIP-368), that happens here between two requests, unseen by who sends them.
+aiokafka opens the socket, negotiates versions and authenticates. Then ``BrokerProtocol`` takes the transport over,
+because a stream reader costs about ten times the CPU per byte. If the broker requires re-authentication (KIP-368), it
+happens here between two requests, invisible to callers.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from connect.kafka.security.connection_settings import ConnectionSettings, forma
 
 DEFAULT_MAX_FRAME_BYTES: Final = 200 * 1024 * 1024
 _CLOSE_TIMEOUT_S: Final = 1.0
-#: How often a request that waits looks whether bytes move.
+#: How often a waiting request checks whether bytes move.
 _LOOK_S: Final = 1.0
-#: An answer above this is decoded in a thread: one about 10,000 partitions takes 50 ms.
+#: Larger responses are decoded in a thread: one about 10,000 partitions takes 50 ms.
 _LARGE_ANSWER_BYTES: Final = 16 * 1024
-#: Above this many unsent bytes the transport tells writers to pause.
+#: With more unsent bytes the transport makes writers pause.
 _WRITE_HIGH_WATER_BYTES: Final = 1024 * 1024
 _REQUEST_FRONT: Final = struct.Struct(">ihhi")  # size, api key, api version, correlation id
 _INT: Final = struct.Struct("@i")
@@ -37,16 +37,14 @@ _CORRELATION_IDS: Final = 2**31
 
 
 class RequestTimedOut(NoAnswer):
-    """No answer, and no byte moved for a time. The connection is closed with it, since answers come in order."""
+    """No response, and no byte moved for the timeout. The connection is closed, because responses arrive in order."""
 
 
 class UnsupportedVersion(PermanentError):
-    """The broker and this client have no version of an API in common."""
+    """The broker and this client share no version of an API."""
 
 
 class _Request(NamedTuple):
-    """One that is to be written, and the answer that its sender waits for."""
-
     api_key: int
     version: int
     buffers: Sequence[bytes | bytearray | memoryview]
@@ -55,7 +53,7 @@ class _Request(NamedTuple):
 
 
 class Connection:
-    """A broker's connection as the rest of the program sees it; made by ``open``."""
+    """A connection to a broker; created by ``open``."""
 
     def __init__(
         self,
@@ -67,7 +65,7 @@ class Connection:
     ) -> None:
         self.versions = versions
         self.address = protocol.address
-        #: Kafka's ``request.timeout.ms``; ``call`` keeps it by itself, users of ``send`` keep it with ``answer``.
+        #: Kafka's ``request.timeout.ms``; ``call`` applies it, users of ``send`` apply it through ``answer``.
         self.request_timeout_ms = settings.request_timeout_ms
         self._protocol = protocol
         self._transport = transport
@@ -77,14 +75,14 @@ class Connection:
         self._muted_until_s = 0.0
         self._written_bytes = self._sent_bytes = 0
         self._sent_s = 0.0
-        # A stream writer that is collected closes its transport, so what opened ours is kept as long as we are.
+        # A garbage-collected stream writer closes its transport, so the opener's objects live as long as this one.
         self._opened_by = opened_by
         self.reauthentications = 0
         self._session = Session(opened_by[0], settings.sasl_mechanism, versions.get(_SASL_AUTHENTICATE, (0, 0))[1])
         self._session.begin(asyncio.get_running_loop().time(), opened_by[0].session_lifetime_ms)
         self._scope = Scope(f"connection to {self.address}")
         self._reauthenticating: asyncio.Task[None] | None = None
-        self._waiting: list[_Request] = []  # for the end of a re-authentication
+        self._waiting: list[_Request] = []  # until a re-authentication ends
 
     @classmethod
     async def open(
@@ -98,19 +96,19 @@ class Connection:
         """Connect, negotiate and authenticate.
 
         Raises:
-            ClusterUnreachable: nothing (that speaks Kafka) answers at ``host:port`` in time.
+            ClusterUnreachable: no Kafka listener answers at ``host:port`` in time.
             SecurityError: TLS or SASL failed.
         """
         opened = await open_with_aiokafka(settings, host, port)
         writer, reader, versions = opened._writer, opened._reader, opened._versions
         transport: asyncio.WriteTransport = writer.transport
         protocol = BrokerProtocol(format_address(host, port), transport, max_frame_bytes)
-        # No await between here and feed(), so no byte can go to the old reader unnoticed.
+        # No await between here and feed(), so no byte can reach the old reader unnoticed.
         transport.set_protocol(protocol)
         transport.set_write_buffer_limits(high=_WRITE_HIGH_WATER_BYTES)
         _set_buffers(transport.get_extra_info("socket"), settings)
         opened._read_task.cancel()
-        opened._writer = opened._reader = None  # its close() and __del__ see nothing left to close
+        opened._writer = opened._reader = None  # so its close() and __del__ close nothing
         if reader.at_eof() or reader.exception() is not None or transport.is_closing():
             protocol.drop("the broker closed it")
         protocol.feed(bytes(reader._buffer))
@@ -126,42 +124,37 @@ class Connection:
 
     @property
     def in_flight(self) -> int:
-        """Requests without an answer yet."""
         return self._protocol.pending + len(self._waiting)
 
     @property
     def is_receiving(self) -> bool:
-        """Whether a part of an answer has arrived."""
         return self._protocol.is_receiving
 
     @property
     def waited_s(self) -> float:
-        """Seconds until the last answer began to arrive, from when its request was the next in turn."""
+        """Seconds until the last response began to arrive, counted from when its request was first in line."""
         return self._protocol.waited_s
 
     @property
     def write_paused(self) -> bool:
-        """Whether the socket takes less than is written."""
         return self._protocol.is_write_paused
 
     @property
     def idle_s(self) -> float:
-        """Seconds since the last answer, 0 while one is awaited."""
+        """Seconds since the last response; 0 while a request is in flight."""
         if self.in_flight:
             return 0.0
         return asyncio.get_running_loop().time() - self._protocol.last_answer_s
 
     @property
     def answered_s(self) -> float | None:
-        """When it last answered a request, in the loop's time."""
+        """When the broker last answered a request, in the loop's time."""
         return self._protocol.last_answer_s if self._protocol.has_answered else None
 
     @property
     def stalled_s(self) -> float:
-        """Seconds for which the oldest unanswered request has waited without a byte moving in either direction.
-
-        What is sent is seen only when this is read, so a caller reads it every second or so.
-        """
+        """Seconds that the oldest unanswered request has waited without a byte moving in either direction. Sent bytes
+        are noticed only when this is read, so read it about every second."""
         now_s = asyncio.get_running_loop().time()
         sent_bytes = self._written_bytes - _unsent_bytes(self._transport)
         if sent_bytes > self._sent_bytes:
@@ -171,11 +164,11 @@ class Connection:
         return now_s - max(self._protocol.head_since_s, self._protocol.last_byte_s, self._sent_s)
 
     async def answer(self, sent: asyncio.Future[memoryview], what: str, timeout_s: float) -> memoryview:
-        """Wait for the answer to a request of ``send`` while bytes move: a slow link is not a dead one.
+        """Wait for the response to a request of ``send`` as long as bytes move, because a slow link is not a dead one.
 
         Raises:
-            ConnectionLost: try again, on another connection.
-            RequestTimedOut: for ``timeout_s`` no byte moved.
+            ConnectionLost: retry on another connection.
+            RequestTimedOut: no byte moved for ``timeout_s``.
         """
         began_s = asyncio.get_running_loop().time()
         try:
@@ -192,31 +185,28 @@ class Connection:
             sent.cancel()
 
     def mute(self, throttle_time_ms: int) -> None:
-        """Hold the next calls for as long as the broker asked (KIP-219)."""
+        """Delay the next calls for as long as the broker asked (KIP-219)."""
         if throttle_time_ms > 0:
             until_s = asyncio.get_running_loop().time() + throttle_time_ms / 1000
             self._muted_until_s = max(self._muted_until_s, until_s)
 
     async def unmuted(self) -> None:
-        """Wait out a throttle. ``call`` does this by itself; who uses ``send`` calls it before."""
+        """Wait until a throttle has ended. ``call`` includes this; callers of ``send`` call it first."""
         waited_until_s = 0.0
-        while waited_until_s < self._muted_until_s:  # which may move on meanwhile
+        while waited_until_s < self._muted_until_s:  # may grow in the meantime
             waited_until_s = self._muted_until_s
             await asyncio.sleep(waited_until_s - asyncio.get_running_loop().time())
 
     def version_of(self, request: Any, at_most: int | None = None) -> int:
-        """The highest version of a request (class or instance of kafka.protocol) that both sides know.
-
-        Raises:
-            UnsupportedVersion: there is none, or none up to ``at_most``.
-        """
+        """Return the highest version of a request (class or instance of kafka.protocol) that both sides support. Raises
+        UnsupportedVersion if there is none, or none up to ``at_most``."""
         ours = request.max_version if at_most is None else min(request.max_version, at_most)
         lowest, highest = self.versions.get(request.API_KEY, (0, -1))
         version: int = min(ours, highest)
         if version < max(lowest, request.min_version):
             offered = f"offers {lowest} to {highest}" if highest >= 0 else "does not offer it"
             raise UnsupportedVersion(
-                f"{self.address}: no common version of {request.name}: this client knows up to {ours}, "
+                f"{self.address}: no common version of {request.name}: this client supports up to {ours}, "
                 f"the broker {offered}; use a broker of another version"
             )
         return version
@@ -229,14 +219,14 @@ class Connection:
         at_most: int | None = None,
         timeout_ms: int | None = None,
     ) -> Any:
-        """Send a request of kafka.protocol and return its decoded answer.
+        """Send a request of kafka.protocol and return its decoded response.
 
         Args:
-            version: exactly this one; None takes the highest both know, up to ``at_most``.
-            timeout_ms: how long to wait while no byte moves; None takes the connection's ``request.timeout.ms``.
+            version: exactly this version; None means the highest that both sides support, up to ``at_most``.
+            timeout_ms: how long to wait while no byte moves; None means the connection's ``request.timeout.ms``.
 
         Raises:
-            ConnectionLost, RequestTimedOut: try again, on another connection.
+            ConnectionLost, RequestTimedOut: retry on another connection.
             UnsupportedVersion: see ``version_of``.
         """
         if version is None:
@@ -262,11 +252,9 @@ class Connection:
         buffers: Sequence[bytes | bytearray | memoryview],
         flexible: bool = True,
     ) -> asyncio.Future[memoryview]:
-        """Write a request whose body is ``buffers`` and return its answer to come: the body behind the header.
-
-        Requests may be sent before earlier ones are answered. ``flexible``: the version has tagged fields (KIP-482).
-        The future fails with ConnectionLost; acks=0 requests, which are never answered, have no place here.
-        """
+        """Write a request with the body ``buffers`` and return the future of its response: the body after the header.
+        Earlier requests may still be in flight. ``flexible``: the version has tagged fields (KIP-482). The future fails
+        with ConnectionLost. Requests with acks=0 are not supported, because they are never answered."""
         loop = asyncio.get_running_loop()
         request = _Request(api_key, version, buffers, flexible, loop.create_future())
         if self._reauthenticating is None and not self._protocol.is_lost and self._session.is_due(loop.time()):
@@ -291,24 +279,24 @@ class Connection:
             self._written_bytes += size + 4
 
     async def _reauthenticate(self) -> None:
-        """Prove the session anew, then write what came meanwhile; if that fails, the connection is given up."""
+        """Re-authenticate, then write the requests that have arrived; drop the connection if that fails."""
         try:
             async with asyncio.timeout(self.request_timeout_ms / 1000):
                 lifetime_ms = await self._session.prove(self._exchange)
             self._session.begin(asyncio.get_running_loop().time(), lifetime_ms)
             self.reauthentications += 1
         except TimeoutError:
-            self._protocol.drop("no answer to a re-authentication in time")
+            self._protocol.drop("re-authentication timed out")
         except HeliographError as error:
             self._protocol.drop(one_line(error))
         except BaseException:
-            self._protocol.drop("a re-authentication was broken off")
+            self._protocol.drop("re-authentication was cancelled")
             raise
         finally:
             self._reauthenticating = None
             waiting, self._waiting = self._waiting, []
             for request in waiting:
-                if not request.answer.done():  # who asked may have stopped waiting
+                if not request.answer.done():  # the caller may have stopped waiting
                     self._write(request)
 
     async def _exchange(self, request: Any, version: int) -> Any:
@@ -319,23 +307,21 @@ class Connection:
         return request.header.get_response_class().decode(await answer)
 
     async def close(self) -> None:
-        """Cut the connection; what was written and not yet sent is dropped, what is pending fails."""
-        self._protocol.drop("it was closed on this side")
+        """Close the connection; unsent bytes are dropped and pending requests fail."""
+        self._protocol.drop("it was closed by this client")
         await self._scope.close()
-        # A transport that was lost before it was ours tells nobody any more.
+        # A transport lost before BrokerProtocol took it over never calls connection_lost.
         await asyncio.wait({self._protocol.lost}, timeout=_CLOSE_TIMEOUT_S)
 
 
 def _unsent_bytes(transport: asyncio.WriteTransport) -> int:
-    """Return what was written and the other side has not acknowledged, as far as that is known.
-
-    CPython's TLS transport leaves out its socket's transport, which only private attributes lead to.
-    """
+    """Return how many written bytes the peer has not acknowledged, as far as known. CPython's TLS transport does not
+    count its socket's transport, which only private attributes expose."""
     unsent_bytes = transport.get_write_buffer_size()
     if (tls := getattr(transport, "_ssl_protocol", None)) is not None and tls._transport is not None:
         unsent_bytes += tls._transport.get_write_buffer_size()
     if (connected := transport.get_extra_info("socket")) is not None:
-        # Linux calls it SIOCOUTQ for sockets; other systems refuse, as all do once the socket is closed.
+        # On Linux this is SIOCOUTQ for sockets; other systems raise, as do all once the socket is closed.
         with contextlib.suppress(OSError, ValueError):
             unsent_bytes += _INT.unpack(fcntl.ioctl(connected.fileno(), termios.TIOCOUTQ, bytes(_INT.size)))[0]
     return unsent_bytes

@@ -1,8 +1,8 @@
-"""Warnings by their causes: one of each cause in a minute, by whichever part of the process meets it first.
+"""Limits warnings by cause: one per cause and minute, from whichever part of the process meets it first.
 
-The cause of a warning is the error that it shows. Of brokers that do not answer it is where these are, whatever each
-part of the process was about to ask them. While a watch asks a cluster every few seconds, only the watch says that the
-cluster does not answer; the others warn only of single brokers that do not answer while others do.
+The cause of a warning is the error that it shows. For brokers that do not answer, the cause is their addresses,
+whatever the request was. While a watch polls a cluster every few seconds, only the watch reports that the cluster does
+not answer; other parts warn only about single brokers that do not answer while others do.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from connect.core.errors import NoAnswer
 K = TypeVar("K")
 
 _SAY_EVERY_S: Final = 60.0
-#: Brokers that are met again after so long count as met for the first time.
+#: Brokers that fail again after this time count as failing for the first time.
 _FORGET_S: Final = 300.0
 _MOST_CAUSES: Final = 1_000
-#: Where a log record has its cause if it shows no error.
+#: The attribute of a log record that holds its cause if the record shows no error.
 CAUSE: Final = "cause"
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Of a warning. ``addresses``: of brokers that do not answer, as ``host:port``; empty if it is something else."""
+    """The cause of a warning. ``addresses`` (``host:port``) lists brokers that do not answer, if that is the cause."""
 
     text: str
     addresses: frozenset[str] = frozenset()
 
 
 def because(text: str) -> dict[str, Cause]:
-    """Return the ``extra`` of a warning that shows no error, and whose cause is ``text``."""
+    """Return the ``extra`` argument for a warning that shows no error and has the cause ``text``."""
     return {CAUSE: Cause(text)}
 
 
 class _HasAddresses(Protocol):
     @property
     def addresses(self) -> frozenset[str]:
-        """Those of its brokers, as far as they are known."""
+        """The addresses of its brokers, as far as known."""
         ...
 
 
 class WatchedCluster:
-    """What a watch finds of one cluster."""
+    """A cluster under watch and the watch's last result."""
 
     def __init__(self, cluster: _HasAddresses) -> None:
         self.cluster = cluster
@@ -57,28 +57,27 @@ class WatchedCluster:
 
 
 class Causes:
-    """Those that were said of late, and the clusters that are watched. ``clock`` is monotonic, in seconds."""
+    """Recently reported causes and the clusters under watch. ``clock`` is monotonic, in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._said_s: OrderedDict[str, float] = OrderedDict()
-        #: When a part first met brokers that do not answer, of clusters that are watched.
+        #: When a part first met brokers of watched clusters that do not answer.
         self._met_s: OrderedDict[frozenset[str], float] = OrderedDict()
         self._watched: list[WatchedCluster] = []
 
     def watch(self, cluster: _HasAddresses) -> WatchedCluster:
-        """Return what its watch keeps up to date by :meth:`asked`, until :meth:`unwatch`."""
+        """Start to watch ``cluster``; report to :meth:`asked` until :meth:`unwatch`."""
         watched = WatchedCluster(cluster)
         self._watched.append(watched)
         return watched
 
     def unwatch(self, watched: WatchedCluster) -> None:
-        """Its watch has ended. Harmless when repeated."""
         if watched in self._watched:
             self._watched.remove(watched)
 
     def asked(self, watched: WatchedCluster, *, answers: bool) -> None:
-        """A watch has just asked its cluster."""
+        """Record whether the cluster answered its watch."""
         watched.is_silent = not answers
         if answers:
             watched.answered_s = self._clock()
@@ -88,7 +87,7 @@ class Causes:
             del self._met_s[addresses]
 
     def is_news(self, text: str) -> bool:
-        """Return whether a cause was not said within a minute; it counts as said then."""
+        """Return whether a cause was not reported within a minute; if so, it counts as reported now."""
         now_s = self._clock()
         said_s = self._said_s.get(text)
         if said_s is not None and now_s < said_s + _SAY_EVERY_S:
@@ -97,11 +96,11 @@ class Causes:
         return True
 
     def over(self, text: str) -> None:
-        """A cause is no more: the next time it is news."""
+        """Forget a cause that has ended, so that its next occurrence is news."""
         self._said_s.pop(text, None)
 
     def needs_warning(self, cause: Cause) -> bool:
-        """Return whether a part that has met ``cause`` is to warn of it; it counts as said then."""
+        """Return whether to warn about ``cause``; if so, it counts as reported now."""
         addresses = cause.addresses
         if not addresses:
             return self.is_news(cause.text)
@@ -113,7 +112,7 @@ class Causes:
                 _put(self._met_s, addresses, now_s)
                 return False
             if all(one.answered_s <= met_s for one in of_cluster):
-                return False  # the watch may be about to find out that no broker answers
+                return False  # the watch may be about to find that no broker answers
         return self.is_news(", ".join(sorted(addresses)))
 
 
@@ -124,12 +123,12 @@ def _put(times: OrderedDict[K, float], key: K, now_s: float) -> None:
         times.popitem(last=False)
 
 
-#: Of this process.
+#: The instance of this process.
 CAUSES: Final = Causes()
 
 
 class OneOfEachCause(logging.Filter):
-    """Lowers a warning to INFO if its cause needs no warning now."""
+    """Lowers a warning to INFO if its cause was reported recently or is left to a watch."""
 
     def __init__(self, causes: Causes = CAUSES) -> None:
         super().__init__()
@@ -146,7 +145,7 @@ class OneOfEachCause(logging.Filter):
 
 
 def cause_of(record: logging.LogRecord) -> Cause | None:
-    """Return the cause that ``record`` has, or else the error that it shows."""
+    """Return the explicit cause of ``record``, or else the error that it shows."""
     found: Cause | None = getattr(record, CAUSE, None)
     if found is None and (shown := next(_errors(record), None)) is not None:
         error: BaseException | None = shown

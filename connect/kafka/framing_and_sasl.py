@@ -1,10 +1,10 @@
 """Opens and authenticates a connection to a broker, and splits its byte stream into responses.
 
-* Framing is the hot part of a connection. The body of a response is a writable view of a buffer that is never used
-  again, so the caller may keep it and change it in place.
+* Framing is the hot part of a connection. The body of a response is a writable view of a buffer that is never reused,
+  so the caller may keep it and change it in place.
 * aiokafka opens the connection, negotiates versions and authenticates; each of its errors becomes one line.
 * The SASL session is renewed before it expires (KIP-368), because a broker with ``connections.max.reauth.ms`` closes a
-  connection on the first request that it reads after a session has ended. The exchange runs on the connection itself:
+  connection on the first request that it reads after the session has ended. The exchange runs on the connection itself:
   requests already sent are answered first, later requests wait, and their order does not change.
 """
 
@@ -34,7 +34,7 @@ _SIZE: Final = struct.Struct(">i")
 
 
 class ConnectionLost(NoAnswer):
-    """The connection went away before the answer came; whether the request was carried out is not known."""
+    """The connection was lost before the response arrived; it is unknown whether the request was carried out."""
 
 
 class _Pending(NamedTuple):
@@ -44,11 +44,9 @@ class _Pending(NamedTuple):
 
 
 class BrokerProtocol(asyncio.BufferedProtocol):
-    """Cuts the byte stream into frames and hands each answer to whoever waits for it.
-
-    Small frames share reads through one scratch buffer; a frame that is not complete there gets a buffer of its
-    own size and is received straight into it.
-    """
+    """Splits the byte stream into frames and passes each response to its waiting request. Small frames share reads
+    through one scratch buffer. A frame that is incomplete there gets its own buffer, which receives the rest
+    directly."""
 
     def __init__(self, address: str, transport: asyncio.WriteTransport, max_frame_bytes: int) -> None:
         self.address = address
@@ -56,7 +54,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         self.is_lost = False
         self.last_answer_s = self.last_byte_s = self.head_since_s = asyncio.get_running_loop().time()
         self.has_answered = False
-        #: How long it took until the last answer began to arrive, once its request was the next in turn.
+        #: How long the last response took to begin to arrive, counted from when its request was first in line.
         self.waited_s = 0.0
         self._began_s = 0.0
         self.is_write_paused = False
@@ -75,11 +73,11 @@ class BrokerProtocol(asyncio.BufferedProtocol):
 
     @property
     def is_receiving(self) -> bool:
-        """Whether a part of an answer has arrived."""
+        """Whether part of a response has arrived."""
         return self._frame is not None
 
     def expect(self, correlation_id: int, tagged_header: bool, answer: asyncio.Future[memoryview]) -> None:
-        """Register ``answer`` as the next to come; requests are answered in the order they were written."""
+        """Register ``answer`` for the next response; responses arrive in the order of their requests."""
         if self.is_lost:
             self._fail(answer)
         else:
@@ -88,7 +86,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
             self._pending.append(_Pending(correlation_id, tagged_header, answer))
 
     def drop(self, reason: str) -> None:
-        """Cut the connection, unsent bytes included, and fail what is pending with ``reason``."""
+        """Close the connection, drop unsent bytes and fail pending requests with ``reason``."""
         if not self.is_lost:
             self._lose(reason)
             self._transport.abort()
@@ -112,7 +110,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
             self._answered(frame)
 
     def feed(self, data: bytes | bytearray) -> None:
-        """Take bytes that came before the transport was ours."""
+        """Accept bytes that arrived before the transport was taken over."""
         remaining = memoryview(data)
         while remaining:
             buffer = self.get_buffer(len(remaining))
@@ -140,7 +138,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         while end - at >= 4 and not self.is_lost:
             size = _SIZE.unpack_from(self._scratch, at)[0]
             if not 4 <= size <= self._max_frame_bytes:
-                self.drop(f"it sent an answer of {size} bytes, which no Kafka listener does (is the port right?)")
+                self.drop(f"it sent a response of {size} bytes, which no Kafka listener does (is the port right?)")
                 return
             at += 4
             self._began_s = self.last_byte_s
@@ -158,13 +156,13 @@ class BrokerProtocol(asyncio.BufferedProtocol):
     def _answered(self, frame: memoryview) -> None:
         correlation_id = _SIZE.unpack_from(frame, 0)[0]
         if not self._pending or self._pending[0].correlation_id != correlation_id:
-            self.drop(f"it answered request {correlation_id}, which is not the next in turn")
+            self.drop(f"it answered request {correlation_id}, which is not the next one")
             return
         _, tagged_header, answer = self._pending.popleft()
         self.waited_s = max(0.0, self._began_s - self.head_since_s)
         self.last_answer_s = self.head_since_s = asyncio.get_running_loop().time()
         self.has_answered = True
-        if not answer.done():  # who asked may have stopped waiting
+        if not answer.done():  # the caller may have stopped waiting
             answer.set_result(frame[skip_tags(frame, 4) if tagged_header else 4 :])
 
     def _lose(self, reason: str) -> None:
@@ -183,11 +181,11 @@ class BrokerProtocol(asyncio.BufferedProtocol):
     def _fail(self, answer: asyncio.Future[memoryview]) -> None:
         if not answer.done():
             answer.set_exception(self.error())
-            answer.exception()  # marks it as seen: a pipelining caller may look at the first failure only
+            answer.exception()  # marks it as retrieved: a pipelining caller may read only the first failure
 
 
 def skip_tags(buffer: memoryview, at: int) -> int:
-    """The position behind the tagged fields (KIP-482) at ``at``."""
+    """Return the position after the tagged fields (KIP-482) at ``at``."""
     count, at = _uvarint(buffer, at)
     for _ in range(count):
         _, at = _uvarint(buffer, at)
@@ -207,13 +205,13 @@ def _uvarint(buffer: memoryview, at: int) -> tuple[int, int]:
         shift += 7
 
 
-#: Java's ``socket.connection.setup.timeout.ms``: a frozen broker's kernel still accepts, so opening is bounded.
+#: Java's ``socket.connection.setup.timeout.ms``. Limits opening, because a frozen broker's kernel still accepts.
 _OPEN_TIMEOUT_MS: Final = 10_000
 #: OpenSSL's ``X509_V_ERR_*``.
 _HAS_EXPIRED: Final = 10
 _NOT_YET_VALID: Final = 9
 _NAME_MISMATCH: Final = frozenset({62, 63, 64})  # host name, mail address, IP address
-#: What Java's brokers say of a client's certificate, or of its absence.
+#: TLS alerts of Java's brokers about a missing or rejected client certificate.
 _ABOUT_OUR_CERTIFICATE: Final = (
     "ALERT_BAD_CERTIFICATE",
     "ALERT_CERTIFICATE_UNKNOWN",
@@ -228,7 +226,7 @@ _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH
 
 
 class OpeningConnection(AIOKafkaConnection):  # type: ignore[misc]  # the library ships no marker for its types
-    """aiokafka's connection, which does not keep for how long the broker trusts what was proven."""
+    """aiokafka's connection, extended to keep the lifetime of the SASL session."""
 
     session_lifetime_ms = 0
 
@@ -242,13 +240,13 @@ class OpeningConnection(AIOKafkaConnection):  # type: ignore[misc]  # the librar
         return answered
 
     def close(self, reason: Any = None, exc: Any = None) -> Any:
-        # Who was refused needs no farewell in TLS, which would go on after whoever waits for the refusal has left.
+        # A rejected client sends no TLS close_notify, because that would outlast the caller that waits for the error.
         if self._writer is not None:
             self._writer.transport.abort()
         return super().close(reason, exc)
 
     def authenticator(self) -> Any:
-        """One side of a new SASL exchange, as aiokafka makes it to open a connection."""
+        """Return the client side of a new SASL exchange, as aiokafka creates it for opening a connection."""
         if self._sasl_mechanism == "GSSAPI":
             return self.authenticator_gssapi()
         if self._sasl_mechanism == "OAUTHBEARER":
@@ -257,17 +255,17 @@ class OpeningConnection(AIOKafkaConnection):  # type: ignore[misc]  # the librar
 
 
 async def open_with_aiokafka(settings: ConnectionSettings, host: str, port: int) -> OpeningConnection:
-    """A connection on which requests may be sent.
+    """Return a connection that is ready for requests.
 
     Raises:
-        ClusterUnreachable: nothing (that speaks Kafka) answers at ``host:port`` in time.
+        ClusterUnreachable: no Kafka listener answers at ``host:port`` in time.
         SecurityError: TLS or SASL failed.
     """
-    # max_idle_ms: its timer would close the transport under us; Cluster replaces idle connections instead.
+    # max_idle_ms: its timer would close the transport; Cluster replaces idle connections instead.
     arguments = {**settings.create_conn_arguments(), "max_idle_ms": None}
     timeout_ms = min(settings.request_timeout_ms, _OPEN_TIMEOUT_MS)
     where = format_address(host, port)
-    is_it_spoken = f"is security.protocol {settings.security_protocol} what the listener speaks?"
+    is_it_spoken = f"check that the listener uses security.protocol {settings.security_protocol}"
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             opened = OpeningConnection(host, port, **arguments)
@@ -278,17 +276,17 @@ async def open_with_aiokafka(settings: ConnectionSettings, host: str, port: int)
     except ssl.SSLError as error:
         raise _tls_failed(where, settings, error) from error
     except (aiokafka.errors.SaslAuthenticationFailed, aiokafka.errors.KafkaError, ValueError, KeyError) as error:
-        # With TLS 1.3 a refused client certificate shows up this late.
+        # With TLS 1.3 the rejection of a client certificate arrives this late.
         if isinstance(error.__cause__, ssl.SSLError):
             raise _tls_failed(where, settings, error.__cause__) from error
         refused = _sasl_failed(where, settings, error)
         if refused is not None:
             raise refused from error
         raise ClusterUnreachable(
-            f"{where} broke the connection off: {one_line(error)}; {is_it_spoken}", (where,)
+            f"{where} closed the connection: {one_line(error)}; {is_it_spoken}", (where,)
         ) from error
     except ConnectionResetError as error:
-        raise ClusterUnreachable(f"{where} broke the connection off; {is_it_spoken}", (where,)) from error
+        raise ClusterUnreachable(f"{where} closed the connection; {is_it_spoken}", (where,)) from error
     except OSError as error:
         raise ClusterUnreachable(f"{where} is not reachable: {one_line(error)}", (where,)) from error
 
@@ -300,15 +298,15 @@ def one_line(error: BaseException) -> str:
 def _sasl_failed(where: str, settings: ConnectionSettings, error: Exception) -> SecurityError | None:
     if isinstance(error, aiokafka.errors.UnsupportedSaslMechanismError):
         return SecurityError(
-            f"{where} does not offer sasl.mechanism {settings.sasl_mechanism}; choose one that the listener has"
+            f"{where} does not offer sasl.mechanism {settings.sasl_mechanism}; choose one that the listener offers"
         )
     if settings.sasl_mechanism is None:
         return None
-    failed = f"{where} and this client could not authenticate with {settings.security_protocol}"
+    failed = f"{where}: authentication failed with {settings.security_protocol}"
     failed += f" {settings.sasl_mechanism}"
     if isinstance(error, aiokafka.errors.IllegalSaslStateError):
         return SecurityError(
-            f"{failed}: the listener wants no SASL; set security.protocol to what it speaks, or dial another one"
+            f"{failed}: the listener does not use SASL; change security.protocol, or connect to another listener"
         )
     # ValueError: SCRAM's server did not prove that it knows the password. KeyError: it answered with an error.
     if isinstance(error, (aiokafka.errors.SaslAuthenticationFailed, ValueError, KeyError)):
@@ -323,58 +321,57 @@ def _tls_failed(where: str, settings: ConnectionSettings, error: ssl.SSLError) -
 
 
 def _advice(host: str, tls: TlsSettings | None, error: ssl.SSLError) -> str:
-    """Whose fault it is, and what to do."""
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in (_HAS_EXPIRED, _NOT_YET_VALID):
-            return "a certificate that the broker presents is not valid today; renew it at the broker"
+            return "a certificate of the broker is not valid today; renew it on the broker"
         if error.verify_code in _NAME_MISMATCH:
             return (
-                f"the broker's certificate does not name {host}; dial a name that it bears, or leave "
-                "ssl.endpoint.identification.algorithm empty for no check"
+                f"the broker's certificate does not name {host}; connect to a name in the certificate, or set "
+                "ssl.endpoint.identification.algorithm to an empty value to skip this check"
             )
-        return "nobody whom we trust has signed the broker's certificate; check ssl.truststore.*"
+        return "no trusted CA has signed the broker's certificate; check ssl.truststore.*"
     reason = error.reason or ""
     if any(word in reason for word in _ABOUT_OUR_CERTIFICATE):
         return _about_ours(tls)
     if any(word in reason for word in _NO_TLS):
-        return "the listener does not speak TLS; check security.protocol and the port"
+        return "the listener does not use TLS; check security.protocol and the port"
     if any(word in reason for word in _ABOUT_VERSIONS):
-        return "broker and client have no version of TLS or cipher in common; check ssl.enabled.protocols"
+        return "broker and client share no TLS version or cipher; check ssl.enabled.protocols"
     return (
-        "check that the listener speaks TLS, and ssl.truststore.*, ssl.keystore.* and "
+        "check that the listener uses TLS, and ssl.truststore.*, ssl.keystore.* and "
         "ssl.endpoint.identification.algorithm"
     )
 
 
 def _about_ours(tls: TlsSettings | None) -> str:
     if tls is None or tls.certificate_chain_pem is None:
-        return "the broker wants a certificate of ours; set ssl.keystore.*"
+        return "the broker requires a client certificate; set ssl.keystore.*"
     ended = tls.certificate_ends()
     if ended < datetime.now(UTC):
-        return f"our certificate in ssl.keystore.* has expired ({ended:%Y-%m-%d %H:%M} UTC); renew it"
-    return "the broker does not accept our certificate in ssl.keystore.*; use one that its trust store knows"
+        return f"the client certificate in ssl.keystore.* has expired ({ended:%Y-%m-%d %H:%M} UTC); renew it"
+    return "the broker rejects the client certificate in ssl.keystore.*; use one that its trust store accepts"
 
 
 _HANDSHAKE_VERSION: Final = 1
-#: From this version of SaslAuthenticate on a broker tells for how long it trusts what was proven.
+#: From this version of SaslAuthenticate, a broker returns the lifetime of the session.
 _LIFETIME_FROM: Final = 1
-#: Java's share of a session's life, spread so that many connections do not come at once (``SaslClientAuthenticator``).
+#: Java's share of a session's lifetime, random so that connections do not renew at once (``SaslClientAuthenticator``).
 _SHARE: Final = (0.85, 0.95)
-#: What was sent before the end must also be read before it, behind a long poll or many batches.
+#: Requests sent before the end must also be read before it, after a long poll or many batches.
 _MARGIN_MS: Final = 10_000
-#: A broker takes no second exchange within a second (``KafkaChannel.MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS``).
+#: A broker accepts no second exchange within a second (``KafkaChannel.MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS``).
 _LEAST_MS: Final = 1_100
 
-#: Sends one request past those that wait; returns its decoded answer.
+#: Sends a request ahead of the waiting ones; returns its decoded response.
 Exchange = Callable[[Any, int], Awaitable[Any]]
 
 
 class ReauthenticationFailed(RetriableError):
-    """The broker did not take what it had taken before; a new connection tells why."""
+    """The broker rejected credentials that it had accepted before; a new connection shows why."""
 
 
 class Session:
-    """When a connection's session has to be proven anew, and how. ``now_s`` is the loop's clock."""
+    """The SASL session of a connection: when to re-authenticate and how. ``now_s`` is the loop's time."""
 
     def __init__(self, opened: OpeningConnection, mechanism: str | None, authenticate_at_most: int) -> None:
         self._opened = opened
@@ -383,18 +380,15 @@ class Session:
         self._due_s: float | None = None
 
     def begin(self, now_s: float, lifetime_ms: int) -> None:
-        """The broker trusts us from now on, for so long; 0 for ever."""
+        """Start a session of ``lifetime_ms``; 0 means no limit."""
         self._due_s = now_s + due_after_ms(lifetime_ms, random.uniform(*_SHARE)) / 1000 if lifetime_ms > 0 else None
 
     def is_due(self, now_s: float) -> bool:
         return self._due_s is not None and now_s >= self._due_s
 
     async def prove(self, exchange: Exchange) -> int:
-        """Authenticate again; returns the new session's lifetime.
-
-        Raises:
-            ReauthenticationFailed: the broker refused, or did not prove itself.
-        """
+        """Re-authenticate and return the lifetime of the new session. Raises ReauthenticationFailed if the broker
+        rejected this client, or did not prove its identity."""
         try:
             return await self._prove(exchange)
         except (SecurityError, aiokafka.errors.KafkaError, ValueError, KeyError, AssertionError) as error:
@@ -416,8 +410,8 @@ class Session:
 
 
 def due_after_ms(lifetime_ms: int, share: float) -> float:
-    """How long after its beginning a session is proven anew: at ``share`` of its life, or earlier where that is late
-    for what is under way then, but not before half of it."""
+    """Return when to re-authenticate, in ms after the session's start: at ``share`` of its lifetime, or earlier if
+    that is too late for requests in flight, but not before half of it."""
     return max(min(lifetime_ms * share, max(lifetime_ms - _MARGIN_MS, lifetime_ms / 2)), _LEAST_MS)
 
 

@@ -1,6 +1,6 @@
 """Sends the heartbeats of a group member, renews its lease, and measures its requests and rounds.
 
-The lease thread sends the heartbeats, and their answers renew the lease. Metrics are those of Kafka's
+The lease thread sends the heartbeats, and their responses renew the lease. Metrics are those of Kafka's
 ``GroupCoordinatorMetrics``; times are wall clock milliseconds.
 """
 
@@ -29,7 +29,7 @@ from connect.kafka.threads import LeaseLoop
 
 @dataclass(slots=True)
 class GroupMeters:
-    """``rounds_ms``: from a join's beginning to the assignment. ``failed_rounds``: attempts that came to nothing."""
+    """``rounds_ms``: from the start of a join to the assignment. ``failed_rounds``: attempts without a result."""
 
     heartbeat_ms: Windowed = field(default_factory=Windowed)
     join_ms: Windowed = field(default_factory=Windowed)
@@ -62,32 +62,32 @@ class GroupMeters:
 
 log = logging.getLogger(__name__)
 
-#: The connections of heartbeats, in their thread, and of LeaveGroup.
+#: The purpose of the connections of heartbeats, in their thread, and of LeaveGroup.
 BEATING: Final = "group"
 _NO_GENERATION: Final = -1
-#: How often a thread that may not renew looks whether it may again.
+#: How often a thread that may not renew checks whether it may again.
 _LOOK_S: Final = 0.25
 
 
 class HeartEvents(Protocol):
-    """What heartbeats tell; called in the loop, and to return soon."""
+    """Events of the heartbeats; called in the loop, and must return soon."""
 
     def rebalance_begun(self) -> None:
-        """A round has begun: the coordinator waits for our ``join``. Said once per generation."""
+        """A round has begun: the coordinator waits for this member's ``join``. Called once per generation."""
 
     def membership_lost(self, reason: str) -> None:
-        """The coordinator does not count us in any more; no heartbeats until the next ``join``."""
+        """The coordinator has removed this member; no heartbeats until the next ``join``."""
 
     def lease_lost(self) -> None:
-        """No heartbeat that was sent within ``lease_ms`` was answered. Heartbeats go on, and may renew it."""
+        """No heartbeat sent within ``lease_ms`` was answered. Heartbeats continue and may renew the lease."""
 
     def heartbeat_answered(self) -> None:
-        """The coordinator counts us in."""
+        """The coordinator still counts this member in."""
 
 
 @dataclass(slots=True)
 class Standing:
-    """What we are in the group: ``member`` "" and ``generation`` -1 where we are nothing (yet)."""
+    """This member's state in the group: ``member`` "" and ``generation`` -1 while it does not belong to the group."""
 
     member: str = ""
     generation: int = _NO_GENERATION
@@ -95,8 +95,8 @@ class Standing:
     rebalance_said: bool = False
 
     def is_of(self, member: str, generation: int) -> bool:
-        """Whether what the coordinator says of them holds for us: not in a round, which may have ended without our
-        knowing yet. The lease thread asks too, so the round is looked at first: it may begin or end at any time."""
+        """Return whether a response for this member and generation applies: never in a round, which may have ended
+        unnoticed. The lease thread calls this too, so ``joining`` is checked first: it may change at any time."""
         return not self.joining and (self.member, self.generation) == (member, generation)
 
     def forget(self) -> None:
@@ -104,10 +104,8 @@ class Standing:
 
 
 class _Beats:
-    """The heartbeats of one membership. Lives in the lease thread; the main loop only reads what is public.
-
-    ``answered`` and ``refused`` are called in the main loop.
-    """
+    """The heartbeats of one membership. Lives in the lease thread; the main loop only reads its public attributes.
+    ``answered`` and ``refused`` are called in the main loop."""
 
     def __init__(
         self,
@@ -118,9 +116,9 @@ class _Beats:
         meters: GroupMeters,
         leases: LeaseLoop,
     ) -> None:
-        #: When the coordinator was asked what it has answered last.
+        #: When the last answered request was sent to the coordinator.
         self.renewed_s = float("-inf")
-        #: Whether the coordinator has said that we are no member any more; then they have ended.
+        #: Whether the coordinator has removed this member; then the heartbeats have ended.
         self.is_lost = False
         self._heart = heart
         self._coordinator = coordinator
@@ -138,7 +136,6 @@ class _Beats:
         self._scope.cancel()
 
     async def stop(self) -> None:
-        """Returns when it has ended."""
         await self._scope.close()
 
     async def _guarded(self) -> None:
@@ -147,8 +144,8 @@ class _Beats:
         except PermanentError as error:
             self._leases.tell(self._heart.refused, self, str(error))
         except Exception as error:
-            log.error("%s ended by a defect", self._name, exc_info=error)
-            self._leases.tell(self._heart.refused, self, f"{self._name} ended by a defect: {error!r}")
+            log.error("%s ended because of a bug", self._name, exc_info=error)
+            self._leases.tell(self._heart.refused, self, f"{self._name} ended because of a bug: {error!r}")
 
     async def _beat(self) -> None:
         clock = asyncio.get_running_loop().time
@@ -187,11 +184,11 @@ class _Beats:
 
 
 class Heart:
-    """Beats from ``start`` on while ``standing`` has a generation, or until ``stop``.
+    """Heartbeats from ``start`` while ``standing`` has a generation, or until ``stop``.
 
-    The time of the lease runs from when a request that was answered had been sent: the coordinator cannot have given
-    our session less than that. Heartbeats are sent by the lease thread, over connections of its own, and renew the
-    lease even while the main loop is busy; all else happens in the main loop.
+    The lease runs from the time when an answered request was sent: the coordinator cannot have given the session less
+    time. The lease thread sends heartbeats over its own connections, so they renew the lease even while the main loop
+    is busy; everything else happens in the main loop.
     """
 
     def __init__(
@@ -218,13 +215,13 @@ class Heart:
 
     @property
     def holds(self) -> bool:
-        """Whether our lease runs, by the clock and by what the coordinator has said: the main loop, which may have
-        stood still since, need not have heard of it. The lease thread asks too."""
+        """Whether the lease runs, by the clock and the coordinator's responses. A blocked main loop need not have
+        processed these yet. The lease thread calls this too."""
         return asyncio.get_running_loop().time() < self._ends_s
 
     @property
     def answered_s(self) -> float:
-        """When the coordinator was asked what it has answered last, in the loop's time; it outlives the membership."""
+        """When the last answered request was sent, in the loop's time; survives the membership."""
         return max(self._answered_s, self._beats.renewed_s if self._beats is not None else self._answered_s)
 
     @property
@@ -235,35 +232,34 @@ class Heart:
         return renewed_s + self._settings.lease_ms / 1000
 
     def start(self) -> None:
-        """Beat, if that is not done already. Beats end by themselves where we are no member; a join that began before
-        that was heard of finds out, and makes us one again."""
+        """Start heartbeats unless they run. They end by themselves once this member was removed; a join that began
+        before that was known finds out, and makes it a member again."""
         if self._beats is None or self._beats.is_lost:
             self._beats = _Beats(self, self._coordinator, self._settings, self._standing, self._meters, self._leases)
             self._leases.call(self._beats.start)
 
     async def stop(self) -> None:
-        """No more heartbeats and no lease."""
+        """End heartbeats and the lease."""
         beats = self._beats
         self._end_lease()
         if beats is not None:
             await self._leases.run(beats.stop())
 
     async def close(self) -> None:
-        """Close the connections of heartbeats, once stopped."""
+        """Close the connections of heartbeats; call ``stop`` first."""
         await self._leases.run(self._cluster.close())
 
     def joined(self) -> None:
-        """The coordinator has just answered a join."""
         self._answered_s = asyncio.get_running_loop().time()
 
     def renew(self, sent_s: float) -> None:
-        """The coordinator has answered, as to a member, what was sent at ``sent_s`` of the loop's clock."""
+        """Record that the coordinator has answered, as to a member, a request sent at ``sent_s`` of the loop's time."""
         self._answered_s = max(self._answered_s, sent_s)
         self._renewed_s = max(self._renewed_s, sent_s)
         self._watch_lease()
 
     def lose(self, reason: str, *, known: bool = False) -> None:
-        """We are no member any more; ``known``: our member id may still be taken."""
+        """End the membership; ``known``: the member id can still be used."""
         member = self._standing.member
         self._standing.forget()
         if known:
@@ -273,10 +269,9 @@ class Heart:
         self._end_lease()
         self._events.membership_lost(reason)
 
-    # -- what the lease thread tells, in the main loop ---------------------------------------------------
+    # -- calls from the lease thread, in the main loop ---------------------------------------------------
 
     def answered(self, beats: _Beats, took_s: float, sent_as: tuple[str, int], code: int) -> None:
-        """A heartbeat of ``beats`` was answered."""
         if beats is not self._beats:
             return
         self._meters.heartbeat_answered(took_s)
@@ -292,7 +287,7 @@ class Heart:
             self._events.rebalance_begun()
 
     def refused(self, beats: _Beats, reason: str) -> None:
-        """Nothing more comes of ``beats``."""
+        """Handle the end of ``beats`` by an error."""
         if beats is self._beats:
             self.lose(reason)
 
@@ -301,7 +296,7 @@ class Heart:
             self._lease = asyncio.get_running_loop().call_at(self._ends_s, self._lease_over)
 
     def _lease_over(self) -> None:
-        """Where the lease was renewed since this was set up, it runs on: the thread may be ahead of the main loop."""
+        """End the lease unless it was renewed since the timer was set: the thread may be ahead of the main loop."""
         self._lease = None
         self._watch_lease()
         if self._lease is None:

@@ -1,8 +1,8 @@
-"""Membership in a group, of Connect workers or of consumers: Kafka's classic group protocol.
+"""Membership in a group of Connect workers or consumers: Kafka's classic group protocol.
 
-Decides nothing: who joins when, what members say of themselves and who gets what is the caller's. As Kafka's
-``AbstractCoordinator``, except that heartbeats have a connection of their own and go on while a JoinGroup waits: what
-runs here is held by a lease that only answers renew, and others may not wait longer for a round to end than for us.
+Decides nothing: the caller says when to join, with which metadata, and what the leader assigns. Follows Kafka's
+``AbstractCoordinator``, except that heartbeats have their own connection and continue while a JoinGroup waits: only
+responses renew the lease on this member's work, and a round may take longer than a lease.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from connect.kafka.threads import LeaseLoop
 
 log = logging.getLogger(__name__)
 
-#: The connection for what may wait long: the broker answers what comes behind it only afterwards.
+#: The connection for requests that may wait long: the broker answers later requests only afterwards.
 _JOINING: Final = "join"
-#: Java's ``AbstractCoordinator.JOIN_GROUP_TIMEOUT_LAPSE``: what a JoinGroup may take beyond the rebalance timeout.
+#: Java's ``AbstractCoordinator.JOIN_GROUP_TIMEOUT_LAPSE``: how long a JoinGroup may exceed the rebalance timeout.
 _LAPSE_MS: Final = 5_000
 _LEAVE_WITHIN_S: Final = 5.0
-#: A member id to take first, a round begun anew, or two: more than that is worth a pause.
+#: A new member id and one or two restarted rounds are normal; after more in a row, pause.
 _OVER_IN_A_ROW: Final = 4
 
 
 class LeftGroup(RetriableError):
-    """``leave`` or ``close`` came while ``join`` was waiting."""
+    """``leave`` or ``close`` was called while ``join`` was waiting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What a round of the group ended in for us. ``leader`` is a member id, ``assignment`` the leader's bytes."""
+    """The result of a round for this member. ``leader`` is a member id, ``assignment`` the leader's bytes."""
 
     generation: int
     member: str
@@ -48,19 +48,19 @@ class Membership:
 
 
 class GroupEvents(HeartEvents, Protocol):
-    """What a member tells its owner. All of it is called in the loop and must return soon, but for ``assign``."""
+    """Events of a member; called in the loop, and all except ``assign`` must return soon."""
 
     async def assign(self, protocol: str, leader: str, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        """The coordinator has made us leader: the assignments of this round, by member id.
+        """Return the assignments of this round by member id, because the coordinator has elected this member leader.
 
-        Called within ``join``; ``members`` are their metadata in the chosen ``protocol``. What it raises ends ``join``.
+        Called within ``join``; ``members`` is their metadata in the chosen ``protocol``. An error ends ``join``.
         """
         ...
 
 
 class GroupMember:
-    """One worker in its group, outside of it when made. Has connections of its own, under the settings' client id;
-    ``leases`` sends its heartbeats."""
+    """A worker's membership in its group, not joined at first. Has its own connections, under the client id of the
+    settings; ``leases`` sends its heartbeats."""
 
     def __init__(self, cluster: Cluster, settings: GroupSettings, events: GroupEvents, leases: LeaseLoop) -> None:
         self._settings = settings
@@ -70,73 +70,71 @@ class GroupMember:
         self._coordinator = Coordinator(self._cluster, settings)
         self._standing = Standing()
         self.meters = GroupMeters()
-        beating = cluster.seen_by(settings.client_id)  # connections belong to one loop
+        beating = cluster.seen_by(settings.client_id)  # because connections belong to one loop
         self._heart = Heart(beating, settings, events, self._standing, self.meters, leases)
         self._scope = Scope(self._name)
         self._joining: asyncio.Task[Membership] | None = None
 
     @property
     def member_id(self) -> str:
-        """As the coordinator knows us, "" while it does not."""
+        """The member id from the coordinator, "" if there is none."""
         return self._standing.member
 
     @property
     def generation(self) -> int:
-        """The newest one that we belong to, -1 for none."""
+        """The newest generation that this member belongs to, -1 for none."""
         return self._standing.generation
 
     @property
     def holds(self) -> bool:
-        """Whether what the group gave us is ours for now: the lease that its coordinator's answers renew runs. May be
-        asked in the main loop and in the lease thread."""
+        """Whether this member may work on its assignment: the lease that the coordinator's responses renew runs. Can
+        be read in the main loop and in the lease thread."""
         return self._heart.holds
 
     @property
     def silent_s(self) -> float:
-        """Seconds since the coordinator last answered, without those for which a first join may wait for others."""
+        """Seconds since the coordinator last answered, minus the time that a first join may wait for other members."""
         standing = self._standing
-        is_outside = standing.joining and standing.generation < 0  # then there are no heartbeats to be answered
+        is_outside = standing.joining and standing.generation < 0  # then there are no heartbeats to answer
         allowed_s = self._settings.rebalance_timeout_ms / 1000 if is_outside else 0.0
         return asyncio.get_running_loop().time() - self._heart.answered_s - allowed_s
 
     async def join(self, protocols: Sequence[tuple[str, bytes]]) -> Membership:
-        """Take part in a round, the first one or another; returns when it has ended, however long that takes, and under
-        a lease that has not.
+        """Take part in a round, the first one or another; return when it has ended, however long that takes, and with a
+        running lease.
 
-        ``protocols``: name and metadata of each that we speak, the preferred first. One call at a time. It may be
-        cancelled: a round that waits for us then waits for the next ``join``, or for ``leave``.
+        ``protocols``: name and metadata of each supported protocol, preferred first. One call at a time. It may be
+        cancelled: a round that waits for this member then waits for the next ``join``, or for ``leave``.
 
         Raises:
-            GroupRefused: the group or its coordinator does not take us.
-            SecurityError: rights are missing, or no broker takes us.
-            Left: ``leave`` or ``close`` was called meanwhile.
+            GroupRefused: the group or its coordinator rejects this member.
+            SecurityError: an ACL is missing, or no broker accepts this client.
+            LeftGroup: ``leave`` or ``close`` was called in the meantime.
         """
         if self._joining is not None:
-            raise RuntimeError(f"{self._name}: join was called while another one is under way")
+            raise RuntimeError(f"{self._name}: join was called while another join is running")
         self._scope = Scope(self._name)
         joining = self._joining = self._scope.spawn(self._rounds(tuple(protocols)), f"join of {self._name}")
         self._standing.joining = True
         try:
             return await joining
         except asyncio.CancelledError:
-            if self._joining is not joining:  # by _stop(): not the caller's own cancellation
+            if self._joining is not joining:  # by _stop(), not by the caller
                 raise LeftGroup(f"{self._name} left while it joined") from None
             raise
         finally:
-            # Not before, and with nothing between it and our caller: no news of the next round may overtake this one's.
+            # Not earlier, and immediately before the caller runs: no event of the next round may overtake this one.
             if self._joining is joining:
                 self._joining = None
                 self._standing.joining = False
 
     async def others(self) -> int:
-        """How many members the group has, asked before we are one; raises as :meth:`join` where nobody answers."""
+        """Return the number of members in the group, before joining. Raises RetriableError or SecurityError."""
         return await self._coordinator.members(BEATING)
 
     async def leave(self, reason: str) -> None:
-        """Leave the group, so that the others do not wait for our session to end; a ``join`` under way ends.
-
-        Best effort, for seconds at most: what does not work is said in the log. A later ``join`` is a new member's.
-        """
+        """Leave the group, so that the others need not wait for the session to expire; ends a running ``join``. Best
+        effort, within a few seconds: failures are logged. A later ``join`` creates a new member."""
         await self._stop()
         member = self._standing.member
         self._standing.forget()
@@ -148,14 +146,14 @@ class GroupMember:
                 answer = await self._coordinator.call(request, BEATING, timeout_ms=self._coordinator.prompt_ms)
         except (HeliographError, TimeoutError) as error:
             said = error if str(error) else f"no answer within {_LEAVE_WITHIN_S:g} s"
-            log.warning("%s cannot leave in form, its session ends by itself: %s", self._name, said)
+            log.warning("%s cannot leave the group, its session will expire: %s", self._name, said)
             return
         codes = [answer.error_code, *(row.error_code for row in answer.members)]
         for code in filter(None, codes):
-            log.warning("%s cannot leave in form: %s", self._name, error_name(code))
+            log.warning("%s cannot leave the group: %s", self._name, error_name(code))
 
     async def close(self) -> None:
-        """Stop everything and close the connections, without leaving: that is ``leave``."""
+        """Stop everything and close the connections, without leaving the group: that is ``leave``."""
         await self._stop()
         self._standing.forget()
         await self._heart.close()
@@ -169,7 +167,7 @@ class GroupMember:
         await self._heart.stop()
 
     async def _rounds(self, protocols: Sequence[tuple[str, bytes]]) -> Membership:
-        """Rounds until one ends with us in it."""
+        """Repeat rounds until one ends with this member in it."""
         settings = self._settings
         waiting = Patience(log, self._name, settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         over_in_a_row = 0
@@ -190,7 +188,7 @@ class GroupMember:
                     self.meters.round_failed()
                     await waiting.after(error)
         finally:
-            # One that waits for an answer would hold up the next; and there may be hours between two.
+            # Its waiting request would delay the next one, and hours may pass between two joins.
             await self._coordinator.hang_up(_JOINING)
 
     async def _round(self, protocols: Sequence[tuple[str, bytes]]) -> Membership:
@@ -212,7 +210,7 @@ class GroupMember:
         self.meters.joined(asyncio.get_running_loop().time() - sent_s)
         self._heart.joined()
         standing.member, standing.generation, standing.rebalance_said = answer.member_id, answer.generation_id, False
-        self._heart.start()  # our session runs from now on, also while the leader thinks
+        self._heart.start()  # the session runs from now on, also while the leader assigns
         return answer
 
     async def _sync_group(self, joined: Any, assignments: Mapping[str, bytes]) -> bytes:
@@ -225,7 +223,7 @@ class GroupMember:
         self.meters.synced(asyncio.get_running_loop().time() - sent_s)
         self._heart.renew(sent_s)
         if not self._heart.holds:
-            raise RoundOver(f"{self._name}: SyncGroup was answered when our lease was over")
+            raise RoundOver(f"{self._name}: SyncGroup was answered after the lease had expired")
         return bytes(answer.assignment)
 
     def _check(self, api: str, code: int) -> None:
@@ -238,8 +236,8 @@ class GroupMember:
         requests.check(self._settings, f"cluster {self._coordinator.name}", api, code)
 
     async def _ask(self, request: Any, at_most: int | None = None) -> Any:
-        """The answer to what may wait for the other members, as long as the broker that was asked is the coordinator:
-        one that is stuck, or cut off from us, says nothing when it is not any more."""
+        """Return the response to a request that may wait for other members, while its broker is the coordinator: a
+        broker that hangs or is unreachable does not report that it no longer is."""
         timeout_ms = max(self._cluster.settings.request_timeout_ms, self._settings.rebalance_timeout_ms + _LAPSE_MS)
         call = self._coordinator.call(request, _JOINING, timeout_ms=timeout_ms, at_most=at_most)
         async with Scope(self._name) as scope:

@@ -1,6 +1,6 @@
-"""Sends the requests of a classic group's member to the coordinator, and interprets its answers.
+"""Sends a classic group member's requests to the coordinator, and interprets the responses.
 
-The coordinator of a group is looked up when needed, and kept while it answers.
+The coordinator of a group is looked up when needed, and cached while it responds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kafka.protocol.consumer.group import HeartbeatRequest, JoinGroupRequest, Le
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.cluster import NOT_THE_COORDINATOR, Cluster, NotAuthorized, error_name
 
-#: What members of a group of workers speak, and those of a group of consumers.
+#: The protocol types of groups of workers and of groups of consumers.
 CONNECT: Final = "connect"
 CONSUMER: Final = "consumer"
 
@@ -31,30 +31,27 @@ _GROUP_AUTHORIZATION_FAILED: Final = 30
 MEMBER_ID_REQUIRED: Final = 79
 _GROUP_MAX_SIZE_REACHED: Final = 81
 _FENCED_INSTANCE_ID: Final = 82
-#: The coordinator does not count us in any more.
+#: The coordinator has removed this member.
 NOT_A_MEMBER: Final = frozenset({ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, _FENCED_INSTANCE_ID})
-#: From version 9 on a leader may be told to assign nothing, which is for members of a fixed name (KIP-814).
+#: From version 9 the coordinator may ask a leader to skip the assignment, for static members only (KIP-814).
 _JOIN_AT_MOST: Final = 8
-#: What brokers take of a reason (Java's ``JoinGroupRequest.maybeTruncateReason``).
+#: The length limit that brokers have for a reason (Java's ``JoinGroupRequest.maybeTruncateReason``).
 _REASON_CHARACTERS: Final = 255
 
 
 class GroupRefused(PermanentError):
-    """The group's coordinator does not take us as we are."""
+    """The group's coordinator rejects this member with its current settings."""
 
 
 class RoundOver(RetriableError):
-    """A round has ended without us: join again, at once."""
+    """A round has ended without this member: join again at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """How a worker or a consumer is a member; the settings of the same names.
-
-    ``client_id``: what the member id that the coordinator makes begins with. ``lease_ms``: for how long after the last
-    heartbeat that was answered our work is surely our own; not above the session timeout. ``protocol_type``: what all
-    members of the group speak.
-    """
+    """The settings of the same names that a member of a group has. ``client_id``: the prefix of the member id that the
+    coordinator creates. ``lease_ms``: how long after the last answered heartbeat this member certainly keeps its work;
+    at most the session timeout. ``protocol_type``: the type of all members of the group."""
 
     group_id: str
     client_id: str
@@ -68,7 +65,7 @@ class GroupSettings:
 
 
 def join(settings: GroupSettings, member: str, protocols: Sequence[tuple[str, bytes]]) -> tuple[Any, int]:
-    """JoinGroup and the version that it has at most."""
+    """Return a JoinGroup request and its highest version."""
     request = JoinGroupRequest(
         group_id=settings.group_id,
         session_timeout_ms=settings.session_timeout_ms,
@@ -86,7 +83,7 @@ def join(settings: GroupSettings, member: str, protocols: Sequence[tuple[str, by
 def sync(
     settings: GroupSettings, member: str, generation: int, protocol: str, assignments: Mapping[str, bytes]
 ) -> SyncGroupRequest:
-    """SyncGroup; ``assignments`` are the leader's, and empty from anybody else."""
+    """Return a SyncGroup request; ``assignments`` is empty unless this member is the leader."""
     return SyncGroupRequest(
         group_id=settings.group_id,
         generation_id=generation,
@@ -119,12 +116,12 @@ def leave(settings: GroupSettings, member: str, reason: str) -> LeaveGroupReques
 
 
 def check(settings: GroupSettings, where: str, api: str, code: int) -> None:
-    """Raise what an error code of a group request means, if it is one.
+    """Raise the error for the code of a group response, if it is one.
 
     Raises:
-        GroupRefused, NotAuthorized: nothing that passes.
-        RoundOver: the group has gone on; what we are in it may have changed with that.
-        RetriableError: the coordinator moves, loads or is not to be had.
+        GroupRefused, NotAuthorized: permanent errors.
+        RoundOver: the round has ended, possibly with a change to this membership.
+        RetriableError: the coordinator is moving, loading or unavailable.
     """
     if not code:
         return
@@ -141,52 +138,52 @@ def check(settings: GroupSettings, where: str, api: str, code: int) -> None:
 def _advice(settings: GroupSettings, code: int) -> str:
     if code == _INCONSISTENT_GROUP_PROTOCOL and settings.protocol_type == CONSUMER:
         return (
-            "its members share no assignor with us, or are no consumers: set partition.assignment.strategy as they "
-            "have it (range or roundrobin), or choose another group.id"
+            "its members share no assignor with this one, or are not consumers: set partition.assignment.strategy to "
+            "one of theirs (range or roundrobin), or choose another group.id"
         )
     return _ADVICE[code].format(settings=settings)
 
 
 _ADVICE: Final = {
     _INCONSISTENT_GROUP_PROTOCOL: (
-        "its members share no protocol with us, or are not Connect workers: set connect.protocol as they have it, "
+        "its members share no protocol with this one, or are not Connect workers: set connect.protocol to theirs, "
         "or choose another group.id"
     ),
     _INVALID_GROUP_ID: "choose another group.id",
     _INVALID_SESSION_TIMEOUT: (
         "session.timeout.ms={settings.session_timeout_ms} is not between the brokers' group.min.session.timeout.ms and "
-        "group.max.session.timeout.ms; set it so that it is"
+        "group.max.session.timeout.ms; change it to a value in this range"
     ),
     _GROUP_MAX_SIZE_REACHED: (
-        "it has as many members as the brokers' group.max.size allows: stop a worker, or raise group.max.size"
+        "it already has group.max.size members: stop a worker, or raise the brokers' group.max.size"
     ),
 }
 
 
-#: Look-ups, opening, heartbeats: a part of the session, so that a broker that is stuck does not cost all of it, but
-#: enough for TLS and SASL.
+#: Lookups, connecting and heartbeats get a part of the session timeout, so that a broker that hangs does not use all of
+#: it, but enough for TLS and SASL.
 _SHARE_OF_SESSION: Final = 5
 _LEAST_MS: Final = 2_000
 
 
 class Coordinator:
-    """Sends a group's requests to whoever coordinates it, over one connection per purpose. Tries once."""
+    """Sends a group's requests to its coordinator, over one connection per purpose, without retries."""
 
     def __init__(self, cluster: Cluster, settings: GroupSettings) -> None:
         self.name = cluster.name
-        #: How long finding it, or an answer that it has at once, may take.
+        #: Limit on finding the coordinator, and on a response that it has ready.
         self.prompt_ms = max(_LEAST_MS, settings.session_timeout_ms // _SHARE_OF_SESSION)
         self._cluster = cluster
         self._group_id = settings.group_id
         self._node: int | None = None
-        self._asked: dict[str, int] = {}  # by purpose: whom the last request went to
+        self._asked: dict[str, int] = {}  # by purpose: the node of the last request
 
     async def call(self, request: Any, purpose: str, *, timeout_ms: int, at_most: int | None = None) -> Any:
-        """The answer, which has a code that the caller looks at.
+        """Return the response; the caller checks its error code.
 
         Raises:
-            RetriableError: no coordinator, or no answer of it in time.
-            SecurityError: no broker takes us.
+            RetriableError: no coordinator was found, or it did not answer in time.
+            SecurityError: no broker accepts this client.
         """
         try:
             connection = await self._connection(purpose)
@@ -199,13 +196,12 @@ class Coordinator:
         return answer
 
     async def members(self, purpose: str) -> int:
-        """How many members the group has now; raises as :meth:`call`."""
         connection = await self._connection(purpose)
         answer = await connection.call(DescribeGroupsRequest(groups=[self._group_id]), timeout_ms=self.prompt_ms)
         return sum(len(group.members) for group in answer.groups)
 
     async def has_moved(self, purpose: str) -> bool:
-        """Whether another broker coordinates the group now than the one that was asked last; False if nobody says."""
+        """Return whether the coordinator is another broker than the one asked last; False if no broker answers."""
         try:
             async with asyncio.timeout(self.prompt_ms / 1000):
                 self._node = await self._find()
@@ -214,7 +210,6 @@ class Coordinator:
         return self._node != self._asked.get(purpose)
 
     async def hang_up(self, purpose: str) -> None:
-        """Close the connection of a purpose, if there is one."""
         node = self._asked.pop(purpose, None)
         if node is not None:
             await self._cluster.disconnect(node, purpose)
@@ -230,10 +225,10 @@ class Coordinator:
                 return await self._cluster.connection(node, purpose)
         except TimeoutError as error:
             raise RetriableError(
-                f"cluster {self.name}: the coordinator of group {self._group_id} was not reached within "
+                f"cluster {self.name}: the coordinator of group {self._group_id} was not reachable within "
                 f"{self.prompt_ms / 1000:g} s"
             ) from error
 
     async def _find(self) -> int:
-        # Time enough is left for the answer to be missed: only then is another broker asked the next time.
+        # Half of the time, so that a missing answer is noticed: only then is another broker asked the next time.
         return await self._cluster.find_coordinator(self._group_id, "group", timeout_ms=self.prompt_ms // 2)

@@ -1,4 +1,4 @@
-"""The highest leader epoch seen of each partition, so that a deposed leader is never taken for the leader."""
+"""Tracks the highest leader epoch of each partition, so that no deposed leader is taken for the leader."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: A broker that was deposed hears of it sooner.
+#: A deposed broker learns of the new leader sooner than this.
 _HIDDEN_S: Final = 60.0
 
 
 class LeaderEpochs:
-    """Leader epochs only grow while a topic keeps its id (Java: ``Metadata.updateLastSeenEpoch``). Topics without an id
-    are left as they are, because their epochs start again when the topic is recreated."""
+    """The newest leader epochs, which only grow while a topic keeps its id (Java: ``Metadata.updateLastSeenEpoch``).
+    Topics without an id are not tracked, because their epochs restart when the topic is recreated."""
 
     def __init__(self, cluster: str) -> None:
         self._cluster = cluster
         self._seen: dict[str, tuple[UUID, dict[int, int]]] = {}
-        #: Since when metadata names only leaders of older epochs; infinite once that was logged.
+        #: When metadata began to show only leaders of older epochs; infinite once that was logged.
         self._hidden_since_s: dict[tuple[str, int], float] = {}
 
     def saw(self, topic: str, topic_id: UUID | None, partition: int, epoch: int) -> None:
-        """Note an epoch that a partition is known to have reached, from a batch or a stored position."""
+        """Record an epoch that a partition has reached, according to a batch or a stored position."""
         if topic_id is not None:
             seen = self._of(topic, topic_id)
             seen[partition] = max(epoch, seen.get(partition, -1))
 
     def current(self, topic: TopicMetadata) -> TopicMetadata:
-        """Return the topic without the leaders of epochs that are over, and note the epochs of the others."""
+        """Return the topic without leaders of outdated epochs, and record the epochs of the others."""
         if topic.topic_id is None:
             return topic
         seen = self._of(topic.name, topic.topic_id)
@@ -63,9 +63,9 @@ class LeaderEpochs:
             return
         self._hidden_since_s[topic, index] = math.inf
         log.error(
-            "cluster %s: %s-%d has had a leader of epoch %d for %g s, and its epoch was %d before, so it counts as "
-            "without a leader; if the cluster was restored from an older state, reset the stored source offsets of the "
-            "topic and start this process again",
+            "cluster %s: %s-%d has had a leader of epoch %d for %g s after epoch %d, so the partition is treated as "
+            "leaderless; if the cluster was restored from an older state, reset the stored source offsets of the topic "
+            "and restart this process",
             *(self._cluster, topic, index, epoch, _HIDDEN_S, newest),
         )
 

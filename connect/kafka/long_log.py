@@ -1,7 +1,7 @@
-"""Long logs, read by a process of their own, which keeps the last record of each key: the loop applies what is left.
+"""Reads long logs in another process, which keeps the last record of each key; the event loop applies the result.
 
-What was read is kept in a file for a while, for those who read the same log next: at a worker's start its tasks and its
-watch read the same positions. See decision 26.
+The result stays in a file for a while for the next readers of the log: at a worker's start its tasks and its watch read
+the same positions. See decision 26.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Of a log, beyond which another process is worth its start: as many take the loop a third of a second.
+#: Offsets of a log beyond which another process is worth its start: this many take the loop a third of a second.
 LONG_OFFSETS: Final = 50_000
-#: What lies before the records of a frame: their partition, and how many bytes they are.
+#: The header of a frame: the partition and the size in bytes of the records that follow.
 FRAME: Final = struct.Struct(">iI")
-#: By their names in what the process says; the first that an error is.
+#: By the names that the process prints. An error is reported as the first class that it belongs to.
 ERRORS: Final[Mapping[str, type[HeliographError]]] = {
     one.__name__: one for one in (SecurityError, PermanentError, ClusterUnreachable, RetriableError)
 }
 _READER: Final = "connect.kafka.log.long_log_reader"
-#: The readers of a start come within a minute, and who looks at tasks that rest comes every minute.
+#: The readers at a start follow each other within a minute; the check of resting tasks comes every minute.
 _KEPT_S: Final = 120.0
-#: Of one log, each behind the one before. Once the first is gone, all are read again as one.
+#: Pieces of one log, each after the one before. Once the first is dropped, all are read again as one.
 _MOST_PIECES: Final = 8
 _MOST_LINE_BYTES: Final = 1 << 20
 
 #: Key, value, partition, offset, timestamp in milliseconds, headers.
 Row = tuple[bytes | None, bytes | None, int, int, int, tuple[tuple[str, bytes], ...]]
-#: Of partitions: the first offset to read, and the end.
+#: By partition: the first offset to read, and the end.
 Spans = Mapping[int, tuple[int, int]]
 
 
 class LongLogs:
-    """Of one client of a cluster, or of all that a worker lends to its mirrors. Forgets what has not been read for two
-    minutes, and all when it is closed."""
+    """Long logs read by one client of a cluster, or for all mirrors of a worker. Drops what was not read for two
+    minutes, and everything when it is closed."""
 
     def __init__(self) -> None:
         self._shelves: list[_Shelf] = []
@@ -74,14 +74,14 @@ class LongLogs:
         read_committed: bool,
         progressed: Callable[[], None],
     ) -> dict[int, int]:
-        """Hand over the last record of each key in ``spans``, each partition in order, until a short rest is left.
-        Return from which offset on that is still to be read, by partition.
+        """Pass the last record of each key in ``spans`` to ``hand_over``, each partition in order, up to a short rest.
+        Return the offset where that rest starts, by partition.
 
-        Some keys may come more than once, as in a log that a cleaner is behind with. ``progressed`` is called while
-        something comes.
+        Some keys may come more than once, as in a log that is not fully compacted. ``progressed`` is called while
+        records arrive.
 
         Raises:
-            RetriableError: the process ended before its work did, or the cluster did not answer it.
+            RetriableError: the process ended early, or the cluster did not answer it.
             SecurityError, PermanentError: as :func:`connect.kafka.log.compacted_topic.read_to_end`.
         """
         at = {partition: first for partition, (first, _) in spans.items()}
@@ -102,7 +102,6 @@ class LongLogs:
         return at
 
     def close(self) -> None:
-        """Forget everything."""
         while self._shelves:
             self._forget(self._shelves[-1])
 
@@ -110,7 +109,8 @@ class LongLogs:
     async def _shelf(
         self, settings: ConnectionSettings, topic: str, read_committed: bool, progressed: Callable[[], None]
     ) -> AsyncIterator[_Shelf]:
-        """Where a log is kept, for one reader at a time; those who wait have the progress of the one who reads."""
+        """Lock the kept results of a log for one reader at a time; waiting readers share the progress of the active
+        one."""
         of = (replace(settings, client_id=""), topic, read_committed)
         shelf = next((one for one in self._shelves if one.of == of), None)
         if shelf is None:
@@ -135,14 +135,14 @@ class LongLogs:
 
 
 class _LogVersion(NamedTuple):
-    """What a topic is: as long as all of this is the same, no leader has cut what was read of it."""
+    """The identity of a topic: while it stays the same, no leader has truncated the log that was read."""
 
     topic_id: UUID
     leader_epochs: tuple[tuple[int, int], ...]
 
 
 async def _look(cluster: Cluster, topic: str) -> _LogVersion | None:
-    """None where brokers are too old to tell, or do not tell now."""
+    """Return the current version; None if brokers are too old to send it or do not answer now."""
     try:
         known = (await cluster.topics({topic})).topics[topic]
     except RetriableError:
@@ -155,7 +155,7 @@ async def _look(cluster: Cluster, topic: str) -> _LogVersion | None:
 
 @dataclass(eq=False, slots=True)
 class _Shelf:
-    """What is kept of one log, as one client may read it."""
+    """The kept results of one log, as one client may read it."""
 
     of: tuple[ConnectionSettings, str, bool]
     pieces: deque[_Piece] = field(default_factory=lambda: deque(maxlen=_MOST_PIECES))
@@ -169,7 +169,7 @@ class _Shelf:
 
 
 class _Piece:
-    """The last record of each key in ``spans``, in a file without a name, which is gone with the piece."""
+    """The last record of each key in ``spans``, in an unnamed file that is deleted with the piece."""
 
     def __init__(self, file: int, spans: Spans, log: _LogVersion | None) -> None:
         self._file = file
@@ -184,7 +184,7 @@ class _Piece:
         hand_over: Callable[[Row], None],
         progressed: Callable[[], None],
     ) -> None:
-        """What there is of ``log`` from the offsets ``at`` on, which are moved behind it."""
+        """Pass on the records of ``log`` from the offsets ``at``, and advance these offsets."""
         if log != self._log:
             return
         wanted = {one for one, (first, end) in self._spans.items() if first <= at.get(one, -1) < end}
@@ -198,7 +198,7 @@ class _Piece:
         at.update((one, self._spans[one][1]) for one in wanted)
 
     def _frame(self, place: int, wanted: Collection[int]) -> tuple[list[Row], int] | None:
-        """The next rows of partitions that are wanted, and the place behind them."""
+        """Return the next rows of the ``wanted`` partitions and the position after them; None at the end."""
         while header := os.pread(self._file, FRAME.size, place):
             partition, size = FRAME.unpack(header)
             place += FRAME.size
@@ -210,8 +210,6 @@ class _Piece:
 
 
 class _Order(NamedTuple):
-    """What the process is to read."""
-
     cluster: Cluster
     topic: str
     spans: Spans
@@ -222,7 +220,7 @@ class _Order(NamedTuple):
         return f"cluster {self.cluster.name}: topic {self.topic}"
 
     def line(self, file: int) -> bytes:
-        """For its standard input, with the secrets that it needs."""
+        """Return the line for its standard input, which includes the secrets that it needs."""
         told = {
             "settings": self.cluster.settings.to_wire(),
             "alias": self.cluster.alias,
@@ -235,7 +233,8 @@ class _Order(NamedTuple):
 
 
 async def _read(order: _Order, progressed: Callable[[], None]) -> tuple[int, dict[int, int]]:
-    """A file that the process has filled, and where each partition ends in it. Raises as :meth:`LongLogs.read`."""
+    """Return a file that the process has filled, and the end of each partition. Raises the errors of
+    :meth:`LongLogs.read`."""
     began_s = time.monotonic()
     try:
         with tempfile.TemporaryFile(prefix="heliograph-", buffering=0) as file:
@@ -245,12 +244,12 @@ async def _read(order: _Order, progressed: Callable[[], None]) -> tuple[int, dic
             log.info("%s: %d offsets read in %.1f s", order.where, offsets, time.monotonic() - began_s)
             return os.dup(file.fileno()), ends
     except OSError as error:
-        raise RetriableError(f"{order.where} is long, and no process can be started to read it: {error}") from error
+        raise RetriableError(f"{order.where} is long, and the process to read it cannot start: {error}") from error
 
 
 @asynccontextmanager
 async def _process(order: _Order, file: int) -> AsyncIterator[asyncio.subprocess.Process]:
-    """It ends with the context, and with ours: it sees the end of its standard input."""
+    """Run the process until the context or this process ends: it stops at the end of its standard input."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -259,7 +258,7 @@ async def _process(order: _Order, file: int) -> AsyncIterator[asyncio.subprocess
         stdout=asyncio.subprocess.PIPE,
         pass_fds=(file,),
         limit=_MOST_LINE_BYTES,
-        # A terminal's Ctrl-C is the worker's to answer.
+        # Ctrl-C in a terminal is for the worker to handle.
         start_new_session=True,
     )
     try:
@@ -273,7 +272,7 @@ async def _process(order: _Order, file: int) -> AsyncIterator[asyncio.subprocess
 
 
 async def _ends(order: _Order, process: asyncio.subprocess.Process, progressed: Callable[[], None]) -> dict[int, int]:
-    """What it says at its end."""
+    """Return the end offsets that the process prints last; raise the error that it prints."""
     assert process.stdout is not None
     async for line in process.stdout:
         told: dict[str, Any] = json.loads(line)
@@ -284,7 +283,7 @@ async def _ends(order: _Order, process: asyncio.subprocess.Process, progressed: 
         progressed()
     code = await process.wait()
     raise RetriableError(
-        f"{order.where} could not be read to its end: the process that reads it ended with code {code}"
+        f"{order.where} could not be read to its end: the process that reads it exited with code {code}"
     )
 
 

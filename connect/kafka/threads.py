@@ -1,9 +1,9 @@
 """Runs threads with event loops: the lease thread of a worker, and a thread for each blocking plugin.
 
-* The lease thread sends heartbeats and renews the leases of slices on time, even if the worker's loop is busy. When the
-  main loop has not turned for ``worker.progress.timeout.ms``, the thread stops renewing, so that other workers take the
-  work over, as Kafka's consumers do after ``max.poll.interval.ms``.
-* A connector or a task whose author wrote plain functions, which may block, has a thread.
+* The lease thread sends heartbeats and renews the leases of slices on time, even if the worker's loop is busy. If the
+  main loop does not run for ``worker.progress.timeout.ms``, the thread stops renewing, so that other workers take over,
+  as consumers do after ``max.poll.interval.ms``.
+* Plain functions of a connector or task may block, so each connector or task that has them gets a thread.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from connect.kafka.concurrency import Scope
 
 T = TypeVar("T")
 
-#: Of both loops: how often each shows that it turns.
+#: How often both loops record that they run.
 BEAT_S: Final = 0.25
-#: Longer than this neither loop waits for the processor, unless all of the process or the machine is frozen.
+#: Neither loop waits longer than this for the CPU, unless the whole process or machine is frozen.
 STILL_S: Final = 1.0
-#: A process that ran used so much of the time or more, also in C code that keeps Python's lock; a frozen one did not.
+#: A running process uses at least this share of the time, even in C code that holds the GIL; a frozen one does not.
 _LEAST_USED: Final = 0.1
 _STOP_S: Final = 2.0
 _NOT_STARTED: Final = "the lease thread was not started"
 
 
 class LeaseLoop(Protocol):
-    """Where leases are renewed, as users of the thread see it."""
+    """The loop that renews leases, as users of the thread see it."""
 
     @property
     def may_renew(self) -> bool:
-        """Whether the main loop has turned within its limit."""
+        """Whether the main loop has run within its limit."""
         ...
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run ``work`` in the lease thread; return what it returns, raise what it raises."""
+        """Run ``work`` in the lease thread; return its result or raise its error."""
         ...
 
     def call(self, function: Callable[..., object], *args: object) -> None:
@@ -53,24 +53,24 @@ class LeaseLoop(Protocol):
         ...
 
     def tell(self, function: Callable[..., object], *args: object) -> None:
-        """From the lease thread: call ``function`` in the main loop, soon and in order."""
+        """Call ``function`` in the main loop, soon and in order; for use in the lease thread."""
         ...
 
 
 class LeaseThread:
-    """See the module. Costs eight timers a second.
+    """The lease thread, described in the module docstring. Costs eight timers per second.
 
-    ``longest_beat_s`` and ``longest_stall_s``: the longest time between two turns of the thread, and for how long the
-    main loop came late at most. What freezes the whole process counts for neither.
+    ``longest_beat_s`` is the longest time between two iterations of the thread, ``longest_stall_s`` the longest delay
+    of the main loop. Freezes of the whole process count for neither.
 
     Args:
-        progress_timeout_s: How long the main loop may stand still before nothing is renewed.
+        progress_timeout_s: How long the main loop may be blocked before renewals stop.
     """
 
     def __init__(self, progress_timeout_s: float) -> None:
         self.longest_beat_s = 0.0
         self.longest_stall_s = 0.0
-        #: When the main loop turned last; and when the process ran again after a freeze.
+        #: When the main loop last ran, and when the process last resumed after a freeze.
         self.moved_s = self.thawed_s = self._looked_s = time.monotonic()
         self._progress_timeout_s = progress_timeout_s
         self._used_s = time.process_time()
@@ -82,7 +82,7 @@ class LeaseThread:
 
     @property
     def still_s(self) -> float:
-        """For how long the main loop has stood still, from when the process ran."""
+        """How long the main loop has been blocked, not counting a freeze of the process."""
         return time.monotonic() - max(self.moved_s, self.thawed_s)
 
     @property
@@ -90,7 +90,7 @@ class LeaseThread:
         return self.still_s < self._progress_timeout_s
 
     def start(self) -> None:
-        """Begin, for the running loop as the main one."""
+        """Start the thread, with the running loop as the main loop."""
         self._main = asyncio.get_running_loop()
         self.moved_s = self.thawed_s = self._looked_s = time.monotonic()
         self._used_s = time.process_time()
@@ -100,7 +100,7 @@ class LeaseThread:
         self._thread.start()
 
     async def stop(self) -> None:
-        """End the thread, if it was started, and whatever still runs in it. Harmless when repeated."""
+        """End the thread, if it was started, and everything that runs in it. Harmless when repeated."""
         thread, self._thread = self._thread, None
         if thread is not None and self._timer is not None:
             self._timer.cancel()
@@ -124,7 +124,7 @@ class LeaseThread:
     def _tick(self) -> None:
         now_s, used_s = time.monotonic(), time.process_time()
         stood_s = now_s - self.moved_s
-        # If the thread did not run either, its next turn is about to find out whether the process was frozen.
+        # If the thread did not run either, its next iteration will find out whether the process was frozen.
         both_stood = now_s - self._looked_s > STILL_S
         is_frozen = self.thawed_s > self.moved_s or (both_stood and _was_frozen(stood_s, used_s - self._used_s))
         if not is_frozen:
@@ -158,7 +158,7 @@ def _was_frozen(stood_s: float, used_s: float) -> bool:
     return stood_s > STILL_S and used_s < stood_s * _LEAST_USED
 
 
-#: What an author did not write does not block.
+#: Default methods of the API do not block.
 _DEFAULTS: Final = SourceTask.__module__
 
 
@@ -170,11 +170,9 @@ class _Call:
 
 
 class PluginThread:
-    """Calls functions of one connector or task: coroutine functions in the loop, plain ones in a daemon thread.
-
-    Plain ones run one after the other. The thread starts with the first of them, and a call that hangs delays neither
-    the loop nor the end of the process. ``name`` is that of the thread. As a context manager it is closed at the end.
-    """
+    """Calls functions of one connector or task: coroutine functions in the loop, plain ones in a daemon thread. Plain
+    functions run one after another. The first call starts the thread, and a call that hangs delays neither the loop nor
+    the end of the process. ``name`` is the thread's name. As a context manager it is closed at the end."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -184,11 +182,9 @@ class PluginThread:
         self._scope = Scope(name)
 
     async def call(self, function: Callable[..., Any], *args: Any, always: bool = False) -> Any:
-        """Return what ``function`` returns, or raise what it raises.
-
-        Cancelled, a plain function that has begun goes on, and what it returns is dropped. One that waits its turn is
-        not called then, unless ``always`` is set. Raises RuntimeError for a plain one once this is closed.
-        """
+        """Return the result of ``function`` or raise its error. If this is cancelled, a running plain function
+        continues and its result is dropped; a waiting one is not called, unless ``always`` is set. Raises RuntimeError
+        for a plain function once this is closed."""
         if inspect.iscoroutinefunction(function) or getattr(function, "__module__", None) == _DEFAULTS:
             found = function(*args)
         else:
@@ -196,20 +192,18 @@ class PluginThread:
         return await found if inspect.isawaitable(found) else found
 
     def wait_for(self, asked: Coroutine[Any, Any, T]) -> T:
-        """Run ``asked`` in the loop and return what it returns; for functions that run in the thread.
-
-        Raises RuntimeError in the loop itself: await ``asked`` there.
-        """
+        """Run ``asked`` in the loop and return its result; for functions that run in the thread. Raises RuntimeError in
+        the loop itself: await ``asked`` there."""
         loop = self._loop
         if loop is None or threading.get_ident() != self._ident:
             asked.close()
-            raise RuntimeError(f"{self._name}: wait_for was called outside of its thread; await the coroutine instead")
+            raise RuntimeError(f"{self._name}: wait_for was called outside its thread; await the coroutine instead")
         answer: Future[T] = Future()
         loop.call_soon_threadsafe(self._answer, asked, answer)
         return answer.result()
 
     async def close(self) -> None:
-        """Let the thread end after the calls that were made before, and end what it waits for. Not waited for."""
+        """Let the thread end after the calls made so far and cancel what it waits for, without waiting for its end."""
         self._calls.put(None)
         await self._scope.close()
 
@@ -225,7 +219,7 @@ class PluginThread:
         self, context: contextvars.Context, function: Callable[..., Any], args: tuple[Any, ...], always: bool
     ) -> Any:
         if self._scope.is_closed:
-            raise RuntimeError(f"{self._name} has ended, and calls nothing any more")
+            raise RuntimeError(f"{self._name} is closed and accepts no more calls")
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
             threading.Thread(target=self._run, args=(self._loop,), name=self._name, daemon=True).start()
@@ -242,11 +236,11 @@ class PluginThread:
             error: BaseException | None = None
             try:
                 found = call.run()
-            except (StopIteration, KeyboardInterrupt) as ended:  # no future takes the one, the other ends the loop
+            except (StopIteration, KeyboardInterrupt) as ended:  # futures reject the first, the second ends the loop
                 error = RuntimeError(f"it raised {ended!r}")
             except BaseException as raised:
                 error = raised
-            with contextlib.suppress(RuntimeError):  # the loop is closed, and no one waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so no caller waits
                 loop.call_soon_threadsafe(_settle, call.outcome, found, error)
 
     def _answer(self, asked: Coroutine[Any, Any, T], answer: Future[T]) -> None:

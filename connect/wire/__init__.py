@@ -1,1 +1,1 @@
-"""Record batches and the two hot messages, as bytes: no sockets, no clock, no loop."""
+"""Encodes and decodes record batches, Produce and Fetch messages: bytes only, without sockets, clock or event loop."""

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The functions of ``rebase.py``, compiled. What they take, return and raise is said there."""
+"""The functions of ``rebase.py``, compiled. See there for arguments, results and errors."""
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -11,7 +11,7 @@ from crc32c import crc32c as _checksum
 cdef enum:
     HEADER_BYTES = 61
     LOG_OVERHEAD_BYTES = 12
-    # Of the length, the attributes and both deltas of a record: 5 + 1 + 10 + 5.
+    # Length, attributes and both deltas of a record: 5 + 1 + 10 + 5.
     PREFIX_BYTES = 21
     MORE_BYTES = 8
 
@@ -30,12 +30,12 @@ cdef inline int64_t i64(const uint8_t* p) noexcept nogil:
 
 
 cdef inline int64_t less(int64_t one, int64_t other) noexcept nogil:
-    """Their difference, wrapped: what leaves 64 bits comes out too far apart or is the same number again."""
+    """Return the difference, wrapped at 64 bits: an overflow gives a value too far apart, or the same number."""
     return <int64_t>(<uint64_t>one - <uint64_t>other)
 
 
 cdef inline const uint8_t* read_varint(const uint8_t* p, const uint8_t* end, uint64_t* value) noexcept nogil:
-    """Behind an unsigned varint of at most nine bytes; NULL if it does not end."""
+    """Read an unsigned varint of at most nine bytes and return the position after it; NULL if it does not end."""
     cdef int bits = 0
     value[0] = 0
     while p < end and bits < 63:
@@ -71,7 +71,7 @@ cdef inline int varint_bytes(uint64_t value) noexcept nogil:
 cdef uint8_t* rebase(
     const uint8_t* p, const uint8_t* behind, uint8_t* out, int64_t offset, int64_t following, int64_t shift_ms
 ) noexcept nogil:
-    """Write the records from ``p`` to ``behind`` to ``out``; NULL if they do not end there."""
+    """Write the records from ``p`` to ``behind`` into ``out``; return NULL if they do not end at ``behind``."""
     cdef const uint8_t* end
     cdef const uint8_t* at
     cdef uint64_t length, time
@@ -121,7 +121,7 @@ def plain_run(
     cdef const uint8_t* p
     cdef int32_t count
     if at < 0:
-        raise ValueError("a run begins before what was fetched")
+        raise ValueError("the start of a run is negative")
     while at + HEADER_BYTES <= end:
         p = &view[at]
         size = <Py_ssize_t><int32_t>u32(p + 8) + LOG_OVERHEAD_BYTES
@@ -161,14 +161,14 @@ def rebase_batches(list parts not None, const uint8_t[::1] view not None, int64_
     cdef uint8_t* out
     while at < end:
         if at + HEADER_BYTES > end:
-            raise ValueError("a batch does not end where it says")
+            raise ValueError("a batch is truncated, or its length is wrong")
         p = &view[at]
         size = <Py_ssize_t><int32_t>u32(p + 8) + LOG_OVERHEAD_BYTES
         if size < HEADER_BYTES or at + size > end:
-            raise ValueError("a batch does not end where it says")
-        # A record is seven bytes at least; what says otherwise needs no memory.
+            raise ValueError("a batch is truncated, or its length is wrong")
+        # A record has at least seven bytes, so a larger count is refused before memory is allocated.
         if <int32_t>u32(p + 23) < -1 or <int32_t>u32(p + 23) > size:
-            raise ValueError("a batch does not hold the records that it says")
+            raise ValueError("the records of a batch do not match its header")
         records += <int32_t>u32(p + 23) + 1
         at += size
     if end == 0:
@@ -189,7 +189,7 @@ def rebase_batches(list parts not None, const uint8_t[::1] view not None, int64_
                 at += size
                 offset = following
         if out == NULL:
-            raise ValueError("a batch does not hold the records that it says")
+            raise ValueError("the records of a batch do not match its header")
         parts.append(taken(start, out))
     finally:
         free(start)
@@ -208,7 +208,7 @@ def rebase_records(
     cdef uint8_t* start
     cdef uint8_t* out
     if not 0 <= at <= behind <= view.shape[0] or following < offset or following - offset > behind - at:
-        raise ValueError("a batch does not hold the records that it says")
+        raise ValueError("the records of a batch do not match its header")
     if at == behind:
         return
     start = <uint8_t*>malloc(behind - at + PREFIX_BYTES * (following - offset) + 1)
@@ -218,7 +218,7 @@ def rebase_records(
         with nogil:
             out = rebase(&view[0] + at, &view[0] + behind, start, offset, following, shift_ms)
         if out == NULL:
-            raise ValueError("a batch does not hold the records that it says")
+            raise ValueError("the records of a batch do not match its header")
         parts.append(taken(start, out))
     finally:
         free(start)

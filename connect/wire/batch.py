@@ -6,11 +6,11 @@ Layout of magic 2 (Kafka ``DefaultRecordBatch``), 61 bytes, big endian::
     23 last offset delta i32 | 27 base timestamp i64 | 35 max timestamp i64 | 43 producer id i64
     51 producer epoch i16 | 53 base sequence i32 | 57 record count i32 | 61 records
 
-The CRC-32C covers byte 21 to the end. Magic stands at byte 16 in every format, so it is looked at first.
+The CRC-32C covers byte 21 to the end. The magic byte is at byte 16 in every format, so it is read first.
 
-Kafka's protocol says that a header key is text, but producers other than Java's write any bytes. Brokers keep these
-bytes; Java's consumer replaces bytes that are not UTF-8 by U+FFFD. Here each such byte becomes a lone surrogate (PEP
-383), so that no byte is lost. Plugins see what Java's consumer would give them.
+Kafka's protocol defines header keys as text, but producers other than Java's write any bytes. Brokers keep these bytes;
+Java's consumer replaces bytes that are not UTF-8 with U+FFFD. Here each such byte becomes a lone surrogate (PEP 383),
+so that no byte is lost. Plugins get the keys that Java's consumer returns.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Final, NamedTuple
 
 import crc32c
 
-#: What records of magic 0 have, and whatever was produced without a time.
+#: The timestamp of records of magic 0 and of records produced without one.
 NO_TIMESTAMP: Final = -1
 HEADER_BYTES: Final = 61
 LOG_OVERHEAD_BYTES: Final = 12
-#: The least that any format needs to show its magic byte.
+#: The fewest bytes that include the magic byte, in any format.
 MAGIC_END: Final = 17
 SEQUENCE_MODULUS: Final = 2**31
 
@@ -66,7 +66,6 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """The whole batch, from its base offset to its last record."""
         return self.length + LOG_OVERHEAD_BYTES
 
     @property
@@ -95,20 +94,18 @@ class BatchHeader(NamedTuple):
 
 
 def add_sequence(sequence: int, increment: int) -> int:
-    """The sequence ``increment`` records later; after 2**31 - 1 comes 0 (Kafka ``DefaultRecordBatch``)."""
+    """Return the sequence ``increment`` records later; 2**31 - 1 is followed by 0 (Kafka ``DefaultRecordBatch``)."""
     return (sequence + increment) % SEQUENCE_MODULUS
 
 
 def read_header(buffer: Buffer, start: int = 0) -> BatchHeader:
-    """The header of the magic 2 batch at ``start``; ``struct.error`` if fewer than 61 bytes are there."""
+    """Return the header of the magic 2 batch at ``start``. Raises ``struct.error`` for fewer than 61 bytes."""
     return BatchHeader._make(_HEADER.unpack_from(buffer, start))
 
 
 def extents(buffer: Buffer) -> Iterator[tuple[int, int, int]]:
-    """Every whole batch in ``buffer`` as (start, size in bytes, magic).
-
-    A last batch that an answer cut off is left out, as a fetch may end inside one (Kafka ``FileRecords``).
-    """
+    """Yield every whole batch in ``buffer`` as (start, size in bytes, magic). A truncated last batch is left out,
+    because a fetch response may end inside a batch (Kafka ``FileRecords``)."""
     position = 0
     while size := whole_batch(buffer, position):
         yield position, size, buffer[position + 16]
@@ -116,7 +113,7 @@ def extents(buffer: Buffer) -> Iterator[tuple[int, int, int]]:
 
 
 def whole_batch(buffer: Buffer, start: int) -> int:
-    """The size in bytes of the batch at ``start``; 0 if none lies there as a whole."""
+    """Return the size in bytes of the batch at ``start``; 0 if the buffer holds no whole batch there."""
     left = len(buffer) - start
     if left < MAGIC_END:
         return 0
@@ -125,16 +122,14 @@ def whole_batch(buffer: Buffer, start: int) -> int:
 
 
 def checksum(batch: Buffer) -> int:
-    """CRC-32C of a whole magic 2 batch, as its header ought to state it."""
+    """Return the CRC-32C of a whole magic 2 batch, for comparison with its header."""
     return crc32c.crc32c(memoryview(batch)[21:])
 
 
 def rewrite(batch: memoryview, attributes: int, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-    """Make a fetched batch one that a broker takes from a producer, in place.
-
-    Base offset 0, leader epoch -1, ``attributes`` as given (the caller keeps the codec bits only), own
-    producer id, epoch and sequence, a new CRC. Verify the CRC of what arrived before: a fresh one hides damage.
-    """
+    """Turn a fetched batch into one that a broker accepts from a producer, in place. Sets base offset 0, leader epoch
+    -1, ``attributes`` (the caller keeps only the codec bits), the producer's id, epoch and sequence, and a new CRC.
+    Verify the fetched CRC first, because a new one hides damage."""
     _FRONT.pack_into(batch, 0, 0, len(batch) - LOG_OVERHEAD_BYTES, -1)
     _ATTRIBUTES.pack_into(batch, 21, attributes)
     _PRODUCER.pack_into(batch, 43, producer_id, producer_epoch, base_sequence)
@@ -146,12 +141,12 @@ def key_of(data: bytes) -> str:
 
 
 def bytes_of(key: str) -> bytes:
-    """Raises UnicodeEncodeError for halves of surrogate pairs that stand for no byte."""
+    """Return the bytes of a header key. Raises UnicodeEncodeError for surrogates that represent no byte."""
     return key.encode("utf-8", "surrogateescape")
 
 
 def is_text(key: str) -> bool:
-    """Whether it is UTF-8 on the wire."""
+    """Return whether a header key is UTF-8 on the wire."""
     if key.isascii():
         return True
     try:
@@ -162,5 +157,5 @@ def is_text(key: str) -> bool:
 
 
 def readable(key: str) -> str:
-    """As Java reads it."""
+    """Return a header key as Java's consumer returns it."""
     return key if is_text(key) else bytes_of(key).decode(errors="replace")

@@ -1,9 +1,9 @@
-"""The two messages of the copy path, cut by hand: Produce requests and answers, Fetch answers.
+"""Encodes Produce requests and decodes Produce and Fetch responses: the two messages of the copy path.
 
-Everything else goes through the library's codec. These are here because a profile says so: with the library
-the copy costs two to three times the CPU a byte, nearly all of it copies of record bytes. Only flexible
-versions (Produce 9-13, Fetch 12-18): brokers of older releases are refused. Shapes: Apache Kafka's
-``ProduceRequest.json``, ``ProduceResponse.json`` and ``FetchResponse.json``.
+All other messages use the library's codec. A profile showed that with the library the copy costs two to three times the
+CPU per byte, nearly all of it for copies of record bytes. Only flexible versions are supported (Produce 9-13, Fetch
+12-18), so brokers of older releases are refused. Schemas: Apache Kafka's ``ProduceRequest.json``,
+``ProduceResponse.json`` and ``FetchResponse.json``.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _EPOCH_END: Final = struct.Struct(">iq")
 _LEADER: Final = struct.Struct(">ii")
 _ACKS_ALL: Final = -1
 
-#: What stands behind the fixed fields of a produced partition: message, record errors, leader hint.
+#: What follows the fixed fields of a produced partition: message, record errors, leader hint.
 _Trailer = tuple[str | None, tuple[tuple[int, str | None], ...], tuple[int, int] | None]
 _NO_TRAILER: Final[_Trailer] = (None, (), None)
 
 
 class FetchedPartition(NamedTuple):
-    """One partition of a Fetch answer; ``records`` is a view of the answer's own bytes, empty if there were none."""
+    """A partition of a Fetch response; ``records`` is a view of the response's own bytes, empty without records."""
 
     topic: bytes
     partition: int
@@ -54,10 +54,8 @@ class FetchAnswer(NamedTuple):
 
 
 class ProducedPartition(NamedTuple):
-    """One partition of a Produce answer. ``leader`` is (node, epoch) where the broker hints at a new one.
-
-    ``record_errors``: (index in the batch, text) of records at fault, from version 8 on and for few errors only.
-    """
+    """A partition of a Produce response. ``leader`` is (node, epoch) if the broker hints at a new leader.
+    ``record_errors``: (index in the batch, text) of rejected records; from version 8, and for few errors only."""
 
     topic: bytes
     partition: int
@@ -71,7 +69,7 @@ class ProducedPartition(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The broker's words: its message, else what it says of the first record at fault."""
+        """The broker's message, or else its text for the first rejected record that has one."""
         return self.message or next((text for _, text in self.record_errors if text), "")
 
 
@@ -81,7 +79,7 @@ class ProduceAnswer(NamedTuple):
 
 
 def topic_name_key(name: str) -> bytes:
-    """A topic's key on the wire below the topic-id versions: its name as a compact string."""
+    """Return a topic's key in versions without topic ids: its name as a compact string."""
     return compact_string(name)
 
 
@@ -102,7 +100,7 @@ def uvarint(value: int) -> bytes:
 
 
 def read_uvarint(buffer: memoryview, position: int) -> tuple[int, int]:
-    """(value, position behind it)."""
+    """Return the value and the position after it."""
     byte = buffer[position]
     if byte < 0x80:
         return byte, position + 1
@@ -116,7 +114,7 @@ def read_uvarint(buffer: memoryview, position: int) -> tuple[int, int]:
         shift += 7
 
 
-#: In a request of no transaction.
+#: For a request outside transactions.
 NO_TRANSACTIONAL_ID: Final = b"\x00"
 
 
@@ -125,10 +123,11 @@ def encode_produce(
     topics: Sequence[tuple[bytes, Sequence[tuple[int, memoryview]]]],
     transactional_id: bytes = NO_TRANSACTIONAL_ID,
 ) -> list[bytes | memoryview]:
-    """The body of an acks=all ProduceRequest as buffers, batches uncopied; ``transactional_id`` is a compact string.
+    """Return the body of an acks=all ProduceRequest as buffers, without copying batches.
 
-    ``topics``: (topic key, [(partition, batch)]); the key is the 16 bytes of the topic id from version 13 on
-    and ``topic_name_key`` below. One batch per partition, each partition once: a broker keeps only the last.
+    ``topics``: (topic key, [(partition, batch)]). From version 13 the key is the 16 bytes of the topic id, before it is
+    :func:`topic_name_key`. Pass one batch per partition and each partition once, because a broker keeps only the last.
+    ``transactional_id`` is a compact string.
     """
     out: list[bytes | memoryview] = []
     pending = transactional_id + _PRODUCE_FRONT.pack(_ACKS_ALL, timeout_ms) + uvarint(len(topics) + 1)
@@ -144,7 +143,7 @@ def encode_produce(
 
 
 def decode_produce(body: memoryview, version: int) -> ProduceAnswer:
-    """A ProduceResponse of version 9 or later."""
+    """Decode a ProduceResponse of version 9 or later."""
     count, at = read_uvarint(body, 0)
     partitions: list[ProducedPartition] = []
     for _ in range(count - 1):
@@ -166,7 +165,7 @@ def decode_produce(body: memoryview, version: int) -> ProduceAnswer:
 
 
 def decode_fetch(body: memoryview, version: int) -> FetchAnswer:
-    """A FetchResponse of version 12 or later; record bytes stay where they are."""
+    """Decode a FetchResponse of version 12 or later, without copying record bytes."""
     throttle, error, session = _FETCH_FRONT.unpack_from(body, 0)
     count, at = read_uvarint(body, 10)
     partitions: list[FetchedPartition] = []
@@ -212,7 +211,7 @@ def _topic_key(body: memoryview, at: int, by_id: bool) -> tuple[bytes, int]:
 
 
 def _produce_trailer(body: memoryview, at: int) -> tuple[_Trailer, int]:
-    """Message, record errors, leader hint; and the position behind the partition."""
+    """Return message, record errors and leader hint, and the position after the partition."""
     count, at = read_uvarint(body, at)
     faults: list[tuple[int, str | None]] = []
     for _ in range(count - 1):

@@ -1,4 +1,4 @@
-"""Several batches made one. Of a record only what stands before its key changes (``rebase.py``)."""
+"""Merges several batches into one. Only the fields before a record's key change (``rebase.py``)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from connect.wire.rebase import MORE_BYTES
 
 
 def _fastest() -> ModuleType:
-    """``rebase``, compiled if a compiler was there at the installation; executors that got an archive have it not."""
+    """Return ``rebase`` compiled if the installation had a compiler; executors that run from an archive have it not."""
     try:
         compiled = importlib.import_module("connect.wire._rebase")
     except ImportError:
@@ -30,16 +30,16 @@ _COUNT_AND_TIMES: Final = struct.Struct(">iqq")  # last offset delta, base and m
 _AT: Final = 23
 _CRC: Final = struct.Struct(">I")
 
-#: Of the records of compressed batches.
+#: Limit on the decompressed records of one merge.
 MOST_OPENED_BYTES: Final = 4 * 1024 * 1024
 
 
 class Unmergeable(ValueError):
-    """A batch whose records cannot be read, or are too many bytes."""
+    """A batch whose records cannot be read or are too large."""
 
 
 class PlainRun(NamedTuple):
-    """Whole batches that lie one behind the other in a fetch answer, up to byte ``end`` of it."""
+    """Consecutive whole batches of a fetch response, up to its byte ``end``."""
 
     end: int
     batches: int
@@ -50,10 +50,10 @@ class PlainRun(NamedTuple):
 def plain_run(
     fetched: memoryview, start: int, header: wire.BatchHeader, most_batch_bytes: int, most_bytes: int
 ) -> PlainRun:
-    """How far batches that can be merged follow the one at ``start``, whose ``header`` is known to allow it.
+    """Return the run of batches from ``start`` that can be merged; the first one's ``header`` must allow merging.
 
-    They have its attributes and leader epoch, offsets without a gap, a right checksum, at most ``most_batch_bytes``
-    each, and merged they are at most ``most_bytes``. The first one that has not ends the run; nothing is said of it.
+    All have the same attributes and leader epoch, contiguous offsets, valid checksums and at most ``most_batch_bytes``
+    each; the merged batch has at most ``most_bytes``. The first batch that differs ends the run, whatever the reason.
     """
     room = most_bytes - header.size_bytes - MORE_BYTES * header.record_count
     at, number, following, latest_ms = rebase.plain_run(
@@ -76,17 +76,17 @@ def merge(
     base_sequence: int,
     level: int | None = None,
 ) -> bytearray:
-    """One batch of all records of ``regions``, ready to be produced.
+    """Return one batch of all records of ``regions``, ready to be produced.
 
-    Each region holds batches of magic 2 and CreateTime one behind the other, all of one codec; their offset deltas are
-    dense. ``attributes`` are the result's, its codec too. ``level`` is how hard that tries, None for Kafka's default.
-    Raises :class:`Unmergeable`; the regions are as they were.
+    Each region holds consecutive batches of magic 2 and CreateTime with dense offset deltas, all of one codec.
+    ``attributes`` are the result's and include its codec; ``level`` is the compression level, None for Kafka's default.
+    Raises :class:`Unmergeable`; the regions are never modified.
     """
     try:
         return _merged(regions, attributes, producer_id, producer_epoch, base_sequence, level)
     except (MemoryError, Unmergeable):
         raise
-    except Exception as error:  # each codec has errors of its own
+    except Exception as error:  # because each codec has its own errors
         raise Unmergeable(f"{type(error).__name__}: {error}") from error
 
 
@@ -117,7 +117,7 @@ def _merged(
 
 
 class _Opened:
-    """As ``rebase.rebase_batches``, of compressed batches: all that are opened count against one bound."""
+    """``rebase.rebase_batches`` for compressed batches; one limit covers all that are decompressed."""
 
     def __init__(self, codec: int) -> None:
         self._codec = codec
@@ -139,5 +139,5 @@ class _Opened:
             rebase.rebase_records(parts, memoryview(opened), 0, len(opened), offset, following, base_ms - first_ms)
             offset = following
         if end != len(region):
-            raise Unmergeable("a batch does not end where it says")
+            raise Unmergeable("a batch is truncated, or its length is wrong")
         return offset, latest_ms

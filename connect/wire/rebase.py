@@ -1,11 +1,11 @@
-"""Records of several batches as those of one: the loops over batches and records, in Python.
+"""Rewrites records of several batches as records of one: the loops over batches and records, in Python.
 
-``_rebase.pyx`` holds the same functions, compiled where a compiler is found at the installation; ``merge`` takes those
-if they are there. Of a record only what stands before its key changes::
+``_rebase.pyx`` holds the same functions, compiled if the installation has a compiler; ``merge`` prefers them. Only the
+fields before a record's key change::
 
     length varint | attributes i8 | timestamp delta varlong | offset delta varint | key, value and headers
 
-Lengths and deltas are zigzag varints (Kafka ``DefaultRecord``), deltas count from the batch that a record is in.
+Lengths and deltas are zigzag varints (Kafka ``DefaultRecord``). Deltas are relative to the batch of the record.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ import crc32c
 
 from connect.wire.fetch_produce import uvarint
 
-#: Of these functions: a compiled module of another version is left alone.
+#: Of these functions: a compiled module of another version is not used.
 VERSION: Final = 1
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _HEADER_BYTES: Final = 61
 _LOG_OVERHEAD_BYTES: Final = 12
 _AT_CRC_END: Final = 21
 _MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
-#: Of a varint, nine bytes: no sum of two such numbers leaves 64 bits.
+#: Of a varint of nine bytes: the sum of two such numbers fits in 64 bits.
 _MOST_BITS: Final = 63
 _MOST_SHIFT_MS: Final = 2**61
-#: What a record may need more for its deltas in a merged batch, unless its time is years away.
+#: How much a record may grow through its deltas in a merged batch, unless its timestamp is years away.
 MORE_BYTES: Final = 8
 
 
 def zigzag(number: int) -> bytes:
-    """A signed number as a varint, of up to ten bytes."""
+    """Return a signed number as a varint of up to ten bytes."""
     return uvarint(((number << 1) ^ (number >> 63)) & _MASK)
 
 
@@ -43,11 +43,11 @@ _MANY: Final = len(_SMALL)
 def plain_run(
     view: memoryview, at: int, room: int, attributes: int, epoch: int, following: int, most_batch_bytes: int
 ) -> tuple[int, int, int, int]:
-    """Follow whole batches of these attributes and this leader epoch from ``at`` on, as long as there is ``room``.
+    """Follow whole batches of these attributes and this leader epoch from ``at``, as long as there is ``room``.
 
-    A batch takes its bytes of it, and ``MORE_BYTES`` for each record. Their offsets go on from ``following`` without a
-    gap, their checksums are right, and none is larger than ``most_batch_bytes``. Returns where they end, how many they
-    are, the offset behind them, and the latest timestamp (the least integer if there is none).
+    A batch takes its own size from ``room``, and ``MORE_BYTES`` per record. The offsets continue from ``following``
+    without a gap, the checksums are valid and no batch exceeds ``most_batch_bytes``. Returns the end of the batches,
+    their number, the next offset and the latest timestamp (the least integer if there is none).
     """
     latest_ms, number, end = -(2**63), 0, len(view)
     unpack, checksum = _HEADER.unpack_from, crc32c.crc32c
@@ -78,21 +78,18 @@ def plain_run(
 
 
 def rebase_batches(parts: list[bytes | memoryview], view: memoryview, offset: int, first_ms: int) -> tuple[int, int]:
-    """Append the records of the uncompressed batches that ``view`` is, from offset delta ``offset`` on, their
-    timestamps counted from ``first_ms``.
-
-    Returns the delta behind them, and the latest timestamp that their headers say. Raises ValueError if batches or
-    records do not end where they say.
-    """
+    """Append the records of the uncompressed batches in ``view``, with offset deltas from ``offset`` and timestamps
+    relative to ``first_ms``. Returns the next delta and the latest timestamp in the headers. Raises ValueError if the
+    lengths in batches or records are wrong."""
     at, end = 0, len(view)
     latest_ms = -(2**63)
     while at < end:
         if at + _HEADER_BYTES > end:
-            raise ValueError("a batch does not end where it says")
+            raise ValueError("a batch is truncated, or its length is wrong")
         _, length, _, _, _, _, last, base_ms, its_ms, _, _, _, _ = _HEADER.unpack_from(view, at)
         behind = at + length + _LOG_OVERHEAD_BYTES
         if not at + _HEADER_BYTES <= behind <= end:
-            raise ValueError("a batch does not end where it says")
+            raise ValueError("a batch is truncated, or its length is wrong")
         if its_ms > latest_ms:
             latest_ms = its_ms
         following = offset + last + 1
@@ -104,16 +101,13 @@ def rebase_batches(parts: list[bytes | memoryview], view: memoryview, offset: in
 def rebase_records(
     parts: list[bytes | memoryview], view: memoryview, at: int, behind: int, offset: int, following: int, shift_ms: int
 ) -> None:
-    """Append the records that lie from ``at`` to ``behind``, with offset deltas from ``offset`` to before
-    ``following`` and timestamps that are ``shift_ms`` later than they say.
-
-    Raises ValueError (or IndexError) if they do not end there.
-    """
+    """Append the records from ``at`` to ``behind``, with offset deltas from ``offset`` up to ``following`` (exclusive)
+    and timestamps moved by ``shift_ms``. Raises ValueError (or IndexError) if the records do not end at ``behind``."""
     if not -_MOST_SHIFT_MS < shift_ms < _MOST_SHIFT_MS:
         raise ValueError("timestamps are too far apart")
     small, many, add = _SMALL, _MANY, parts.append
     for delta in range(offset, following):
-        # The length: never negative, so half of what stands there. Inlined: a call takes as long as the rest.
+        # The length is never negative, so it is half the number. Inlined: a call takes as long as the rest.
         byte = view[at]
         at += 1
         length, bits = byte & 0x7F, 7
@@ -123,7 +117,7 @@ def rebase_records(
             length |= (byte & 0x7F) << bits
             bits += 7
         if bits > _MOST_BITS or length & 1:
-            raise ValueError("a record has no length that can be")
+            raise ValueError("a record has an invalid length")
         end = at + (length >> 1)
         attributes = view[at]
         at += 1
@@ -136,13 +130,13 @@ def rebase_records(
             time |= (byte & 0x7F) << bits
             bits += 7
         if bits > _MOST_BITS:
-            raise ValueError("a record has no timestamp that can be")
+            raise ValueError("a record has an invalid timestamp delta")
         later = shift_ms + ((time >> 1) ^ -(time & 1))
-        while at < end and view[at] >= 0x80:  # the offset delta that it had
+        while at < end and view[at] >= 0x80:  # the old offset delta
             at += 1
         at += 1
         if not at <= end <= behind:
-            raise ValueError("a record does not end where it says")
+            raise ValueError("the fields of a record exceed its length")
         deltas = (small[later] if 0 <= later < many else zigzag(later)) + (
             small[delta] if delta < many else zigzag(delta)
         )
@@ -151,4 +145,4 @@ def rebase_records(
         add(view[at:end])
         at = end
     if at != behind:
-        raise ValueError("a batch does not hold the records that it says")
+        raise ValueError("the records of a batch do not match its header")

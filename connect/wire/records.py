@@ -2,11 +2,10 @@
 
 * aiokafka's record classes read most batches.
 * Batches of magic 2 with header keys that are not UTF-8 are read and written in plain Python, because aiokafka's record
-  classes raise at them. Layout: Kafka's ``DefaultRecord``.
-* Compressed messages of magic 0 and 1: the header checksum of lz4 frames of magic 0 covers the frame's magic number
-  too, and so it is wrong. Kafka wrote them so until 0.10 (KAFKA-3160) and still reads them without a look at that
-  checksum. Libraries check it, so it is corrected before.
-* Payloads are decompressed within a bound, so that a batch that expands a thousandfold costs no memory.
+  classes fail on them. Layout: Kafka's ``DefaultRecord``.
+* In compressed messages of magic 0, Kafka until 0.10 computed the header checksum of lz4 frames over the frame's magic
+  number too (KAFKA-3160). Kafka does not check it, but libraries do, so it is corrected first.
+* Decompression is limited, so that a batch that expands a thousandfold does not exhaust memory.
 """
 
 from __future__ import annotations
@@ -34,39 +33,36 @@ _INTO: Final = {
     _LZ4: cramjam.lz4.decompress_into,
     _ZSTD: cramjam.zstd.decompress_into,
 }
-#: Of one batch, or eight times its payload if that is more. Java's producer fills a batch by how well records have
-#: compressed before, so that more than 100 MiB come to 1 MiB seldom.
+#: Limit for one batch, or eight times its payload if that is more. Java's producer sizes a batch by how well earlier
+#: records compressed, so 1 MiB seldom holds more than 100 MiB of records.
 MOST_BYTES: Final = 128 * 1024 * 1024
-#: Records seldom compress better: what does is opened once more, with room for so many times more.
+#: Records seldom compress better than by this factor; if they do, they are decompressed again with that much more room.
 _TIMES: Final = 8
 _LEAST_BYTES: Final = 4096
-#: What Java's producer puts before blocks of raw snappy, each behind its size.
+#: Java's producer writes this before blocks of raw snappy; each block follows its size.
 _XERIAL: Final = b"\x82SNAPPY\x00"
 _XERIAL_BYTES: Final = 16
-#: The byte of a header with the codec.
+#: The byte of the header that holds the codec.
 _ATTRIBUTES_AT: Final = 22
 _SIZE: Final = struct.Struct(">i")
-#: Frames that ask for more memory are left to the other library, which keeps none.
+#: Frames that need more memory are left to the other library, which keeps none.
 _MOST_WINDOW_BYTES: Final = 8 * 1024 * 1024
 
 Zstd = zstandard.ZstdDecompressor
 
 
 class TooLarge(ValueError):
-    """A payload that is larger than it may be, or that is damaged: the libraries do not tell which."""
+    """A payload that exceeds its limit or is damaged; the libraries do not distinguish the two."""
 
 
 def zstd() -> Zstd:
-    """What one thread opens many payloads with: a new one for each takes five times as long as to open some records."""
+    """Return a decompressor for one thread to reuse: creating one takes five times as long as opening a few records."""
     return zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW_BYTES)
 
 
 def open_payload(payload: bytes, codec: int, most_bytes: int, many: Zstd | None = None) -> memoryview:
-    """The records of a batch's ``payload``, at most ``most_bytes``; ``many`` is of :func:`zstd`.
-
-    Raises:
-        TooLarge: They are more, or cannot be read.
-    """
+    """Decompress the ``payload`` of a batch, to at most ``most_bytes``; ``many`` is from :func:`zstd`. Raises TooLarge
+    if the records exceed ``most_bytes`` or cannot be read."""
     room = max(_TIMES * len(payload), _LEAST_BYTES)
     while room < most_bytes:
         with suppress(TooLarge):
@@ -76,7 +72,7 @@ def open_payload(payload: bytes, codec: int, most_bytes: int, many: Zstd | None 
 
 
 def opened_batch(batch: bytes) -> bytes:
-    """The batch of magic 2 with its records uncompressed; of its header the codec changes alone. Raises TooLarge."""
+    """Return a batch of magic 2 with uncompressed records; in its header only the codec changes. Raises TooLarge."""
     attributes = batch[_ATTRIBUTES_AT]
     if not attributes & wire.CODEC_MASK:
         return batch
@@ -86,7 +82,7 @@ def opened_batch(batch: bytes) -> bytes:
 
 
 def opened_payload(payload: bytes, codec: int) -> memoryview:
-    """As :func:`opened`, with as much room as a batch may ever need."""
+    """Decompress a payload, with :data:`MOST_BYTES` as the limit. Raises TooLarge."""
     return open_payload(payload, codec, max(MOST_BYTES, _TIMES * len(payload)))
 
 
@@ -99,11 +95,11 @@ def _opened(payload: bytes, codec: int, room: int, many: Zstd | None) -> memoryv
         out = bytearray(max(room, 0))
         return memoryview(out)[: _INTO[codec](payload, out)]
     except cramjam.DecompressionError as error:
-        raise TooLarge(f"a payload is damaged, or more than {room} bytes: {error}") from error
+        raise TooLarge(f"a payload is damaged or exceeds {room} bytes: {error}") from error
 
 
 def _one_frame(payload: bytes, room: int, many: Zstd) -> bytes | None:
-    """None leaves what is larger, damaged or several frames to the other library."""
+    """Decompress a single frame; None leaves larger, damaged or multiple frames to the other library."""
     try:
         if zstandard.frame_content_size(payload) > room:
             return None
@@ -115,7 +111,7 @@ def _one_frame(payload: bytes, room: int, many: Zstd) -> bytes | None:
 def _snappy(payload: bytes, most_bytes: int) -> memoryview:
     blocks = list(_blocks(payload)) if payload.startswith(_XERIAL) else [payload]
     if sum(map(cramjam.snappy.decompress_raw_len, blocks)) > most_bytes:
-        raise TooLarge(f"a payload is more than {most_bytes} bytes")
+        raise TooLarge(f"a payload exceeds {most_bytes} bytes")
     return memoryview(b"".join(bytes(cramjam.snappy.decompress_raw(block)) for block in blocks))
 
 
@@ -124,7 +120,7 @@ def _blocks(payload: bytes) -> Iterator[bytes]:
     while at + _SIZE.size <= len(payload):
         end = at + _SIZE.size + _SIZE.unpack_from(payload, at)[0]
         if not at + _SIZE.size <= end <= len(payload):
-            raise TooLarge("a block of snappy does not end where it says")
+            raise TooLarge("a snappy block is truncated, or its length is wrong")
         yield payload[at + _SIZE.size : end]
         at = end
 
@@ -135,18 +131,18 @@ Fields = tuple[int, int, bytes | None, bytes | None, Headers]
 
 
 def read(batch: bytes) -> Iterator[Fields]:
-    """The records of a batch, whatever the keys of their headers. Raises CorruptRecordException or TooLarge."""
+    """Yield the records of a batch, with any header keys. Raises CorruptRecordException or TooLarge."""
     header = wire.read_header(batch)
     reader = _RecordReader(opened_batch(batch)[wire.HEADER_BYTES :])
     for _ in range(header.record_count):
         end = reader.varint() + reader.position
-        reader.position += 1  # its attributes, of which none are used
+        reader.position += 1  # the attributes, which are unused
         time_ms = header.base_timestamp + reader.varint()
         offset = header.base_offset + reader.varint()
         key, value = reader.nullable(), reader.nullable()
         headers = [(key_of(reader.nullable() or b""), reader.nullable()) for _ in range(reader.varint())]
         if reader.position != end:
-            raise CorruptRecordException(f"the record at offset {offset} is not as long as it says")
+            raise CorruptRecordException(f"the record at offset {offset} does not match its length")
         yield offset, header.max_timestamp if header.is_log_append_time else time_ms, key, value, headers
 
 
@@ -159,7 +155,7 @@ class _RecordReader:
         try:
             value, self.position = decode_varint(self._payload, self.position)
         except (IndexError, ValueError) as error:
-            raise CorruptRecordException(f"a number cannot be read at byte {self.position} of the records") from error
+            raise CorruptRecordException(f"the number at byte {self.position} of the records is invalid") from error
         return int(value)
 
     def nullable(self) -> bytes | None:
@@ -168,13 +164,13 @@ class _RecordReader:
             return None
         start, self.position = self.position, self.position + length
         if self.position > len(self._payload):
-            raise CorruptRecordException(f"the records end within the {length} bytes from byte {start}")
+            raise CorruptRecordException(f"the records are truncated within the {length} bytes from byte {start}")
         return bytes(self._payload[start : self.position])
 
 
 def payload(records: Iterable[Fields]) -> bytes:
-    """What stands behind a batch's header, uncompressed, of records with dense offset deltas; the first has the base
-    timestamp. Raises UnicodeEncodeError for a header's key that stands for no bytes."""
+    """Return the uncompressed records section of a batch, with dense offset deltas; the first record has the base
+    timestamp. Raises UnicodeEncodeError for a header key with surrogates that represent no byte."""
     out = bytearray()
     first_ms: int | None = None
     for delta, (_, timestamp_ms, key, value, headers) in enumerate(records):
@@ -203,7 +199,7 @@ def _put_bytes(out: bytearray, *fields: bytes | None) -> None:
 
 LZ4: Final = 3
 _OLD_LZ4_ATTRIBUTES_AT: Final = 17
-#: By magic; a timestamp stands before it in magic 1.
+#: By magic; in magic 1 a timestamp precedes the key.
 _KEY_AT: Final = (18, 26)
 _LENGTH: Final = struct.Struct(">i")
 _MAGIC_BYTES: Final = 4
@@ -215,12 +211,12 @@ _PRIMES: Final = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1)
 
 
 def codec_of(message: bytes) -> int:
-    """The number of a message's codec, 0 for none."""
+    """Return the codec number of a message, 0 for none."""
     return message[_OLD_LZ4_ATTRIBUTES_AT] & wire.CODEC_MASK
 
 
 def messages_inside(wrapper: bytes, magic: int) -> wire.Buffer:
-    """The messages in a compressed message of magic 0 or 1, one behind the other; none in another. Raises TooLarge."""
+    """Return the messages in a compressed message of magic 0 or 1; none if it is not compressed. Raises TooLarge."""
     codec = codec_of(wrapper)
     if not codec:
         return b""
@@ -235,7 +231,7 @@ def messages_inside(wrapper: bytes, magic: int) -> wire.Buffer:
 
 
 def header_checksum(descriptor: bytes | bytearray) -> int:
-    """The second byte of the descriptor's xxHash32, for the fewer than 16 bytes that a descriptor has."""
+    """Return the second byte of the descriptor's xxHash32; a descriptor has fewer than 16 bytes."""
     first, second, third, fourth, fifth = _PRIMES
     value, at = fifth + len(descriptor), 0
     while at + 4 <= len(descriptor):
@@ -261,10 +257,8 @@ _CRC: Final = struct.Struct(">I")
 
 
 class Record(NamedTuple):
-    """One record with its offset and timestamp (ms) as a consumer of the log sees them.
-
-    A header's key that is no UTF-8 holds lone surrogates: see :mod:`connect.wire.batch`.
-    """
+    """One record with its offset and timestamp (ms) as a consumer of the log sees them. A header key that is not UTF-8
+    holds lone surrogates: see :mod:`connect.wire.batch`."""
 
     offset: int
     timestamp_ms: int
@@ -273,7 +267,7 @@ class Record(NamedTuple):
     headers: Headers
 
 
-#: Kafka's default levels: gzip's own (6), 9 for lz4 and 3 for zstd; snappy has none (KIP-390).
+#: Kafka's default levels: gzip's own (6), 9 for lz4 and 3 for zstd; snappy has no levels (KIP-390).
 _ENCODERS: Final[dict[int, Callable[[bytes, int | None], bytes]]] = {
     1: lambda payload, level: gzip_encode(payload, 6 if level in (None, -1) else level),
     2: lambda payload, level: snappy_encode(payload),
@@ -283,16 +277,14 @@ _ENCODERS: Final[dict[int, Callable[[bytes, int | None], bytes]]] = {
 
 
 def compress(payload: bytes, codec: int, level: int | None = None) -> bytes:
-    """The records of a batch under ``codec``; ``level`` None is Kafka's default."""
+    """Compress the records of a batch; a ``level`` of None is Kafka's default."""
     return _ENCODERS[codec](payload, level)
 
 
 def decode(batch: wire.Buffer, magic: int) -> Iterator[Record]:
-    """The records of one batch, or of a run of messages of magic 0 and 1, with absolute offsets.
-
-    With LogAppendTime every record carries the batch's max timestamp, as consumers see it. Raises
-    :class:`connect.wire.records.TooLarge` before more is opened than a batch may hold.
-    """
+    """Yield the records of one batch, or of a run of messages of magic 0 and 1, with absolute offsets. With
+    LogAppendTime every record has the batch's max timestamp, as consumers see it. Raises :class:`TooLarge` before more
+    is decompressed than a batch may hold."""
     if magic >= 2:
         yield from _decode(opened_batch(bytes(batch)))
         return
@@ -313,8 +305,8 @@ def _decode(batch: bytes) -> Iterator[Record]:
 
 
 def is_of_a_key(error: Exception) -> bool:
-    """Whether aiokafka could not read a record for a header's key that is no UTF-8. Its reader in plain Python, in use
-    where the built one is missing, tells so in the error's cause."""
+    """Return whether aiokafka failed on a header key that is not UTF-8. Its reader in plain Python, used without the
+    compiled one, reports this in the error's cause."""
     return isinstance(error, UnicodeDecodeError) or isinstance(error.__cause__, UnicodeDecodeError)
 
 
@@ -329,7 +321,7 @@ def _old_messages(messages: wire.Buffer) -> Iterator[LegacyRecordBatch]:
         inside = messages_inside(message, magic)
         if magic == 0 and codec_of(message) == LZ4:
             yield from _old_messages(inside)
-        else:  # which opens it again, since it knows the offsets and the times of what is inside
+        else:  # it decompresses the message again, because it knows the offsets and timestamps inside
             yield LegacyRecordBatch(message, magic)
 
 
@@ -341,14 +333,11 @@ def build(
     base_sequence: int,
     level: int | None = None,
 ) -> bytearray:
-    """A magic 2 CreateTime batch of ``records`` with base offset 0 and dense offset deltas.
-
-    ``codec`` by its number in a batch's attributes; ``level`` is how hard it tries, None for Kafka's default.
-
-    Gaps between the records' own offsets are not kept: a broker refuses them in a produced batch.
-    """
+    """Return a magic 2 CreateTime batch of ``records`` with base offset 0 and dense offset deltas. ``codec`` is the
+    number in a batch's attributes; ``level`` is the compression level, None for Kafka's default. Gaps between the
+    records' own offsets are not kept, because a broker rejects them in a produced batch."""
     builder = DefaultRecordBatchBuilder(2, 0, 0, producer_id, producer_epoch, base_sequence, _UNLIMITED)
-    # The builder takes a first timestamp of -1 for none, and counts the others from the first that is not -1.
+    # The builder treats a first timestamp of -1 as none, and counts from the first that is not -1.
     shift_ms = 1 if records[0].timestamp_ms == NO_TIMESTAMP else 0
     is_plain = all(is_text(key) for record in records for key, _ in record.headers)
     for delta, record in enumerate(records):

@@ -208,7 +208,7 @@ async def test_missing_rights_name_the_grant(both: tuple[Guarded, Guarded]) -> N
         "sasl_jaas_config": f'{_PLAIN} required username="bob" password="secret";',
     }
     async with _client(both[1].cluster, **bob) as cluster:
-        with pytest.raises(NotAuthorized, match=r"tell its access rules: .*; grant DESCRIBE on the cluster"):
+        with pytest.raises(NotAuthorized, match=r"describe ACLs: .*; grant DESCRIBE on the cluster"):
             await describe_acls(cluster)
         for change in (create_acls, delete_acls):
             refused = (await change(cluster, [rule]))[rule]

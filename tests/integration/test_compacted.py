@@ -304,7 +304,7 @@ async def test_a_topic_made_anew_is_read_from_its_beginning(plain: Followed, cap
     await plain.log.start()
     assert plain.values == [b"1", b"2", b"3", b"4", b"5"]
     assert plain.begun_anew == [2]
-    assert "is another one than before: it is read from the beginning" in caplog.text
+    assert "was recreated: reading it from the beginning" in caplog.text
 
 
 async def test_an_end_that_is_gone_is_noticed_by_itself(plain: Followed, caplog: pytest.LogCaptureFixture) -> None:
@@ -337,7 +337,7 @@ async def test_what_cannot_be_taken_in_ends_it(plain: Followed) -> None:
     await plain.others_write(b"good", b"poison", b"more")
     assert isinstance(await ended, ZeroDivisionError)
     assert isinstance(plain.log.failure, ZeroDivisionError)
-    with pytest.raises(PermanentError, match=r"a record could not be taken in: ZeroDivisionError"):
+    with pytest.raises(PermanentError, match=r"a record could not be applied: ZeroDivisionError"):
         await plain.log.read_to_end()
     assert plain.values == [b"good"]
 

@@ -117,8 +117,8 @@ def test_it_goes_on_behind_what_it_cannot_read(still: KafkaCluster, stuck: Kafka
     seen.copies(500)
     mirror.await_line(begin, ["Config topic:", "cannot be read"], _DEADLINE_S)
     for topic in (*_AT_SOURCE, *_READ_AT_START):
-        mirror.await_line(begin, [f"topic {topic},", "is passed over"], _DEADLINE_S)
-    named = [line.partition(" is passed over")[0].partition("topic ")[2] for line in mirror.log_lines(begin)]
+        mirror.await_line(begin, [f"topic {topic},", "is skipped"], _DEADLINE_S)
+    named = [line.partition(" is skipped")[0].partition("topic ")[2] for line in mirror.log_lines(begin)]
     of_map = [one for one in named if one.startswith("mm2-offset-map")]
     assert len(of_map) == len(set(of_map)) > 0
 

@@ -170,7 +170,7 @@ async def test_a_group_of_another_kind_is_refused(us: KafkaCluster, begin: Begin
     await until(lambda: agree(first), "one member is a group")
     stranger = begin("stranger", protocols=("range",))
     with pytest.raises(
-        GroupRefused, match=r"INCONSISTENT_GROUP_PROTOCOL \(23\); its members share no protocol with us"
+        GroupRefused, match=r"INCONSISTENT_GROUP_PROTOCOL \(23\); its members share no protocol with this one"
     ):
         await stranger.ended()
 

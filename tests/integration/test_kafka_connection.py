@@ -341,7 +341,7 @@ class TestSecured:
     async def test_a_wrong_password(self, secured: Secured) -> None:
         settings = secured.settings("PASS", "SASL_PLAINTEXT", password=f"{PASSWORD}-wrong")
         for ask in (Cluster(settings).metadata(()), Admin(settings).list_topics()):
-            with pytest.raises(SecurityError, match="could not authenticate with SASL_PLAINTEXT PLAIN") as raised:
+            with pytest.raises(SecurityError, match="authentication failed with SASL_PLAINTEXT PLAIN") as raised:
                 await ask
             assert not leaks(raised.value)
 
@@ -360,11 +360,11 @@ class TestSecured:
         [("TLS", "PLAINTEXT"), ("PASS", "PLAINTEXT"), ("PASS", "SASL_SSL"), ("PLAINTEXT", "SSL")],
     )
     async def test_the_wrong_protocol_is_named(self, secured: Secured, listener: str, protocol: str) -> None:
-        with pytest.raises(ClusterUnreachable, match=rf"is security\.protocol {protocol} what the listener speaks"):
+        with pytest.raises(ClusterUnreachable, match=rf"check that the listener uses security\.protocol {protocol}"):
             await Cluster(secured.settings(listener, protocol)).metadata(())
 
     async def test_a_listener_without_sasl(self, secured: Secured) -> None:
-        with pytest.raises(SecurityError, match="could not authenticate with SASL_PLAINTEXT PLAIN"):
+        with pytest.raises(SecurityError, match="authentication failed with SASL_PLAINTEXT PLAIN"):
             await Cluster(secured.settings("PLAINTEXT", "SASL_PLAINTEXT")).metadata(())
 
     async def test_missing_rights_are_named(self, secured: Secured) -> None:

@@ -207,7 +207,7 @@ async def test_what_it_cannot_do_is_said_as_readers_say_it(client: Client) -> No
     await client.write(random.Random(5), 3)
     order = long_log._Order(client.cluster, client.topic, {0: (0, 5)}, False)
     full = os.open("/dev/full", os.O_WRONLY)
-    with pytest.raises(RetriableError, match=r"cannot be read by a process of its own: .*No space left"):
+    with pytest.raises(RetriableError, match=r"cannot be read by its reader process: .*No space left"):
         async with long_log._process(order, full) as process:
             await long_log._ends(order, process, progressed)
     os.close(full)

@@ -303,7 +303,7 @@ def test_clusters_that_do_not_answer_are_named_every_few_seconds_and_ctrl_c_ends
         "ap": guarded.bootstrap_of("PLAINTEXT"),
         "gone": f"{cluster_config.HOST}:1",
     }
-    words = {alias: f"is security.protocol {spoken} what" for alias, spoken in (("eu", "PLAINTEXT"), ("ap", "SSL"))}
+    words = {alias: f"uses security.protocol {spoken}" for alias, spoken in (("eu", "PLAINTEXT"), ("ap", "SSL"))}
     file = flow_file(
         tmp_path,
         us.bootstrap,

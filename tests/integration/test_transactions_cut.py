@@ -173,7 +173,7 @@ async def _ends_at(site: Site, topic: str, offset: int) -> bool:
 
 async def test_a_time_out_that_the_cluster_does_not_allow_is_said(site: Site) -> None:
     task = Task(site, "frozen", f"frozen-{uuid4()}", timeout_ms=100_000_000)
-    with pytest.raises(PermanentError, match=r"transaction\.timeout\.ms of 100000000; lower it"):
+    with pytest.raises(PermanentError, match=r"transaction\.timeout\.ms=100000000; lower it"):
         await task.start()
 
 

@@ -1,1 +1,1 @@
-"""Topics and groups' offsets: made, read, written, in transactions too."""
+"""Topics and committed offsets: creates, reads and writes them, also in transactions."""

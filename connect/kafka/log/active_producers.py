@@ -1,4 +1,4 @@
-"""Which producers write to a partition as its leader knows them, and the end of transactions that they left open."""
+"""Finds the active producers of partitions, as their leaders know them, and aborts hanging transactions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class ProducersRefused(NotAuthorized):
-    """The cluster's rules do not let us know who writes to ``partitions``; others may be asked for without them."""
+    """READ is missing to describe the producers of ``partitions``; other partitions may still be asked for."""
 
     def __init__(self, message: str, partitions: frozenset[Partition]) -> None:
         super().__init__(message)
@@ -26,8 +26,8 @@ class ProducersRefused(NotAuthorized):
 
 
 class ActiveProducer(NamedTuple):
-    """What a leader knows of a writer; ``last_sequence`` -1: nothing but markers, ``open_since``: the offset at which
-    its open transaction begins, -1 where none is open."""
+    """A producer as the leader knows it. ``last_sequence`` is -1 if it wrote only markers; ``open_since`` is the first
+    offset of its open transaction, -1 without one."""
 
     epoch: int
     last_sequence: int
@@ -42,20 +42,20 @@ async def end_left_open(
     *,
     transaction_timeout_ms: int | None = None,
 ) -> tuple[ProducerIdentity, frozenset[Partition]]:
-    """Abort what is open of ``identity`` in ``partitions`` though its coordinator knows of nothing (a hanging
-    transaction): until then nobody who reads what is committed gets past its beginning. Call it after a claim and
-    before anything is written; returns as whom to write, and in which partitions something was aborted.
+    """Abort hanging transactions of ``identity`` in ``partitions``: open there, unknown to the coordinator. Until then,
+    read_committed consumers stay before them. Call it after a claim and before writing. Returns the identity to write
+    under and the partitions with an aborted transaction.
 
-    A request that arrives late can leave one, at brokers that do not ask the coordinator (KIP-890). And a coordinator
-    that comes up before it knows a partition's leader leaves the partition out as it ends a transaction: that one may
-    have been committed in others. Where producers are not shown to us, nothing is done.
+    A late request can leave a hanging transaction on brokers that do not ask the coordinator (KIP-890). And when a
+    coordinator ends a transaction before it knows a partition's leader, it leaves the partition out; that transaction
+    may have been committed in others. Does nothing if this client may not describe producers.
 
-    ``transaction_timeout_ms`` and errors as of ``fence``.
+    ``transaction_timeout_ms`` and errors are those of ``fence``.
     """
     try:
         seen = await active_producers(cluster, partitions)
     except (UnsupportedVersion, ProducersRefused) as error:
-        log.debug("what %s left open is not looked for: %s", transactional_id, error)
+        log.debug("hanging transactions of %s cannot be found: %s", transactional_id, error)
         return identity, frozenset()
     left = [
         partition
@@ -66,7 +66,7 @@ async def end_left_open(
         return identity, frozenset()
     named = ", ".join(f"{topic}-{index}" for topic, index in sorted(left))
     log.warning(
-        "cluster %s: a transaction of %s was left open in %s, unknown to its coordinator; it is aborted",
+        "cluster %s: aborting a transaction of %s that was left open in %s, unknown to its coordinator",
         cluster.name,
         transactional_id,
         named,
@@ -78,10 +78,8 @@ async def end_left_open(
 async def describe_producers(
     cluster: Cluster, partitions: Collection[Partition], *, timeout_s: float = 30.0
 ) -> dict[Partition, dict[int, tuple[int, int]]]:
-    """What the leaders know of their writers: per partition, producer id to (epoch, last sequence).
-
-    As :func:`active_producers`, whose errors it has.
-    """
+    """Return by partition the (epoch, last sequence) of each producer id. Raises the errors of
+    :func:`active_producers`."""
     found = await active_producers(cluster, partitions, timeout_s=timeout_s)
     return {
         partition: {producer_id: (one.epoch, one.last_sequence) for producer_id, one in producers.items()}
@@ -92,14 +90,14 @@ async def describe_producers(
 async def active_producers(
     cluster: Cluster, partitions: Collection[Partition], *, timeout_s: float = 30.0
 ) -> dict[Partition, dict[int, ActiveProducer]]:
-    """What the leaders know of their writers, by partition and producer id.
+    """Return the active producers by partition and producer id.
 
-    Includes what is appended and not yet replicated. DescribeProducers carries no leader epoch and any replica answers
-    it, so an answer counts only if its broker confirms afterwards that it leads in the newest epoch known before.
+    Includes records that are appended but not yet replicated. DescribeProducers carries no leader epoch and any replica
+    answers it, so a response counts only if its broker confirms afterwards that it leads in the newest known epoch.
 
     Raises:
         ProducersRefused: READ on some topics is missing.
-        UnsupportedVersion: brokers older than 2.8.
+        UnsupportedVersion: brokers are older than 2.8.
         RetriableError: a partition had no leader that answered within ``timeout_s``.
     """
     found: dict[Partition, dict[int, ActiveProducer]] = {}
@@ -165,5 +163,5 @@ async def _describe(
     if failed:
         (topic, number), code = failed
         kind = RetriableError if is_asked_again(code) else PermanentError
-        raise kind(f"broker {leader} does not describe the producers of {topic}-{number}: {error_name(code)}")
+        raise kind(f"broker {leader} cannot describe the producers of {topic}-{number}: {error_name(code)}")
     return found

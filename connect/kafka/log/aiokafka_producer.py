@@ -1,4 +1,4 @@
-"""What is changed of aiokafka's producer, and what of its inside is used: all of it is here."""
+"""Adapts aiokafka's producer; all access to its internals is here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _END_S: Final = 5.0
 
 
 class InvalidRecord(BrokerResponseError):  # type: ignore[misc]  # no marker for its types
-    """A code that the library does not know: a compacted topic refuses a record without a key."""
+    """An error code that the library does not know: a compacted topic rejects a record without a key."""
 
     errno = 87
     message = "INVALID_RECORD"
@@ -35,16 +35,16 @@ def make_producer(
     check: Callable[[], None] = lambda: None,
     **arguments: Any,
 ) -> AIOKafkaProducer:
-    """Make a producer, not started yet.
+    """Return a producer that is not started.
 
     Args:
         delivery_timeout_s: How long a record may wait for its leader.
-        check: Called each time before records are sent; raises if they must not be. The producer is spent then.
+        check: Called each time before records are sent; an error prevents it and makes the producer unusable.
         arguments: The library's.
     """
     producer = AIOKafkaProducer(**connection.aiokafka_arguments(), **arguments)
     producer.client.send = _Gate(producer.client, check)
-    # The library has one time for requests and for records; Connect's records outlive many requests.
+    # The library has one timeout for requests and records, but Connect's records outlive many requests.
     producer._message_accumulator._batch_ttl = delivery_timeout_s
     if (manager := producer._txn_manager) is not None:
         manager.increment_sequence_number = partial(_count_on, manager._sequence_numbers)
@@ -52,12 +52,12 @@ def make_producer(
 
 
 class BuiltBatch(BatchBuilder):  # type: ignore[misc]  # no marker for its types
-    """A batch for ``AIOKafkaProducer.send_batch`` that is built here: the library's builder refuses headers whose keys
-    are not UTF-8, and knows no compression levels.
+    """A batch for ``AIOKafkaProducer.send_batch`` without the library's builder, which rejects header keys that are not
+    UTF-8 and has no compression levels.
 
     Args:
-        records: How many it holds.
-        build: Called once with producer id, epoch and base sequence; returns the bytes that are sent.
+        records: The number of records.
+        build: Called once with producer id, epoch and base sequence; returns the bytes to send.
     """
 
     def __init__(self, records: int, build: Callable[[int, int, int], bytes]) -> None:
@@ -75,7 +75,7 @@ class BuiltBatch(BatchBuilder):  # type: ignore[misc]  # no marker for its types
         return self._built
 
     def close(self) -> None:
-        """Do nothing: it is closed from the beginning."""
+        """Do nothing: the batch is always closed."""
 
     def closed(self) -> bool:
         return True
@@ -88,8 +88,8 @@ class BuiltBatch(BatchBuilder):  # type: ignore[misc]  # no marker for its types
 
 
 class _Gate:
-    """Stands in for ``AIOKafkaClient.send``, which connects first if it must: what ``check`` allowed could be written
-    long after."""
+    """Replaces ``AIOKafkaClient.send``, which may connect first: the request could be written long after ``check``
+    allowed it."""
 
     def __init__(self, client: Any, check: Callable[[], None]) -> None:
         self._client, self._send, self._check = client, client.send, check
@@ -108,13 +108,13 @@ class _Gate:
         connection = await self._client._get_conn(node_id, **group)
         if connection is None or not connection.connected():
             raise NodeNotReadyError(f"no connection to node {node_id}")
-        # With a connection the library writes without waiting.
+        # Once connected, the library writes without waiting.
         self._check()
         return await self._send(node_id, request, **group)
 
     def shut(self) -> set[asyncio.Task[Any]]:
-        """Send nothing more, and cancel the tasks of the library that send records: left alone, they connect again or
-        wait for metadata that no task updates. Return these tasks."""
+        """Send no more requests, and cancel and return the library's tasks that send records: left alone, they
+        reconnect or wait for metadata that no task updates."""
         self._is_shut = True
         for task in self._tasks:
             task.cancel()
@@ -122,8 +122,8 @@ class _Gate:
 
 
 async def cut_off(producer: AIOKafkaProducer) -> None:
-    """Stop a producer at once. The library's own stop waits for every record that is in flight, and may raise the
-    CancelledError of a task of its own."""
+    """Stop a producer at once. The library's own stop waits for every record in flight, and may raise the
+    CancelledError of one of its tasks."""
     producer._closed = True
     producer._message_accumulator.fail_all(ProducerClosed())
     ending = producer.client.send.shut()
@@ -135,14 +135,14 @@ async def cut_off(producer: AIOKafkaProducer) -> None:
         await asyncio.wait(ending, timeout=_END_S)
         for task in ending:
             if task.done() and not task.cancelled():
-                task.exception()  # the library queues again what was given up, which fails
-        # A task that was asking for something else may have connected again meanwhile.
+                task.exception()  # the library requeues the failed batch, which fails again
+        # A task that waited for another response may have reconnected in the meantime.
         await producer.client.close()
     hush(producer)
 
 
 def hush(producer: AIOKafkaProducer) -> None:
-    """Take errors that nothing awaits any more, which the garbage collector would log with tracebacks."""
+    """Retrieve errors that no task awaits; the garbage collector would log them with tracebacks."""
     waiters = [batch._drain_waiter for queue in producer._message_accumulator._batches.values() for batch in queue]
     manager = producer._txn_manager
     if manager is not None and manager._transaction_waiter is not None:
@@ -153,5 +153,5 @@ def hush(producer: AIOKafkaProducer) -> None:
 
 
 def _count_on(sequences: dict[TopicPartition, int], partition: TopicPartition, records: int) -> None:
-    """The library counts into negative numbers, which brokers take for a gap; they expect 0 after the last sequence."""
+    """Advance a sequence so that 0 follows the last one. The library would go negative, which is a gap to brokers."""
     sequences[partition] = (sequences[partition] + records) % SEQUENCES

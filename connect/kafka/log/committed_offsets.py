@@ -1,8 +1,8 @@
 """Lists and describes groups, reads and changes their committed offsets, and bounds retries of requests.
 
 * Committed offsets change only in groups without members.
-* The coordinator of a group says which member reads which partition.
-* Retries have a deadline, so that a request on a connection that went silent fails by then.
+* The coordinator of a group reports which member reads which partition.
+* Retries have a deadline, so that a request on a silent connection fails by then.
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ _OF_WHAT_IS_LEFT: Final = 0.95
 
 
 class TimeLimit:
-    """``timeout_s`` from now on."""
+    """A deadline ``timeout_s`` from its creation."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._until_s = asyncio.get_running_loop().time() + timeout_s
 
     def of_call_ms(self, connection: Connection) -> int:
-        """A little less than what is left: a call that is cut off from outside leaves its connection open, and whoever
-        comes next meets it again. With little left it is not the connection's fault that no answer comes in time."""
+        """Return a call timeout a little below the remaining time: a call that is cancelled from outside leaves its
+        connection open for the next caller. With little time left, a missing response is not the connection's fault."""
         left_s = self._until_s - asyncio.get_running_loop().time()
         if left_s < self._timeout_s / 2:
             return connection.request_timeout_ms
         return min(connection.request_timeout_ms, int(left_s * _OF_WHAT_IS_LEFT * 1000))
 
     async def run(self, what: str, attempt: Callable[[], Awaitable[_T]], *, once: bool) -> _T:
-        """As :func:`connect.kafka.log.transactions.until`; ``once``: a single time. Raises RetriableError."""
+        """Run ``attempt``, with retries as in :func:`~connect.kafka.log.transactions.until` unless ``once``. Raises
+        RetriableError."""
         if not once:
             return await until(self._timeout_s, what, attempt)
         try:
@@ -57,61 +58,61 @@ class TimeLimit:
 
 Partition = tuple[str, int]
 
-#: Later ones ask for several groups at a time, or by topic ids.
+#: Later versions ask for several groups at a time, or use topic ids.
 _OFFSET_FETCH_AT_MOST: Final = 7
-#: Later ones refuse a group that nobody is in and that has no offsets.
+#: Later versions return an error for a group without members and offsets.
 _DESCRIBE_AT_MOST: Final = 5
 _REFUSED: Final = frozenset({29, 30})  # topic, group: authorisation failed
 _NO_SUCH_GROUP: Final = 69
 #: UNSTABLE_OFFSET_COMMIT
 _UNSTABLE: Final = 88
-#: Later ones name topics by id.
+#: Later versions use topic ids.
 COMMIT_AT_MOST: Final = 9
-#: Later ones add the group to the transaction by themselves, which needs another EndTxn (KIP-890).
+#: Later versions add the group to the transaction implicitly, which needs another EndTxn (KIP-890).
 _TXN_COMMIT_AT_MOST: Final = 3
-#: UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, STALE_MEMBER_EPOCH: of whoever is no member, where there are members.
+#: UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, STALE_MEMBER_EPOCH: a group with members rejects commits of others.
 _IN_USE: Final = frozenset({25, 27, 113})
-#: REQUEST_TIMED_OUT, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: of the whole group.
+#: REQUEST_TIMED_OUT, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: for the whole group.
 _MAY_PASS: Final = frozenset({7, 14, 15, 16})
-#: The right that is enough for requests that change nothing.
+#: The operation that is enough for requests that change nothing.
 _LOOKING: Final = "DESCRIBE"
 _TIMEOUT_S: Final = 30.0
-#: Kafka's types of groups (KIP-848, KIP-932, KIP-1071), as ListGroups gives them from 3.8 on; all are classic before.
+#: Kafka's group types (KIP-848, KIP-932, KIP-1071), which ListGroups returns from 3.8; earlier all are classic.
 CLASSIC, CONSUMER, SHARE, STREAMS = "classic", "consumer", "share", "streams"
-#: A group without members, whose offsets anybody may move.
+#: A group without members, so that any client may commit its offsets.
 EMPTY: Final = "Empty"
-#: One whose last member just left, with nothing stored (Kafka ``ClassicGroupState``): as good as none.
+#: A group whose last member has just left, without offsets (Kafka ``ClassicGroupState``): treated as none.
 _DEAD: Final = "Dead"
 
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """``state`` in Kafka's words: Stable, Empty, Dead (there is none), ...; ``members`` are client ids and hosts."""
+    """``state`` is Kafka's name: Stable, Empty, Dead (no such group), ...; ``members`` are client ids and hosts."""
 
     state: str
     members: tuple[str, ...]
 
 
 class GroupInUse(PermanentError):
-    """Somebody is a member of the group: only members move it."""
+    """The group has members, and only they can commit its offsets."""
 
 
 class Committed(NamedTuple):
-    """What a group has stored of a partition: the next record to read, and a text of its own."""
+    """A committed offset: the next record to read, and the metadata string."""
 
     offset: int
     metadata: str = ""
 
 
-#: Committed for a partition it means that there is no offset: to brokers, consumers and tools -1 is none (Kafka
-#: ``OffsetFetchResponse.INVALID_OFFSET``). A transaction can commit it, and cannot delete an offset.
+#: Committed for a partition, it means no offset: brokers, consumers and tools treat -1 as none (Kafka
+#: ``OffsetFetchResponse.INVALID_OFFSET``). A transaction can commit it, but cannot delete an offset.
 NO_OFFSET: Final = Committed(-1)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """``kind`` is one of Kafka's types, ``protocol`` what its members speak ("consumer", "connect", "" for none yet),
-    ``state`` in Kafka's words."""
+    """A listed group: ``kind`` is one of Kafka's types, ``protocol`` the protocol type ("consumer", "connect", "" for
+    none yet), ``state`` Kafka's name."""
 
     kind: str
     protocol: str
@@ -119,21 +120,18 @@ class GroupListing:
 
     @property
     def has_offsets(self) -> bool:
-        """Whether it is what Kafka's ``Admin.listConsumerGroups`` tells of."""
+        """Whether Kafka's ``Admin.listConsumerGroups`` lists it."""
         return self.kind in (CLASSIC, CONSUMER) and self.protocol in ("", "consumer")
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody is in it, so that anybody may move it."""
+        """Whether it has no members, so that any client may commit its offsets."""
         return self.state in (EMPTY, _DEAD)
 
 
 async def list_groups(cluster: Cluster) -> dict[str, GroupListing]:
-    """Every group of a cluster that we may see, asked of every broker.
-
-    Raises:
-        RetriableError: a broker does not answer, or is still loading its groups, for half a minute.
-    """
+    """Return every group that this client may see, from all brokers. Raises RetriableError if a broker does not answer,
+    or is still loading its groups, for half a minute."""
 
     async def attempt() -> dict[str, GroupListing]:
         brokers = (await cluster.metadata(frozenset())).brokers
@@ -149,7 +147,7 @@ async def _listed(cluster: Cluster, node: int) -> dict[str, GroupListing]:
     connection = await cluster.connection(node)
     answer = await connection.call(ListGroupsRequest(states_filter=[], types_filter=[]))
     if answer.error_code:
-        line = f"cluster {cluster.name}: broker {node} does not list its groups: {error_name(answer.error_code)}"
+        line = f"cluster {cluster.name}: broker {node} cannot list its groups: {error_name(answer.error_code)}"
         raise refusal_of(answer.error_code, line, changes=False)
     return {one.group_id: _listing(one) for one in answer.groups}
 
@@ -159,7 +157,7 @@ def _listing(one: Any) -> GroupListing:
 
 
 async def committed_offsets(cluster: Cluster, group: str) -> dict[Partition, int]:
-    """As :func:`committed`, the offsets alone."""
+    """Return the offsets of :func:`committed`, without metadata."""
     return {partition: stored.offset for partition, stored in (await committed(cluster, group)).items()}
 
 
@@ -172,19 +170,19 @@ async def committed(
     timeout_s: float | None = None,
     once: bool = False,
 ) -> dict[Partition, Committed]:
-    """What ``group`` has stored, by partition. Empty for an unknown group. Topics that we may not DESCRIBE are left out
-    without a word (Kafka ``KafkaApis.fetchAllOffsetsForGroup``): nobody can tell by the answer that they are missing.
+    """Return the committed offsets of ``group`` by partition; empty for an unknown group. Topics without DESCRIBE are
+    silently left out (Kafka ``KafkaApis.fetchAllOffsetsForGroup``).
 
     Args:
-        partitions: Those to ask for; None for all that have an offset.
-        stable: Wait for offsets that a producer has sent with a transaction that is not over (KIP-447). Where it is a
-            partition's first, brokers tell of it only if they are asked for the partition.
+        partitions: The partitions to ask for; None for all with an offset.
+        stable: Wait for offsets that an open transaction has sent (KIP-447). For the first offset of a partition,
+            brokers report it only if ``partitions`` names the partition.
         timeout_s: How long to try and to wait; None for half a minute.
-        once: Ask a single time: what may pass raises as well.
+        once: Do not retry: a retriable error is raised too.
 
     Raises:
         NotAuthorized: DESCRIBE on the group is missing.
-        RetriableError: its coordinator does not answer, or a transaction is not over, within that time.
+        RetriableError: the coordinator does not answer, or a transaction stays open, within that time.
     """
 
     limit = TimeLimit(_TIMEOUT_S if timeout_s is None else timeout_s)
@@ -196,17 +194,17 @@ async def committed(
         connection = await cluster.coordinator(group, "group")
         answer = await connection.call(request, at_most=_OFFSET_FETCH_AT_MOST, timeout_ms=limit.of_call_ms(connection))
         if answer.error_code and answer.error_code != _NO_SUCH_GROUP:
-            raise _refusal(cluster, f"tell the offsets of group {group}", group, answer.error_code)
+            raise _refusal(cluster, f"fetch the offsets of group {group}", group, answer.error_code)
         found: dict[Partition, Committed] = {}
         for topic in answer.topics:
             for row in topic.partitions:
                 if row.error_code == _UNSTABLE:
                     raise RetriableError(
-                        f"cluster {cluster.name}: a producer's transaction that is not over holds the offset of group "
-                        f"{group} in {topic.name}-{row.partition_index}; end it, or wait for its timeout"
+                        f"cluster {cluster.name}: an open transaction holds the offset of group {group} in "
+                        f"{topic.name}-{row.partition_index}; end it, or wait for its timeout"
                     )
                 if row.error_code:
-                    raise _refusal(cluster, f"tell the offset of group {group} in {topic.name}", group, row.error_code)
+                    raise _refusal(cluster, f"fetch the offset of group {group} in {topic.name}", group, row.error_code)
                 if row.committed_offset >= 0:
                     found[topic.name, row.partition_index] = Committed(row.committed_offset, row.metadata or "")
         return found
@@ -223,15 +221,15 @@ async def move(
     timeout_s: float | None = None,
     once: bool = False,
 ) -> dict[Partition, str]:
-    """Store offsets for a group that has no members, which is made where it is missing (``alterConsumerGroupOffsets``).
+    """Commit offsets for a group without members; create it if it is missing (``alterConsumerGroupOffsets``).
 
-    Returns why, by partition, of those that were refused. ``timeout_s`` and ``once`` as in :func:`committed`: who moves
-    a group by what was stored before tries once, for members may come, move on and go while this is tried again.
+    Returns by partition why it was rejected. ``timeout_s`` and ``once`` are as in :func:`committed`. If ``offsets``
+    depend on committed ones, use ``once``, because members may join, commit and leave between two attempts.
 
     Raises:
-        GroupInUse: it has members; nothing was stored.
-        NotAuthorized: READ on the group, or on a topic, is missing.
-        RetriableError: its coordinator does not answer within that time. Some may be stored.
+        GroupInUse: the group has members; nothing was committed.
+        NotAuthorized: READ on the group or a topic is missing.
+        RetriableError: the coordinator does not answer within that time; some offsets may be committed.
     """
 
     limit = TimeLimit(_TIMEOUT_S if timeout_s is None else timeout_s)
@@ -244,9 +242,9 @@ async def move(
         for topic in answer.topics:
             for row in topic.partitions:
                 if row.error_code in _IN_USE:
-                    raise GroupInUse(f"group {group} has members on cluster {cluster.name}, which alone may move it")
+                    raise GroupInUse(f"group {group} has members on cluster {cluster.name}; only they may move it")
                 if row.error_code in _REFUSED | _MAY_PASS:
-                    what = f"let group {group} be moved in {topic.name}"
+                    what = f"commit offsets of group {group} in {topic.name}"
                     raise _refusal(cluster, what, group, row.error_code, "READ")
                 if row.error_code:
                     refused[topic.name, row.partition_index] = error_name(row.error_code)
@@ -262,13 +260,13 @@ async def commit_in_transaction(
     group: str,
     offsets: Mapping[Partition, Committed],
 ) -> None:
-    """Add offsets to an open transaction that the group was added to, once.
+    """Add offsets to an open transaction that includes the group, once.
 
-    They become visible when it is committed. Then a commit that was stored after them stays: brokers keep, of each
-    partition, what lies last in their log of offsets (Kafka ``OffsetMetadataManager``). Brokers take these whether the
-    group has members or not.
+    They take effect when the transaction is committed. A commit that was stored after them then wins, because brokers
+    keep the last entry per partition in their offsets log (Kafka ``OffsetMetadataManager``). Brokers accept these
+    offsets whether the group has members or not.
 
-    Raises NotAuthorized, and as :func:`connect.kafka.log.transactions.check`.
+    Raises NotAuthorized and the errors of :func:`connect.kafka.log.transactions.check`.
     """
     topic_of = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
     request = TxnOffsetCommitRequest(
@@ -287,17 +285,17 @@ async def commit_in_transaction(
         for row in topic_row.partitions:
             if row.error_code in _REFUSED:
                 raise _refusal(
-                    cluster, f"let group {group} be moved in {topic_row.name}", group, row.error_code, "READ"
+                    cluster, f"commit offsets of group {group} in {topic_row.name}", group, row.error_code, "READ"
                 )
             cluster.forget_coordinator(group, "group", row.error_code)
             check(cluster, transactional_id, f"TxnOffsetCommit of group {group}", row.error_code)
 
 
 async def listed_group(cluster: Cluster, group: str) -> GroupListing | None:
-    """What the group's coordinator lists of it; None if there is no such group. Raises as :func:`list_groups`."""
+    """Return the coordinator's listing of the group; None if there is none. Raises RetriableError, NotAuthorized."""
 
     async def attempt() -> GroupListing | None:
-        # A broker that coordinates the group no more does not say so here: its list lacks the group.
+        # A former coordinator does not report an error here: its list lacks the group.
         connection = await cluster.connection(await cluster.find_coordinator(group, "group"), "group")
         answer = await connection.call(ListGroupsRequest(states_filter=[], types_filter=[]))
         if answer.error_code:
@@ -322,7 +320,6 @@ def commit_request(
 
 
 def _rows(topic_of: Any, partition_of: Any, offsets: Mapping[Partition, Committed]) -> list[Any]:
-    """What a request that commits says of each topic, in the classes of that request."""
     topics: dict[str, list[tuple[int, Committed]]] = {}
     for (topic, partition), stored in offsets.items():
         topics.setdefault(topic, []).append((partition, stored))
@@ -344,20 +341,20 @@ def _rows(topic_of: Any, partition_of: Any, offsets: Mapping[Partition, Committe
 
 
 async def group_state(cluster: Cluster, group: str) -> GroupState:
-    """Raises as :func:`committed_offsets`."""
+    """Return the group's state and members. Raises the errors of :func:`committed_offsets`."""
     found = await described_group(cluster, group)
     return GroupState(found.group_state, tuple(f"{one.client_id} at {one.client_host}" for one in found.members))
 
 
 async def described_group(cluster: Cluster, group: str) -> Any:
-    """The group of DescribeGroups' answer. Raises as :func:`committed_offsets`."""
+    """Return the group as DescribeGroups describes it. Raises the errors of :func:`committed_offsets`."""
 
     async def attempt() -> Any:
         connection = await cluster.coordinator(group, "group")
         answer = await connection.call(DescribeGroupsRequest(groups=[group]), at_most=_DESCRIBE_AT_MOST)
         (found,) = answer.groups
         if found.error_code:
-            raise _refusal(cluster, f"tell the members of group {group}", group, found.error_code)
+            raise _refusal(cluster, f"describe group {group}", group, found.error_code)
         return found
 
     return await until(_TIMEOUT_S, f"asking cluster {cluster.name} for the members of group {group}", attempt)
@@ -372,7 +369,7 @@ def _by_topic(partitions: Collection[Partition]) -> dict[str, list[int]]:
 
 def _refusal(cluster: Cluster, what: str, group: str, code: int, right: str = _LOOKING) -> HeliographError:
     cluster.forget_coordinator(group, "group", code)
-    line = f"cluster {cluster.name} does not {what}: {error_name(code)}"
+    line = f"cluster {cluster.name}: cannot {what}: {error_name(code)}"
     if code in _REFUSED:
         return NotAuthorized(f"{line}; grant {right} on group {group} and on its topics")
     return refusal_of(code, line, changes=right != _LOOKING)
@@ -382,11 +379,9 @@ _CONSUMER: Final = "consumer"
 
 
 async def owners(cluster: Cluster, group: str) -> dict[Partition, str]:
-    """Client id and host of who has each partition. Empty where nobody is in the group, and of groups whose
-    coordinator gives partitions out by itself (KIP-848), which this question does not show.
-
-    Raises as :func:`connect.kafka.log.committed_offsets.committed_offsets`.
-    """
+    """Return the client id and host of each partition's owner. Empty for a group without members, and for groups with a
+    server-side assignment (KIP-848), which DescribeGroups does not show. Raises the errors of
+    :func:`committed_offsets`."""
     found = await described_group(cluster, group)
     if found.protocol_type != _CONSUMER:
         return {}
@@ -398,13 +393,13 @@ async def owners(cluster: Cluster, group: str) -> dict[Partition, str]:
 
 
 def _assigned(assignment: bytes) -> Iterator[Partition]:
-    """What a member was given (``ConsumerPartitionAssignor``'s bytes); nothing of one that joins just now."""
+    """Yield a member's partitions (``ConsumerPartitionAssignor``'s bytes); none for a member that is just joining."""
     if not assignment:
         return
     try:
         decoded = ConsumerProtocolAssignment.decode(assignment)
     except (KafkaError, ValueError, IndexError, struct.error):
-        return  # a client's own format: its members are known, not what they read
-    for topic in decoded.assigned_partitions or ():  # null on the wire, where none are
+        return  # the client's own format: its members are known, their partitions are not
+    for topic in decoded.assigned_partitions or ():  # null on the wire if there are none
         for index in topic.partitions or ():
             yield topic.topic, index

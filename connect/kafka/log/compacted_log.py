@@ -1,7 +1,7 @@
-"""A compacted topic that is followed: read from its beginning, then record by record, whoever writes them.
+"""Follows a compacted topic: reads it from its beginning, then each record that any client writes.
 
-Kafka's ``KafkaBasedLog``. What has been handed over is known by position, not by record: a log may end in markers, or
-in offsets that are compacted away.
+Works as Kafka's ``KafkaBasedLog``. Progress is a position, not a record: a log may end in markers or in offsets that
+were compacted away.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from connect.kafka.long_log import Row
 
 log = logging.getLogger(__name__)
 
-#: A fetch waits so long at the broker for something to come: what an idle log costs is a request in that time.
+#: How long a fetch waits at the broker for records: an idle log costs one request in that time.
 _LONG_POLL_MS: Final = 3_000
-#: A broker that says nothing for longer is given up: it may be stuck, and another one lead.
+#: A broker that is silent for longer is given up: it may hang while another one leads.
 _SILENCE_MS: Final = 10_000
-#: The same of the process that reads a long log, which takes seconds to start.
+#: The same for the process that reads a long log, which takes seconds to start.
 _NO_PROGRESS_S: Final = 30.0
-#: How soon the tail notices that it is to read anew; records do not wait for it.
+#: How soon the tail notices that it must read again; records do not wait for it.
 _LOOK_UP_MS: Final = 1_000
-#: Records handed over in one go, before others on the loop have their turn.
+#: Records passed on in one go, before other tasks on the loop run.
 _AT_ONCE: Final = 500
 _FETCH_BYTES: Final = 4 * 1024 * 1024
-#: How often ``read_to_end`` looks where the tail is: what was just written is mostly there in milliseconds.
+#: How often ``read_to_end`` checks the tail's position: new records usually arrive within milliseconds.
 _WATCH_FIRST_S: Final = 0.001
 _WATCH_LAST_S: Final = 0.02
 _BACKOFF_FIRST_MS: Final = 100
@@ -44,24 +44,24 @@ _BACKOFF_LAST_MS: Final = 2_000
 
 
 class _Identity(NamedTuple):
-    """Another one under the same name is another log; ``topic_id`` None where brokers are too old to tell."""
+    """The identity of a log: a recreated topic is another log. ``topic_id`` is None if brokers are too old for ids."""
 
     topic_id: UUID | None
     partitions: int
 
     def became(self, later: _Identity) -> bool:
-        """Whether it may be the same log as what is there later."""
+        """Return whether ``later`` may be the same log."""
         return len({self.topic_id, later.topic_id} - {None}) < 2 and later.partitions >= self.partitions
 
 
 class CompactedLog:
-    """Follows one topic in a task of its own from ``start`` to ``stop``, and writes to it.
+    """Follows one topic in its own task from ``start`` to ``stop``, and writes to it.
 
-    ``on_record`` gets every record, those of a partition in order, in the loop; with ``read_committed`` those of open
-    and aborted transactions are left out. Where the log turns out to be another one, or to have lost its end, all of it
-    is read and handed over again, with a warning; ``on_begin_anew`` is called before that, since what was made of the
-    records so far holds no more. After ``stop`` it may be started again, and goes on where it was. The
-    cluster's connections are its owner's. ``only_last``: as for :func:`connect.kafka.log.compacted_topic.read_to_end`.
+    ``on_record`` gets every record in the loop, those of a partition in order; with ``read_committed`` without those of
+    open and aborted transactions. If the topic was recreated or the log truncated, a warning is logged and all records
+    are passed on again; before that ``on_begin_anew`` is called, because the state built from the earlier records is
+    invalid. After ``stop`` it may be started again and continues at its position. The caller owns the cluster's
+    connections. ``only_last``: as in :func:`connect.kafka.log.compacted_topic.read_to_end`.
     """
 
     def __init__(
@@ -87,25 +87,25 @@ class CompactedLog:
         self._tail: asyncio.Task[None] | None = None
         self._failure: Exception | None = None
         self._identity: _Identity | None = None
-        self._positions: dict[int, int] = {}  # by partition: the offset behind what has been handed over
+        self._positions: dict[int, int] = {}  # by partition: the offset after the last record passed on
         self._readings = 0
         self._consumer: AIOKafkaConsumer | None = None
 
     @property
     def failure(self) -> Exception | None:
-        """Why nothing is read any more: rights are missing, a record is damaged, or ``on_record`` has raised this.
-        Troubles that may pass are waited out."""
+        """Why reading has ended: an ACL is missing, a record is damaged, or ``on_record`` has raised this error.
+        Retriable errors do not end it."""
         return self._failure
 
     async def ended(self) -> Exception | None:
-        """Wait until nothing is read any more, and return ``failure``; None after ``stop``."""
+        """Wait until reading has ended, and return ``failure``; None after ``stop``."""
         if self._tail is not None:
             await asyncio.wait({self._tail})
         return self._failure
 
     async def start(self, timeout_s: float = 60.0, *, committed_only: bool = False) -> None:
-        """Read all there is, as ``read_to_end``, then follow. The topic must be there. Raises as that does; nothing
-        runs then."""
+        """Read to the end as ``read_to_end``, then follow. The topic must exist. On an error, which is one of
+        ``read_to_end``, nothing runs."""
         self._scope = Scope(self._where)
         self._tail = self._scope.spawn(self._follow(), f"tail of {self.topic}")
         try:
@@ -115,14 +115,14 @@ class CompactedLog:
             raise
 
     async def read_to_end(self, timeout_s: float = 60.0, *, committed_only: bool = False) -> None:
-        """Return when all that had been appended before the call is handed over.
+        """Return when every record appended before the call was passed on.
 
-        The end is that of everything appended, so with ``read_committed`` transactions that are open now are waited
-        for: what they commit is not missed. With ``committed_only`` they are not: the first of them is the end.
+        The end includes all appended records, so with ``read_committed`` this waits for open transactions: no record
+        that they commit is missed. With ``committed_only`` the first open transaction is the end.
 
         Raises:
             RetriableError: the end was not reached within ``timeout_s``.
-            HeliographError: ``failure``, or a refusal of the cluster.
+            HeliographError: ``failure``, or an error of the cluster.
         """
         waiting = self._patience()
         reason = ""
@@ -132,7 +132,7 @@ class CompactedLog:
                     try:
                         return await self._reach(await self._ends(committed_only))
                     except _ReadAnew:
-                        reason = "it is read anew"
+                        reason = "it is read again"
                     except RetriableError as error:
                         reason = str(error)
                         await waiting.after(error)
@@ -143,14 +143,14 @@ class CompactedLog:
             ) from error
 
     async def write(self, records: Iterable[OutRecord], timeout_s: float = 30.0) -> None:
-        """Append records (acks=all), those of a partition in order and behind those of earlier calls.
+        """Append records (acks=all), those of a partition in order and after those of earlier calls.
 
-        What passes is waited out: leaders that moved or do not answer. Records may be there twice then, in order.
-        ``records`` is iterated over anew at each attempt, and may have become fewer.
+        Retries while leaders move or do not answer. Then records may be duplicated, in order. ``records`` is iterated
+        again at each attempt, and may have become fewer.
 
         Raises:
-            SecurityError: rights are missing; names them.
-            RetriableError: not done within ``timeout_s``; perhaps some are written. Write the same again.
+            SecurityError: an ACL is missing; the message names it.
+            RetriableError: not done within ``timeout_s``; some records may be written. Write the same records again.
         """
         waiting, reason = self._patience("writing"), "no answer"
         try:
@@ -185,7 +185,7 @@ class CompactedLog:
                 return
 
     async def _read(self, waiting: Patience) -> None:
-        """Follow with one consumer, from the positions on; ends with an error only."""
+        """Follow with one consumer from the positions; ends only with an error."""
         await self._place()
         readings = self._readings
         if self._only_last:
@@ -211,11 +211,11 @@ class CompactedLog:
                 finally:
                     self._consumer = None
         except aiokafka.errors.OffsetOutOfRangeError as error:
-            self._begin_anew("does not have what comes next")
+            self._begin_anew("no longer has the next record")
             raise _ReadAnew from error
 
     async def _read_long(self, readings: int) -> None:
-        """Have another process read what is long, as far as no transaction is open."""
+        """Let another process read a long log, up to the first open transaction."""
         partitions = [(self.topic, partition) for partition in self._positions]
         isolation = READ_COMMITTED if self._read_committed else READ_UNCOMMITTED
         ends = await list_offsets(self._cluster, partitions, LATEST, isolation)
@@ -253,24 +253,23 @@ class CompactedLog:
         raise _ReadAnew
 
     async def _place(self) -> None:
-        """Have a position for each partition."""
         partitions, metadata = await self._partitions()
         missing = [(topic, partition) for topic, partition in partitions if partition not in self._positions]
         if missing:
             begins = await list_offsets(self._cluster, missing, EARLIEST, metadata=metadata)
             self._positions |= {partition: begin for (_, partition), begin in begins.items()}
 
-    # -- where it is ---------------------------------------------------------------------------------------------------
+    # -- positions -----------------------------------------------------------------------------------------------------
 
     async def _ends(self, committed_only: bool) -> dict[int, int]:
-        """Where each partition ends now, open transactions included, or without them and all behind them."""
+        """Return the end of each partition, with open transactions, or before the first of them."""
         partitions, metadata = await self._partitions()
         before = dict(self._positions)
         isolation = READ_COMMITTED if committed_only else READ_UNCOMMITTED
         told = await list_offsets(self._cluster, partitions, LATEST, isolation, metadata=metadata)
         ends = {partition: end for (_, partition), end in told.items()}
         if any(ends.get(partition, 0) < position for partition, position in before.items()):
-            self._begin_anew("has lost its end")
+            self._begin_anew("was truncated")
         return ends
 
     async def _reach(self, ends: dict[int, int]) -> None:
@@ -287,33 +286,33 @@ class CompactedLog:
             pause_s = min(2 * pause_s, _WATCH_LAST_S)
 
     async def _note_positions(self) -> None:
-        """Take over where the consumer is. It moves without a record too, behind markers, and hands records out in the
-        same step of the loop in which it moves behind them."""
+        """Copy the consumer's positions. A position also moves past markers without a record, and past a record in the
+        same step of the loop that passes the record on."""
         if (consumer := self._consumer) is not None:
             for partition in self._positions:
                 self._positions[partition] = await consumer.position(TopicPartition(self.topic, partition))
 
     async def _partitions(self) -> tuple[list[tuple[str, int]], ClusterMetadata]:
-        """The partitions that there are now, and who leads them; sees to it that what is read is this log, and all of
-        it."""
+        """Return the current partitions and their leaders, after checking that this is still the same log and that
+        every partition is read."""
         metadata = await self._cluster.topics({self.topic})
         topic = metadata.topics[self.topic]
         identity, before = _Identity(topic.topic_id, len(topic.partitions)), self._identity
         self._identity = identity
         if before is not None and not before.became(identity):
-            self._begin_anew("is another one than before")
+            self._begin_anew("was recreated")
         elif before is not None and before.partitions < identity.partitions:
             self._read_anew()
         return [(self.topic, partition) for partition in range(identity.partitions)], metadata
 
     def _begin_anew(self, why: str) -> None:
-        log.warning("%s %s: it is read from the beginning", self._where, why)
+        log.warning("%s %s: reading it from the beginning", self._where, why)
         self._positions = {}
         self._read_anew()
         self._on_begin_anew()
 
     def _read_anew(self) -> None:
-        """Have the tail take another consumer, from the positions on; what the one before brings is left."""
+        """Make the tail take another consumer, from the positions; records of the current one are dropped."""
         self._readings += 1
         self._consumer = None
 
@@ -322,12 +321,12 @@ class CompactedLog:
 
 
 class _ReadAnew(Exception):
-    """Another consumer reads, and what was waited for may be no more."""
+    """Another consumer reads now, and the awaited position may no longer come."""
 
 
 def _as_heliograph(where: str, failure: Exception) -> HeliographError:
     if isinstance(failure, HeliographError):
         return failure
-    error = PermanentError(f"{where}: a record could not be taken in: {failure!r}")
+    error = PermanentError(f"{where}: a record could not be applied: {failure!r}")
     error.__cause__ = failure
     return error

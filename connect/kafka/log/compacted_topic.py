@@ -1,12 +1,11 @@
-"""Creates compacted topics, reads them from beginning to end, and skips records that cannot be read.
+"""Creates compacted topics, reads them from beginning to end, and skips unreadable records.
 
 * Topics are read as logs (Kafka's ``KafkaBasedLog``) and are created if they are missing.
-* The fetched bytes are parsed here and not by aiokafka, because aiokafka's consumers raise at header keys that are not
-  UTF-8 and decompress without a bound. Here such a key is decoded as :mod:`connect.wire.batch` does it, and a batch
-  that exceeds the bound raises :class:`connect.wire.records.TooLarge`. All else is aiokafka's.
-* A record of an internal topic that cannot be read is logged once and skipped. Every client with write access can put
-  such a record there, and a worker that fails at a record fails again at each start, together with all other workers of
-  its group.
+* Fetched bytes are parsed here and not by aiokafka, because aiokafka's consumers fail on header keys that are not UTF-8
+  and decompress without a limit. Here such a key is decoded as in :mod:`connect.wire.batch`, and a batch that exceeds
+  the limit raises :class:`connect.wire.records.TooLarge`. aiokafka does the rest.
+* An unreadable record of an internal topic is logged once and skipped. Every client with write access can write such a
+  record, and a worker that fails on it fails again at each start, together with all other workers of its group.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ from connect.wire.records import Headers, messages_inside, opened_batch
 
 
 class FetchedRecords:
-    """In the place of aiokafka's ``MemoryRecords``."""
+    """Replaces aiokafka's ``MemoryRecords``."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -68,7 +67,7 @@ class FetchedRecords:
         data = bytes(self._data[start : start + size])
         if magic >= 2:
             return _Batch(batch, data)
-        messages_inside(data, magic)  # what is more than a message may hold does not come further
+        messages_inside(data, magic)  # raises if the message exceeds the limit
         return batch
 
 
@@ -98,7 +97,7 @@ class _Batch:
 
 
 class _Fetched(NamedTuple):
-    """A record as aiokafka's consumer takes it."""
+    """A record in the form that aiokafka's consumer expects."""
 
     offset: int
     timestamp: int
@@ -110,26 +109,26 @@ class _Fetched(NamedTuple):
 
 
 class RecordsAsRead(fetcher.PartitionRecords):  # type: ignore[misc]  # no marker for its types
-    """In the place of aiokafka's ``PartitionRecords``."""
+    """Replaces aiokafka's ``PartitionRecords``."""
 
     def _consumer_record(self, _: TopicPartition, record: Any) -> Any:
         return record
 
 
 def teach_consumers() -> None:
-    """From now on every consumer of this process reads such records."""
+    """Make every consumer of this process parse records as this module does."""
     fetcher.MemoryRecords = FetchedRecords
 
 
 def give_records_as_read() -> None:
-    """From now on every consumer of this process gives what aiokafka reads: key, value, headers, offset and timestamp.
-    To make a ConsumerRecord of them takes longer than to read them."""
+    """Make every consumer of this process return records as parsed: key, value, headers, offset and timestamp.
+    Creating ConsumerRecords takes longer than parsing."""
     fetcher.PartitionRecords = RecordsAsRead
 
 
 log = logging.getLogger(__name__)
 
-#: Lines for one topic in the life of this process.
+#: Limit on the lines logged for one topic in the life of this process.
 _MOST_NAMED: Final = 100
 _LONGEST_REASON: Final = 300
 
@@ -137,33 +136,33 @@ _named: dict[str, set[tuple[int, int]]] = {}
 
 
 def pass_over(where: str, partition: int, offset: int, reason: str) -> None:
-    """Name a record that is left out, once, though it may be read often. ``where`` names its topic."""
+    """Log a skipped record, once even if it is read often. ``where`` identifies its topic."""
     named, place = _named.setdefault(where, set()), (partition, offset)
     if place in named or len(named) > _MOST_NAMED:
         return
     named.add(place)
     if len(named) > _MOST_NAMED:
-        log.warning("%s: more than %d records cannot be read; the others are not named", where, _MOST_NAMED)
+        log.warning("%s: more than %d records cannot be read; further ones are not logged", where, _MOST_NAMED)
         return
     shown = reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}..."
-    log.warning("%s, partition %d, offset %d is passed over: %s", where, *place, shown)
+    log.warning("%s, partition %d, offset %d is skipped: %s", where, *place, shown)
 
 
 _CLEANUP_POLICY: Final = "cleanup.policy"
 _COMPACT: Final = "compact"
 _POLL_MS: Final = 250
-#: Handed to ``apply`` before others on the loop have their turn: 10 ms at 20 us a record.
+#: Records passed to ``apply`` before other tasks on the loop run: 10 ms at 20 us per record.
 _POLL_RECORDS: Final = 500
 _RETRY_S: Final = 0.25
-#: Of attempts to make a topic.
+#: Of attempts to create a topic.
 _FIRST_RETRY_MS: Final = 250
 _LAST_RETRY_MS: Final = 10_000
-#: Without progress. What a killed writer left open is aborted a minute after it began, by brokers that look every ten
-#: seconds, and nobody reads past it until then.
+#: Without progress. Brokers abort a killed writer's open transaction a minute after it began, and check every ten
+#: seconds; until then it blocks readers.
 _TIMEOUT_S: Final = 90.0
-#: How long brokers may take to tell what kept a reader from the end.
+#: How long brokers may take to report what kept a reader from the end.
 _LOOK_S: Final = 5.0
-#: How long a connection that is being opened may hold up the end of a reader.
+#: How long a connection attempt may delay the end of a reader.
 _OPENING_S: Final = 3.0
 
 
@@ -187,15 +186,15 @@ async def read_to_end(
     only_last: bool = False,
     timeout_s: float = _TIMEOUT_S,
 ) -> dict[int, int]:
-    """Hand every record of ``topic`` to ``apply``, each partition in order, up to where it ends now. One of which it
-    raises UnreadableRecord is named in the log and passed over.
+    """Pass every record of ``topic`` to ``apply``, each partition in order, up to its current end. A record for which
+    ``apply`` raises UnreadableRecord is logged and skipped.
 
-    ``partitions`` None reads all. ``after``: where to begin in partitions that were read before. ``only_last``: records
-    that a later one of their key replaces may be left out, as the topic's cleaner leaves them out sooner or later; then
-    another process reads what is long (:mod:`connect.kafka.long_log`).
+    ``partitions`` None reads all. ``after``: where to start in partitions that were read before. ``only_last``: records
+    that a later record of their key replaces may be left out, as compaction removes them sooner or later; then another
+    process reads long logs (:mod:`connect.kafka.long_log`).
 
-    With ``read_committed`` the end is still that of everything appended, so transactions that are open now are waited
-    for: what they commit is not missed. Return where each partition ended; empty ones are left out.
+    With ``read_committed`` the end still includes all appended records, so this waits for open transactions: no record
+    that they commit is missed. Return the end of each partition; empty ones are left out.
 
     Raises:
         RetriableError: nothing was read for ``timeout_s``, or the cluster did not answer.
@@ -230,7 +229,7 @@ async def read_to_end(
 
 @asynccontextmanager
 async def progressing(timeout_s: float) -> AsyncIterator[Callable[[], None]]:
-    """Yield what is to be called while something comes. Raises TimeoutError after ``timeout_s`` without."""
+    """Yield a function to call on progress. Raises TimeoutError after ``timeout_s`` without a call."""
     clock = asyncio.get_running_loop().time
     async with asyncio.timeout(timeout_s) as limit:
 
@@ -242,7 +241,7 @@ async def progressing(timeout_s: float) -> AsyncIterator[Callable[[], None]]:
 
 
 async def open_in(cluster: Cluster, topic: str) -> str:
-    """What stands in the way of who reads what is committed, as far as the brokers tell, for people."""
+    """Describe the open transaction that blocks read_committed consumers, as far as brokers report it."""
     try:
         partitions = [(topic, index) for index in (await cluster.topics({topic})).topics[topic].partitions]
         producers = await active_producers(cluster, partitions, timeout_s=_LOOK_S)
@@ -256,12 +255,12 @@ async def open_in(cluster: Cluster, topic: str) -> str:
     ]
     if not found:
         return "no transaction is open in it any more"
-    return f"{found[0]}; kafka-transactions.sh describes it, and aborts it where its producer is gone"
+    return f"{found[0]}; kafka-transactions.sh describes it, and aborts it if its producer no longer runs"
 
 
 @contextmanager
 def reading(cluster: Cluster, topic: str) -> Iterator[None]:
-    """Turn what aiokafka raises while ``topic`` is read into errors of ours; see ``read_to_end``."""
+    """Translate aiokafka's errors while ``topic`` is read into this project's; see ``read_to_end``."""
     try:
         yield
     except (
@@ -269,7 +268,7 @@ def reading(cluster: Cluster, topic: str) -> Iterator[None]:
         aiokafka.errors.GroupAuthorizationFailedError,
     ) as error:
         raise SecurityError(
-            f"cluster {cluster.name} refuses to let us read {topic}; grant READ on topic {topic}"
+            f"cluster {cluster.name}: access to topic {topic} is denied; grant READ on topic {topic}"
         ) from error
     except aiokafka.errors.CorruptRecordException as error:
         raise PermanentError(f"cluster {cluster.name}: a record of topic {topic} is damaged: {error}") from error
@@ -280,16 +279,16 @@ def reading(cluster: Cluster, topic: str) -> Iterator[None]:
 
 
 async def ensure_compacted_topic(admin: Admin, topic: NewTopic, *, timeout_s: float = 60.0) -> None:
-    """Make ``topic`` compacted where it is missing, and refuse one that loses records by age or size. A cluster that
-    refuses its ``configs`` gets the topic without those of CLEANED_SOON; what a user chose is never left out.
+    """Create ``topic`` as compacted if it is missing, and reject one that loses records by age or size. If a cluster
+    rejects its ``configs``, create the topic without those of CLEANED_SOON; what a user chose is never left out.
 
-    Too few brokers at the moment, or none that answers in time, is tried again (as Kafka's ``TopicAdmin`` does), until
-    ``timeout_s`` has passed in all. A topic that we may not make or look at is taken to be there and right.
+    Retries while brokers are missing or do not answer (as Kafka's ``TopicAdmin``), until ``timeout_s`` has passed in
+    all. If this client may not create or describe the topic, it is assumed to exist and to be right.
 
     Raises:
         ConfigError: the topic's ``cleanup.policy`` is not just ``compact``.
-        SecurityError: the cluster refuses us.
-        RetriableError, PermanentError: it could not be made.
+        SecurityError: the cluster rejects this client.
+        RetriableError, PermanentError: the topic could not be created.
     """
     clock = asyncio.get_running_loop().time
     until_s = clock() + timeout_s
@@ -309,14 +308,12 @@ async def ensure_compacted_topic(admin: Admin, topic: NewTopic, *, timeout_s: fl
 async def make_topic(
     admin: Admin, topic: NewTopic, *, timeout_s: float | None = None, tried: asyncio.Event | None = None
 ) -> bool:
-    """Make a topic and return True; False if it was there already, or we may not make it and take it to be there.
-
-    What may pass is tried again, for as long as it takes unless ``timeout_s`` is given; ``tried`` is set after the
-    first attempt. Raises what does not pass.
-    """
+    """Create a topic and return True; False if it exists, or if this client may not create it and assumes that it does.
+    Retries retriable errors, without end unless ``timeout_s`` is given, and raises other errors. ``tried`` is set after
+    the first attempt."""
     clock = asyncio.get_running_loop().time
     until_s = math.inf if timeout_s is None else clock() + timeout_s
-    waiting = Patience(log, f"making topic {topic.name}", _FIRST_RETRY_MS, _LAST_RETRY_MS)
+    waiting = Patience(log, f"creating topic {topic.name}", _FIRST_RETRY_MS, _LAST_RETRY_MS)
     while True:
         try:
             outcome = (await admin.create_topics([topic]))[topic.name]
@@ -330,9 +327,9 @@ async def make_topic(
         if isinstance(outcome, TopicExists):
             return False
         if isinstance(outcome, SecurityError):
-            log.warning("%s; going on as if it were there", outcome)
+            log.warning("%s; continuing as if the topic existed", outcome)
             return False
-        # INVALID_REPLICATION_FACTOR: brokers that are just starting count as missing.
+        # INVALID_REPLICATION_FACTOR: brokers that are starting count as missing.
         may_pass = isinstance(outcome, RetriableError) or "INVALID_REPLICATION_FACTOR" in str(outcome)
         if not may_pass or clock() > until_s:
             raise outcome
@@ -367,10 +364,10 @@ async def _read(
 
 @asynccontextmanager
 async def reader(cluster: Cluster, *, read_committed: bool, **arguments: Any) -> AsyncIterator[AIOKafkaConsumer]:
-    """A consumer that commits nothing, started, without a group unless ``arguments`` name one: these are aiokafka's,
-    and win over the cluster's."""
-    # It tells of each attempt as an error, also where a broker ended its session (KIP-368) and it just comes again;
-    # what does not pass arrives as an exception or a time-out as well.
+    """Run a consumer that commits nothing, without a group unless ``arguments`` name one. ``arguments`` are aiokafka's
+    and override the cluster's."""
+    # aiokafka logs each attempt as an error, even when a broker ended its session (KIP-368) and it just reconnects.
+    # Lasting failures also arrive as exceptions or timeouts.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     teach_consumers()
     consumer = AIOKafkaConsumer(
@@ -390,13 +387,13 @@ async def reader(cluster: Cluster, *, read_committed: bool, **arguments: Any) ->
 
 
 def check_reads(consumer: AIOKafkaConsumer, where: str) -> None:
-    """Raise RetriableError if the task that fetches has ended, which aiokafka does not report."""
+    """Raise RetriableError if the fetching task has ended, which aiokafka does not report."""
     if consumer._fetcher.error_future.done():
         raise RetriableError(f"{where}: its consumer has stopped fetching")
 
 
 async def _stop(consumer: AIOKafkaConsumer) -> None:
-    """aiokafka forgets a connection that it is just opening: stop it when it is not, or when that takes long."""
+    """Stop a consumer once it is not opening a connection, or after a limit: aiokafka forgets to close one."""
     with suppress(TimeoutError):
         async with asyncio.timeout(_OPENING_S):
             await consumer._client._get_conn_lock.acquire()
@@ -404,17 +401,16 @@ async def _stop(consumer: AIOKafkaConsumer) -> None:
 
 
 def log_record(partition: TopicPartition, record: ConsumerRecord[bytes | None, bytes | None]) -> LogRecord:
-    """What aiokafka's consumer hands out, as a record of ours."""
     return LogRecord(
         record.key, record.value, partition.partition, record.offset, record.timestamp, tuple(record.headers)
     )
 
 
 async def partition_count(cluster: Cluster, topic: str, *, timeout_s: float = 60.0) -> int:
-    """How many partitions a topic has that was perhaps made just now.
+    """Return the number of partitions of a topic that may have been created just now.
 
     Raises:
-        RetriableError: no broker has heard of it within ``timeout_s``.
+        RetriableError: no broker knows the topic within ``timeout_s``.
         SecurityError: DESCRIBE on the topic is missing.
     """
     give_up_s = asyncio.get_running_loop().time() + timeout_s
@@ -424,14 +420,14 @@ async def partition_count(cluster: Cluster, topic: str, *, timeout_s: float = 60
         except RetriableError as error:
             if asyncio.get_running_loop().time() > give_up_s:
                 raise
-            log.info("%s; trying again", error)
+            log.info("%s; retrying", error)
         await asyncio.sleep(_RETRY_S)
 
 
 async def _spans(
     cluster: Cluster, topic: str, wanted: Collection[int] | None, after: Mapping[int, int]
 ) -> dict[int, tuple[int, int]]:
-    """(first to read, end) of each partition that holds anything there."""
+    """Return the (first offset to read, end) of each partition that has records there."""
     while True:
         try:
             metadata = await cluster.topics({topic})
@@ -441,13 +437,13 @@ async def _spans(
             begins = await list_offsets(cluster, partitions, EARLIEST)
             ends = await list_offsets(cluster, partitions, LATEST)
         except RetriableError as error:
-            log.info("%s; trying again", error)
+            log.info("%s; retrying", error)
         else:
             firsts = {partition: max(begin, after.get(partition[1], 0)) for partition, begin in begins.items()}
             return {
                 partition[1]: (firsts[partition], end) for partition, end in ends.items() if end > firsts[partition]
             }
-        await asyncio.sleep(_RETRY_S)  # just made, or without leaders: brokers learn of it within moments
+        await asyncio.sleep(_RETRY_S)  # created just now, or without leaders: brokers catch up within moments
 
 
 async def drain(
@@ -458,8 +454,8 @@ async def drain(
     progressed: Callable[[], None],
     at_once: int,
 ) -> dict[int, int]:
-    """Have a consumer read ``spans`` of a topic; ``take`` gets records of a partition, ``at_once`` at most. Return how
-    far it has come, by partition."""
+    """Read ``spans`` of a topic with a consumer; ``take`` gets at most ``at_once`` records of a partition at a time.
+    Return how far it has read, by partition."""
     places = {TopicPartition(topic, partition): span for partition, span in spans.items()}
     consumer.assign(list(places))
     for partition, (first, _) in places.items():
@@ -470,7 +466,7 @@ async def drain(
         for partition, records in batches.items():
             take(partition, records)
         for partition, (_, end) in list(behind.items()):
-            # The position, not the last record: the log may end in markers, or in offsets compacted away.
+            # The position, not the last record: the log may end in markers, or in offsets that were compacted away.
             position = await consumer.position(partition)
             if position > positions.get(partition.partition, -1):
                 positions[partition.partition] = position

@@ -1,4 +1,4 @@
-"""Ranges of offsets of one partition, and the committed records in them, each read once."""
+"""Computes ranges of offsets of one partition, and reads the committed records in them, each once."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from connect.kafka.log.compacted_topic import reader, reading
 from connect.kafka.log.offsets import Partition
 
 _POLL_MS: Final = 250
-#: So long a reader may stand at one place before the end.
+#: How long a reader may make no progress before the end.
 _STALLED_S: Final = 60.0
-#: Ranges that lie so near are read in one go: between transactions there are as many as markers.
+#: Ranges this close are read in one go: between transactions there are as many ranges as markers.
 _NEAR: Final = 5000
-#: Offsets from one to before another.
+#: First offset and end offset (exclusive).
 Range = tuple[int, int]
 
 
 def without(ranges: Iterable[Range], others: Sequence[Range]) -> list[Range]:
-    """What is left of ``ranges`` without ``others``, both ascending (pure). One pass over both: between transactions
-    there are thousands."""
+    """Return ``ranges`` without ``others``, both ascending. One pass over both, because transactions leave thousands
+    of ranges."""
     found: list[Range] = []
     at = 0
     for start, end in ranges:
@@ -47,7 +47,7 @@ def without(ranges: Iterable[Range], others: Sequence[Range]) -> list[Range]:
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:
-    """Those that touch or overlap as one, ascending (pure)."""
+    """Return the ranges, ascending, with those that touch or overlap merged."""
     found: list[Range] = []
     for begin, end in sorted(ranges):
         if found and begin <= found[-1][1]:
@@ -58,8 +58,8 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
 
 
 def stretches(ranges: Iterable[Range], end: int, near: int = _NEAR) -> Iterator[list[Range]]:
-    """Ranges before ``end``, which ascend, with those together that lie so ``near`` that reading on is cheaper than a
-    new beginning (pure)."""
+    """Yield groups of the ascending ``ranges`` before ``end``. Ranges are in one group if reading on to the next is
+    cheaper than a new seek, because they are at most ``near`` apart."""
     some: list[Range] = []
     for first, behind in ranges:
         if first >= min(behind, end):
@@ -73,7 +73,7 @@ def stretches(ranges: Iterable[Range], end: int, near: int = _NEAR) -> Iterator[
 
 
 def inside(records: Iterable[Any], ranges: Sequence[Range], begins: Sequence[int]) -> Iterator[Any]:
-    """Those that lie in one of ``ranges``, which ascend and begin at ``begins`` (pure)."""
+    """Yield the records in one of ``ranges``, which ascend and begin at ``begins``."""
     for record in records:
         at = bisect_right(begins, record.offset) - 1
         if at >= 0 and record.offset < ranges[at][1]:
@@ -83,11 +83,11 @@ def inside(records: Iterable[Any], ranges: Sequence[Range], begins: Sequence[int
 async def read_ranges(
     cluster: Cluster, log: Partition, ranges: Sequence[Range], *, is_decided: bool = False
 ) -> AsyncGenerator[Any, None]:
-    """The committed records in ``ranges``, which ascend, as aiokafka has them, once. What is deleted is passed over.
+    """Yield the committed records in the ascending ``ranges`` once, as aiokafka's records; skip deleted ones.
 
     Raises:
-        RetriableError: the cluster hands out nothing for a minute, the log has lost what was to be read or, where it
-            has to be ``is_decided``, a transaction that is open reaches into the ranges.
+        RetriableError: there is no progress for a minute, the log has lost an offset or, with ``is_decided``, an open
+            transaction reaches into the ranges.
         SecurityError: READ on the topic is missing.
     """
     if not ranges:
@@ -95,13 +95,13 @@ async def read_ranges(
     place, what = TopicPartition(*log), f"cluster {cluster.name}: {log[0]}-{log[1]}"
     clock = asyncio.get_running_loop().time
     with reading(cluster, log[0]):
-        # From another place it would be read twice, or not at all.
+        # After a reset to another offset, records would be read twice or not at all.
         async with reader(cluster, read_committed=True, auto_offset_reset="none") as consumer:
             consumer.assign([place])
             stable = (await consumer.end_offsets([place]))[place]
             start = (await consumer.beginning_offsets([place]))[place]
             if is_decided and stable < ranges[-1][1]:
-                raise RetriableError(f"{what} is decided up to offset {stable} only")
+                raise RetriableError(f"{what} is stable only up to offset {stable}")
             for some in stretches(ranges, stable):
                 begins, end, at = [first for first, _ in some], some[-1][1], max(some[0][0], start)
                 give_up_s = clock() + _STALLED_S
@@ -110,23 +110,21 @@ async def read_ranges(
                     try:
                         fetched = (await consumer.getmany(place, timeout_ms=_POLL_MS)).get(place, [])
                     except OffsetOutOfRangeError as error:
-                        raise RetriableError(
-                            f"{what} has lost offset {at} while it was read: run this again"
-                        ) from error
+                        raise RetriableError(f"{what} has lost offset {at} during the read; run this again") from error
                     for record in inside(fetched, some, begins):
                         yield record
                     if (now := int(await consumer.position(place))) != at:
                         at, give_up_s = now, clock() + _STALLED_S
                     elif clock() > give_up_s:
                         raise RetriableError(
-                            f"{what} could not be read from offset {at} on for {_STALLED_S:g} s: see whether its "
-                            "brokers answer; then run this again"
+                            f"{what} could not be read from offset {at} for {_STALLED_S:g} s; check that its brokers "
+                            "answer, then run this again"
                         )
 
 
 async def has_records(cluster: Cluster, log: Partition, begin: int, end: int, *, is_decided: bool = False) -> bool:
-    """Whether a reader of committed records gets any from ``begin`` to before ``end``. A compacted log has holes, and
-    one of transactions markers: neither is a record. Raises as :func:`read_ranges`."""
+    """Return whether there are committed records from ``begin`` up to ``end`` (exclusive); gaps left by compaction and
+    transaction markers are not records. Raises the errors of :func:`read_ranges`."""
     if begin < end:
         async with aclosing(read_ranges(cluster, log, [(begin, end)], is_decided=is_decided)) as records:
             async for _ in records:

@@ -2,11 +2,11 @@
 
     in   {"settings": {...}, "alias": name, "topic": name, "spans": [[partition, first, end], ...],
           "read_committed": true, "file": 7}               once; the number of an open file
-    out  {"read": records}                                 while something comes
-         {"ends": [[partition, offset], ...]}              all is in the file
+    out  {"read": records}                                 while records arrive
+         {"ends": [[partition, offset], ...]}              the file is complete
          {"error": class, "text": ...}                     one of ``long_log.ERRORS``
 
-The file has frames of rows, those of a partition in order. The end of standard input ends the process.
+The file has frames of rows, those of a partition in order. The process ends at the end of its standard input.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from connect.kafka.security.connection_settings import ConnectionSettings
 
 _AT_ONCE: Final = 5_000
 _TELL_S: Final = 0.5
-#: Of records that are held; beyond it they are written, and their keys may come again.
+#: Limit on the records in memory; above it they are written, and their keys may come again.
 _MOST_BYTES: Final = 64 << 20
-#: What a record takes besides its key and value.
+#: The size of a record in memory without its key and value.
 _RECORD_BYTES: Final = 300
 #: Of a frame, which the worker's loop applies in one step.
 _FRAME_RECORDS: Final = 200
@@ -46,17 +46,16 @@ _OFFSET: Final = attrgetter("offset")
 
 
 class LastOfKeys:
-    """The last record of each key of each partition, written to ``file`` when they are too many, and at the end."""
+    """The last record of each key of each partition, written to ``file`` when they exceed a limit, and at the end."""
 
     def __init__(self, file: BinaryIO, most_bytes: int = _MOST_BYTES) -> None:
         self.read = 0
         self._file = file
         self._most_bytes = most_bytes
         self._last: dict[int, dict[bytes | None, Any]] = {}
-        self._bytes = 0  # or more: what was replaced since the last count is in it
+        self._bytes = 0  # an upper bound: it includes records replaced since the last count
 
     def take(self, partition: TopicPartition, records: Sequence[Any]) -> None:
-        """The next records of a partition."""
         last = self._last.setdefault(partition.partition, {})
         size = _RECORD_BYTES * len(records)
         for record in records:
@@ -72,7 +71,6 @@ class LastOfKeys:
                 self.write()
 
     def write(self) -> None:
-        """Write what is held."""
         for partition, last in self._last.items():
             for rows in _frames(partition, sorted(last.values(), key=_OFFSET)):
                 data = marshal.dumps(rows)
@@ -101,9 +99,9 @@ def _frames(partition: int, records: Sequence[Any]) -> Iterator[list[Row]]:
 
 
 def main() -> None:
-    """Do as the line on standard input says, and end."""
-    gc.disable()  # because it takes half the time, looking at all that is held, and this process ends soon
-    # Libraries may print; standard output is for what is told.
+    """Carry out the request on standard input, and exit."""
+    gc.disable()  # because scanning all records takes half the time, and this process ends soon
+    # Libraries may print, but standard output is for messages to the parent.
     out = os.dup(1)
     os.dup2(2, 1)
     order = json.loads(sys.stdin.readline())
@@ -120,7 +118,7 @@ def main() -> None:
         told = {"error": next(name for name, one in ERRORS.items() if isinstance(error, one)), "text": str(error)}
     except Exception as error:
         traceback.print_exc()
-        text = f"cluster {cluster.name}: topic {order['topic']} cannot be read by a process of its own: {error!r}"
+        text = f"cluster {cluster.name}: topic {order['topic']} cannot be read by its reader process: {error!r}"
         told = {"error": RetriableError.__name__, "text": text}
     _tell(out, told)
     os._exit(0)
@@ -137,7 +135,7 @@ def _tell(out: int, said: Mapping[str, Any]) -> None:
 
 
 async def _read(cluster: Cluster, order: Mapping[str, Any], kept: LastOfKeys, out: int) -> dict[int, int]:
-    """How far each partition was read, which may be beyond the end that was asked for."""
+    """Return how far each partition was read, possibly beyond the requested end."""
     give_records_as_read()
     topic, spans = order["topic"], {partition: (first, end) for partition, first, end in order["spans"]}
     told_s = -math.inf

@@ -1,4 +1,4 @@
-"""First and last offsets of partitions, asked of their leaders (ListOffsets)."""
+"""Lists first and last offsets and ends of leader epochs, as partition leaders know them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ LATEST: Final = -1
 _CONSUMER: Final = -1
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
-#: Partitions of a request: thousands in one would hold up the loop while it is built.
+#: Partitions per request: a request for thousands would block the loop while it is built.
 _MOST_ASKED: Final = 500
 
 Partition = tuple[str, int]
 
 
 async def list_offset(cluster: Cluster, partition: Partition, timestamp_ms: int) -> int:
-    """One partition's offset at a time, or ``EARLIEST``/``LATEST``; errors as :func:`list_offsets`."""
+    """Return one partition's offset at a timestamp, or at ``EARLIEST``/``LATEST``; errors as :func:`list_offsets`."""
     return (await list_offsets(cluster, [partition], timestamp_ms))[partition]
 
 
@@ -38,12 +38,9 @@ async def list_offsets(
     *,
     metadata: ClusterMetadata | None = None,
 ) -> dict[Partition, int]:
-    """The offset of each partition at ``timestamp_ms`` (or ``EARLIEST``, ``LATEST``); -1 where there is none.
-
-    ``metadata``: of their topics, just asked for; without, it is asked for first.
-
-    Raises :class:`RetriableError` where a leader is missing or moved, :class:`PermanentError` for a refusal.
-    """
+    """Return the offset of each partition at ``timestamp_ms`` (or ``EARLIEST``, ``LATEST``); -1 if there is none.
+    ``metadata``: current metadata of their topics, otherwise fetched first. Raises :class:`RetriableError` if a leader
+    is missing or has moved, :class:`PermanentError` for other errors."""
     found = {}
     for partition, (offset, code) in (await _ask(cluster, partitions, timestamp_ms, isolation, metadata)).items():
         if code:
@@ -60,11 +57,9 @@ async def told_offsets(
     *,
     leader_s: float | None = None,
 ) -> tuple[dict[Partition, int], dict[Partition, str]]:
-    """As :func:`list_offsets`, of those whose leaders answer now, within ``leader_s``; of the others the reason. All
-    leaders are asked at the same time.
-
-    Raises :class:`RetriableError` where the cluster does not tell its leaders.
-    """
+    """Return the offsets of partitions whose leaders answer within ``leader_s``, and the reason for each other
+    partition. Asks all leaders at the same time. Raises :class:`RetriableError` if the cluster does not return
+    metadata."""
     if not partitions:
         return {}, {}
     metadata = await cluster.metadata({topic for topic, _ in partitions})
@@ -84,7 +79,7 @@ async def told_offsets(
             async with asyncio.timeout(leader_s):
                 answered = await _ask_leader(cluster, leader, led, timestamp_ms, isolation, metadata)
         except TimeoutError:
-            missing.update(dict.fromkeys(led, f"broker {leader} does not answer within {leader_s:g} s"))
+            missing.update(dict.fromkeys(led, f"broker {leader} did not answer within {leader_s:g} s"))
         except HeliographError as error:
             missing.update(dict.fromkeys(led, str(error)))
         else:
@@ -99,11 +94,9 @@ async def told_offsets(
 
 
 async def unknown_ends(cluster: Cluster, partitions: Collection[Partition]) -> dict[Partition, str]:
-    """Those of ``partitions`` whose leaders do not tell their ends for now, with the reason: after an election a leader
-    does not know how far its log is replicated until enough replicas are in sync (KIP-207).
-
-    Raises as :func:`list_offsets`, but for such partitions.
-    """
+    """Return the partitions whose leaders do not know their ends now, with the reason: after an election a leader does
+    not know how far its log is replicated until enough replicas are in sync (KIP-207). Raises RetriableError if a
+    leader is missing, PermanentError for errors that are not retriable."""
     errors = {
         partition: _refused(partition, code)
         for partition, (_, code) in (await _ask(cluster, partitions, LATEST, READ_UNCOMMITTED)).items()
@@ -116,18 +109,16 @@ async def unknown_ends(cluster: Cluster, partitions: Collection[Partition]) -> d
 
 
 class EpochEnd(NamedTuple):
-    """``offset``: behind the last record of ``epoch``, which is that asked for, or the one before where the log lacks
-    it; both are -1 where it has neither."""
+    """``offset`` is the end of ``epoch``, which is the requested one, or an earlier one if the log lacks it; both are
+    -1 if it has neither."""
 
     epoch: int
     offset: int
 
 
 async def epoch_ends(cluster: Cluster, epochs: Mapping[Partition, int]) -> dict[Partition, EpochEnd]:
-    """Where each partition's leader epoch ends (OffsetForLeaderEpoch, KIP-101). Epochs below 0 are not asked for.
-
-    Raises :class:`RetriableError` where a leader is missing or does not tell.
-    """
+    """Return the end of each partition's leader epoch (OffsetForLeaderEpoch, KIP-101); epochs below 0 are left out.
+    Raises :class:`RetriableError` if a leader is missing or returns an error."""
     wanted = {one: epoch for one, epoch in epochs.items() if epoch >= 0}
     found: dict[Partition, EpochEnd] = {}
     if not wanted:
@@ -139,7 +130,7 @@ async def epoch_ends(cluster: Cluster, epochs: Mapping[Partition, int]) -> dict[
             for row in topic.partitions:
                 if row.error_code:
                     raise RetriableError(
-                        f"cluster {cluster.name}: {topic.topic}-{row.partition} does not tell where its epochs end: "
+                        f"cluster {cluster.name}: {topic.topic}-{row.partition} cannot return the end of an epoch: "
                         f"{getattr(for_code(row.error_code), 'message', row.error_code)}"
                     )
                 found[topic.topic, row.partition] = EpochEnd(row.leader_epoch, row.end_offset)
@@ -149,10 +140,8 @@ async def epoch_ends(cluster: Cluster, epochs: Mapping[Partition, int]) -> dict[
 async def confirm_leader(
     cluster: Cluster, leader: int, partitions: Collection[Partition], metadata: ClusterMetadata
 ) -> None:
-    """Raise :class:`RetriableError` unless ``leader`` leads each partition in the epoch that ``metadata`` names.
-
-    For answers of requests that carry no leader epoch: a former leader gives them too (DescribeProducers).
-    """
+    """Raise :class:`RetriableError` unless ``leader`` leads each partition in the epoch of ``metadata``. For responses
+    without a leader epoch, which a former leader sends too (DescribeProducers)."""
     answered = await _ask_leader(cluster, leader, partitions, EARLIEST, READ_UNCOMMITTED, metadata)
     for partition, (_, code) in answered.items():
         if code:
@@ -183,7 +172,6 @@ async def _ask(
     isolation: int,
     metadata: ClusterMetadata | None = None,
 ) -> dict[Partition, tuple[int, int]]:
-    """Offset and error code of each partition."""
     if not partitions:
         return {}
     if metadata is None:
@@ -199,7 +187,7 @@ async def _ask(
 def _by_leader(
     cluster: Cluster, partitions: Collection[Partition], metadata: ClusterMetadata
 ) -> dict[int, list[Partition]]:
-    """Raises RetriableError for one that has no leader now."""
+    """Group partitions by leader. Raises RetriableError if one has no leader now."""
     found: dict[int, list[Partition]] = {}
     for topic, index in partitions:
         leader = metadata.leader(topic, index)
@@ -217,7 +205,7 @@ async def _ask_leader(
     isolation: int,
     metadata: ClusterMetadata,
 ) -> dict[Partition, tuple[int, int]]:
-    """Offset and error code of each partition that the leader answers for; its requests do not wait for each other."""
+    """Return offset and error code of each partition that the leader answers for, from concurrent requests."""
     found: dict[Partition, tuple[int, int]] = {}
 
     async def ask(some: Sequence[Partition]) -> None:

@@ -1,7 +1,7 @@
-"""Records written to compacted topics: all at once or not at all by one writer at a time, or plainly, in order.
+"""Writes records to compacted topics: in transactions of a single writer, or without transactions, in order.
 
-A transaction of its own making rather than aiokafka's: a writer whose connection broke must be able to come back only
-if nobody has taken its transactional id over meanwhile (KIP-360), and aiokafka's InitProducerId cannot ask for that.
+Transactions do not use aiokafka's: after a lost connection, a writer may continue only if no other one has taken over
+its transactional id (KIP-360), and aiokafka's InitProducerId cannot check that.
 """
 
 from __future__ import annotations
@@ -30,39 +30,36 @@ log = logging.getLogger(__name__)
 
 #: Below every default of ``max.message.bytes``.
 _BATCH_BYTES: Final = 900_000
-#: So many records are placed before others of the loop have their turn; each takes some 10 us.
+#: Records placed before other tasks on the loop run; each takes about 10 us.
 _AT_ONCE: Final = 1000
-#: From version 12 on Produce adds partitions to a transaction by itself (KIP-890), which needs another EndTxn.
+#: From version 12 Produce adds partitions to a transaction implicitly (KIP-890), which needs another EndTxn.
 _PRODUCE_AT_MOST: Final = 11
 _ACKS_ALL: Final = -1
-#: What an answer may take beyond the time that its leader waits for the other replicas.
+#: How long a response may take beyond the time that its leader waits for the other replicas.
 _LAPSE_MS: Final = 2_000
-#: Of a producer in a partition: after the last comes 0.
+#: Of a producer in a partition; 0 follows the last one.
 SEQUENCES: Final = 2**31
 _MARKERS_WAIT_S: Final = 0.005
-#: What passes in moments is waited out: a leader that moved, a topic that its broker has not heard of yet.
+#: For errors that pass in moments: a leader that moved, a topic that its broker does not know yet.
 _RETRY_FOR_S: Final = 5.0
 _RETRY_PAUSE_S: Final = 0.05
 _NOT_ALLOWED: Final = frozenset({29, 31})  # topic, cluster: authorisation failed
 _NOBODY: Final = ProducerIdentity(-1, -1)
 
-#: What an error code of a partition (its name) means; raises it.
+#: Raises the error for an error code of a partition, given its name.
 Check = Callable[[int, str], None]
 #: Offsets to commit, by group.
 GroupOffsets = Mapping[str, Mapping[Partition, Committed]]
-#: Whether a transaction may be committed, whose first records have these offsets.
+#: Decides whether to commit a transaction, given the offset of its first record in each partition.
 MayCommit = Callable[[Mapping[Partition, int]], Awaitable[bool]]
 T = TypeVar("T")
 Header = tuple[str, bytes]
 
 
 class OutRecord(NamedTuple):
-    """A record to write; ``value`` None is a tombstone.
-
-    Its partition follows from its key as with Java's producer, or from ``partition_key`` where records of several keys
-    must keep their order, unless ``partition`` says it, and then it may have no key.
-    ``timestamp_ms`` None is now.
-    """
+    """A record to write; ``value`` None is a tombstone, ``timestamp_ms`` None is now. With ``partition`` the key may be
+    missing. Otherwise the partition depends on ``partition_key``, which keeps records of several keys in order, or on
+    the key as with Java's producer."""
 
     topic: str
     key: bytes
@@ -83,17 +80,17 @@ Placed = dict[int, dict[Partition, list[Batch]]]
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Where Java's ``BuiltInPartitioner`` puts a record with this key."""
+    """Return the partition that Java's ``BuiltInPartitioner`` chooses for a key."""
     hashed: int = murmur2(key)
     return (hashed & 0x7FFFFFFF) % partitions
 
 
 class TransactionalWriter:
-    """Writes under one transactional id, which it takes over with its first write: earlier writers are shut out.
+    """Writes under one transactional id, which it claims at its first write; this fences earlier writers.
 
-    Uses the cluster's connections and leaves them open. ``transaction_timeout_ms``: after so long the cluster aborts
-    what a writer that has died left open, and until then nobody reads past it; None: as long as a claim says.
-    ``batch_bytes``: of a batch before ``codec``, in Kafka's numbers, compresses it; one record may be larger.
+    Uses the cluster's connections and leaves them open. ``transaction_timeout_ms``: when the cluster aborts the open
+    transaction of a dead writer, which blocks readers until then; None means the default of a claim. ``batch_bytes``:
+    limit of a batch before compression with ``codec`` (Kafka's number); one record may be larger.
     """
 
     def __init__(
@@ -118,19 +115,19 @@ class TransactionalWriter:
         self._lock = asyncio.Lock()
 
     async def open(self) -> None:
-        """Take the transactional id over and wind up what its last writer left open.
+        """Claim the transactional id and abort what its last writer left open.
 
         Raises:
-            Superseded: it was ours, and another one has taken it over.
-            SecurityError: rights are missing; names them.
+            Superseded: this writer had claimed it before, and another one has taken it over.
+            SecurityError: an ACL is missing; the message names it.
             RetriableError: the cluster did not answer in time.
         """
         async with self._lock:
             await self._claim()
 
     async def end_left_open(self, partitions: Collection[Partition]) -> frozenset[Partition]:
-        """After :meth:`open`: abort what is open of this id in ``partitions`` all the same; in which there was some.
-        Raises as ``open``."""
+        """Abort hanging transactions of this id in ``partitions``, after :meth:`open`; return the partitions that had
+        some. Raises the errors of ``open``."""
         async with self._lock:
             assert self._identity is not None, "it was opened"
             self._identity, left = await active_producers.end_left_open(
@@ -146,14 +143,14 @@ class TransactionalWriter:
     async def write(
         self, records: Iterable[OutRecord], may_commit: MayCommit | None = None, offsets: GroupOffsets | None = None
     ) -> bool:
-        """Write all of ``records`` and commit ``offsets`` of groups with them or, when this raises, perhaps none.
-        Return False if ``may_commit`` forbids it.
+        """Write all of ``records`` and commit ``offsets`` of groups with them; after an error, perhaps none. Return
+        False if ``may_commit`` forbids it.
 
-        ``may_commit`` is asked once the logs have records and offsets, and before they count: it gets the offset of the
-        first record in each partition. What it raises ends the transaction without a trace.
+        ``may_commit`` is called when records and offsets are written but not committed, with the offset of the first
+        record in each partition. If it raises an error, the transaction is aborted.
 
-        After a RetriableError it is not known which, so the same may be written again; no later write can be overtaken
-        by it. Raises as ``open``.
+        After a RetriableError the outcome is unknown, so the same may be written again; it cannot overtake a later
+        write. Raises the errors of ``open``.
         """
         wanted = list(records)
         if not wanted:
@@ -162,7 +159,7 @@ class TransactionalWriter:
             return await waiting_out(partial(self._write, wanted, may_commit, offsets or {}))
 
     async def _write(self, records: Sequence[OutRecord], may_commit: MayCommit | None, offsets: GroupOffsets) -> bool:
-        """One attempt at a transaction; whatever ends it early leaves us in doubt, which a new claim ends."""
+        """Try one transaction. If it ends early, its outcome is unknown until the next claim."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 if self._in_doubt:
@@ -173,7 +170,7 @@ class TransactionalWriter:
                 return is_committed
         except TimeoutError as error:
             raise RetriableError(
-                f"cluster {self._cluster.name}: a transaction of {self._transactional_id} was not done within "
+                f"cluster {self._cluster.name}: a transaction of {self._transactional_id} did not finish within "
                 f"{self._timeout_s:g} s"
             ) from error
 
@@ -184,7 +181,7 @@ class TransactionalWriter:
         self._in_doubt = False
 
     async def _ask_identity(self) -> ProducerIdentity:
-        # With the identity held before: only if nobody else has taken it over since.
+        # With the current identity, the claim succeeds only if no other writer has claimed the id since.
         return await transactions.claim(
             self._cluster, self._transactional_id, self._identity, timeout_ms=self._transaction_timeout_ms
         )
@@ -206,7 +203,7 @@ class TransactionalWriter:
         try:
             is_allowed = may_commit is None or await may_commit(first)
         except HeliographError:
-            # Else readers wait for it, also our own.
+            # Because an open transaction blocks readers, including this worker's.
             await transactions.end_transaction(self._cluster, self._transactional_id, identity, commit=False)
             raise
         await transactions.end_transaction(self._cluster, self._transactional_id, identity, commit=is_allowed)
@@ -220,16 +217,13 @@ class TransactionalWriter:
         while True:
             try:
                 return await transactions.add_partitions(self._cluster, self._transactional_id, identity, partitions)
-            except MarkersPending:  # of our last transaction; bounded by the write's time-out
+            except MarkersPending:  # of the previous transaction; limited by the write's timeout
                 await asyncio.sleep(_MARKERS_WAIT_S)
 
 
 class PlainWriter:
-    """Writes without a transaction, where none is wanted or its rights are missing: who else writes is not shut out,
-    and a write that fails may have written a part. Uses the cluster's connections and leaves them open.
-
-    ``timeout_s``: how long a leader may take.
-    """
+    """Writes without transactions, if none is wanted or ACLs are missing: fences no writers, and a failed write may be
+    partial. Uses the cluster's connections and leaves them open. ``timeout_s``: how long a leader may take."""
 
     def __init__(self, cluster: Cluster, *, timeout_s: float = 30.0) -> None:
         self._cluster = cluster
@@ -240,8 +234,8 @@ class PlainWriter:
         """Write ``records``, those of a partition in order.
 
         Raises:
-            SecurityError: rights are missing; names them.
-            RetriableError: perhaps only some are written; write the same again.
+            SecurityError: an ACL is missing; the message names it.
+            RetriableError: some records may be written; write the same records again.
         """
         wanted = list(records)
         if wanted:
@@ -262,7 +256,7 @@ class PlainWriter:
 
 
 async def waiting_out(write: Callable[[], Awaitable[T]]) -> T:
-    """Try for a few seconds; a cluster that does not answer at all is the caller's to wait for."""
+    """Retry for a few seconds, but not if no broker answers, which is left to the caller."""
     clock = asyncio.get_running_loop().time
     give_up_s = clock() + _RETRY_FOR_S
     while True:
@@ -273,7 +267,7 @@ async def waiting_out(write: Callable[[], Awaitable[T]]) -> T:
         except RetriableError as error:
             if clock() > give_up_s:
                 raise
-            log.debug("%s; trying again", error)
+            log.debug("%s; retrying", error)
         await asyncio.sleep(_RETRY_PAUSE_S)
 
 
@@ -286,7 +280,7 @@ async def place(
     batch_bytes: int = _BATCH_BYTES,
     codec: int = 0,
 ) -> Placed:
-    """``records`` as batches of ``identity``, at their leaders; others of the loop have their turn in between."""
+    """Return ``records`` as batches of ``identity`` by leader; other tasks on the loop run in between."""
     metadata = await cluster.topics({record.topic for record in records})
     by_partition: dict[Partition, list[OutRecord]] = {}
     async for record in in_turns(records, _AT_ONCE):
@@ -316,8 +310,8 @@ async def produce_all(
     *,
     produce_at_most: int = _PRODUCE_AT_MOST,
 ) -> dict[Partition, int]:
-    """Send what was placed and wait for all answers, of which ``check`` raises what an error means. Return the offset
-    of the first record in each partition."""
+    """Send placed batches and wait for all responses; ``check`` raises their errors. Return the offset of the first
+    record in each partition."""
     sending = [
         _produce(cluster, leader, placed, transactional_id, timeout_s, check, produce_at_most)
         for leader, placed in by_leader.items()
@@ -339,7 +333,7 @@ async def _produce(
 ) -> dict[Partition, int]:
     first: dict[Partition, int] = {}
     connection = await cluster.connection(leader, "positions")
-    # One batch per partition and request is all that a broker takes.
+    # A broker accepts only one batch per partition and request.
     for round_ in zip_longest(*([(partition, batch) for batch in batches] for partition, batches in placed.items())):
         topics: dict[str, ProduceRequest.TopicProduceData] = {}
         for (topic, partition), batch in filter(None, round_):
@@ -365,7 +359,7 @@ async def _produce(
 def _batches(
     records: Sequence[OutRecord], begin: Callable[[int], DefaultRecordBatchBuilder], sequence: int
 ) -> list[Batch]:
-    """Batches of ``records`` in order, each as large as the builder that ``begin`` makes of its sequence takes."""
+    """Return batches of ``records`` in order, each as large as the builder from ``begin`` (given a sequence) allows."""
     now_ms = int(time.time() * 1000)
     batches: list[Batch] = []
     builder, count = None, 0

@@ -1,8 +1,8 @@
-"""Transactions that two fill: records come from elsewhere, offsets from here, where the transactions end too.
+"""Transactions shared by two writers: another process writes the records, this one adds offsets and ends them.
 
-Whoever writes the records uses the same producer id and epoch over connections of its own. What a commit answers says
-nothing of their success: tried, EndTxn commits though a batch of the transaction was refused. So
-:meth:`SharedTransactions.write` is for who knows that all of them are acknowledged.
+The other process uses the same producer id and epoch over its own connections. A commit says nothing about the success
+of its writes: in a trial, EndTxn committed although a batch of the transaction was rejected. So the caller of
+:meth:`SharedTransactions.write` must know that all of them were acknowledged.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from connect.kafka.log import active_producers, transactions
 from connect.kafka.log.producer import SEQUENCES, OutRecord, place, produce_all, waiting_out
 from connect.kafka.log.transactions import MarkersPending, Partition, ProducerIdentity
 
-#: From this level of the feature ``transaction.version`` on, Produce adds partitions to a transaction by itself and
+#: From this level of the feature ``transaction.version``, Produce adds partitions to a transaction implicitly and
 #: EndTxn raises the epoch (KIP-890).
 IMPLICIT_FROM: Final = 2
-#: The highest Produce below that level, and the highest that names topics.
+#: The highest version of Produce below that level, and the highest with topic names.
 _PRODUCE_EXPLICIT: Final = 11
 _PRODUCE_IMPLICIT: Final = 12
 _FEATURES_FROM: Final = 3
@@ -32,10 +32,8 @@ _MARKERS_WAIT_S: Final = 0.005
 
 
 class SharedTransactions:
-    """The worker's half of a transactional id. Uses the cluster's connections and leaves them open.
-
-    After any error it is not known how the transaction ended: :meth:`open` ends it, and what is stored then counts.
-    """
+    """The worker's half of a transactional id. Uses the cluster's connections and leaves them open. After any error the
+    outcome of the transaction is unknown: :meth:`open` ends it, and what is stored then counts."""
 
     def __init__(
         self,
@@ -45,10 +43,10 @@ class SharedTransactions:
         timeout_s: float = 30.0,
         transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
     ) -> None:
-        """``timeout_s``: of a commit, with all its attempts. ``transaction_timeout_ms``: after so long the cluster
-        aborts a transaction."""
+        """``timeout_s``: for a commit with all its attempts. ``transaction_timeout_ms``: when the cluster aborts an
+        open transaction."""
         self.transactional_id = transactional_id
-        #: The finalised level of ``transaction.version``.
+        #: The finalized level of ``transaction.version``.
         self.version = 0
         self._cluster = cluster
         self._timeout_s = timeout_s
@@ -59,20 +57,20 @@ class SharedTransactions:
 
     @property
     def identity(self) -> ProducerIdentity:
-        """As whom the open transaction, or the next one, is written."""
-        assert self._identity is not None, "a transactional id is claimed before it is used"
+        """The producer id and epoch of the open transaction, or of the next one."""
+        assert self._identity is not None, "a transactional id must be claimed before it is used"
         return self._identity
 
     @property
     def restarts(self) -> bool:
-        """Whether every transaction has an epoch of its own, so that its sequences begin at 0."""
+        """Whether every transaction has a new epoch, so that its sequences start at 0."""
         return self.version >= IMPLICIT_FROM
 
     async def open(self) -> None:
-        """Take the id over: whoever held it can write no more, and what it left open is aborted before this returns.
+        """Claim the id: this fences its previous owner and aborts the owner's open transaction before it returns.
 
         Raises:
-            TransactionalIdRefused: rights are missing; names them.
+            TransactionalIdRefused: an ACL is missing; the message names it.
             RetriableError: the cluster did not answer in time.
         """
         self.version = await _transaction_version(self._cluster)
@@ -82,8 +80,8 @@ class SharedTransactions:
         self.adopt(*claimed)
 
     async def end_left_open(self, partitions: Collection[Partition]) -> frozenset[Partition]:
-        """After :meth:`open`: abort what is open of this id in ``partitions`` all the same; in which there was some.
-        Raises as ``open``."""
+        """Abort hanging transactions of this id in ``partitions``, after :meth:`open`; return the partitions that had
+        some. Raises the errors of ``open``."""
         identity, left = await active_producers.end_left_open(
             self._cluster,
             self.transactional_id,
@@ -95,13 +93,13 @@ class SharedTransactions:
         return left
 
     def adopt(self, producer_id: int, epoch: int) -> None:
-        """Go on as whom a fence, or a commit, has made us; nothing is open."""
+        """Continue with the identity from a fence or a commit; no transaction is open."""
         self._identity = ProducerIdentity(producer_id, epoch)
         self._sequences.clear()
         self._added.clear()
 
     async def add(self, partitions: Collection[Partition]) -> None:
-        """Before the first record of each partition, where Produce does not do it. Errors as :meth:`write`."""
+        """Add partitions before their first record, if Produce does not. Errors as :meth:`write`."""
         wanted = [partition for partition in partitions if partition not in self._added]
         if not wanted:
             return
@@ -110,22 +108,22 @@ class SharedTransactions:
                 try:
                     await transactions.add_partitions(self._cluster, self.transactional_id, self.identity, wanted)
                     break
-                except MarkersPending:  # of the transaction before
+                except MarkersPending:  # of the previous transaction
                     await asyncio.sleep(_MARKERS_WAIT_S)
         self._added.update(wanted)
 
     async def write(self, records: Iterable[OutRecord]) -> None:
-        """Write ``records`` into the open transaction, or into one of their own, and commit it.
+        """Write ``records`` into the open transaction, or into a new one, and commit it.
 
         Raises:
             Superseded: another process has taken the id over.
-            SecurityError: rights are missing; names them.
-            RetriableError: it is not known whether all of the transaction is there, or nothing.
+            SecurityError: an ACL is missing; the message names it.
+            RetriableError: it is unknown whether the transaction was committed.
         """
         wanted = list(records)
         try:
             async with asyncio.timeout(self._timeout_s):
-                # Sequences do not change between the attempts, so what has arrived is not written twice.
+                # Attempts use the same sequences, so records that have arrived are not duplicated.
                 written = await waiting_out(partial(self._produce, wanted))
                 after = await transactions.commit_transaction(
                     self._cluster, self.transactional_id, self.identity, renews=self.restarts
@@ -143,7 +141,7 @@ class SharedTransactions:
                 self._sequences[partition] = (self._sequences.get(partition, 0) + count) % SEQUENCES
 
     async def _produce(self, records: Sequence[OutRecord]) -> dict[Partition, int]:
-        """One attempt; returns how many records went to each partition."""
+        """Try once; return the number of records written to each partition."""
         by_leader = await place(self._cluster, records, self.identity, self._sequences)
         if not self.restarts:
             await self.add([partition for placed in by_leader.values() for partition in placed])
@@ -160,7 +158,7 @@ class SharedTransactions:
 
 
 async def _transaction_version(cluster: Cluster) -> int:
-    """What the cluster has finalised, 0 where its brokers know no such feature. Raises RetriableError."""
+    """Return the finalized level, 0 if brokers do not know the feature. Raises RetriableError."""
     connection = await cluster.any_connection()
     request = ApiVersionsRequest(client_software_name="heliograph", client_software_version="1")
     if connection.version_of(request) < _FEATURES_FROM:

@@ -1,7 +1,7 @@
-"""The module creates, grows, deletes and describes topics, and reads and changes the configs of topics and brokers.
+"""Creates, grows, deletes and describes topics, and reads and changes the configs of topics and brokers.
 
 Configs come with their source (DescribeConfigs, IncrementalAlterConfigs). Outcomes are per topic: one refused topic
-does not hide the outcome of the others. Requests hold a bounded number of topics, so that a broker never gets a request
+does not hide the outcome of the others. Requests hold a limited number of topics, so that a broker never gets a request
 for thousands at once. A topic that the client cannot see does not count as missing.
 """
 
@@ -35,12 +35,12 @@ _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 _SET: Final = 0
 _DELETE: Final = 1
 _REFUSED: Final = frozenset({29, 31})  # topic, cluster: authorisation failed
-#: The right that is enough for requests that change nothing.
+#: The operation that is enough for requests that change nothing.
 _LOOKING: Final = "DESCRIBE_CONFIGS"
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from (Kafka's ``DescribeConfigsResponse.ConfigSource``)."""
+    """The origin of a config value (Kafka's ``DescribeConfigsResponse.ConfigSource``)."""
 
     UNKNOWN = 0
     TOPIC = 1
@@ -56,7 +56,7 @@ class ConfigSource(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """One setting in force; ``value`` is None where the broker does not show it."""
+    """A config value in effect; ``value`` is None if the broker does not show it."""
 
     value: str | None
     source: ConfigSource
@@ -69,17 +69,14 @@ TopicConfigs = Mapping[str, TopicConfig]
 
 
 class UnknownTopic(RetriableError):
-    """There is no such topic, or the broker has not heard of it yet."""
+    """The topic does not exist, or the broker does not know it yet."""
 
 
 async def describe(
     cluster: Cluster, topics: Collection[str], keys: Sequence[str] | None = None
 ) -> dict[str, TopicConfigs | HeliographError]:
-    """Every setting of each topic, or those of ``keys``, or why they are not shown; SecurityError names the missing
-    right.
-
-    Raises :class:`RetriableError` where no broker answers.
-    """
+    """Return all configs of each topic, or those of ``keys``, or its error; a SecurityError names the missing right.
+    Raises :class:`RetriableError` if no broker answers."""
     found: dict[str, TopicConfigs | HeliographError] = {}
     for batch in _batches(sorted(topics)):
         request = DescribeConfigsRequest(
@@ -106,32 +103,27 @@ async def describe(
 
 
 async def max_message_bytes(cluster: Cluster, topic: str) -> int | None:
-    """Return ``max.message.bytes`` of a topic as it is in force; None if we may not look.
-
-    Raises :class:`RetriableError` if no broker tells now.
-    """
+    """Return ``max.message.bytes`` of a topic; None if this client may not describe it. Raises :class:`RetriableError`
+    if no broker can answer now."""
     value = (await topic_values(cluster, [topic], "max.message.bytes")).get(topic)
     return int(value) if value else None
 
 
 async def min_insync_replicas(cluster: Cluster, topics: Collection[str]) -> dict[str, int]:
-    """Return ``min.insync.replicas`` of those topics that we may look at. Raises as :func:`max_message_bytes`."""
+    """Return ``min.insync.replicas`` of the topics that may be described. Raises :class:`RetriableError`."""
     found = await topic_values(cluster, topics, "min.insync.replicas")
     return {topic: int(value) for topic, value in found.items()}
 
 
 async def perhaps_compacted(cluster: Cluster, topics: Collection[str], *, in_doubt: bool = True) -> set[str]:
-    """Return those of ``topics`` whose records compaction may remove and, ``in_doubt``, those whose settings we may not
-    see.
-
-    Raises as :func:`max_message_bytes`.
-    """
+    """Return the topics whose records compaction may remove and, with ``in_doubt``, those that may not be described.
+    Raises :class:`RetriableError`."""
     found = await topic_values(cluster, topics, "cleanup.policy")
     return {topic for topic in topics if "compact" in found.get(topic, "compact" if in_doubt else "")}
 
 
 async def topic_values(cluster: Cluster, topics: Collection[str], key: str) -> dict[str, str]:
-    """Return one setting of the topics that there are and that we may look at. Raises as :func:`max_message_bytes`."""
+    """Return one config of the topics that exist and may be described. Raises :class:`RetriableError`."""
     found: dict[str, str] = {}
     for topic, configs in (await describe(cluster, topics, [key])).items():
         if isinstance(configs, RetriableError) and not isinstance(configs, UnknownTopic):
@@ -142,12 +134,9 @@ async def topic_values(cluster: Cluster, topics: Collection[str], key: str) -> d
 
 
 async def is_perhaps_true(cluster: Cluster, setting: str) -> bool | None:
-    """Whether a broker has ``setting`` at true, or at what it does not tell: of what is of a plug-in, such as an
-    authorizer, it tells that it is set, and no value (Kafka ``ConfigHelper``). None where a broker does not let us
-    look, and no other has it.
-
-    Raises :class:`RetriableError` where a broker does not answer, or cannot now.
-    """
+    """Return whether a broker has ``setting`` at true, or set without a visible value: brokers hide values of plugins
+    such as authorizers (Kafka ``ConfigHelper``). None if a broker denies access and no other has it. Raises
+    :class:`RetriableError` if a broker does not or cannot answer now."""
     is_told = True
     for node in sorted((await cluster.metadata(())).brokers):
         resource = DescribeConfigsRequest.DescribeConfigsResource(
@@ -156,7 +145,7 @@ async def is_perhaps_true(cluster: Cluster, setting: str) -> bool | None:
         request = DescribeConfigsRequest(resources=[resource], include_synonyms=False, include_documentation=False)
         for row in (await (await cluster.connection(node)).call(request)).results:
             if row.error_code and for_code(row.error_code).retriable:
-                raise RetriableError(f"cluster {cluster.name}: broker {node} does not tell its settings now")
+                raise RetriableError(f"cluster {cluster.name}: broker {node} cannot describe its configs now")
             if any((entry.value or "true").lower() == "true" for entry in row.configs):
                 return True
             is_told = is_told and not row.error_code
@@ -164,11 +153,8 @@ async def is_perhaps_true(cluster: Cluster, setting: str) -> bool | None:
 
 
 async def alter(cluster: Cluster, wanted: Mapping[str, Mapping[str, str | None]]) -> dict[str, HeliographError | None]:
-    """Set keys of topics, or reset them to the cluster's default where the value is None. By topic: None where done,
-    else why not.
-
-    Raises :class:`RetriableError` where no broker answers, ``UnsupportedVersion`` where brokers are older than 2.3.
-    """
+    """Set configs of topics; a value of None resets the config to the cluster's default. Return by topic None or its
+    error. Raises :class:`RetriableError` if no broker answers, ``UnsupportedVersion`` if brokers are older than 2.3."""
     outcomes: dict[str, HeliographError | None] = {}
     resource, config = (
         IncrementalAlterConfigsRequest.AlterConfigsResource,
@@ -214,31 +200,29 @@ def _refusal(cluster: Cluster, verb: str, right: str, row: Any) -> HeliographErr
 _TOPIC_ALREADY_EXISTS: Final = 36
 _INVALID_REPLICATION_FACTOR: Final = 38
 _NOT_CONTROLLER: Final = 41
-#: A cluster with ZooKeeper may name a controller that has just handed over; brokers learn of the next one in moments.
+#: A cluster with ZooKeeper may name a controller that has just resigned; brokers learn of the next one in moments.
 _NOT_CONTROLLER_PAUSES_S: Final = (0.1, 0.5, 1.0)
 _ROWS: Final = {CreateTopicsRequest: "topics", CreatePartitionsRequest: "results", DeleteTopicsRequest: "responses"}
 _CONFIGS_REFUSED: Final = frozenset({40, 44})  # INVALID_CONFIG, POLICY_VIOLATION
 _FEWER_REPLICAS: Final = "set replication.factor and offset.storage.replication.factor lower"
-#: How long a controller may take, or as long as the connection waits where that is less.
+#: Timeout of a controller request, unless the connection's timeout is shorter.
 _CONTROLLER_MS: Final = 30_000
-#: Up to here topics to be deleted are a list of names.
+#: Up to this version the topics to delete are a list of names.
 _DELETED_BY_NAME: Final = 5
 
 
 class TopicExists(PermanentError):
-    """A topic to be made is there already."""
+    """The topic to create exists."""
 
 
 class ConfigsRefused(PermanentError):
-    """The cluster, or its policy for new topics, refuses the settings of one to be made."""
+    """The cluster or its create-topic policy rejects the configs of a new topic."""
 
 
 class Admin:
-    """Asks the controller of one cluster, by connections that ``close`` ends. ``name`` is what messages call the
-    cluster, ``fewer_replicas`` how they say that a topic is made with fewer.
-
-    Every method raises ClusterUnreachable if no broker answers, SecurityError if one refuses us, else RetriableError.
-    """
+    """Sends requests to the controller of one cluster, over connections that ``close`` ends. Messages use ``name`` for
+    the cluster and ``fewer_replicas`` as the remedy for a replication factor that is too high. Every method raises
+    ClusterUnreachable, SecurityError or another RetriableError."""
 
     def __init__(
         self, settings: ConnectionSettings, name: str | None = None, fewer_replicas: str = _FEWER_REPLICAS
@@ -253,7 +237,7 @@ class Admin:
         return self._cluster.name
 
     async def list_topics(self) -> list[str]:
-        """Return the names of all topics that we may see."""
+        """Return the names of all topics that this client may see."""
         return sorted((await self._cluster.metadata(None)).topics)
 
     async def describe_topics(self, topics: Collection[str]) -> dict[str, TopicMetadata]:
@@ -264,7 +248,7 @@ class Admin:
     async def create_topics(
         self, topics: Iterable[NewTopic], *, validate_only: bool = False
     ) -> dict[str, HeliographError | None]:
-        """Make topics. By name: None if it was made, else TopicExists or another error."""
+        """Create topics. Return by name None, TopicExists or another error."""
         creatable = CreateTopicsRequest.CreatableTopic
         rows = [
             creatable(
@@ -282,7 +266,7 @@ class Admin:
         return self._outcomes("create", "CREATE on", await self._ask_controller(request))
 
     async def create_partitions(self, counts: Mapping[str, int]) -> dict[str, HeliographError | None]:
-        """Raise the partition counts of topics to ``counts``. By name: None if done, else why not."""
+        """Raise the partition counts of topics to ``counts``. Return by name None or an error."""
         if not counts:
             return {}
         row = CreatePartitionsRequest.CreatePartitionsTopic
@@ -291,7 +275,7 @@ class Admin:
         return self._outcomes("add partitions to", "ALTER on", await self._ask_controller(request))
 
     async def delete_topics(self, topics: Collection[str]) -> dict[str, HeliographError | None]:
-        """Delete topics. By name: None if done, else why not."""
+        """Delete topics. Return by name None or an error."""
         if not topics:
             return {}
         request = DeleteTopicsRequest(topic_names=list(topics), timeout_ms=self._controller_ms)
@@ -299,7 +283,7 @@ class Admin:
         return self._outcomes("delete", "DELETE on", rows)
 
     async def describe_topic_configs(self, topics: Collection[str]) -> dict[str, dict[str, str | None]]:
-        """Return every setting of each topic as it is in force, defaults included; none if we may not look."""
+        """Return all configs in effect by topic, defaults included; none for a topic that may not be described."""
         found = await describe(self._cluster, topics)
         return {
             topic: {} if isinstance(configs, HeliographError) else {key: one.value for key, one in configs.items()}
@@ -307,15 +291,12 @@ class Admin:
         }
 
     async def close(self) -> None:
-        """Close its connections."""
         await self._cluster.close()
 
     async def _ask_controller(self, request: Any, at_most: int | None = None) -> list[Any]:
-        """Ask again if the broker is not the controller any more. A request that may have been carried out, because
-        its answer did not come, is not repeated.
-
-        The connection has a purpose of its own: a look-up behind a slow request would time out, and break it off.
-        """
+        """Send a request, again if the broker is no longer the controller. A request without a response may have been
+        carried out and is not repeated. The connection has its own purpose, because a lookup behind a slow request
+        would time out and close it."""
         for pause_s in (*_NOT_CONTROLLER_PAUSES_S, None):
             controller = (await self._cluster.metadata(())).controller_id
             answer = await (await self._cluster.connection(controller, "controller")).call(request, at_most=at_most)
@@ -345,11 +326,11 @@ class Admin:
 
 
 async def known_topic(cluster: Cluster, name: str) -> TopicMetadata | None:
-    """A topic's metadata; None where there is no such topic.
+    """Return a topic's metadata; None if the topic does not exist.
 
     Raises:
-        NotAuthorized: DESCRIBE on it is missing, so that nobody can tell.
-        RetriableError: the cluster does not answer, or cannot tell at the moment.
+        NotAuthorized: DESCRIBE on the topic is missing.
+        RetriableError: the cluster does not or cannot answer at the moment.
     """
     found = (await cluster.metadata({name})).topics.get(name)
     if found is None or found.error_code == _UNKNOWN_TOPIC_OR_PARTITION:

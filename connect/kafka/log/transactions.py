@@ -1,9 +1,9 @@
-"""Fencing: after it, nothing that a predecessor still has under way can reach the target's log.
+"""Fences producers: afterwards no write of a predecessor that is still in flight can reach the target's log.
 
-A lease or an end offset proves nothing: bytes can sit in a stalled socket, in a frozen broker's queue, or below a
-high watermark that does not move. A raised producer epoch alone does not help either, for a partition learns of it
-only by an append. So the fence is a new epoch and an aborted transaction without data over all partitions: it leaves
-one marker in each, and from there on the old epoch is refused, never-written partitions included.
+An expired lease or an end offset is not enough: bytes can sit in a stalled socket, in a frozen broker's queue, or above
+a high watermark that does not move. A new producer epoch alone is not enough either, because a partition learns of it
+only through an append. So a fence is a new epoch and an aborted transaction without data over all partitions. It leaves
+a marker in each, even in one never written to; from then on the partition rejects the old epoch.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ log = logging.getLogger(__name__)
 Partition = tuple[str, int]
 T = TypeVar("T")
 
-#: What is asked for instead where brokers allow less, and nobody has said how long it may be.
+#: Used instead if brokers allow less and the caller named no timeout.
 _SHORTER_TIMEOUTS_MS: Final = (1_000, 10_000)
 _BACKOFF_FIRST_S: Final = 0.02
 _BACKOFF_LAST_S: Final = 0.5
-#: From this epoch on, the next InitProducerId hands out another producer id (Kafka ``TransactionMetadata``).
+#: From this epoch, the next InitProducerId returns another producer id (Kafka ``TransactionMetadata``).
 _EPOCH_EXHAUSTED: Final = 32766
-#: Later versions do more than we want: AddPartitionsToTxn 4 is the brokers' own batched form, EndTxn 5 raises the
-#: epoch and refuses a transaction without data (KIP-890).
+#: Later versions do more than is wanted: AddPartitionsToTxn 4 is the brokers' own batched form, EndTxn 5 raises the
+#: epoch and rejects a transaction without data (KIP-890).
 _ADD_PARTITIONS_AT_MOST: Final = 3
 _END_TXN_AT_MOST: Final = 4
 _ADD_OFFSETS_AT_MOST: Final = 3
 _GROUP_AUTHORIZATION_FAILED: Final = 30
 _END_TXN_RENEWING: Final = 5
-#: Coordinators that load or moved, markers under way: nothing has changed, and soon something may.
+#: Coordinators that are loading or moved, pending markers: nothing has changed yet.
 _NOT_YET: Final = frozenset({14, 15, 16, 51})
 _COMMIT_PAUSES_S: Final = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
@@ -57,20 +57,20 @@ _TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
 _FENCED: Final = frozenset({_INVALID_PRODUCER_EPOCH, 90})  # ... PRODUCER_FENCED
 #: topic, cluster, transactional id: authorisation failed
 REFUSED_CODES: Final = frozenset({29, 31, _TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
-#: Another attempt from the beginning may do: coordinators that load or moved, markers under way, a forgotten id.
+#: Errors worth another attempt from the start: coordinators loading or moved, pending markers, a forgotten id.
 _START_AGAIN: Final = frozenset({14, 15, 16, 48, 49, _UNKNOWN_TOPIC_OR_PARTITION})
 
 
 class Superseded(PermanentError):
-    """Somebody else has taken the transactional id over: this one must stop and write nothing more."""
+    """Another process has taken the transactional id over: this one must stop and write nothing more."""
 
 
 class FenceRefused(NotAuthorized):
-    """The cluster's rules do not let us fence; names what to grant."""
+    """An ACL for fencing is missing; the message names it."""
 
 
 class TopicsRefused(FenceRefused):
-    """The cluster's rules do not let us write to ``partitions``; others may be fenced without them."""
+    """WRITE is missing on the topics of ``partitions``; other partitions may still be fenced."""
 
     def __init__(self, message: str, partitions: frozenset[Partition]) -> None:
         super().__init__(message)
@@ -78,15 +78,15 @@ class TopicsRefused(FenceRefused):
 
 
 class TransactionalIdRefused(FenceRefused):
-    """The cluster's rules do not let us use the transactional id at all; what needs none may go on."""
+    """ACLs on the transactional id are missing; what needs none may continue."""
 
 
 class MarkersPending(RetriableError):
-    """The transaction before is not wound up yet: ask again in a moment."""
+    """The markers of the previous transaction are not complete yet: retry in a moment."""
 
 
 class ProducerIdentity(NamedTuple):
-    """Under which the cluster knows a writer; only the highest epoch of an id may write."""
+    """How the cluster identifies a writer; only the highest epoch of an id may write."""
 
     producer_id: int
     epoch: int
@@ -100,18 +100,18 @@ async def fence(
     timeout_s: float = 60.0,
     transaction_timeout_ms: int | None = None,
 ) -> ProducerIdentity:
-    """Shut out whoever wrote under ``transactional_id`` and return the identity to write under.
+    """Fence all earlier writers under ``transactional_id`` and return the identity to write under.
 
-    ``transaction_timeout_ms``: after so long the cluster aborts a transaction of that identity.
+    ``transaction_timeout_ms``: when the cluster aborts an open transaction of that identity.
 
-    When it returns, each partition has a marker of the identity's producer id, behind everything that earlier epochs
-    ever got in; the first sequence there must be 0, and any other is refused.
+    Afterwards each partition has a marker of the identity's producer id, after everything that earlier epochs wrote;
+    the first sequence there must be 0, and any other is rejected.
 
     Raises:
-        TopicsRefused: the right to write to some of the partitions is missing.
-        FenceRefused: other rights are missing.
-        Superseded: another one fences at the same time, and won.
-        RetriableError: not done within ``timeout_s``; says what stood in the way.
+        TopicsRefused: WRITE on the topics of some partitions is missing.
+        FenceRefused: another ACL is missing.
+        Superseded: another process fenced at the same time, and won.
+        RetriableError: not done within ``timeout_s``; the message has the cause.
     """
 
     async def attempt() -> ProducerIdentity:
@@ -121,8 +121,8 @@ async def fence(
                 await add_partitions(cluster, transactional_id, first, partitions)
                 await end_transaction(cluster, transactional_id, first, commit=False)
             final = await claim(cluster, transactional_id, first, timeout_ms=transaction_timeout_ms)
-            # An id whose epochs are used up is exchanged for one that the markers say nothing of. And nobody may
-            # write under the last epoch, or the next fence could not mark the same id with a higher one.
+            # When its epochs are used up, an id is replaced by one that the markers do not fence. And the last epoch
+            # must not be used for writing, because the next fence could not mark the same id with a higher one.
             if final.producer_id == first.producer_id and final.epoch < _EPOCH_EXHAUSTED:
                 return final
 
@@ -136,10 +136,8 @@ async def init_producer_id(
     timeout_s: float = 60.0,
     transaction_timeout_ms: int | None = None,
 ) -> ProducerIdentity:
-    """Take ``transactional_id`` over where there is nothing to shut out of any partition: a first start.
-
-    ``transaction_timeout_ms`` and errors as of ``fence``.
-    """
+    """Claim ``transactional_id`` when no partition has earlier writers to fence: a first start.
+    ``transaction_timeout_ms`` and errors are those of ``fence``."""
 
     async def attempt() -> ProducerIdentity:
         identity = await claim(cluster, transactional_id, timeout_ms=transaction_timeout_ms)
@@ -151,11 +149,11 @@ async def init_producer_id(
 
 
 async def new_producer_id(cluster: Cluster, *, timeout_s: float = 60.0) -> ProducerIdentity:
-    """A producer id that no transactional id stands behind, and that nobody else has or had.
+    """Return a new producer id without a transactional id, which no other producer has or had.
 
     Raises:
-        FenceRefused: the right to write without a gap is missing.
-        RetriableError: no broker gave one within ``timeout_s``.
+        FenceRefused: an ACL for idempotent writes is missing.
+        RetriableError: no broker allocated one within ``timeout_s``.
     """
 
     async def attempt() -> ProducerIdentity:
@@ -163,9 +161,9 @@ async def new_producer_id(cluster: Cluster, *, timeout_s: float = 60.0) -> Produ
             transactional_id=None, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS, producer_id=-1, producer_epoch=-1
         )
         answer = await (await cluster.any_connection()).call(request)
-        what = f"cluster {cluster.name} gives us no producer id: {error_name(answer.error_code)}"
+        what = f"cluster {cluster.name} did not allocate a producer id: {error_name(answer.error_code)}"
         if answer.error_code in REFUSED_CODES:
-            raise FenceRefused(f"{what}; grant WRITE on the topics to be written, or IDEMPOTENT_WRITE on the cluster")
+            raise FenceRefused(f"{what}; grant WRITE on the topics to write to, or IDEMPOTENT_WRITE on the cluster")
         if answer.error_code:
             raise (RetriableError if for_code(answer.error_code).retriable else PermanentError)(what)
         return ProducerIdentity(answer.producer_id, answer.producer_epoch)
@@ -180,11 +178,11 @@ async def claim(
     *,
     timeout_ms: int | None = None,
 ) -> ProducerIdentity:
-    """InitProducerId, once: raises the epoch and ends what is open; waits for its markers, without a bound. The cluster
-    aborts a transaction of the new epoch after ``timeout_ms``; None, for who has none open for long: Java's default, or
-    less where the cluster allows no more.
+    """Send InitProducerId once: raises the epoch and aborts an open transaction; waits for its markers, without limit.
+    The cluster aborts a transaction of the new epoch after ``timeout_ms``. None, for callers whose transactions are
+    short, means Java's default, or less if the cluster allows no more.
 
-    With ``current`` only if nobody else has done so since; brokers older than 2.5 (KIP-360) cannot tell.
+    With ``current`` it fails if another process has claimed the id since; brokers before 2.5 (KIP-360) cannot check.
     """
     waiting_s = _BACKOFF_FIRST_S
     asked_ms = [timeout_ms] if timeout_ms is not None else [*_SHORTER_TIMEOUTS_MS, TRANSACTION_TIMEOUT_MS]
@@ -205,12 +203,12 @@ async def claim(
             continue
         if answer.error_code != _CONCURRENT_TRANSACTIONS:
             break
-        # Markers are being written; that they are all there is what the caller waits for.
+        # Markers are being written; the caller waits until they are complete.
         await asyncio.sleep(waiting_s)
         waiting_s = min(2 * waiting_s, _BACKOFF_LAST_S)
     if answer.error_code == _INVALID_TRANSACTION_TIMEOUT:
         raise PermanentError(
-            f"cluster {cluster.name} allows no transaction.timeout.ms of {asked_ms[-1]}; lower it, or raise the "
+            f"cluster {cluster.name} rejects transaction.timeout.ms={asked_ms[-1]}; lower it, or raise the "
             "brokers' transaction.max.timeout.ms"
         )
     check(cluster, transactional_id, "InitProducerId", answer.error_code)
@@ -220,7 +218,7 @@ async def claim(
 async def add_partitions(
     cluster: Cluster, transactional_id: str, identity: ProducerIdentity, partitions: Collection[Partition]
 ) -> None:
-    """AddPartitionsToTxn, once: what follows may be written in the partitions. Errors as ``fence``."""
+    """Send AddPartitionsToTxn once, so that the partitions may be written to. Errors as ``fence``."""
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         topics.setdefault(topic, []).append(partition)
@@ -238,7 +236,7 @@ async def add_partitions(
         ),
         _ADD_PARTITIONS_AT_MOST,
     )
-    # One bad partition fails all; the others then say only that they were not attempted.
+    # One bad partition fails all; the others report only that they were not attempted.
     codes = [
         (
             row.partition_error_code == _OPERATION_NOT_ATTEMPTED,
@@ -263,7 +261,7 @@ async def add_partitions(
 
 
 async def add_offsets(cluster: Cluster, transactional_id: str, identity: ProducerIdentity, group: str) -> None:
-    """AddOffsetsToTxn, once: what follows may commit offsets of ``group``. Errors as ``fence``, and NotAuthorized
+    """Send AddOffsetsToTxn once, so that offsets of ``group`` may be committed. Errors as ``fence``, and NotAuthorized
     if READ on the group is missing."""
     request = AddOffsetsToTxnRequest(
         transactional_id=transactional_id,
@@ -279,7 +277,7 @@ async def add_offsets(cluster: Cluster, transactional_id: str, identity: Produce
 
 
 async def end_transaction(cluster: Cluster, transactional_id: str, identity: ProducerIdentity, *, commit: bool) -> None:
-    """EndTxn, once, in the form that leaves the epoch alone. Errors as ``fence``."""
+    """Send EndTxn once, in the form that keeps the epoch. Errors as ``fence``."""
     answer = await _ask(
         cluster,
         transactional_id,
@@ -292,12 +290,9 @@ async def end_transaction(cluster: Cluster, transactional_id: str, identity: Pro
 async def commit_transaction(
     cluster: Cluster, transactional_id: str, identity: ProducerIdentity, *, renews: bool
 ) -> ProducerIdentity:
-    """EndTxn, of a transaction that holds data; returns as whom the next one is written.
-
-    ``renews``: in the form that raises the epoch, or gives a new id where epochs are used up (KIP-890). Only answers
-    that say «not yet» are followed by another attempt: a request that is under way in a lost connection might end the
-    next transaction. Errors as ``fence``.
-    """
+    """Commit a transaction that holds data; return the identity for the next one. ``renews``: use the EndTxn that
+    raises the epoch, or returns a new id if epochs are used up (KIP-890). It is retried only after responses that mean
+    "not yet", because a request in flight on a lost connection could end the next transaction. Errors as ``fence``."""
     if not renews:
         await end_transaction(cluster, transactional_id, identity, commit=True)
         return identity
@@ -330,14 +325,14 @@ async def _ask(cluster: Cluster, transactional_id: str, request: Any, at_most: i
         connection = await cluster.coordinator(transactional_id, "transaction")
     except NotAuthorized as error:
         raise TransactionalIdRefused(
-            f"cluster {cluster.name} does not let us use transactional id {transactional_id}; "
+            f"cluster {cluster.name}: access to transactional id {transactional_id} is denied; "
             f"grant WRITE and DESCRIBE on transactional id {transactional_id}"
         ) from error
     return await connection.call(request, at_most=at_most)
 
 
 def check(cluster: Cluster, transactional_id: str, api: str, code: int, partition: str = "") -> None:
-    """Raise what an error code of a transactional request means, if it is one."""
+    """Raise the error for the code of a transactional response, if it is one."""
     if not code:
         return
     cluster.forget_coordinator(transactional_id, "transaction", code)
@@ -358,7 +353,7 @@ def check(cluster: Cluster, transactional_id: str, api: str, code: int, partitio
 
 
 async def until(timeout_s: float, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
-    """Repeat ``attempt`` while it fails retriably, with a growing pause, for ``timeout_s``."""
+    """Repeat ``attempt`` after retriable errors, with growing pauses, for ``timeout_s``; then raise RetriableError."""
     waiting_s = _BACKOFF_FIRST_S
     reason: HeliographError | None = None
     try:
@@ -368,7 +363,7 @@ async def until(timeout_s: float, what: str, attempt: Callable[[], Awaitable[T]]
                     return await attempt()
                 except RetriableError as error:
                     if reason is None or str(error) != str(reason):
-                        log.info("%s: %s; trying again", what, error)
+                        log.info("%s: %s; retrying", what, error)
                     reason = error
                 await asyncio.sleep(waiting_s)
                 waiting_s = min(2 * waiting_s, _BACKOFF_LAST_S)

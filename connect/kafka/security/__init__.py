@@ -1,1 +1,1 @@
-"""How a cluster is reached: a client's properties, TLS, SASL."""
+"""Connection settings from a client's properties: addresses, TLS and SASL."""

@@ -1,7 +1,7 @@
-"""How to reach a cluster: a Java client's properties in, arguments for the Python clients out.
+"""Converts a Java client's properties into arguments of the Python clients.
 
-A :class:`ConnectionSettings` is plain data with every file already read, so it can be sent to another machine over
-the control link; that form holds the secrets, ``repr`` does not.
+A :class:`ConnectionSettings` is plain data with every file already read, so it can be sent to another machine over the
+control link. That form includes the secrets, ``repr`` does not.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from connect.kafka.security.tls import TlsSettings
 
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
-#: As Kafka's ``Utils.HOST_PORT_PATTERN``: an optional scheme is ignored, IPv6 stands in brackets.
+#: As Kafka's ``Utils.HOST_PORT_PATTERN``: an optional scheme is ignored, IPv6 addresses are in brackets.
 _HOST_PORT: Final = re.compile(r"(?:[0-9a-zA-Z\-%._]*://)?\[?([0-9a-zA-Z\-%._:]*)]?:([0-9]+)")
 _BOOTSTRAP: Final = "bootstrap.servers"
 _JAAS: Final = "sasl.jaas.config"
 
 
 class _Quiet(str):
-    """A password for a library that logs its arguments by ``repr``."""
+    """A password whose ``repr`` is hidden, for a library that logs its arguments."""
 
     __slots__ = ()
 
@@ -36,22 +36,22 @@ class _Quiet(str):
 
 @dataclass(frozen=True)
 class ConnectionSettings:
-    """Everything a connection to one cluster needs.
+    """The settings of connections to one cluster.
 
     Args:
         bootstrap: (host, port) pairs; IPv6 hosts without brackets.
-        client_id: As brokers see it; quotas bind to it.
+        client_id: The client id that brokers see; quotas apply to it.
         security_protocol: One of ``SECURITY_PROTOCOLS``.
         sasl_mechanism: One of ``SASL_MECHANISMS``, None without SASL.
         username: For PLAIN and SCRAM.
         password: For PLAIN and SCRAM.
         kerberos_service_name: The service part of the brokers' principal, for GSSAPI.
-        oauth: Where tokens come from, for OAUTHBEARER.
-        tls: Set exactly where the protocol has TLS.
-        request_timeout_ms: How long a request may stay unanswered.
+        oauth: The source of tokens, for OAUTHBEARER.
+        tls: Set if and only if the protocol includes TLS.
+        request_timeout_ms: How long to wait for a response.
         connections_max_idle_ms: When an unused connection is closed.
-        send_buffer_bytes: Of sockets; None leaves it to the system, which grows it with rate and distance.
-        receive_buffer_bytes: The same of what is received.
+        send_buffer_bytes: Of sockets; None leaves it to the system, which adapts it to rate and distance.
+        receive_buffer_bytes: The same for the receive buffer.
     """
 
     bootstrap: tuple[tuple[str, int], ...]
@@ -69,11 +69,10 @@ class ConnectionSettings:
     receive_buffer_bytes: int | None = None
 
     def with_client_id(self, client_id: str) -> Self:
-        """The same settings under another client id."""
         return replace(self, client_id=client_id)
 
     def to_wire(self) -> dict[str, Any]:
-        """A JSON-able form, secrets included: for the control link only."""
+        """Return a JSON-compatible form, secrets included: for the control link only."""
         wire = {each.name: getattr(self, each.name) for each in fields(self)}
         wire["bootstrap"] = [list(address) for address in self.bootstrap]
         wire["tls"] = None if self.tls is None else self.tls.to_wire()
@@ -82,14 +81,13 @@ class ConnectionSettings:
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """The settings that :meth:`to_wire` wrote."""
         bootstrap = tuple((host, port) for host, port in wire["bootstrap"])
         tls = None if wire["tls"] is None else TlsSettings.from_wire(wire["tls"])
         oauth = None if wire["oauth"] is None else OAuthSettings.from_wire(wire["oauth"])
         return cls(**{**wire, "bootstrap": bootstrap, "tls": tls, "oauth": oauth})
 
     def create_conn_arguments(self) -> dict[str, Any]:
-        """Keyword arguments of ``aiokafka.conn.create_conn``, without host and port."""
+        """Return keyword arguments of ``aiokafka.conn.create_conn``, without host and port."""
         return {
             "client_id": self.client_id,
             "request_timeout_ms": self.request_timeout_ms,
@@ -98,7 +96,7 @@ class ConnectionSettings:
         }
 
     def aiokafka_arguments(self) -> dict[str, Any]:
-        """Keyword arguments of ``AIOKafkaConsumer`` and ``AIOKafkaProducer``."""
+        """Return keyword arguments of ``AIOKafkaConsumer`` and ``AIOKafkaProducer``."""
         return {
             "bootstrap_servers": [format_address(host, port) for host, port in self.bootstrap],
             "client_id": self.client_id,
@@ -108,7 +106,6 @@ class ConnectionSettings:
         }
 
     def _security(self) -> dict[str, Any]:
-        """Return what connections, consumers and producers call by the same names."""
         arguments: dict[str, Any] = {
             "security_protocol": self.security_protocol,
             "ssl_context": None if self.tls is None else self.tls.ssl_context(),
@@ -120,7 +117,7 @@ class ConnectionSettings:
         if self.kerberos_service_name is not None:
             arguments["sasl_kerberos_service_name"] = self.kerberos_service_name
         if self.oauth is not None:
-            # Not before: a worker reads its settings before it starts Spark, which must not wait for aiokafka.
+            # Imported late: a worker reads its settings before it starts Spark, which must not wait for aiokafka.
             from connect.kafka.security.oauth_provider import TokensOfAiokafka
 
             arguments["sasl_oauth_token_provider"] = TokensOfAiokafka(self.oauth)
@@ -128,20 +125,20 @@ class ConnectionSettings:
 
 
 def format_address(host: str, port: int) -> str:
-    """``host:port``, with brackets around an IPv6 host."""
+    """Return ``host:port``, with brackets around an IPv6 host."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def connection_settings(properties: Mapping[str, str], *, client_id: str, where: str) -> ConnectionSettings:
-    """The settings in a Java client's properties; key stores are read here.
+    """Return the settings in a Java client's properties; reads key stores.
 
     Args:
-        properties: Keys as a Java client takes them, such as ``bootstrap.servers``; others are ignored.
-        client_id: The client's id; ``client.id`` in ``properties`` is the caller's to heed.
-        where: Whose settings they are, for messages, such as ``cluster us``.
+        properties: Keys of a Java client, such as ``bootstrap.servers``; others are ignored.
+        client_id: The client id; the caller handles ``client.id`` in ``properties``.
+        where: The owner of the settings for messages, such as ``cluster us``.
 
     Raises:
-        ConfigError: A key is missing, malformed or contradicts another, or the library for a mechanism is not there.
+        ConfigError: A key is missing, invalid or contradicts another, or the library for a mechanism is missing.
         SecurityError: A key store cannot be used.
     """
     # Java trims every value, passwords included.
@@ -167,7 +164,7 @@ def connection_settings(properties: Mapping[str, str], *, client_id: str, where:
 
 
 def parse_bootstrap(value: str | None, where: str) -> tuple[tuple[str, int], ...]:
-    """The addresses of ``bootstrap.servers``, duplicates removed, as Kafka's ``ClientUtils`` reads them."""
+    """Return the addresses of ``bootstrap.servers`` without duplicates, as Kafka's ``ClientUtils`` parses them."""
     if value is None or not value.strip():
         raise ConfigError(
             f"{where}: {_BOOTSTRAP} is missing; set it to host:port, or a comma-separated list",
@@ -205,12 +202,12 @@ def _buffer_bytes(properties: Mapping[str, str], key: str, where: str) -> int | 
     except ValueError:
         value = -2
     if value < -1:
-        raise ConfigError(f"{where}: {key} is '{text}', not a number of bytes, or -1 for the system's", key)
+        raise ConfigError(f"{where}: {key} is '{text}', not a number of bytes, or -1 for the system's default", key)
     return value if value > 0 else None
 
 
 def _tls(properties: Mapping[str, str], where: str) -> TlsSettings:
-    # Opening stores needs libraries that take a quarter of a second to load, which starts without TLS need not pay.
+    # Imported late, because opening stores needs libraries that take a quarter of a second to load.
     from connect.kafka.security.tls_stores import tls_settings
 
     return tls_settings(properties, where)
@@ -260,7 +257,8 @@ def _jaas_options(properties: Mapping[str, str], mechanism: str, where: str) -> 
 
 
 def _kerberos_service(properties: Mapping[str, str], options: Mapping[str, str], where: str) -> str:
-    """Both places Java looks at; tickets come from the machine's credential cache or ``KRB5_CLIENT_KTNAME``."""
+    """Return the service from either key that Java reads. Tickets come from the machine's credential cache or
+    ``KRB5_CLIENT_KTNAME``."""
     service = properties.get("sasl.kerberos.service.name") or options.get("serviceName")
     if service is None:
         raise ConfigError(

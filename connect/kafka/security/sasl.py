@@ -1,11 +1,11 @@
 """Parses ``sasl.jaas.config`` and provides tokens for OAUTHBEARER.
 
-* The parser follows Kafka's ``JaasConfig`` and Java's ``StreamTokenizer``. Users rely on that tokenizer's habits, so
-  they are kept: quotes may be double or single, a backslash escapes inside them, ``/`` outside of them begins a
-  comment, and a bare number is not a value.
-* Tokens are unsecured ones for trials (Kafka's ``OAuthBearerUnsecuredLoginCallbackHandler``), those of a token endpoint
-  by the client credentials grant (``OAuthBearerLoginCallbackHandler``), and given ones. The last two also take the
-  options of Strimzi's ``JaasClientOauthLoginCallbackHandler``.
+* The parser follows Kafka's ``JaasConfig`` and Java's ``StreamTokenizer``. Users rely on the tokenizer's details:
+  quotes may be double or single, a backslash escapes inside them, ``/`` outside of them starts a comment, and a bare
+  number is not a value.
+* Tokens are unsecured ones for trials (Kafka's ``OAuthBearerUnsecuredLoginCallbackHandler``), tokens of an endpoint
+  with the client credentials grant (``OAuthBearerLoginCallbackHandler``), or configured ones. The last two also support
+  the options of Strimzi's ``JaasClientOauthLoginCallbackHandler``.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ _ESCAPES: Final = {
     "v": "\v",
 }
 _FLAGS: Final = frozenset({"REQUIRED", "REQUISITE", "SUFFICIENT", "OPTIONAL"})
-#: A word that is none of these may be a piece of a badly quoted password, so no message repeats it.
+#: Any other word may be part of a badly quoted password, so no message repeats it.
 _KNOWN_OPTIONS: Final = frozenset({"username", "password", "tokenauth", "serviceName", "principal", "keyTab"})
 
 
 class JaasError(ValueError):
-    """The line cannot be read; the text never repeats a value of it."""
+    """The line cannot be parsed; the message never repeats a value of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class JaasEntry:
-    """One login module with its options; the options hold secrets and stay out of ``repr``."""
+    """A login module with its options; the options hold secrets, so ``repr`` omits them."""
 
     login_module: str
     options: dict[str, str] = field(repr=False)
@@ -53,19 +53,16 @@ class JaasEntry:
 
 @dataclass(frozen=True, slots=True)
 class _JaasToken:
-    """``word`` is None for a number or a single character, as ``StreamTokenizer.sval`` is null there."""
+    """``word`` is None for a number or a single character, as ``StreamTokenizer.sval`` is null for them."""
 
     char: str
     word: str | None = None
 
 
 def parse_jaas(line: str) -> JaasEntry:
-    """The one login module of the line.
-
-    Raises:
-        JaasError: As ``JaasConfig`` and ``JaasContext`` refuse it: no module or several, an unknown control flag,
-            an option without a value, no semicolon at the end.
-    """
+    """Return the single login module of the line. Raises JaasError if the line is invalid by ``JaasConfig`` and
+    ``JaasContext``: no module or several, an unknown control flag, an option without a value, no semicolon at the
+    end."""
     tokens = _tokens(line)
     entries: list[JaasEntry] = []
     for token in tokens:
@@ -82,7 +79,7 @@ def _entry(first: _JaasToken, tokens: Iterator[_JaasToken]) -> JaasEntry:
         raise JaasError("does not begin with the name of a login module")
     flag = next(tokens, None)
     if flag is None or flag.word is None or flag.word.upper() not in _FLAGS:
-        raise JaasError("has no control flag (such as 'required') behind the login module")
+        raise JaasError("has no control flag (such as 'required') after the login module")
     options: dict[str, str] = {}
     for token in tokens:
         if token.char == ";":
@@ -121,7 +118,7 @@ def _tokens(text: str) -> Iterator[_JaasToken]:
 
 
 def _after_comment(text: str, at: int) -> int:
-    """A star comment ends at its mark; any other slash begins a comment that runs to the end of the line."""
+    """Return the position after a comment: a star comment ends at its mark, any other at the end of the line."""
     if text.startswith("/*", at):
         end = text.find("*/", at + 2)
         return len(text) if end < 0 else end + 2
@@ -131,7 +128,7 @@ def _after_comment(text: str, at: int) -> int:
 
 
 def _quoted(text: str, at: int) -> tuple[str, int]:
-    """The value that begins with the quote at ``at``, and where the text goes on; a line's end ends it too."""
+    """Return the value whose quote is at ``at``, and the position after it; the end of the line also ends it."""
     quote, at = text[at], at + 1
     value: list[str] = []
     while at < len(text) and text[at] != quote and text[at] not in "\r\n":
@@ -142,7 +139,7 @@ def _quoted(text: str, at: int) -> tuple[str, int]:
         escaped = text[at + 1]
         if escaped in "01234567":
             end = at + 2
-            # Java reads a third octal digit only where the number still fits a byte.
+            # Java reads a third octal digit only if the number still fits in a byte.
             limit = at + (4 if escaped <= "3" else 3)
             while end < min(limit, len(text)) and text[end] in "01234567":
                 end += 1
@@ -159,12 +156,12 @@ _ENDPOINT: Final = "sasl.oauthbearer.token.endpoint.url"
 _CLIENT_ID: Final = "sasl.oauthbearer.client.credentials.client.id"
 _CLIENT_SECRET: Final = "sasl.oauthbearer.client.credentials.client.secret"
 _SCOPE: Final = "sasl.oauthbearer.scope"
-#: Options of Strimzi's login, in ``sasl.jaas.config``.
+#: Options of Strimzi's login module, in ``sasl.jaas.config``.
 _STRIMZI: Final = "oauth."
 _STRIMZI_ENDPOINT: Final = "oauth.token.endpoint.uri"
 _STRIMZI_ID: Final = "oauth.client.id"
 _STRIMZI_SECRET: Final = "oauth.client.secret"
-#: Ways of Strimzi's to get a token that are not here.
+#: Strimzi's other ways to get a token, which are not supported.
 _STRIMZI_OTHERS: Final = (
     "oauth.refresh.token",
     "oauth.password.grant.",
@@ -175,19 +172,16 @@ _STRING_CLAIM: Final = "unsecuredLoginStringClaim_"
 _NUMBER_CLAIM: Final = "unsecuredLoginNumberClaim_"
 _LIFETIME: Final = "unsecuredLoginLifetimeSeconds"
 _TIMEOUT_S: Final = 10.0
-#: Share of a token's life after which another one is got (``sasl.login.refresh.window.factor``).
+#: Share of a token's lifetime after which it is renewed (``sasl.login.refresh.window.factor``).
 _REFRESH_AT: Final = 0.8
-#: Where an answer does not say how long its token lives.
+#: For responses without the token's lifetime.
 _UNKNOWN_LIFE_S: Final = 60.0
 
 
 @dataclass(frozen=True)
 class OAuthSettings:
-    """Where tokens come from: ``endpoint``, a ``token`` as it is, a file that holds one, which is read anew each time,
-    or ``claims`` (a JSON object) of an unsecured one.
-
-    ``lifetime_s`` is that of an unsecured token.
-    """
+    """The source of tokens: an ``endpoint``, a fixed ``token``, a ``token_file`` that is read each time, or ``claims``
+    (a JSON object) of an unsecured token. ``lifetime_s`` applies to unsecured tokens."""
 
     claims: str | None = None
     lifetime_s: int = 3600
@@ -200,7 +194,7 @@ class OAuthSettings:
     token_file: str | None = None
 
     def to_wire(self) -> dict[str, Any]:
-        """A JSON-able form; it holds the secret."""
+        """Return a JSON-compatible form; it includes the secret."""
         return asdict(self)
 
     @classmethod
@@ -209,11 +203,8 @@ class OAuthSettings:
 
 
 def oauth_settings(properties: Mapping[str, str], options: Mapping[str, str], where: str) -> OAuthSettings:
-    """The settings in a Java client's properties and its JAAS options.
-
-    Raises:
-        ConfigError: neither an endpoint with a client nor a token, or claims of an unsecured one, is named.
-    """
+    """Return the settings in a Java client's properties and its JAAS options. Raises ConfigError if neither an endpoint
+    with a client, nor a token, nor claims of an unsecured one are set."""
     if any(name.startswith(_STRIMZI) for name in options):
         return _strimzi_settings(options, where)
     endpoint = properties.get(_ENDPOINT)
@@ -223,7 +214,7 @@ def oauth_settings(properties: Mapping[str, str], options: Mapping[str, str], wh
         secret = properties.get(_CLIENT_SECRET, options.get("clientSecret"))
         if client_id is None or secret is None:
             missing = _CLIENT_ID if client_id is None else _CLIENT_SECRET
-            raise ConfigError(f"{where}: {missing} is missing beside {_ENDPOINT}", missing)
+            raise ConfigError(f"{where}: {missing} is missing; it is required with {_ENDPOINT}", missing)
         scope = properties.get(_SCOPE, options.get("scope"))
         return OAuthSettings(endpoint=endpoint, client_id=client_id, client_secret=secret, scope=scope)
     claims: dict[str, Any] = {}
@@ -235,7 +226,7 @@ def oauth_settings(properties: Mapping[str, str], options: Mapping[str, str], wh
                 claims[name.removeprefix(_NUMBER_CLAIM)] = float(value)
         lifetime_s = int(options.get(_LIFETIME, "3600"))
     except ValueError:
-        raise ConfigError(f"{where}: sasl.jaas.config has a number that is none", "sasl.jaas.config") from None
+        raise ConfigError(f"{where}: sasl.jaas.config has an invalid number", "sasl.jaas.config") from None
     if "sub" not in claims:
         raise ConfigError(
             f"{where}: for sasl.mechanism OAUTHBEARER set {_ENDPOINT}, {_CLIENT_ID} and {_CLIENT_SECRET}; or, for "
@@ -246,15 +237,15 @@ def oauth_settings(properties: Mapping[str, str], options: Mapping[str, str], wh
 
 
 def _check_endpoint(endpoint: str, name: str, key: str, where: str) -> None:
-    """Messages name the endpoint, so it may hold no secret."""
+    """Check an endpoint, which messages repeat, so it must not hold a secret. Raises ConfigError."""
     if "@" in endpoint.partition("://")[2].partition("/")[0]:
-        raise ConfigError(f"{where}: {name} has a user in it; the client is named by id and secret", key)
+        raise ConfigError(f"{where}: {name} contains a user; set the client's id and secret instead", key)
     if not endpoint.startswith(("https://", "http://")):
         raise ConfigError(f"{where}: {name} is '{endpoint}'; only http and https are supported", key)
 
 
 def _strimzi_settings(options: Mapping[str, str], where: str) -> OAuthSettings:
-    """As ``JaasClientOauthLoginCallbackHandler`` chooses: a token that is given, else the endpoint."""
+    """Choose as ``JaasClientOauthLoginCallbackHandler`` does: a configured token, else the endpoint."""
     if "oauth.access.token" in options or "oauth.access.token.location" in options:
         return OAuthSettings(
             token=options.get("oauth.access.token"), token_file=options.get("oauth.access.token.location")
@@ -281,7 +272,7 @@ def _strimzi_settings(options: Mapping[str, str], where: str) -> OAuthSettings:
 
 
 class Tokens:
-    """One token at a time, for all connections of a process."""
+    """One token at a time for all connections of a process."""
 
     def __init__(self, settings: OAuthSettings) -> None:
         self._settings = settings
@@ -290,7 +281,8 @@ class Tokens:
         self._refresh_s = 0.0
 
     def token(self) -> str:
-        """Raises SecurityError where the endpoint refuses us, RetriableError where it does not answer."""
+        """Return a valid token. Raises SecurityError if the endpoint rejects the client, RetriableError if the endpoint
+        does not answer or the token file cannot be read."""
         with self._lock:
             if time.monotonic() >= self._refresh_s:
                 self._token, lifetime_s = self._new()
@@ -316,7 +308,7 @@ def tokens_of(settings: OAuthSettings) -> Tokens:
 
 
 def _from_endpoint(settings: OAuthSettings) -> tuple[str, float]:
-    # What they load in turn takes a start longer that needs no endpoint.
+    # Imported late, because a start without an endpoint should not wait for them.
     import http.client
     import urllib.error
     import urllib.parse
@@ -341,7 +333,7 @@ def _from_endpoint(settings: OAuthSettings) -> tuple[str, float]:
         raise SecurityError(f"{said}; check {_CLIENT_ID}, {_CLIENT_SECRET} and {_SCOPE}") from None
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
         reason = getattr(error, "reason", None) or error
-        raise RetriableError(f"{where} gives no token: {reason}; check {_ENDPOINT}") from None
+        raise RetriableError(f"{where} returned no token: {reason}; check {_ENDPOINT}") from None
 
 
 def _from_file(file: str) -> str:
@@ -349,7 +341,7 @@ def _from_file(file: str) -> str:
         with open(file, encoding="utf-8") as source:
             return source.read().strip()
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise RetriableError(f"token file {file} cannot be read: {reason}") from None
 
 

@@ -1,4 +1,4 @@
-"""TLS settings as text that can travel, and the SSL context made of them."""
+"""TLS settings as text that can be sent to other machines, and their SSL contexts."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ VERSIONS: Final = {
 
 @dataclass(frozen=True)
 class TlsSettings:
-    """What a TLS connection needs, all of it as text.
+    """The settings of TLS connections, all as text.
 
     Args:
         trusted_pem: Certificates to trust; None means those of the machine.
-        certificate_chain_pem: Our own certificate and what stands behind it, if the broker wants one.
+        certificate_chain_pem: The own certificate and its issuers, if the broker requires one.
         private_key_pem: Its key, PKCS#8, not encrypted.
-        check_hostname: Whether the broker's certificate must name the host that was dialled.
-        versions: Allowed protocol versions in Java's words.
-        ciphers: Allowed suites up to TLS 1.2 in OpenSSL's words; none means its own choice.
+        check_hostname: Whether the broker's certificate must name the host in the address.
+        versions: Allowed protocol versions by Java's names.
+        ciphers: Allowed suites up to TLS 1.2 by OpenSSL's names; none means OpenSSL's default.
     """
 
     trusted_pem: str | None = field(default=None, repr=False)
@@ -43,7 +43,7 @@ class TlsSettings:
     ciphers: tuple[str, ...] = ()
 
     def to_wire(self) -> dict[str, Any]:
-        """A JSON-able form; it holds the private key."""
+        """Return a JSON-compatible form; it includes the private key."""
         return asdict(self)
 
     @classmethod
@@ -51,19 +51,16 @@ class TlsSettings:
         return cls(**{**wire, "versions": tuple(wire["versions"]), "ciphers": tuple(wire["ciphers"])})
 
     def certificate_ends(self) -> datetime:
-        """Until when our own certificate, which must be there, is valid."""
-        # A quarter of a second to load, which is only needed to explain a failure.
+        """Return the end of validity of the own certificate, which must be set."""
+        # Takes a quarter of a second to load and is needed only to explain a failure.
         from cryptography import x509
 
         assert self.certificate_chain_pem is not None
         return x509.load_pem_x509_certificate(self.certificate_chain_pem.encode()).not_valid_after_utc
 
     def server_context(self, client_auth: ssl.VerifyMode) -> ssl.SSLContext:
-        """The context of a server that shows our certificate, and wants one of its clients as ``client_auth`` says.
-
-        Raises:
-            SecurityError: There is no certificate of ours, or OpenSSL refuses one.
-        """
+        """Return the context of a server with this certificate; ``client_auth`` says whether clients need one. Raises
+        SecurityError if the certificate or key is missing, or OpenSSL rejects it."""
         if self.certificate_chain_pem is None or self.private_key_pem is None:
             raise SecurityError("a TLS server needs a key and a certificate; set ssl.keystore.location or its PEM keys")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -72,11 +69,8 @@ class TlsSettings:
         return context
 
     def ssl_context(self) -> ssl.SSLContext:
-        """The context for these settings, made once per process.
-
-        Raises:
-            SecurityError: OpenSSL refuses a certificate or key.
-        """
+        """Return the client context for these settings, created once per process. Raises SecurityError if OpenSSL
+        rejects a certificate or key."""
         return _context(self)
 
 
@@ -96,7 +90,7 @@ def _configure(context: ssl.SSLContext, tls: TlsSettings, purpose: ssl.Purpose) 
             context.set_ciphers(":".join(tls.ciphers))
         except ssl.SSLError:
             raise SecurityError("OpenSSL on this machine allows none of the suites in ssl.cipher.suites") from None
-    # Java trusts whatever stands in the trust store, intermediates and single broker certificates included.
+    # Java trusts every certificate in the trust store, including intermediates and single broker certificates.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     try:
         if tls.trusted_pem is None:
@@ -112,7 +106,7 @@ def _configure(context: ssl.SSLContext, tls: TlsSettings, purpose: ssl.Purpose) 
 
 @contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """A path under which OpenSSL can read ``text``: in memory where the system can, so no key reaches a disk."""
+    """Yield a path from which OpenSSL can read ``text``: in memory if the system supports it, so no key is on disk."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("tls", os.MFD_CLOEXEC)
         with os.fdopen(descriptor, "w") as file:

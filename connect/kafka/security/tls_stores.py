@@ -1,7 +1,7 @@
 """Reads the key stores and trust stores of ``ssl.*`` configs, as PEM text and TLS settings.
 
-The rules are those of Kafka's ``DefaultSslEngineFactory``. Stores are read at once: a wrong store is found at start,
-and executors on other machines need no files. PEM, PKCS#12 and JKS stores become PEM text, because OpenSSL takes it.
+The rules are those of Kafka's ``DefaultSslEngineFactory``. Stores are read at once: a bad store is found at start, and
+executors on other machines need no files. PEM, PKCS#12 and JKS stores become PEM text, because OpenSSL accepts it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _JKS_MAGIC: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 
 
 class StoreError(ValueError):
-    """A store cannot be opened; the text never repeats a password or a key."""
+    """A store cannot be opened; the message never repeats a password or a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class KeyChain:
 
 
 def pem_certificates(text: str) -> str:
-    """The certificates in a PEM text, each checked to be one."""
+    """Return the certificates in a PEM text. Raises StoreError for an invalid one."""
     found = [_block(match) for match in _CERTIFICATE.finditer(text)]
     if not found:
         raise StoreError("holds no PEM certificate")
@@ -55,7 +55,7 @@ def pem_certificates(text: str) -> str:
 
 
 def pem_key_chain(text: str, password: str | None) -> KeyChain:
-    """The private key, decrypted, and the certificates of a PEM text."""
+    """Return the decrypted private key and the certificates of a PEM text. Raises StoreError."""
     match = _PRIVATE_KEY.search(text)
     if match is None:
         raise StoreError("holds no PEM private key")
@@ -72,11 +72,8 @@ def pem_key_chain(text: str, password: str | None) -> KeyChain:
 
 
 def trusted_certificates(data: bytes, password: str | None) -> str:
-    """The certificates of a binary trust store, as PEM.
-
-    Without a password a JKS store is read without its integrity check and a PKCS#12 one where it is not encrypted,
-    as Java does.
-    """
+    """Return the certificates of a binary trust store as PEM. Raises StoreError. Without a password a JKS store is read
+    without its integrity check, and a PKCS#12 store only if it is not encrypted, as in Java."""
     if data.startswith(_JKS_MAGIC):
         store = _open_jks(data, password, decrypt=False)
         ders = [entry.cert for entry in store.certs.values()]
@@ -89,7 +86,7 @@ def trusted_certificates(data: bytes, password: str | None) -> str:
 
 
 def key_chain(data: bytes, password: str, key_password: str | None) -> KeyChain:
-    """The first key of a binary key store; ``key_password`` None means the store's password, as in Java."""
+    """Return the first key of a binary key store; ``key_password`` None means the store's password, as in Java."""
     if not data.startswith(_JKS_MAGIC):
         opened = _open_pkcs12(data, password)
         if opened.key is None or opened.cert is None:
@@ -130,9 +127,9 @@ def _open_pkcs12(data: bytes, password: str | None) -> pkcs12.PKCS12KeyAndCertif
 
 
 def _block(match: re.Match[str]) -> str:
-    r"""A PEM block with its lines put right: inside a property they are often joined by spaces or a literal ``\n``."""
+    r"""Return a PEM block with its line breaks restored: in properties, lines are often joined by spaces or ``\n``."""
     label, body = match.groups()
-    if ":" not in body:  # headers, of keys encrypted the old way, need the lines they have
+    if ":" not in body:  # headers, of keys encrypted in the old format, need their original lines
         body = "\n".join(textwrap.wrap("".join(body.replace("\\n", "").split()), 64))
     return f"-----BEGIN {label}-----\n{body.strip()}\n-----END {label}-----\n"
 
@@ -162,7 +159,7 @@ def _bytes(password: str | None) -> bytes | None:
 
 
 _DEFAULT_VERSIONS: Final = "TLSv1.2,TLSv1.3"
-#: Kafka's default; under either of the binary names Java opens both kinds of files, and so do we.
+#: Kafka's default; as in Java, either of the binary types opens both kinds of files.
 _DEFAULT_STORE_TYPE: Final = "JKS"
 _STORE_TYPES: Final = ("PEM", "PKCS12", "JKS")
 
@@ -170,14 +167,14 @@ _T = TypeVar("_T")
 
 
 def tls_settings(properties: Mapping[str, str], where: str) -> TlsSettings:
-    """The ``ssl.*`` keys of a Java client.
+    """Return the TLS settings in the ``ssl.*`` keys of a Java client.
 
     Args:
         properties: Java client properties, values trimmed.
-        where: Whose settings they are, for messages, such as ``cluster us``.
+        where: The owner of the settings for messages, such as ``cluster us``.
 
     Raises:
-        ConfigError: Keys contradict each other or name something that is not there.
+        ConfigError: Keys contradict each other, or a file cannot be read.
         SecurityError: A store cannot be opened or holds nothing usable.
     """
     chain = _key_store(properties, where)
@@ -210,22 +207,22 @@ def _versions(properties: Mapping[str, str], where: str) -> tuple[str, ...]:
 def _ciphers(
     properties: Mapping[str, str], versions: tuple[str, ...], where: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Those of ``versions`` that ``ssl.cipher.suites`` leaves a suite to, as in Java, and the suites up to TLS 1.2."""
+    """Return the ``versions`` that have a suite in ``ssl.cipher.suites``, as in Java, and the suites up to TLS 1.2."""
     names = tuple(part.strip() for part in properties.get(SUITES, "").split(",") if part.strip())
     if not names:
         return versions, ()
     unknown = unknown_suites(names)
     if unknown:
         raise ConfigError(
-            f"{where}: {SUITES} names {unknown[0]}, which is not among the suites that can be spoken here; "
-            "take it out, or write it as Java does, such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+            f"{where}: {SUITES} contains {unknown[0]}, which is not supported; remove it, or write it as Java does, "
+            "such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
             SUITES,
         )
     older = tuple(OPENSSL_NAMES[name] for name in names if name in OPENSSL_NAMES)
     newest = not TLS_1_3.isdisjoint(names)
     left = tuple(version for version in versions if (newest if version == "TLSv1.3" else older))
     if not left:
-        raise ConfigError(f"{where}: {SUITES} names no suite of a version in ssl.enabled.protocols", SUITES)
+        raise ConfigError(f"{where}: {SUITES} has no suite for the versions in ssl.enabled.protocols", SUITES)
     return left, older
 
 
@@ -237,7 +234,7 @@ def _trust_store(properties: Mapping[str, str], where: str) -> str | None:
         store.refuse(
             "type",
             store.type != "PEM",
-            "must be PEM where ssl.truststore.certificates is set",
+            "must be PEM if ssl.truststore.certificates is set",
         )
         store.refuse(
             "location",
@@ -267,15 +264,15 @@ def _key_store(properties: Mapping[str, str], where: str) -> KeyChain | None:
     location, password = store.get("location"), store.get("password")
     key_password = properties.get("ssl.key.password")
     if key is not None or chain is not None:
-        store.refuse("type", store.type != "PEM", "must be PEM where ssl.keystore.key is set")
+        store.refuse("type", store.type != "PEM", "must be PEM if ssl.keystore.key is set")
         store.refuse("location", location is not None, "and ssl.keystore.key exclude each other")
         store.refuse(
             "password",
             password is not None,
-            "has no meaning for PEM; ssl.key.password is meant",
+            "has no meaning for PEM; set ssl.key.password instead",
         )
-        store.refuse("certificate.chain", chain is None, "is missing beside ssl.keystore.key")
-        store.refuse("key", key is None, "is missing beside ssl.keystore.certificate.chain")
+        store.refuse("certificate.chain", chain is None, "is missing; it is required with ssl.keystore.key")
+        store.refuse("key", key is None, "is missing; it is required with ssl.keystore.certificate.chain")
         pem = f"{key}\n{chain}\n"
         return store.opened("key", lambda: pem_key_chain(pem, key_password))
     if location is None:
@@ -285,13 +282,13 @@ def _key_store(properties: Mapping[str, str], where: str) -> KeyChain | None:
         store.refuse(
             "password",
             password is not None,
-            "has no meaning for PEM; ssl.key.password is meant",
+            "has no meaning for PEM; set ssl.key.password instead",
         )
         text = store.read_text(location)
         return store.opened("location", lambda: pem_key_chain(text, key_password))
     if password is None:
         raise ConfigError(
-            f"{where}: ssl.keystore.password is missing beside ssl.keystore.location",
+            f"{where}: ssl.keystore.password is missing; it is required with ssl.keystore.location",
             store.key("password"),
         )
     data = store.read(location)
@@ -299,7 +296,7 @@ def _key_store(properties: Mapping[str, str], where: str) -> KeyChain | None:
 
 
 class _Store:
-    """The keys of one store, ``ssl.truststore.*`` or ``ssl.keystore.*``, and errors that name them."""
+    """The keys of one store, ``ssl.truststore.*`` or ``ssl.keystore.*``, with checks whose errors name them."""
 
     def __init__(
         self,
@@ -324,7 +321,7 @@ class _Store:
         return self._properties.get(self.key(name))
 
     def refuse(self, name: str, wrong: bool, why: str) -> None:
-        """Raise :class:`ConfigError` for the key where ``wrong``."""
+        """Raise :class:`ConfigError` for the key if ``wrong``."""
         if wrong:
             raise ConfigError(f"{self._where}: {self.key(name)} {why}", self.key(name))
 
@@ -342,7 +339,7 @@ class _Store:
         return self.read(location).decode("utf-8", errors="replace")
 
     def opened(self, name: str, open_store: Callable[[], _T]) -> _T:
-        """The result of ``open_store``, its refusal as a :class:`SecurityError` that names the key and the file."""
+        """Return the result of ``open_store``; turn its error into a :class:`SecurityError` with the key and file."""
         try:
             return open_store()
         except StoreError as error:

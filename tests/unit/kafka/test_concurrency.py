@@ -62,7 +62,7 @@ async def test_a_clean_up_that_goes_on_is_not_cancelled_again(
     await scope.close()
     assert steps == [*range(10)] * 2
     assert all(task.cancelled() for task in tasks)
-    assert caplog.messages == ["worker: the end of outer takes long", "slice: the end of inner takes long"]
+    assert caplog.messages == ["worker: slow to stop: outer", "slice: slow to stop: inner"]
 
 
 async def test_what_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -82,7 +82,7 @@ async def test_what_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch, caplo
     may_end.set()
     await task
     assert caplog.messages == [
-        "worker: the end of stubborn takes long",
+        "worker: slow to stop: stubborn",
         "worker: still running after a cancel: stubborn",
     ]
 

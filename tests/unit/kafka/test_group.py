@@ -225,7 +225,7 @@ async def test_the_leader_assigns() -> None:
         (24, GroupRefused, r"choose another group\.id"),
         (26, GroupRefused, r"session\.timeout\.ms=10000 is not between the brokers' group\.min\.session\.timeout\.ms"),
         (30, NotAuthorized, r"grant READ on group workers"),
-        (81, GroupRefused, r"raise group\.max\.size"),
+        (81, GroupRefused, r"stop a worker, or raise the brokers' group\.max\.size"),
         (42, GroupRefused, r"INVALID_REQUEST"),
     ],
 )
@@ -528,7 +528,7 @@ def test_leaving_is_tried_for_seconds(trouble: Callable[[], Any], caplog: pytest
         await member.close()
 
     run(main())
-    assert "client in group workers cannot leave in form" in caplog.text
+    assert "client in group workers cannot leave the group" in caplog.text
 
 
 @in_virtual_time
@@ -581,7 +581,7 @@ async def test_one_join_at_a_time() -> None:
         cluster.answers["JoinGroupRequest"].append(never())
         joining = asyncio.create_task(member.join(PROTOCOLS))
         await asyncio.sleep(1)
-        with pytest.raises(RuntimeError, match="another one is under way"):
+        with pytest.raises(RuntimeError, match="another join is running"):
             await member.join(PROTOCOLS)
         joining.cancel()
 

@@ -75,7 +75,7 @@ async def test_a_leader_of_an_older_epoch_that_stays_is_reported_once(
         await cluster._take(answer(1, 5))
         now_s += 30.0
     (line,) = caplog.messages
-    assert "orders-0 has had a leader of epoch 5 for 60 s, and its epoch was 9 before" in line
+    assert "orders-0 has had a leader of epoch 5 for 60 s after epoch 9, so" in line
     assert "reset the stored source offsets" in line
 
 

@@ -134,7 +134,7 @@ async def test_what_lies_between_markers_is_read_in_one_go(monkeypatch: pytest.M
 
 async def test_a_log_that_hands_out_nothing_more_is_not_read_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_ranges, "_STALLED_S", 0.05)
-    with pytest.raises(RetriableError, match=r"^cluster us: orders-0 could not be read from offset 10 on .* run this"):
+    with pytest.raises(RetriableError, match=r"^cluster us: orders-0 could not be read from offset 10 for .* run this"):
         async with asyncio.timeout(5):
             await read(monkeypatch, Consumer(20, stops_at=10), [(0, 20)])
 
@@ -158,7 +158,7 @@ async def test_what_is_not_decided_yet_may_be_asked_for(
     """A transaction is open behind 20."""
     monkeypatch.setattr(log_ranges, "reader", Consumer(20).reader)
     if has_some is None:
-        with pytest.raises(RetriableError, match="orders-0 is decided up to offset 20 only"):
+        with pytest.raises(RetriableError, match="orders-0 is stable only up to offset 20"):
             await has_records(US, ORDERS, 5, end, is_decided=True)
     else:
         assert await has_records(US, ORDERS, 5, end, is_decided=True) == has_some

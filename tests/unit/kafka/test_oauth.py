@@ -131,7 +131,7 @@ def test_who_is_refused_is_told_which_keys_to_look_at(endpoint: str) -> None:
 
 
 def test_an_endpoint_that_does_not_answer_is_asked_again(unused_tcp_port: int) -> None:
-    with pytest.raises(RetriableError, match=r"gives no token: .*; check sasl\.oauthbearer\.token\.endpoint\.url"):
+    with pytest.raises(RetriableError, match=r"returned no token: .*; check sasl\.oauthbearer\.token\.endpoint\.url"):
         Tokens(of(f"http://127.0.0.1:{unused_tcp_port}/", SECRET)).token()
 
 

@@ -44,5 +44,5 @@ def test_what_may_pass_in_a_moment_is_no_warning(caplog: pytest.LogCaptureFixtur
     with caplog.at_level(logging.INFO, __name__):
         run(main())
     said = [(record.levelname, record.getMessage()) for record in caplog.records if record.name == __name__]
-    assert {line for level, line in said if level == "WARNING"} == {"asking: it is away; trying again"}
-    assert [line for level, line in said if level == "INFO"][-2:] == ["asking: the disk is full; trying again"] * 2
+    assert {line for level, line in said if level == "WARNING"} == {"asking: it is away; retrying"}
+    assert [line for level, line in said if level == "INFO"][-2:] == ["asking: the disk is full; retrying"] * 2

@@ -318,12 +318,12 @@ WRONG: dict[str, tuple[Callable[[], dict[str, str | bytes]], str, str]] = {
     "unknown suite": (
         lambda: {"cipher_suites": "TLS_AES_256_GCM_SHA384, TLS_ECDHE_RSA_WITH_ROT13"},
         "cipher.suites",
-        "names TLS_ECDHE_RSA_WITH_ROT13, which is not among",
+        "contains TLS_ECDHE_RSA_WITH_ROT13, which is not supported",
     ),
     "suites of other versions": (
         lambda: {"cipher_suites": "TLS_RSA_WITH_AES_128_CBC_SHA", "enabled_protocols": "TLSv1.3"},
         "cipher.suites",
-        "no suite of a version in ssl.enabled.protocols",
+        "no suite for the versions in ssl.enabled.protocols",
     ),
     "unknown check": (
         lambda: {"endpoint_identification_algorithm": "ldaps"},

@@ -88,7 +88,7 @@ async def test_what_only_reads_asks_again() -> None:
 async def test_what_only_reads_is_for_its_caller_to_ask_again() -> None:
     with pytest.raises(RetriableError, match="orders-0: the broker refuses to list offsets"):
         await list_offset(cast(Cluster, Broker()), ORDERS, LATEST)
-    with pytest.raises(RetriableError, match="cannot tell its access rules"):
+    with pytest.raises(RetriableError, match="cannot describe ACLs"):
         await describe_acls(cast(Cluster, Broker()))
     with pytest.raises(RetriableError, match="no coordinator for group readers"):
         await Cluster.find_coordinator(cast(Any, Broker()), "readers", "group")

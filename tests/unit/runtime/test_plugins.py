@@ -213,7 +213,7 @@ def test_what_cannot_be_loaded_does_not_keep_the_others_out(
     points(monkeypatch, gone="no.such.module:X", wrong="os:sep", one=f"{__name__}:ONE")
     assert list(discovery.discovered()) == [ONE]
     assert "plugin gone of an unknown package cannot be loaded" in caplog.text
-    assert "plugin wrong of an unknown package leads to what is no PluginDescription" in caplog.text
+    assert "plugin wrong of an unknown package is ignored: it is not a PluginDescription" in caplog.text
 
 
 def test_providers_and_policies_of_packages_go_by_two_names(monkeypatch: pytest.MonkeyPatch) -> None:
