@@ -120,7 +120,7 @@ def test_defaults() -> None:
         ("lease_ms", "2000", "lease_ms", 2000),
         ("copy_epoch_ms", "10000", "epoch_ms", 10_000),
         ("spark_master", "local[2]", "spark", {"spark.master": "local[2]"}),
-        ("topics", "a,b,a", "warnings", ("topics names elements twice; it is taken as a,b",)),
+        ("topics", "a,b,a", "warnings", ("topics contains repeated elements; using a,b",)),
     ],
 )
 def test_what_is_set(key: str, value: str, field: str, expected: object) -> None:
