@@ -220,9 +220,9 @@ def test_of_topics_that_records_are_sent_to_one_is_filled() -> None:
 @pytest.mark.parametrize(
     ("more", "said", "key"),
     [
-        ({"transform_topic": "a/b"}, "'a/b', which is no topic's name", "transform.topic"),
-        ({"transform_other_topics": "x, ${name}"}, "which is no topic's name", "transform.other.topics"),
-        ({"transform_other_topics": "gone"}, "which is transform.topic", "transform.other.topics"),
+        ({"transform_topic": "a/b"}, "'a/b', which is not a topic name", "transform.topic"),
+        ({"transform_other_topics": "x, ${name}"}, "which is not a topic name", "transform.other.topics"),
+        ({"transform_other_topics": "gone"}, "which is also transform.topic", "transform.other.topics"),
         ({"transform_sql": ""}, "no transform sends records there", "transform.topic"),
         ({"transform_sql": "SELECT topic FROM records"}, "no transform sends records there", "transform.topic"),
         (
