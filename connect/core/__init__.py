@@ -1,1 +1,1 @@
-"""The pure heart: settings, errors and decisions; no clock, no loop, no sockets, no chance."""
+"""Holds settings, errors and decisions, without clock, event loop, sockets and random numbers."""

@@ -1,20 +1,20 @@
-"""Folds the config topic, reports what each record changed, and encodes records in Kafka's bytes.
+"""Folds the config topic, returns the changes by each record, and encodes records.
 
-The bytes are those of Kafka's ``KafkaConfigBackingStore``:
+Keys and values are those of Kafka's ``KafkaConfigBackingStore``:
 
 ==============================  ========================================================================================
 ``connector-<name>``            ``{"properties":{...}}``, references to secrets unresolved; a tombstone deletes
-``task-<name>-<n>``             ``{"properties":{...}}``, counts from the next commit on; never deleted
+``task-<name>-<n>``             ``{"properties":{...}}``, effective from the next commit; never deleted
 ``commit-<name>``               ``{"tasks":N}``: tasks 0 to N-1 are those written since the last commit
 ``target-state-<name>``         ``{"state":"PAUSED","state.v2":"STOPPED"}``; ``state`` is for old workers
-``tasks-fencing-<name>``        ``{"task-count":N}``: all earlier tasks are fenced off, N may be running (KIP-618)
+``tasks-fencing-<name>``        ``{"task-count":N}``: all earlier tasks are fenced, N may be running (KIP-618)
 ``session-key``                 ``{"key":"<base64>","algorithm":"HmacSHA256","creation-timestamp":ms}`` (KIP-507)
 ``restart-connector-<name>``    ``{"include-tasks":true,"only-failed":false}`` (KIP-745)
 ``logger-cluster-<namespace>``  ``{"level":"DEBUG"}`` (KIP-976)
 ==============================  ========================================================================================
 
-A record may be missing because the topic is compacted: a commit whose tasks are not all there leaves the connector
-*inconsistent*, without tasks, until the leader writes them again.
+Because the topic is compacted, records may be missing: a commit without all its task configs makes the connector
+*inconsistent*: it has no tasks until the leader writes them again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from connect.core.model import RestartRequest, TargetState, TaskId
 
 @dataclass(frozen=True, slots=True)
 class ConnectorChanged:
-    """A connector has appeared, or its config was written again, perhaps the same."""
+    """A connector was created, or its config was written again, possibly unchanged."""
 
     name: str
 
@@ -45,14 +45,14 @@ class ConnectorRemoved:
 
 @dataclass(frozen=True, slots=True)
 class TasksChanged:
-    """A connector's tasks were committed, or found inconsistent."""
+    """A connector's tasks were committed, or are inconsistent."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class TargetChanged:
-    """An existing connector is to do something else; not said of one that is new or removed."""
+    """The target state of an existing connector changed. Not reported for a new or removed connector."""
 
     name: str
 
@@ -64,14 +64,14 @@ class SessionKeyChanged:
 
 @dataclass(frozen=True, slots=True)
 class RestartAsked:
-    """To be passed over while the log is read for the first time: it was asked of earlier workers."""
+    """A restart was requested. Ignored during the first read of the log, because it was for earlier workers."""
 
     request: RestartRequest
 
 
 @dataclass(frozen=True, slots=True)
 class LoggerChanged:
-    """To be passed over while the log is read for the first time."""
+    """The level of a logger changed on all workers. Ignored during the first read of the log."""
 
     namespace: str
     level: str
@@ -79,7 +79,7 @@ class LoggerChanged:
 
 @dataclass(frozen=True, slots=True)
 class SkippedConfigRecord:
-    """A record was passed over; ``why`` is for the log and names no value."""
+    """A record was skipped; ``why`` is for the log and contains no value."""
 
     why: str
 
@@ -105,7 +105,7 @@ FENCING_PREFIX: Final = "tasks-fencing-"
 SESSION_KEY: Final = "session-key"
 LOGGER_PREFIX: Final = "logger-cluster-"
 
-#: The offset of a log of which nothing has been read.
+#: The offset of a log before its first record.
 NO_OFFSET: Final = -1
 _MAX_INT32: Final = 2**31 - 1
 _INT64: Final = range(-(2**63), 2**63)
@@ -114,7 +114,7 @@ _INT64: Final = range(-(2**63), 2**63)
 Record = tuple[str, bytes | None]
 Config = Mapping[str, str]
 
-#: What the log shows of a key.
+#: Characters of a key in log messages.
 _SHOWN_CHARS: Final = 80
 
 # -- the fold ----------------------------------------------------------------------------------------------------------
@@ -125,12 +125,12 @@ def _shown(key: str | None) -> str:
 
 
 class _WrongValue(ValueError):
-    """A record's value is not what its key promises."""
+    """A record's value does not match its key."""
 
 
 @dataclass(slots=True)
 class _Connector:
-    """What is known of an existing connector; its configs are shared and never changed in place."""
+    """The state of an existing connector. Configs are shared and must not be modified."""
 
     config: Config
     applied: Config | None = None
@@ -141,13 +141,13 @@ class _Connector:
 
 @dataclass(slots=True)
 class ConfigLog:
-    """What the topic says once folded.
+    """The folded config topic.
 
-    Configs are raw: references to secrets stand in them as their writers put them. What outlives a connector
-    (generation, fencing) is what keeps tasks of a deleted connector from being taken for those of a new one.
+    Configs are raw: references to secrets are not resolved. Generations and fencing outlive a connector, so that tasks
+    of a deleted connector are not confused with those of a new one with the same name.
     """
 
-    #: The offset after the last record, as workers name it to each other; -1 before the first.
+    #: The offset after the last record, which workers exchange; -1 before the first record.
     offset: int = NO_OFFSET
     session_key: SessionKey | None = None
     _connectors: dict[str, _Connector] = field(default_factory=dict)
@@ -163,66 +163,66 @@ class ConfigLog:
         return name in self._connectors
 
     def connectors(self) -> tuple[str, ...]:
-        """All connectors by name, sorted."""
+        """Return the sorted names of all connectors."""
         return tuple(sorted(self._connectors))
 
     def connector_config(self, name: str) -> Config | None:
-        """The raw config; None where there is no such connector."""
+        """Return the raw config; None if there is no such connector."""
         connector = self._connectors.get(name)
         return None if connector is None else connector.config
 
     def applied_config(self, name: str) -> Config | None:
-        """The raw config that the present tasks come from; None where there are none yet."""
+        """Return the raw config from which the current tasks were generated; None if there are no tasks yet."""
         connector = self._connectors.get(name)
         return None if connector is None else connector.applied
 
     def target_state(self, name: str) -> TargetState:
-        """What the connector is to do: STARTED where nobody has said otherwise."""
+        """Return the target state of a connector; STARTED if none was set."""
         return self._targets.get(name, TargetState.STARTED)
 
     def task_count(self, name: str) -> int:
-        """How many tasks were committed last, be they complete or not."""
+        """Return the number of tasks in the last commit, complete or not."""
         connector = self._connectors.get(name)
         return 0 if connector is None else connector.task_count or 0
 
     def task_ids(self, name: str) -> tuple[TaskId, ...]:
-        """The tasks to run; none while they are inconsistent."""
+        """Return the tasks to run; empty while the connector is inconsistent."""
         connector = self._connectors.get(name)
         return () if connector is None else tuple(TaskId(name, task) for task in range(len(connector.tasks)))
 
     def task_config(self, task: TaskId) -> Config | None:
-        """The raw config of a task of :meth:`task_ids`, None for any other."""
+        """Return the raw config of a task of :meth:`task_ids`; None for any other task."""
         configs = self.all_task_configs(task.connector)
         return configs[task.task] if 0 <= task.task < len(configs) else None
 
     def all_task_configs(self, name: str) -> Sequence[Config]:
-        """The raw configs of :meth:`task_ids`, in their order."""
+        """Return the raw configs of :meth:`task_ids`, in the same order."""
         connector = self._connectors.get(name)
         return () if connector is None else connector.tasks
 
     def task_generation(self, name: str) -> int | None:
-        """Counts the complete sets of task configs that were read, from 0; None before the first."""
+        """Return the index of the last complete set of task configs, from 0; None before the first."""
         return self._generations.get(name)
 
     def pending_fencing(self, name: str) -> bool:
-        """Whether tasks were committed since tasks were last known to be fenced off."""
+        """Return whether tasks were committed since the last fencing record."""
         return name in self._pending_fencing
 
     def task_count_record(self, name: str) -> int | None:
-        """How many tasks may be running that were not fenced off; None where nobody has ever counted."""
+        """Return how many unfenced tasks may be running; None if there was no fencing record."""
         return self._fenced_counts.get(name)
 
     # folding
 
     def apply(self, offset: int, key: str | None, value: bytes | None) -> tuple[Change, ...]:
-        """Fold the record at ``offset``, and say what it has changed.
+        """Fold the record at ``offset`` and return the changes.
 
-        Nothing is raised: a record that makes no sense is passed over and said to be :class:`Unreadable`.
+        Raises nothing: an invalid record is skipped, with a :class:`SkippedConfigRecord`.
         """
         try:
             content = None if value is None else decode_json(value)
         except ValueError as error:
-            # As Java does, without moving on: members of a group compare their offsets.
+            # The offset stays the same, as in Java, because members of a group compare their offsets.
             return (SkippedConfigRecord(f"record {offset} ({_shown(key)}) cannot be read: {error}"),)
         self.offset = offset + 1
         try:
@@ -237,7 +237,7 @@ class ConfigLog:
         if key == SESSION_KEY:
             self.session_key = _session_key(content)
             return iter((SessionKeyChanged(),))
-        raise _WrongValue("nothing that workers write has such a key")
+        raise _WrongValue("the key is unknown")
 
     def _fold_target(self, name: str, content: object) -> Iterator[Change]:
         before = self._targets.get(name)
@@ -264,18 +264,18 @@ class ConfigLog:
     def _fold_task(self, rest: str, content: object) -> Iterator[Change]:
         name, dash, number = rest.rpartition("-")
         if not dash or not _is_task_number(number):
-            raise _WrongValue("its key names no task")
+            raise _WrongValue("the key does not name a task")
         self._uncommitted.setdefault(name, {})[int(number)] = _properties(content)
         return iter(())
 
     def _fold_commit(self, name: str, content: object) -> Iterator[Change]:
         connector = self._connectors.get(name)
         if connector is None:
-            # Deleted, and compaction has removed every other trace of it.
+            # The connector was deleted, and compaction has removed its other records.
             self._remove(name)
             return
         count = _count(_object(content), "tasks")
-        # Leftovers of larger sets may be among them, where compaction removed the commit that they belonged to.
+        # These may include tasks of a larger set, if compaction removed the commit of that set.
         written = self._uncommitted.pop(name, {})
         if all(task in written for task in range(count)):
             connector.tasks = tuple(written[task] for task in range(count))
@@ -307,7 +307,7 @@ class ConfigLog:
         self._uncommitted.pop(name, None)
 
 
-#: Looked through in this order, which is Java's: of two prefixes that fit the first counts.
+#: The first matching prefix counts; the order is Java's.
 _FOLDS: Final[Mapping[str, Callable[[ConfigLog, str, object], Iterator[Change]]]] = {
     TARGET_STATE_PREFIX: ConfigLog._fold_target,
     CONNECTOR_PREFIX: ConfigLog._fold_connector,
@@ -321,21 +321,21 @@ _FOLDS: Final[Mapping[str, Callable[[ConfigLog, str, object], Iterator[Change]]]
 
 def _object(content: object) -> Mapping[str, Any]:
     if not isinstance(content, dict):
-        raise _WrongValue("its value is no object")
+        raise _WrongValue("the value is not an object")
     return content
 
 
 def _properties(content: object) -> Config:
-    """A config; thousands of them share most of their texts. A null is as good as an absent key."""
+    """Return a config with interned texts, because thousands of configs share most of them. A null value is dropped."""
     properties = _object(content).get("properties")
     if not isinstance(properties, dict):
-        raise _WrongValue("its value has no object 'properties'")
+        raise _WrongValue("the value has no object 'properties'")
     config: dict[str, str] = {}
     for key, value in properties.items():
         if value is None:
             continue
         if not isinstance(value, str):
-            raise _WrongValue(f"the value of {key!r} is no string")
+            raise _WrongValue(f"the value of {key!r} is not a string")
         config[sys.intern(key)] = sys.intern(value)
     return config
 
@@ -343,10 +343,10 @@ def _properties(content: object) -> Config:
 def _target_state(fields: Mapping[str, Any]) -> TargetState:
     newer = fields.get("state.v2")
     try:
-        # An older worker writes ``state`` alone.
+        # Older workers write only ``state``.
         return TargetState(newer if isinstance(newer, str) else _string(fields, "state"))
     except ValueError as error:
-        raise _WrongValue("its value has no known state") from error
+        raise _WrongValue("the state is unknown") from error
 
 
 def _session_key(content: object) -> SessionKey:
@@ -354,27 +354,27 @@ def _session_key(content: object) -> SessionKey:
     encoded, algorithm = _string(fields, "key"), _string(fields, "algorithm")
     created_ms = fields.get("creation-timestamp")
     if not isinstance(created_ms, int) or isinstance(created_ms, bool) or created_ms not in _INT64:
-        raise _WrongValue("its 'creation-timestamp' is no integer of 64 bits")
+        raise _WrongValue("'creation-timestamp' is not a 64-bit integer")
     try:
         key = base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError):
-        raise _WrongValue("its 'key' is not base64") from None  # which would quote the key
+        raise _WrongValue("'key' is not base64") from None  # because the cause quotes the key
     if not key:
-        raise _WrongValue("its 'key' is empty")
+        raise _WrongValue("'key' is empty")
     return SessionKey(key, algorithm, created_ms)
 
 
 def _string(fields: Mapping[str, Any], name: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str):
-        raise _WrongValue(f"its '{name}' is no string")
+        raise _WrongValue(f"'{name}' is not a string")
     return value
 
 
 def _count(fields: Mapping[str, Any], name: str) -> int:
     value = fields.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MAX_INT32:
-        raise _WrongValue(f"its '{name}' is no number of tasks")
+        raise _WrongValue(f"'{name}' is not a number of tasks")
     return value
 
 
@@ -386,53 +386,51 @@ def _is_task_number(text: str) -> bool:
 
 
 def connector_record(name: str, config: Config) -> Record:
-    """Make a connector, or change its config."""
+    """Create a connector, or change its config."""
     return CONNECTOR_PREFIX + name, _encoded({"properties": config})
 
 
 def removal_records(name: str) -> tuple[Record, Record]:
-    """Delete a connector; what its tasks left stays, as with Java."""
+    """Delete a connector; the records of its tasks stay, as in Java."""
     return (CONNECTOR_PREFIX + name, None), (TARGET_STATE_PREFIX + name, None)
 
 
 def config_removal_record(name: str) -> Record:
-    """Delete a connector's config, and with it its tasks; what it is to do stays, for a config that follows."""
+    """Delete a connector's config and so its tasks; the target state stays for the next config."""
     return CONNECTOR_PREFIX + name, None
 
 
 def task_records(name: str, configs: Sequence[Config]) -> tuple[Record, ...]:
-    """The configs of tasks 0 to N-1. They must have been read back before :func:`commit_record` is written."""
+    """Set the configs of tasks 0 to N-1. Read them back before writing :func:`commit_record`."""
     return tuple(
         (f"{TASK_PREFIX}{name}-{task}", _encoded({"properties": config})) for task, config in enumerate(configs)
     )
 
 
 def commit_record(name: str, task_count: int) -> Record:
-    """Make the task configs that were written since the last commit count."""
     return COMMIT_PREFIX + name, _encoded({"tasks": task_count})
 
 
 def target_state_record(name: str, state: TargetState) -> Record:
-    """Set what a connector is to do; written before the config of a new connector, so that it counts from the start."""
-    # Workers before 3.5 know no STOPPED.
+    """Set a target state. Written before the config of a new connector, so that it is effective from the start."""
+    # Workers before Kafka 3.5 do not know STOPPED.
     old = TargetState.PAUSED if state is TargetState.STOPPED else state
     return TARGET_STATE_PREFIX + name, _encoded({"state": old.value, "state.v2": state.value})
 
 
 def fencing_record(name: str, task_count: int) -> Record:
-    """Say that all tasks before the present ``task_count`` are fenced off."""
+    """Record that all tasks before the current ``task_count`` are fenced."""
     return FENCING_PREFIX + name, _encoded({"task-count": task_count})
 
 
 def session_key_record(key: SessionKey) -> Record:
-    """Give the group a new session key."""
     encoded = base64.b64encode(key.key).decode()
     value = {"key": encoded, "algorithm": key.algorithm, "creation-timestamp": key.created_ms}
     return SESSION_KEY, _encoded(value)
 
 
 def restart_record(request: RestartRequest) -> Record:
-    """Ask all workers to restart what they run of a connector."""
+    """Request that all workers restart their parts of a connector."""
     value = {"include-tasks": request.include_tasks, "only-failed": request.only_failed}
     return RESTART_PREFIX + request.connector, _encoded(value)
 
@@ -443,7 +441,7 @@ def logger_record(namespace: str, level: str) -> Record:
 
 
 def is_text(value: object) -> bool:
-    """Whether a key or a value of a config can be written: UTF-8 has no lone surrogates, which JSON may escape."""
+    """Return whether UTF-8 can encode a key or value of a config: JSON may escape lone surrogates, UTF-8 has none."""
     if not isinstance(value, str):
         return False
     try:

@@ -1,6 +1,6 @@
-"""What can go wrong, as a small tree: whether trying again may help is the first thing a caller asks.
+"""Defines the errors of this project, divided by whether a retry may succeed.
 
-``str(error)`` is one clear line: what, where, whose fault, what to do. No secret ever stands in it.
+``str(error)`` is one line: what failed, where, why, what to do. It never contains a secret.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from collections.abc import Collection
 
 
 class HeliographError(Exception):
-    """Base of every error that this project raises on purpose."""
+    """The base class of all errors of this project."""
 
 
 class RetriableError(HeliographError):
-    """The same attempt may succeed later, with nothing changed by anybody."""
+    """A retry may succeed without any change."""
 
 
 class PermanentError(HeliographError):
-    """Only a changed setting, file or machine helps."""
+    """A retry fails until a setting, a file or the environment changes."""
 
 
 def may_recover(error: BaseException) -> bool:
-    """Return whether a later attempt may succeed. An error of this project's that is neither retriable nor permanent
-    only says what failed, and its cause decides; nothing is known of other errors, so they count as passing."""
+    """Return whether a retry may succeed. The cause decides for an error of this project that is neither retriable nor
+    permanent. Other errors count as retriable, because nothing is known about them."""
     if isinstance(error, PermanentError):
         return False
     if isinstance(error, RetriableError) or not isinstance(error, HeliographError) or error.__cause__ is None:
@@ -31,17 +31,17 @@ def may_recover(error: BaseException) -> bool:
 
 
 class UnreadableRecord(PermanentError):
-    """A record of an internal topic is not what its readers know; they name it and go on without it."""
+    """A record of an internal topic cannot be decoded; readers log it and skip it."""
 
 
 class ConfigError(PermanentError):
-    """A setting is missing or wrong.
+    """A setting is missing or invalid.
 
     Args:
-        message: What is wrong and what to do, without the place.
-        key: The setting's key as its user wrote it; named in the text unless ``message`` has it already.
-        file: The file it stands in, if any.
-        line: Its line in that file, from 1.
+        message: The cause and the remedy, without file and line.
+        key: The setting's key as the user wrote it; the text begins with it unless ``message`` contains it.
+        file: The file that contains it, if any.
+        line: The line in that file, from 1.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class NoAnswer(RetriableError):
     """Brokers do not answer.
 
     Args:
-        message: What was asked, and why there is no answer.
-        addresses: Of these brokers, as ``host:port``; empty if they are not known.
+        message: The request, and why there is no response.
+        addresses: The addresses of these brokers, as ``host:port``; empty if they are not known.
     """
 
     def __init__(self, message: str, addresses: Collection[str] = ()) -> None:
@@ -83,11 +83,11 @@ class ClusterUnreachable(NoAnswer):
 
 
 class SecurityError(PermanentError):
-    """A broker refuses who we are, we refuse who it is, or a key store cannot be used."""
+    """A broker rejects the client's identity, the client rejects the broker's, or a key store cannot be used."""
 
 
 class NotRunning(PermanentError):
-    """A connector is not here, or not started yet: it cannot say its tasks now."""
+    """A connector is not running here, or not started yet, so it cannot return its task configs."""
 
 
 class TooManyTasks(PermanentError):
@@ -103,8 +103,8 @@ class TooManyTasks(PermanentError):
 
 
 class JavaNotFound(PermanentError):
-    """No Java of a version that Spark and Kafka can run on."""
+    """There is no Java of a version that Spark and Kafka can run on."""
 
 
 class DownloadFailed(RetriableError):
-    """A file that is needed could not be brought from its registry."""
+    """A required file could not be downloaded from its registry."""

@@ -1,8 +1,7 @@
 """Defines the interface between REST and a herder, its errors, and signed requests between workers.
 
-REST knows this protocol and nothing behind it; the command line passes it the real herder. Signed requests (KIP-507)
-have a session key, signatures and a check. Algorithms have the names of Java's ``Mac`` and ``KeyGenerator``, which
-ignore case in Java, too.
+REST knows only this protocol; the command line passes it the herder. Requests between workers are signed with a
+session key (KIP-507). Algorithms have the names of Java's ``Mac`` and ``KeyGenerator``; as in Java, case is ignored.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from typing import Any, Final, Protocol
 from connect.core.errors import HeliographError
 from connect.core.model import ConnectorInfo, ConnectorStateInfo, RestartRequest, Status, TargetState, TaskId, TaskInfo
 
-#: A connector's config as a request brings it: a null value is an error of validation, or removes a key (PATCH).
+#: A connector's config in a request: a null value is a validation error, or removes a key (PATCH).
 Config = Mapping[str, str | None]
 
 
 class RequestRefused(HeliographError):
-    """A request that is answered with an error; its text is the message of the answer."""
+    """A request that gets an error response; the text is the message of the response."""
 
 
 class BadRequest(RequestRefused):
-    """The request itself is wrong."""
+    """The request is invalid."""
 
 
 class NotFound(RequestRefused):
@@ -34,23 +33,23 @@ class NotFound(RequestRefused):
 
 
 class AlreadyExists(RequestRefused):
-    """A connector of that name is there already."""
+    """A connector of that name exists already."""
 
 
 class Forbidden(RequestRefused):
-    """A wrong signature, or a feature that the worker's file turns off."""
+    """The signature is invalid, or the worker's file disables the feature."""
 
 
 class NotReady(RequestRefused):
-    """The worker cannot check the request yet: it has read no session key."""
+    """The worker cannot verify the request yet, because it has not read a session key."""
 
 
 class Unhealthy(RequestRefused):
-    """The worker does not do its part in its group now, and cannot say when it will."""
+    """The worker does not take part in its group now, and it is not known when it will."""
 
 
 class RebalanceExpected(RequestRefused):
-    """A rebalance that a changed config caused has not ended yet."""
+    """A rebalance after a config change is not complete yet."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -60,11 +59,11 @@ class RebalanceExpected(RequestRefused):
 
 
 class RequestConflict(RequestRefused):
-    """The request meets something that is under way."""
+    """The request conflicts with an operation in progress."""
 
 
 class ElsewhereError(RequestRefused):
-    """Another worker must be asked: ``url`` is where, or None where nobody knows."""
+    """The request must go to another worker, at ``url``; None if its URL is not known."""
 
     def __init__(self, message: str, url: str | None) -> None:
         super().__init__(message)
@@ -72,16 +71,16 @@ class ElsewhereError(RequestRefused):
 
 
 class NotLeader(ElsewhereError):
-    """Only the leader can do it."""
+    """Only the leader can handle the request."""
 
 
 class NotAssigned(ElsewhereError):
-    """Only the worker that runs the connector or the task can do it."""
+    """Only the worker that runs the connector or the task can handle the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """What ``GET /`` shows."""
+    """The response to ``GET /``."""
 
     version: str
     commit: str
@@ -90,7 +89,7 @@ class WorkerInfo:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """A connector's config was stored; ``created``: there was no such connector."""
+    """The result of storing a connector's config; ``created``: the connector is new."""
 
     created: bool
     info: ConnectorInfo
@@ -98,20 +97,20 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The two headers of an internal request (KIP-507) as they came, None where missing, and the body's bytes."""
+    """The two headers of an internal request (KIP-507), None if missing, and the bytes of the body."""
 
     signature: str | None
     algorithm: str | None
     body: bytes
 
 
-#: Makes the task configs of the body of an internal request.
+#: Parses the task configs in the body of an internal request.
 ReadConfigs = Callable[[], Sequence[Mapping[str, str]]]
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOffset:
-    """One entry of a connector's offsets; ``offset`` None removes it."""
+    """A source partition and its offset; ``offset`` None removes it."""
 
     partition: Mapping[str, Any] | None
     offset: Mapping[str, Any] | None
@@ -128,7 +127,7 @@ class PluginInfo:
 
 @dataclass(frozen=True, slots=True)
 class ConfigKeyInfo:
-    """A setting's definition as REST shows it; all texts are Java's."""
+    """The definition of a config, as in REST responses."""
 
     name: str
     type: str
@@ -145,7 +144,7 @@ class ConfigKeyInfo:
 
 @dataclass(frozen=True, slots=True)
 class ConfigValueInfo:
-    """A setting's value, and what is wrong with it."""
+    """The value of a config and its validation errors."""
 
     name: str
     value: str | None
@@ -156,7 +155,7 @@ class ConfigValueInfo:
 
 @dataclass(frozen=True, slots=True)
 class ConfigInfo:
-    """Definition and value of a key; no definition where the key is unknown."""
+    """The definition and the value of a config; ``definition`` is None if the key is unknown."""
 
     definition: ConfigKeyInfo | None
     value: ConfigValueInfo
@@ -164,7 +163,7 @@ class ConfigInfo:
 
 @dataclass(frozen=True, slots=True)
 class ConfigInfos:
-    """The outcome of validating a connector's config; ``name`` is the connector's class."""
+    """The validation result for a connector's config; ``name`` is the connector's class."""
 
     name: str
     error_count: int
@@ -174,28 +173,28 @@ class ConfigInfos:
 
 @dataclass(frozen=True, slots=True)
 class LoggerLevel:
-    """A logger's level by Java's name, and when REST last changed it, in milliseconds; None: never."""
+    """A logger's level by Java's name, and the time of its last change over REST in milliseconds; None: never."""
 
     level: str
     last_modified: int | None
 
 
 class HerderApi(Protocol):
-    """One worker of a group, as REST sees it. Every method may raise :class:`RequestRefused`; what else comes out is
-    an internal error (500)."""
+    """A worker of a group, as REST sees it. Every method may raise :class:`RequestRefused`; any other error is an
+    internal error (500)."""
 
     def worker_info(self) -> WorkerInfo: ...
 
     def is_ready(self) -> bool:
-        """Whether the worker has completed its start."""
+        """Return whether the worker has completed its start."""
         ...
 
     def stage(self) -> str | None:
-        """A sentence on what the worker is doing, or did last; None where nothing is known."""
+        """Return a sentence about the current or last stage of the worker; None if it is not known."""
         ...
 
     async def health(self) -> None:
-        """Return once the worker's own loop has handled the question. Raises Unhealthy if its group is not reached."""
+        """Return once the worker's loop has handled the call. Raises Unhealthy if the worker cannot reach its group."""
         ...
 
     # connectors
@@ -205,7 +204,7 @@ class HerderApi(Protocol):
     async def connector_info(self, name: str) -> ConnectorInfo: ...
 
     def known_connector(self, name: str) -> ConnectorInfo:
-        """The same as this worker knows it now, a rebalance or not."""
+        """Return what this worker currently knows of a connector, also during a rebalance."""
         ...
 
     async def connector_config(self, name: str) -> Mapping[str, str]: ...
@@ -219,7 +218,7 @@ class HerderApi(Protocol):
     async def put_connector(
         self, name: str, config: Config, target_state: TargetState | None, *, allow_replace: bool
     ) -> Put:
-        """Validate and store a config; needs the leader. ``target_state`` None keeps what is, or STARTED."""
+        """Validate and store a config; needs the leader. ``target_state`` None keeps the current one, or STARTED."""
         ...
 
     async def patch_connector(self, name: str, patch: Config) -> Put: ...
@@ -227,17 +226,17 @@ class HerderApi(Protocol):
     async def delete_connector(self, name: str) -> None: ...
 
     async def set_target_state(self, name: str, state: TargetState) -> None:
-        """STARTED or PAUSED, by any worker; STOPPED by the leader only, without task configs from then on."""
+        """Set STARTED or PAUSED on any worker, or STOPPED on the leader, which also removes the task configs."""
         ...
 
     async def restart_connector(self, name: str) -> None:
-        """Restart the instance alone; needs the worker that runs it."""
+        """Restart only the connector's instance; needs the worker that runs it."""
         ...
 
     async def restart_task(self, task: TaskId) -> None: ...
 
     async def restart(self, request: RestartRequest) -> ConnectorStateInfo:
-        """Spread a restart over the group; the answer shows what is going to be restarted."""
+        """Restart across the group; return the statuses with RESTARTING for each part to restart."""
         ...
 
     async def active_topics(self, name: str) -> Sequence[str]: ...
@@ -247,17 +246,17 @@ class HerderApi(Protocol):
     async def connector_offsets(self, name: str) -> Sequence[SourceOffset]: ...
 
     async def alter_offsets(self, name: str, offsets: Sequence[SourceOffset] | None) -> str:
-        """Alter a stopped connector's offsets, or reset all with None; returns the message of the answer."""
+        """Alter a stopped connector's offsets, or reset all with None; return the message of the response."""
         ...
 
     async def connector_report(self, name: str, kind: str, query: Mapping[str, str]) -> Mapping[str, Any]:
-        """What a connector tells of itself beside Kafka Connect's API; NotFound where it tells nothing of ``kind``."""
+        """Return a connector's report beyond Kafka Connect's API. Raises NotFound if it has no report of ``kind``."""
         ...
 
     # internal requests between workers
 
     async def put_task_configs(self, name: str, read: ReadConfigs, signature: Signature) -> None:
-        """Store configs; ``read`` makes them of the signed body, once the signature is right, and may refuse it."""
+        """Store task configs. ``read`` parses the signed body after the signature is verified, and may reject it."""
         ...
 
     async def fence_zombies(self, name: str, signature: Signature) -> None: ...
@@ -277,7 +276,7 @@ class HerderApi(Protocol):
     def logger(self, name: str) -> LoggerLevel: ...
 
     def set_logger(self, name: str, level: str) -> Sequence[str]:
-        """Set the level of all loggers whose names begin with ``name``, on this worker; returns those that changed."""
+        """Set the level of all loggers on this worker whose names begin with ``name``; return the changed ones."""
         ...
 
     async def set_cluster_logger(self, name: str, level: str) -> None: ...
@@ -286,14 +285,14 @@ class HerderApi(Protocol):
 #: The headers of a signed request.
 SIGNATURE_HEADER: Final = "X-Connect-Authorization"
 ALGORITHM_HEADER: Final = "X-Connect-Request-Signature-Algorithm"
-#: How a request without one is refused, in Java's words.
+#: Java's error message for an unsigned request.
 UNSIGNED: Final = "Internal request missing required signature"
 
 
 @dataclass(frozen=True, slots=True)
 class _Mac:
     digest: str
-    #: How long a key is that Java makes where ``inter.worker.key.size`` is not set.
+    #: Java's key length if ``inter.worker.key.size`` is not set.
     key_bytes: int
 
 
@@ -311,13 +310,13 @@ _MACS: Final = {
 }
 _BY_NAME: Final = {name.lower(): mac for name, mac in _MACS.items()}
 
-#: What may be set as ``inter.worker.signature.algorithm`` and its relatives.
+#: Valid values of ``inter.worker.signature.algorithm`` and related configs.
 ALGORITHMS: Final = tuple(_MACS)
 
 
 @dataclass(frozen=True, slots=True)
 class SessionKey:
-    """The secret that the workers of a group share; ``algorithm`` is that of its generation."""
+    """The secret that the workers of a group share; ``algorithm`` generated the key."""
 
     key: bytes = field(repr=False)
     algorithm: str
@@ -325,19 +324,19 @@ class SessionKey:
 
 
 def is_known(algorithm: str) -> bool:
-    """Whether we can sign, check and make keys with it."""
+    """Return whether signatures and keys of this algorithm are supported."""
     return algorithm.lower() in _BY_NAME
 
 
 def key_bytes(algorithm: str, size_bits: int | None) -> int:
-    """How long a new key is; ``size_bits`` as ``inter.worker.key.size`` says, None for the algorithm's own size."""
+    """Return the length of a new key; ``size_bits`` is ``inter.worker.key.size``, None for the algorithm's default."""
     return _BY_NAME[algorithm.lower()].key_bytes if size_bits is None else (size_bits + 7) // 8
 
 
 def must_be_replaced(key: SessionKey | None, algorithm: str, size_bits: int | None, ttl_ms: int, now_ms: int) -> bool:
-    """Whether a leader makes a new key: there is none, its time is over, or the settings want another kind.
+    """Return whether the leader needs a new key: there is none, it has expired, or the settings have changed.
 
-    ``ttl_ms`` 0: a key's time is never over (Kafka ``DistributedHerder.checkKeyRotation``).
+    ``ttl_ms`` 0: a key never expires (Kafka ``DistributedHerder.checkKeyRotation``).
     """
     if key is None or key.algorithm != algorithm or len(key.key) != key_bytes(algorithm, size_bits):
         return True
@@ -345,7 +344,7 @@ def must_be_replaced(key: SessionKey | None, algorithm: str, size_bits: int | No
 
 
 def sign(key: SessionKey, algorithm: str, body: bytes) -> str:
-    """The signature's header for ``body``; no body is signed as nothing."""
+    """Return the signature header for ``body``; a missing body is signed as empty."""
     return base64.b64encode(_mac(key, algorithm, body)).decode()
 
 
@@ -358,9 +357,9 @@ def check(signature: Signature, key: SessionKey | None, algorithms: Sequence[str
         algorithms: ``inter.worker.verification.algorithms``.
 
     Raises:
-        BadRequest: a header is missing or nonsense, or the algorithm is not allowed here.
-        NotReady: no key was read yet.
-        Forbidden: the signature is wrong.
+        BadRequest: A header is missing or malformed, or the algorithm is not allowed here.
+        NotReady: No key has been read yet.
+        Forbidden: The signature is invalid.
     """
     if signature.signature is None or signature.algorithm is None:
         raise BadRequest(UNSIGNED)
@@ -387,7 +386,7 @@ def _mac(key: SessionKey, algorithm: str, body: bytes) -> bytes:
 
 
 def _decoded(text: str) -> bytes:
-    """The bytes of a header; Java's decoder does without padding."""
+    """Decode a header. As in Java's decoder, padding is optional."""
     bare = text.rstrip("=")
     try:
         return base64.b64decode(bare + "=" * (-len(bare) % 4), validate=True)

@@ -1,10 +1,9 @@
-"""Writes JSON and numbers in Java's bytes, and reads untrusted JSON within bounds.
+"""Writes JSON and numbers in Java's bytes, and reads untrusted JSON with limits.
 
-* JSON as Jackson writes it, and numbers as ``Float.toString`` and ``Double.toString`` write them, are parts of stored
-  bytes.
-* Untrusted JSON comes in records of internal topics and in bodies of requests. The size of a text bounds neither the
-  memory of its value nor the stack that reading it takes: 10 MiB of ``[{},{},...]`` become gigabytes, and 100 kB of
-  ``[`` more levels than Python can go down. So both are counted before the text is parsed.
+* Stored bytes depend on the JSON that Jackson writes and on ``Float.toString`` and ``Double.toString``.
+* Untrusted JSON comes from records of internal topics and from request bodies. The length of a text limits neither the
+  memory of its value nor the stack for parsing it: 10 MiB of ``[{},{},...]`` become gigabytes, and 100 kB of ``[``
+  exceed Python's recursion limit. So elements and levels are counted before parsing.
 """
 
 from __future__ import annotations
@@ -29,18 +28,18 @@ _SHORT: Final = {
 
 
 def string_text(value: str) -> str:
-    """A JSON string: short escapes where JSON has them, else upper-case hexadecimal.
+    """Encode a JSON string: with short escapes where JSON has them, else upper-case hexadecimal.
 
-    Beyond ASCII nothing is escaped but what takes a surrogate pair.
+    Beyond ASCII only characters that need a surrogate pair are escaped.
     """
     return '"' + _ESCAPED.sub(_escape, value) + '"'
 
 
 def json_text(value: object) -> str:
-    """Compact JSON of None, booleans, numbers, strings, lists and dicts with string keys, which keep their order.
+    """Encode None, booleans, numbers, strings, lists and dicts with string keys as compact JSON, in dict order.
 
     Raises:
-        TypeError: ``value`` is none of these.
+        TypeError: ``value`` is of another type.
     """
     match value:
         case None:
@@ -50,7 +49,7 @@ def json_text(value: object) -> str:
         case int():
             return str(value)
         case float():
-            # Jackson quotes what JSON cannot say.
+            # Jackson quotes NaN and infinity, which JSON does not have.
             return float64_text(value) if math.isfinite(value) else string_text(float64_text(value))
         case str():
             return string_text(value)
@@ -63,14 +62,14 @@ def json_text(value: object) -> str:
 
 
 def float64_text(value: float) -> str:
-    """``Double.toString``: the shortest digits that name the number (since Java 19; before sometimes one more)."""
-    # Of one-digit numbers Java takes the two digits that are nearest: 4.9E-324, where 5e-324 would do.
+    """Format as ``Double.toString`` since Java 19: the shortest digits that identify the number."""
+    # If one digit suffices, Java writes the two nearest digits: 4.9E-324 instead of 5e-324.
     two_digits = f"{value:.1e}"
     return _java_text(value, two_digits if float(two_digits) == value else repr(value))
 
 
 def float32_text(value: float) -> str:
-    """``Float.toString`` of a number of single precision."""
+    """Format a single-precision number as ``Float.toString``."""
     if not math.isfinite(value):
         return float64_text(value)
     single = to_float32(value)
@@ -82,7 +81,7 @@ def float32_text(value: float) -> str:
 
 
 def to_float32(value: float) -> float:
-    """The number of single precision that is nearest; infinite where it is too large."""
+    """Round to single precision; infinite if the number is too large."""
     try:
         return float(struct.unpack(">f", struct.pack(">f", value))[0])
     except OverflowError:
@@ -90,7 +89,7 @@ def to_float32(value: float) -> float:
 
 
 def _java_text(value: float, shortest: str) -> str:
-    """``shortest`` digits laid out as Java does: plain from 0.001 up to ten million, else with an exponent."""
+    """Format the ``shortest`` digits as Java does: plain from 0.001 to ten million, else with an exponent."""
     if math.isnan(value):
         return "NaN"
     sign = "-" if math.copysign(1.0, value) < 0 else ""
@@ -101,7 +100,7 @@ def _java_text(value: float, shortest: str) -> str:
     mantissa, _, power = shortest.lstrip("-").partition("e")
     whole, _, fraction = mantissa.partition(".")
     digits = (whole + fraction).lstrip("0")
-    # The number is 0.digits times ten to this power.
+    # The number is 0.digits times ten to the power of ``exponent``.
     exponent = int(power or 0) + len(whole) - (len(whole + fraction) - len(digits))
     digits = digits.rstrip("0")
     if -2 <= exponent <= 7:
@@ -127,32 +126,32 @@ def _escape(match: re.Match[str]) -> str:
     return "".join(f"\\u{units[at : at + 2].hex().upper()}" for at in range(0, len(units), 2))
 
 
-#: What workers write has four levels at most.
+#: Records of workers have at most four levels.
 MAX_DEPTH: Final = 100
-#: The offsets of ten thousand partitions have 70,000.
+#: Offsets of ten thousand partitions have 70,000 elements.
 MAX_ELEMENTS: Final = 100_000
 
-# Possessive, so that a string without an end is looked at once and not from each of its quotes.
+# Possessive, so that an unterminated string is scanned once and not again from each quote.
 _STRING: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _BRACKET: Final = re.compile(r"[\[\]{}]")
 _DECODER: Final = json.JSONDecoder()
 
 
 class TooManyElements(ValueError):
-    """A text has more elements than its reader takes."""
+    """A text has more elements than the reader allows."""
 
 
 def decode_json(data: bytes | str, *, max_elements: int = MAX_ELEMENTS, decoder: json.JSONDecoder = _DECODER) -> Any:
-    """Return the value of a JSON text.
+    """Decode a JSON text.
 
     Args:
         data: The text, or its bytes in an encoding that JSON allows.
-        max_elements: How many commas and opening brackets it may have outside strings.
-        decoder: Makes the value.
+        max_elements: The limit for commas and opening brackets outside strings.
+        decoder: Creates the value.
 
     Raises:
-        TooManyElements: It has more.
-        ValueError: It is not JSON, or has more than MAX_DEPTH levels.
+        TooManyElements: The text has more elements.
+        ValueError: The text is not JSON, or has more than MAX_DEPTH levels.
     """
     text = data if isinstance(data, str) else data.decode(json.detect_encoding(data), "surrogatepass")
     _check(text, max_elements)
@@ -162,7 +161,7 @@ def decode_json(data: bytes | str, *, max_elements: int = MAX_ELEMENTS, decoder:
 def _check(text: str, max_elements: int) -> None:
     opened = text.count("[") + text.count("{")
     if opened <= MAX_DEPTH and opened + text.count(",") <= max_elements:
-        return  # because what strings hold only adds to these counts
+        return  # because the content of strings only increases these counts
     structure = _STRING.sub("", text)
     opened = structure.count("[") + structure.count("{")
     if opened + structure.count(",") > max_elements:

@@ -1,7 +1,7 @@
-"""Measures metrics over a moving window, and turns rows of a table into families of Prometheus.
+"""Measures metrics over a moving window, and converts tables of metrics to Prometheus families.
 
-Windows are Kafka's ``SampledStat``, with the clock as an argument. A row of a table has a name, a description, and a
-function that computes the value of a thing at a time.
+Windows follow Kafka's ``SampledStat``, with the time as an argument. A row of a table has a name, a description, and a
+function that computes the value of an object at a time.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class _Sample:
 
 @dataclass(slots=True)
 class Windowed:
-    """Values of the last minute or so. Times are milliseconds of one clock; where nothing was recorded, NaN."""
+    """A series of values over a moving window of about a minute. Results are NaN if nothing was recorded."""
 
     window_ms: int = WINDOW_MS
     samples: int = SAMPLES
     last: float = math.nan
-    #: Since the beginning: how many values, and their sum.
+    #: The number and the sum of all values since the start.
     recorded: int = 0
     total: float = 0.0
     _samples: deque[_Sample] = field(default_factory=deque)
@@ -67,17 +67,17 @@ class Windowed:
         return sum(sample.total for sample in self._samples) / count if count else math.nan
 
     def rate(self, now_ms: int) -> float:
-        """The sum per second. A window that has just begun counts as whole (Kafka's ``Rate.windowSize``)."""
+        """Return the sum per second. A window that has just begun counts as complete (Kafka's ``Rate.windowSize``)."""
         self._forget(now_ms)
         return self._per_second(sum(sample.total for sample in self._samples), now_ms)
 
     def frequency(self, now_ms: int) -> float:
-        """How many values per second."""
+        """Return the number of values per second."""
         self._forget(now_ms)
         return self._per_second(sum(sample.count for sample in self._samples), now_ms)
 
     def share(self, now_ms: int) -> float:
-        """The mean of ones and zeros, 0 where there are none (Kafka's ``Frequencies``)."""
+        """Return the mean of ones and zeros, 0 if there are none (Kafka's ``Frequencies``)."""
         mean = self.mean(now_ms)
         return 0.0 if math.isnan(mean) else mean
 
@@ -95,7 +95,7 @@ class Windowed:
 
 @dataclass(slots=True)
 class StateTimes:
-    """How long something was in which state, from the first that was told (Kafka's ``StateTracker``)."""
+    """The time spent in each state since the first recorded state (Kafka's ``StateTracker``)."""
 
     _began_ms: int | None = None
     _since_ms: int = 0
@@ -110,7 +110,7 @@ class StateTimes:
         self._state, self._since_ms = state, now_ms
 
     def ratio(self, state: Hashable, now_ms: int) -> float:
-        """The share of the time that was spent in ``state``."""
+        """Return the share of the time spent in ``state``."""
         if self._began_ms is None or now_ms <= self._began_ms:
             return 0.0
         running_ms = now_ms - self._since_ms if state == self._state else 0
@@ -122,7 +122,7 @@ Rows = tuple[tuple[str, str, Callable[[_Of, int], float]], ...]
 
 
 class Gauges(Generic[_Of]):
-    """One family for each row; iterating gives them. Names begin with ``prefix``."""
+    """An iterable of one family for each row. Names begin with ``prefix``."""
 
     def __init__(self, prefix: str, labels: Sequence[str], rows: Rows[_Of]) -> None:
         self._rows = [(GaugeMetricFamily(prefix + name, text, labels=labels), value) for name, text, value in rows]
@@ -131,6 +131,5 @@ class Gauges(Generic[_Of]):
         return (family for family, _ in self._rows)
 
     def add(self, labels: Sequence[str], one: _Of, now_ms: int) -> None:
-        """The values of one thing, a series in each family."""
         for family, value in self._rows:
             family.add_metric(labels, value(one, now_ms))

@@ -1,8 +1,7 @@
-"""The values that describe a worker group: ids, states, life cycles, restarts, and REST's views.
+"""Holds the values that describe a worker group: ids, states, life cycles, restarts, and REST's views.
 
-* The life cycle of a connector's instance is a table (Kafka's ``WorkerConnector``): which method to call, and what
-  follows.
-* A restart request selects what to restart (KIP-745; Kafka ``RestartRequest``, ``RestartPlan``).
+* The life cycle of a connector's instance is a table (Kafka's ``WorkerConnector``) of methods to call and next phases.
+* A restart request selects the instances to restart (KIP-745; Kafka ``RestartRequest``, ``RestartPlan``).
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from typing import Final, Literal, NamedTuple
 
 
 class TaskId(NamedTuple):
-    """One task of a connector (Kafka's ``ConnectorTaskId``); tasks count from 0.
+    """The id of a task (Kafka's ``ConnectorTaskId``); tasks count from 0.
 
-    A tuple, since a leader puts ten thousands of them into sets and in order while its loop waits.
+    A tuple, because a leader hashes and sorts tens of thousands of ids on its event loop.
     """
 
     connector: str
@@ -27,12 +26,12 @@ class TaskId(NamedTuple):
 
 
 def connector_of(work: str | TaskId) -> str:
-    """Return the name of a connector, or of a task's."""
+    """Return the name of the connector that ``work`` is or belongs to."""
     return work.connector if isinstance(work, TaskId) else work
 
 
 class TargetState(StrEnum):
-    """What the users want a connector to do."""
+    """The state that users request for a connector."""
 
     STARTED = "STARTED"
     PAUSED = "PAUSED"
@@ -40,7 +39,7 @@ class TargetState(StrEnum):
 
 
 class State(StrEnum):
-    """What a connector or a task does; STOPPED is of connectors only, DESTROYED is never shown."""
+    """The state of a connector or a task. Only connectors can be STOPPED; DESTROYED is never shown."""
 
     UNASSIGNED = "UNASSIGNED"
     RUNNING = "RUNNING"
@@ -53,8 +52,8 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Restarts:
-    """Automatic restarts of a connector or a task in a row: the last or next one has number ``count``, and its time is
-    ``at_ms`` (since 1970). ``given_up``: why no other follows a failure."""
+    """Consecutive automatic restarts of a connector or a task: the last or next one has number ``count`` and time
+    ``at_ms`` (since 1970). ``given_up``: why there is no further restart."""
 
     count: int = 0
     at_ms: int = 0
@@ -63,10 +62,10 @@ class Restarts:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The state of a connector or a task, as a record of the status topic says it.
+    """The status of a connector or a task, as in the status topic.
 
-    ``generation`` is the group's generation in which it was written, ``trace`` the whole text of an error;
-    ``restarts`` None: nothing was restarted automatically.
+    ``generation`` is the generation of the group in which it was written, ``trace`` the full text of an error;
+    ``restarts`` None: there was no automatic restart.
     """
 
     state: State
@@ -79,7 +78,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class ConnectorInfo:
-    """A connector as ``GET /connectors/{c}`` shows it; ``type`` is source, sink or unknown."""
+    """A connector, as in ``GET /connectors/{c}``; ``type`` is source, sink or unknown."""
 
     name: str
     config: Mapping[str, str]
@@ -97,7 +96,7 @@ class TaskInfo:
 
 @dataclass(frozen=True, slots=True)
 class ConnectorStateInfo:
-    """A connector's status and those of its tasks by number, as ``GET /connectors/{c}/status`` shows them."""
+    """The statuses of a connector and of its tasks by number, as in ``GET /connectors/{c}/status``."""
 
     name: str
     connector: Status
@@ -107,7 +106,7 @@ class ConnectorStateInfo:
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to be made; -1 takes the cluster's default."""
+    """A topic to create; -1: the cluster's default."""
 
     name: str
     partitions: int = -1
@@ -115,9 +114,9 @@ class NewTopic:
     configs: Mapping[str, str] = field(default_factory=dict)
 
 
-#: For the topics of positions. Kafka's defaults clean nothing for a week or a gigabyte, and each start reads all of it.
-#: A segment is cleaned once it is not written to any more, so these bound what lies in 25 partitions of two topics.
-#: Markers of transactions are kept as long as tombstones are, a day by default.
+#: Configs of the topics of positions. With Kafka's defaults a segment of up to a week or 1 GiB is not compacted, and
+#: each start reads all of it. Only closed segments are compacted, so these configs limit the size of 25 partitions of
+#: two topics. Transaction markers are kept for ``delete.retention.ms``, as tombstones are; its default is a day.
 CLEANED_SOON: Final[Mapping[str, str]] = {
     "segment.bytes": str(4 * 1024 * 1024),
     "segment.ms": str(10 * 60_000),
@@ -129,7 +128,7 @@ CLEANED_SOON: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class RestartRequest:
-    """Which parts of a connector to restart (KIP-745)."""
+    """A request to restart parts of a connector (KIP-745)."""
 
     connector: str
     only_failed: bool = False
@@ -137,7 +136,7 @@ class RestartRequest:
 
 
 class Phase(StrEnum):
-    """Where an instance stands. INIT: made, and told nothing yet."""
+    """The phase of a connector's instance. INIT: created, no method called yet."""
 
     INIT = "INIT"
     STARTED = "STARTED"
@@ -148,11 +147,11 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a change of target asks of an instance.
+    """A transition of an instance after a change of its target state.
 
-    ``call`` is made first, where there is one (``stop`` only on what was started). Then the instance is ``phase`` and
-    shows ``state``; where the call raised, it is ``phase_on_error`` and shows FAILED, unless that is STOPPED, which
-    counts even then.
+    ``call`` is called first, if there is one (``stop`` only on a started instance). Then the phase is ``phase`` and the
+    shown state ``state``. If the call raises, the phase is ``phase_on_error`` and the shown state FAILED, or STOPPED if
+    ``phase_on_error`` is STOPPED.
     """
 
     call: Literal["start", "stop"] | None
@@ -165,7 +164,7 @@ _RUN: Final = Step("start", Phase.STARTED, State.RUNNING)
 _WAIT: Final = Step(None, Phase.PAUSED, State.PAUSED)
 _REST: Final = Step("stop", Phase.STOPPED, State.STOPPED, Phase.STOPPED)
 
-#: A pair that is missing asks for nothing: the instance is there already, or has failed and is not stopped.
+#: A missing pair has no transition: the instance is already in that state, or has failed and must not be stopped.
 _STEPS: Final = {
     (Phase.INIT, TargetState.STARTED): _RUN,
     (Phase.INIT, TargetState.PAUSED): _WAIT,
@@ -182,15 +181,15 @@ _STEPS: Final = {
 
 
 def step_to(phase: Phase, target: TargetState) -> Step | None:
-    """What an instance in ``phase`` has to do for ``target``; None: nothing."""
+    """Return the transition of an instance in ``phase`` to ``target``; None: there is nothing to do."""
     return _STEPS.get((phase, target))
 
 
 @dataclass(frozen=True, slots=True)
 class RestartPlan:
-    """A request against the statuses of its moment.
+    """The result of a restart request for the current statuses.
 
-    ``shown`` is the connector's status with RESTARTING wherever something is going to be restarted; traces stay.
+    ``shown`` holds the statuses with RESTARTING for each connector and task to restart; traces are kept.
     """
 
     request: RestartRequest
@@ -206,12 +205,12 @@ class RestartPlan:
 
 
 def impact(request: RestartRequest) -> int:
-    """How much a request is likely to restart: of several for one connector the highest is the one to keep."""
+    """Rank a request by how much it restarts; of several requests for a connector only the highest is kept."""
     return 2 * (not request.only_failed) + request.include_tasks
 
 
 def plan_restart(request: RestartRequest, current: ConnectorStateInfo) -> RestartPlan:
-    """The plan for ``request``, from the statuses of the connector and its tasks."""
+    """Return the plan for ``request`` from the current statuses of the connector and its tasks."""
     tasks = tuple(
         number
         for number, status in sorted(current.tasks.items())

@@ -1,22 +1,22 @@
-"""Folds the status topic and the source offset topic, and encodes their records in Kafka's bytes.
+"""Folds the status topic and the source offset topic, and encodes their records.
 
-The status topic is Kafka's ``KafkaStatusBackingStore``:
+The records of the status topic are those of Kafka's ``KafkaStatusBackingStore``:
 
 =========================================  =============================================================================
 ``status-connector-<name>``                ``{"state":S,"trace":T,"worker_id":"host:port","generation":N,"version":V}``
 ``status-task-<name>-<n>``                 the same
-``"auto_restart"`` of either               ``{"count":N,"at_ms":ms,"given_up":T}`` after automatic restarts; not in Java
+``"auto_restart"`` in both                 ``{"count":N,"at_ms":ms,"given_up":T}`` after automatic restarts; not in Java
 ``status-topic-<topic>:connector-<name>``  ``{"topic":{"name":T,"connector":C,"task":N,"discoverTimestamp":ms}}``
 =========================================  =============================================================================
 
-A tombstone deletes a status. The tombstone of a connector keeps the statuses of its tasks: the leader writes a
-tombstone for each task as well (Kafka's ``AbstractHerder.onDeletion``), and these are in other partitions. If the
-tombstone of a connector deleted them too, as in Java's reader, a connector that was deleted and created again would
-lose the statuses of its new tasks when a worker starts.
+A tombstone deletes a status. The tombstone of a connector keeps the statuses of its tasks: the leader also writes a
+tombstone for each task (Kafka's ``AbstractHerder.onDeletion``), in other partitions. If the connector's tombstone
+deleted them too, as in Java's reader, a recreated connector would lose the statuses of its new tasks when a worker
+starts.
 
-The source offset topic is Kafka's ``KafkaOffsetBackingStore`` and ``OffsetUtils``. A key is the JSON array
-``["<connector>",{<source partition>}]``, a value the JSON object of the source offset. Java looks offsets up by the
-key's bytes, so the order of the partition's fields and Jackson's way of escaping are part of the format.
+The records of the source offset topic are those of Kafka's ``KafkaOffsetBackingStore`` and ``OffsetUtils``. A key is
+the JSON array ``["<connector>",{<source partition>}]``, a value the JSON object of the source offset. Java looks up
+offsets by the bytes of the key, so the order of the partition's fields and Jackson's escaping are part of the format.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CONNECTOR_PREFIX: Final = "status-connector-"
 TASK_PREFIX: Final = "status-task-"
 TOPIC_PREFIX: Final = "status-topic-"
 _TOPIC_SEPARATOR: Final = ":connector-"
-#: What the log shows of a key.
+#: Characters of a key in log messages.
 _SHOWN_CHARS: Final = 80
 
 #: Key and value to append; value None is a tombstone.
@@ -41,7 +41,7 @@ Record = tuple[str, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class TopicUse:
-    """A topic that a connector has written to or read from (KIP-558); ``task`` is who said so first."""
+    """A topic that a connector has written to or read from (KIP-558); ``task`` is the first task that did."""
 
     topic: str
     connector: str
@@ -51,35 +51,33 @@ class TopicUse:
 
 @dataclass(slots=True)
 class StatusLog:
-    """What the topic says once folded. Records of one key must come in order; of several, any order does."""
+    """The folded status topic. Only the order of records with the same key matters."""
 
     _connectors: dict[str, Status] = field(default_factory=dict)
     _tasks: dict[str, dict[int, Status]] = field(default_factory=dict)
     _topics: dict[str, dict[str, TopicUse]] = field(default_factory=dict)
 
     def connectors(self) -> tuple[str, ...]:
-        """All connectors that have a status or a task that has one, sorted."""
+        """Return the sorted names of all connectors with a status of their own or of a task."""
         return tuple(sorted(self._connectors.keys() | self._tasks.keys()))
 
     def status(self, work: str | TaskId) -> Status | None:
-        """The status of a connector, by name, or of a task."""
         if isinstance(work, TaskId):
             return self._tasks.get(work.connector, {}).get(work.task)
         return self._connectors.get(work)
 
     def tasks(self, connector: str) -> Mapping[int, Status]:
-        """The statuses of a connector's tasks by number, in their order; also of tasks that it has no more."""
+        """Return the statuses of a connector's tasks, sorted by number, including tasks that no longer exist."""
         return dict(sorted(self._tasks.get(connector, {}).items()))
 
     def topics(self, connector: str) -> tuple[TopicUse, ...]:
-        """The topics that a connector uses, sorted by name."""
         return tuple(sorted(self._topics.get(connector, {}).values(), key=lambda use: use.topic))
 
     def has_topic(self, connector: str, topic: str) -> bool:
         return topic in self._topics.get(connector, {})
 
     def said_by(self, worker_id: str) -> tuple[tuple[str | TaskId, Status], ...]:
-        """The statuses of connectors, by name, and of tasks that a worker has written last."""
+        """Return the statuses of connectors (by name) and tasks that ``worker_id`` wrote last."""
         connectors = [(name, status) for name, status in self._connectors.items() if status.worker_id == worker_id]
         tasks = [
             (TaskId(name, number), status)
@@ -90,13 +88,13 @@ class StatusLog:
         return (*connectors, *tasks)
 
     def clear(self) -> None:
-        """Begin anew, with nothing read."""
+        """Reset to the state before the first record."""
         self._connectors.clear()
         self._tasks.clear()
         self._topics.clear()
 
     def apply(self, key: str | None, value: bytes | None) -> str | None:
-        """Fold one record. Returns why it was passed over, for the log, else None."""
+        """Fold a record. If it is skipped, return the reason for the log, else None."""
         try:
             content = None if value is None else decode_json(value)
         except ValueError as error:
@@ -109,9 +107,9 @@ class StatusLog:
             elif key is not None and key.startswith(TOPIC_PREFIX):
                 self._fold_topic(key.removeprefix(TOPIC_PREFIX), content)
             else:
-                return f"nothing that workers write has the key {_shown(key)}"
+                return f"the key {_shown(key)} is unknown"
         except (KeyError, TypeError, ValueError):
-            return f"the record of {_shown(key)} is not what its key promises"
+            return f"the value of {_shown(key)} does not match its key"
         return None
 
     def _fold_connector(self, name: str, content: object) -> None:
@@ -122,7 +120,7 @@ class StatusLog:
             return
         status = _status(content)
         before = self._connectors.get(name)
-        # One who was frozen gives up what has long had a new owner. (Java looks at tasks alone.)
+        # A worker that was frozen may release a connector that has a new owner. (Java checks this only for tasks.)
         if (
             status.state is State.UNASSIGNED
             and before is not None
@@ -142,7 +140,7 @@ class StatusLog:
             return
         status = _status(content)
         before = self.status(task)
-        # One who has just lost the task may not have heard yet that its new owner runs it.
+        # The previous owner of a task may release it before it has read that the new owner runs it.
         if (
             status.state is State.UNASSIGNED
             and before is not None
@@ -159,7 +157,7 @@ class StatusLog:
             self._tasks.pop(task.connector, None)
 
     def _fold_topic(self, rest: str, content: object) -> None:
-        # A topic's name has no colon, so the first separator is the one.
+        # The first separator ends the topic name, because topic names have no colon.
         topic, _, connector = rest.partition(_TOPIC_SEPARATOR)
         if not topic or not connector:
             raise ValueError("no topic or no connector")
@@ -177,19 +175,18 @@ def _shown(key: str | None) -> str:
 
 
 def may_write_safely(known: Status | None, new: Status) -> bool:
-    """Whether a safe write of ``new`` over ``known`` is not likely to hide what a later owner has said."""
+    """Return whether writing ``new`` over ``known`` does not overwrite the status of a later owner."""
     return known is None or known.worker_id == new.worker_id or known.generation <= new.generation
 
 
 def status_key(work: str | TaskId) -> str:
-    """The key of a connector's or a task's status."""
     if isinstance(work, TaskId):
         return f"{TASK_PREFIX}{work.connector}-{work.task}"
     return CONNECTOR_PREFIX + work
 
 
 def status_record(work: str | TaskId, status: Status) -> Record:
-    """A connector's or a task's status; DESTROYED is a tombstone."""
+    """Encode the status of a connector or a task; DESTROYED is a tombstone."""
     if status.state is State.DESTROYED:
         return status_key(work), None
     value: dict[str, Any] = {
@@ -205,7 +202,7 @@ def status_record(work: str | TaskId, status: Status) -> Record:
 
 
 def topic_record(use: TopicUse) -> Record:
-    """Say that a connector uses a topic."""
+    """Record that a connector uses a topic."""
     inner = {
         "name": use.topic,
         "connector": use.connector,
@@ -216,7 +213,7 @@ def topic_record(use: TopicUse) -> Record:
 
 
 def topic_removal(topic: str, connector: str) -> Record:
-    """Forget that a connector uses a topic."""
+    """Remove the record that a connector uses a topic."""
     return _topic_key(topic, connector), None
 
 
@@ -225,7 +222,7 @@ def _topic_key(topic: str, connector: str) -> str:
 
 
 def _status(content: object) -> Status:
-    """Versions before 4.3 write no ``version``; a status without a trace may leave it out or have null."""
+    """Decode a status. Kafka before 4.3 writes no ``version``; the trace may be absent or null."""
     fields = _fields(content)
     state = State(fields["state"])
     if state is State.DESTROYED:
@@ -265,7 +262,7 @@ def _fields(content: object) -> Mapping[str, Any]:
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError("no string")
-    # JSON may escape a lone surrogate, which no answer could hold.
+    # JSON may escape a lone surrogate, which a REST response cannot encode.
     return value.encode("utf-8", "replace").decode()
 
 
@@ -275,41 +272,41 @@ def _integer(value: object) -> int:
     return value
 
 
-#: Java allows the primitive types.
+#: The field types that Java allows.
 Scalar = str | int | float | bool | None
 
-#: The first table of a ``java.util.HashMap``, and how full one gets before it is doubled.
+#: The initial capacity and the load factor of a ``java.util.HashMap``.
 _FIRST_BUCKETS: Final = 16
 _LOAD: Final = 0.75
-#: What the log shows of a key or a value that cannot be read.
+#: Bytes of an unreadable key or value in log messages.
 _SHOWN_BYTES: Final = 80
 
 
 @dataclass(slots=True)
 class SourceOffsets:
-    """What the topic says once folded: key bytes to offset, and which keys are whose.
+    """The folded source offset topic: offsets by key bytes.
 
-    ``partitions`` holds, per connector, the source partitions that have an offset, by key bytes.
+    ``partitions`` holds, per connector, the source partitions with an offset, by key bytes.
     """
 
     offsets: dict[bytes, dict[str, Any]] = field(default_factory=dict)
     partitions: dict[str, dict[bytes, dict[str, Any]]] = field(default_factory=dict)
 
     def mirrored_offset(self, connector: str, source_alias: str, topic: str, partition: int) -> int | None:
-        """The source offset of the last record that MirrorMaker copied; None where it copied none."""
+        """Return the source offset of the last record that MirrorMaker copied; None if it copied none."""
         offset = self.offsets.get(mirror_key(connector, source_alias, topic, partition), {}).get("offset")
         return offset if isinstance(offset, int) and not isinstance(offset, bool) and offset >= 0 else None
 
 
 def apply(state: SourceOffsets, key: bytes | None, value: bytes | None) -> str | None:
-    """Fold one record into ``state``. Returns why it was passed over, for the log, else None."""
+    """Fold a record into ``state``. If it is skipped, return the reason for the log, else None."""
     try:
         parsed = decode_json(key) if key is not None else None
     except ValueError as error:
-        return f"its key cannot be read, {error}: {_offsetlog_shown(key)}"
+        return f"the key cannot be read, {error}: {_offsetlog_shown(key)}"
     named = _named(parsed)
     if key is None or named is None:
-        return f"its key is not an array of a connector's name and a source partition: {_offsetlog_shown(key)}"
+        return f"the key is not an array of a connector's name and a source partition: {_offsetlog_shown(key)}"
     connector, partition = named
     if value is None:
         state.offsets.pop(key, None)
@@ -318,9 +315,9 @@ def apply(state: SourceOffsets, key: bytes | None, value: bytes | None) -> str |
     try:
         offset = decode_json(value)
     except ValueError as error:
-        return f"its value cannot be read, {error}: {_offsetlog_shown(value)} (key {_offsetlog_shown(key)})"
+        return f"the value cannot be read, {error}: {_offsetlog_shown(value)} (key {_offsetlog_shown(key)})"
     if not isinstance(offset, dict):
-        return f"its value is not an object: {_offsetlog_shown(value)} (key {_offsetlog_shown(key)})"
+        return f"the value is not an object: {_offsetlog_shown(value)} (key {_offsetlog_shown(key)})"
     state.offsets[key] = offset
     state.partitions.setdefault(connector, {})[key] = partition
     return None
@@ -331,30 +328,29 @@ def _offsetlog_shown(data: bytes | None) -> str:
 
 
 def encode_key(connector: str, partition: Mapping[str, Scalar]) -> bytes:
-    """A record's key; the partition's fields keep the order they have."""
+    """Encode a record's key; the order of the partition's fields is kept."""
     return f"[{string_text(connector)},{json_text(partition)}]".encode()
 
 
 def encode_value(offset: Mapping[str, Scalar]) -> bytes:
-    """A record's value."""
     return json_text(offset).encode()
 
 
 def mirror_key(connector: str, source_alias: str, topic: str, partition: int) -> bytes:
-    """MirrorSourceConnector's key for a partition; fields in the order that ``MirrorUtils.wrapPartition`` yields."""
+    """Encode MirrorSourceConnector's key for a partition, with the field order of ``MirrorUtils.wrapPartition``."""
     return encode_key(connector, {"cluster": source_alias, "partition": partition, "topic": topic})
 
 
 def mirror_value(offset: int) -> bytes:
-    """MirrorSourceConnector's value: the offset of the last record copied, not of the next."""
+    """Encode MirrorSourceConnector's value: the offset of the last copied record, not of the next."""
     return encode_value({"offset": offset})
 
 
 def in_java_order(partition: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields as a ``java.util.HashMap`` yields them, to which they were added in the order they have.
+    """Return the fields in the iteration order of a ``java.util.HashMap`` to which they were added in their order.
 
-    Java's connectors keep source partitions in such maps, and so does the worker what REST brings
-    (``Worker.normalizeSourceConnectorOffsets``): in another order a task would not find its offset.
+    Java's connectors hold source partitions in such maps, and so does the worker for REST requests
+    (``Worker.normalizeSourceConnectorOffsets``). With another order a task would not find its offset.
     """
     buckets = _FIRST_BUCKETS
     while len(partition) > buckets * _LOAD:
@@ -363,7 +359,7 @@ def in_java_order(partition: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _spread_hash(text: str) -> int:
-    """``String.hashCode`` with its upper half mixed into the lower, as ``HashMap`` takes it."""
+    """Return ``String.hashCode`` with its upper half mixed into the lower, as in ``HashMap``."""
     units = text.encode("utf-16-be", "surrogatepass")
     hashed = 0
     for high, low in zip(units[::2], units[1::2], strict=True):
@@ -372,7 +368,7 @@ def _spread_hash(text: str) -> int:
 
 
 def _named(parsed: object) -> tuple[str, dict[str, Any]] | None:
-    """The connector and the source partition of a key, None where it is none."""
+    """Return the connector and the source partition of a key; None if it is not such a key."""
     if not isinstance(parsed, list) or len(parsed) != 2:
         return None
     connector, partition = parsed

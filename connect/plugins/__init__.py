@@ -1,1 +1,1 @@
-"""The converters, transforms, predicates and the file source that come with a worker, under Java's class names."""
+"""Holds the built-in converters, transforms, predicates and the file source, under Java's class names."""

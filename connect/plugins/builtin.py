@@ -1,4 +1,4 @@
-"""The plugins that come with a worker, for the entry points: Java's class names and what stands behind them."""
+"""Lists the built-in plugins by Java's class names, for the entry points."""
 
 from __future__ import annotations
 

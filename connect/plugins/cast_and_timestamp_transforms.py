@@ -63,7 +63,7 @@ _FLOAT: Final = re.compile(r"[+-]?(NaN|Infinity|((\d+\.?\d*|\.\d+)([eE][+-]?\d+)
 
 @dataclass(frozen=True, slots=True)
 class _Spec:
-    """``field:type`` pairs, or one type alone."""
+    """A list of ``field:type`` pairs, or a single type."""
 
     def __call__(self, name: str, value: Value) -> None:
         if not isinstance(value, tuple) or not value:
@@ -75,16 +75,16 @@ class _Spec:
 
 
 def _casts(spec: Sequence[str]) -> dict[str | None, str]:
-    """The types by field; None is the whole value.
+    """Parse the types by field; the key None is the whole value.
 
     Raises:
-        InvalidValue: With Java's words.
+        InvalidValue: The spec is invalid; Java's message.
     """
     casts: dict[str | None, str] = {}
     for each in spec:
         field, colon, type_ = each.partition(":")
         if ":" in type_:
-            # Java names a setting of another transformation here.
+            # Java's message names a setting of another transformation.
             raise invalid("spec", tuple(spec), f"Invalid rename mapping: {each}")
         named = (type_ if colon else field).strip().lower()
         if named not in _ALL:
@@ -116,9 +116,9 @@ class Cast(FieldTransformation):
                 "spec",
                 Type.LIST,
                 REQUIRED,
-                "Fields and their types, field1:type,field2:type, or one type for the whole; types are "
+                "Fields and their types, field1:type,field2:type, or one type for the whole key or value; types are "
                 + ", ".join(_TO)
-                + ". Bytes become strings only.",
+                + ". Bytes can only be cast to strings.",
                 _Spec(),
                 Importance.HIGH,
             ),
@@ -156,10 +156,10 @@ class CastValue(OfValue, Cast):
 
 
 def cast(value: Any, schema: Schema | None, type_: str) -> Any:
-    """``value`` as another type, wrapped around or cut as Java's casts do.
+    """Cast ``value`` to another type, with overflow and truncation as in Java's casts.
 
     Raises:
-        DataError: It has no such form.
+        DataError: The value cannot be cast to this type.
     """
     if value is None:
         return None
@@ -198,7 +198,7 @@ def _string(value: Any, schema: Schema | None) -> str:
 
 
 def _whole(value: float | Decimal, bits: int) -> int:
-    """A number cut to whole ones; of floating point the nearest that fits (``Double.intValue``)."""
+    """Truncate a number to an integer; a float is limited to the range of ``bits`` (``Double.intValue``)."""
     if isinstance(value, int | Decimal):
         return int(value)
     if math.isnan(value):
@@ -208,7 +208,7 @@ def _whole(value: float | Decimal, bits: int) -> int:
 
 
 def _integer(value: float | Decimal, type_: str) -> int:
-    """The lowest bits of a number; Java makes an int of floating point before a short or a byte."""
+    """Return the lowest bits of a number. As in Java, a float is cast to int before short or byte."""
     bits = _BITS[type_]
     wrapped = _whole(value, max(bits, 32)) & ((1 << bits) - 1)
     return wrapped - (1 << bits) if wrapped >> (bits - 1) else wrapped
@@ -222,7 +222,7 @@ def _parsed_integer(value: str, type_: str) -> int:
 
 
 def _parsed_float(value: str) -> float:
-    # Double.parseDouble trims and takes Java's suffixes.
+    # Double.parseDouble trims the text and accepts Java's suffixes.
     trimmed = value.strip()
     if _FLOAT.fullmatch(trimmed) is None:
         raise _out_of_range(value)
@@ -241,7 +241,7 @@ _TARGETS: Final = {
     "Timestamp": TIMESTAMP,
 }
 _NS_PER_MS: Final = 1_000_000
-#: Nanoseconds of one.
+#: Nanoseconds per unit.
 _PRECISIONS: Final = {"nanoseconds": 1, "microseconds": 1000, "milliseconds": _NS_PER_MS, "seconds": 1_000_000_000}
 _DAY: Final = timedelta(days=1)
 _LONG: Final = 1 << 63
@@ -263,14 +263,14 @@ class TimestampConverter(FieldTransformation):
                 "field",
                 Type.STRING,
                 "",
-                "Field of the timestamp; empty: the whole is one.",
+                "Field with the timestamp; empty: the whole key or value.",
                 importance=Importance.HIGH,
             ),
             Setting(
                 "target.type",
                 Type.STRING,
                 REQUIRED,
-                "What timestamps become.",
+                "Type of converted timestamps.",
                 OneOf(tuple(_TARGETS)),
                 Importance.HIGH,
             ),
@@ -278,14 +278,14 @@ class TimestampConverter(FieldTransformation):
                 "format",
                 Type.STRING,
                 "",
-                "Form of text, as of java.text.SimpleDateFormat.",
+                "Format of timestamps as text, as in java.text.SimpleDateFormat.",
                 importance=Importance.MEDIUM,
             ),
             Setting(
                 "unix.precision",
                 Type.STRING,
                 "milliseconds",
-                "What numbers since 1970 count; parts of milliseconds are lost.",
+                "Unit of numeric timestamps since 1970; fractions of milliseconds are lost.",
                 OneOf(tuple(_PRECISIONS)),
             ),
             REPLACE_NULL_WITH_DEFAULT,
@@ -359,10 +359,10 @@ class TimestampConverter(FieldTransformation):
     def _written(self, date: datetime) -> str | int | datetime:
         match self._target:
             case "string":
-                assert self._format is not None  # configure has seen to it
+                assert self._format is not None  # because configure requires it
                 return self._format.format(date)
             case "unix":
-                # Java stays at the limits of a long.
+                # As in Java, the result is limited to the range of a long.
                 number = _towards_zero(milliseconds(date) * _NS_PER_MS, self._unit_ns)
                 return min(max(number, -_LONG), _LONG - 1)
             case "Date":
@@ -382,7 +382,7 @@ class TimestampConverterValue(OfValue, TimestampConverter):
 
 
 def _kind(value: Any, schema: Schema | None) -> str:
-    """What a timestamp is: by its schema, else by itself."""
+    """Return the type of a timestamp from its schema, else from its value."""
     if schema is not None:
         for name in ("Timestamp", "Date", "Time"):
             if schema.name == _TARGETS[name].name:
@@ -403,5 +403,5 @@ def _kind(value: Any, schema: Schema | None) -> str:
 
 
 def _towards_zero(number: int, unit: int) -> int:
-    """``TimeUnit``'s division."""
+    """Divide like ``TimeUnit``."""
     return number // unit if number >= 0 else -(-number // unit)

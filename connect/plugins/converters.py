@@ -1,7 +1,6 @@
-"""Java's converters of single values and SimpleHeaderConverter.
+"""The converters of bytes, strings, numbers and booleans, which also convert headers, and SimpleHeaderConverter.
 
-* Converters of bytes, strings, numbers and booleans. All of them convert headers too.
-* SimpleHeaderConverter, Kafka's default header converter, stores headers as text and guesses their type from it.
+SimpleHeaderConverter, Kafka's default header converter, stores headers as text and infers their type from the text.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from connect.core.config.config_def import REQUIRED, ConfigDef, Importance, OneO
 from connect.core.errors import ConfigError
 from connect.plugins.java_values import java_class, parse_string, to_string, values_text
 
-#: Of every converter (Kafka's ``ConverterConfig``); the worker sets it.
+#: Configs of every converter (Kafka's ``ConverterConfig``), which the worker sets.
 CONVERTER: Final = ConfigDef.of(
     Setting(
         "converter.type",
@@ -31,7 +30,7 @@ CONVERTER: Final = ConfigDef.of(
 
 
 class ConverterOfBoth(Converter, HeaderConverter):
-    """A converter of keys and values that treats headers alike."""
+    """A converter that treats keys, values and headers alike."""
 
     @classmethod
     def config_def(cls) -> ConfigDef:
@@ -44,7 +43,7 @@ class ConverterOfBoth(Converter, HeaderConverter):
         return self.to_connect(topic, data)
 
 
-#: Of character sets in which a mark may tell the order of bytes; without one it is the big end first, as Java writes.
+#: Byte order marks by character set. Without a mark the order is big endian, as in Java.
 _MARKS: Final = {
     "utf-16": (codecs.BOM_UTF16_BE, codecs.BOM_UTF16_LE),
     "utf-32": (codecs.BOM_UTF32_BE, codecs.BOM_UTF32_LE),
@@ -52,7 +51,7 @@ _MARKS: Final = {
 
 
 class ByteArrayConverter(ConverterOfBoth):
-    """``org.apache.kafka.connect.converters.ByteArrayConverter``: bytes pass as they are."""
+    """``org.apache.kafka.connect.converters.ByteArrayConverter``: leaves bytes unchanged."""
 
     def from_connect(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
         _require_type("ByteArrayConverter", "bytes", schema)
@@ -67,7 +66,7 @@ class ByteArrayConverter(ConverterOfBoth):
 
 
 class StringConverter(ConverterOfBoth):
-    """``org.apache.kafka.connect.storage.StringConverter``: what a value's ``toString`` says."""
+    """``org.apache.kafka.connect.storage.StringConverter``: the ``toString`` of a value."""
 
     def __init__(self) -> None:
         self._encoding = "utf-8"
@@ -79,7 +78,7 @@ class StringConverter(ConverterOfBoth):
                 "converter.encoding",
                 Type.STRING,
                 "UTF-8",
-                "Name of the character set in which strings become bytes.",
+                "Character set in which strings are encoded.",
                 importance=Importance.HIGH,
                 width=Width.MEDIUM,
                 display_name="Encoding",
@@ -92,15 +91,15 @@ class StringConverter(ConverterOfBoth):
             self._encoding = codecs.lookup(name).name
         except LookupError:
             raise ConfigError(
-                f"converter.encoding {name} is no known character set; it can be UTF-8", "converter.encoding"
+                f"converter.encoding {name} is an unknown character set; it can be UTF-8", "converter.encoding"
             ) from None
 
     def from_connect(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
         if value is None:
             return None
-        # Java writes a question mark for what the character set lacks.
+        # As in Java, a question mark replaces characters that the character set lacks.
         data = to_string(value, schema).encode(self._ordered(), errors="replace")
-        # Java's UTF-16 begins with a mark, its UTF-32 does not.
+        # Java writes a byte order mark in UTF-16, but not in UTF-32.
         return codecs.BOM_UTF16_BE + data if data and self._encoding == "utf-16" else data
 
     def to_connect(self, topic: str, data: bytes | None) -> tuple[Schema | None, Any]:
@@ -110,14 +109,14 @@ class StringConverter(ConverterOfBoth):
         return OPTIONAL_STRING, data.decode(self._encoding if is_marked else self._ordered(), errors="replace")
 
     def _ordered(self) -> str:
-        """The character set without marks, whatever the order of this machine is."""
+        """Return the character set without byte order marks, independent of this machine's byte order."""
         return f"{self._encoding}-be" if self._encoding in _MARKS else self._encoding
 
 
 class _NumberConverter(ConverterOfBoth):
-    """A number of one type, big endian."""
+    """A converter of one type of numbers, big endian."""
 
-    #: In messages, of a schema, of ``struct``, and what Java's deserializer says of a wrong length.
+    #: The name in messages, the schema's type, the format of ``struct``, and the name of Java's deserializer.
     _name: ClassVar[str]
     _type: ClassVar[str]
     _format: ClassVar[str]
@@ -128,7 +127,7 @@ class _NumberConverter(ConverterOfBoth):
 
     @abstractmethod
     def _fits(self, value: Any) -> bool:
-        """Whether the value is of the converter's type."""
+        """Return whether the value is of the converter's type."""
 
     def from_connect(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
         if value is None:
@@ -231,5 +230,5 @@ class SimpleHeaderConverter(HeaderConverter):
         return None if value is None else values_text(value, schema).encode(errors="replace")
 
     def to_connect_header(self, topic: str, key: str, data: bytes | None) -> tuple[Schema | None, Any]:
-        # Java replaces what is not UTF-8 too.
+        # As in Java, bytes that are not UTF-8 are replaced.
         return (None, None) if data is None else parse_string(data.decode(errors="replace"))

@@ -1,4 +1,4 @@
-"""ExtractField, HoistField, ReplaceField, ValueToKey, Flatten: where fields stand and what they are called."""
+"""The transforms ExtractField, HoistField, ReplaceField, ValueToKey and Flatten, which move and rename fields."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from connect.plugins.transform_fields import (
 
 
 class ExtractField(FieldTransformation):
-    """``org.apache.kafka.connect.transforms.ExtractField``: one field instead of all; null stays null."""
+    """``org.apache.kafka.connect.transforms.ExtractField``: replaces a struct or map by one of its fields."""
 
     def __init__(self) -> None:
         self._path = FieldPath("", nested=False)
@@ -47,7 +47,7 @@ class ExtractField(FieldTransformation):
                 "field.syntax.version",
                 Type.STRING,
                 "V1",
-                "V1: a field's name; V2: a path such as a.b, with backticks around names that have dots.",
+                "V1: the name of a field; V2: a path such as a.b, with backticks around names that contain dots.",
                 OneOf(("V1", "V2"), any_case=True),
                 Importance.HIGH,
             ),
@@ -77,7 +77,7 @@ class ExtractFieldValue(OfValue, ExtractField):
 
 
 class HoistField(FieldTransformation):
-    """``org.apache.kafka.connect.transforms.HoistField``: the whole becomes a field of its own."""
+    """``org.apache.kafka.connect.transforms.HoistField``: wraps the key or value in a field."""
 
     def __init__(self) -> None:
         self._field = ""
@@ -85,7 +85,7 @@ class HoistField(FieldTransformation):
     @classmethod
     def config_def(cls) -> ConfigDef:
         return ConfigDef.of(
-            Setting("field", Type.STRING, REQUIRED, "Name of the field that is made.", importance=Importance.MEDIUM)
+            Setting("field", Type.STRING, REQUIRED, "Name of the created field.", importance=Importance.MEDIUM)
         )
 
     def configure(self, props: Props) -> None:
@@ -119,7 +119,7 @@ class _Renames:
 
 
 class ReplaceField(FieldTransformation):
-    """``org.apache.kafka.connect.transforms.ReplaceField``: fields left out and renamed."""
+    """``org.apache.kafka.connect.transforms.ReplaceField``: drops and renames fields."""
 
     def __init__(self) -> None:
         self._exclude: frozenset[str] = frozenset()
@@ -129,11 +129,9 @@ class ReplaceField(FieldTransformation):
     @classmethod
     def config_def(cls) -> ConfigDef:
         return ConfigDef.of(
-            Setting(
-                "exclude", Type.LIST, (), "Fields to leave out; wins over include.", ValidList(), Importance.MEDIUM
-            ),
-            Setting("include", Type.LIST, (), "Fields to keep; none means all.", ValidList(), Importance.MEDIUM),
-            Setting("renames", Type.LIST, (), "New names of fields, old:new.", _Renames(), Importance.MEDIUM),
+            Setting("exclude", Type.LIST, (), "Fields to drop; overrides include.", ValidList(), Importance.MEDIUM),
+            Setting("include", Type.LIST, (), "Fields to keep; empty: all.", ValidList(), Importance.MEDIUM),
+            Setting("renames", Type.LIST, (), "New names of fields, as old:new.", _Renames(), Importance.MEDIUM),
             REPLACE_NULL_WITH_DEFAULT,
         )
 
@@ -170,7 +168,7 @@ class ReplaceFieldValue(OfValue, ReplaceField):
 
 
 class ValueToKey(Transformation):
-    """``org.apache.kafka.connect.transforms.ValueToKey``: the key made of fields of the value."""
+    """``org.apache.kafka.connect.transforms.ValueToKey``: creates the key from fields of the value."""
 
     def __init__(self) -> None:
         self._fields: Sequence[str] = ()
@@ -182,7 +180,7 @@ class ValueToKey(Transformation):
                 "fields",
                 Type.LIST,
                 REQUIRED,
-                "Fields of the value that make the key.",
+                "Fields of the value for the new key.",
                 ValidList(may_be_empty=False),
                 Importance.HIGH,
             ),
@@ -206,7 +204,7 @@ class ValueToKey(Transformation):
 
 
 class Flatten(FieldTransformation):
-    """``org.apache.kafka.connect.transforms.Flatten``: fields within fields as one level, names joined."""
+    """``org.apache.kafka.connect.transforms.Flatten``: flattens nested fields and joins their names."""
 
     def __init__(self) -> None:
         self._delimiter = "."
@@ -214,7 +212,7 @@ class Flatten(FieldTransformation):
     @classmethod
     def config_def(cls) -> ConfigDef:
         return ConfigDef.of(
-            Setting("delimiter", Type.STRING, ".", "What stands between names.", importance=Importance.MEDIUM)
+            Setting("delimiter", Type.STRING, ".", "Delimiter between joined names.", importance=Importance.MEDIUM)
         )
 
     def configure(self, props: Props) -> None:

@@ -1,4 +1,4 @@
-"""InsertField, MaskField, SetSchemaMetadata, Filter: what fields and records hold."""
+"""The transforms InsertField, MaskField, SetSchemaMetadata and Filter, which change fields and drop records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from connect.plugins.transform_fields import (
 
 
 class Filter(Transformation):
-    """``org.apache.kafka.connect.transforms.Filter``: drops every record; a predicate says which come here."""
+    """``org.apache.kafka.connect.transforms.Filter``: drops all records that its predicate selects."""
 
     def apply(self, record: SourceRecord) -> None:
         return None
@@ -34,7 +34,7 @@ class Filter(Transformation):
 
 @dataclass(frozen=True, slots=True)
 class _Insertion:
-    """A field that is made: ``name!`` is required, ``name?`` and ``name`` optional."""
+    """A field to insert: ``name!`` is required, ``name?`` and ``name`` are optional."""
 
     name: str
     optional: bool
@@ -48,7 +48,7 @@ class _Insertion:
 
 
 class InsertField(FieldTransformation):
-    """``org.apache.kafka.connect.transforms.InsertField``: fields of what is known about a record, or of a constant."""
+    """``org.apache.kafka.connect.transforms.InsertField``: inserts metadata of the record, or a constant."""
 
     def __init__(self) -> None:
         self._topic: _Insertion | None = None
@@ -64,12 +64,12 @@ class InsertField(FieldTransformation):
             return Setting(key, Type.STRING, None, doc, importance=Importance.MEDIUM)
 
         return ConfigDef.of(
-            field("topic.field", "Field for the topic; suffix ! makes it required, ? optional (the default)."),
-            field("partition.field", "Field for the partition; suffix ! or ? as above."),
-            field("offset.field", "Field for the offset, of sinks only; suffix ! or ? as above."),
-            field("timestamp.field", "Field for the timestamp; suffix ! or ? as above."),
-            field("static.field", "Field for a constant; suffix ! or ? as above."),
-            field("static.value", "The constant."),
+            field("topic.field", "Field for the topic; suffix !: required, ?: optional (the default)."),
+            field("partition.field", "Field for the partition; suffix !: required, ?: optional (the default)."),
+            field("offset.field", "Field for the offset (sinks only); suffix !: required, ?: optional (the default)."),
+            field("timestamp.field", "Field for the timestamp; suffix !: required, ?: optional (the default)."),
+            field("static.field", "Field for static.value; suffix !: required, ?: optional (the default)."),
+            field("static.value", "Constant value of static.field."),
             REPLACE_NULL_WITH_DEFAULT,
         )
 
@@ -129,7 +129,7 @@ class InsertFieldValue(OfValue, InsertField):
     """``org.apache.kafka.connect.transforms.InsertField$Value``."""
 
 
-#: What stands in for a value by its Java class.
+#: The masks of values by Java class.
 _MASKS: Final[Mapping[str, Callable[[], Any]]] = {
     "java.lang.Boolean": lambda: False,
     "java.lang.Long": lambda: 0,
@@ -144,7 +144,7 @@ _BITS: Final = {"int8": 8, "int16": 16, "int32": 32}
 
 
 class MaskField(FieldTransformation):
-    """``org.apache.kafka.connect.transforms.MaskField``: fields emptied, or replaced."""
+    """``org.apache.kafka.connect.transforms.MaskField``: clears or replaces the values of fields."""
 
     def __init__(self) -> None:
         self._fields: tuple[str, ...] = ()
@@ -155,7 +155,7 @@ class MaskField(FieldTransformation):
         return ConfigDef.of(
             Setting("fields", Type.LIST, REQUIRED, "Fields to mask.", ValidList(may_be_empty=False), Importance.HIGH),
             Setting(
-                "replacement", Type.STRING, None, "What numbers and strings become instead of 0 and empty.", NonEmpty()
+                "replacement", Type.STRING, None, "Replaces numbers and strings, instead of 0 and empty.", NonEmpty()
             ),
             REPLACE_NULL_WITH_DEFAULT,
         )
@@ -204,7 +204,7 @@ def _replaced(value: Any, schema: Schema | None, replacement: str) -> Any:
             return number
         if isinstance(value, float):
             return to_float32(float(number)) if schema is not None and schema.type == "float32" else float(number)
-        # Java keeps the lowest bits of what is too large.
+        # As in Java, a number that is too large keeps its lowest bits.
         bits = _BITS.get("int64" if schema is None else schema.type, 64)
         return (int(number) + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
     except (InvalidOperation, ValueError, OverflowError) as error:
@@ -212,7 +212,7 @@ def _replaced(value: Any, schema: Schema | None, replacement: str) -> Any:
 
 
 class SetSchemaMetadata(FieldTransformation):
-    """``org.apache.kafka.connect.transforms.SetSchemaMetadata``: name and version of a schema."""
+    """``org.apache.kafka.connect.transforms.SetSchemaMetadata``: sets the name and version of a schema."""
 
     def __init__(self) -> None:
         self._name: str | None = None

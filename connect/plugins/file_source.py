@@ -1,8 +1,8 @@
-"""The file source: every line of a file as a record (Java's ``FileStreamSourceConnector`` and ``-Task``).
+"""The file source, which sends each line of a file as a record (Java's ``FileStreamSourceConnector`` and ``-Task``).
 
-An example for authors, and what tests run. Differences from Java, all where Java errs: positions are bytes of the
-file, where Java counts characters and goes back to a wrong place after text beyond ASCII; lines that were read with a
-full batch go out with the next poll and do not wait until the file grows; a line has a longest length.
+An example for authors and tests. It fixes three bugs of Java: positions are bytes of the file, because Java counts
+characters and resumes at a wrong position after non-ASCII text; lines that were read with a full batch are returned by
+the next poll, without waiting until the file grows; the length of a line is limited.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _CONFIG: Final = ConfigDef.of(
         "The maximum number of records the source task can read from the file each time it is polled",
     ),
 )
-#: How long a poll waits for a file to appear or to grow.
+#: How long a poll waits for the file to be created or to grow.
 _WAIT_S: Final = 1.0
 _READ_BYTES: Final = 65_536
 _STANDARD_INPUT: Final = 0
@@ -60,7 +60,7 @@ _LONGEST_LINE_BYTES: Final = 64 * 1024 * 1024
 
 
 class FileStreamSourceConnector(SourceConnector):
-    """``org.apache.kafka.connect.file.FileStreamSourceConnector``: one task, one file."""
+    """``org.apache.kafka.connect.file.FileStreamSourceConnector``, with one task for one file."""
 
     _props: Props
 
@@ -87,7 +87,7 @@ class FileStreamSourceConnector(SourceConnector):
         return FileStreamSourceTask()
 
     def exactly_once_support(self, props: Props) -> ExactlyOnceSupport:
-        """A file can be read again from a position; the standard input cannot."""
+        """Return SUPPORTED for a file, which can be read again from a position, unlike the standard input."""
         return ExactlyOnceSupport.UNSUPPORTED if _filename(props) is None else ExactlyOnceSupport.SUPPORTED
 
     async def alter_offsets(
@@ -99,7 +99,7 @@ class FileStreamSourceConnector(SourceConnector):
                 "This is because stdin is used for input and offsets are not tracked."
             )
         for partition, offset in offsets:
-            # A tombstone is fine for anything: it clears away what should not be there.
+            # A tombstone is valid for any partition: it removes an entry that should not exist.
             if offset is not None:
                 _check_position(offset)
                 if FILENAME not in partition:
@@ -108,7 +108,7 @@ class FileStreamSourceConnector(SourceConnector):
 
 
 class FileStreamSourceTask(SourceTask):
-    """Reads one file from where it stopped, or the standard input."""
+    """A task that reads a file from its stored position, or the standard input."""
 
     def __init__(self) -> None:
         self._filename: str | None = None
@@ -134,7 +134,7 @@ class FileStreamSourceTask(SourceTask):
         if not ready:
             time.sleep(_WAIT_S)
             return None
-        # Java stamps each line with the time at which it was read.
+        # As in Java, the timestamp is the time at which the line was read.
         now_ms = time.time_ns() // 1_000_000
         return [self._record(*ready.popleft(), now_ms) for _ in range(min(len(ready), self._batch_size))]
 
@@ -144,7 +144,7 @@ class FileStreamSourceTask(SourceTask):
         self._file = None
 
     def _open(self) -> bool:
-        """Whether there is a file; it is read from where the stored offset says."""
+        """Open the file at its stored position; return whether it exists."""
         if self._filename is None:
             self._file = _STANDARD_INPUT
             return True
@@ -157,7 +157,7 @@ class FileStreamSourceTask(SourceTask):
 
     def _open_file(self, filename: str, position: int) -> bool:
         try:
-            # Without blocking, for a pipe that nobody writes to yet.
+            # Nonblocking, because a pipe may have no writer yet.
             self._file = os.open(filename, os.O_RDONLY | os.O_NONBLOCK)
             if position:
                 os.lseek(self._file, position, os.SEEK_SET)
@@ -181,7 +181,7 @@ class FileStreamSourceTask(SourceTask):
         return position
 
     def _read(self) -> bool:
-        """Read a little more; whether there was more."""
+        """Read a block; return whether there was data."""
         assert self._file is not None
         waiting = select.poll()
         try:
@@ -195,7 +195,7 @@ class FileStreamSourceTask(SourceTask):
         if self._lines.unfinished_bytes > _LONGEST_LINE_BYTES:
             raise PermanentError(
                 f"{self._name()} has a line of more than {_LONGEST_LINE_BYTES} bytes at position "
-                f"{self._lines.position}; it is no text of lines"
+                f"{self._lines.position}; it is not a text file"
             )
         return bool(data)
 
@@ -217,28 +217,27 @@ class FileStreamSourceTask(SourceTask):
 
 
 class _Lines:
-    r"""Bytes cut into lines at ``\n``, ``\r\n`` and ``\r``.
+    r"""A splitter of bytes into lines at ``\n``, ``\r\n`` and ``\r``.
 
-    ``ready`` holds whole lines, each with the position behind it; ``position`` is where the next one begins.
+    ``ready`` holds complete lines, each with the position after it; ``position`` is the start of the next line.
     """
 
     def __init__(self, position: int) -> None:
         self.position = position
         self.ready: deque[tuple[str, int]] = deque()
         self._data = bytearray()
-        #: No line ends before it.
+        #: The index up to which no line ends.
         self._searched = 0
 
     @property
     def unfinished_bytes(self) -> int:
-        """The bytes of a line whose end has not come."""
         return len(self._data)
 
     def feed(self, data: bytes) -> None:
         self._data += data
         start = 0
         while (found := _LINE_END.search(self._data, self._searched)) is not None:
-            # What comes behind a carriage return may belong to it.
+            # The next byte may be the line feed that belongs to this carriage return.
             if found[0] == b"\r" and found.end() == len(self._data):
                 self._searched = found.start()
                 break
@@ -252,7 +251,7 @@ class _Lines:
 
 
 def _filename(props: Props) -> str | None:
-    """The file to read; None means the standard input."""
+    """Return the file to read; None: the standard input."""
     value = _CONFIG.parse(props)["file"]
     return value if isinstance(value, str) and value else None
 

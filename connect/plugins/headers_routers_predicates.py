@@ -70,7 +70,7 @@ class DropHeaders(Transformation):
 
 
 class HeaderFrom(FieldTransformation):
-    """``org.apache.kafka.connect.transforms.HeaderFrom``: fields copied or moved to headers."""
+    """``org.apache.kafka.connect.transforms.HeaderFrom``: copies or moves fields to headers."""
 
     def __init__(self) -> None:
         self._fields: Sequence[str] = ()
@@ -82,13 +82,13 @@ class HeaderFrom(FieldTransformation):
         return ConfigDef.of(
             Setting("fields", Type.LIST, REQUIRED, "Fields to copy or move.", NonEmptyList(), Importance.HIGH),
             Setting(
-                "headers", Type.LIST, REQUIRED, "Their headers, in the same order.", NonEmptyList(), Importance.HIGH
+                "headers", Type.LIST, REQUIRED, "Headers, in the order of fields.", NonEmptyList(), Importance.HIGH
             ),
             Setting(
                 "operation",
                 Type.STRING,
                 REQUIRED,
-                "move, or copy, which leaves the fields where they are.",
+                "move removes the fields, copy keeps them.",
                 OneOf(("move", "copy")),
                 Importance.HIGH,
             ),
@@ -141,7 +141,7 @@ class _NonNull:
 
 
 class InsertHeader(Transformation):
-    """``org.apache.kafka.connect.transforms.InsertHeader``: the same header on every record, its type guessed."""
+    """``org.apache.kafka.connect.transforms.InsertHeader``: adds a header, whose type is inferred, to every record."""
 
     def __init__(self) -> None:
         self._header = Header("", None)
@@ -149,8 +149,8 @@ class InsertHeader(Transformation):
     @classmethod
     def config_def(cls) -> ConfigDef:
         return ConfigDef.of(
-            Setting("header", Type.STRING, REQUIRED, "The header's name.", _NonNull(), Importance.HIGH),
-            Setting("value.literal", Type.STRING, REQUIRED, "Its value.", _NonNull(), Importance.HIGH),
+            Setting("header", Type.STRING, REQUIRED, "Name of the header.", _NonNull(), Importance.HIGH),
+            Setting("value.literal", Type.STRING, REQUIRED, "Value of the header.", _NonNull(), Importance.HIGH),
         )
 
     def configure(self, props: Props) -> None:
@@ -166,7 +166,7 @@ _NAMED: Final = re.compile(r"\$\{([a-zA-Z][a-zA-Z0-9]*)\}")
 
 
 class RegexRouter(Transformation):
-    """``org.apache.kafka.connect.transforms.RegexRouter``: topics renamed where a regular expression matches them."""
+    """``org.apache.kafka.connect.transforms.RegexRouter``: renames topics that match a regular expression."""
 
     def __init__(self) -> None:
         self._regex = re.compile("")
@@ -176,13 +176,13 @@ class RegexRouter(Transformation):
     def config_def(cls) -> ConfigDef:
         return ConfigDef.of(
             Setting(
-                "regex", Type.STRING, REQUIRED, "Java's regular expression for topics.", JavaRegex(), Importance.HIGH
+                "regex", Type.STRING, REQUIRED, "Java regular expression for topics.", JavaRegex(), Importance.HIGH
             ),
             Setting(
                 "replacement",
                 Type.STRING,
                 REQUIRED,
-                "What the match becomes; $1 is the first group.",
+                "Replacement of the match; $1 is the first group.",
                 importance=Importance.HIGH,
             ),
         )
@@ -195,7 +195,7 @@ class RegexRouter(Transformation):
     def apply(self, record: SourceRecord) -> SourceRecord:
         if self._regex.fullmatch(record.topic) is None:
             return record
-        # Java then replaces the first match from the left, which may be shorter than the whole.
+        # As in Java, this replaces the leftmost match, which may be shorter than the topic.
         topic = self._regex.sub(self._replaced, record.topic, count=1)
         return replace(record, topic=topic)
 
@@ -204,10 +204,10 @@ class RegexRouter(Transformation):
 
 
 def replacement_parts(text: str, regex: re.Pattern[str]) -> tuple[str | int, ...]:
-    r"""A replacement of ``java.util.regex.Matcher``: text, and the numbers of groups (``$1``, ``${name}``).
+    r"""Parse a replacement of ``java.util.regex.Matcher`` into text and numbers of groups (``$1``, ``${name}``).
 
     Raises:
-        ConfigError: A group is not there, or a ``$`` or backslash stands alone.
+        ConfigError: A group does not exist, or nothing follows a ``$`` or backslash.
     """
     parts: list[str | int] = []
     at = 0
@@ -224,7 +224,7 @@ def replacement_parts(text: str, regex: re.Pattern[str]) -> tuple[str | int, ...
             digits = re.match("[0-9]+", text[at + 1 :])
             if digits is None:
                 raise _bad_replacement("Illegal group reference")
-            # As many digits as still name a group.
+            # The longest prefix of the digits that is the number of a group.
             length = max((n for n in range(1, len(digits[0]) + 1) if int(digits[0][:n]) <= regex.groups), default=0)
             if not length:
                 raise _bad_replacement(f"No group {digits[0][0]}")
@@ -239,11 +239,11 @@ def replacement_parts(text: str, regex: re.Pattern[str]) -> tuple[str | int, ...
 
 
 def _bad_replacement(why: str) -> ConfigError:
-    return ConfigError(f"replacement: {why}; a literal $ or backslash takes a backslash before it", "replacement")
+    return ConfigError(f"replacement: {why}; escape a literal $ or backslash with a backslash", "replacement")
 
 
 class TimestampRouter(Transformation):
-    """``org.apache.kafka.connect.transforms.TimestampRouter``: the topic named after the record's time."""
+    """``org.apache.kafka.connect.transforms.TimestampRouter``: adds the record's timestamp to the topic's name."""
 
     def __init__(self) -> None:
         self._topic_format = ""
@@ -256,14 +256,14 @@ class TimestampRouter(Transformation):
                 "topic.format",
                 Type.STRING,
                 "${topic}-${timestamp}",
-                "The new topic, of ${topic} and ${timestamp}.",
+                "Format of the new topic, with ${topic} and ${timestamp}.",
                 importance=Importance.HIGH,
             ),
             Setting(
                 "timestamp.format",
                 Type.STRING,
                 "yyyyMMdd",
-                "The timestamp's form, as of java.text.SimpleDateFormat.",
+                "Format of the timestamp, as in java.text.SimpleDateFormat.",
                 importance=Importance.HIGH,
             ),
         )
@@ -286,14 +286,14 @@ class TimestampRouter(Transformation):
 
 
 class HasHeaderKey(Predicate):
-    """``HasHeaderKey``: records with a header of some name."""
+    """``HasHeaderKey``: selects records with a given header."""
 
     def __init__(self) -> None:
         self._name = ""
 
     @classmethod
     def config_def(cls) -> ConfigDef:
-        return ConfigDef.of(Setting("name", Type.STRING, REQUIRED, "The header's name.", NonEmpty(), Importance.MEDIUM))
+        return ConfigDef.of(Setting("name", Type.STRING, REQUIRED, "Name of a header.", NonEmpty(), Importance.MEDIUM))
 
     def configure(self, props: Props) -> None:
         self._name = self.config_def().parse(props).string("name")
@@ -303,14 +303,14 @@ class HasHeaderKey(Predicate):
 
 
 class RecordIsTombstone(Predicate):
-    """``RecordIsTombstone``: records without a value."""
+    """``RecordIsTombstone``: selects records without a value."""
 
     def test(self, record: SourceRecord) -> bool:
         return record.value is None
 
 
 class TopicNameMatches(Predicate):
-    """``TopicNameMatches``: records whose topic a Java regular expression matches as a whole."""
+    """``TopicNameMatches``: selects records whose complete topic name matches a Java regular expression."""
 
     def __init__(self) -> None:
         self._pattern = re.compile("")
@@ -322,7 +322,7 @@ class TopicNameMatches(Predicate):
                 "pattern",
                 Type.STRING,
                 REQUIRED,
-                "Java's regular expression for topics.",
+                "Java regular expression for topics.",
                 JavaRegex(required=True),
                 Importance.MEDIUM,
             )

@@ -1,11 +1,11 @@
-"""Represents values as Java sees them: its class names, the types it infers, the texts it writes.
+"""Represents values as Java does: class names, inferred types, and texts.
 
 A Python int represents Java's four integers and counts as a Long; a float is a Double; a ``datetime`` in UTC is a
 ``java.util.Date``, a ``Decimal`` a ``BigDecimal``.
 
-Texts are parsed as Kafka's ``Values.parseString`` does it, for headers in SimpleHeaderConverter and the literal of
+Texts are parsed as by Kafka's ``Values.parseString``, for headers in SimpleHeaderConverter and the literal of
 InsertHeader: ``null``, booleans, numbers in the smallest type that holds them, dates, times, lists and maps; any other
-text is the text itself.
+text is a string.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DECIMAL_NAME: Final = _DATA + "Decimal"
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 DAY_MS: Final = 86_400_000
 
-#: By Python type: Java's class, and Connect's type where there is one. bool stands before int, which it is too.
+#: Python type, Java's class, and Connect's type if there is one. bool is before int, because it is a subclass.
 _TYPES: Final[tuple[tuple[type | tuple[type, ...], str, str | None], ...]] = (
     (bool, "java.lang.Boolean", "boolean"),
     (int, "java.lang.Long", "int64"),
@@ -50,39 +50,39 @@ _DATE_TO_STRING: Final = SimpleDateFormat("EEE MMM dd HH:mm:ss zzz y")
 
 
 def java_class(value: object) -> str:
-    """The name of the Java class that holds such a value; Python's own where there is none."""
+    """Return the name of the Java class of such a value; the name of its Python class if there is none."""
     if value is None:
         return "null"
     return next((java for types, java, _ in _TYPES if isinstance(value, types)), type(value).__qualname__)
 
 
 def inferred_type(value: object) -> str | None:
-    """Connect's type of a value without a schema (``ConnectSchema.schemaType``); None where it has none."""
+    """Return Connect's type of a value without a schema (``ConnectSchema.schemaType``); None if there is none."""
     return next((connect for types, _, connect in _TYPES if isinstance(value, types)), None)
 
 
 def milliseconds(value: datetime) -> int:
-    """Milliseconds since 1970."""
+    """Return the milliseconds since 1970."""
     return (value - EPOCH) // timedelta(milliseconds=1)
 
 
 def date_of(milliseconds: int) -> datetime:
-    """The date of milliseconds since 1970.
+    """Return the date for milliseconds since 1970.
 
     Raises:
-        DataError: It lies outside the years 1 to 9999.
+        DataError: The date is outside the years 1 to 9999.
     """
     try:
         return EPOCH + timedelta(milliseconds=milliseconds)
     except OverflowError:
-        raise DataError(f"{milliseconds} ms since 1970 lies outside the years 1 to 9999") from None
+        raise DataError(f"{milliseconds} ms since 1970 is outside the years 1 to 9999") from None
 
 
 def logical_number(value: datetime, schema: Schema) -> int:
-    """The number that is stored for a date of a logical type (``fromLogical`` of Connect's types).
+    """Return the stored number for a date of a logical type (``fromLogical`` of Connect's types).
 
     Raises:
-        DataError: A date has a time of day, or a time of day is none.
+        DataError: A Date has a time of day, or a Time has a date.
     """
     since_1970 = milliseconds(value)
     if schema.name == DATE.name:
@@ -95,14 +95,14 @@ def logical_number(value: datetime, schema: Schema) -> int:
 
 
 def number_text(value: int | float | Decimal, schema: Schema | None = None) -> str:
-    """A number as ``toString`` gives it."""
+    """Return the ``toString`` of a number."""
     if isinstance(value, float):
         return float32_text(value) if schema is not None and schema.type == "float32" else float64_text(value)
     return str(value)
 
 
 def values_text(value: Any, schema: Schema | None = None, *, embedded: bool = False) -> str:
-    """``Values.convertToString``: what a header says; ``embedded`` in a list or map, where strings are quoted.
+    """Return the text of a header (``Values.convertToString``); strings ``embedded`` in a list or map are quoted.
 
     Raises:
         DataError: The value has no text.
@@ -136,7 +136,7 @@ def values_text(value: Any, schema: Schema | None = None, *, embedded: bool = Fa
 
 
 def date_text(value: datetime) -> str:
-    """A date in the form of ``Values.dateFormatFor``: time, date or both, by what it holds."""
+    """Format a date as ``Values.dateFormatFor``: as a time, a date or both, depending on its value."""
     since_1970 = milliseconds(value)
     if since_1970 < DAY_MS:
         return _TIME_FORMAT.format(value)
@@ -144,10 +144,10 @@ def date_text(value: datetime) -> str:
 
 
 def to_string(value: Any, schema: Schema | None = None) -> str:
-    """``value.toString()`` in Java.
+    """Return ``value.toString()`` in Java.
 
     Raises:
-        DataError: Java's text says nothing of the value, as of bytes.
+        DataError: Java's text does not contain the value, as for bytes.
     """
     match value:
         case None:
@@ -161,7 +161,7 @@ def to_string(value: Any, schema: Schema | None = None) -> str:
         case datetime():
             return _DATE_TO_STRING.format(value)
         case Mapping() if schema is not None and schema.type == "struct":
-            # Struct.toString leaves out what is null.
+            # Struct.toString omits null fields.
             named = (
                 f"{name}={to_string(value.get(name), each)}"
                 for name, each in schema.fields
@@ -177,13 +177,11 @@ def to_string(value: Any, schema: Schema | None = None) -> str:
         case Sequence() if not isinstance(value, bytes | bytearray | memoryview):
             return "[" + ", ".join(to_string(each, schema and schema.values) for each in value) + "]"
         case _:
-            raise DataError(
-                f"A value of class {java_class(value)} has no text of its own; use a converter that fits it"
-            )
+            raise DataError(f"A value of class {java_class(value)} cannot be converted to text; use another converter")
 
 
 def _schema_in(schema: Schema | None, name: Any) -> Schema | None:
-    """The schema of what a map or struct holds under ``name``."""
+    """Return the schema of the value of a map or struct under ``name``."""
     if schema is None:
         return None
     return dict(schema.fields).get(name) if schema.type == "struct" else schema.values
@@ -197,24 +195,23 @@ _DELIMITERS: Final = ':,{}[]"'
 _DECIMAL: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _INTEGERS: Final = (("int8", 7), ("int16", 15), ("int32", 31), ("int64", 63))
 _NUMBERS: Final = ("int8", "int16", "int32", "int64", "float32", "float64")
-#: By the length of the text.
+#: Date formats by the length of the text.
 _TEMPORAL: Final = {
     10: (DATE, SimpleDateFormat("yyyy-MM-dd")),
     13: (TIME, SimpleDateFormat("HH:mm:ss.SSS'Z'")),
     24: (TIMESTAMP, SimpleDateFormat("yyyy-MM-dd'T'HH:mm:ss.SSS'Z'")),
 }
-#: Beyond these powers of ten a number fits neither an int64 nor a float64.
+#: Above this power of ten a number fits neither an int64 nor a float64.
 _MOST_DIGITS: Final = 400
-#: How deep lists and maps may lie within each other; Java ends at the depth of its stack.
+#: The limit for nested lists and maps; Java's is the depth of its stack.
 _DEEPEST: Final = 100
 
 
 class _NotParsed(Exception):
-    """A text that began as a list or a map is none."""
+    """A text that begins like a list or a map is not a valid one."""
 
 
 def parse_string(text: str) -> Parsed:
-    """The schema and the value of a text."""
     return _ValueParser(text).value(0) if text else (STRING, text)
 
 
@@ -224,10 +221,10 @@ class _ValueParser:
         self._at = 0
 
     def value(self, depth: int) -> Parsed:
-        """The next value; one at ``depth`` 0 is the whole text, and whatever is no value is a string there.
+        """Parse the next value. At ``depth`` 0 it is the whole text, which is a string unless it is another value.
 
         Raises:
-            _NotParsed: A value within a list or a map is none.
+            _NotParsed: A value in a list or a map is invalid.
         """
         embedded = depth > 0
         if embedded and self._consume('"'):
@@ -268,7 +265,7 @@ class _ValueParser:
         return STRING, self._text
 
     def _temporal(self, token: str) -> Parsed | None:
-        # Colons delimit, so a time that is not quoted comes in five tokens.
+        # Because colons are delimiters, an unquoted time is split into five tokens.
         start = self._at
         tokens = [self._token() for _ in range(4) if self._at < len(self._text)]
         whole = _temporal(token + "".join(tokens)) if len(tokens) == 4 else None
@@ -323,7 +320,7 @@ class _ValueParser:
         raise _NotParsed
 
     def _literal(self, literal: str, embedded: bool) -> bool:
-        """Whether the next token is ``literal``, and, unless embedded, the last."""
+        """Consume the next token if it is ``literal`` and, unless embedded, the last; return whether it was."""
         start = self._at
         if self._consume(literal) and (embedded or self._at == len(self._text)):
             return True
@@ -331,7 +328,7 @@ class _ValueParser:
         return False
 
     def _consume(self, expected: str, *, skip_blank: bool = True) -> bool:
-        """Go past the next token if it is ``expected``, blanks around it aside."""
+        """Consume the next token if it is ``expected``, ignoring blanks; return whether it was."""
         start = self._at
         token = self._token()
         while skip_blank and not token.strip() and self._at < len(self._text):
@@ -348,7 +345,7 @@ class _ValueParser:
         return found
 
     def _token(self) -> str:
-        """The next delimiter, or the text before it; a backslash takes a delimiter its meaning."""
+        """Return the next delimiter, or the text before it; a backslash escapes a delimiter."""
         start = self._at
         escaped = False
         while self._at < len(self._text):
@@ -363,7 +360,7 @@ class _ValueParser:
 
 
 def _number(token: str) -> Parsed | None:
-    """A number in the smallest type that holds it."""
+    """Parse a number as the smallest type that holds it."""
     if _DECIMAL.fullmatch(token) is None:
         return None
     decimal = Decimal(token)
@@ -394,7 +391,7 @@ def _temporal(token: str) -> Parsed | None:
 
 
 def _common(schemas: Sequence[Schema | None]) -> Schema | None:
-    """The schema that fits all, nulls aside: of numbers the widest; None where there is none."""
+    """Return the common schema, ignoring nulls, which is the widest one for numbers; None if there is none."""
     common: Schema | None = None
     for schema in schemas:
         if schema is None:
@@ -409,10 +406,10 @@ def _common(schemas: Sequence[Schema | None]) -> Schema | None:
 
 
 def _aligned(common: Schema | None, values: list[Any]) -> list[Any]:
-    """The values in their common type, which has no nulls.
+    """Convert the values to their common type.
 
     Raises:
-        _NotParsed: A value is null.
+        _NotParsed: A value is null, which the common type does not allow.
     """
     if common is None:
         return values

@@ -1,8 +1,8 @@
 """JsonConverter, which reads and writes values as JSON with or without schemas.
 
 * The converter is Java's ``org.apache.kafka.connect.json.JsonConverter``.
-* Schemas have its JSON (``JsonSchema``), without documentation and defaults.
-* Connect's ``Decimal`` (``org.apache.kafka.connect.data.Decimal``) is a whole number with its scale in the schema.
+* Schemas are written as in ``JsonSchema``, without documentation and defaults.
+* Connect's ``Decimal`` (``org.apache.kafka.connect.data.Decimal``) is an integer with its scale in the schema.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from connect.plugins.java_values import (
     logical_number,
 )
 
-#: Connect's names of types, and JSON's where they differ.
+#: Types by Connect's name and by the name in JSON.
 _TYPES: Final = {
     **{name: name for name in ("boolean", "int8", "int16", "int32", "int64", "string", "bytes")},
     "float32": "float",
@@ -47,10 +47,10 @@ _FROM_JSON: Final = {json: connect for connect, json in _TYPES.items()}
 
 
 def schema_to_json(schema: Schema) -> dict[str, Any]:
-    """The schema's object, fields in Java's order.
+    """Return the schema as a JSON object, with keys in Java's order.
 
     Raises:
-        DataError: Connect has no such type.
+        DataError: The type is unknown.
     """
     if schema.type not in _TYPES:
         raise DataError(f"Couldn't translate unsupported schema type Schema{{{schema.type}}}.")
@@ -74,15 +74,15 @@ def schema_to_json(schema: Schema) -> dict[str, Any]:
 
 
 def _optional(schema: Schema | None) -> dict[str, Any] | None:
-    # A list of values that have nothing in common says not what it holds.
+    # A list of values without a common schema has no element schema.
     return None if schema is None else schema_to_json(schema)
 
 
 def schema_from_json(json: Any) -> Schema | None:
-    """The schema that an object says.
+    """Return the schema in a JSON object.
 
     Raises:
-        DataError: It says none, in Java's words.
+        DataError: The schema is invalid; Java's message.
     """
     if json is None:
         return None
@@ -139,18 +139,18 @@ def _fields(json: Any) -> tuple[tuple[str, Schema], ...]:
     return tuple(fields)
 
 
-#: No longer text is made a whole number by Python, and few bytes such as 1E+999999999 would fill the memory.
+#: Python converts no longer text to an integer, and a short text such as 1E+999999999 would fill the memory.
 _MOST_DIGITS: Final = 4300
 
 
 def bytes_of_decimal(schema: Schema, value: Decimal) -> bytes:
-    """The digits without their point as a big endian two's complement (``Decimal.fromLogical``).
+    """Encode the unscaled value as big endian two's complement (``Decimal.fromLogical``).
 
-    Java refuses every value of another scale than its schema's. Arithmetic in Python drops places and exponents
-    (``Decimal("1E+3")``), so here a value is written at the schema's scale wherever that loses no digit.
+    Java rejects a value with another scale than its schema's. Arithmetic in Python changes scales
+    (``Decimal("1E+3")``), so here a value is written at the schema's scale if no digit is lost.
 
     Raises:
-        DataError: It would lose one, or there is no scale.
+        DataError: A digit would be lost, or the schema has no scale.
     """
     scale = _scale(schema)
     sign, digits, exponent = value.as_tuple()
@@ -159,7 +159,7 @@ def bytes_of_decimal(schema: Schema, value: Decimal) -> bytes:
     text = "".join(map(str, digits)).lstrip("0")
     missing = scale + exponent
     if text and len(text) + missing > _MOST_DIGITS:
-        raise DataError(f"Decimal value has {len(text) + missing} digits at scale {scale}, which are too many")
+        raise DataError(f"Decimal value has {len(text) + missing} digits at scale {scale}, which is too many")
     if missing < 0:
         text, lost = text[:missing], text[missing:]
         if lost.strip("0"):
@@ -175,20 +175,20 @@ def bytes_of_decimal(schema: Schema, value: Decimal) -> bytes:
 
 
 def decimal_of_bytes(schema: Schema, data: bytes) -> Decimal:
-    """What :func:`bytes_of_decimal` wrote (``Decimal.toLogical``).
+    """Decode the result of :func:`bytes_of_decimal` (``Decimal.toLogical``).
 
     Raises:
-        DataError: There is no scale.
+        DataError: The schema has no scale.
     """
-    # Not by scaleb, which rounds.
+    # Not with scaleb, because it rounds.
     return Decimal(f"{int.from_bytes(data, 'big', signed=True)}E{-_scale(schema)}")
 
 
 def number_of_decimal(value: Decimal) -> str:
-    """It as a number of JSON, which says its own scale: as in Java that of the schema is not looked at.
+    """Format a decimal as a JSON number with its own scale: as in Java, the schema's scale is ignored.
 
     Raises:
-        DataError: It is infinite or no number, for which JSON has no words.
+        DataError: The value is infinite or NaN, which JSON does not have.
     """
     if not value.is_finite():
         raise _no_number(value)
@@ -198,15 +198,15 @@ def number_of_decimal(value: Decimal) -> str:
 def _scale(schema: Schema) -> int:
     scale = dict(schema.parameters).get("scale", "")
     if not scale.removeprefix("-").isdecimal():
-        raise DataError("Invalid Decimal schema: its parameter scale is missing or no whole number")
+        raise DataError("Invalid Decimal schema: the parameter scale is missing or not an integer")
     return int(scale)
 
 
 def _no_number(value: Decimal) -> DataError:
-    return DataError(f"{value} is no decimal number")
+    return DataError(f"{value} is not a decimal number")
 
 
-#: Of dates: what one of the stored number is in milliseconds.
+#: The unit of a date's stored number, in milliseconds.
 _UNITS_MS: Final = {DATE.name: DAY_MS, TIME.name: 1, TIMESTAMP.name: 1}
 _WHOLE: Final = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 _NO_ENVELOPE: Final = (
@@ -220,7 +220,7 @@ _CONFIG: Final = CONVERTER | ConfigDef.of(
         "schemas.enable",
         Type.BOOLEAN,
         True,
-        "Write each value with its schema.",
+        "Write each value together with its schema.",
         importance=Importance.HIGH,
         group="Schemas",
         order=0,
@@ -231,7 +231,7 @@ _CONFIG: Final = CONVERTER | ConfigDef.of(
         "schemas.cache.size",
         Type.INT,
         1000,
-        "Schemas that Java remembers; of no effect here.",
+        "Size of Java's cache of schemas. No effect here.",
         importance=Importance.HIGH,
         group="Schemas",
         order=1,
@@ -242,7 +242,7 @@ _CONFIG: Final = CONVERTER | ConfigDef.of(
         "schema.content",
         Type.STRING,
         None,
-        "The schema of all values that are read, which then bring none; with schemas.enable, for sinks (KIP-1054).",
+        "Schema of all deserialized values, which then contain none; needs schemas.enable, for sinks (KIP-1054).",
         importance=Importance.HIGH,
         group="Schemas",
         order=2,
@@ -253,7 +253,7 @@ _CONFIG: Final = CONVERTER | ConfigDef.of(
         "decimal.format",
         Type.STRING,
         "BASE64",
-        "How decimals are written: BASE64 or NUMERIC.",
+        "Format of serialized decimals: BASE64 or NUMERIC.",
         OneOf(("BASE64", "NUMERIC"), any_case=True),
         group="Serialization",
         order=0,
@@ -264,7 +264,7 @@ _CONFIG: Final = CONVERTER | ConfigDef.of(
         "replace.null.with.default",
         Type.BOOLEAN,
         True,
-        "Replace null by the default of its schema; of no effect here, where schemas have none.",
+        "Replace null by the schema's default. No effect here, because schemas have no defaults.",
         group="Serialization",
         order=1,
         width=Width.MEDIUM,
@@ -274,7 +274,8 @@ _CONFIG: Final = CONVERTER | ConfigDef.of(
 
 
 class JsonConverter(ConverterOfBoth):
-    """See the module. Arrays, maps and structs are lists and dicts; objects keep the order of their fields."""
+    """``org.apache.kafka.connect.json.JsonConverter``. Arrays, maps and structs are lists and dicts, which keep their
+    order."""
 
     def __init__(self) -> None:
         self._schemas = True
@@ -326,10 +327,10 @@ class JsonConverter(ConverterOfBoth):
         return schema, parsed["payload"] if schema is None else _from_json(schema, parsed["payload"])
 
     def _text(self, schema: Schema | None, value: Any) -> str:
-        """``value`` as JSON.
+        """Return ``value`` as JSON.
 
         Raises:
-            DataError: It is null where that is not allowed, or not of its schema's type.
+            DataError: The value is null although it is required, or is not of its schema's type.
         """
         if value is None:
             if schema is None or schema.optional:
@@ -370,7 +371,7 @@ class JsonConverter(ConverterOfBoth):
             raise DataError(f"Field {name}: {error}") from None
 
     def _map(self, schema: Schema | None, value: Mapping[Any, Any]) -> str:
-        """An object where the keys are strings, else a list of pairs."""
+        """Return an object if the keys are strings, else a list of pairs."""
         keys, values = (None, None) if schema is None else (schema.keys, schema.values)
         named = all(isinstance(name, str) for name in value) if keys is None else keys.type == "string"
         if named:
@@ -407,10 +408,10 @@ def _schema_content(content: str) -> Schema | None:
 
 
 def _from_json(schema: Schema, value: Any) -> Any:
-    """What a payload means by its schema.
+    """Convert a payload by its schema.
 
     Raises:
-        DataError: It is null where that is not allowed, or of another type.
+        DataError: The value is null although it is required, or is of another type.
     """
     if value is None:
         if schema.optional:
@@ -443,7 +444,7 @@ def _from_json(schema: Schema, value: Any) -> Any:
 
 
 def _from_pairs(keys: Schema, values: Schema, pairs: list[Any]) -> dict[Any, Any]:
-    """A map whose keys are no strings."""
+    """Convert a map whose keys are not strings."""
     if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
         raise DataError("Found invalid map entry, expected a list of two")
     if keys.type in ("array", "map", "struct"):
@@ -459,4 +460,4 @@ def _from_base64(value: str) -> bytes:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")

@@ -1,7 +1,7 @@
-"""``java.text.SimpleDateFormat`` in UTC and English: patterns such as ``yyyyMMdd``, to text and back.
+"""Formats and parses dates with patterns of ``java.text.SimpleDateFormat`` such as ``yyyyMMdd``, in UTC and English.
 
-Parsing is lenient, as Java's is by default: the 32nd of January is the 1st of February, what follows the pattern's
-end is not looked at. Dates before October 1582 are Gregorian here and Julian in Java.
+Parsing is lenient, as in Java by default: the 32nd of January is the 1st of February, and text after the end of the
+pattern is ignored. Dates before October 1582 are Gregorian here and Julian in Java.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _MONTHS: Final = (
 )
 _DAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _HALVES: Final = ("AM", "PM")
-#: Weeks begin and are counted by the locale.
+#: The first day and the numbers of weeks depend on the locale.
 _LOCAL: Final = frozenset("YwW")
 _NUMBER: Final = re.compile(r"-?[0-9]+")
 _ZONE: Final = re.compile(r"(?:UTC|GMT|Z)?(?:([+-])(\d{1,2}):?(\d{2})?)?", re.IGNORECASE)
 
 
 class BadPattern(ValueError):
-    """The pattern is wrong in Java, or means something that depends on a locale."""
+    """The pattern is invalid in Java, or depends on a locale."""
 
 
 class NoDate(ValueError):
-    """A text does not begin as the pattern does, or lies outside the years 1 to 9999."""
+    """A text does not begin with a date in the pattern, or the date is outside the years 1 to 9999."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class SimpleDateFormat:
     """A compiled pattern.
 
     Raises:
-        BadPattern: See there.
+        BadPattern: The pattern is invalid in Java, or depends on a locale.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -60,19 +60,18 @@ class SimpleDateFormat:
         self._parts = _compiled(pattern)
 
     def format(self, date: datetime) -> str:
-        """The text of a date in UTC."""
         return "".join(
             part if isinstance(part, str) else _WRITERS[part.letter](date, part.width) for part in self._parts
         )
 
     def parse(self, text: str, century_start: int | None = None) -> datetime:
-        """The date that ``text`` begins with, in UTC.
+        """Parse the date at the start of ``text``, in UTC.
 
         Args:
-            century_start: First year that two digits may mean; None takes the one 80 years ago.
+            century_start: The earliest year of a two-digit year; None: 80 years ago.
 
         Raises:
-            NoDate: See there.
+            NoDate: ``text`` does not begin with such a date.
         """
         start = datetime.now(UTC).year - 80 if century_start is None else century_start
         found: dict[str, int] = {}
@@ -85,7 +84,7 @@ class SimpleDateFormat:
                 continue
             while text[at : at + 1] in (" ", "\t"):
                 at += 1
-            # A field that another one follows at once takes as many characters as it has letters.
+            # A field directly before another field takes as many characters as it has letters.
             touches = index + 1 < len(self._parts) and isinstance(self._parts[index + 1], _Field)
             try:
                 length, value = _read(part, text[at:], touches)
@@ -119,7 +118,7 @@ class SimpleDateFormat:
             raise self._no_date(text) from None
 
     def _no_date(self, text: str) -> NoDate:
-        return NoDate(f"{text!r} is not a date in the form {self.pattern}")
+        return NoDate(f"{text!r} is not a date in the format {self.pattern}")
 
 
 def _compiled(pattern: str) -> tuple[str | _Field, ...]:
@@ -132,7 +131,7 @@ def _compiled(pattern: str) -> tuple[str | _Field, ...]:
         elif char.isascii() and char.isalpha():
             width = len(pattern) - at - len(pattern[at:].lstrip(char))
             if char in _LOCAL:
-                raise BadPattern(f"pattern character '{char}' counts weeks by a locale, which is not supported")
+                raise BadPattern(f"pattern character '{char}' depends on a locale, which is not supported")
             if char not in _WRITERS:
                 raise BadPattern(f"Illegal pattern character '{char}'")
             parts.append(_Field(char, width))
@@ -148,7 +147,7 @@ def _compiled(pattern: str) -> tuple[str | _Field, ...]:
 
 
 def _quoted(pattern: str, at: int) -> tuple[str, int]:
-    """The text between the quote at ``at`` and the next single one, and where it goes on; two quotes are one."""
+    """Return the text from the quote at ``at`` to the next single quote, and the index after it; two quotes are one."""
     if pattern.startswith("''", at):
         return "'", at + 2
     literal = ""
@@ -181,7 +180,7 @@ def _offset(_date: datetime, width: int) -> str:
     return "Coordinated Universal Time" if width >= 4 else "UTC"
 
 
-#: By letter: the text of a date's field, given the number of letters.
+#: Formatters of a date's fields by letter, given the date and the number of letters.
 _WRITERS: Final[Mapping[str, Callable[[datetime, int], str]]] = {
     "G": lambda _date, _width: "AD",
     "y": lambda date, width: f"{date.year % 100:02}" if width == 2 else str(date.year).zfill(width),
@@ -207,7 +206,7 @@ _WRITERS: Final[Mapping[str, Callable[[datetime, int], str]]] = {
 
 
 def _read(field: _Field, text: str, touches: bool) -> tuple[int, int]:
-    """How much of ``text`` is the field's, and its value; that of a zone is in minutes east."""
+    """Return the length of the field in ``text`` and its value; a zone's value is in minutes east."""
     match field.letter:
         case "M" | "L" if field.width >= 3:
             length, index = _longest(_MONTHS, text)
@@ -231,7 +230,7 @@ def _read(field: _Field, text: str, touches: bool) -> tuple[int, int]:
 
 
 def _longest(names: tuple[str, ...], text: str) -> tuple[int, int]:
-    """The name, whole or its first three letters, that ``text`` begins with: its length and index."""
+    """Return length and index of the name, full or abbreviated to three letters, at the start of ``text``."""
     lower = text.lower()
     for length in (None, 3):
         for index, name in enumerate(names):

@@ -1,7 +1,7 @@
-"""What transforms of fields share: the key's side or the value's, records' fields, paths to them, checks of settings.
+"""Holds what transforms of fields share: key or value, fields of records, paths to fields, checks of settings.
 
-Values with fields are dicts: maps where there is no schema, structs where there is one. Where Java leaves the order of
-a map's fields to chance, here they keep it.
+Values with fields are dicts: maps without a schema, structs with a schema. Unlike Java's, maps keep the order of their
+fields.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from connect.core.config.java_regex import UnsupportedRegex, compile_java
 from connect.core.errors import ConfigError
 from connect.plugins.java_values import java_class
 
-#: Schemas here have no defaults.
+#: Has no effect, because schemas here have no defaults.
 REPLACE_NULL_WITH_DEFAULT: Final = Setting(
     "replace.null.with.default",
     Type.BOOLEAN,
     True,
-    "Replace null by the default of its schema; of no effect here, where schemas have none.",
+    "Replace null by the schema's default. No effect here, because schemas have no defaults.",
     importance=Importance.MEDIUM,
 )
 
 
 class FieldTransformation(Transformation):
-    """A transformation of the key or of the value; :class:`OfKey` and :class:`OfValue` decide."""
+    """A transformation of the key or the value, as selected by :class:`OfKey` or :class:`OfValue`."""
 
     @abstractmethod
     def schema_of(self, record: SourceRecord) -> Schema | None: ...
@@ -39,7 +39,7 @@ class FieldTransformation(Transformation):
 
     @abstractmethod
     def changed(self, record: SourceRecord, schema: Schema | None, value: Any) -> SourceRecord:
-        """The record with another schema and value on this side."""
+        """Return the record with another schema and value for the key or the value."""
 
 
 class OfKey(FieldTransformation):
@@ -65,10 +65,10 @@ class OfValue(FieldTransformation):
 
 
 def require_fields(schema: Schema | None, value: Any, purpose: str) -> Mapping[str, Any]:
-    """The value as fields.
+    """Return the fields of a value.
 
     Raises:
-        DataError: It has none, in the words of Java's ``Requirements``.
+        DataError: The value has no fields; the message of Java's ``Requirements``.
     """
     if schema is None:
         if not isinstance(value, Mapping):
@@ -82,12 +82,12 @@ def require_fields(schema: Schema | None, value: Any, purpose: str) -> Mapping[s
 
 
 def field_schema(schema: Schema | None, name: str) -> Schema | None:
-    """The schema of a struct's field; None where there is no schema, or no such field."""
+    """Return the schema of a struct's field; None if there is no schema or no such field."""
     return None if schema is None else dict(schema.fields).get(name)
 
 
 class FieldPath:
-    """Where a field stands (``SingleFieldPath``, KIP-821): its name in syntax V1, in V2 the steps between dots.
+    """The path to a field (``SingleFieldPath``, KIP-821): its name in syntax V1, in V2 the steps between dots.
 
     Raises:
         ConfigError: A backtick is not closed.
@@ -98,17 +98,17 @@ class FieldPath:
         self._steps = _steps(text) if nested else [text]
 
     def schema_in(self, schema: Schema) -> Schema | None:
-        """The field's schema, None where a struct has no such field."""
+        """Return the field's schema; None if a struct has no such field."""
         current: Schema | None = schema
         for step in self._steps:
             current = field_schema(current, step)
         return current
 
     def value_in(self, schema: Schema | None, fields: Mapping[str, Any]) -> Any:
-        """The field's value, None where it is not there.
+        """Return the field's value; None if the field is missing.
 
         Raises:
-            DataError: What a step leads to has no fields.
+            DataError: A value on the path has no fields.
         """
         current: Any = fields
         for step in self._steps[:-1]:
@@ -135,7 +135,8 @@ def _steps(path: str) -> list[str]:
 
 
 def _quoted_step(path: str, start: int) -> tuple[str, int]:
-    """The step in the backticks at ``start``, and where the next begins; only one before a dot or the end closes."""
+    """Return the step in backticks at ``start`` and the start of the next one. A backtick closes the step only before a
+    dot or at the end."""
     step = ""
     begin = at = start + 1
     while (at := path.find("`", at)) >= 0:
@@ -158,7 +159,7 @@ def _quoted_step(path: str, start: int) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class NonEmptyList:
-    """At least one element (``NonEmptyListValidator``)."""
+    """A list with at least one element (``NonEmptyListValidator``)."""
 
     def __call__(self, name: str, value: Value) -> None:
         if not value:
@@ -170,7 +171,7 @@ class NonEmptyList:
 
 @dataclass(frozen=True, slots=True)
 class JavaRegex:
-    """A Java regular expression (``RegexValidator``), not empty where ``required``."""
+    """A Java regular expression (``RegexValidator``), not empty if ``required``."""
 
     required: bool = False
 

@@ -1,1 +1,1 @@
-"""What settings of transforms and ``transform.sql`` say of records and of topics."""
+"""Applies transforms and ``transform.sql`` to records, and finds the target names of topics."""

@@ -1,12 +1,12 @@
-"""Run Connect's single message transforms on mirrored records, and tell which of several topics a connector fills.
+"""Runs Connect's single message transforms on mirrored records, and selects the records for a connector's topic.
 
-A record looks to a transform as Java's does: its topic is the remote one, key and value are bytes, headers too
-(Kafka's ``MirrorSourceTask.convertRecord``), and what comes out goes through ``ByteArrayConverter``.
+A transform sees records as in Java: the topic is the remote one; key, value and headers are bytes (Kafka's
+``MirrorSourceTask.convertRecord``). The result goes through ``ByteArrayConverter``.
 
-A query or a transform may send records of one topic to several (``transform.topic``, ``transform.other.topics``). Each
-of these is filled by a connector of its own, with the same query and transforms: it copies the records of its topic and
-drops those of topics that others fill. A record that goes anywhere else stops its partition, so no record is lost
-because its topic was forgotten.
+A query or a transform may send records of a topic to several topics (``transform.topic``, ``transform.other.topics``).
+Each of these topics has its own connector with the same query and transforms: it copies the records of its topic and
+drops those of the other topics. A record for any other topic stops its partition, so that no record is lost because a
+topic was not configured.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ if TYPE_CHECKING:
 
 TOPIC_KEY: Final = "transform.topic"
 OTHERS_KEY: Final = "transform.other.topics"
-#: Stands for the source topic.
+#: The placeholder for the source topic.
 UNCHANGED: Final = "${topic}"
 _IN_NAMES: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRoutes:
-    """Names of topics as a query gives them, with ``${topic}`` for the source topic: ``own`` is filled, ``others`` are
-    left to others."""
+    """The topics that a query or transforms may set, with ``${topic}`` for the source topic: this connector writes
+    ``own``, other connectors write ``others``."""
 
     own: str = UNCHANGED
     others: tuple[str, ...] = ()
 
     @property
     def fills_the_usual(self) -> bool:
-        """Whether we fill the topic that records go to where nothing sends them elsewhere: where Java's would go."""
+        """Whether this connector writes the unchanged topic, as Java does."""
         return self.own == UNCHANGED
 
     def asked(self, topic: str) -> tuple[str, ...]:
-        """What a query may call the topic of a record of ``topic``; the first is ours."""
+        """Return the topics that a query may set for records of ``topic``; the first is this connector's."""
         return tuple(one.replace(UNCHANGED, topic) for one in (self.own, *self.others))
 
 
@@ -57,56 +57,53 @@ NO_ROUTES: Final = TopicRoutes()
 
 
 def routes_message(topic: object) -> str:
-    """A topic that was computed from a record, for people. What is no topic's name may be anything that stands in the
-    record, so it is not told."""
+    """Return the text for a topic computed from a record. An invalid topic name is not shown, because it may contain
+    any part of the record."""
     is_name = isinstance(topic, str) and len(topic) <= LONGEST_NAME and _IN_NAMES.issuperset(topic)
-    return str(topic) if is_name else "what is no topic's name"
+    return str(topic) if is_name else "an invalid topic name"
 
 
 def topic_routes(values: Values) -> TopicRoutes:
-    """Raises ConfigError where a name is none, or ours is among the others."""
+    """Return the topics in the settings. Raises ConfigError if a name is invalid, or ``own`` is in ``others``."""
     routes = TopicRoutes(values.string(TOPIC_KEY).strip(), values.strings(OTHERS_KEY))
     for key, name in ((TOPIC_KEY, routes.own), *((OTHERS_KEY, other) for other in routes.others)):
         if not name or not _IN_NAMES.issuperset(name.replace(UNCHANGED, "")):
-            raise ConfigError(f"{key} has '{name}', which is no topic's name; {UNCHANGED} is the source topic", key)
+            raise ConfigError(f"{key} has '{name}', which is not a topic name; {UNCHANGED} is the source topic", key)
     if routes.own in routes.others:
         raise ConfigError(
-            f"{OTHERS_KEY} has {routes.own}, which is {TOPIC_KEY}: either we fill it or others", OTHERS_KEY
+            f"{OTHERS_KEY} has {routes.own}, which is also {TOPIC_KEY}; remove it from one of them", OTHERS_KEY
         )
     return routes
 
 
 class TransformUnusable(PermanentError):
-    """A transform cannot be made where records are copied."""
+    """A transform cannot be created in the process that copies records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """A record that could not be transformed: ``reason`` for people, without what stands in the record but for
-    a topic that is made of it.
-
-    ``stops``: it is not to be left out, whatever ``errors.tolerance`` says.
-    """
+    """A record that could not be transformed. ``reason`` contains no content of the record except a computed topic.
+    ``stops``: the partition stops instead of skipping the record, regardless of ``errors.tolerance``."""
 
     reason: str
     stops: bool = False
 
 
-#: Of the records of one call, in their order; None for each that is dropped.
+#: The results for the records of a call, in order; None for a dropped record.
 Outcome = list["Record | Unfit | None"]
 Done = Callable[[Outcome], None]
 
 
 @dataclass(frozen=True, slots=True)
 class MadePlugin:
-    """``reference``: where its class is imported from, ``package.module:Class``; ``name``: as its user wrote it."""
+    """A plugin to create. ``reference``: its class as ``package.module:Class``; ``name``: as the user wrote it."""
 
     reference: str
     name: str = ""
     props: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def make(self) -> Any:
-        """An instance, configured. Raises TransformUnusable."""
+        """Create and configure an instance. Raises TransformUnusable if that fails."""
         try:
             made = pkgutil.resolve_name(self.reference)()
             made.configure(self.props)
@@ -114,19 +111,19 @@ class MadePlugin:
             raise TransformUnusable(f"{self.name} cannot be used: {error}") from error
         except (ImportError, AttributeError) as error:
             raise TransformUnusable(
-                f"{self.name} cannot be imported where records are copied ({type(error).__name__}: {self.reference}); "
-                "install its package for the Python of every executor"
+                f"{self.name} cannot be imported on an executor ({type(error).__name__}: {self.reference}). Install "
+                "its package for the Python of every executor"
             ) from error
-        except MemoryError:  # which says nothing of the record
+        except MemoryError:  # because the transform is not the cause
             raise
-        except Exception as error:  # of other people; what it says may hold a setting that is secret
-            raise TransformUnusable(f"{self.name} cannot be made: {type(error).__name__}") from error
+        except Exception as error:  # from foreign code; its message may contain a secret setting
+            raise TransformUnusable(f"{self.name} cannot be created: {type(error).__name__}") from error
         return made
 
 
 @dataclass(frozen=True, slots=True)
 class ChainStep:
-    """``renames``: it does nothing but give topics other names, whatever stands in a record."""
+    """A transform and its predicate. ``renames``: it only renames topics, independently of the record."""
 
     transformation: MadePlugin
     predicate: MadePlugin | None = None
@@ -136,7 +133,7 @@ class ChainStep:
 
 @dataclass(frozen=True, slots=True)
 class ChainPlan:
-    """The transforms of a flow. ``cluster`` is the source's alias; ``converter`` makes bytes of what comes out."""
+    """The transforms of a flow. ``cluster`` is the alias of the source; ``converter`` converts results to bytes."""
 
     cluster: str
     converter: MadePlugin
@@ -160,7 +157,7 @@ class ChainPlan:
 
 
 class Chain:
-    """The transforms, made. Raises TransformUnusable where one cannot be."""
+    """A chain of created transforms. Raises TransformUnusable if one cannot be created."""
 
     def __init__(self, plan: ChainPlan) -> None:
         self._cluster = plan.cluster
@@ -175,7 +172,7 @@ class Chain:
             step.close()
 
     def transform(self, plan: PartitionPlan, record: Record) -> Record | Unfit | None:
-        """What becomes of a source record; None where a transform drops it."""
+        """Transform a source record; None if a transform drops it or its topic belongs to another connector."""
         doing = "the conversion to bytes"
         try:
             before = current = self._source_record(plan, record)
@@ -195,9 +192,9 @@ class Chain:
             return Unfit(f"{doing}: {error}")
         except _Routed as routed:
             return Unfit(str(routed), stops=True)
-        except MemoryError:  # which says nothing of the record
+        except MemoryError:  # because the record is not the cause
             raise
-        except Exception as error:  # of other people; what it says may hold what stands in the record
+        except Exception as error:  # from foreign code; its message may contain content of the record
             return Unfit(f"{doing} raised {type(error).__name__}")
 
     def _source_record(self, plan: PartitionPlan, record: Record) -> SourceRecord:
@@ -223,11 +220,11 @@ class Chain:
                 if after.partition is None
                 else f"{routes_message(after.topic)}-{after.partition}"
             )
-            raise _Routed(f"a transform sends it to {where}; mirrored records stay in the partition of their number")
+            raise _Routed(f"a transform sends it to {where}; mirrored records must keep the number of their partition")
         if after.topic != ours and after.topic not in others:
             raise _Routed(
-                f"a transform sends it to {routes_message(after.topic)}, which neither {TOPIC_KEY} nor {OTHERS_KEY} "
-                f"stands for"
+                f"a transform sends it to {routes_message(after.topic)}, which is neither in {TOPIC_KEY} nor in "
+                f"{OTHERS_KEY}"
             )
         return after.topic != ours
 
@@ -237,7 +234,7 @@ class Chain:
         if time_ms < NO_TIMESTAMP:
             raise DataError(f"Invalid record timestamp {time_ms}")
         convert = self._converter
-        # A header that no transform has replaced keeps the bytes of its key, UTF-8 or not.
+        # A header that no transform replaced keeps the bytes of its key, even if they are not UTF-8.
         own = {id(one): key for one, (key, _) in zip(shown.headers, before.headers, strict=True)}
         return before._replace(
             timestamp_ms=time_ms,
@@ -253,7 +250,7 @@ class Chain:
         )
 
     def _name(self, seen: str) -> str:
-        """What all records come out under that go in under ``seen``."""
+        """Return the topic to which the renaming steps rename ``seen``."""
         name = self._names.get(seen)
         if name is None:
             name = self._names[seen] = renamed(self._renaming, seen)
@@ -261,14 +258,14 @@ class Chain:
 
 
 def _written(key: str) -> str:
-    """A header's key that a transform gives."""
+    """Return a header key from a transform. Raises DataError if UTF-8 cannot encode it."""
     if not is_text(key):
-        raise DataError("a header's key holds half of a surrogate pair, which is no text")
+        raise DataError("a header key contains half of a surrogate pair, which UTF-8 cannot encode")
     return key
 
 
 class _Routed(Exception):
-    """A transform asks for a place that is nobody's."""
+    """A transform sends a record to a topic or partition that no connector writes."""
 
 
 def _seen(plan: PartitionPlan) -> str:
@@ -276,21 +273,21 @@ def _seen(plan: PartitionPlan) -> str:
 
 
 def renamed(renaming: Iterable[TransformationStep], topic: str) -> str:
-    """What such steps make of a topic's name."""
+    """Return the topic name after the renaming steps."""
     record: SourceRecord | None = SourceRecord({}, {}, topic, None)
     for step in renaming:
-        assert record is not None, "what gives other names drops nothing"
+        assert record is not None, "a renaming step drops no records"
         record = step.apply(record)
-    assert record is not None, "what gives other names drops nothing"
+    assert record is not None, "a renaming step drops no records"
     return record.topic
 
 
 def made_step(step: ChainStep) -> TransformationStep:
-    """Raises TransformUnusable."""
+    """Create a step. Raises TransformUnusable if a class is not a transformation or predicate, or cannot be created."""
     transformation = step.transformation.make()
     predicate = None if step.predicate is None else step.predicate.make()
     if not isinstance(transformation, Transformation):
-        raise TransformUnusable(f"{step.transformation.name} is no transformation")
+        raise TransformUnusable(f"{step.transformation.name} is not a transformation")
     if predicate is not None and not isinstance(predicate, Predicate):
-        raise TransformUnusable(f"{step.predicate and step.predicate.name} is no predicate")
+        raise TransformUnusable(f"{step.predicate and step.predicate.name} is not a predicate")
     return TransformationStep(transformation, predicate, step.negate)

@@ -1,7 +1,7 @@
-"""``transform.sql`` taken apart: its columns and its condition, and what may not stand in it. Pure.
+"""Parses ``transform.sql`` into columns and a condition, and rejects unsupported queries.
 
-The engine is Spark's: texts are cut at top-level commas and words and otherwise left as they are. A condition becomes a
-column beside the others, so that each record stays a row of its own, in its place, and its offset stays known.
+Spark runs the query: the text is split at top-level commas and keywords and otherwise unchanged. The condition becomes
+another column, so that each record remains a row, in order, and its offset stays known.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from connect.core.errors import ConfigError
 
 KEY: Final = "transform.sql"
 VIEW: Final = "records"
-#: The columns of a record, by the types that a query sees.
+#: The columns of a record and their SQL types.
 COLUMNS: Final = {
     "topic": "STRING",
     "partition": "INT",
@@ -25,7 +25,7 @@ COLUMNS: Final = {
     "value": "BINARY",
     "headers": "ARRAY<STRUCT<key: STRING, value: BINARY>>",
 }
-#: What a query may change, and what tells where a record is.
+#: The columns that a query may change, and the columns that identify a record.
 CHANGEABLE: Final = ("key", "value", "timestamp", "headers", "topic")
 PLACE: Final = ("partition", "offset")
 
@@ -36,7 +36,7 @@ _TOKEN: Final = re.compile(
 )
 _OPENING: Final = "([{"
 _CLOSING: Final = ")]}"
-#: Words that no query may hold: what they begin is no matter of one record.
+#: Words that are rejected at top level, because they concern more than one record.
 _REFUSED_WORDS: Final = {
     "join": "joins",
     "union": "UNION",
@@ -55,7 +55,7 @@ _REFUSED_WORDS: Final = {
     "unpivot": "UNPIVOT",
     "tablesample": "TABLESAMPLE",
 }
-#: Functions whose answer is another one when a record is copied again, though Spark calls them deterministic.
+#: Functions whose result may differ when a record is copied again; Spark calls some of them deterministic.
 _CHANGING: Final = frozenset(
     (
         "now",
@@ -92,7 +92,7 @@ _CHANGING: Final = frozenset(
         "try_reflect",
     )
 )
-#: They need no parentheses where no column is called like them (Spark ``LiteralFunctionResolution``), in backticks too.
+#: Functions that need no parentheses if no column has their name, also in backticks (``LiteralFunctionResolution``).
 _BARE_CHANGING: Final = frozenset(
     ("current_timestamp", "current_date", "current_time", "current_user", "session_user", "user")
 )
@@ -109,25 +109,25 @@ class _SqlToken:
 
     @property
     def word(self) -> str:
-        """In lower case, empty where it is none."""
+        """The word in lower case; empty if the token is not a word."""
         return self.text.lower() if self.kind == "word" else ""
 
     @property
     def name(self) -> str:
-        """What it calls a function or a column, in lower case, backticks or not; empty where it can call none."""
+        """The name of a function or column in lower case, without backticks; empty if the token cannot be a name."""
         return self.as_written.lower() if self.kind == "quoted" else self.word
 
     @property
     def as_written(self) -> str:
-        """Its text, without the backticks around it."""
+        """The text without surrounding backticks."""
         return self.text[1:-1].replace("``", "`") if self.kind == "quoted" else self.text
 
 
 @dataclass(frozen=True, slots=True)
 class RecordsQuery:
-    """``SELECT items FROM records [AS alias] [WHERE condition]``; ``condition`` is empty where there is none.
+    """``SELECT items FROM records [AS alias] [WHERE condition]``; ``condition`` is empty if there is no WHERE.
 
-    ``alias`` is a name as it is: backticks are put around it where it goes into SQL (``sql_alias``).
+    ``alias`` is without backticks; ``sql_alias`` has them.
     """
 
     text: str
@@ -137,17 +137,17 @@ class RecordsQuery:
 
     @property
     def changing(self) -> tuple[str, ...]:
-        """The items that are more than a column as it is."""
+        """The items that are not just an unchanged column."""
         return tuple(item for item in self.items if not self._is_as_it_is(item))
 
     @property
     def routes(self) -> bool:
-        """Whether it gives records another topic."""
+        """Whether the query changes the topic of records."""
         return any(_last_word(item) == "topic" for item in self.changing)
 
     @property
     def sql_alias(self) -> str:
-        """In backticks whatever it is: Spark takes ``left``, ``join`` and others for no alias without them."""
+        """The alias in backticks, without which Spark does not accept aliases such as ``left`` and ``join``."""
         return "`" + self.alias.replace("`", "``") + "`"
 
     def _is_as_it_is(self, item: str) -> bool:
@@ -155,7 +155,7 @@ class RecordsQuery:
         return name == "*" or name in COLUMNS
 
     def over(self, view: str, changed: tuple[str, ...], kept: tuple[str, ...] = ()) -> str:
-        """The query over another view: ``kept`` columns, whether a record stays (``__keep``), and ``changed`` items."""
+        """Return the query on another view: ``kept`` columns, ``__keep`` (the condition), and ``changed`` items."""
         keep = f"coalesce(CAST(({self.condition}\n) AS BOOLEAN), false)" if self.condition else "true"
         parts = ", ".join([*kept, f"{keep} AS __keep", *(f"{item}\n" for item in changed)])
         return f"SELECT {parts} FROM {view} AS {self.sql_alias}"
@@ -170,19 +170,19 @@ def _last_word(item: str) -> str:
 
 
 def parse_query(text: str) -> RecordsQuery:
-    """Take a query apart.
+    """Parse a query.
 
     Raises:
-        ConfigError: It is no ``SELECT ... FROM records [WHERE ...]``, or holds what a copy could not repeat.
+        ConfigError: The query is not ``SELECT ... FROM records [WHERE ...]``, or its results may not be repeatable.
     """
     stripped = text.strip().rstrip(";").strip()
     tokens = [token for token in _tokens(stripped) if token.kind not in ("space", "comment")]
     if not tokens or tokens[0].word != "select":
-        raise _refused(f"it has to be SELECT ... FROM {VIEW} [WHERE ...]")
+        raise _refused(f"it must be SELECT ... FROM {VIEW} [WHERE ...]")
     _refuse(tokens)
     begin = next((at for at, token in enumerate(tokens) if _is_from(tokens, at) and token.depth == 0), None)
     if begin is None or begin == 1:
-        raise _refused(f"it has to be SELECT ... FROM {VIEW} [WHERE ...]")
+        raise _refused(f"it must be SELECT ... FROM {VIEW} [WHERE ...]")
     behind = tokens[begin + 1 :]
     if not behind or behind[0].text.strip("`").lower() != VIEW:
         raise _refused(f"it can only read FROM {VIEW}")
@@ -190,10 +190,10 @@ def parse_query(text: str) -> RecordsQuery:
     alias = [token for token in behind[1:where] if token.word != "as"]
     if len(alias) > 1:
         found = " ".join(token.text for token in alias)
-        raise _refused(f"behind FROM {VIEW} only a WHERE can follow, not {found}")
+        raise _refused(f"only WHERE can follow FROM {VIEW}, not {found}")
     condition = stripped[behind[where].start + len("where") :].strip() if where < len(behind) else ""
     if where < len(behind) and not condition:
-        raise _refused("its WHERE says nothing")
+        raise _refused("its WHERE is empty")
     select = stripped[tokens[0].start + len("select") : tokens[begin].start]
     return RecordsQuery(stripped, tuple(_items(select)), alias[0].as_written if alias else VIEW, condition)
 
@@ -203,20 +203,20 @@ def _tokens(text: str) -> Iterator[_SqlToken]:
     for match in _TOKEN.finditer(text):
         kind, part = match.lastgroup or "other", match.group()
         if part in ("'", '"', "`"):
-            raise _refused(f"a {part} is never closed")
+            raise _refused(f"a {part} is not closed")
         if kind == "other" and part in _CLOSING:
             depth -= 1
         if depth < 0:
-            raise _refused(f"a {part} closes nothing")
+            raise _refused(f"a {part} has no opening bracket")
         yield _SqlToken(kind, part, match.start(), depth)
         if kind == "other" and part in _OPENING:
             depth += 1
     if depth:
-        raise _refused("a parenthesis is never closed")
+        raise _refused("a bracket is not closed")
 
 
 def _is_from(tokens: list[_SqlToken], at: int) -> bool:
-    """A ``FROM`` that is not the one of ``IS DISTINCT FROM``."""
+    """Return whether the token is a ``FROM`` that does not belong to ``IS DISTINCT FROM``."""
     return tokens[at].word == "from" and not (at and tokens[at - 1].word == "distinct")
 
 
@@ -227,37 +227,35 @@ def _refuse(tokens: list[_SqlToken]) -> None:
         is_name = following == "." or before.text == "." or before.word == "as"
         is_alias = is_name or before.word == VIEW
         if token.text == ";":
-            raise _refused("it has to be one query")
+            raise _refused("it must be a single query")
         if token.name in _CHANGING and (following == "(" or (token.name in _BARE_CHANGING and not is_alias)):
             _refuse_changing(tokens, at)
         if is_name or not token.word:
             if _MOVING_DAYS.match(token.text) and (before.word in _OF_TIME or _is_time_argument(tokens, at)):
-                raise _refused(f"{token.text} is another time when a record is copied again")
+                raise _refused(f"{token.text} changes with time, so a record that is copied again may differ")
             continue
         if token.word == "select" and at:
-            raise _refused("subqueries are refused: a record is looked at by itself")
+            raise _refused("subqueries are not supported: each record is transformed by itself")
         if token.word == "distinct" and before.word == "select":
-            raise _refused("DISTINCT is refused: a record is looked at by itself")
+            raise _refused("DISTINCT is not supported: each record is transformed by itself")
         if token.word == "over" and following == "(":
-            raise _refused("windows are refused: a record is looked at by itself")
+            raise _refused("windows are not supported: each record is transformed by itself")
         if token.word == "identifier" and following == "(":
-            raise _refused("IDENTIFIER is refused: what it calls is not known before it runs; write the name itself")
+            raise _refused("IDENTIFIER is not supported: its result is known only when it runs; write the name itself")
         if token.word in _REFUSED_WORDS and following != "(" and token.depth == 0:
-            raise _refused(f"{_REFUSED_WORDS[token.word]} are refused: a record is looked at by itself")
+            raise _refused(f"{_REFUSED_WORDS[token.word]}: not supported, each record is transformed by itself")
 
 
 def _refuse_changing(tokens: list[_SqlToken], at: int) -> None:
-    """Of a function that is called at ``at``, by whichever of its names."""
+    """Reject the call at ``at`` of a function whose result may change."""
     name = tokens[at].name
     if name == "unix_timestamp" and tokens[at + 2].text != ")":
-        return  # of a time that is given
-    raise _refused(
-        f"{name} is refused: a copy that goes on after a crash runs the query again, and has to get the same"
-    )
+        return  # because it has an argument
+    raise _refused(f"{name} is not supported: after a crash the query runs again and must return the same result")
 
 
 def _is_time_argument(tokens: list[_SqlToken], at: int) -> bool:
-    """Whether a text is the first argument of what makes times of texts."""
+    """Return whether the token is the first argument of a function that converts text to a time."""
     return at >= 2 and tokens[at - 1].text == "(" and tokens[at - 2].name in (
         "cast", "try_cast", "to_date", "to_timestamp", "try_to_timestamp", "try_to_date", *_OF_TIME
     )  # fmt: skip

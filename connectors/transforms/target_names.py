@@ -1,11 +1,12 @@
-"""Find the target names of topics: by the policy, and by a query or transforms that send records elsewhere.
+"""Finds the target names of topics, and plans the chain of transforms for slices.
 
-A query sees a record with the name of its source topic, and what it makes of that the policy makes a remote name of. A
-transform sees the remote name (Kafka ``MirrorSourceTask.convertRecord``), and what it makes of that is the final one.
-What a ``RegexRouter`` makes of it without a predicate, or with one that looks at the topic alone, is known without any
-record. When it depends on the record, :mod:`connectors.transforms.smt_chain` says which topics there are.
+Names come from the policy, and from a query or transforms that change topics. A query sees the source topic, and the
+policy derives the remote name from its result. A transform sees the remote name (Kafka
+``MirrorSourceTask.convertRecord``), and its result is the final name. The result of a ``RegexRouter`` is known without
+records if it has no predicate, or one of the topic only. If the topic depends on the record,
+:mod:`connectors.transforms.smt_chain` defines the possible topics.
 
-The plan of a chain says to slices which class each transform is, and from where it is imported there.
+The plan of a chain names the class of each transform and the module from which slices import it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from connectors.transforms.sql_query import KEY as QUERY_KEY
 
 ROUTER: Final = "org.apache.kafka.connect.transforms.RegexRouter"
 _BY_TOPIC: Final = "org.apache.kafka.connect.transforms.predicates.TopicNameMatches"
-#: Where they are imported from: what a name means must not depend on which worker asks.
+#: The modules of these classes are fixed, so that their meaning does not depend on the worker.
 _CLASSES: Final = {
     ROUTER: "connect.plugins.headers_routers_predicates:RegexRouter",
     _BY_TOPIC: "connect.plugins.headers_routers_predicates:TopicNameMatches",
@@ -45,12 +46,12 @@ _CLASSES: Final = {
 
 
 def renames_topics(step: NamedStep) -> bool:
-    """Whether all that a step does is to give topics other names, whatever stands in a record."""
+    """Return whether a step only renames topics, independently of the record."""
     return _is(step.transformation, ROUTER) and (step.predicate is None or _is(step.predicate, _BY_TOPIC))
 
 
 def renaming_steps(steps: Sequence[NamedStep]) -> tuple[TransformationStep, ...]:
-    """Those of a connector's transforms that rename topics, made. Raises ConfigError where settings are wrong."""
+    """Create those of a connector's transforms that rename topics. Raises ConfigError if a setting is invalid."""
     found = []
     for step in filter(renames_topics, steps):
         predicate = None if step.predicate is None else _plugin(step.predicate, _BY_TOPIC)
@@ -63,8 +64,8 @@ def renaming_steps(steps: Sequence[NamedStep]) -> tuple[TransformationStep, ...]
 
 @dataclass(frozen=True, slots=True)
 class RemoteNames:
-    """``renaming``: transforms that see what the policy gives, in order. ``routes``: of several topics the one that is
-    filled; where ``by_query``, a query sends records there, else transforms do."""
+    """The target names of source topics. ``renaming``: transforms that rename the policy's remote topics, in order.
+    ``routes``: the topics to which a query (``by_query``) or transforms send records."""
 
     source_alias: str
     policy: ReplicationPolicy
@@ -74,32 +75,32 @@ class RemoteNames:
 
     @property
     def are_the_policys(self) -> bool:
-        """Whether the policy alone names remote topics, so that it reads what their names tell."""
+        """Whether only the policy names remote topics, so that it can parse their names."""
         return not self.renaming and self.routes.fills_the_usual
 
     def of(self, topic: str) -> str:
-        """The name on the target of a topic of the source. Raises PermanentError where it has none."""
+        """Return the target name of a source topic. Raises PermanentError as :meth:`all_of`."""
         return self.all_of(topic)[0]
 
     def all_of(self, topic: str) -> tuple[str, ...]:
-        """Names on the target of all that records of a source topic are sent to; the first is ours. Raises
-        PermanentError where one has none, or ours is one of the others' too."""
+        """Return all target names for records of a source topic; the first is the one that this connector writes.
+        Raises PermanentError if a topic has no valid target name, or the first name is also one of the others."""
         asked = self.routes.asked(topic)
         name, *others = names = tuple(map(self._final, asked))
         if name in others:
             raise PermanentError(
-                f"topic {topic} is not mirrored: {TOPIC_KEY} and {OTHERS_KEY} both stand for its remote topic {name}, "
-                "so it would be filled twice; change one of them, or leave the topic out by topics.exclude"
+                f"topic {topic} is not mirrored: {TOPIC_KEY} and {OTHERS_KEY} both name its remote topic {name}, so it "
+                "would be written twice. Change one of them, or exclude the topic with topics.exclude"
             )
         if (asked[0] != topic or self.renaming) and self.policy.is_internal_topic(name):
             raise PermanentError(
-                f"topic {topic} is not mirrored: its query or transforms give it the remote name {name}, which is that "
-                "of an internal topic; change them, or leave the topic out by topics.exclude"
+                f"topic {topic} is not mirrored: its query or transforms give it the remote name {name}, which is the "
+                "name of an internal topic. Change them, or exclude the topic with topics.exclude"
             )
         return names
 
     def ways(self, topic: str) -> Ways:
-        """How records of a source topic are told apart. Raises as :meth:`of`."""
+        """Return how slices select this connector's records of a topic. Raises PermanentError as :meth:`all_of`."""
         asked = self.routes.asked(topic)
         if self.by_query:
             return Ways(self._by_policy(asked[0]), asked=asked)
@@ -121,23 +122,23 @@ def _plugin(plugin: NamedPlugin, java_class: str) -> MadePlugin:
     return MadePlugin(_CLASSES[java_class], plugin.name, dict(plugin.props))
 
 
-#: Finds a plugin of a worker by its kinds, its name and a range of versions.
+#: Finds a worker's plugin by kinds, name and a range of versions.
 FindPlugin = Callable[[Sequence[PluginKind], str, str | None], PluginDescription]
 
 _CONVERTER = "org.apache.kafka.connect.converters.ByteArrayConverter"
-#: Java's transforms that do nothing but send records to another topic.
+#: Java's transforms that only change the topic of records.
 _ROUTERS = tuple(f"org.apache.kafka.connect.transforms.{name}" for name in ("RegexRouter", "TimestampRouter"))
 
 
 def chain_plan(
     steps: Sequence[NamedStep], cluster: str, find: FindPlugin, names: RemoteNames | None = None
 ) -> ChainPlan | None:
-    """None where none looks into records: what only renames topics needs no record to be opened.
+    """Return the plan for transforms that need records; None if all steps only rename topics.
 
-    ``names``: which topics records may be sent to; None: one.
+    ``names``: the topics to which records may be sent; None: a single topic.
 
     Raises:
-        ConfigError: A class is not there, cannot be imported by a slice, or does what mirrored records are not for.
+        ConfigError: A class is missing, cannot be imported by a slice, or is not supported for mirrored records.
     """
     made = tuple(_step(step, find, names) for step in steps)
     if all(step.renames for step in made):
@@ -147,7 +148,7 @@ def chain_plan(
 
 
 def check_chain(plan: ChainPlan) -> None:
-    """Make the transforms once and let go of them. Raises ConfigError."""
+    """Create the transforms once to check them. Raises ConfigError if one cannot be created."""
     try:
         Chain(plan).close()
     except TransformUnusable as error:
@@ -164,30 +165,30 @@ def _step(step: NamedStep, find: FindPlugin, names: RemoteNames | None) -> Chain
 
 
 def _refuse_router(step: NamedStep, resolved: str, names: RemoteNames | None) -> None:
-    """Raise where a router sends records of one partition to several topics that nobody has named."""
+    """Reject a router that sends records of a partition to topics that no config names. Raises ConfigError."""
     key = f"{step.transformation.prefix}type"
     if resolved != ROUTER:
         raise ConfigError(
-            f"{key} {step.transformation.name} is not supported for mirrored records: it would send records of one "
-            "partition to ever more topics",
+            f"{key} {step.transformation.name} is not supported for mirrored records: it would send records of a "
+            "partition to an unlimited number of topics",
             key,
         )
     if names is None or not names.routes.others:
         raise ConfigError(
-            f"{key} {step.transformation.name} looks at more of a record than its topic, so it sends records of one "
-            f"partition to several topics: name one in {TOPIC_KEY} and the others, which other connectors fill, in "
-            f"{OTHERS_KEY}",
+            f"{key} {step.transformation.name} depends on more than a record's topic, so it sends records of a "
+            f"partition to several topics. Set {TOPIC_KEY} to the topic that this connector writes, and {OTHERS_KEY} "
+            "to the topics that other connectors write",
             key,
         )
     if names.by_query:
         raise ConfigError(
-            f"{key} {step.transformation.name} sends records to several topics, and so does {QUERY_KEY}: let one do it",
+            f"{key} {step.transformation.name} sends records to several topics, and so does {QUERY_KEY}; use only one",
             key,
         )
 
 
 def _made(plugin: NamedPlugin, kind: PluginKind, find: FindPlugin) -> tuple[str, MadePlugin]:
-    """Its class's full name, and how it is made."""
+    """Return the full class name of a plugin, and its plan."""
     key = f"{plugin.prefix}type"
     try:
         found = find((kind,), plugin.name, plugin.version)
@@ -197,7 +198,7 @@ def _made(plugin: NamedPlugin, kind: PluginKind, find: FindPlugin) -> tuple[str,
 
 
 def _reference(found: PluginDescription, key: str) -> str:
-    """Where a slice imports the class from, which is another process, perhaps on another machine."""
+    """Return the reference from which a slice, in another process or on another machine, imports the class."""
     made = found.factory
     module, path = getattr(made, "__module__", ""), getattr(made, "__qualname__", "")
     there: object = sys.modules.get(module)
@@ -205,8 +206,8 @@ def _reference(found: PluginDescription, key: str) -> str:
         there = getattr(there, part, None)
     if there is not made:
         raise ConfigError(
-            f"{key} {found.name} cannot be used for mirrored records: its factory has to be a class at the top of a "
-            "module, which executors import by name",
+            f"{key} {found.name} cannot be used for mirrored records: its factory must be a class that executors can "
+            "import by name from a module",
             key,
         )
     return f"{module}:{path}"

@@ -108,7 +108,7 @@ def test_nodes_that_cannot_ask_each_other_name_the_setting(us: KafkaCluster, eu:
         flow.group.await_round(2, DEADLINE_S)
         wait_until(lambda: len(set(flow.group.running().values())) == 2, DEADLINE_S, "both have work", _POLL_S)
         flow.make_topic(f"late-{flow.alias}")
-        sentence = ("The tasks of MirrorSourceConnector could not be configured", "dedicated.mode.enable.internal.rest")
+        sentence = ("Failed to configure the tasks of MirrorSourceConnector", "dedicated.mode.enable.internal.rest")
         flow.nodes["b"].await_line(0, sentence, DEADLINE_S)
         # the tasks that there are go on, and nothing hangs
         assert len(flow.group.running()) == 3

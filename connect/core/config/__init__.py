@@ -1,1 +1,1 @@
-"""Declared settings and their values: Kafka's ``ConfigDef``, properties files, references."""
+"""Holds declared configs and their values: Kafka's ``ConfigDef``, properties files, references."""

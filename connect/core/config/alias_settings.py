@@ -1,6 +1,6 @@
-"""The settings that a connector's own aliases bring in: of transformations, of predicates, of groups of topics to make.
+"""Declares the configs that a connector's aliases add: of transformations, predicates and topic creation groups.
 
-Kafka's ``ConnectorConfig.enrich`` and ``TopicCreationConfig``.
+They follow Kafka's ``ConnectorConfig.enrich`` and ``TopicCreationConfig``.
 """
 
 from __future__ import annotations
@@ -25,34 +25,32 @@ from connect.core.config.config_def import (
 from connect.core.config.connector_settings import PREDICATES_GROUP, TOPIC_CREATION_GROUP, TRANSFORMS_GROUP
 from connect.core.config.validation import PARTITIONS, REPLICATION_FACTOR, JavaPatterns
 
-#: One of the two kinds of plugins that a connector names by alias.
+#: A kind of plugin that a connector names by alias.
 AliasKind = Literal["transformation", "predicate"]
 
 
 class Definitions(Protocol):
-    """Where the classes behind aliases are found."""
+    """The plugin classes that aliases can name."""
 
     def full_name(self, name: str) -> str | None:
-        """The full name of a class, of whatever kind; None where there is none."""
+        """Return the full name of a class of any kind; None if there is no such class."""
         ...
 
     def definition(self, kind: AliasKind, name: str, version: str | None) -> ConfigDef:
-        """Its own settings. Raises InvalidValue where it is of another kind or there is no such version."""
+        """Return the configs of a class. Raises InvalidValue if it is of another kind or the version is missing."""
         ...
 
     def names(self, kind: AliasKind) -> Sequence[str]:
-        """The classes that a form offers."""
+        """Return the classes that a form offers."""
         ...
 
     def versions(self, kind: AliasKind, name: str) -> Sequence[str]:
-        """The versions of a class, the newest last; none where it is of another kind."""
+        """Return the versions of a class, the newest last; empty if it is of another kind."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Aliases:
-    """How one kind of aliases reads."""
-
     kind: AliasKind
     key: str
     group: str
@@ -70,10 +68,10 @@ _TRANSFORMS: Final = _Aliases(
             "predicate",
             Type.STRING,
             None,
-            "Alias of the predicate that says which records are meant.",
+            "Alias of the predicate that selects the records to transform.",
             importance=Importance.MEDIUM,
         ),
-        Setting("negate", Type.BOOLEAN, False, "Whether the others are meant.", importance=Importance.MEDIUM),
+        Setting("negate", Type.BOOLEAN, False, "Negate the predicate.", importance=Importance.MEDIUM),
     ),
 )
 _PREDICATES: Final = _Aliases("predicate", "predicates", PREDICATES_GROUP, "Predicate", ConfigDef())
@@ -81,7 +79,7 @@ _PREDICATES: Final = _Aliases("predicate", "predicates", PREDICATES_GROUP, "Pred
 
 @dataclass(frozen=True, slots=True)
 class _TypeCheck:
-    """What Java's ``EnrichablePlugin`` looks at beside the class itself."""
+    """The check of ``<alias>.type`` in Java's ``EnrichablePlugin``."""
 
     aliases: _Aliases
     alias: str
@@ -105,7 +103,7 @@ class _TypeCheck:
 
 @dataclass(frozen=True, slots=True)
 class _VersionCheck:
-    """Whether a class is there in the version that is asked for; what is no such class its type's check tells."""
+    """The check that a class is available in the requested version. :class:`_TypeCheck` reports a missing class."""
 
     aliases: _Aliases
     class_name: str | None
@@ -121,7 +119,7 @@ class _VersionCheck:
 
 
 def enrich(base: ConfigDef, props: Mapping[str, str | None], definitions: Definitions) -> ConfigDef:
-    """``base`` with the settings that the aliases in ``props`` bring in (Kafka's ``ConnectorConfig.enrich``)."""
+    """Return ``base`` with the configs that the aliases in ``props`` add (Kafka's ``ConnectorConfig.enrich``)."""
     for aliases in (_TRANSFORMS, _PREDICATES):
         for alias in dict.fromkeys(split_list(props.get(aliases.key) or "")):
             base |= _of_alias(aliases, alias, props, definitions)
@@ -172,15 +170,14 @@ def _of_alias(aliases: _Aliases, alias: str, props: Mapping[str, str | None], de
 
 
 def uses_topic_creation(props: Mapping[str, str | None]) -> bool:
-    """Whether a connector has topics made by ``topic.creation.*``."""
     return any(key.startswith("topic.creation.") for key in props)
 
 
 def topic_creation(props: Mapping[str, str]) -> ConfigDef:
-    """The settings of the groups that a connector names, the group default among them (KIP-158).
+    """Return the configs of a connector's topic creation groups, including the group default (KIP-158).
 
     Raises:
-        ConfigError: The default group's own settings, which the others fall back to, are missing or refused.
+        ConfigError: A config of the default group, to which the other groups fall back, is missing or invalid.
     """
     default = topic_group("default", REQUIRED, REQUIRED, include=(".*",))
     values = default.parse(props)
@@ -195,13 +192,13 @@ def topic_creation(props: Mapping[str, str]) -> ConfigDef:
 def topic_group(
     name: str, factor: Value | Required, partitions: Value | Required, include: tuple[str, ...] = ()
 ) -> ConfigDef:
-    """The settings of one group of topics, with what stands in for its numbers."""
+    """Return the configs of a topic creation group with the defaults for its numbers."""
     form, prefix = f"{TOPIC_CREATION_GROUP}: {name}", f"topic.creation.{name}."
     patterns = JavaPatterns()
     settings = (
-        Setting("include", Type.LIST, include, "Topics of the group: names and regular expressions.", patterns),
-        Setting("exclude", Type.LIST, (), "Topics that are not of the group; wins over include.", patterns),
-        Setting("replication.factor", Type.SHORT, factor, "Of new topics; -1 for the broker's.", REPLICATION_FACTOR),
-        Setting("partitions", Type.INT, partitions, "Of new topics; -1 for the broker's.", PARTITIONS),
+        Setting("include", Type.LIST, include, "Topics in the group: names and regular expressions.", patterns),
+        Setting("exclude", Type.LIST, (), "Topics excluded from the group; takes precedence over include.", patterns),
+        Setting("replication.factor", Type.SHORT, factor, "Replication factor; -1: the broker's.", REPLICATION_FACTOR),
+        Setting("partitions", Type.INT, partitions, "Number of partitions; -1: the broker's.", PARTITIONS),
     )
     return ConfigDef.of(*(replace(each, order=order) for order, each in enumerate(settings))).embedded(prefix, form, 1)

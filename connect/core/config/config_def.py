@@ -1,8 +1,8 @@
-"""Declares configs as data, and parses and validates values as Kafka's ``ConfigDef`` does, with its words.
+"""Declares configs as data, and parses and validates values as Kafka's ``ConfigDef`` does, with its messages.
 
-There are two entry points, since Java's lists differ between them (KIP-1161): :meth:`ConfigDef.parse` reads a file at
-start and forgives a repeated list element; :meth:`ConfigDef.validate` checks a request over REST and does not. Types
-parse texts as Kafka's ``ConfigDef.parseType`` does. Short helpers declare the most common configs.
+There are two entry points, because Java treats lists differently in each (KIP-1161): :meth:`ConfigDef.parse` reads a
+file at start and accepts a repeated list element; :meth:`ConfigDef.validate` checks a REST request and does not.
+Values are converted as in Kafka's ``ConfigDef.parseType``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from connect.core.errors import ConfigError
 
 
 class Type(StrEnum):
-    """What a setting's text is converted to. CLASS stays a name: who loads classes checks that it exists."""
+    """The type of a setting. CLASS is not loaded here: the code that loads the class checks that it exists."""
 
     BOOLEAN = "boolean"
     STRING = "string"
@@ -31,7 +31,7 @@ class Type(StrEnum):
 
 
 class Password:
-    """A secret: shown as ``[hidden]`` wherever it is printed; ``value`` is the text."""
+    """A secret, printed as ``[hidden]``; ``value`` is the text."""
 
     __slots__ = ("value",)
 
@@ -52,7 +52,7 @@ Value = bool | str | int | float | tuple[str, ...] | Password | None
 
 
 class InvalidValue(ValueError):
-    """A value is refused; the text is Java's whole sentence."""
+    """An invalid value, with Java's complete message."""
 
 
 #: What Java's ``String.trim`` removes: everything up to the space.
@@ -64,15 +64,15 @@ _COMMA: Final = re.compile(r"\s*,\s*", re.ASCII)
 
 
 def trim(text: str) -> str:
-    """``text`` as Java's ``String.trim`` leaves it."""
+    """Strip ``text`` as Java's ``String.trim`` does."""
     return text.strip(_TRIMMED)
 
 
 def convert(name: str, text: str, type_: Type) -> Value:
-    """The value of ``text``.
+    """Convert ``text``.
 
     Raises:
-        InvalidValue: It is no value of that type.
+        InvalidValue: ``text`` is not of that type.
     """
     trimmed = trim(text)
     match type_:
@@ -98,13 +98,13 @@ def convert(name: str, text: str, type_: Type) -> Value:
 
 
 def split_list(text: str) -> tuple[str, ...]:
-    """The elements of a list's text, as ``ConfigDef`` splits it: nothing for a blank text, empty ones kept."""
+    """Split a list as ``ConfigDef`` does: a blank text has no elements; empty elements are kept."""
     trimmed = trim(text)
     return tuple(_COMMA.split(trimmed)) if trimmed else ()
 
 
 def invalid(name: str, value: object, why: str) -> InvalidValue:
-    """The sentence of Kafka's ``ConfigException``."""
+    """Return the error with the message of Kafka's ``ConfigException``."""
     if isinstance(value, tuple):
         value = f"[{', '.join(value)}]"
     return InvalidValue(f"Invalid value {'null' if value is None else value} for configuration {name}: {why}")
@@ -117,7 +117,7 @@ class Importance(StrEnum):
 
 
 class Width(StrEnum):
-    """How wide a field a form should give the value; REST's definitions show it."""
+    """The width of a value's field in a form, as REST returns it."""
 
     NONE = "none"
     SHORT = "short"
@@ -126,7 +126,7 @@ class Width(StrEnum):
 
 
 class Required:
-    """The default of a setting that has none."""
+    """The marker for a setting without a default."""
 
     def __repr__(self) -> str:
         return "REQUIRED"
@@ -136,29 +136,28 @@ REQUIRED: Final = Required()
 
 
 class Check(Protocol):
-    """What a value must be beyond its type. ``str(check)`` is the reference's column of valid values."""
+    """A validator. ``str(check)`` is the text for the reference's column of valid values."""
 
     def __call__(self, name: str, value: Value) -> None:
-        """Raise :class:`InvalidValue` if ``value`` is refused."""
+        """Raise :class:`InvalidValue` if ``value`` is invalid."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting.
+    """A setting.
 
     Args:
-        name: Its key.
-        type: What its text is converted to.
-        default: Already converted; :data:`REQUIRED` where the key must be set.
+        name: The key.
+        default: The converted default; :data:`REQUIRED` if the key must be set.
         doc: One sentence for the reference.
-        check: Looked at after conversion, also for the default.
-        group: The heading it stands under in REST's definitions; None for no heading.
-        order: Its place under that heading, -1 where it has none.
-        display_name: What a form calls it; its key where empty.
-        dependents: Keys that are looked at after this one.
+        check: Validates the converted value, also the default.
+        group: The heading in REST's definitions; None for no heading.
+        order: The place under that heading, -1 if there is none.
+        display_name: The label in a form; the key if empty.
+        dependents: Keys that are validated after this one.
         recommended: Values that a form offers.
-        visible: Whether a form shows it.
+        visible: Whether a form shows the setting.
     """
 
     name: str
@@ -178,7 +177,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class ConfigValue:
-    """The outcome of validating one setting: its value where there is one, and every objection to it."""
+    """The result of validating a setting: the value, if the conversion succeeded, and all errors."""
 
     name: str
     value: Value
@@ -187,16 +186,15 @@ class ConfigValue:
     visible: bool = True
 
     def with_error(self, *errors: str) -> ConfigValue:
-        """The same value with further objections to it."""
         return replace(self, errors=(*self.errors, *errors))
 
 
 class Values(Mapping[str, Value]):
-    """Converted settings by name. The typed getters are for keys whose declaration has that type."""
+    """Converted settings by name. Each typed getter requires that the key is declared with that type."""
 
     def __init__(self, values: Mapping[str, Value], warnings: Sequence[str] = ()) -> None:
         self._values = dict(values)
-        #: Sentences for the log: what was forgiven while parsing.
+        #: Messages for the log about values that were corrected while parsing.
         self.warnings = tuple(warnings)
 
     def __getitem__(self, name: str) -> Value:
@@ -231,7 +229,7 @@ class Values(Mapping[str, Value]):
 
 @dataclass(frozen=True)
 class ConfigDef:
-    """A set of settings by name. ``a | b`` has the settings of both, ``b``'s where both name one."""
+    """A set of settings by name. In ``a | b``, settings of ``b`` replace settings of ``a`` with the same name."""
 
     settings: Mapping[str, Setting] = field(default_factory=dict)
 
@@ -246,15 +244,14 @@ class ConfigDef:
         return name in self.settings
 
     def only(self, *names: str) -> ConfigDef:
-        """The settings of these names."""
         return ConfigDef({name: self.settings[name] for name in names})
 
     def groups(self) -> tuple[str, ...]:
-        """The headings, each once, in the order in which settings name them."""
+        """Return the distinct headings in the order of declaration."""
         return tuple(dict.fromkeys(each.group for each in self.settings.values() if each.group is not None))
 
     def embedded(self, prefix: str, group: str, first_order: int) -> ConfigDef:
-        """The same settings with ``prefix`` before their keys, under the heading ``group`` (``ConfigDef.embed``)."""
+        """Return the settings with ``prefix`` before their keys, under the heading ``group`` (``ConfigDef.embed``)."""
         return ConfigDef(
             {
                 prefix + each.name: replace(
@@ -282,10 +279,10 @@ class ConfigDef:
         return sorted(self.settings.values(), key=place)
 
     def parse(self, props: Mapping[str, str]) -> Values:
-        """Convert what a file says, defaults filled in; keys without a setting are left out.
+        """Convert the values in a file and add defaults. Undeclared keys are left out.
 
         Raises:
-            ConfigError: With Java's words for the first value that is missing or refused.
+            ConfigError: A value is missing or invalid; Java's message for the first one.
         """
         values: dict[str, Value] = {}
         warnings: list[str] = []
@@ -302,7 +299,7 @@ class ConfigDef:
         return Values(values, warnings)
 
     def validate(self, props: Mapping[str, str | None]) -> dict[str, ConfigValue]:
-        """Convert and check every setting, collecting all objections instead of raising. A null is not a default."""
+        """Convert and validate every setting and collect all errors. A null value does not select the default."""
         return {name: self._validated(setting, props) for name, setting in self.settings.items()}
 
     def _validated(self, setting: Setting, props: Mapping[str, str | None]) -> ConfigValue:
@@ -313,7 +310,7 @@ class ConfigDef:
         except InvalidValue as error:
             errors.append(str(error))
         if setting.check is not None:
-            # Java checks the null that a failed conversion left as well, and so reports some mistakes twice.
+            # Because Java also validates the null that a failed conversion leaves, it reports some errors twice.
             try:
                 setting.check(setting.name, value)
             except InvalidValue as error:
@@ -336,9 +333,9 @@ class ConfigDef:
 
 def _without_repeats(name: str, value: tuple[str, ...], warnings: list[str]) -> tuple[str, ...]:
     unique = tuple(dict.fromkeys(value))
-    # An empty element is an error of its own, whether repeated or not.
+    # The check reports empty elements.
     if len(unique) < len(value) and "" not in unique:
-        warnings.append(f"{name} names elements twice; it is taken as {','.join(unique)}")
+        warnings.append(f"{name} contains repeated elements; using {','.join(unique)}")
         return unique
     return value
 
@@ -348,7 +345,7 @@ def _without_repeats(name: str, value: tuple[str, ...], warnings: list[str]) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Embedded:
-    """A check of an embedded setting, which names the key without its prefix, as Java's does."""
+    """The check of an embedded setting. Like Java's, its messages name the key without the prefix."""
 
     prefix: str
     check: Check
@@ -362,7 +359,7 @@ class _Embedded:
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:
-    """A number not below ``least``, nor above ``most`` where there is one."""
+    """A number of at least ``least`` and, unless that is None, at most ``most``."""
 
     least: float
     most: float | None = None
@@ -385,7 +382,7 @@ class AtLeast:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """One of a few words. ``removed``: words of earlier versions, with what to do instead."""
+    """One of ``words``. ``removed`` maps values of earlier versions to the error message."""
 
     words: tuple[str, ...]
     any_case: bool = False
@@ -407,7 +404,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class ValidList:
-    """A list without empty or repeated elements (KIP-1161), of ``words`` alone where there are any."""
+    """A list without empty or repeated elements (KIP-1161). If ``words`` are given, they are the valid elements."""
 
     words: tuple[str, ...] = ()
     may_be_empty: bool = True
@@ -433,18 +430,18 @@ class ValidList:
 
 @dataclass(frozen=True, slots=True)
 class PluginClass:
-    """The name of a plugin: ``resolve`` gives its full name, or None where there is none. ``check`` sees full names.
-    ``known`` lists the names that there are, where a message is to have them."""
+    """The name of a plugin. ``resolve`` returns its full name, or None if there is no such plugin; ``check`` validates
+    the full name; ``known`` returns the valid names for the error message."""
 
     resolve: Callable[[str], str | None]
     check: Check | None = None
     known: Callable[[], Iterable[str]] | None = None
 
     def full_name(self, name: str, text: str) -> str:
-        """Part of the conversion, as in Java: a class that cannot be found leaves no value."""
+        """Resolve a name as part of the conversion: as in Java, a class that cannot be found leaves no value."""
         found = self.resolve(text)
         if found is None:
-            there = "" if self.known is None else f" There are {', '.join(self.known())}."
+            there = "" if self.known is None else f" Known classes: {', '.join(self.known())}."
             raise invalid(name, text, f"Class {text} could not be found.{there}")
         return found
 

@@ -1,11 +1,10 @@
-"""Declares the configs of every connector and of source connectors, and the rule of automatic restarts.
+"""Declares the configs of connectors and source connectors, and decides automatic restarts.
 
-Groups, their order and display names are those of Kafka's ``ConnectorConfig`` and ``SourceConnectorConfig``, as REST
-shows them.
+Groups, their order and display names are those of Kafka's ``ConnectorConfig`` and ``SourceConnectorConfig``.
 
-The rule of automatic restarts is Strimzi's (``AbstractConnectOperator``): the first restart is immediate, the next ones
-follow 2, 6, 12, 20 ... minutes (n² + n) after the one before. The count returns to 0 when the connector or task has run
-for longer than that pause.
+Automatic restarts follow Strimzi (``AbstractConnectOperator``): the first restart is immediate, the next ones follow
+2, 6, 12, 20 ... minutes (n² + n) after the one before. The count returns to 0 when the connector or task has run for
+longer than that pause.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from connect.core.model import Restarts
 ENABLED: Final = "auto.restart.enabled"
 MAX_RESTARTS: Final = "auto.restart.max.restarts"
 MAX_BACKOFF_MINUTES: Final = "auto.restart.max.backoff.minutes"
-#: They follow Kafka's own of this heading.
+#: These settings follow Kafka's own under this heading.
 _GROUP: Final = "Error Handling"
 
 AUTO_RESTART: Final = ConfigDef.of(
@@ -42,7 +41,7 @@ AUTO_RESTART: Final = ConfigDef.of(
         ENABLED,
         Type.BOOLEAN,
         False,
-        "Restart a connector and its tasks that fail, unless a restart cannot help; connect-mirror-maker sets true.",
+        "Restart a failed connector or task, unless a restart cannot fix the error; connect-mirror-maker sets true.",
         group=_GROUP,
         order=6,
         display_name="Restart automatically",
@@ -51,7 +50,7 @@ AUTO_RESTART: Final = ConfigDef.of(
         MAX_RESTARTS,
         Type.INT,
         None,
-        "Most automatic restarts in a row; null is no limit.",
+        "Maximum consecutive automatic restarts; null: no limit.",
         AtLeast(0, nullable=True),
         group=_GROUP,
         order=7,
@@ -75,17 +74,17 @@ NO_MORE: Final = f"{MAX_RESTARTS} is reached"
 
 @dataclass(frozen=True, slots=True)
 class AutoRestartRule:
-    """The rule of a connector. ``max_restarts`` None: no limit."""
+    """The restart rule of a connector. ``max_restarts`` None: no limit."""
 
     max_restarts: int | None = None
     max_backoff_minutes: int = 60
 
     @classmethod
     def of(cls, config: Mapping[str, str]) -> AutoRestartRule | None:
-        """Return the rule that a connector's config sets; None when it is never restarted automatically.
+        """Return the rule in a connector's config; None if it is never restarted automatically.
 
         Raises:
-            ConfigError: A value is wrong.
+            ConfigError: A value is invalid.
         """
         values = AUTO_RESTART.parse({key: config[key] for key in AUTO_RESTART.settings if key in config})
         if not values.boolean(ENABLED):
@@ -95,18 +94,18 @@ class AutoRestartRule:
 
     @classmethod
     def applies(cls, config: Mapping[str, str]) -> bool:
-        """Whether a connector's config has a rule; a wrong value is none."""
+        """Return whether a connector's config has a valid rule."""
         try:
             return cls.of(config) is not None
         except ConfigError:
             return False
 
     def backoff_ms(self, count: int) -> int:
-        """Return the pause after the restart of this number, which is also how long it must run to be healthy."""
+        """Return the pause after restart ``count``, which is also the runtime after which ``count`` is reset."""
         return 60_000 * min(count * count + count, self.max_backoff_minutes)
 
     def after_failure(self, before: Restarts, now_ms: int, *, may_recover: bool) -> Restarts:
-        """Return what follows a failure at ``now_ms``: the next restart with its time, or why there is none."""
+        """Return the time of the restart after a failure at ``now_ms``, or the reason not to restart."""
         pause_ms = self.backoff_ms(before.count)
         if before.count and now_ms - before.at_ms > pause_ms:
             before = Restarts(at_ms=before.at_ms)
@@ -114,7 +113,7 @@ class AutoRestartRule:
             return Restarts(before.count, before.at_ms, PERMANENT_ERROR)
         if self.max_restarts is not None and before.count >= self.max_restarts:
             return Restarts(before.count, before.at_ms, NO_MORE)
-        # No longer than the pause, also where the clock was set back or is behind that of the owner before.
+        # At most the pause, even if the clock was set back or is behind the previous owner's clock.
         at_ms = min(max(now_ms, before.at_ms + pause_ms), now_ms + pause_ms)
         return Restarts(before.count + 1, at_ms if before.count else now_ms)
 
@@ -131,7 +130,7 @@ OFFSETS_TOPIC_GROUP: Final = "offsets.topic"
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """A heading, and the number that its next setting gets."""
+    """A heading and the order of its next setting."""
 
     group: str
     order: int
@@ -173,13 +172,12 @@ def _errors(order: int) -> _Form:
 
 
 def _converters(order: int, roles: Sequence[str]) -> Iterator[Setting]:
-    """Yield the class and the version of each converter."""
     for at, role in enumerate(roles):
         yield _common(order + 2 * at).field(
             f"{role}.converter",
             Type.CLASS,
             None,
-            f"Converter of {role}s; null is the worker's.",
+            f"Converter of {role}s; null: the worker's {role}.converter.",
             f"{role.capitalize()} converter class",
             width=Width.SHORT,
         )
@@ -194,13 +192,13 @@ def _converters(order: int, roles: Sequence[str]) -> Iterator[Setting]:
         )
 
 
-#: Of every connector.
+#: Configs of every connector.
 CONNECTOR: Final = ConfigDef.of(
     _common(1).field(
         "name",
         Type.STRING,
         REQUIRED,
-        "The connector's name, unique in the group.",
+        "Name of the connector, unique in the worker group.",
         "Connector name",
         check=ConnectorName(),
         importance=_HIGH,
@@ -209,7 +207,7 @@ CONNECTOR: Final = ConfigDef.of(
         "connector.class",
         Type.STRING,
         REQUIRED,
-        "The connector's class: its full name, its last part, or that without Connector.",
+        "Class of the connector: the full name, the simple name, or the simple name without Connector.",
         "Connector class",
         width=Width.LONG,
         importance=_HIGH,
@@ -226,7 +224,7 @@ CONNECTOR: Final = ConfigDef.of(
         "tasks.max",
         Type.INT,
         1,
-        "Most tasks.",
+        "Maximum number of tasks.",
         "Tasks max",
         width=Width.SHORT,
         check=AtLeast(1),
@@ -236,7 +234,7 @@ CONNECTOR: Final = ConfigDef.of(
         "tasks.max.enforce",
         Type.BOOLEAN,
         True,
-        "Fail a connector that makes more tasks than allowed; false warns only.",
+        "Fail a connector that generates more tasks than tasks.max; false only logs a warning.",
         "Enforce tasks max",
         width=Width.SHORT,
     ),
@@ -263,7 +261,7 @@ CONNECTOR: Final = ConfigDef.of(
         "config.action.reload",
         Type.STRING,
         "restart",
-        "What a changed secret leads to.",
+        "Whether to restart the connector when a config provider's value changes.",
         "Reload Action",
         check=OneOf(("none", "restart")),
     ),
@@ -271,7 +269,7 @@ CONNECTOR: Final = ConfigDef.of(
         "errors.retry.timeout",
         Type.LONG,
         0,
-        "How long a failed operation is tried again, in ms; -1 for ever.",
+        "How long a failed operation is retried, in ms; -1: without end.",
         "Retry Timeout for Errors",
         importance=_MEDIUM,
     ),
@@ -279,7 +277,7 @@ CONNECTOR: Final = ConfigDef.of(
         "errors.retry.delay.max.ms",
         Type.LONG,
         60_000,
-        "Longest wait between attempts.",
+        "Longest wait between retries of a failed operation.",
         "Maximum Delay Between Retries for Errors",
         importance=_MEDIUM,
     ),
@@ -287,7 +285,7 @@ CONNECTOR: Final = ConfigDef.of(
         "errors.tolerance",
         Type.STRING,
         "none",
-        "Whether records that fail are left out (all), or fail the task.",
+        "all: skip records that fail; none: fail the task.",
         "Error Tolerance",
         width=Width.SHORT,
         check=OneOf(("none", "all")),
@@ -306,7 +304,7 @@ CONNECTOR: Final = ConfigDef.of(
         "errors.log.include.messages",
         Type.BOOLEAN,
         False,
-        "Log the records that failed as well.",
+        "Include the failed record in the log.",
         "Log Error Details",
         width=Width.SHORT,
         importance=_MEDIUM,
@@ -314,13 +312,13 @@ CONNECTOR: Final = ConfigDef.of(
     *AUTO_RESTART.settings.values(),
 )
 
-#: Of a source connector.
+#: Configs of a source connector.
 SOURCE_CONNECTOR: Final = CONNECTOR | ConfigDef.of(
     _Form(TOPIC_CREATION_GROUP, 1).field(
         "topic.creation.groups",
         Type.LIST,
         (),
-        "Groups of topics to make, tried in order before the group default.",
+        "Topic creation groups; a new topic uses the first group that includes it, else the group default.",
         "Topic Creation Groups",
         width=Width.LONG,
         check=UniqueAliases(),
@@ -329,7 +327,7 @@ SOURCE_CONNECTOR: Final = CONNECTOR | ConfigDef.of(
         "exactly.once.support",
         Type.STRING,
         "requested",
-        "Whether the connector is refused where it cannot be exactly-once (required).",
+        "required: reject the connector if it does not support exactly-once.",
         "Exactly once support",
         width=Width.SHORT,
         check=OneOf(("REQUIRED", "REQUESTED"), any_case=True),
@@ -339,7 +337,7 @@ SOURCE_CONNECTOR: Final = CONNECTOR | ConfigDef.of(
         "transaction.boundary",
         Type.STRING,
         "poll",
-        "Where transactions end under exactly-once: after a batch, an interval, or where the connector says.",
+        "Where exactly-once transactions end: after each poll, after an interval, or where the connector decides.",
         "Transaction Boundary",
         width=Width.SHORT,
         check=OneOf(("INTERVAL", "POLL", "CONNECTOR"), any_case=True),
@@ -349,7 +347,7 @@ SOURCE_CONNECTOR: Final = CONNECTOR | ConfigDef.of(
         "transaction.boundary.interval.ms",
         Type.LONG,
         None,
-        "That interval; null is the worker's offset.flush.interval.ms.",
+        "Interval of transactions with transaction.boundary=interval; null: the worker's offset.flush.interval.ms.",
         "Transaction boundary interval",
         width=Width.SHORT,
         check=AtLeast(0, nullable=True),
@@ -358,7 +356,7 @@ SOURCE_CONNECTOR: Final = CONNECTOR | ConfigDef.of(
         "offsets.storage.topic",
         Type.STRING,
         None,
-        "Topic for this connector's offsets; null is the worker's.",
+        "Topic of this connector's source offsets; null: the worker's offset.storage.topic.",
         "Offsets topic",
         width=Width.LONG,
         check=NonEmpty(),

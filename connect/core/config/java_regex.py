@@ -1,8 +1,8 @@
-r"""Java's regular expressions, as people write them in topic and group lists, for Python's ``re``.
+r"""Translates Java's regular expressions, as in lists of topics and groups, for Python's ``re``.
 
-The two dialects differ in names for the same things (``\z``, ``(?<name>``, ``\Q..\E``, ``\p{Alpha}``), in flags, which
-Java allows in the middle (``(?i)``), and in classes within classes, which Python lacks. What has a Python form gets
-it; what has none is refused by name rather than matched differently.
+The dialects differ in names for the same things (``\z``, ``(?<name>``, ``\Q..\E``, ``\p{Alpha}``), in flags, which
+Java allows anywhere (``(?i)``), and in nested character classes, which Python lacks. Syntax without an equivalent is
+an error, because it would match differently.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _OCTAL: Final = re.compile(r"0([0-3]?[0-7]{1,2})")
 
 
 class UnsupportedRegex(ValueError):
-    """The expression is wrong in Java, or has no equal in Python; the text says which part."""
+    """The expression is invalid in Java, or has no equivalent in Python; the message names the part."""
 
 
 def compile_java(expression: str) -> re.Pattern[str]:
-    r"""The expression as a Python pattern, with Java's ASCII meaning of ``\d``, ``\w`` and letter case.
+    r"""Compile the expression as a Python pattern with Java's ASCII meaning of ``\d``, ``\w`` and letter case.
 
     Raises:
-        UnsupportedRegex: See there.
+        UnsupportedRegex: The expression is invalid, or has no equivalent in Python.
     """
     try:
         return re.compile(_Translation(expression).run(), re.ASCII)
@@ -54,7 +54,7 @@ def compile_java(expression: str) -> re.Pattern[str]:
 
 
 class _Translation:
-    """One pass over an expression. ``_scopes`` holds, per open group, the flag scopes opened inside it."""
+    """A pass over an expression. ``_scopes`` holds, per open group, the flag scopes opened inside it."""
 
     def __init__(self, expression: str) -> None:
         self._text = expression
@@ -83,13 +83,13 @@ class _Translation:
                 raise UnsupportedRegex("a group is closed that was not opened")
             self._take(1, ")" * (len(self._scopes.pop()) + 1))
         elif char == "|":
-            # A flag reaches over the alternatives behind it, to the end of its group.
+            # A flag applies to the following alternatives too, to the end of its group.
             scopes = self._scopes[-1]
             self._take(1, ")" * len(scopes) + "|" + "".join(scopes))
         elif char == "{":
             quantity = _QUANTITY.match(self._text, self._at)
             if quantity is None:
-                raise UnsupportedRegex("'{' must begin a number of repetitions; a comma in it splits the list")
+                raise UnsupportedRegex("'{' must begin a repetition count; a comma inside it splits the list")
             self._take(len(quantity.group()), quantity.group())
         else:
             self._take(1, char)
@@ -112,10 +112,10 @@ class _Translation:
         self._take(1, "(")
 
     def _flag_group(self, flags: re.Match[str]) -> None:
-        # Not x: inside character classes the dialects disagree on what it ignores.
+        # The flag x is unsupported, because the dialects disagree on what it ignores in character classes.
         unknown = set(flags.group(1)) - set("ims-")
         if unknown:
-            raise UnsupportedRegex(f"the flag {'/'.join(sorted(unknown))} has no equal in Python")
+            raise UnsupportedRegex(f"the flag {'/'.join(sorted(unknown))} has no equivalent in Python")
         opening = f"(?{flags.group(1)}:" if flags.group(1) else "(?:"
         if flags.group(2) == ":":
             self._scopes.append([])
@@ -137,18 +137,18 @@ class _Translation:
             if char == "\\":
                 self._escape(inside=True)
             elif char == "[" or self._text.startswith("&&", self._at):
-                raise UnsupportedRegex("a character class within another (or &&) has no equal in Python")
+                raise UnsupportedRegex("a character class within another (or &&) has no equivalent in Python")
             elif self._text.startswith("--", self._at):
-                raise UnsupportedRegex("'--' in a character class has no equal in Python")
+                raise UnsupportedRegex("'--' in a character class has no equivalent in Python")
             else:
                 self._take(1, "\\" + char if char in "&|~" else char)
         raise UnsupportedRegex("a character class is not closed")
 
     def _escape(self, *, inside: bool) -> None:
-        """A backslash and what belongs to it; ``inside`` a character class."""
+        """Translate an escape sequence; ``inside`` a character class."""
         start = self._at
         if start + 1 >= len(self._text):
-            raise UnsupportedRegex("a backslash stands at the end")
+            raise UnsupportedRegex("a backslash is at the end")
         char = self._text[start + 1]
         if char == "Q":
             end = self._text.find("\\E", start + 2)
@@ -173,16 +173,16 @@ class _Translation:
         match = _PROPERTY.match(self._text, self._at + 2)
         name = "" if match is None else match.group(1) or match.group(2) or ""
         if match is None or name not in _POSIX:
-            raise UnsupportedRegex(f"\\p{{{name}}} has no equal in Python")
+            raise UnsupportedRegex(f"\\p{{{name}}} has no equivalent in Python")
         self._ranges(2 + len(match.group()), _POSIX[name], negated=negated, inside=inside)
 
     def _ranges(self, length: int, body: str, *, negated: bool, inside: bool) -> None:
         if inside and negated:
-            raise UnsupportedRegex("a negated class within a character class has no equal in Python")
+            raise UnsupportedRegex("a negated class within a character class has no equivalent in Python")
         self._take(length, body if inside else f"[{'^' if negated else ''}{body}]")
 
     def _character(self) -> None:
-        """An escape that stands for one character by its number."""
+        """Translate the escape of a character by its number."""
         at = self._at + 1
         if (hexadecimal := _HEX.match(self._text, at)) is not None:
             number = int(next(filter(None, hexadecimal.groups())), 16)
@@ -194,5 +194,5 @@ class _Translation:
         elif self._text.startswith("c", at) and at + 1 < len(self._text):
             number, length = ord(self._text[at + 1]) ^ 64, 2
         else:
-            raise UnsupportedRegex(f"\\{self._text[at]} has no equal in Python")
+            raise UnsupportedRegex(f"\\{self._text[at]} has no equivalent in Python")
         self._take(1 + length, re.escape(chr(number)))

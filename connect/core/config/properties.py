@@ -1,10 +1,10 @@
-r"""The module reads Java properties files with the line of every key, and resolves references in their values.
+r"""Reads Java properties files with the line of every key, and resolves references in their values.
 
-Kafka's ``Utils.loadProps`` hands the file to ``java.util.Properties.load(InputStream)``: Latin-1 with ``\uXXXX``
-escapes, the last of several equal keys wins.
+Files are read as by ``java.util.Properties.load(InputStream)``: Latin-1 with ``\uXXXX`` escapes; the last of several
+equal keys wins.
 
-References such as ``${file:/etc/secrets.properties:password}`` follow Kafka's ``ConfigTransformer``: a reference whose
-provider or key is missing stays as it is, as in Java; a file that cannot be read is an error.
+References such as ``${file:/etc/secrets.properties:password}`` follow Kafka's ``ConfigTransformer``: a reference to a
+missing provider or key is left unchanged; a file that cannot be read is an error.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from connect.core.config.config_def import split_list
 from connect.core.config.java_regex import UnsupportedRegex, compile_java
 from connect.core.errors import ConfigError
 
-#: A properties file of a megabyte is a mistake, such as a log or a jar given instead.
+#: A larger file is not a properties file, but for example a log or a jar.
 MAX_FILE_BYTES: Final = 1024 * 1024
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
 
 
 class Properties(Mapping[str, str]):
-    """Keys and values in the file's order, and where each stands.
+    """Keys and values in the file's order, with their lines.
 
-    ``repr`` names the keys only: values hold passwords.
+    ``repr`` contains only the keys, because values may be passwords.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Properties(Mapping[str, str]):
     ):
         self._values = dict(values)
         self._lines = dict(lines or {})
-        #: The file as its user named it, None for properties from elsewhere.
+        #: The path that the user gave; None if the properties are not from a file.
         self.file = file
 
     def __getitem__(self, key: str) -> str:
@@ -59,19 +59,19 @@ class Properties(Mapping[str, str]):
         return f"Properties({list(self._values)}, file={self.file!r})"
 
     def line(self, key: str) -> int | None:
-        """The line, from 1, on which the value in force begins; None for a key that is not in the file."""
+        """Return the line (from 1) on which the effective value begins; None if the file does not contain ``key``."""
         return self._lines.get(key)
 
     def error(self, message: str, key: str) -> ConfigError:
-        """A :class:`ConfigError` that names the file and the key's line."""
+        """Return a :class:`ConfigError` with the file and the key's line."""
         return ConfigError(message, key, self.file, self.line(key))
 
 
 def load_properties(path: str | Path) -> Properties:
-    """The properties of a file.
+    """Read a properties file.
 
     Raises:
-        ConfigError: It cannot be read, is no file, far too large, or malformed; the line is named where there is one.
+        ConfigError: The path is not a readable file, or the file is too large or malformed; it names the line.
     """
     file = str(path)
     try:
@@ -94,7 +94,7 @@ def load_properties(path: str | Path) -> Properties:
 
 
 def parse_properties(text: bytes | str, file: str | None = None) -> Properties:
-    r"""The properties in a text; bytes are Latin-1 as for Java, a byte order mark of UTF-8 is skipped.
+    r"""Parse properties. Bytes are Latin-1 as in Java; a UTF-8 byte order mark is skipped.
 
     Raises:
         ConfigError: A ``\u`` escape is malformed.
@@ -111,7 +111,7 @@ def parse_properties(text: bytes | str, file: str | None = None) -> Properties:
                 lines[element.key] = line
             line += len(_LINE_END.findall(element.source))
     except javaproperties.InvalidUEscapeError:
-        # The escape itself may be a piece of a password, so the line has to do.
+        # The message names only the line, because the escape may be part of a password.
         raise ConfigError(
             "malformed \\u escape: four hexadecimal digits must follow; a plain backslash is written twice",
             None,
@@ -123,10 +123,10 @@ def parse_properties(text: bytes | str, file: str | None = None) -> Properties:
 
 log = logging.getLogger(__name__)
 
-#: What a provider answers: the values at a path, by key.
+#: Returns the values at a path, by key.
 Provider = Callable[[str], Mapping[str, str]]
 
-#: Makes a provider from its ``config.providers.<name>.param.*``; raises ValueError where one of them is wrong.
+#: Creates a provider from its ``config.providers.<name>.param.*``; raises ValueError if a parameter is invalid.
 ProviderFactory = Callable[[Mapping[str, str]], Provider]
 
 _REFERENCE: Final = re.compile(r"\$\{([^}]*?):(([^}]*?):)?([^}]*?)\}")
@@ -136,18 +136,18 @@ NOTHING: Final[Mapping[str, ProviderFactory]] = {}
 
 
 class ProvidersDeclared(ConfigError):
-    """A config that is not the worker's file declares config providers: its author could read every file."""
+    """A config other than the worker's file declares config providers, which could read every file."""
 
 
 class ConfigTransformer:
-    """Replaces references in settings by what the declared providers hold.
+    """A resolver of references to the declared config providers.
 
     Args:
-        props: Where ``config.providers`` and the keys below it stand.
+        props: Properties with ``config.providers`` and ``config.providers.*``.
         others: Further classes of providers by name.
 
     Raises:
-        ConfigError: A provider has no class, one that is not known, or a parameter that is wrong.
+        ConfigError: The class of a provider is missing or unknown, or a parameter is invalid.
     """
 
     def __init__(self, props: Mapping[str, str], others: Mapping[str, ProviderFactory] = NOTHING) -> None:
@@ -160,7 +160,7 @@ class ConfigTransformer:
             factory = others.get(class_name) or _BY_NAME.get(class_name)
             if factory is None:
                 known = ", ".join(("file", "directory", "env", *others))
-                raise ConfigError(f"{key} is '{class_name}'; it can be {known}, or Java's class of these names", key)
+                raise ConfigError(f"{key} is '{class_name}'; it can be {known}, or Java's class for one of them", key)
             prefix = f"{_NAMES}.{name}.param."
             params = {each[len(prefix) :]: value for each, value in props.items() if each.startswith(prefix)}
             try:
@@ -171,17 +171,17 @@ class ConfigTransformer:
                 self._of_environment.add(name)
 
     def transform(self, props: Mapping[str, str]) -> dict[str, str]:
-        """Return ``props`` with references resolved; each path of a provider is read once.
+        """Return ``props`` with references resolved. Each path of a provider is read once.
 
         Raises:
-            ConfigError: A provider cannot read what a reference names; the key that holds it is named.
-            ProvidersDeclared: ``props``, such as a connector config, declares what this transformer was not made of.
+            ConfigError: A provider cannot resolve a reference; it names the key with the reference.
+            ProvidersDeclared: ``props``, such as a connector config, declares other providers than this transformer.
         """
         own = _declarations(props).items() - self._declared.items()
         if own:
             key = min(own)[0]
             raise ProvidersDeclared(
-                f"{key}: config providers are taken from the worker's file only; declare them there", key
+                f"{key}: config providers can be declared only in the worker's file; declare them there", key
             )
         if not self._providers:
             return dict(props)
@@ -189,7 +189,7 @@ class ConfigTransformer:
         return {key: self._resolved(key, value, read) for key, value in props.items()}
 
     def variables(self, props: Mapping[str, str]) -> frozenset[str]:
-        """The names of the environment variables that ``props`` refers to, which are likely to hold secrets."""
+        """Return the names of environment variables that ``props`` refers to. Their values are probably secrets."""
         found = (match for value in props.values() for match in _REFERENCE.finditer(value))
         return frozenset(match.group(4) for match in found if match.group(1) in self._of_environment)
 
@@ -214,11 +214,11 @@ def _declarations(props: Mapping[str, str]) -> dict[str, str]:
 
 
 class ClientProperties(Properties):
-    """A client's file with its references resolved by the providers that it declares itself (Kafka's
-    ``AbstractConfig``). Errors show a reference as it is written, and not what it stands for.
+    """A client's properties file, resolved by the providers that it declares (Kafka's ``AbstractConfig``). Errors show
+    references, not their values.
 
     Raises:
-        ConfigError: A provider is declared wrongly, or cannot read what a reference names; the line is named.
+        ConfigError: The declaration of a provider is invalid, or a reference cannot be resolved; it names the line.
     """
 
     def __init__(self, raw: Properties) -> None:
@@ -229,7 +229,7 @@ class ClientProperties(Properties):
             raise raw.error(error.message, error.key or "") from None
         super().__init__(values, {key: line for key in raw if (line := raw.line(key)) is not None}, raw.file)
         self._raw = raw
-        #: The environment variables that it refers to: no other process needs to have them.
+        #: Environment variables that the file refers to and no other process needs.
         self.secret_variables = transformer.variables(raw)
 
     def error(self, message: str, key: str) -> ConfigError:
@@ -240,7 +240,7 @@ class ClientProperties(Properties):
 
 
 def _allowed(params: Mapping[str, str]) -> Callable[[str], bool]:
-    """Whether a path lies in ``allowed.paths``, everywhere if that is not set."""
+    """Return a predicate for paths within ``allowed.paths``; if that is not set, all paths are allowed."""
     folders = [Path(part) for part in split_list(params.get("allowed.paths", ""))]
     for folder in folders:
         if not folder.is_absolute():
@@ -252,7 +252,7 @@ def _allowed(params: Mapping[str, str]) -> Callable[[str], bool]:
     def allowed(path: str) -> bool:
         within = not resolved or any(Path(path).resolve().is_relative_to(folder) for folder in resolved)
         if not within:
-            log.warning("a config provider was asked for %s, which is not within its allowed.paths", path)
+            log.warning("Config provider did not read %s, which is not within its allowed.paths", path)
         return within
 
     return allowed
@@ -284,7 +284,7 @@ def _directory(params: Mapping[str, str]) -> Provider:
 
 
 class _Folder(Mapping[str, str]):
-    """The files of a folder by name, each read when it is asked for: key stores may lie beside passwords."""
+    """The files of a folder by name, each read on access: a folder may hold key stores next to passwords."""
 
     def __init__(self, path: Path) -> None:
         self._files = {each.name: each for each in path.iterdir() if each.is_file()}
@@ -293,7 +293,7 @@ class _Folder(Mapping[str, str]):
         try:
             return self._files[name].read_bytes().decode("utf-8")
         except UnicodeDecodeError:
-            raise ValueError(f"the file {name} is no text in UTF-8") from None
+            raise ValueError(f"the file {name} is not UTF-8 text") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._files)
@@ -310,7 +310,7 @@ def _environment(params: Mapping[str, str]) -> Provider:
 
     def read(path: str) -> Mapping[str, str]:
         if path:
-            raise ValueError("the environment has no paths; write ${env:NAME}")
+            raise ValueError("the environment has no paths; use ${env:NAME}")
         return {name: value for name, value in os.environ.items() if pattern.fullmatch(name)}
 
     return read

@@ -1,4 +1,4 @@
-"""The settings of a worker's REST server (Kafka's ``RestServerConfig``), and how its listeners and headers read."""
+"""Declares the configs of a worker's REST server (Kafka's ``RestServerConfig``); parses its listeners and headers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ACTIONS: Final = ("set", "add", "setDate", "addDate")
 
 @dataclass(frozen=True, slots=True)
 class RestListener:
-    """Where a server listens; an empty host is every interface, port 0 any free one."""
+    """An address to listen on. An empty host means all interfaces, port 0 any free port."""
 
     scheme: str
     host: str
@@ -38,10 +38,10 @@ class RestListener:
 
 
 def parse_listener(text: str) -> RestListener:
-    """``http://host:port`` or ``https://host:port``.
+    """Parse ``http://host:port`` or ``https://host:port``.
 
     Raises:
-        InvalidValue: It is none.
+        InvalidValue: The text has another form.
     """
     match = _LISTENER.fullmatch(text.lower())
     if match is None:
@@ -50,13 +50,13 @@ def parse_listener(text: str) -> RestListener:
     if scheme not in ("http", "https"):
         raise InvalidValue(f'Listener protocol must be either "http" or "https": {text}')
     if not 0 <= port <= 65535:
-        raise InvalidValue(f"The port of a listener is between 0 and 65535: {text}")
+        raise InvalidValue(f"The port of a listener must be between 0 and 65535: {text}")
     return RestListener(scheme, host, port)
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderRule:
-    """What to do with a header of every answer: action (set, add, setDate, addDate), name and value."""
+    """An action (set, add, setDate, addDate) on a header of every response."""
 
     action: str
     name: str
@@ -64,10 +64,10 @@ class HeaderRule:
 
 
 def parse_header_rules(text: str) -> tuple[HeaderRule, ...]:
-    """The rules of ``response.http.headers.config``: ``[action] [name]:[value]``, each perhaps in double quotes.
+    """Parse ``response.http.headers.config``: rules ``[action] [name]:[value]``, optionally in double quotes.
 
     Raises:
-        InvalidValue: One of them is malformed; Java's sentence.
+        InvalidValue: A rule is malformed; Java's message.
     """
     rows = csv.reader([text.strip()], skipinitialspace=True)
     return tuple(_header_rule(each.strip()) for row in rows for each in row)
@@ -117,7 +117,7 @@ class _Headers:
             parse_header_rules(value)
 
     def __str__(self) -> str:
-        return "rules [action] [header name]:[header value], in double quotes where they hold commas"
+        return "rules [action] [header name]:[header value], in double quotes if they contain commas"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,47 +136,47 @@ OWN_REST: Final = ConfigDef.of(
         "rest.max.request.bytes",
         Type.INT,
         1 << 20,
-        "Longest body of a request; a longer one is answered 413. Requests between workers may have 10 MiB.",
+        "Maximum size of a request body; larger requests get status 413. Requests between workers may have 10 MiB.",
         AtLeast(1024),
     ),
 )
 
-#: Of a server that only other workers talk to.
+#: A server for requests of other workers only.
 REST_INTERNAL: Final = OWN_REST | ConfigDef.of(
     Setting(
         "listeners",
         Type.LIST,
         ("http://localhost:8083",),
-        "Where the REST API listens; http://:8083 is port 8083 of all interfaces. It asks for no password.",
+        "Addresses of the REST API; http://:8083 is port 8083 of all interfaces. The REST API has no authentication.",
         _Listeners(may_be_empty=False),
     ),
-    _text("rest.advertised.host.name", None, "Host under which other workers reach this one."),
-    Setting("rest.advertised.port", Type.INT, None, "Port under which other workers reach this one."),
-    Setting("rest.advertised.listener", Type.STRING, None, "Listener that other workers use.", _Scheme()),
+    _text("rest.advertised.host.name", None, "Host at which other workers connect to this worker."),
+    Setting("rest.advertised.port", Type.INT, None, "Port at which other workers connect to this worker."),
+    Setting("rest.advertised.listener", Type.STRING, None, "Scheme of the listener for other workers.", _Scheme()),
     _text(
         "access.control.allow.origin",
         "",
-        "Origins that browsers may call from, as regular expressions; * for any, empty for its own.",
+        "Origins of allowed cross-origin requests, as regular expressions; * allows all, empty none.",
     ),
-    _text("access.control.allow.methods", "", "Methods for such calls; empty for GET, POST and HEAD."),
-    Setting("response.http.headers.config", Type.STRING, "", "Headers of every answer.", _Headers()),
+    _text("access.control.allow.methods", "", "Methods of cross-origin requests; empty: GET, POST and HEAD."),
+    Setting("response.http.headers.config", Type.STRING, "", "Headers of every response.", _Headers()),
     Setting(
         "ssl.client.auth",
         Type.STRING,
         "none",
-        "Whether clients of https listeners show a certificate.",
+        "Whether clients of https listeners must present a certificate.",
         OneOf(("required", "requested", "none")),
     ),
 )
 
-#: Of a server for users as well.
+#: A server for users and other workers.
 REST: Final = REST_INTERNAL | ConfigDef.of(
     Setting("rest.extension.classes", Type.LIST, (), "Java classes that extend the REST API.", ValidList()),
     Setting(
         "admin.listeners",
         Type.LIST,
         None,
-        "Where the loggers are served; null with the rest, empty nowhere.",
+        "Addresses of the endpoints for loggers; null: same as listeners; empty: no endpoints for loggers.",
         _Listeners(may_be_empty=True),
     ),
 )

@@ -1,7 +1,7 @@
 """Declares the security configs of Kafka's clients, and maps names of cipher suites to OpenSSL's.
 
-Names and defaults of ``security.protocol``, ``ssl.*`` and ``sasl.*`` are those of Kafka 4.3 (``SslConfigs``,
-``SaslConfigs``). ``ssl.cipher.suites`` has Java's names (IANA's).
+Names and defaults are those of Kafka 4.3 (``SslConfigs``, ``SaslConfigs``). Values of ``ssl.cipher.suites`` are Java's
+names (IANA's).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def _class(name: str, doc: str, default: Value = None, importance: Importance = 
 
 
 _SSL: Final = ConfigDef.of(
-    _text("ssl.protocol", "Highest version that Java's own context is made with.", "TLSv1.3", importance=_MEDIUM),
+    _text("ssl.protocol", "Protocol of Java's SSLContext.", "TLSv1.3", importance=_MEDIUM),
     _text("ssl.provider", "Java's security provider.", importance=_MEDIUM),
     Setting(
         "ssl.cipher.suites",
         Type.LIST,
         (),
-        "Allowed cipher suites by Java's names; empty for OpenSSL's choice. One of TLS 1.3 allows all three of them.",
+        "Allowed cipher suites by Java's names; empty: OpenSSL's default. One suite of TLS 1.3 allows all three.",
         ValidList(),
     ),
     Setting(
@@ -48,29 +48,29 @@ _SSL: Final = ConfigDef.of(
         ValidList(),
         importance=_MEDIUM,
     ),
-    Setting("ssl.keystore.type", Type.STRING, "JKS", "PEM, PKCS12 or JKS.", importance=_MEDIUM),
+    Setting("ssl.keystore.type", Type.STRING, "JKS", "Key store format: PEM, PKCS12 or JKS.", importance=_MEDIUM),
     Setting("ssl.keystore.location", Type.STRING, None, "File of the key store.", importance=_HIGH),
-    _secret("ssl.keystore.password", "Password of the key store; none for PEM."),
+    _secret("ssl.keystore.password", "Password of the key store; not used for PEM."),
     _secret("ssl.key.password", "Password of the private key."),
     _secret("ssl.keystore.key", "Private key as PEM text, instead of a file."),
-    _secret("ssl.keystore.certificate.chain", "Certificate chain of that key as PEM text."),
+    _secret("ssl.keystore.certificate.chain", "Certificate chain of the private key as PEM text."),
     _secret("ssl.truststore.certificates", "Trusted certificates as PEM text, instead of a file."),
-    Setting("ssl.truststore.type", Type.STRING, "JKS", "PEM, PKCS12 or JKS.", importance=_MEDIUM),
+    Setting("ssl.truststore.type", Type.STRING, "JKS", "Trust store format: PEM, PKCS12 or JKS.", importance=_MEDIUM),
     Setting("ssl.truststore.location", Type.STRING, None, "File of the trust store.", importance=_HIGH),
-    _secret("ssl.truststore.password", "Password of the trust store; none for PEM."),
-    _text("ssl.keymanager.algorithm", "Java's key manager.", "SunX509"),
-    _text("ssl.trustmanager.algorithm", "Java's trust manager.", "PKIX"),
-    _text("ssl.endpoint.identification.algorithm", "https checks the broker's host name, empty does not.", "https"),
+    _secret("ssl.truststore.password", "Password of the trust store; not used for PEM."),
+    _text("ssl.keymanager.algorithm", "Algorithm of Java's key manager.", "SunX509"),
+    _text("ssl.trustmanager.algorithm", "Algorithm of Java's trust manager.", "PKIX"),
+    _text("ssl.endpoint.identification.algorithm", "https: verify the broker's host name; empty: do not.", "https"),
     _text("ssl.secure.random.implementation", "Java's random number generator."),
-    _class("ssl.engine.factory.class", "Java class that makes TLS engines."),
+    _class("ssl.engine.factory.class", "Java class that creates TLS engines."),
 )
 
 _SASL: Final = ConfigDef.of(
-    _text("sasl.kerberos.service.name", "Service part of the brokers' Kerberos principal.", importance=_MEDIUM),
+    _text("sasl.kerberos.service.name", "Service name in the brokers' Kerberos principal.", importance=_MEDIUM),
     _text("sasl.kerberos.kinit.cmd", "Path of kinit.", "/usr/bin/kinit"),
     _number("sasl.kerberos.ticket.renew.window.factor", Type.DOUBLE, 0.8, "Share of a ticket's life before renewal."),
-    _number("sasl.kerberos.ticket.renew.jitter", Type.DOUBLE, 0.05, "Jitter of that time."),
-    _number("sasl.kerberos.min.time.before.relogin", Type.LONG, 60_000, "Least time between logins, in ms."),
+    _number("sasl.kerberos.ticket.renew.jitter", Type.DOUBLE, 0.05, "Jitter of the time before a ticket is renewed."),
+    _number("sasl.kerberos.min.time.before.relogin", Type.LONG, 60_000, "Minimum time between logins, in ms."),
     _number(
         "sasl.login.refresh.window.factor",
         Type.DOUBLE,
@@ -78,13 +78,13 @@ _SASL: Final = ConfigDef.of(
         "Share of a token's life before renewal.",
         AtLeast(0.5, 1.0),
     ),
-    _number("sasl.login.refresh.window.jitter", Type.DOUBLE, 0.05, "Jitter of that time.", AtLeast(0.0, 0.25)),
-    _number("sasl.login.refresh.min.period.seconds", Type.SHORT, 60, "Least time between renewals.", AtLeast(0, 900)),
-    _number("sasl.login.refresh.buffer.seconds", Type.SHORT, 300, "Time to keep before expiry.", AtLeast(0, 3600)),
-    Setting("sasl.mechanism", Type.STRING, "GSSAPI", "How to authenticate.", importance=_MEDIUM),
+    _number("sasl.login.refresh.window.jitter", Type.DOUBLE, 0.05, "Jitter of a token's renewal.", AtLeast(0.0, 0.25)),
+    _number("sasl.login.refresh.min.period.seconds", Type.SHORT, 60, "Minimum token renewal period.", AtLeast(0, 900)),
+    _number("sasl.login.refresh.buffer.seconds", Type.SHORT, 300, "Buffer before a token expires.", AtLeast(0, 3600)),
+    Setting("sasl.mechanism", Type.STRING, "GSSAPI", "SASL mechanism.", importance=_MEDIUM),
     Setting("sasl.jaas.config", Type.PASSWORD, None, "Login module, user and password.", importance=_MEDIUM),
-    _class("sasl.client.callback.handler.class", "Java class that answers SASL callbacks.", importance=_MEDIUM),
-    _class("sasl.login.callback.handler.class", "Java class that answers login callbacks.", importance=_MEDIUM),
+    _class("sasl.client.callback.handler.class", "Java class that handles SASL callbacks.", importance=_MEDIUM),
+    _class("sasl.login.callback.handler.class", "Java class that handles login callbacks.", importance=_MEDIUM),
     _class("sasl.login.class", "Java class that logs in.", importance=_MEDIUM),
     _number("sasl.login.connect.timeout.ms", Type.INT, None, "Connection timeout to a token endpoint."),
     _number("sasl.login.read.timeout.ms", Type.INT, None, "Read timeout from a token endpoint."),
@@ -95,33 +95,33 @@ _SASL: Final = ConfigDef.of(
 _OAUTH: Final = ConfigDef.of(
     _class(
         "sasl.oauthbearer.jwt.retriever.class",
-        "Java class that gets tokens.",
+        "Java class that retrieves tokens.",
         "org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever",
         importance=_MEDIUM,
     ),
     _class(
         "sasl.oauthbearer.jwt.validator.class",
-        "Java class that checks tokens.",
+        "Java class that validates tokens.",
         "org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator",
         importance=_MEDIUM,
     ),
-    _text("sasl.oauthbearer.scope", "Scope to ask for.", importance=_MEDIUM),
+    _text("sasl.oauthbearer.scope", "Scope of requested tokens.", importance=_MEDIUM),
     _text(
         "sasl.oauthbearer.client.credentials.client.id",
         "Client id of the client credentials grant.",
         importance=_MEDIUM,
     ),
-    _secret("sasl.oauthbearer.client.credentials.client.secret", "Its secret.", importance=_MEDIUM),
+    _secret("sasl.oauthbearer.client.credentials.client.secret", "OAuth client secret.", importance=_MEDIUM),
     Setting(
         "sasl.oauthbearer.assertion.algorithm",
         Type.STRING,
         "RS256",
-        "How assertions are signed.",
+        "Algorithm that signs assertions.",
         OneOf(("ES256", "RS256"), any_case=True),
         importance=_MEDIUM,
     ),
     _text("sasl.oauthbearer.assertion.claim.aud", "Audience of assertions.", importance=_MEDIUM),
-    _number("sasl.oauthbearer.assertion.claim.exp.seconds", Type.INT, 300, "Their life.", AtLeast(0, 86_400)),
+    _number("sasl.oauthbearer.assertion.claim.exp.seconds", Type.INT, 300, "Assertion lifetime.", AtLeast(0, 86_400)),
     _text("sasl.oauthbearer.assertion.claim.iss", "Issuer of assertions.", importance=_MEDIUM),
     Setting(
         "sasl.oauthbearer.assertion.claim.jti.include",
@@ -130,24 +130,22 @@ _OAUTH: Final = ConfigDef.of(
         "Give each assertion an id.",
         importance=_MEDIUM,
     ),
-    _number(
-        "sasl.oauthbearer.assertion.claim.nbf.seconds", Type.INT, 60, "How long before now they hold.", AtLeast(0, 3600)
-    ),
+    _number("sasl.oauthbearer.assertion.claim.nbf.seconds", Type.INT, 60, "Assertion backdating.", AtLeast(0, 3600)),
     _text("sasl.oauthbearer.assertion.claim.sub", "Subject of assertions.", importance=_MEDIUM),
-    _text("sasl.oauthbearer.assertion.file", "File that holds an assertion.", importance=_MEDIUM),
-    _text("sasl.oauthbearer.assertion.private.key.file", "Key that signs assertions.", importance=_MEDIUM),
-    _secret("sasl.oauthbearer.assertion.private.key.passphrase", "Password of that key.", importance=_MEDIUM),
+    _text("sasl.oauthbearer.assertion.file", "File that contains an assertion.", importance=_MEDIUM),
+    _text("sasl.oauthbearer.assertion.private.key.file", "File of the key that signs assertions.", importance=_MEDIUM),
+    _secret("sasl.oauthbearer.assertion.private.key.passphrase", "Passphrase of the signing key.", importance=_MEDIUM),
     _text(
         "sasl.oauthbearer.assertion.template.file", "File with headers and claims of assertions.", importance=_MEDIUM
     ),
-    _text("sasl.oauthbearer.scope.claim.name", "Claim that holds the scope.", "scope"),
-    _text("sasl.oauthbearer.sub.claim.name", "Claim that holds the subject.", "sub"),
-    _text("sasl.oauthbearer.token.endpoint.url", "Where tokens are got.", importance=_MEDIUM),
-    _text("sasl.oauthbearer.jwks.endpoint.url", "Where a broker gets keys.", importance=_MEDIUM),
-    _number("sasl.oauthbearer.jwks.endpoint.refresh.ms", Type.LONG, 3_600_000, "How often it gets them."),
-    _number("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms", Type.LONG, 10_000, "Longest wait between attempts."),
-    _number("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", Type.LONG, 100, "First wait between attempts."),
-    _number("sasl.oauthbearer.clock.skew.seconds", Type.INT, 30, "Difference between clocks that is forgiven."),
+    _text("sasl.oauthbearer.scope.claim.name", "Claim that contains the scope.", "scope"),
+    _text("sasl.oauthbearer.sub.claim.name", "Claim that contains the subject.", "sub"),
+    _text("sasl.oauthbearer.token.endpoint.url", "URL from which tokens are retrieved.", importance=_MEDIUM),
+    _text("sasl.oauthbearer.jwks.endpoint.url", "URL from which a broker retrieves keys.", importance=_MEDIUM),
+    _number("sasl.oauthbearer.jwks.endpoint.refresh.ms", Type.LONG, 3_600_000, "Interval at which keys are retrieved."),
+    _number("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms", Type.LONG, 10_000, "Longest wait between retries."),
+    _number("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", Type.LONG, 100, "First wait between retries."),
+    _number("sasl.oauthbearer.clock.skew.seconds", Type.INT, 30, "Allowed difference between clocks."),
     Setting(
         "sasl.oauthbearer.expected.audience",
         Type.LIST,
@@ -157,7 +155,7 @@ _OAUTH: Final = ConfigDef.of(
         importance=_HIGH,
     ),
     _text("sasl.oauthbearer.expected.issuer", "Issuer that a broker accepts.", importance=_HIGH),
-    Setting("sasl.oauthbearer.header.urlencode", Type.BOOLEAN, False, "Encode client id and secret in the header."),
+    Setting("sasl.oauthbearer.header.urlencode", Type.BOOLEAN, False, "URL-encode client id and secret in the header."),
 )
 
 #: ``security.protocol``, ``ssl.*`` and ``sasl.*`` of any client.
@@ -167,7 +165,7 @@ SECURITY: Final = (
             "security.protocol",
             Type.STRING,
             "PLAINTEXT",
-            "How brokers are talked to.",
+            "Protocol of connections to brokers.",
             OneOf(("SASL_SSL", "PLAINTEXT", "SSL", "SASL_PLAINTEXT"), any_case=True),
             Importance.MEDIUM,
         )
@@ -177,16 +175,16 @@ SECURITY: Final = (
     | _OAUTH
 )
 
-#: The keys of them whose values are secrets.
+#: The security keys whose values are secrets.
 SECRETS: Final = tuple(name for name, setting in SECURITY.settings.items() if setting.type is Type.PASSWORD)
 
 
 KEY: Final = "ssl.cipher.suites"
 
-#: Python cannot choose among them; OpenSSL allows all three by itself.
+#: Python cannot select among these suites; OpenSSL always allows all three.
 TLS_1_3: Final = frozenset({"TLS_AES_256_GCM_SHA384", "TLS_AES_128_GCM_SHA256", "TLS_CHACHA20_POLY1305_SHA256"})
 
-#: Up to TLS 1.2: the suites of Java 17 that OpenSSL 3 has and that encrypt. It reads these names since 3.2 only.
+#: Encrypting suites of Java 17 up to TLS 1.2 that OpenSSL 3 has. OpenSSL accepts Java's names only since 3.2.
 OPENSSL_NAMES: Final = dict(
     line.split()
     for line in """
@@ -226,23 +224,22 @@ OPENSSL_NAMES: Final = dict(
     """.strip().splitlines()
 )
 
-#: Part of Java's lists, and no suite: it says that renegotiation is safe, as OpenSSL always does.
+#: An element of Java's lists that is not a suite: it signals safe renegotiation, which OpenSSL always does.
 _SIGNAL: Final = "TLS_EMPTY_RENEGOTIATION_INFO_SCSV"
 
 
 def unknown_suites(names: Sequence[str]) -> list[str]:
-    """Those of ``names`` that nobody here can speak."""
     return [name for name in names if name not in OPENSSL_NAMES and name not in TLS_1_3 and name != _SIGNAL]
 
 
 def suites_notice(key: str, value: str) -> str | None:
-    """What follows ``key`` in a sentence where more suites are allowed than ``value`` names; else None."""
+    """Return the rest of a warning after ``key`` if more suites are allowed than ``value`` names, else None."""
     if key != KEY and not key.endswith(f".{KEY}"):
         return None
     missing = sorted(TLS_1_3.difference(map(str.strip, value.split(","))))
     if not 0 < len(missing) < len(TLS_1_3):
         return None
     return (
-        f"cannot choose among the suites of TLS 1.3: {', '.join(missing)} may be spoken too; "
-        "name none of TLS 1.3, and it is not spoken"
+        f"cannot select among the suites of TLS 1.3: {', '.join(missing)} may be used too; "
+        "to disable TLS 1.3, name none of its suites"
     )

@@ -1,7 +1,6 @@
 """Holds validators that several declarations share, and converts configs and values to REST's form.
 
-Messages have Kafka's words if Kafka has the same check. REST's form follows Kafka's
-``AbstractHerder.convertConfigKey``.
+Messages are Kafka's if Kafka has the same check. REST's form follows ``AbstractHerder.convertConfigKey``.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ REPLICATION_FACTOR: Final = PositiveOrBrokerDefault(
 
 @dataclass(frozen=True, slots=True)
 class NonEmpty:
-    """No empty text; null is fine (Kafka's ``NonEmptyString``)."""
+    """A non-empty text, or null (Kafka's ``NonEmptyString``)."""
 
     def __call__(self, name: str, value: Value) -> None:
         if value == "":
@@ -48,8 +47,6 @@ class NonEmpty:
 
 @dataclass(frozen=True, slots=True)
 class JavaPatterns:
-    """A list of Java's regular expressions."""
-
     def __call__(self, name: str, value: Value) -> None:
         assert value is None or isinstance(value, tuple)
         for each in value or ():
@@ -76,7 +73,7 @@ class GzipLevel:
 
 @dataclass(frozen=True, slots=True)
 class UniqueAliases:
-    """Aliases such as those of ``transforms``: never forgiven, not even in a file."""
+    """Aliases such as those of ``transforms``. A repeated alias is an error, also in a file."""
 
     def __call__(self, name: str, value: Value) -> None:
         if value is None:
@@ -91,7 +88,7 @@ class UniqueAliases:
 
 @dataclass(frozen=True, slots=True)
 class ConnectorName:
-    """A connector's name: not empty, no ISO control characters."""
+    """A connector's name, not empty and without ISO control characters."""
 
     def __call__(self, name: str, value: Value) -> None:
         if value is None:
@@ -112,7 +109,7 @@ class ConnectorName:
 
 
 def key_info(setting: Setting, prefix: str = "") -> ConfigKeyInfo:
-    """A setting's definition; ``prefix`` stands before its key."""
+    """Return a setting's definition with ``prefix`` before its key."""
     required = isinstance(setting.default, Required)
     return ConfigKeyInfo(
         name=prefix + setting.name,
@@ -130,12 +127,11 @@ def key_info(setting: Setting, prefix: str = "") -> ConfigKeyInfo:
 
 
 def value_info(value: ConfigValue, prefix: str = "") -> ConfigValueInfo:
-    """The outcome of validating a setting."""
     return ConfigValueInfo(prefix + value.name, text_of(value.value), value.recommended, value.errors, value.visible)
 
 
 def text_of(value: Value) -> str | None:
-    """A value as REST shows it (``ConfigDef.convertToString``)."""
+    """Return a value as REST shows it (``ConfigDef.convertToString``)."""
     match value:
         case None:
             return None

@@ -1,4 +1,4 @@
-"""What a worker was told, typed, and checked as a whole before it starts."""
+"""Parses the config of a worker and checks the settings against each other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from connect.core.config.worker_settings import UNHEEDED, WORKER, WORKER_PREFIXE
 from connect.core.errors import ConfigError
 from connect.core.model import NewTopic
 
-#: A worker's clients: those of connectors by kind, its own by what they are for.
+#: The clients of connectors by kind, and the worker's own clients by role.
 ClientKind = Literal["producer", "consumer", "admin"]
 ClientRole = Literal["configs", "configs-leader", "offsets", "statuses", "shared-admin"]
 
@@ -26,7 +26,7 @@ _LEASE_MS: Final = 5000
 
 
 class ExactlyOnceSourceSupport(StrEnum):
-    """How far the group is on the way to exactly-once source support (KIP-618)."""
+    """The state of the group's migration to exactly-once source support (KIP-618)."""
 
     DISABLED = "disabled"
     PREPARING = "preparing"
@@ -35,10 +35,10 @@ class ExactlyOnceSourceSupport(StrEnum):
 
 @dataclass(frozen=True, repr=False)
 class WorkerConfig:
-    """A worker's settings; milliseconds as the names say.
+    """The config of a worker.
 
-    ``raw`` is what the file says, ``props`` the same with references resolved, secrets included. ``transformer``
-    resolves references in connector configs. ``warnings`` are sentences for the log.
+    ``raw`` holds the properties of the file, ``props`` the same with references resolved, including secrets.
+    ``transformer`` resolves references in connector configs. ``warnings`` are messages for the log.
     """
 
     raw: Mapping[str, str]
@@ -49,10 +49,10 @@ class WorkerConfig:
 
     @classmethod
     def parse(cls, props: Mapping[str, str], providers: Mapping[str, ProviderFactory] = NOTHING) -> Self:
-        """The settings in a file; ``providers`` are classes of config providers beside Java's, by name.
+        """Parse the properties of a file; ``providers`` are further classes of config providers by name.
 
         Raises:
-            ConfigError: A setting is missing or refused, or two do not fit together; both keys are named.
+            ConfigError: A setting is missing or invalid, or two settings contradict each other; it names both keys.
         """
         resolved: dict[str, str] = {}
         try:
@@ -62,16 +62,16 @@ class WorkerConfig:
             config = cls(props, resolved, values, transformer, (*values.warnings, *_notices(resolved)))
             _check(config)
         except ConfigError as error:
-            raise _told(error, props, resolved) from None
+            raise _located(error, props, resolved) from None
         return config
 
     def located(self, error: ConfigError) -> ConfigError:
-        """The same error with file and line of its key, where there is a file, and without resolved secrets."""
-        return _told(error, self.raw, self.props)
+        """Return the error with the file and line of its key, if there is a file, and without resolved secrets."""
+        return _located(error, self.raw, self.props)
 
     @property
     def may_read_files(self) -> bool:
-        """Whether FileStreamSource is among the plugins."""
+        """Whether FileStreamSource is available."""
         return self.values.boolean("file.stream.source.enable")
 
     # the group
@@ -82,7 +82,7 @@ class WorkerConfig:
 
     @property
     def client_id(self) -> str:
-        """As the file names it, empty where it does not."""
+        """``client.id``; empty if it is not set."""
         return self.values.string("client.id")
 
     @property
@@ -112,20 +112,19 @@ class WorkerConfig:
 
     @property
     def max_delay_ms(self) -> int:
-        """``scheduled.rebalance.max.delay.ms``."""
         return self.values.integer("scheduled.rebalance.max.delay.ms")
 
     @property
     def max_delay_is_set(self) -> bool:
-        """Whether the file names it; lost work under a lease of ours waits only then."""
+        """Whether the file sets it. Unless it does, work under a lease is reassigned without delay."""
         return "scheduled.rebalance.max.delay.ms" in self.raw
 
     @property
     def lease_ms(self) -> int:
-        """How long work goes on without word from the group; never above the session timeout.
+        """How long work continues without a response from the coordinator; at most the session timeout.
 
-        By default half of it, so that work has the other half to end in; but a heartbeat that is a little late costs
-        nothing.
+        The default is half of it, so that work has the other half to stop, but at least 1.5 heartbeat intervals, so
+        that a slightly late heartbeat does not stop work. It is at most 5 s.
         """
         value = self.values["worker.lease.ms"]
         if isinstance(value, int):
@@ -135,7 +134,7 @@ class WorkerConfig:
 
     @property
     def progress_timeout_ms(self) -> int:
-        """How long the loop may stand still before nothing is renewed."""
+        """How long the loop may block before leases and the group membership are no longer renewed."""
         return self.values.integer("worker.progress.timeout.ms")
 
     @property
@@ -181,7 +180,6 @@ class WorkerConfig:
 
     @property
     def exactly_once_enabled(self) -> bool:
-        """Whether source tasks write in transactions."""
         return self.exactly_once is ExactlyOnceSourceSupport.ENABLED
 
     @property
@@ -191,12 +189,11 @@ class WorkerConfig:
 
     @property
     def transactional_id(self) -> str:
-        """That of the leader's producer."""
         return f"connect-cluster-{self.group_id}"
 
     @property
     def task_shutdown_timeout_ms(self) -> int:
-        """For all stopping tasks together."""
+        """The time for all tasks together to stop."""
         return self.values.integer("task.shutdown.graceful.timeout.ms")
 
     @property
@@ -221,7 +218,7 @@ class WorkerConfig:
 
     @property
     def override_policy(self) -> str:
-        """A name or class for :func:`connect.core.config.client_settings.make_policy`."""
+        """The name or class for :func:`connect.core.config.client_settings.make_policy`."""
         return self.values.string("connector.client.config.override.policy")
 
     @property
@@ -236,21 +233,22 @@ class WorkerConfig:
 
     @property
     def admin_listeners(self) -> tuple[RestListener, ...] | None:
-        """None: with the others; empty: nowhere."""
+        """None: same as ``listeners``; empty: no listener for loggers."""
         value = self.values["admin.listeners"]
         return tuple(map(parse_listener, value)) if isinstance(value, tuple) else None
 
     # clients
 
     def internal_client(self, role: ClientRole) -> dict[str, str]:
-        """The properties of one of the worker's own clients, under Java's client id (``ConnectUtils.clientIdBase``)."""
+        """Return the properties of one of the worker's own clients, with Java's client id
+        (``ConnectUtils.clientIdBase``)."""
         named = f"{self.client_id}-" if self.client_id else ""
         return {**self.props, "client.id": f"{self.group_id}-{named}{role}"}
 
     def client_props(self, kind: ClientKind) -> dict[str, str]:
-        """What the worker's file gives to the clients of connectors (Kafka's ``Worker.adminConfigs`` and its kin).
+        """Return the properties that the worker's file sets for clients of connectors (``Worker.adminConfigs`` etc.).
 
-        An admin client gets the worker's own keys as well, the others only its address.
+        An admin client also gets the worker's own client configs; the others get only ``bootstrap.servers``.
         """
         if kind == "admin":
             base = {key: value for key, value in self.props.items() if not key.startswith(_CLIENT_PREFIXES)}
@@ -259,7 +257,7 @@ class WorkerConfig:
         return base | self.with_prefix(f"{kind}.")
 
     def with_prefix(self, prefix: str) -> dict[str, str]:
-        """The resolved properties whose keys begin with ``prefix``, without it."""
+        """Return the resolved properties whose keys begin with ``prefix``, with the prefix removed."""
         return {key[len(prefix) :]: value for key, value in self.props.items() if key.startswith(prefix)}
 
     def _topic(self, prefix: str, partitions: int) -> NewTopic:
@@ -269,8 +267,7 @@ class WorkerConfig:
         return NewTopic(self.values.string(f"{prefix}topic"), partitions, factor, configs)
 
 
-def _told(error: ConfigError, props: Mapping[str, str], resolved: Mapping[str, str]) -> ConfigError:
-    """See :meth:`WorkerConfig.located`."""
+def _located(error: ConfigError, props: Mapping[str, str], resolved: Mapping[str, str]) -> ConfigError:
     key, message = error.key, error.message
     if key is None:
         return error
@@ -280,7 +277,6 @@ def _told(error: ConfigError, props: Mapping[str, str], resolved: Mapping[str, s
 
 
 def _check(config: WorkerConfig) -> None:
-    """What settings owe each other."""
     if config.signature_algorithm not in config.verification_algorithms:
         raise ConfigError(
             f"Invalid value {config.signature_algorithm} for configuration inter.worker.signature.algorithm: Signature "
@@ -299,14 +295,14 @@ def _check(config: WorkerConfig) -> None:
         )
     if config.lease_ms > session_ms:
         raise ConfigError(
-            f"worker.lease.ms ({config.lease_ms}) must not be above session.timeout.ms ({session_ms}): work would go "
-            "on after the group has given it to another worker",
+            f"worker.lease.ms ({config.lease_ms}) must not be above session.timeout.ms ({session_ms}): work would "
+            "continue after the group has assigned it to another worker",
             "worker.lease.ms",
         )
     if config.values.strings("rest.extension.classes"):
         raise ConfigError(
-            "rest.extension.classes names Java classes, which cannot be loaded here; what they protect would be open, "
-            "so remove the key and guard the REST API by other means, such as a proxy",
+            "rest.extension.classes names Java classes, which cannot be loaded here; without them the REST API may be "
+            "unprotected. Remove the key and protect the REST API by other means, such as a proxy",
             "rest.extension.classes",
         )
     _check_topics(config)
@@ -320,14 +316,14 @@ def _check_topics(config: WorkerConfig) -> None:
         if not topic:
             raise ConfigError(f"{key} is empty; name a topic", key)
         if topic in names:
-            raise ConfigError(f"{key} and {names[topic]} both name the topic {topic}; each needs its own", key)
+            raise ConfigError(f"{key} and {names[topic]} are both {topic}; use a different topic for each", key)
         names[topic] = key
     if not config.group_id:
         raise ConfigError("group.id is empty; name the group", "group.id")
 
 
 def _notices(props: Mapping[str, str]) -> Iterator[str]:
-    """What the file says to no effect."""
+    """Yield a warning for each property without effect."""
     if "config.storage.partitions" in props:
         yield "config.storage.partitions has no effect: the config topic always has one partition"
     for kind in ("config", "offset", "status"):
@@ -338,7 +334,7 @@ def _notices(props: Mapping[str, str]) -> Iterator[str]:
         if suites is not None:
             yield f"{key} {suites}"
         if key.startswith(("internal.key.converter", "internal.value.converter")):
-            yield f"{key} has no effect: JsonConverter without schemas is used"
+            yield f"{key} has no effect: internal converters are JsonConverter without schemas"
         elif key in ("plugin.path", "plugin.discovery"):
             yield f"{key} has no effect: plugins here are Python packages, found by their entry points"
         elif key in UNHEEDED:

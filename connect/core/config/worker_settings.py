@@ -1,8 +1,8 @@
 """Declares the configs of a distributed worker, and explains Java's keys that have no effect here.
 
-The declarations are those of Kafka's ``WorkerConfig`` and ``DistributedConfig``. Keys without effect are those of a
-worker, or of a cluster in an ``mm2.properties``. Each has its replacement as the rest of a sentence that begins with
-the key. A test compares them with the code.
+The declarations follow Kafka's ``WorkerConfig`` and ``DistributedConfig``. ``UNHEEDED`` holds the keys of a worker, or
+of a cluster in an ``mm2.properties``, that have no effect, each with the rest of a sentence that begins with the key.
+A test compares them with the code.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DAY_MS: Final = 24 * 60 * 60 * 1000
 
 @dataclass(frozen=True, slots=True)
 class _Algorithm:
-    """Names of Java's ``Mac`` or ``KeyGenerator`` that this worker has, alone or in a list."""
+    """A name of Java's ``Mac`` or ``KeyGenerator`` that this worker supports, or a list of such names."""
 
     def __call__(self, name: str, value: Value) -> None:
         if value == ():
@@ -68,8 +68,8 @@ def _switch(name: str, doc: str) -> Setting:
     return Setting(name, Type.BOOLEAN, True, doc)
 
 
-def _factor(name: str) -> Setting:
-    return Setting(name, Type.SHORT, 3, "Its replication factor, when it is made.", REPLICATION_FACTOR)
+def _factor(name: str, topic: str) -> Setting:
+    return Setting(name, Type.SHORT, 3, f"Replication factor of the {topic} topic at creation.", REPLICATION_FACTOR)
 
 
 _CONVERTERS: Final = ConfigDef.of(
@@ -91,17 +91,17 @@ _PLUGINS: Final = ConfigDef.of(
         "plugin.path",
         Type.LIST,
         None,
-        "Folders of Java plugins: no effect, plugins here are Python packages.",
+        "Folders of Java plugins: no effect. Plugins here are Python packages.",
         ValidList(may_be_empty=False),
     ),
     Setting(
         "plugin.discovery",
         Type.STRING,
         "hybrid_warn",
-        "How Java looks for plugins: no effect.",
+        "How Java discovers plugins: no effect.",
         OneOf(("ONLY_SCAN", "SERVICE_LOAD", "HYBRID_WARN", "HYBRID_FAIL"), any_case=True),
     ),
-    Setting("config.providers", Type.LIST, (), "Names of config providers, such as for secrets.", ValidList()),
+    Setting("config.providers", Type.LIST, (), "Names of config providers, for example for secrets.", ValidList()),
     _text(
         "connector.client.config.override.policy",
         "All",
@@ -112,7 +112,7 @@ _PLUGINS: Final = ConfigDef.of(
         "connector.client.config.override.allowlist",
         Type.LIST,
         (),
-        "The client settings that the policy Allowlist allows.",
+        "Client settings that connectors may override under the policy Allowlist.",
         ValidList(),
         _MEDIUM,
     ),
@@ -121,7 +121,7 @@ _PLUGINS: Final = ConfigDef.of(
 _METRICS: Final = ConfigDef.of(
     _long("metrics.sample.window.ms", 30_000, "Window of Java's metrics: no effect.", AtLeast(0)),
     _int("metrics.num.samples", 2, "Samples of Java's metrics: no effect.", AtLeast(1)),
-    Setting("metrics.recording.level", Type.STRING, "INFO", "No effect: /metrics has all.", OneOf(("INFO", "DEBUG"))),
+    Setting("metrics.recording.level", Type.STRING, "INFO", "No effect: see /metrics.", OneOf(("INFO", "DEBUG"))),
     Setting(
         "metric.reporters",
         Type.LIST,
@@ -132,17 +132,17 @@ _METRICS: Final = ConfigDef.of(
 )
 
 _WORK: Final = ConfigDef.of(
-    _long("task.shutdown.graceful.timeout.ms", 5000, "How long stopping tasks are waited for, all together."),
-    _long("offset.flush.interval.ms", 60_000, "How often source offsets are stored."),
-    _long("offset.flush.timeout.ms", 5000, "How long storing them may take; not under exactly-once."),
-    _switch("topic.creation.enable", "Whether topic.creation.* of source connectors makes topics."),
-    _switch("topic.tracking.enable", "Whether the topics that connectors use are remembered."),
-    _switch("topic.tracking.allow.reset", "Whether that memory may be reset over REST."),
+    _long("task.shutdown.graceful.timeout.ms", 5000, "Longest wait for tasks to stop, for all tasks together."),
+    _long("offset.flush.interval.ms", 60_000, "Interval at which source offsets are committed."),
+    _long("offset.flush.timeout.ms", 5000, "Longest commit of source offsets. No effect under exactly-once."),
+    _switch("topic.creation.enable", "Create the topics that topic.creation.* of source connectors configures."),
+    _switch("topic.tracking.enable", "Track the topics that connectors use."),
+    _switch("topic.tracking.allow.reset", "Allow REST requests to reset the topics that a connector uses."),
     Setting(
         "exactly.once.source.support",
         Type.STRING,
         "disabled",
-        "Exactly-once for source connectors (KIP-618); go from disabled over preparing to enabled.",
+        "Exactly-once for source connectors (KIP-618). In a running group set preparing first, then enabled.",
         OneOf(("DISABLED", "ENABLED", "PREPARING"), any_case=True),
         _HIGH,
     ),
@@ -153,51 +153,52 @@ _GROUP: Final = ConfigDef.of(
     _int(
         "session.timeout.ms",
         10_000,
-        "How long a worker may be silent before the group goes on without it.",
+        "Longest time without a heartbeat before the group removes a worker.",
         None,
         _HIGH,
     ),
-    _int("rebalance.timeout.ms", 60_000, "How long workers have to join a rebalance.", None, _HIGH),
-    _int("heartbeat.interval.ms", 3000, "How often a worker says that it is there.", None, _HIGH),
-    _int("worker.sync.timeout.ms", 3000, "How long reading the config topic to its end may take.", None, _MEDIUM),
-    _int("worker.unsync.backoff.ms", 300_000, "How long a worker stays away after that failed.", None, _MEDIUM),
+    _int("rebalance.timeout.ms", 60_000, "Time that workers have to join a rebalance.", None, _HIGH),
+    _int("heartbeat.interval.ms", 3000, "Interval of a worker's heartbeats to the group coordinator.", None, _HIGH),
+    _int("worker.sync.timeout.ms", 3000, "Longest read of the config topic to its end.", None, _MEDIUM),
+    _int("worker.unsync.backoff.ms", 300_000, "Wait before rejoining after a failed sync.", None, _MEDIUM),
     Setting(
         "connect.protocol",
         Type.STRING,
         "sessioned",
-        "Group protocol.",
+        "Protocol of the worker group.",
         _Protocol(("eager", "compatible", "sessioned")),
     ),
     _int(
         "scheduled.rebalance.max.delay.ms",
         300_000,
-        "How long a lost worker's work waits for its return. Unless set, work under a lease of ours does not wait.",
+        "Longest wait for a lost worker to return before its connectors and tasks are reassigned. Unless this is set, "
+        "work under worker.lease.ms does not wait.",
         AtLeast(0, 2**31 - 1),
     ),
-    _int("inter.worker.key.ttl.ms", 3_600_000, "Life of the key that signs internal requests.", AtLeast(0, 2**31 - 1)),
-    Setting("inter.worker.key.generation.algorithm", Type.STRING, "HmacSHA256", "How that key is made.", _Algorithm()),
-    _int("inter.worker.key.size", None, "Its size in bits; null for the algorithm's own.", AtLeast(40, nullable=True)),
+    _int("inter.worker.key.ttl.ms", 3_600_000, "Life of the session key of the group.", AtLeast(0, 2**31 - 1)),
+    Setting("inter.worker.key.generation.algorithm", Type.STRING, "HmacSHA256", "Session key algorithm.", _Algorithm()),
+    _int("inter.worker.key.size", None, "Bits of the session key; null: the algorithm's.", AtLeast(40, nullable=True)),
     Setting(
-        "inter.worker.signature.algorithm", Type.STRING, "HmacSHA256", "How internal requests are signed.", _Algorithm()
+        "inter.worker.signature.algorithm", Type.STRING, "HmacSHA256", "Algorithm of internal signatures.", _Algorithm()
     ),
     Setting(
         "inter.worker.verification.algorithms",
         Type.LIST,
         ("HmacSHA256",),
-        "Signatures that are accepted; the one that is used must be among them.",
+        "Accepted signature algorithms; inter.worker.signature.algorithm must be one of them.",
         _Algorithm(),
     ),
 )
 
 _STORAGE: Final = ConfigDef.of(
-    _text("config.storage.topic", REQUIRED, "Topic of connector configurations; always one partition.", _HIGH),
-    _factor("config.storage.replication.factor"),
+    _text("config.storage.topic", REQUIRED, "Topic of connector configs; always one partition.", _HIGH),
+    _factor("config.storage.replication.factor", "config"),
     _text("offset.storage.topic", REQUIRED, "Topic of source offsets.", _HIGH),
-    Setting("offset.storage.partitions", Type.INT, 25, "Its partitions, when it is made.", PARTITIONS),
-    _factor("offset.storage.replication.factor"),
+    Setting("offset.storage.partitions", Type.INT, 25, "Partitions of the offset topic at creation.", PARTITIONS),
+    _factor("offset.storage.replication.factor", "offset"),
     _text("status.storage.topic", REQUIRED, "Topic of the states of connectors and tasks.", _HIGH),
-    Setting("status.storage.partitions", Type.INT, 5, "Its partitions, when it is made.", PARTITIONS),
-    _factor("status.storage.replication.factor"),
+    Setting("status.storage.partitions", Type.INT, 5, "Partitions of the status topic at creation.", PARTITIONS),
+    _factor("status.storage.replication.factor", "status"),
 )
 
 _CLIENT: Final = ConfigDef.of(
@@ -205,7 +206,7 @@ _CLIENT: Final = ConfigDef.of(
         "bootstrap.servers",
         Type.LIST,
         REQUIRED,
-        "Brokers to begin with, host:port.",
+        "Brokers for the first connection, as host:port.",
         ValidList(may_be_empty=False),
         _HIGH,
     ),
@@ -213,30 +214,30 @@ _CLIENT: Final = ConfigDef.of(
         "client.dns.lookup",
         Type.STRING,
         "use_all_dns_ips",
-        "How names of brokers are looked up.",
+        "How DNS names of brokers are resolved.",
         OneOf(("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only")),
         _MEDIUM,
     ),
     _text("client.id", "", "Name of the worker's clients in the brokers' logs and quotas."),
-    _long("metadata.max.age.ms", 300_000, "When metadata is asked for anew.", AtLeast(0)),
-    _int("request.timeout.ms", 40_000, "How long a request may stay unanswered.", AtLeast(0), _MEDIUM),
-    _long("connections.max.idle.ms", 540_000, "When an unused connection is closed.", None, _MEDIUM),
-    _int("send.buffer.bytes", 131_072, "Send buffer of sockets; -1 for the system's.", AtLeast(-1), _MEDIUM),
-    _int("receive.buffer.bytes", 32_768, "Receive buffer of sockets; -1 for the system's.", AtLeast(-1), _MEDIUM),
-    _long("reconnect.backoff.ms", 50, "First wait before connecting again.", AtLeast(0)),
-    _long("reconnect.backoff.max.ms", 1000, "Longest wait before connecting again.", AtLeast(0)),
-    _long("retry.backoff.ms", 100, "First wait before a failed request is sent again.", AtLeast(0)),
-    _long("retry.backoff.max.ms", 1000, "Longest wait before a failed request is sent again.", AtLeast(0)),
-    _long("socket.connection.setup.timeout.ms", 10_000, "How long connecting may take at first.", AtLeast(0)),
-    _long("socket.connection.setup.timeout.max.ms", 30_000, "How long connecting may take at most.", AtLeast(0)),
+    _long("metadata.max.age.ms", 300_000, "Age at which metadata is refreshed.", AtLeast(0)),
+    _int("request.timeout.ms", 40_000, "Longest wait for the response to a request.", AtLeast(0), _MEDIUM),
+    _long("connections.max.idle.ms", 540_000, "Idle time after which a connection is closed.", None, _MEDIUM),
+    _int("send.buffer.bytes", 131_072, "Send buffer of sockets; -1: the system's default.", AtLeast(-1), _MEDIUM),
+    _int("receive.buffer.bytes", 32_768, "Receive buffer of sockets; -1: the system's default.", AtLeast(-1), _MEDIUM),
+    _long("reconnect.backoff.ms", 50, "First wait before reconnecting.", AtLeast(0)),
+    _long("reconnect.backoff.max.ms", 1000, "Longest wait before reconnecting.", AtLeast(0)),
+    _long("retry.backoff.ms", 100, "First wait before a failed request is retried.", AtLeast(0)),
+    _long("retry.backoff.max.ms", 1000, "Longest wait before a failed request is retried.", AtLeast(0)),
+    _long("socket.connection.setup.timeout.ms", 10_000, "Timeout of the first attempt to connect.", AtLeast(0)),
+    _long("socket.connection.setup.timeout.max.ms", 30_000, "Longest timeout of an attempt to connect.", AtLeast(0)),
     Setting(
         "metadata.recovery.strategy",
         Type.STRING,
         "rebootstrap",
-        "What to do when no known broker answers.",
+        "What a client does when no known broker is available.",
         OneOf(("REBOOTSTRAP", "NONE"), any_case=True),
     ),
-    _long("metadata.recovery.rebootstrap.trigger.ms", 300_000, "When to do so.", AtLeast(0)),
+    _long("metadata.recovery.rebootstrap.trigger.ms", 300_000, "Time without metadata before rebootstrap.", AtLeast(0)),
 )
 
 #: Keys that Java does not have.
@@ -244,15 +245,15 @@ OWN: Final = ConfigDef.of(
     _int(
         "worker.lease.ms",
         None,
-        "How long a worker's work goes on without word from the group; null for half of the session timeout, at most "
-        "5000.",
+        "How long connectors and tasks keep running without a response from the group coordinator; null: half of the "
+        "session timeout, at most 5000.",
         AtLeast(1000, _DAY_MS, nullable=True),
     ),
     _int(
         "worker.progress.timeout.ms",
         30_000,
-        "How long the worker's loop may stand still before its heartbeats and the leases of its slices are no longer "
-        "renewed, as max.poll.interval.ms of a consumer.",
+        "How long the worker's loop may block before it stops sending heartbeats and renewing the leases of its "
+        "slices, like max.poll.interval.ms of a consumer.",
         AtLeast(1000, _DAY_MS),
     ),
     # Java's distribution leaves the class out of the worker's plugins for the same reason (KAFKA-13748).
@@ -260,13 +261,13 @@ OWN: Final = ConfigDef.of(
         "file.stream.source.enable",
         Type.BOOLEAN,
         False,
-        "Whether connectors may be made of FileStreamSource, which reads any file that the worker can read.",
+        "Allow FileStreamSource connectors, which can read any file that the worker can read.",
     ),
 )
 
 #: Every setting of a distributed worker.
 WORKER: Final = _CLIENT | _CONVERTERS | _WORK | _PLUGINS | _METRICS | _GROUP | _STORAGE | REST | SECURITY | OWN
-#: What stands behind these beginnings is handed on, to clients, topics, plugins or listeners.
+#: Keys with these prefixes are passed on to clients, topics, plugins or listeners.
 WORKER_PREFIXES: Final = (
     "producer.",
     "consumer.",
@@ -287,20 +288,20 @@ WORKER_PREFIXES: Final = (
 )
 
 
-_RECONNECT: Final = "a connection that is lost is opened again after waits of its own, which grow to a few seconds"
-_SETUP: Final = "request.timeout.ms says how long connecting may take too"
-_REBOOTSTRAP: Final = "the addresses of bootstrap.servers are tried whenever no known broker answers"
-_UNHEEDED_METRICS: Final = "all metrics are at /metrics, for Prometheus, as they are at that moment"
+_RECONNECT: Final = "a lost connection is reopened with a built-in backoff of up to a few seconds"
+_SETUP: Final = "request.timeout.ms also limits the time to connect"
+_REBOOTSTRAP: Final = "the addresses in bootstrap.servers are tried whenever no known broker is available"
+_METRICS_PAGE: Final = "/metrics serves the current value of all metrics to Prometheus"
 
 _INSTEAD: Final[Mapping[str, str]] = {
-    "client.dns.lookup": "all addresses of a name are tried, as by use_all_dns_ips",
-    "metadata.max.age.ms": "leaders are asked for where they have moved, and topics whenever they matter",
+    "client.dns.lookup": "all addresses of a name are tried, as with use_all_dns_ips",
+    "metadata.max.age.ms": "metadata is refreshed when a leader has moved and when topics are needed",
     "metadata.recovery.rebootstrap.trigger.ms": _REBOOTSTRAP,
     "metadata.recovery.strategy": _REBOOTSTRAP,
-    "metric.reporters": f"Java classes cannot be loaded here; {_UNHEEDED_METRICS}",
-    "metrics.num.samples": _UNHEEDED_METRICS,
-    "metrics.recording.level": _UNHEEDED_METRICS,
-    "metrics.sample.window.ms": _UNHEEDED_METRICS,
+    "metric.reporters": f"Java classes cannot be loaded here; {_METRICS_PAGE}",
+    "metrics.num.samples": _METRICS_PAGE,
+    "metrics.recording.level": _METRICS_PAGE,
+    "metrics.sample.window.ms": _METRICS_PAGE,
     "reconnect.backoff.max.ms": _RECONNECT,
     "reconnect.backoff.ms": _RECONNECT,
     "socket.connection.setup.timeout.max.ms": _SETUP,

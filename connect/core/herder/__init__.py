@@ -1,1 +1,1 @@
-"""The herder: one worker's decisions in a Connect group, as a state machine."""
+"""Decides for a worker in a Connect group, as a state machine: the herder."""

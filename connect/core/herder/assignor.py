@@ -1,7 +1,7 @@
-"""Who runs what: a leader's decision in a round (Kafka ``IncrementalCooperativeAssignor``, ``EagerAssignor``; KIP-415).
+"""Assigns work to members, as leader (Kafka ``IncrementalCooperativeAssignor``, ``EagerAssignor``; KIP-415).
 
-A worker that joins takes two rounds: one takes surplus work from the others, one hands it out. What a worker held that
-is gone waits for its return, unless it is certain that it has stopped: members of ours hold their work under a lease.
+A new worker needs two rebalances: the first revokes surplus work from the others, the second assigns it. The work of a
+lost worker waits for its return, unless it has certainly stopped, because the worker held it under a lease.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from connect.core.model import TaskId
 
 Work = str | TaskId
 
-#: Revocations in one round after the other wait longer and longer: 40 ms, 1.6 s, 64 s ...
+#: Revocations in consecutive rebalances have growing delays: 40 ms, 1.6 s, 64 s ...
 _BACKOFF_FACTOR: Final = 40
-#: Beyond this any longest delay is reached.
+#: After this number of steps every maximum delay is reached.
 _BACKOFF_STEPS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class MemberState:
-    """What a member says on joining: all that it runs, and its lease, None for a Java member."""
+    """The metadata of a joining member: all work that it holds, and its lease, None for a Java member."""
 
     held: Allocation = NOTHING
     lease_ms: int | None = None
@@ -33,7 +33,7 @@ class MemberState:
 
 @dataclass(frozen=True, slots=True)
 class MemberAssignment:
-    """What a round changes for a member, and ``total``, all that it runs after that."""
+    """The changes of a rebalance for a member, and its ``total`` work after it."""
 
     assigned: Allocation = NOTHING
     revoked: Allocation = NOTHING
@@ -42,14 +42,14 @@ class MemberAssignment:
 
 @dataclass(frozen=True, slots=True)
 class Assignments:
-    """The outcome of a round by member; ``delay_ms`` above 0: all are to join again after so long."""
+    """The assignments of a rebalance by member; ``delay_ms`` above 0: all members rejoin after this delay."""
 
     members: Mapping[str, MemberAssignment]
     delay_ms: int = 0
 
 
 def eager_assign(configured: Allocation, members: Iterable[str]) -> Assignments:
-    """All work anew to members that have stopped theirs: connectors one by one in turn, then tasks."""
+    """Assign all work round-robin to members that have stopped their work: first connectors, then tasks."""
     loads = [_Load(member) for member in sorted(members)]
     turns = cycle(loads)
     for connector in sorted(configured.connectors):
@@ -62,7 +62,7 @@ def eager_assign(configured: Allocation, members: Iterable[str]) -> Assignments:
 
 @dataclass(slots=True)
 class _Load:
-    """What a member is going to run; dicts, for sets that keep their order."""
+    """The work of a member after the rebalance; dicts, as sets that keep their order."""
 
     member: str
     connectors: dict[str, None] = field(default_factory=dict)
@@ -84,24 +84,24 @@ class _Load:
 
 @dataclass(slots=True)
 class IncrementalAssignor:
-    """Moves as little as it can. Keeps what it decided last, so a leader has one for as long as it runs.
+    """An assignor that moves as little work as possible. It keeps its last decision, so a worker needs only one.
 
     Args:
         max_delay_ms: ``scheduled.rebalance.max.delay.ms``, how long lost work waits for its worker's return.
-        max_delay_is_set: It stands in the worker's file, and so holds for members with a lease, too.
+        max_delay_is_set: The worker's file sets it, so it also applies to members with a lease.
     """
 
     max_delay_ms: int
     max_delay_is_set: bool
     _generation: int = -1
-    #: What was assigned in the last round, lost work included and revoked work not.
+    #: The work assigned in the last rebalance, including lost work, without revoked work.
     _previous: set[Work] = field(default_factory=set)
     _revoked: set[Work] = field(default_factory=set)
-    #: What each member of the last round was to hold after it, and whether under a lease.
+    #: The total work of each member after the last rebalance, and whether it holds it under a lease.
     _members: dict[str, tuple[Allocation, bool]] = field(default_factory=dict)
-    #: Members that were seen without work while lost work waited, the first seen first.
+    #: Members that had no work while lost work waited, in the order they were seen.
     _candidates: dict[str, None] = field(default_factory=dict)
-    #: When lost work is given up, or balancing goes on; 0: nothing waits.
+    #: When lost work is reassigned, or balancing continues; 0: nothing waits.
     _scheduled_ms: int = 0
     _delay_ms: int = 0
     _revoked_for_balance: bool = False
@@ -116,27 +116,27 @@ class IncrementalAssignor:
         generation: int,
         now_ms: int,
     ) -> Assignments:
-        """Decide a round.
+        """Assign the work of a rebalance.
 
         Args:
-            configured: All connectors and tasks of the config topic.
-            members: Those who have joined, by member id; at least one.
-            last_completed_generation: That of the last round that this leader has seen through to its assignment.
-                Where it is not the one decided last, members may not have heard of that, and it is forgotten.
-            generation: That of this round.
-            now_ms: By any clock that does not jump.
+            configured: All connectors and tasks in the config topic.
+            members: The joined members by id; at least one.
+            last_completed_generation: The last rebalance that this leader completed. If it is not the one assigned
+                last, members may not have received that assignment, and it is forgotten.
+            generation: The number of this rebalance.
+            now_ms: The time of a clock that does not jump.
         """
         held = {member: _work(members[member].held) for member in sorted(members)}
         counts = Counter(chain.from_iterable(held.values()))
         active = counts.keys()
         self._forget(last_completed_generation, active)
         wanted = _work(configured)
-        # Java looks for these only in what it assigned itself, so a new leader lets deleted work run on.
+        # Java looks for these only in its own assignments, so a new leader does not stop deleted work.
         deleted = {work for work in chain(self._previous, active) if work not in wanted}
         duplicated = {work for work, holders in counts.items() if holders > 1}
         ended = deleted | duplicated
         lost = {work for work in self._previous if work not in active and work not in deleted}
-        # In their order, in which there is little left to sort.
+        # In the order of ``configured``, which is nearly sorted.
         created = [work for work in wanted if work not in self._previous and work not in active]
 
         loads = [_Load(member, *_split(work)) for member, work in held.items()]
@@ -151,11 +151,11 @@ class IncrementalAssignor:
         return Assignments(outcome, self._delay_ms)
 
     def _forget(self, last_completed_generation: int, active: Collection[Work]) -> None:
-        """Correct what is remembered by what has become of it."""
+        """Drop remembered assignments that members did not apply."""
         if self._generation != last_completed_generation:
             self._previous = set()
         if not self._revoked.isdisjoint(active):
-            # Somebody has not heard of it.
+            # A member has missed a revocation.
             self._previous = set(active)
 
     def _remember(
@@ -172,16 +172,16 @@ class IncrementalAssignor:
             self._previous.update(each.total.connectors, each.total.tasks)
         self._members = {member: (each.total, members[member].lease_ms is not None) for member, each in outcome.items()}
 
-    # work whose member is gone
+    # lost work
 
     def _handle_lost(
         self, lost: set[Work], loads: Sequence[_Load], members: Mapping[str, MemberState], now_ms: int
     ) -> set[Work]:
-        """What of ``lost`` is to be assigned in this round as if it were new; candidates may get theirs at once."""
+        """Return the part of ``lost`` to assign like new work. After the delay candidates get theirs here."""
         departed = [before for member, before in self._members.items() if member not in members]
         stopped: set[Work] = set()
         if not self.max_delay_is_set:
-            # Under a lease, they had stopped before the group could notice that they are gone.
+            # Members with a lease stop before the group can notice that they are lost.
             stopped = lost.intersection(chain.from_iterable(_work(total) for total, leased in departed if leased))
             departed = [before for before in departed if not before[1]]
         lost = lost - stopped
@@ -189,7 +189,7 @@ class IncrementalAssignor:
             self._reset_delay()
             return stopped
         if not self.max_delay_ms or not (self._scheduled_ms or departed):
-            # In the second case, members that are still there have missed an assignment.
+            # In the second case, remaining members have missed an assignment.
             return stopped | lost
         if self._scheduled_ms and now_ms >= self._scheduled_ms:
             return stopped | self._give_up(lost, loads)
@@ -200,7 +200,7 @@ class IncrementalAssignor:
         return stopped
 
     def _give_up(self, lost: set[Work], loads: Sequence[_Load]) -> set[Work]:
-        """The delay is over: lost work goes to the candidates in turn, or else to everybody as if it were new."""
+        """Assign lost work round-robin to the candidates after the delay; without candidates, return it as new work."""
         by_member = {load.member: load for load in loads}
         candidates = [by_member[member] for member in self._candidates if member in by_member]
         self._reset_delay()
@@ -224,7 +224,7 @@ class IncrementalAssignor:
     def _balance(
         self, configured: Allocation, loads: Sequence[_Load], revoked: Mapping[str, list[Work]], now_ms: int
     ) -> None:
-        """Take surplus work away, to be handed out in the next round."""
+        """Revoke surplus work, which the next rebalance assigns."""
         if self._delay_ms:
             self._revoked_for_balance = False
             return
@@ -248,7 +248,7 @@ class IncrementalAssignor:
 
 
 def _surplus(configured: Allocation, loads: Sequence[_Load]) -> dict[str, list[Work]]:
-    """What members hold beyond an equal share; nothing where nobody holds anything or nothing is configured."""
+    """Return the work of members beyond an equal share; empty if no work is held or configured."""
     surplus: dict[str, list[Work]] = {}
     if not configured or all(load.is_empty() for load in loads):
         return surplus
@@ -262,7 +262,7 @@ def _surplus(configured: Allocation, loads: Sequence[_Load]) -> dict[str, list[W
             held = kind(load)
             if len(held) <= share:
                 continue
-            # The first members above their share may keep one more each.
+            # The first members above their share keep one more each.
             keeps = share + (extra > 0)
             extra -= 1
             if len(held) > keeps:
@@ -271,7 +271,7 @@ def _surplus(configured: Allocation, loads: Sequence[_Load]) -> dict[str, list[W
 
 
 def _hand_out(loads: Sequence[_Load], created: Iterable[Work], again: Iterable[Work]) -> None:
-    """Give each work, what is new first, to one who has least of its kind; of equals the first by member id."""
+    """Assign each connector and task, new ones first, to the member with the fewest of its kind; ties by member id."""
     new, lost = _sorted(created), _sorted(again)
     for connector, load in zip(new[0] + lost[0], _least_first(loads, lambda load: len(load.connectors)), strict=False):
         load.connectors[connector] = None
@@ -280,8 +280,8 @@ def _hand_out(loads: Sequence[_Load], created: Iterable[Work], again: Iterable[W
 
 
 def _least_first(loads: Sequence[_Load], size: Callable[[_Load], int]) -> Iterator[_Load]:
-    """Without end, and each to be given one before the next is asked for: rounds over all who have no more than the
-    least. ``loads`` come by member id."""
+    """Yield without end the load with the smallest size, which the caller increases by one; ties by order in ``loads``
+    (by member id)."""
     by_size = sorted(loads, key=size)
     sizes = [size(load) for load in by_size]
     for level in count(sizes[0]):

@@ -1,7 +1,7 @@
-"""What happens to a herder, and what it wants done: plain values, so that a whole group can be simulated.
+"""Defines the events and effects of a herder, as plain values, so that a whole group can be simulated.
 
-The driver feeds events in one at a time and performs the effects of each in order, before the next event; what takes
-long is begun by its effect and ends as an event of its own.
+The driver passes one event at a time to the herder and performs its effects in order before the next event. An effect
+only begins a long operation, whose end is another event.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from connect.core.model import RestartRequest, State, TargetState, TaskId
 
 @dataclass(frozen=True, slots=True)
 class ConfigRecord:
-    """A record of the config topic, in order; those before :class:`Ready` are history."""
+    """A record of the config topic, in order; records before :class:`Ready` are history."""
 
     offset: int
     key: str | None
@@ -26,17 +26,17 @@ class ConfigRecord:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The three topics were read to their ends: the worker may join."""
+    """The three topics were read to their ends, so the worker may join."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigBegunAnew:
-    """The config topic is another one than before, or has lost records: all of it follows once more."""
+    """The config topic was recreated or has lost records; all its records follow again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigRead:
-    """:class:`ReadConfig` has ended; its records came before as events. ``ok`` False: not within its time."""
+    """:class:`ReadConfig` has ended, after the events of its records. ``ok`` False: the timeout expired."""
 
     token: int
     ok: bool
@@ -44,7 +44,7 @@ class ConfigRead:
 
 @dataclass(frozen=True, slots=True)
 class ConfigWritten:
-    """:class:`WriteConfig` has ended, and what it wrote came back as :class:`ConfigRecord` events, unless ``error``."""
+    """:class:`WriteConfig` has ended. Unless there is an ``error``, its records came before as events."""
 
     token: int
     error: Exception | None = None
@@ -55,7 +55,7 @@ class ConfigWritten:
 
 @dataclass(frozen=True, slots=True)
 class LeaderElected:
-    """The broker asks us for the assignments of a round. ``members``: member id to metadata bytes."""
+    """The coordinator requests the assignments of a rebalance from this worker. ``members``: metadata bytes by id."""
 
     protocol: str
     leader: str
@@ -64,7 +64,7 @@ class LeaderElected:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A round has ended; ``assignment`` is ours, in bytes; ``token`` that of the :class:`Join` it came of."""
+    """A rebalance has ended with this worker's ``assignment``, in bytes; ``token`` is that of its :class:`Join`."""
 
     token: int
     generation: int
@@ -76,36 +76,36 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class RebalanceBegun:
-    """The coordinator has begun a round: join again."""
+    """The coordinator has begun a rebalance, which this worker must join."""
 
 
 @dataclass(frozen=True, slots=True)
 class MembershipLost:
-    """The coordinator does not know us any more, or has fenced us off."""
+    """The coordinator has removed or fenced this worker."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseLost:
-    """No heartbeat was answered for so long that others may take over what we run."""
+    """No heartbeat was answered for the length of the lease, so other workers may take over the work."""
 
 
-# -- events: what runs here --------------------------------------------------------------------------------------------
+# -- events: work on this worker ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class TaskConfigsWanted:
-    """A connector that runs here has reached STARTED, or says that its tasks are to be configured anew."""
+    """A connector on this worker has reached STARTED, or requests reconfiguration of its tasks."""
 
     connector: str
 
 
 @dataclass(frozen=True, slots=True)
 class TaskConfigsComputed:
-    """:class:`ComputeTaskConfigs` has ended; ``error`` where the connector could not say its tasks.
+    """:class:`ComputeTaskConfigs` has ended; ``error`` if the connector could not return its task configs.
 
-    ``configs`` are raw: references to secrets stand in them as in the connector's config.
+    ``configs`` are raw: references to secrets are not resolved.
     """
 
     token: int
@@ -125,14 +125,14 @@ class TaskConfigsSent:
 
 @dataclass(frozen=True, slots=True)
 class ConnectorFailed:
-    """A connector that was to run here does not."""
+    """A connector on this worker failed to start."""
 
     connector: str
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleAutoRestart:
-    """Restart a connector (by name) or a task that failed here after a pause; ``wait_ms`` None: do not, after all."""
+    """Restart a failed connector (by name) or task after a pause; ``wait_ms`` None cancels the restart."""
 
     work: str | TaskId
     wait_ms: int | None
@@ -140,7 +140,7 @@ class ScheduleAutoRestart:
 
 @dataclass(frozen=True, slots=True)
 class ReconfigurationRefused:
-    """:class:`ReconfigureTasks` has ended, and these could not take their new configs while they run."""
+    """:class:`ReconfigureTasks` has ended, and these tasks could not accept their new configs while running."""
 
     tasks: tuple[TaskId, ...]
 
@@ -154,12 +154,12 @@ class SessionKeyMade:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A deadline of the herder's has come, or may have."""
+    """A deadline of the herder may have passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """The worker is to leave its group."""
+    """The worker must leave its group."""
 
 
 # -- events: requests --------------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class Stopping:
 
 @dataclass(frozen=True, slots=True)
 class PutConnector:
-    """Store a validated config; ``type``: source, sink or unknown, as validation found it."""
+    """Store a validated config; ``type`` is source, sink or unknown."""
 
     name: str
     config: Mapping[str, str]
@@ -199,14 +199,14 @@ class RestartTask:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Answered with the connector's state as it is going to be; its ``type`` is left unknown."""
+    """Restart across the group. The reply is the connector's resulting state, with an unknown ``type``."""
 
     request: RestartRequest
 
 
 @dataclass(frozen=True, slots=True)
 class PutTaskConfigs:
-    """Store the task configs that another worker computed; its signature is checked."""
+    """Store task configs that another worker computed; the signature is already verified."""
 
     name: str
     configs: Sequence[Mapping[str, str]]
@@ -214,21 +214,21 @@ class PutTaskConfigs:
 
 @dataclass(frozen=True, slots=True)
 class CheckOffsets:
-    """May the offsets of this connector be modified here and now?"""
+    """Check whether the offsets of a connector may be modified now."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class CheckFence:
-    """May the older tasks of this connector be fenced off from here, now that all rounds until now have ended?"""
+    """Check whether the older tasks of a connector may be fenced, after all current rebalances."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class PutTaskCount:
-    """Store that all older tasks are fenced off (KIP-618), if the connector's tasks are still those of ``offset``."""
+    """Store that all older tasks are fenced (KIP-618), if the task configs are still those of ``generation``."""
 
     name: str
     task_count: int
@@ -237,7 +237,7 @@ class PutTaskCount:
 
 @dataclass(frozen=True, slots=True)
 class SetLogger:
-    """Set a level on every worker."""
+    """Set the level of loggers on every worker."""
 
     namespace: str
     level: str
@@ -260,7 +260,7 @@ Operation = (
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An operation; exactly one :class:`Reply` with the same id follows, sooner or later."""
+    """An operation; exactly one :class:`Reply` with the same id follows."""
 
     id: int
     operation: Operation
@@ -294,7 +294,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The outcome of a request: a value, or a refusal."""
+    """The result of a request: a value or an error."""
 
     id: int
     value: Any = None
@@ -313,8 +313,8 @@ class ReadConfig:
 class WriteConfig:
     """Append to the config topic, each step in order and read back before the next, then :class:`ConfigWritten`.
 
-    ``steps``: batches of (key, value); ``as_leader``: with the leader's transactional writer where there is one, and
-    no step is begun once the lease has run out, since another worker may lead by then.
+    ``steps``: batches of (key, value). ``as_leader``: use the leader's transactional writer, if there is one, and begin
+    no step after the lease has expired, because another worker may be the leader by then.
     """
 
     token: int
@@ -324,21 +324,21 @@ class WriteConfig:
 
 @dataclass(frozen=True, slots=True)
 class ClaimWriter:
-    """This worker has become leader: the config topic's transactional writer is its own, where there is one."""
+    """Claim the config topic's transactional writer, if there is one, for this new leader."""
 
 
 @dataclass(frozen=True, slots=True)
 class MakeSessionKey:
-    """Make a key of ``size`` bytes by chance, then :class:`SessionKeyMade`."""
+    """Generate a random key of ``size`` bytes, then :class:`SessionKeyMade`."""
 
     size: int
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Join the group, or join it again. ``protocols``: name and metadata bytes, the preferred first.
+    """Join or rejoin the group. ``protocols``: name and metadata bytes, the preferred first.
 
-    A join that is under way is given up for this one.
+    Replaces a join in progress.
     """
 
     token: int
@@ -347,21 +347,19 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Leave the group."""
-
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """The leader's answer to :class:`LeaderElected`: member id to assignment bytes."""
+    """The leader's response to :class:`LeaderElected`: assignment bytes by member id."""
 
     assignments: Mapping[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class StartConnector:
-    """Start an instance; it is told to run, to wait or to stand by ``target``. Its config is that of the snapshot."""
+    """Start an instance with the target state ``target`` and the config in the snapshot."""
 
     name: str
     target: TargetState
@@ -375,7 +373,7 @@ class StartTask:
 
 @dataclass(frozen=True, slots=True)
 class StopWork:
-    """Stop connectors and tasks that run here; performed when they are down or given up, within the grace."""
+    """Stop connectors and tasks. Performed when they have stopped, or were abandoned after the graceful timeout."""
 
     connectors: tuple[str, ...]
     tasks: tuple[TaskId, ...]
@@ -383,15 +381,14 @@ class StopWork:
 
 @dataclass(frozen=True, slots=True)
 class ReconfigureTasks:
-    """Offer tasks that run here their new configs, then :class:`ReconfigurationRefused` for those that need to be
-    started anew, if any."""
+    """Offer running tasks their new configs, then :class:`ReconfigurationRefused` if any tasks need a restart."""
 
     tasks: tuple[TaskId, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeTarget:
-    """A connector that is here, and its tasks that are, are to do ``target`` from now on."""
+    """Set the target state of a connector and its tasks on this worker."""
 
     name: str
     target: TargetState
@@ -399,7 +396,7 @@ class ChangeTarget:
 
 @dataclass(frozen=True, slots=True)
 class ComputeTaskConfigs:
-    """Ask a connector that runs here for its tasks, then :class:`TaskConfigsComputed`."""
+    """Request the task configs of a connector on this worker, then :class:`TaskConfigsComputed`."""
 
     token: int
     name: str
@@ -407,7 +404,7 @@ class ComputeTaskConfigs:
 
 @dataclass(frozen=True, slots=True)
 class SendTaskConfigs:
-    """Hand task configs to the leader over its internal REST, then :class:`TaskConfigsSent`."""
+    """Send task configs to the leader's internal REST endpoint, then :class:`TaskConfigsSent`."""
 
     token: int
     leader_url: str
@@ -417,7 +414,7 @@ class SendTaskConfigs:
 
 @dataclass(frozen=True, slots=True)
 class FailConnector:
-    """A connector that is here does nothing more, for this reason, until it is restarted."""
+    """Fail a connector on this worker with an error until it is restarted."""
 
     name: str
     error: Exception
@@ -425,8 +422,8 @@ class FailConnector:
 
 @dataclass(frozen=True, slots=True)
 class WriteStatus:
-    """Write the status of a connector (by name) or a task. DESTROYED is written as a tombstone; ``safe``: only where
-    nobody with a newer generation has written."""
+    """Write the status of a connector (by name) or a task. DESTROYED is written as a tombstone; ``safe``: do not
+    overwrite a status of a newer generation."""
 
     work: str | TaskId
     state: State
@@ -435,22 +432,18 @@ class WriteStatus:
 
 @dataclass(frozen=True, slots=True)
 class ForgetTopics:
-    """Forget the active topics of a deleted connector."""
-
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class SetLevel:
-    """Set the level of loggers on this worker."""
-
     namespace: str
     level: str
 
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """A line for the log: what the herder did and why."""
+    """Log a line about what the herder did and why."""
 
     level: str
     line: str

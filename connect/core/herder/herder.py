@@ -1,18 +1,18 @@
-"""The herder: decides what one worker of a Connect group does, as a state machine without clock, chance or I/O.
+"""Decides what a worker of a Connect group does, as a state machine without clock, random numbers or I/O.
 
-It takes events one at a time and answers each with effects (``connect.core.herder.herder.events``); Kafka's
-``DistributedHerder`` and ``WorkerCoordinator`` give the rules. The driver performs the effects of an event in order,
-before it feeds in the next one. Session keys (KIP-507) and records of the config topic are handled in this module.
+It takes one event at a time and returns effects (``connect.core.herder.events``), by the rules of Kafka's
+``DistributedHerder`` and ``WorkerCoordinator``. The driver performs the effects of an event in order before the next
+event. This module handles session keys (KIP-507) and records of the config topic.
 
 ====================  ==================================================================================================
-``state``             what the herder knows
-``rebalance``         rounds: joining, assigning as leader, resolving, back-off
-``running_work``      connectors and tasks that run here: started, stopped, restarted
-``task_configs``      task configs on their way to the config topic
-``requests``          requests of REST
+``state``             the state of the herder
+``rebalance``         rebalances: joining, assigning as leader, resolving, backing off
+``running_work``      starting, stopping and restarting connectors and tasks
+``task_configs``      publishing task configs to the config topic
+``requests``          REST requests
 ====================  ==================================================================================================
 
-    LOADING --Ready--> JOINING --Joined--> RESOLVING --config read--> MEMBER --round, change, delay over--> JOINING
+    LOADING --Ready--> JOINING --Joined--> RESOLVING --config read--> MEMBER --rebalance, change, delay--> JOINING
                          ^                     |
                          +---- AWAY <----------+ config topic cannot be read
 """
@@ -70,7 +70,7 @@ from connect.core.model import RestartRequest, impact
 
 
 def apply_config_record(s: HerderState, record: ConfigRecord) -> None:
-    """Fold a record, and do at once what can be done without a round of the group."""
+    """Fold a record, and apply the changes that need no rebalance."""
     changes = s.log.apply(record.offset, record.key, record.value)
     for change in changes:
         if isinstance(change, SkippedConfigRecord):
@@ -112,7 +112,7 @@ def _note_restart(s: HerderState, request: RestartRequest) -> None:
 
 
 def uses_session_keys(s: HerderState) -> bool:
-    """Whether requests between workers are signed in the group as it stands."""
+    """Return whether requests between workers of the group are currently signed."""
     return s.protocol == SESSIONED
 
 
@@ -129,13 +129,13 @@ def is_session_key_due(s: HerderState) -> bool:
 
 
 def make_session_key(s: HerderState) -> None:
-    """Have a key made; nothing else is begun until it is written."""
+    """Request a new key; nothing else begins until it is written."""
     s.making_key = True
     s.emit(MakeSessionKey(herder_api.key_bytes(s.settings.key_algorithm, s.settings.key_size_bits)))
 
 
 def write_session_key(s: HerderState, key: bytes) -> None:
-    """Write the new key, if it is still ours to write."""
+    """Write the new key if this worker is still the leader and the key is still due."""
     s.making_key = False
     if not is_session_key_due(s):
         return
@@ -150,8 +150,7 @@ def write_session_key(s: HerderState, key: bytes) -> None:
         s.key_again_ms = s.now_ms + wait_ms
         s.must_read = True
         s.say(
-            "The new session key could not be written; the config topic is read, and another try made in "
-            f"{wait_ms} ms: {error}",
+            f"Failed to write the new session key; reading the config topic and retrying in {wait_ms} ms: {error}",
             "warning",
         )
 
@@ -159,7 +158,7 @@ def write_session_key(s: HerderState, key: bytes) -> None:
 
 
 def session_key_deadline_ms(s: HerderState) -> int | None:
-    """When the leader is to make the next key."""
+    """Return when the leader must generate the next key; None if it need not."""
     if not s.is_leader or not uses_session_keys(s):
         return None
     if s.key_again_ms > s.now_ms:
@@ -169,23 +168,23 @@ def session_key_deadline_ms(s: HerderState) -> int | None:
 
 
 class StartFailed(RequestRefused):
-    """A connector or a task that was to be restarted did not start."""
+    """A connector did not start after a restart request."""
 
 
 class Herder:
-    """A worker of a group.
+    """The herder of a worker.
 
     Args:
         settings: The worker's settings.
-        worker_url: Our REST address, as other members are told of it.
-        statuses: The folded status topic; read, never changed.
+        worker_url: This worker's advertised REST URL.
+        statuses: The folded status topic; never changed here.
     """
 
     def __init__(self, settings: HerderSettings, worker_url: str, statuses: Statuses) -> None:
         self._state = HerderState(settings, worker_url, statuses)
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
-        """Take in what has happened at ``now_ms`` (a clock's milliseconds since 1970), and say what is to be done."""
+        """Handle an event at ``now_ms`` (milliseconds since 1970) and return the effects to perform."""
         s = self._state
         s.now_ms = now_ms
         _take_in(s, event)
@@ -194,7 +193,7 @@ class Herder:
         return effects
 
     def next_deadline_ms(self) -> int | None:
-        """When a :class:`Tick` is wanted at the latest, where nothing happens until then."""
+        """Return the time by which a :class:`Tick` is needed if no other event comes; None: no deadline."""
         s = self._state
         if s.mode is HerderMode.AWAY:
             return None if s.busy else s.away_until_ms
@@ -210,17 +209,17 @@ class Herder:
 
     @property
     def snapshot(self) -> ConfigLog:
-        """The config topic as it has been read."""
+        """The folded config topic."""
         return self._state.log
 
     @property
     def assignment(self) -> Allocation:
-        """All that is ours by the last round, be it started or not."""
+        """All work assigned by the last rebalance, started or not."""
         return (self._state.held or MutableAllocation()).freeze()
 
     @property
     def running(self) -> Allocation:
-        """What was started here and not stopped since."""
+        """The work that was started here and not stopped since."""
         return self._state.running.freeze()
 
     @property
@@ -229,12 +228,12 @@ class Herder:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the worker has been told to leave its group for good."""
+        """Whether the worker is leaving its group permanently."""
         return self._state.mode is HerderMode.GONE
 
     @property
     def is_ready(self) -> bool:
-        """Whether a round of the group has ever been seen through."""
+        """Whether the worker has completed a rebalance."""
         return self._state.ready
 
     @property
@@ -243,7 +242,7 @@ class Herder:
 
     @property
     def leader_url(self) -> str | None:
-        """The leader's REST address; None where nobody is known to lead."""
+        """The leader's REST URL; None if the leader is not known."""
         return self._state.leader_url
 
     @property
@@ -252,24 +251,24 @@ class Herder:
 
     @property
     def generation(self) -> int:
-        """The generation of the last round, -1 before the first."""
+        """The generation of the last rebalance, -1 before the first."""
         return self._state.generation
 
     @property
     def protocol(self) -> str:
-        """The group's protocol by its name on the wire; before the first round the one we prefer."""
+        """The group's protocol by its name on the wire; before the first rebalance the preferred one."""
         return self._state.protocol
 
     @property
     def rebalance_expected(self) -> bool:
-        """Whether a changed config is about to make us join again, so that what is known of others is no more sure."""
+        """Whether a config change is about to cause a rebalance, so that knowledge of other workers may be outdated."""
         return self._state.mode is HerderMode.MEMBER and self._state.rebalance_expected
 
     def check_signature(self, signature: Signature) -> None:
-        """Check an internal request; below the protocol ``sessioned`` there is nothing to check.
+        """Verify the signature of an internal request, if the protocol is ``sessioned``.
 
         Raises:
-            BadRequest, NotReady, Forbidden: as :func:`connect.core.herder_api.check`.
+            BadRequest, NotReady, Forbidden: As :func:`connect.core.herder_api.check`.
         """
         if uses_session_keys(self._state):
             herder_api.check(signature, self._state.log.session_key, self._state.settings.verification_algorithms)
@@ -321,7 +320,7 @@ def _take_in_of_group(
         case MembershipLost(reason):
             group.lost(s, reason)
         case LeaseLost():
-            group.lost(s, "no heartbeat was answered for as long as our lease lasts")
+            group.lost(s, "no heartbeat was answered for the length of the worker's lease")
         case Stopping():
             _stop(s)
 
@@ -352,10 +351,10 @@ def _take_in_of_work(
 
 
 def _go_on(s: HerderState) -> None:
-    """Begin whatever is due and not held back, in Java's order (``DistributedHerder.tick``)."""
+    """Begin all due operations that are not blocked, in Java's order (``DistributedHerder.tick``)."""
     if s.join_by_ms is not None and s.join_by_ms <= s.now_ms:
         s.join_by_ms = None
-        group.lost(s, "the round that has begun was not joined in time")
+        group.lost(s, "it did not join a rebalance in time")
     if s.mode is HerderMode.RESOLVING and s.again_at_ms is not None and s.again_at_ms <= s.now_ms:
         group.join(s)
     if s.mode is HerderMode.AWAY and not s.busy and s.away_until_ms is not None and s.away_until_ms <= s.now_ms:
@@ -365,7 +364,7 @@ def _go_on(s: HerderState) -> None:
 
 
 def _begin_one(s: HerderState) -> bool:
-    """Whether there may be more to begin."""
+    """Begin one operation; return whether another may follow."""
     if group.must_join(s):
         group.join(s)
         return False
@@ -384,7 +383,7 @@ def _begin_one(s: HerderState) -> bool:
     else:
         tasks.advance(s)
         if s.rebalance_expected and not s.busy:
-            # Last, so that one round is for all that was asked for meanwhile.
+            # Last, so that one rebalance covers all changes so far.
             group.join(s)
         return False
     return True
@@ -402,7 +401,7 @@ def _read_again(s: HerderState) -> None:
 
 
 def _stop(s: HerderState) -> None:
-    """Stop all work, refuse whoever waits, and leave."""
+    """Stop all work, fail all open requests, and leave the group."""
     if s.mode is HerderMode.GONE:
         return
     work.stop_all(s)

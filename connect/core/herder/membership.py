@@ -1,4 +1,4 @@
-"""What members of a Connect group tell each other: metadata on joining, assignments from the leader, in Java's bytes.
+"""Encodes and decodes the group protocol of Connect: metadata of joining members, assignments of the leader.
 
 Big endian; STRING is int16 length and UTF-8, ARRAY int32 count, NULLABLE_BYTES int32 length with -1 for null::
 
@@ -7,11 +7,11 @@ Big endian; STRING is int16 length and UTF-8, ARRAY int32 count, NULLABLE_BYTES 
                 assigned WORK [, revoked WORK, delay INT32]
     WORK        ARRAY of (connector STRING, tasks ARRAY of INT32), task -1 for the connector itself
 
-Version 0 ends before the brackets, 1 and 2 are alike (Kafka ``ConnectProtocol``,
-``IncrementalCooperativeConnectProtocol``). What is missing at an end is null, or no delay.
+Version 0 has no fields in brackets; 1 and 2 are equal (Kafka ``ConnectProtocol``,
+``IncrementalCooperativeConnectProtocol``). Missing fields at the end are null, or no delay.
 
-Members of ours write a tail behind the metadata of versions 1 and 2, which Java passes over:
-magic ``HGLE``, tail version INT16, lease in ms INT32. A later tail may go on behind it.
+This worker appends a tail to the metadata of versions 1 and 2, which Java ignores: magic ``HGLE``, tail version INT16,
+lease in ms INT32. Later tail versions may append fields.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Final
 from connect.core.errors import PermanentError
 from connect.core.model import TaskId
 
-#: The protocols by their names on the wire; ``default`` is the eager one.
+#: The names of the protocols on the wire; ``default`` is the eager one.
 EAGER: Final = "default"
 COMPATIBLE: Final = "compatible"
 SESSIONED: Final = "sessioned"
@@ -34,7 +34,7 @@ NO_ERROR: Final = 0
 #: The leader could not read the config topic as far as another member has.
 CONFIG_MISMATCH: Final = 1
 
-#: What a name or a url may have in UTF-8.
+#: The maximum length of a name or a URL in UTF-8.
 MAX_STRING_BYTES: Final = 2**15 - 1
 
 _CONNECTOR: Final = -1
@@ -47,12 +47,12 @@ _TAIL: Final = struct.Struct(">hi")
 
 
 class MalformedMembership(PermanentError):
-    """Bytes of another member are no metadata or assignment, or a name is too long for the protocol."""
+    """The metadata or assignment of another member is malformed, or a name is too long for the protocol."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Connectors and tasks that belong to somebody."""
+    """The connectors and tasks of a member."""
 
     connectors: tuple[str, ...] = ()
     tasks: tuple[TaskId, ...] = ()
@@ -66,13 +66,13 @@ NOTHING: Final = Allocation()
 
 @dataclass(frozen=True, slots=True)
 class WorkerMetadata:
-    """What a member says when it joins.
+    """The metadata of a joining member.
 
     Args:
-        url: Its REST address, with a slash at the end.
-        config_offset: How far it has read the config topic: the offset after the last record, -1 for none.
-        allocation: All that it holds; None where it has held nothing yet.
-        lease_ms: It has stopped its work so long after its last answered heartbeat; None for a Java member.
+        url: The member's REST URL, with a trailing slash.
+        config_offset: The offset after the last record that it has read of the config topic, -1 for none.
+        allocation: All work that it holds; None before its first assignment.
+        lease_ms: The time from its last answered heartbeat until it has stopped its work; None for a Java member.
     """
 
     url: str
@@ -83,9 +83,9 @@ class WorkerMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What the leader tells one member; with the eager protocol nothing is revoked and there is no delay.
+    """The leader's assignment for a member; with the eager protocol there are no revocations and no delay.
 
-    ``delay_ms`` above 0: join again after so long. ``version`` is that of the bytes it was read from.
+    ``delay_ms`` above 0: rejoin after this delay. ``version`` is the version of the decoded bytes.
     """
 
     error: int
@@ -99,10 +99,10 @@ class Assignment:
 
 
 def encode_metadata(protocol: str, metadata: WorkerMetadata) -> bytes:
-    """The metadata to offer ``protocol`` with.
+    """Encode the metadata for ``protocol``.
 
     Raises:
-        MalformedMembership: a text is longer than 32767 bytes.
+        MalformedMembership: A text is longer than 32767 bytes.
     """
     version = VERSIONS[protocol]
     out = bytearray(_INT16.pack(version))
@@ -110,12 +110,12 @@ def encode_metadata(protocol: str, metadata: WorkerMetadata) -> bytes:
     out += _INT64.pack(metadata.config_offset)
     if not version and not metadata.allocation:
         return bytes(out)
-    # With the eager protocol this is said only while the group leaves a cooperative one, so that its leader knows that
-    # somebody still works; Java reads it there, too, and makes nothing of it.
+    # With the eager protocol only a group that leaves a cooperative protocol has allocations, which tell the leader
+    # that members still work. Java decodes and ignores them.
     if metadata.allocation is None:
         out += _INT32.pack(-1)
     else:
-        # Leaders read nothing but the work of it, so the rest need not be remembered.
+        # Leaders read only the work, so the other fields need no real values.
         held = Assignment(NO_ERROR, "", metadata.url, metadata.config_offset, metadata.allocation)
         encoded = encode_assignment(protocol, held)
         out += _INT32.pack(len(encoded)) + encoded
@@ -131,16 +131,16 @@ def held_by(members: Mapping[str, bytes]) -> set[str]:
         try:
             allocation = decode_metadata(data).allocation or NOTHING
         except MalformedMembership:
-            continue  # gets no work, and is named in the log when work is assigned
+            continue  # because it gets no work; the assignment logs it
         held.update(allocation.connectors, (task.connector for task in allocation.tasks))
     return held
 
 
 def decode_metadata(data: bytes) -> WorkerMetadata:
-    """The metadata of a member, be it Java's or ours.
+    """Decode the metadata of a Java or Python member.
 
     Raises:
-        MalformedMembership: these bytes are none.
+        MalformedMembership: The bytes are not metadata.
     """
     reader = _MetadataReader(data)
     reader.version()
@@ -152,10 +152,10 @@ def decode_metadata(data: bytes) -> WorkerMetadata:
 
 
 def encode_assignment(protocol: str, assignment: Assignment) -> bytes:
-    """The assignment for a member of a group that has agreed on ``protocol``.
+    """Encode an assignment for a group with ``protocol``.
 
     Raises:
-        MalformedMembership: a name is longer than 32767 bytes.
+        MalformedMembership: A name is longer than 32767 bytes.
     """
     version = VERSIONS[protocol]
     out = bytearray(_INT16.pack(version) + _INT16.pack(assignment.error))
@@ -170,10 +170,10 @@ def encode_assignment(protocol: str, assignment: Assignment) -> bytes:
 
 
 def decode_assignment(data: bytes) -> Assignment:
-    """The assignment that a leader wrote, be it Java's or ours.
+    """Decode the assignment of a Java or Python leader.
 
     Raises:
-        MalformedMembership: these bytes are none.
+        MalformedMembership: The bytes are not an assignment.
     """
     reader = _MetadataReader(data)
     version, error = reader.version(), reader.int16()
@@ -186,7 +186,7 @@ def decode_assignment(data: bytes) -> Assignment:
 
 
 def fits(name: str) -> bool:
-    """Whether the group protocol takes a name, which the config topic need not ask."""
+    """Return whether the group protocol can encode a name; the config topic has no such limit."""
     try:
         return len(name.encode()) <= MAX_STRING_BYTES
     except UnicodeEncodeError:
@@ -197,8 +197,8 @@ def _put_string(out: bytearray, value: str) -> None:
     encoded = value.encode()
     if len(encoded) > MAX_STRING_BYTES:
         raise MalformedMembership(
-            f"a name of {len(encoded)} bytes ({value[:40]}...) is too long for Connect's group protocol, which takes "
-            f"{MAX_STRING_BYTES}; delete the connector and make it again under a shorter name"
+            f"a name of {len(encoded)} bytes ({value[:40]}...) is too long for Connect's group protocol, which allows "
+            f"{MAX_STRING_BYTES}. Delete the connector, and create it again with a shorter name"
         )
     out += _INT16.pack(len(encoded)) + encoded
 
@@ -219,7 +219,7 @@ def _by_connector(connectors: Iterable[str], tasks: Iterable[TaskId]) -> bytearr
 
 
 class _MetadataReader:
-    """Reads field by field; whatever does not fit is malformed."""
+    """A reader of fields. Raises MalformedMembership if the bytes do not match."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -229,10 +229,10 @@ class _MetadataReader:
         return self._at < len(self._data)
 
     def version(self) -> int:
-        """As Java's ``checkVersionCompatibility``: later versions are taken to begin like these."""
+        """Read the version. As in Java's ``checkVersionCompatibility``, later versions must begin like these."""
         version = self.int16()
         if version < 0:
-            raise MalformedMembership(f"group protocol of a member has version {version}, which there is not")
+            raise MalformedMembership(f"group protocol of a member has the invalid version {version}")
         return version
 
     def int16(self) -> int:
@@ -270,7 +270,7 @@ class _MetadataReader:
         return Allocation(tuple(connectors), tuple(tasks))
 
     def lease_ms(self) -> int | None:
-        """The tail of a member of ours; what else may follow one day is not ours to read."""
+        """Read the tail of a Python member; later fields are ignored."""
         rest = self._data[self._at :]
         if not rest.startswith(_TAIL_MAGIC) or len(rest) < len(_TAIL_MAGIC) + _TAIL.size:
             return None
@@ -295,6 +295,6 @@ class _MetadataReader:
 
     def _cut_off(self) -> MalformedMembership:
         return MalformedMembership(
-            f"group protocol of a member: {len(self._data)} bytes end in the middle of a field; its worker is no "
+            f"group protocol of a member: {len(self._data)} bytes end in the middle of a field; the member is not a "
             "Connect worker, or another group has the same group.id"
         )

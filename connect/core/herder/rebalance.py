@@ -1,7 +1,7 @@
-"""The rounds of the group: joining, assigning as leader, taking up what a round gives, and what ends a membership.
+"""Handles rebalances of the group: joining, assigning as leader, applying assignments, and leaving.
 
-The rules are those of Kafka's ``WorkerCoordinator`` and ``DistributedHerder``, but for one: whoever leaves, or hears
-that the group has dropped it, stops its work at once, since the others may begin it without delay.
+The rules are those of Kafka's ``WorkerCoordinator`` and ``DistributedHerder``, with one exception: a worker that leaves
+or was removed from the group stops its work at once, because other workers may start it without delay.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from connect.core.herder.state import LEAST_PAUSE_MS, OFFERED, READ_ATTEMPTS, He
 from connect.core.herder.task_configs import look_for_stranded
 from connect.core.model import State, TaskId
 
-#: A round that a changed config asks for waits so long for more changes to come.
+#: A rebalance after a config change waits at most this time for further changes.
 _PUT_OFF_MS: Final = 1_000
-#: So many connectors are named in a line.
+#: The maximum number of connectors that a log line names.
 _NAMED: Final = 10
 
 
 def begin(s: HerderState) -> None:
-    """The config topic was read: what comes of it from now on is news, and the group is joined."""
+    """Join the group after the first read of the config topic; later records are not history."""
     s.history = False
     if gone := sorted(s.known - set(s.log.connectors())):
         s.say(
-            f"The config topic does not hold {len(gone)} connectors any more, which have ended with it: "
-            f"{', '.join(gone[:_NAMED])}{', ...' if len(gone) > _NAMED else ''}; created again they go on at their "
-            "stored offsets",
+            f"{len(gone)} connectors are no longer in the config topic and were stopped: "
+            f"{', '.join(gone[:_NAMED])}{', ...' if len(gone) > _NAMED else ''}; if they are created again, they "
+            "resume at their stored offsets",
             "error",
         )
     s.known = set(s.log.connectors())
@@ -56,10 +56,10 @@ def begin(s: HerderState) -> None:
 
 
 def begin_anew(s: HerderState) -> None:
-    """The config topic is another one than before: nothing that was read of it holds, nor what was made of that."""
+    """Reset what was read of the config topic, which was recreated or has lost records, and leave the group."""
     if s.mode not in (HerderMode.LOADING, HerderMode.GONE):
-        s.say("The config topic is read from its beginning; out of the group until that is done", "warning")
-        _go_away(s, "the config topic is read from its beginning", LEAST_PAUSE_MS)
+        s.say("Reading the config topic from its beginning; out of the group until that is done", "warning")
+        _go_away(s, "reading the config topic from its beginning", LEAST_PAUSE_MS)
     s.log = ConfigLog()
     s.history = True
     s.changed_at = NO_OFFSET
@@ -68,7 +68,7 @@ def begin_anew(s: HerderState) -> None:
 
 
 def join(s: HerderState) -> None:
-    """Join, or join again; with the eager protocol nothing runs meanwhile."""
+    """Join or rejoin; with the eager protocol all work is stopped first."""
     if s.protocol == EAGER:
         work.stop_all(s)
     s.mode = HerderMode.JOINING
@@ -86,8 +86,11 @@ def join(s: HerderState) -> None:
 
 
 def round_begun(s: HerderState) -> None:
-    """The coordinator waits for us. It drops whoever has not joined when the rebalance timeout is over, whatever its
-    heartbeats say; what tells us may be as old as our lease."""
+    """Join a rebalance that the coordinator has begun, or set the deadline to join it.
+
+    The coordinator removes each member that has not joined within the rebalance timeout, even if it sends heartbeats.
+    The response that reported the rebalance may be as old as the lease.
+    """
     if s.mode not in (HerderMode.RESOLVING, HerderMode.MEMBER):
         return
     if not join_when_free(s) and s.join_by_ms is None:
@@ -95,8 +98,8 @@ def round_begun(s: HerderState) -> None:
 
 
 def must_join(s: HerderState) -> bool:
-    """Whether a round comes before anything else: others wait for it, its time has come, or it has been put off for
-    long enough by requests that keep coming."""
+    """Return whether a rebalance is due before anything else: other members wait for it, its time has come, or
+    requests have delayed it long enough."""
     return (
         s.rejoin
         or (s.scheduled_ms is not None and s.scheduled_ms <= s.now_ms)
@@ -105,7 +108,7 @@ def must_join(s: HerderState) -> bool:
 
 
 def join_when_free(s: HerderState) -> bool:
-    """Join again, now (True) or once what is under way has ended: a leader first ends its writes, then its place."""
+    """Rejoin now (True), or after the operations in progress: a leader first completes its writes."""
     s.rejoin = s.mode is not HerderMode.MEMBER or s.busy
     if not s.rejoin:
         join(s)
@@ -116,7 +119,7 @@ def join_when_free(s: HerderState) -> bool:
 
 
 def assign(s: HerderState, event: LeaderElected) -> None:
-    """Answer for the group, after reading as far as any member has (``performAssignment``)."""
+    """Assign work to all members, after reading the config topic as far as any member has (``performAssignment``)."""
     if s.mode is not HerderMode.JOINING:
         return
     s.round += 1
@@ -126,14 +129,14 @@ def assign(s: HerderState, event: LeaderElected) -> None:
         return
     target = max(each.config_offset for each in members.values())
     if event.protocol == EAGER and any(each.allocation for each in members.values()):
-        # (Java assigns here, and has two owners for a while.)
-        s.say("The group has left a cooperative protocol: a round without work, so that everybody stops")
+        # (Java assigns here, so that work has two owners for a while.)
+        s.say("The group has left a cooperative protocol: this rebalance assigns no work, so that all members stop")
         _mismatch(s, event, members, target)
         return
     if s.log.offset >= target:
         _answer(s, event, members)
         return
-    s.say(f"Reading the config topic as far as offset {target}, which another worker has read")
+    s.say(f"Reading the config topic to offset {target}, which another worker has read")
     of_round = s.round
 
     def read(_: bool) -> None:
@@ -142,33 +145,33 @@ def assign(s: HerderState, event: LeaderElected) -> None:
         if s.log.offset >= target:
             _answer(s, event, members)
         else:
-            s.say("The config topic could not be read as far as another worker has: the group is asked again")
+            s.say("Failed to read the config topic as far as another worker has; all members rejoin")
             _mismatch(s, event, members, target)
 
     s.read_config(read)
 
 
 def _check_urls(s: HerderState, urls: Iterable[str | None]) -> None:
-    """Warn once of another member with our own address. Only the leader knows all of them; others know the leader's."""
+    """Warn once if another member has the same URL. The leader knows all URLs, the others only the leader's."""
     if s.said_same_url or not s.worker_url.startswith("http") or s.worker_url not in urls:
         return
     s.said_same_url = True
     s.say(
         f"Another member of the group advertises {s.worker_url}, as this worker does: requests between the two reach "
-        "the wrong one, and statuses do not tell them apart. Set rest.advertised.host.name, or listeners, on each "
-        "worker to an address of its machine",
+        "the wrong worker, and statuses do not distinguish them. On each worker set rest.advertised.host.name or "
+        "listeners to an address of its machine",
         "warning",
     )
 
 
 def _readable(s: HerderState, members: Mapping[str, bytes]) -> dict[str, WorkerMetadata]:
-    """Whoever cannot be understood gets nothing, and does not stop the others."""
+    """Decode the metadata of all members. A member whose metadata cannot be read gets no work."""
     read: dict[str, WorkerMetadata] = {}
     for member, data in members.items():
         try:
             read[member] = decode_metadata(data)
         except MalformedMembership as error:
-            s.say(f"Member {member} gets no work, since what it says of itself cannot be read: {error}", "error")
+            s.say(f"Member {member} gets no work: its metadata cannot be read: {error}", "error")
     return read
 
 
@@ -195,10 +198,10 @@ def _decide(s: HerderState, protocol: str, members: Mapping[str, WorkerMetadata]
     names = tuple(name for name in s.log.connectors() if fits(name))
     for name in s.log.connectors():
         if not fits(name):
-            # (Java fails in each round, on one worker after the other.)
+            # (Java fails in each rebalance, on one worker after the other.)
             s.say(
-                f"Connector {name[:40]!r}... gets no worker, since its name of {len(name)} characters is too long for "
-                "Connect's group protocol; delete it, and make it again under a shorter name",
+                f"Connector {name[:40]!r}... is not assigned: its name of {len(name)} characters is too long for "
+                "Connect's group protocol. Delete it, and create it again with a shorter name",
                 "error",
             )
     configured = Allocation(names, tuple(task for name in names for task in s.log.task_ids(name)))
@@ -235,17 +238,17 @@ def _encoded(
     return encode_assignment(event.protocol, assignment)
 
 
-# -- what a round gives ------------------------------------------------------------------------------------------------
+# -- assignments -------------------------------------------------------------------------------------------------------
 
 
 def joined(s: HerderState, event: Joined) -> None:
-    """Take the assignment, stop what it takes away, and go on to the rest of it (``onJoinComplete``)."""
+    """Apply the assignment: stop revoked work, then resolve the rest (``onJoinComplete``)."""
     if s.mode is not HerderMode.JOINING or event.token != s.join_token:
         return
     try:
         assignment = decode_assignment(event.assignment)
     except MalformedMembership as error:
-        s.say(f"The leader's assignment cannot be read; joining again: {error}", "error")
+        s.say(f"Failed to read the leader's assignment; rejoining: {error}", "error")
         _join_again(s)
         return
     s.protocol, s.member, s.generation, s.assignment = event.protocol, event.member, event.generation, assignment
@@ -253,9 +256,9 @@ def joined(s: HerderState, event: Joined) -> None:
     s.scheduled_ms = s.now_ms + assignment.delay_ms if assignment.delay_ms > 0 else None
     _take(s, assignment)
     s.say(
-        f"Joined in generation {event.generation} by protocol {event.protocol}"
+        f"Joined generation {event.generation} with protocol {event.protocol}"
         f"{' as leader' if s.is_leader else ''}: {_counts(s.held or MutableAllocation())} here, "
-        f"{len(assignment.revoked.connectors)} connectors and {len(assignment.revoked.tasks)} tasks given up"
+        f"{len(assignment.revoked.connectors)} connectors and {len(assignment.revoked.tasks)} tasks revoked"
     )
     if not s.is_leader:
         _check_urls(s, [assignment.leader_url])
@@ -272,7 +275,7 @@ def _take(s: HerderState, assignment: Assignment) -> None:
     if s.protocol == EAGER:
         assigned = assignment.assigned
         kept = MutableAllocation(set(assigned.connectors), set(assigned.tasks))
-        # Something runs only where the group has just left a cooperative protocol.
+        # Work can run here only if the group has just left a cooperative protocol.
         work.stop(s, s.running.connectors - kept.connectors, s.running.tasks - kept.tasks)
         s.held = kept
     else:
@@ -281,7 +284,7 @@ def _take(s: HerderState, assignment: Assignment) -> None:
 
 
 def resolve(s: HerderState) -> None:
-    """Catch up with the config that the assignment was made from, where need be (``handleRebalanceCompleted``)."""
+    """Read the config topic to the offset of the assignment if necessary (``handleRebalanceCompleted``)."""
     assignment = s.assignment
     if assignment is None:
         return
@@ -315,12 +318,12 @@ def _settle(s: HerderState, *, failed: bool) -> None:
     s.ready = True
     s.vain_rounds = 0
     if s.protocol != EAGER and assignment.revoked:
-        # What we have given up is handed out in the round that this begins.
+        # The next rebalance assigns the revoked work.
         join(s)
 
 
 def _join_again(s: HerderState) -> None:
-    """After a round that came to nothing: at once, but for those that follow such a one themselves."""
+    """Rejoin after a rebalance without effect: at once, or after a pause if the previous one had no effect either."""
     s.vain_rounds += 1
     if s.vain_rounds == 1:
         join(s)
@@ -330,7 +333,7 @@ def _join_again(s: HerderState) -> None:
 
 
 def _clean_statuses(s: HerderState) -> None:
-    """Statuses of what is configured no more are taken away by the leader, after all have stopped it."""
+    """Delete the statuses of work that is no longer configured, as leader, after all members have stopped it."""
     for name in sorted(s.statuses.connectors()):
         if name not in s.log and s.statuses.status(name) is not None:
             s.emit(WriteStatus(name, State.DESTROYED))
@@ -344,11 +347,11 @@ def _counts(held: MutableAllocation) -> str:
     return f"{len(held.connectors)} connectors and {len(held.tasks)} tasks"
 
 
-# -- what ends a membership --------------------------------------------------------------------------------------------
+# -- loss of membership ------------------------------------------------------------------------------------------------
 
 
 def lost(s: HerderState, reason: str) -> None:
-    """The group has dropped us, or may have: nothing of it is ours any more (Java goes on working here)."""
+    """Stop all work because the group has removed this worker, or may have (Java continues its work here)."""
     if s.mode in (HerderMode.LOADING, HerderMode.AWAY, HerderMode.GONE):
         return
     s.say(f"No longer a member of the group: {reason}; stopping {_counts(s.running)}", "warning")
@@ -356,26 +359,26 @@ def lost(s: HerderState, reason: str) -> None:
     s.assignment = s.member = None
     s.completed_round = -1
     if s.mode is HerderMode.JOINING:
-        # The join that is under way must not claim what has just been stopped; and where its answer is here already,
-        # it is of a membership that is over, or under no lease.
+        # The join in progress must not claim the work that has just been stopped; a response that has already arrived
+        # is for an earlier membership, or has no lease.
         join(s)
     else:
         join_when_free(s)
 
 
 def back_off(s: HerderState) -> None:
-    """Leave, since the config topic cannot be read, and try again after a pause (``DistributedHerder.backoff``)."""
+    """Leave because the config topic cannot be read, and retry after a pause (``DistributedHerder.backoff``)."""
     if s.protocol == EAGER:
         pause_ms = s.settings.worker_unsync_backoff_ms
     else:
         pause_ms = max(s.settings.max_delay_ms // 10 // s.read_attempts, LEAST_PAUSE_MS)
         s.read_attempts = s.read_attempts - 1 or READ_ATTEMPTS
-    s.say(f"The config topic cannot be read; out of the group for {pause_ms} ms", "warning")
+    s.say(f"Failed to read the config topic; out of the group for {pause_ms} ms", "warning")
     _go_away(s, "taking too long to read the log", pause_ms)
 
 
 def _go_away(s: HerderState, reason: str, pause_ms: int) -> None:
-    """Be no member until the config topic has been read, which is tried after a pause."""
+    """Leave the group until the config topic has been read, which is tried after a pause."""
     if s.mode is not HerderMode.AWAY:
         work.stop_all(s)
         s.emit(Leave(reason))
@@ -388,7 +391,7 @@ def _go_away(s: HerderState, reason: str, pause_ms: int) -> None:
 
 
 def come_back(s: HerderState) -> None:
-    """The pause is over: join, if the config topic can be read now."""
+    """Join after the pause if the config topic can be read now."""
     s.away_until_ms = None
 
     def read(ok: bool) -> None:
@@ -408,7 +411,7 @@ def come_back(s: HerderState) -> None:
 
 
 def claim_writer(s: HerderState) -> None:
-    """Make the config topic's writer ours before we write as leader."""
+    """Claim the config topic's writer before writing as leader."""
     if s.claim and s.is_leader:
         s.emit(ClaimWriter())
     s.claim = False

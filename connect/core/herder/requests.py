@@ -1,4 +1,4 @@
-"""What users and other workers ask for: checked as Java checks it, written by the leader, answered exactly once."""
+"""Handles requests of users and other workers: checks them as Java does, and answers each exactly once."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ from connect.core.herder_api import (
 )
 from connect.core.model import ConnectorInfo, TargetState, TaskId
 
-#: As many requests wait at once; REST lets fewer in.
+#: The limit of queued requests; REST has a lower limit.
 _MOST_WAITING = 10_000
 
-#: Refused while a rebalance is due, since leadership and assignment are about to change.
+#: Operations that are rejected while a rebalance is due, because leader and assignment are about to change.
 _CHECKED = (RestartConnector, RestartTask, Restart, CheckOffsets)
 
 
 def accept(s: HerderState, request: Request) -> None:
-    """Take a request in: what any worker may do at any time is done, the rest waits for its turn."""
+    """Run a request at once if any worker may handle it at any time, else queue it."""
     s.open[request.id] = None
     if s.mode is HerderMode.GONE:
         s.reply(request.id, error=shutting_down())
     elif len(s.requests) >= _MOST_WAITING:
-        s.reply(request.id, error=RetriableError("too many requests are waiting for this worker; try again later"))
+        s.reply(request.id, error=RetriableError("the worker has too many queued requests; try again later"))
     elif s.mode is not HerderMode.LOADING and _is_for_anybody(request):
         run(s, request)
     else:
@@ -66,10 +66,10 @@ def accept(s: HerderState, request: Request) -> None:
 
 
 def run_next(s: HerderState) -> None:
-    """Answer the request that has waited longest, or begin what answers it."""
+    """Run the oldest queued request."""
     accepted_ms, request = s.requests.popleft()
     if s.now_ms - accepted_ms > s.settings.request_timeout_ms:
-        # Nobody waits for it any more, so it would take its user by surprise.
+        # The client has given up, so running the request now would surprise its user.
         s.reply(request.id, error=RetriableError("Request timed out"))
     else:
         run(s, request)
@@ -122,7 +122,7 @@ def _run(s: HerderState, request: Request) -> None:
             _put_task_count(s, request.id, count)
         case SetLogger(namespace, level):
             if not (is_text(namespace) and is_text(level)):
-                raise BadRequest("The logger's name or level is no text that UTF-8 can hold")
+                raise BadRequest("The logger's name or level cannot be encoded as UTF-8")
             _write_beside(s, request.id, (logger_record(namespace, level),))
 
 
@@ -130,18 +130,16 @@ def _put(s: HerderState, request: int, put: PutConnector) -> None:
     _require_leader(s, "Only the leader can set connector configs.")
     name = put.name
     if not fits(name):
-        # Java takes it, and no leader can write an assignment from then on.
-        raise BadRequest(
-            f"The connector's name is longer than {MAX_STRING_BYTES} bytes, or no text that UTF-8 can hold"
-        )
+        # Java accepts such a name, and from then on no leader can encode an assignment.
+        raise BadRequest(f"The connector's name is longer than {MAX_STRING_BYTES} bytes or cannot be encoded as UTF-8")
     for key, value in put.config.items():
         if not (is_text(key) and is_text(value)):
-            raise BadRequest(f"The value of {key!r} in the connector's config is no text that UTF-8 can hold")
+            raise BadRequest(f"The value of {key!r} in the connector's config cannot be encoded as UTF-8")
     exists = name in s.log
     if exists and not put.allow_replace:
         raise AlreadyExists(f"Connector {name} already exists")
     record = connector_record(name, put.config)
-    # The target comes first, so that a new connector never starts against its users' wish.
+    # The target state is first, so that a new connector does not start before it is known.
     step: Step = (record,) if put.target_state is None else (target_state_record(name, put.target_state), record)
     info = ConnectorInfo(name, put.config, s.log.task_ids(name), put.type)
     _write(s, request, (step,), lambda: Put(not exists, info))
@@ -154,8 +152,8 @@ def _set_target_state(s: HerderState, request: int, name: str, state: TargetStat
         _write_beside(s, request, target)
         return
     _require_leader(s, "Only the leader can transition connectors to the STOPPED state.")
-    # In this order a failure in between leaves a running connector without tasks, which is sound; a stopped one with
-    # tasks is not.
+    # In this order a failure in between leaves a running connector without tasks, which is valid; a stopped connector
+    # with tasks is not.
     _write(s, request, (*tasks.steps(name, ()), target))
 
 
@@ -248,7 +246,7 @@ def _require_leader(s: HerderState, refusal: str) -> None:
 
 
 def _refer(s: HerderState, item: str | TaskId, kind: str, not_leader: str) -> None:
-    """Say who else can restart what does not run here."""
+    """Raise the error that refers to the worker that can restart ``item``."""
     if s.is_leader:
         url = s.urls.get(s.owners.get(item, ""))
         raise NotAssigned(f"Cannot restart {kind} since it is not assigned to this member", url)

@@ -1,4 +1,4 @@
-"""What runs here: started when a round gives it to us, stopped when it is taken away, restarted when it has changed."""
+"""Starts, stops and restarts the connectors and tasks of this worker."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from connect.core.model import (
 
 
 def start(s: HerderState) -> None:
-    """Start what is ours and does not run yet (Kafka ``DistributedHerder.startWork``)."""
+    """Start assigned work that is not running yet (Kafka ``DistributedHerder.startWork``)."""
     held = s.held or MutableAllocation()
     for name in sorted(held.connectors - s.running.connectors):
         if name in s.log:
             _start_connector(s, name)
     for task in sorted(held.tasks - s.running.tasks):
-        # One that a smaller set of task configs has taken away is still ours until the leader revokes it.
+        # A task that a smaller set of task configs has removed stays assigned until the leader revokes it.
         if s.log.task_config(task) is not None:
             _start_task(s, task)
 
 
 def stop(s: HerderState, connectors: Iterable[str], tasks: Iterable[TaskId]) -> None:
-    """Stop what of this runs here; it stays ours until a round says otherwise."""
+    """Stop the given work if it runs here; it stays assigned until a rebalance changes that."""
     stopped = Allocation(
         tuple(sorted(s.running.connectors.intersection(connectors))), tuple(sorted(s.running.tasks.intersection(tasks)))
     )
@@ -58,7 +58,7 @@ def stop(s: HerderState, connectors: Iterable[str], tasks: Iterable[TaskId]) -> 
 
 
 def stop_all(s: HerderState) -> None:
-    """Stop whatever runs here, and give up that it is ours."""
+    """Stop all work and drop the assignment."""
     taken = s.running.freeze()
     stop(s, taken.connectors, taken.tasks)
     if s.held is not None:
@@ -67,7 +67,6 @@ def stop_all(s: HerderState) -> None:
 
 
 def revoke(s: HerderState, revoked: Allocation) -> None:
-    """Stop what the leader takes away."""
     stop(s, revoked.connectors, revoked.tasks)
     if s.held is not None:
         s.held.remove(revoked)
@@ -85,7 +84,7 @@ def restart_task(s: HerderState, task: TaskId) -> None:
 
 
 def reconfigure(s: HerderState, connector: str) -> None:
-    """A connector has other task configs: tasks that it still has are offered theirs, the rest of them stop."""
+    """Handle new task configs of a connector: offer them to running tasks that still exist, and stop the others."""
     running = [task for task in sorted(s.running.tasks) if task.connector == connector]
     offered = [task for task in running if s.settings.reconfigures_live and s.log.task_config(task) is not None]
     stop(s, (), [task for task in running if task not in offered])
@@ -94,21 +93,21 @@ def reconfigure(s: HerderState, connector: str) -> None:
 
 
 def refused(s: HerderState, tasks: Iterable[TaskId]) -> None:
-    """These did not take their new configs: they stop, and start with them once the group has had its round."""
+    """Stop tasks that did not accept their new configs; they start with them after the rebalance."""
     stop(s, (), tasks)
     if s.mode is HerderMode.MEMBER:
         start(s)
 
 
 def change_target(s: HerderState, connector: str) -> None:
-    """Have what runs here of a connector do what users want of it now."""
+    """Apply a connector's new target state to its work on this worker."""
     if connector in s.running.connectors or any(task.connector == connector for task in s.running.tasks):
-        # A connector that is STARTED by it says that its tasks are wanted, as after any other start.
+        # A connector that this starts requests its task configs, as after any other start.
         s.emit(ChangeTarget(connector, s.log.target_state(connector)))
 
 
 def plan(s: HerderState, request: RestartRequest) -> RestartPlan | None:
-    """What a restart request restarts by the present statuses; None where no status of the connector is known."""
+    """Return the plan for a restart request by the current statuses; None if the connector has no status."""
     status = s.statuses.status(request.connector)
     if status is None:
         return None
@@ -117,13 +116,13 @@ def plan(s: HerderState, request: RestartRequest) -> RestartPlan | None:
 
 
 def execute(s: HerderState, request: RestartRequest) -> None:
-    """Restart what of the request's plan runs here (``doRestartConnectorAndTasks``)."""
+    """Restart the parts of the request's plan that run here (``doRestartConnectorAndTasks``)."""
     planned = plan(s, request)
     if planned is None:
-        s.say(f"Restart of {request.connector} is skipped, since nothing is known of its state")
+        s.say(f"Restart of {request.connector} was skipped: it has no status")
         return
     name = request.connector
-    # What the config topic has taken away meanwhile only waits to be revoked.
+    # Work that the config topic has removed meanwhile is about to be revoked.
     restarts = planned.restarts_connector and name in s.running.connectors and name in s.log
     tasks = [task for task in planned.tasks if task in s.running.tasks and s.log.task_config(task) is not None]
     if not restarts and not tasks:
@@ -133,25 +132,25 @@ def execute(s: HerderState, request: RestartRequest) -> None:
 
 
 def schedule_restart(s: HerderState, work: str | TaskId, wait_ms: int | None) -> None:
-    """Have what failed here restarted after a pause, unless it is stopped before."""
+    """Schedule the restart of failed work after a pause, unless it is stopped before."""
     s.auto_restart_at_ms.pop(work, None)
     if wait_ms is not None and (work in s.running.connectors or work in s.running.tasks):
         s.auto_restart_at_ms[work] = s.now_ms + wait_ms
 
 
 def due_restarts(s: HerderState) -> list[str | TaskId]:
-    """Return what is to be restarted automatically now."""
+    """Return the work whose automatic restart is due."""
     return [work for work, at_ms in s.auto_restart_at_ms.items() if at_ms <= s.now_ms]
 
 
 def restart_failed(s: HerderState, due: Sequence[str | TaskId]) -> None:
-    """Restart what failed here, is still configured, and is still to be restarted automatically."""
+    """Restart failed work that still exists and whose connector still has automatic restarts enabled."""
     for work in due:
         del s.auto_restart_at_ms[work]
     wanted = [work for work in due if AutoRestartRule.applies(s.log.connector_config(connector_of(work)) or {})]
     for work in due:
         if work not in wanted:
-            s.say(f"{work} is not restarted automatically: its connector's config no longer says so")
+            s.say(f"{work} was not restarted automatically: its connector's config no longer enables it")
     names = [work for work in wanted if isinstance(work, str)]
     tasks = [work for work in wanted if isinstance(work, TaskId) and s.log.task_config(work) is not None]
     _restart(s, names, tasks)
@@ -169,7 +168,7 @@ def _restart(s: HerderState, names: Sequence[str], tasks: Sequence[TaskId]) -> N
 
 
 def answer_start(s: HerderState, connector: str, error: Exception | None = None) -> None:
-    """Answer those who wait until a connector has started here."""
+    """Answer the requests that wait until a connector has started here."""
     for request in s.starting.pop(connector, ()):
         s.reply(request, error=error)
 
@@ -185,7 +184,7 @@ def _start_task(s: HerderState, task: TaskId) -> None:
 
 
 def _forget_topics(s: HerderState, stopped: Allocation) -> None:
-    """Deleted connectors use no topics; said once their work is down, which would otherwise name them again."""
+    """Forget the topics of deleted connectors, after their work has stopped, which could report topics again."""
     names = {*stopped.connectors, *(task.connector for task in stopped.tasks)}
     for name in sorted(names):
         if name not in s.log:

@@ -1,4 +1,4 @@
-"""What a herder knows and what it wants done; shared by the parts that decide (``herder_*``)."""
+"""Holds the state of a herder, which the modules of this package share."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from connect.core.herder.events import Effect, ReadConfig, Reply, Request, Say, 
 from connect.core.herder.membership import COMPATIBLE, EAGER, SESSIONED, Allocation, Assignment
 from connect.core.model import RestartRequest, Status, TaskId
 
-#: What ``connect.protocol`` offers, the preferred first (Kafka's ``ConnectProtocolCompatibility``).
+#: Protocols offered for each ``connect.protocol``, the preferred first (Kafka's ``ConnectProtocolCompatibility``).
 OFFERED: Final[Mapping[str, tuple[str, ...]]] = {
     "eager": (EAGER,),
     "compatible": (COMPATIBLE, EAGER),
     "sessioned": (SESSIONED, COMPATIBLE, EAGER),
 }
 
-#: Attempts to read the config topic, each after a longer pause, before the pauses begin anew (``BACKOFF_RETRIES``).
+#: Attempts to read the config topic, each after a longer pause, before the pauses start over (``BACKOFF_RETRIES``).
 READ_ATTEMPTS: Final = 5
 
-#: Even where no rebalance is ever delayed.
+#: Used even if rebalances are never delayed.
 LEAST_PAUSE_MS: Final = 250
 _MAX_PAUSE_MS: Final = 60_000
 
@@ -32,40 +32,39 @@ Step = tuple[tuple[str, bytes | None], ...]
 
 
 def pause_ms(failures: int) -> int:
-    """How long what has failed so many times in a row before waits for its next attempt."""
-    # Bounded twice, so that no large number is made on the way.
+    """Return the pause before the next attempt after ``failures`` earlier failures in a row."""
+    # The exponent is limited too, to avoid large integers.
     return min(LEAST_PAUSE_MS << min(failures, 16), _MAX_PAUSE_MS)
 
 
 class Statuses(Protocol):
-    """What the status topic says, read while a step is made
-    (:class:`connect.core.status_and_offset_topics.StatusLog`)."""
+    """The folded status topic, a :class:`connect.core.status_and_offset_topics.StatusLog`."""
 
     def connectors(self) -> Collection[str]:
-        """Connectors of which a status is known, of themselves or of a task."""
+        """Return the connectors with a status of their own or of a task."""
         ...
 
     def status(self, work: str | TaskId) -> Status | None: ...
 
     def tasks(self, connector: str) -> Mapping[int, Status]:
-        """The known statuses of a connector's tasks, by number."""
+        """Return the statuses of a connector's tasks by number."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class HerderSettings:
-    """The worker's settings that a herder decides by, named as in the worker's file.
+    """The settings of a herder, named as in the worker's file.
 
     Args:
         protocol: ``connect.protocol``: eager, compatible or sessioned.
-        max_delay_ms: ``scheduled.rebalance.max.delay.ms``; ``max_delay_is_set`` where the worker's file has it.
-        reconfigures_live: Running tasks are offered new configs before they are restarted. Not under exactly-once,
-            where each set of task configs has a fencing round of its own.
-        lease_ms: What members are told of how long our work outlives the last answered heartbeat; at most the
+        max_delay_ms: ``scheduled.rebalance.max.delay.ms``; ``max_delay_is_set`` if the worker's file sets it.
+        reconfigures_live: Offer running tasks new configs before restarting them. False under exactly-once, because
+            each set of task configs needs its own fencing.
+        lease_ms: How long work continues after the last answered heartbeat, as sent to other members; at most the
             session timeout.
         key_algorithm: ``inter.worker.key.generation.algorithm``.
-        key_size_bits: ``inter.worker.key.size``; None for the algorithm's own.
-        key_ttl_ms: ``inter.worker.key.ttl.ms``; 0: keys do not age.
+        key_size_bits: ``inter.worker.key.size``; None for the algorithm's default.
+        key_ttl_ms: ``inter.worker.key.ttl.ms``; 0: keys do not expire.
     """
 
     protocol: str = "sessioned"
@@ -84,14 +83,14 @@ class HerderSettings:
 
 
 class HerderMode(StrEnum):
-    """Where a worker stands with its group."""
+    """The state of a worker's group membership."""
 
-    #: The topics are not read yet.
+    #: The topics have not been read yet.
     LOADING = "loading"
     #: Out of the group until the config topic can be read.
     AWAY = "away"
     JOINING = "joining"
-    #: A round has ended, and its work is not begun yet.
+    #: A rebalance has ended, and its work has not started yet.
     RESOLVING = "resolving"
     MEMBER = "member"
     GONE = "gone"
@@ -99,8 +98,6 @@ class HerderMode(StrEnum):
 
 @dataclass(slots=True)
 class MutableAllocation:
-    """Connectors and tasks, as sets that are changed in place."""
-
     connectors: set[str] = field(default_factory=set)
     tasks: set[TaskId] = field(default_factory=set)
 
@@ -122,25 +119,26 @@ class MutableAllocation:
 
 @dataclass(slots=True)
 class Publishing:
-    """Where the task configs of the connectors that run here stand, each on its way to the config topic."""
+    """The progress of task configs of this worker's connectors to the config topic, by connector."""
 
-    #: To be computed as soon as nothing else is in the way; a dict for its order.
+    #: Task configs to compute as soon as possible; a dict for its order.
     wanted: dict[str, None] = field(default_factory=dict)
-    #: What is under way by its token: an older answer is of an older instance.
+    #: Tokens of computations in progress: a result with an older token is from an older instance.
     computing: dict[str, int] = field(default_factory=dict)
-    #: Computed, and not looked at yet.
+    #: Results that have not been handled yet.
     computed: dict[str, tuple[Mapping[str, str], ...] | Exception] = field(default_factory=dict)
-    #: Handed to the leader, no answer yet.
+    #: Tokens of task configs sent to the leader, without a response yet.
     sending: dict[str, int] = field(default_factory=dict)
-    #: What was found to be its tasks last, and has been written or found there: whoever overwrites that is corrected.
+    #: The last computed task configs that were written or already in the topic. Other task configs that overwrite them
+    #: are corrected.
     published: dict[str, Sequence[Mapping[str, str]]] = field(default_factory=dict)
-    #: Stopped connectors that have tasks, and when a leader is to take these away.
+    #: Stopped connectors that have tasks, and when the leader removes these.
     stranded_at_ms: dict[str, int] = field(default_factory=dict)
-    #: When to try again.
+    #: Times of retries.
     retry_at_ms: dict[str, int] = field(default_factory=dict)
     #: Failed attempts in a row.
     failures: dict[str, int] = field(default_factory=dict)
-    #: When the first of them began.
+    #: Start times of the first failed attempts.
     first_ms: dict[str, int] = field(default_factory=dict)
 
     def forget(self, connector: str) -> None:
@@ -159,17 +157,17 @@ class Publishing:
 
 @dataclass(slots=True)
 class PendingEvent:
-    """Something begun that ends as an event. An exclusive one holds back joins and requests until then."""
+    """An operation in progress that ends with an event. An exclusive one delays joins and requests until then."""
 
     exclusive: bool
     then: Callable[[Exception | bool | None], None]
 
 
 class HerderState:
-    """The whole state of a herder. The parts change it and add to ``out``; nothing else does.
+    """The whole state of a herder. Only the modules of this package change it and add to ``out``.
 
-    Invariants: ``running`` is within ``held`` but for work that the config topic has taken away since; in MEMBER all
-    of ``held`` that is configured runs; in JOINING exactly one join is under way.
+    Invariants: ``running`` is within ``held``, except for work that the config topic has removed since; in MEMBER all
+    configured work in ``held`` runs; in JOINING exactly one join is in progress.
     """
 
     def __init__(self, settings: HerderSettings, worker_url: str, statuses: Statuses) -> None:
@@ -177,7 +175,7 @@ class HerderState:
         self.worker_url = worker_url
         self.statuses = statuses
         self.log = ConfigLog()
-        #: Whether what is read of the config topic is of before our time: it tells how things are, and is no news.
+        #: Whether records of the config topic are history, which sets the state but triggers no actions.
         self.history = True
         self.assignor = IncrementalAssignor(settings.max_delay_ms, settings.max_delay_is_set)
         self.out: list[Effect] = []
@@ -189,57 +187,57 @@ class HerderState:
         self.member: str | None = None
         self.generation = -1
         self.assignment: Assignment | None = None
-        #: What is ours by the last assignment (Java's assignment snapshot): None before the first.
+        #: The work assigned to this worker (Java's assignment snapshot); None before the first assignment.
         self.held: MutableAllocation | None = None
-        #: What was started here and not stopped since.
+        #: The work that was started here and not stopped since.
         self.running = MutableAllocation()
         self.join_token = 0
-        #: Counts the rounds that we were asked to assign; the last one we saw through to its end, else -1.
+        #: The number of rebalances assigned by this worker, and the last one that it completed as leader, else -1.
         self.round = 0
         self.completed_round = -1
         self.rejoin = False
-        #: Whether a member with our own REST address was warned of.
+        #: Whether a warning was logged about another member with the same REST address.
         self.said_same_url = False
-        #: When our work ends, unless we have joined the round that has begun.
+        #: When the work must stop, unless this worker has joined the current rebalance.
         self.join_by_ms: int | None = None
         self.scheduled_ms: int | None = None
         self.away_until_ms: int | None = None
-        #: Rounds in a row that came to nothing, and when the next is joined where that is not at once.
+        #: Consecutive rebalances without effect, and when to join the next one unless that is at once.
         self.vain_rounds = 0
         self.again_at_ms: int | None = None
         self.read_attempts = READ_ATTEMPTS
         self.must_read = False
 
-        #: Connectors of the config, as of the last change that was looked at.
+        #: Configured connectors, as of the last handled change.
         self.known: set[str] = set()
-        #: The config offset after the last record that changed what there is to share out.
+        #: The config offset after the last record that added or removed connectors or tasks.
         self.changed_at = -1
-        #: When the first such record came since the last round's assignments were made.
+        #: The time of the first such record since the last assignments.
         self.changed_ms = 0
         self.restarts: dict[str, RestartRequest] = {}
-        #: When what failed here is restarted automatically.
+        #: Times of automatic restarts.
         self.auto_restart_at_ms: dict[str | TaskId, int] = {}
 
-        #: On the leader: who owns what by the last assignments, and the members' urls.
+        #: On the leader: the owners by the last assignments, and the URLs of members.
         self.owners: Mapping[str | TaskId, str] = {}
         self.urls: Mapping[str, str] = {}
         self.claim = False
         self.making_key = False
-        #: Session keys in a row that could not be written, and when the next is made.
+        #: Consecutive failures to write a session key, and the time of the next attempt.
         self.key_failures = 0
         self.key_again_ms = 0
 
         self.publishing = Publishing()
-        #: Requests without a reply yet, by id; a dict for its order.
+        #: Ids of requests without a reply; a dict for its order.
         self.open: dict[int, None] = {}
-        #: Those of them that wait for their turn, and since when.
+        #: Queued requests and their arrival times.
         self.requests: deque[tuple[int, Request]] = deque()
-        #: Requests to be answered when a connector has started: id by connector.
+        #: Ids of requests that wait for the start of a connector, by connector.
         self.starting: dict[str, list[int]] = {}
         self.waiting: dict[int, PendingEvent] = {}
         self._token = 0
 
-    # what may be asked
+    # views
 
     @property
     def busy(self) -> bool:
@@ -255,16 +253,16 @@ class HerderState:
 
     @property
     def rebalance_expected(self) -> bool:
-        """Whether the config has changed what there is to share out since the last round's assignments were made."""
+        """Whether connectors or tasks were added or removed since the last assignments."""
         return self.assignment is not None and self.changed_at > self.assignment.config_offset
 
     def change(self) -> None:
-        """The record just read has changed what there is to share out."""
+        """Note that the record just read added or removed connectors or tasks."""
         if not self.rebalance_expected:
             self.changed_ms = self.now_ms
         self.changed_at = self.log.offset
 
-    # what may be wanted
+    # effects
 
     def emit(self, effect: Effect) -> None:
         self.out.append(effect)
@@ -277,28 +275,28 @@ class HerderState:
         self.out.append(Reply(request, value, error))
 
     def read_config(self, then: Callable[[bool], None]) -> None:
-        """Read the config topic to its end; nothing else is begun meanwhile."""
+        """Read the config topic to its end; nothing else begins meanwhile."""
         token = self._wait(exclusive=True, then=lambda ok: then(ok is True))
         self.emit(ReadConfig(token, self.settings.worker_sync_timeout_ms))
 
     def write_config(self, steps: Iterable[Step], then: Callable[[Exception | None], None]) -> None:
-        """Write as leader; nothing else is begun meanwhile."""
+        """Write as leader; nothing else begins meanwhile."""
 
         def ended(error: Exception | bool | None) -> None:
             failed = error if isinstance(error, Exception) else None
-            # Whatever failed, the transactional writer may have been fenced off: it is claimed anew before the next.
+            # After any error the transactional writer may be fenced, so it is claimed again before the next write.
             self.claim = self.claim or failed is not None
             then(failed)
 
         self.emit(WriteConfig(self._wait(exclusive=True, then=ended), tuple(steps)))
 
     def write_config_beside(self, step: Step, then: Callable[[Exception | None], None]) -> None:
-        """Write what any worker may write, whatever else is under way."""
+        """Write a step that any worker may write, without waiting for other operations."""
         token = self._wait(exclusive=False, then=lambda error: then(error if isinstance(error, Exception) else None))
         self.emit(WriteConfig(token, (step,), as_leader=False))
 
     def ended(self, token: int, outcome: Exception | bool | None) -> None:
-        """What was begun with this token has ended."""
+        """Complete the operation with this token."""
         waiting = self.waiting.pop(token, None)
         if waiting is not None:
             waiting.then(outcome)

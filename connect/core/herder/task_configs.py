@@ -1,7 +1,7 @@
-"""How the tasks of a connector that runs here get into the config topic: computed, compared, written by the leader.
+"""Publishes task configs of this worker's connectors to the config topic: computed, compared, written by the leader.
 
-A failed attempt is made again for ever, with growing pauses (Kafka
-``reconfigureConnectorTasksWithExponentialBackoffRetries``); too many tasks are no failed attempt but the end.
+Failed attempts are retried without end, with growing pauses (Kafka
+``reconfigureConnectorTasksWithExponentialBackoffRetries``). Too many tasks fail the connector.
 """
 
 from __future__ import annotations
@@ -16,29 +16,28 @@ from connect.core.herder.state import HerderState, Step, pause_ms
 from connect.core.herder_api import Forbidden
 from connect.core.model import TargetState
 
-#: Whoever stops a connector takes its tasks first, and says so a moment later.
+#: The leader that stops a connector removes its tasks first, and sets the target state a moment later.
 _CORRECTION_MS: Final = 1_000
-#: For so long a refused signature is taken for one with a key that has just been replaced.
+#: During this time a rejected signature is attributed to a session key that was just replaced.
 _KEY_GRACE_MS: Final = 60_000
-#: Only dedicated mirrors lead without one: others have REST wherever they are.
+#: Only the leader of a dedicated mirror may have no URL: other workers always have REST.
 _NO_LEADER_REST: Final = (
-    "another node leads the group and has no internal REST address to send them to; set "
-    "dedicated.mode.enable.internal.rest = true on all nodes, with listeners that they reach"
+    "the leader has no internal REST address to send them to; on all nodes set "
+    "dedicated.mode.enable.internal.rest = true and listeners that the other nodes can reach"
 )
 
 
 class InvalidTaskConfigs(PermanentError):
-    """A connector has made task configs that cannot be stored."""
+    """A connector has generated task configs that cannot be stored."""
 
 
 def want(s: HerderState, connector: str) -> None:
-    """Have a connector's tasks configured, if it runs here."""
     if connector in s.running.connectors:
         s.publishing.wanted[connector] = None
 
 
 def advance(s: HerderState) -> None:
-    """Begin what can be begun, until one of it keeps others waiting."""
+    """Begin all due steps until one of them blocks the others."""
     publishing = s.publishing
     for connector in [name for name, at_ms in sorted(publishing.retry_at_ms.items()) if at_ms <= s.now_ms]:
         del publishing.retry_at_ms[connector]
@@ -56,28 +55,29 @@ def advance(s: HerderState) -> None:
 
 
 def computed(s: HerderState, token: int, connector: str, outcome: Sequence[Mapping[str, str]] | Exception) -> None:
-    """A connector has said its tasks, or could not."""
+    """Handle the task configs that a connector computed, or its error."""
     if s.publishing.computing.get(connector) == token:
         del s.publishing.computing[connector]
         s.publishing.computed[connector] = outcome if isinstance(outcome, Exception) else checked(connector, outcome)
 
 
 def sent(s: HerderState, token: int, connector: str, error: Exception | None) -> None:
-    """The leader has taken the task configs, or has not."""
+    """Handle the leader's response to task configs."""
     if s.publishing.sending.get(connector) == token:
         del s.publishing.sending[connector]
         _concluded(s, connector, error)
 
 
 def look_for_stranded(s: HerderState, connector: str) -> None:
-    """A stopped connector has no tasks, unless two leaders wrote at once: one to stop it, one its tasks."""
+    """Schedule the removal of a stopped connector's tasks, which exist only if two leaders wrote at the same time: one
+    the target state, the other the tasks."""
     if s.log.target_state(connector) is TargetState.STOPPED and s.log.task_count(connector):
         s.publishing.stranded_at_ms.setdefault(connector, s.now_ms + _CORRECTION_MS)
 
 
 def committed(s: HerderState, connector: str) -> None:
-    """Task configs were committed. Where they are not what the connector has said last, they are another leader's that
-    did not know, or half of what was to be written; only who runs the connector can put that right."""
+    """Handle committed task configs. If they differ from the last ones of the connector, another leader wrote older
+    ones, or a write was incomplete; only the worker that runs the connector can correct that."""
     look_for_stranded(s, connector)
     published = s.publishing.published.get(connector)
     if published is None:
@@ -90,15 +90,15 @@ def committed(s: HerderState, connector: str) -> None:
 
 
 def steps(connector: str, configs: Sequence[Mapping[str, str]]) -> tuple[Step, ...]:
-    """The tasks are read back before the commit that makes them count."""
+    """Return the steps to store task configs: they are read back before the commit."""
     commit: Step = (commit_record(connector, len(configs)),)
     return (task_records(connector, configs), commit) if configs else (commit,)
 
 
 def defect(configs: object) -> str | None:
-    """What makes task configs impossible to store, without their values; None where nothing does.
+    """Return why task configs cannot be stored, without their values; None if they can.
 
-    Whoever computed them promises a sequence of mappings from text to text; but that is a connector's author's word.
+    They must be a sequence of mappings from text to text, but connectors may return anything.
     """
     if not isinstance(configs, Sequence) or isinstance(configs, str | bytes):
         return f"they are a {type(configs).__name__}, not a list of mappings"
@@ -115,12 +115,12 @@ def defect(configs: object) -> str | None:
 
 
 def checked(connector: str, configs: Sequence[Mapping[str, str]]) -> tuple[Mapping[str, str], ...] | InvalidTaskConfigs:
-    """What a connector's author says its task configs are, if they can be stored."""
+    """Return the task configs of a connector, or the error if they cannot be stored."""
     wrong = defect(configs)
     if wrong is not None:
         return InvalidTaskConfigs(
-            f"The connector {connector} has generated task configs that cannot be stored: {wrong}. This is a defect of "
-            "the connector: its task configs have to map strings to strings"
+            f"The connector {connector} has generated task configs that cannot be stored: {wrong}. This is a bug in "
+            "the connector: its task configs must map strings to strings"
         )
     return tuple(configs)
 
@@ -130,7 +130,7 @@ def _take_away(s: HerderState, connector: str) -> None:
     del stranded[connector]
     if s.log.target_state(connector) is not TargetState.STOPPED or not s.log.task_count(connector):
         return
-    s.say(f"{connector} is stopped, and has tasks; taking them away", "warning")
+    s.say(f"{connector} is stopped but has tasks; removing them", "warning")
 
     def written(error: Exception | None) -> None:
         if error is not None:
@@ -184,14 +184,14 @@ def _concluded(s: HerderState, connector: str, error: Exception | None) -> None:
     publishing.retry_at_ms[connector] = s.now_ms + wait_ms
     first_ms = publishing.first_ms.setdefault(connector, s.now_ms)
     quiet = isinstance(error, Forbidden) and s.now_ms <= first_ms + _KEY_GRACE_MS
-    # One that is starting asks for its tasks before it can say them; its start tells what keeps it from running.
+    # A starting connector requests task configs before it can compute them; a failed start has its own log entry.
     level = "debug" if quiet else "info" if isinstance(error, NotRunning) else "error"
-    s.say(f"The tasks of {connector} could not be configured; tried again in {wait_ms} ms: {error}", level)
+    s.say(f"Failed to configure the tasks of {connector}; retrying in {wait_ms} ms: {error}", level)
 
 
 def _changed(s: HerderState, connector: str, configs: tuple[Mapping[str, str], ...]) -> bool:
-    """Kafka ``AbstractHerder.taskConfigsChanged``: also where only the connector's own config has changed, since some
-    of its keys reach the tasks without standing in their configs."""
+    """Return whether task configs must be written (Kafka ``AbstractHerder.taskConfigsChanged``): also if only the
+    connector's config has changed, because some of its keys affect tasks without being in their configs."""
     return (
         s.log.task_count(connector) != len(configs)
         or list(s.log.all_task_configs(connector)) != list(configs)

@@ -93,7 +93,7 @@ async def test_a_connector_that_declares_providers_is_refused(tmp_path: Path) ->
     connector = {**SOURCE, "config.providers": "env", "config.providers.env.class": "env", "topics": "${env:LAG}"}
     (found,) = (await check(tmp_path, json.dumps({"name": "x", "config": connector}))).findings
     assert (found.level, found.key) == (Level.ERROR, "config.providers")
-    assert "from the worker's file only" in found.text
+    assert "only in the worker's file" in found.text
 
 
 @pytest.mark.parametrize("value", ["a${1}b", "${x}", "$x:y", "${}:", "${1:2}"])

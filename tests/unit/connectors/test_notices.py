@@ -71,11 +71,11 @@ def test_keys_that_are_heeded_or_switched_off_are_not_named(line: str) -> None:
     [
         ("us->eu.topic.creation.default.partitions = 5", "unsupported", "is not supported yet"),
         ("eu.plugin.path = /opt", "unsupported", "is not supported yet"),
-        ("eu.metric.reporters = com.acme.Reporter", "pointless", "all metrics are at /metrics"),
+        ("eu.metric.reporters = com.acme.Reporter", "pointless", "/metrics serves the current value of all metrics"),
         ("us.client.dns.lookup = use_all_dns_ips", "pointless", "all addresses of a name are tried"),
-        ("reconnect.backoff.ms = 5", "pointless", "after waits of its own"),
-        ("us.ssl.cipher.suites = TLS_AES_256_GCM_SHA384", "risky", "TLS_CHACHA20_POLY1305_SHA256 may be spoken too"),
-        ("ssl.cipher.suites = TLS_AES_256_GCM_SHA384", "risky", "TLS_CHACHA20_POLY1305_SHA256 may be spoken too"),
+        ("reconnect.backoff.ms = 5", "pointless", "with a built-in backoff"),
+        ("us.ssl.cipher.suites = TLS_AES_256_GCM_SHA384", "risky", "TLS_CHACHA20_POLY1305_SHA256 may be used too"),
+        ("ssl.cipher.suites = TLS_AES_256_GCM_SHA384", "risky", "TLS_CHACHA20_POLY1305_SHA256 may be used too"),
         ("ssl.provider = X", "unsupported", "is not supported yet"),
         ("us.consumer.reconnect.backoff.ms = 5", "unsupported", "is not supported yet"),
         ("us->eu.target.consumer.client.rack = x", "unsupported", "is not supported yet"),
@@ -98,7 +98,7 @@ def test_keys_that_are_heeded_or_switched_off_are_not_named(line: str) -> None:
         ("us.bootstrap.server = x", "unknown", "is not known"),
         ("us.consumer.isolation.levl = x", "unknown", "is isolation.level meant?"),
         ("something.else = 1", "unknown", "is not known and has no effect"),
-        ("topics = a,b,a", "forgiven", "taken as a,b"),
+        ("topics = a,b,a", "forgiven", "using a,b"),
     ],
 )
 def test_keys_that_are_named(line: str, kind: str, text: str) -> None:

@@ -57,7 +57,7 @@ def test_a_predicate_may_look_at_the_topic_alone() -> None:
 @pytest.mark.parametrize("topic", ["__consumer_offsets", "mm2-offsets.us.internal", "us.checkpoints.internal"])
 def test_the_name_of_an_internal_topic_is_none(topic: str) -> None:
     to = {**SHORT, "transforms.short.replacement": topic}
-    with pytest.raises(PermanentError, match=re.escape(f"{topic}, which is that of an internal topic")):
+    with pytest.raises(PermanentError, match=re.escape(f"{topic}, which is the name of an internal topic")):
         names("short", to).of("orders")
     same = RemoteNames("us", IdentityReplicationPolicy())
     assert same.of(topic) == topic, "that is for the topic filter to say"
@@ -98,9 +98,7 @@ def test_what_others_fill_we_do_not(own: str, others: str, topic: str) -> None:
         f"us.{own.replace('${topic}', 'bills')}",
         f"us.{others.replace('${topic}', 'bills')}",
     )
-    with pytest.raises(
-        PermanentError, match=f"both stand for its remote topic us.{topic}, so it would be filled twice"
-    ):
+    with pytest.raises(PermanentError, match=f"both name its remote topic us.{topic}, so it would be written twice"):
         found.of(topic)
 
 

@@ -120,7 +120,7 @@ def test_defaults() -> None:
         ("lease_ms", "2000", "lease_ms", 2000),
         ("copy_epoch_ms", "10000", "epoch_ms", 10_000),
         ("spark_master", "local[2]", "spark", {"spark.master": "local[2]"}),
-        ("topics", "a,b,a", "warnings", ("topics names elements twice; it is taken as a,b",)),
+        ("topics", "a,b,a", "warnings", ("topics contains repeated elements; using a,b",)),
     ],
 )
 def test_what_is_set(key: str, value: str, field: str, expected: object) -> None:
@@ -220,9 +220,9 @@ def test_of_topics_that_records_are_sent_to_one_is_filled() -> None:
 @pytest.mark.parametrize(
     ("more", "said", "key"),
     [
-        ({"transform_topic": "a/b"}, "'a/b', which is no topic's name", "transform.topic"),
-        ({"transform_other_topics": "x, ${name}"}, "which is no topic's name", "transform.other.topics"),
-        ({"transform_other_topics": "gone"}, "which is transform.topic", "transform.other.topics"),
+        ({"transform_topic": "a/b"}, "'a/b', which is not a topic name", "transform.topic"),
+        ({"transform_other_topics": "x, ${name}"}, "which is not a topic name", "transform.other.topics"),
+        ({"transform_other_topics": "gone"}, "which is also transform.topic", "transform.other.topics"),
         ({"transform_sql": ""}, "nor transforms use it", "transform.topic"),
         ({"transform_sql": "SELECT topic FROM records"}, "nor transforms use it", "transform.topic"),
         (

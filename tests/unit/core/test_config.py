@@ -125,7 +125,7 @@ def test_refused_values(name: str, text: str, errors: list[str]) -> None:
 def test_a_repeated_element_is_forgiven_in_a_file_and_refused_over_rest() -> None:
     values = CONFIG.parse({"topics": "a,b,a"})
     assert values.strings("topics") == ("a", "b")
-    assert values.warnings == ("topics names elements twice; it is taken as a,b",)
+    assert values.warnings == ("topics contains repeated elements; using a,b",)
     outcome = CONFIG.validate({"topics": "a,b,a"})["topics"]
     assert outcome.errors == ("Configuration 'topics' values must not be duplicated.",)
     assert outcome.value == ("a", "b", "a")

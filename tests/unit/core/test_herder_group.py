@@ -308,7 +308,7 @@ def test_a_config_topic_that_begins_anew_takes_all_work_until_it_is_read() -> No
     read = only(bench.tick(250), ReadConfig)
     assert kinds(bench.step(events.ConfigRead(read.token, ok=True))) == ["Join"]
     assert [said.level for said in bench.said] == ["error"]
-    assert "2 connectors any more, which have ended with it: gone, new; created again" in bench.said[0].line
+    assert "2 connectors are no longer in the config topic and were stopped: gone, new; if" in bench.said[0].line
     assert bench.claimed().config_offset == 3
     bench.lead()
     assert bench.herder.running == Allocation(("c",))

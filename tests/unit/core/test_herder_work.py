@@ -620,7 +620,7 @@ def test_a_restart_that_is_due_waits_for_no_config_that_forbids_it() -> None:
     bench.connector("c", {**CONFIG, ENABLED: "false"})
     assert restarts(bench.tick(1_000)) == []
     assert [each.line for each in bench.said] == [
-        "c-1 is not restarted automatically: its connector's config no longer says so"
+        "c-1 was not restarted automatically: its connector's config no longer enables it"
     ]
     bench.connector("c", {**CONFIG, ENABLED: "true"})
     assert restarts(bench.tick(1_000_000)) == [], "the failure before is over"

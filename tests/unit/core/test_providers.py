@@ -42,7 +42,7 @@ def test_of_a_folder_only_the_files_that_are_asked_for_are_read(tmp_path: Path) 
     (tmp_path / "user.password").write_bytes(b"s3cret\r\n")
     transformer = ConfigTransformer(declared("d", "DirectoryConfigProvider"))
     assert transformer.transform({"a": f"${{d:{tmp_path}:user.password}}"}) == {"a": "s3cret\r\n"}
-    with pytest.raises(ConfigError, match=r"^b: \$\{d:.*:user.p12\} cannot be resolved: the file user.p12 is no text"):
+    with pytest.raises(ConfigError, match=r"^b: \$\{d:.*:user.p12\} cannot be resolved: the file user.p12 is not UTF"):
         transformer.transform({"b": f"${{d:{tmp_path}:user.p12}}"})
 
 
@@ -138,7 +138,7 @@ def test_only_the_file_of_the_worker_declares_providers(monkeypatch: pytest.Monk
         {"config.providers.env.class": "file"},
         {"config.providers.env.param.allowlist.pattern": ".*"},
     ):
-        with pytest.raises(ProvidersDeclared, match=f"^{min(own)}: .* from the worker's file only"):
+        with pytest.raises(ProvidersDeclared, match=f"^{min(own)}: .* only in the worker's file"):
             worker.transform({**own, "a": "${env:SECRET_WORD}"})
     # A connector config of mm2.properties has the declarations of the same file, as in Java.
     assert worker.transform({**file, "a": "${env:SECRET_WORD}"})["a"] == "word"

@@ -223,7 +223,7 @@ def test_a_repeated_address_is_forgiven_with_a_warning() -> None:
 def test_suites_that_nobody_named_are_told(prefix: str) -> None:
     key = f"{prefix}ssl.cipher.suites"
     (warning,) = WorkerConfig.parse({**SMALLEST, key: "TLS_AES_256_GCM_SHA384"}).warnings
-    assert warning.startswith(f"{key} cannot choose among the suites of TLS 1.3: TLS_AES_128_GCM_SHA256, ")
+    assert warning.startswith(f"{key} cannot select among the suites of TLS 1.3: TLS_AES_128_GCM_SHA256, ")
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_a_query_sends_records_to_us_to_others_or_nowhere() -> None:
     )
     assert found[4] is None and isinstance(found[5], Unfit) and not found[5].stops
     long, no_text = through(records(b"a" * 250, b"\xff"), plan=ways, spark=sent)[0]
-    assert long == no_text == Unfit(str(found[3].reason).replace("to audit", "to what is no topic's name"), True)
+    assert long == no_text == Unfit(str(found[3].reason).replace("to audit", "to an invalid topic name"), True)
     (usual,) = through(one[:3], spark=sent)
     assert isinstance(usual[0], Unfit) and usual[1:] == [one[1]._replace(value=b"ORDERS"), one[2]]
 

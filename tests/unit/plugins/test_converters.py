@@ -110,7 +110,7 @@ def test_strings_in_another_character_set() -> None:
     assert converter.from_connect("t", STRING, "é€") == b"\xe9?"
     assert converter.to_connect("t", b"\xe9") == (OPTIONAL_STRING, "é")
     assert converter.to_connect("t", None) == (OPTIONAL_STRING, None)
-    with pytest.raises(ConfigError, match=r"converter\.encoding nonsense is no known character set"):
+    with pytest.raises(ConfigError, match=r"converter\.encoding nonsense is an unknown character set"):
         converter.configure({"converter.type": "key", "converter.encoding": "nonsense"})
 
 
@@ -133,7 +133,7 @@ def test_wide_characters_are_ordered_and_marked_as_in_java(encoding: str, data: 
 
 
 def test_bytes_have_no_text() -> None:
-    with pytest.raises(DataError, match=r"class \[B has no text"):
+    with pytest.raises(DataError, match=r"class \[B cannot be converted to text"):
         StringConverter().from_connect("t", None, b"x")
 
 

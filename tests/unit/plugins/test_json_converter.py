@@ -178,8 +178,8 @@ def test_a_decimal_is_written_at_the_scale_of_its_schema(scale: str, value: str,
         ("-3", "1500", "Schema has scale -3, value has scale 0"),
         ("2", "1E+999999999", "1000000002 digits at scale 2"),
         ("2", "1" * 5000, "5002 digits at scale 2"),
-        ("2", "NaN", "NaN is no decimal number"),
-        ("x", "1", "its parameter scale is missing or no whole number"),
+        ("2", "NaN", "NaN is not a decimal number"),
+        ("x", "1", "the parameter scale is missing or not an integer"),
     ],
 )
 def test_a_decimal_that_would_lose_digits_is_refused(scale: str, value: str, words: str) -> None:
@@ -193,7 +193,7 @@ def test_a_decimal_as_number_says_its_own_scale() -> None:
     for value in ("1.5", "1.555", "1E+3"):
         assert made.from_connect("t", DECIMAL, Decimal(value)) == value.encode()
     for value in ("NaN", "-Infinity"):
-        with pytest.raises(DataError, match=f"{value} is no decimal number"):
+        with pytest.raises(DataError, match=f"{value} is not a decimal number"):
             made.from_connect("t", DECIMAL, Decimal(value))
 
 

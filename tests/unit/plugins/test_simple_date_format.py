@@ -64,7 +64,7 @@ def test_texts_as_dates(pattern: str, text: str, date: datetime) -> None:
     ],
 )
 def test_texts_that_are_no_dates(pattern: str, text: str) -> None:
-    with pytest.raises(NoDate, match="is not a date in the form"):
+    with pytest.raises(NoDate, match="is not a date in the format"):
         SimpleDateFormat(pattern).parse(text)
 
 

@@ -103,7 +103,7 @@ def test_keys() -> None:
         (1, Schema("int32"), "does not correspond to a known timestamp type format"),
         ("x", INT64, r"Expected Unix timestamp to be a Long, but found class java\.lang\.String"),
         (1, STRING, r"Expected string timestamp to be a String, but found class java\.lang\.Long"),
-        (2**62, None, "lies outside the years 1 to 9999"),
+        (2**62, None, "is outside the years 1 to 9999"),
     ],
 )
 def test_what_is_no_timestamp(value: Any, schema: Schema | None, words: str) -> None:

@@ -455,5 +455,5 @@ async def test_no_secret_is_in_what_a_connectors_own_validation_raises(
 
 async def test_a_connector_that_declares_providers_is_refused() -> None:
     own = {"config.providers": "mine", "config.providers.mine.class": "env"}
-    with pytest.raises(BadRequest, match=r"config.providers: .* from the worker's file only"):
+    with pytest.raises(BadRequest, match=r"config.providers: .* only in the worker's file"):
         await validated({**GOOD, **own, "speed": "${mine:HOME}"})

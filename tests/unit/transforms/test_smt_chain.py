@@ -169,13 +169,13 @@ def test_javas_transforms_drop_records_and_headers_and_fail_at_bytes_as_there() 
 
 def test_a_record_that_is_sent_elsewhere_stops_whatever_is_tolerated() -> None:
     failed = chain(ChainStep(mine(Moved, to="elsewhere"))).transform(PLAN, RECORD)
-    neither = "which neither transform.topic nor transform.other.topics stands for"
+    neither = "which is neither in transform.topic nor in transform.other.topics"
     assert failed == Unfit(f"a transform sends it to us.other, {neither}", True)
     for odd in ("a long one", "an odd one", "none"):
         failed = chain(ChainStep(mine(Moved, to=odd))).transform(PLAN, RECORD)
-        assert failed == Unfit(f"a transform sends it to what is no topic's name, {neither}", True)
+        assert failed == Unfit(f"a transform sends it to an invalid topic name, {neither}", True)
     failed = chain(ChainStep(mine(Moved, to="no partition"))).transform(PLAN, RECORD)
-    said = "a transform sends it to us.orders; mirrored records stay in the partition of their number"
+    said = "a transform sends it to us.orders; mirrored records must keep the number of their partition"
     assert failed == Unfit(said, stops=True)
     failed = chain(ChainStep(mine(Moved, to="long ago"))).transform(PLAN, RECORD)
     assert isinstance(failed, Unfit) and "Invalid record timestamp -5" in failed.reason
@@ -195,11 +195,11 @@ def test_what_a_stranger_raises_is_not_repeated() -> None:
 
 
 def test_what_cannot_be_imported_or_made_is_refused() -> None:
-    with pytest.raises(TransformUnusable, match="install its package"):
+    with pytest.raises(TransformUnusable, match="Install its package"):
         chain(ChainStep(MadePlugin("not.there:Transform", "my.Transform")))
-    with pytest.raises(TransformUnusable, match="cannot be made: KeyError"):
+    with pytest.raises(TransformUnusable, match="cannot be created: KeyError"):
         chain(ChainStep(mine(Moved)))
-    with pytest.raises(TransformUnusable, match="is no transformation"):
+    with pytest.raises(TransformUnusable, match="is not a transformation"):
         chain(ChainStep(mine(Short)))
 
 
@@ -228,8 +228,8 @@ def test_records_come_out_under_the_name_that_their_topic_has_there() -> None:
 @pytest.mark.parametrize(
     ("props", "said"),
     [
-        ({"type": "RegexRouter", "predicate": "p"}, "looks at more of a record than its topic"),
-        ({"type": "org.apache.kafka.connect.transforms.TimestampRouter"}, "to ever more topics"),
+        ({"type": "RegexRouter", "predicate": "p"}, "depends on more than a record's topic"),
+        ({"type": "org.apache.kafka.connect.transforms.TimestampRouter"}, "to an unlimited number of topics"),
         ({"type": "my.Transform"}, "Failed to find any class"),
     ],
 )
@@ -315,5 +315,5 @@ def test_keys_of_headers_that_are_no_text_are_shown_as_javas_and_kept() -> None:
     after = chain(ChainStep(mine(Kept))).transform(PLAN, record)
     assert after == record._replace(value="\ufffdt\ufffdn".encode(), headers=[*record.headers, ("a", b"")])
     assert chain(ChainStep(mine(Half))).transform(PLAN, RECORD) == Unfit(
-        "the conversion to bytes: a header's key holds half of a surrogate pair, which is no text"
+        "the conversion to bytes: a header key contains half of a surrogate pair, which UTF-8 cannot encode"
     )
