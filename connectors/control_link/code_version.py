@@ -1,8 +1,8 @@
-"""This project's own code as an archive for executors, and which code a process runs.
+"""This project's code as an archive for executors, and the name of the code that a process runs.
 
-Executors of a cluster need not have the project installed: its packages are pure Python and travel with the jobs. The
-code's name follows its content, of the archive or of what is installed, so that a slice of other code is recognised by
-its name, though both may call themselves the same version.
+Executors of a cluster need not have the project installed: its packages are pure Python and are shipped with the jobs.
+The name is a digest of the code, archived or installed, so that a slice with other code is recognised even if both
+have the same version number.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 PACKAGES: Final = ("connect", "connectors")
-#: Where a slice's code lies, where it is installed. A worker may differ in all else.
+#: The packages that a slice runs, where the project is installed. A worker may differ in all others.
 _SLICE: Final = (
     "connect.api",
     "connect.kafka",
@@ -29,25 +29,25 @@ _SLICE: Final = (
     "connectors.transforms",
 )
 _DISTRIBUTION: Final = "heliograph"
-#: The oldest that a zip file can say; the same bytes on every machine and day.
+#: The oldest timestamp of the zip format, so that the archive has the same bytes everywhere and at any time.
 _NO_TIME: Final = (1980, 1, 1, 0, 0, 0)
 _READ_BY_ALL: Final = 0o644 << 16
 
 
 @functools.cache
 def running_code() -> str:
-    """The name of the code that this process runs. To be asked early, before others lie where it was loaded from."""
+    """Return the name of the code that this process runs. Call it early, before an upgrade replaces the files."""
     archive = getattr(__spec__.loader, "archive", "")
     return Path(archive).stem if archive else _name(_sources_of(_SLICE))
 
 
 def running_from() -> str:
-    """Where this process has that code from, for people who look for a stale one."""
+    """Return where this process has loaded that code from, for messages about stale code."""
     return str(getattr(__spec__.loader, "archive", "") or Path(__file__).parents[2])
 
 
 def make_archive(folder: Path) -> Path:
-    """Write the archive of the code installed here into ``folder``; its stem is :func:`running_code` over there."""
+    """Write the installed code as an archive into ``folder``; its stem is what :func:`running_code` returns there."""
     sources = _sources_of(PACKAGES)
     path = folder / f"{_name(sources)}.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:

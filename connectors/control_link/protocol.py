@@ -1,18 +1,17 @@
 """The control link carries versioned JSON messages over TCP between a worker, which listens, and its slices.
 
-Messages: the dataclasses here are the meaning, ``to_wire``/``from_wire`` the form. The worker refuses a slice of
+Messages: the dataclasses here define the content, ``to_wire``/``from_wire`` the format. The worker refuses a slice of
 another version, so fields may change with ``LINK_VERSION``.
 
-Frames: a message is sent as one frame or more of bounded size, so that no message is too long for the link. Senders
-split lists of partitions into messages with :func:`pieces`, so that neither side's loop is busy with one message for
-long.
+Frames: a message is sent as one or more frames of bounded size, so that no message is too long for the link. Senders
+split lists of partitions into messages with :func:`pieces`, so that one message keeps neither loop busy for long.
 
-Secrets: a slice proves itself with a token and gets its configuration here, secrets included, so that a plan, a closure
-or a Spark event log holds no secret. Off loopback the link is TLS, and the slice knows the worker's certificate from
-its plan before it sends the token.
+Secrets: a slice authenticates with a token and gets its configuration here, secrets included, so that plans, closures
+and Spark event logs hold no secret. Off loopback the link uses TLS, and the slice knows the worker's certificate from
+the job's payload before it sends the token.
 
-Warnings: a slice sends its warnings over the link into the worker's log, because a Spark task's own output ends on some
-executor, unread, and the loss of a broker is news.
+Warnings: a slice sends its warnings over the link into the worker's log, because operators do not read the output of
+executors and need to know of a lost broker.
 """
 
 from __future__ import annotations
@@ -52,23 +51,23 @@ from connectors.formats.types import (
 
 LINK_VERSION: Final = 15
 
-#: As Java's consumer fetches of a partition.
+#: The default of Java's consumer (``max.partition.fetch.bytes``).
 _LEAST_PARTITION_BYTES: Final = 1024 * 1024
-#: As much as keeps a near broker busy.
+#: Enough to keep a near broker busy.
 _MOST_FETCH_BYTES: Final = 8 * 1024 * 1024
-#: Also what keeps a broker busy at a distance of 100 ms.
+#: Enough to keep a broker busy over a round trip of 100 ms.
 _MOST_HELD_BYTES: Final = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """One partition pair of a slice, and where to go on.
+    """One partition pair of a slice, and where to continue.
 
     ``next_source_offset`` is the offset of the next source record, ``last_source_epoch`` the leader epoch of the
-    batch before it (-1 unknown), ``target_end`` the offset behind the last record known to be ours.
-    ``pipelined`` says that the target's leader already knows the producer id here, by an acknowledged batch or
+    batch before it (-1 unknown), ``target_end`` the offset after the last record known to be ours.
+    ``pipelined``: whether the target's leader already knows the producer id here, by an acknowledged batch or
     the marker of a fence: only then may several batches be in flight. ``max_message_bytes`` is the target topic's.
-    ``producer`` is under whom to write, if that is not the slice's.
+    ``producer`` writes the partition, if it is not the slice's.
     """
 
     source: TopicPartition
@@ -115,11 +114,11 @@ class PartitionPlan:
 @dataclass(frozen=True, slots=True)
 class SliceSettings:
     """How a slice copies; bytes and milliseconds. ``flow`` and the aliases are for messages. ``source``/``target`` are
-    ConnectionSettings on the wire, secrets included: they pass over the control link and nowhere else. ``rack`` is
-    where it reads if it can. ``skip_refused`` leaves out records that the target refuses for good; ``compression`` is
-    for batches that come uncompressed; ``transform_sql`` is what records go through, if anything, and ``chain`` (a
-    ChainPlan on the wire, secrets included) behind it. ``by_key``: the slice copies by key, and ``handler`` (a
-    HandlerPlan's fields), if any, says where its records go."""
+    ConnectionSettings in wire format, secrets included: they are sent over the control link only. ``rack``: the
+    preferred one to read from. ``skip_refused``: skip records that the target refuses permanently. ``compression``: for
+    batches that are not compressed at the source. ``transform_sql`` (empty for none), then ``chain`` (a ChainPlan in
+    wire format, secrets included), transform the records. ``by_key``: whether the slice copies by key; then ``handler``
+    (a HandlerPlan's fields), if any, chooses the targets of records."""
 
     flow: str
     task: int
@@ -147,10 +146,10 @@ class SliceSettings:
     target_alias: str = ""
 
     def partition_held_bytes(self, partitions: int) -> int:
-        """One of so many partitions is fetched again as long as it holds less.
+        """Return the buffered bytes up to which a partition is fetched again, if the slice copies ``partitions``.
 
-        All together hold half of what the slice may, so that those that the target takes slowly leave the others their
-        room. A few partitions hold more than one fetch of each, so that none waits for its next one.
+        All partitions together hold half of ``buffer_bytes``, so that slow ones leave room for the others. With few
+        partitions this is more than one fetch each, so that none waits for its next one.
         """
         if self.partition_max_bytes is not None:
             return 2 * self.partition_max_bytes
@@ -158,7 +157,7 @@ class SliceSettings:
         return min(max(share, _LEAST_PARTITION_BYTES), _MOST_HELD_BYTES)
 
     def partition_fetch_bytes(self, partitions: int, *, is_far: bool = False) -> int:
-        """How much of one of so many partitions is fetched at once."""
+        """Return how many bytes one fetch of a partition may return, if the slice copies ``partitions``."""
         if self.partition_max_bytes is not None:
             return self.partition_max_bytes
         return min(self.partition_held_bytes(partitions), _MOST_HELD_BYTES if is_far else _MOST_FETCH_BYTES)
@@ -175,8 +174,8 @@ class SliceSettings:
 class TransactionTerms:
     """How a slice fills transactions.
 
-    ``version`` is what the target has finalised of ``transaction.version``. A transaction is ended when all that was
-    read is acknowledged, ``spacing_ms`` after the one before at the earliest, or when it has lasted ``length_ms``.
+    ``version`` is the target's finalised ``transaction.version``. A transaction ends once all that was read is
+    acknowledged, but not within ``spacing_ms`` of the previous one; or once it has lasted ``length_ms``.
     """
 
     transactional_id: str
@@ -186,7 +185,7 @@ class TransactionTerms:
 
     @property
     def adds_implicitly(self) -> bool:
-        """Whether Produce adds partitions to the transaction by itself (KIP-890); else the worker does, when asked."""
+        """Whether Produce adds partitions to the transaction (KIP-890); else the slice asks the worker to do so."""
         return self.version >= _IMPLICIT_FROM
 
     def to_wire(self) -> dict[str, Any]:
@@ -202,11 +201,11 @@ _IMPLICIT_FROM: Final = 2
 
 @dataclass(slots=True)
 class PartitionProgress:
-    """What a slice did to one partition since its last report, and where it stands now.
+    """What a slice did to one partition since its last report, and its position now.
 
-    ``runs`` are new (upstream, downstream, count), ``skips`` new too; ``batches`` counts by kind; positions are those
-    of acknowledged batches only. ``state`` is ``RUNNING``, ``STOPPED`` or ``QUARANTINED``, the latter two with a
-    ``reason`` for people, and with ``gap`` where a log is no longer what it was.
+    ``runs`` (upstream, downstream, count), ``skips`` and ``batches``, counted by reason, are those since the last
+    report; positions are those of acknowledged batches only. ``state`` is ``RUNNING``, ``STOPPED`` or ``QUARANTINED``,
+    the latter two with a ``reason`` for operators, and with ``gap`` if a log was truncated, recreated or deleted.
     """
 
     source: TopicPartition
@@ -235,7 +234,7 @@ class PartitionProgress:
 
     @classmethod
     def from_wire(cls, data: list[Any]) -> Self:
-        gap, source, *values = data  # by place: thousands a second come to a worker
+        gap, source, *values = data  # by index, because a worker gets thousands a second
         one = cls(TopicPartition(*source), *values)
         one.runs = [(upstream, downstream, count) for upstream, downstream, count in one.runs]
         one.skips = [(first, last, code) for first, last, code in one.skips]
@@ -256,10 +255,10 @@ def _id_from(text: str | None) -> UUID | None:
 
 _LENGTH: Final = struct.Struct(">I")
 MAX_FRAME_BYTES: Final = 1024 * 1024
-#: In a frame's length: the message goes on in the next frame.
+#: A bit in a frame's length: the message continues in the next frame.
 _CONTINUES: Final = 1 << 31
 _OPEN_TIMEOUT_S: Final = 10.0
-#: How many list entries one message carries.
+#: The most list entries in one message.
 MAX_ENTRIES: Final = 500
 
 Message = dict[str, Any]
@@ -267,16 +266,16 @@ T = TypeVar("T")
 
 
 class LinkClosed(RetriableError):
-    """The other side of a control link is gone."""
+    """The other side closed the control link, or was lost."""
 
 
 class LinkUnreachable(LinkClosed):
-    """Nobody answers where a worker should listen, or somebody else does."""
+    """No worker answers at its address, or another server does."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkAddress:
-    """Where a worker listens. ``certificate``: the PEM of the only one to be trusted there; empty for plain TCP."""
+    """Where a worker listens. ``certificate``: the PEM of the only certificate to trust there; empty for plain TCP."""
 
     host: str
     port: int
@@ -295,7 +294,7 @@ class Link:
 
     @classmethod
     async def connect(cls, address: LinkAddress, hello: Message) -> Self:
-        """Open the slice's side and say hello; :class:`LinkUnreachable` if the worker is not there."""
+        """Connect as a slice and send ``hello``. Raises :class:`LinkUnreachable` if no worker answers."""
         try:
             async with asyncio.timeout(_OPEN_TIMEOUT_S):
                 reader, writer = await _open(address)
@@ -313,7 +312,7 @@ class Link:
         return f"{name[0]}:{name[1]}" if name else "an address unknown"
 
     def send(self, message: Message) -> None:
-        """Queue a message; a closed link drops it, since its reader learns of the end on its own."""
+        """Queue a message; a closed link drops it, because :meth:`receive` reports the end."""
         if not self._writer.is_closing():
             data = memoryview(orjson.dumps(message))
             while len(data) > MAX_FRAME_BYTES:
@@ -324,7 +323,7 @@ class Link:
     async def receive(self, max_bytes: int | None = None) -> Message:
         """Return the next message.
 
-        ``max_bytes`` bounds a peer that has not proven itself yet. Raises :class:`LinkClosed` at the end of the link,
+        ``max_bytes`` limits a peer that is not authenticated yet. Raises :class:`LinkClosed` at the end of the link,
         and if a frame or a message is too long.
         """
         data = bytearray()
@@ -334,14 +333,14 @@ class Link:
                 (head,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
                 continues, length = bool(head & _CONTINUES), head & ~_CONTINUES
                 if length > MAX_FRAME_BYTES or (max_bytes is not None and len(data) + length > max_bytes):
-                    raise LinkClosed(f"a frame of {length} bytes on the control link is over the bound")
+                    raise LinkClosed(f"a frame of {length} bytes on the control link is over the limit")
                 data += await self._reader.readexactly(length)
             message = orjson.loads(data)
             if not isinstance(message, dict):
-                raise LinkClosed("a frame on the control link is no message")
+                raise LinkClosed("a frame on the control link is not a message")
             return message
         except (asyncio.IncompleteReadError, ConnectionError, OSError) as error:
-            raise LinkClosed("the control link was closed by its other side") from error
+            raise LinkClosed("the other side closed the control link") from error
         except orjson.JSONDecodeError as error:
             raise LinkClosed(f"a frame on the control link is not JSON: {error}") from error
 
@@ -352,18 +351,18 @@ class Link:
             await self._writer.wait_closed()
 
     def end(self) -> None:
-        """Close once what was sent has left, without waiting for that."""
+        """Close once all messages are sent, without waiting for that."""
         self._writer.close()
 
     def abort(self) -> None:
-        """Close at once, dropping what is not sent."""
+        """Close at once; messages that are not sent yet are lost."""
         self._writer.transport.abort()
 
 
 def pieces(entries: Iterable[T], size: Callable[[T], int] = lambda _: 1) -> Iterator[list[T]]:
-    """Split ``entries`` into lists for one message each: of :data:`MAX_ENTRIES` at most, by what ``size`` counts.
+    """Split ``entries`` into lists for one message each, of at most :data:`MAX_ENTRIES` as ``size`` counts them.
 
-    An entry that is larger has a list of its own. Without entries there is no list.
+    A larger entry gets a separate list. Without entries there is no list.
     """
     piece: list[T] = []
     total = 0
@@ -383,16 +382,16 @@ async def _open(address: LinkAddress) -> tuple[asyncio.StreamReader, asyncio.Str
     reader, writer = await asyncio.open_connection(
         address.host, address.port, ssl=_trusting(address.certificate), server_hostname=address.host
     )
-    # The trust store alone would take whatever this certificate might have signed.
+    # Because the trust store alone would also accept certificates that this one has signed.
     presented = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     if presented != ssl.PEM_cert_to_DER_cert(address.certificate):
         writer.transport.abort()
-        raise ssl.SSLCertVerificationError("who answers there shows another certificate than the worker's")
+        raise ssl.SSLCertVerificationError("the server there has another certificate than the worker")
     return reader, writer
 
 
 def _trusting(certificate: str) -> ssl.SSLContext:
-    """Of one certificate, by whatever name or address the worker was reached."""
+    """Return a context that trusts one certificate, with any host name or address."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
@@ -400,15 +399,15 @@ def _trusting(certificate: str) -> ssl.SSLContext:
     return context
 
 
-#: The same complaint comes from every partition several times a second; people get one of each kind this often.
+#: Interval of warnings of one kind, because each partition may repeat it several times a second.
 EVERY_S: Final = 5.0
 _LOGGERS: Final = ("connect", "connectors")
 
 
 class Teller(logging.Handler):
-    """Hands warnings and errors to ``tell`` as messages of the link; only for the thread of the slice's loop.
+    """Passes warnings and errors to ``tell`` as messages of the link; only for the thread of the slice's loop.
 
-    Of each kind (one log statement, whatever it speaks of) one every ``every_s``, and how many others there were.
+    Of each kind (one log statement, with any arguments) it sends one every ``every_s``, with the number of the others.
     """
 
     def __init__(
@@ -445,7 +444,7 @@ class Teller(logging.Handler):
 
 @contextmanager
 def telling(tell: Callable[[dict[str, Any]], None]) -> Iterator[None]:
-    """While this lasts, what our modules warn of is told instead of printed."""
+    """Within the context, send warnings of our modules with ``tell``."""
     teller = Teller(tell)
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     for logger in loggers:

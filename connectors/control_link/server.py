@@ -1,4 +1,4 @@
-"""The worker's end of all control links: where it listens, and who may come in with which token."""
+"""The worker's end of all control links: the listener, the tokens of slices, and the renewal of their leases."""
 
 from __future__ import annotations
 
@@ -36,37 +36,37 @@ log = logging.getLogger(__name__)
 LISTENER_KEY: Final = "link.listener"
 ADVERTISED_KEY: Final = "link.advertised.address"
 _HELLO_TIMEOUT_S: Final = 10.0
-#: A hello is a few hundred bytes; who sends more is no slice.
+#: A slice's hello has a few hundred bytes; a peer that sends more is refused.
 _MAX_HELLO_BYTES: Final = 64 * 1024
 _CLOSE_TIMEOUT_S: Final = 1.0
-#: So many messages of a slice wait for a main loop that stands still; then no more are read.
+#: Messages of a slice that may wait for a blocked main loop; no more are read then.
 _MOST_WAITING: Final = 1024
 _LOOK_S: Final = 0.05
-#: How often the lease of a slice is renewed, and how often at least while it lasts.
+#: Interval at which a slice's lease is renewed, and the least number of renewals within one lease.
 _RENEW_S: Final = 1.0
 _RENEWALS: Final = 4
 _NAME: Final = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "heliograph control link")])
-#: A slice accepts this very certificate and no other, so its dates protect nothing; executors' clocks may be wrong.
+#: A slice accepts only this certificate, so dates add no protection, and executors' clocks may be wrong.
 _BEGIN: Final = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
 _END: Final = datetime.datetime(2100, 1, 1, tzinfo=datetime.UTC)
 
 
 class SliceRefused(RetriableError):
-    """A slice of ours came and could not be taken."""
+    """A slice connected with a valid token and was refused."""
 
 
 class SliceSilent(LinkClosed):
-    """The link is open, and the slice has said nothing for its lease."""
+    """The link is open, and the slice sent nothing for the length of its lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """Where to listen, and what slices are told of it.
+    """Where to listen, and the address that slices get.
 
     Args:
         host: An address or a name of this machine; a wildcard such as 0.0.0.0 for all.
         port: 0 for a free one.
-        advertised: Host, or host:port, that executors reach; empty for the listener's own.
+        advertised: Host, or host:port, that executors can reach; empty for the listener's.
     """
 
     host: str = "127.0.0.1"
@@ -75,7 +75,7 @@ class LinkSettings:
 
     @classmethod
     def parse(cls, listener: str, advertised: str) -> LinkSettings:
-        """From the values of the two keys; :class:`ConfigError` naming the key where one is no address."""
+        """Return settings from the values of both keys. Raises :class:`ConfigError` with the key of an invalid one."""
         host, port = _host_port(LISTENER_KEY, listener)
         if port is None:
             raise ConfigError(f"{LISTENER_KEY} = {listener} should be host:port, such as 0.0.0.0:7070", LISTENER_KEY)
@@ -84,7 +84,7 @@ class LinkSettings:
         return cls(host, port, advertised)
 
     def reached_at(self, port: int) -> tuple[str, int]:
-        """What slices are told, once ``port`` is bound."""
+        """Return the host and port that slices get, once ``port`` is bound."""
         if not self.advertised:
             return (socket.getfqdn() if _is_wildcard(self.host) else self.host), port
         host, advertised_port = _host_port(ADVERTISED_KEY, self.advertised)
@@ -92,17 +92,17 @@ class LinkSettings:
 
     @property
     def leaves_the_machine(self) -> bool:
-        """Whether anything but loopback is listened on or told to slices; then the link is TLS."""
+        """Whether the listener or the advertised address is not on loopback; then the link uses TLS."""
         told, _ = self.reached_at(self.port)
         return not (_is_loopback(self.host) and _is_loopback(told))
 
 
 @dataclass(slots=True)
 class Ticket:
-    """Opens one link, for one slice of one epoch.
+    """The permission for one slice of one epoch to open one link.
 
-    ``linked`` is the link and its hello, or :class:`SliceRefused`; ``misused`` is set to a sentence for people when the
-    token comes a second time: another attempt of the same Spark task runs, or did.
+    ``linked`` gets the link and its hello, or :class:`SliceRefused`. ``misused`` gets a message for operators if the
+    token is used a second time, by another attempt of the same Spark task.
     """
 
     token: str = field(repr=False)
@@ -114,16 +114,16 @@ class Ticket:
 
 
 class ServedLink:
-    """The worker's side of an open link, for the main loop; its socket is the lease thread's.
+    """The worker's side of an open link, for the main loop; the lease thread owns its socket.
 
-    The thread renews the slice's lease and hears its answers, whatever the main loop is busy with.
+    The thread renews the slice's lease and receives its messages even while the main loop is busy.
     """
 
     def __init__(self, link: Link, leases: LeaseLoop) -> None:
         self.peer = link.peer
         self._link = link
         self._leases = leases
-        #: When the slice last said something, in monotonic time.
+        #: When the slice last sent something, in monotonic time.
         self._heard_s = time.monotonic()
         self._said: deque[Message | LinkClosed] = deque()
         self._arrived = asyncio.Event()
@@ -131,17 +131,16 @@ class ServedLink:
         self._scope = Scope(f"link of {self.peer}")
 
     def listen(self) -> None:
-        """Begin to receive."""
         self._leases.call(self._begin_to_listen)
 
     def renew(self, lease_s: float, holds: Callable[[], bool]) -> None:
-        """Renew the slice's lease from now on, as long as the main loop turns and ``holds``, which the lease thread
-        asks, says that the work is ours. A slice that says nothing for ``lease_s`` is given up: :class:`SliceSilent`
-        is received then."""
+        """Renew the slice's lease from now on, while the main loop runs and ``holds`` (called in the lease thread) says
+        that this worker owns the task. If the slice sends nothing for ``lease_s``, :meth:`receive` raises
+        :class:`SliceSilent`."""
         self._leases.call(self._begin_to_renew, lease_s, holds)
 
     def let_lapse(self) -> None:
-        """Renew the slice's lease no more."""
+        """Stop renewing the slice's lease."""
         self._leases.call(self._stop_renewing)
 
     def send(self, message: Message) -> None:
@@ -149,8 +148,8 @@ class ServedLink:
         self._leases.call(self._link.send, message)
 
     async def receive(self) -> Message:
-        """Return the next message; raises :class:`LinkClosed` at the end of the link, :class:`SliceSilent` once the
-        slice has said nothing for its lease."""
+        """Return the next message. Raises :class:`LinkClosed` at the end of the link, :class:`SliceSilent` once the
+        slice has sent nothing for the length of its lease."""
         while not self._said:
             self._arrived.clear()
             await self._arrived.wait()
@@ -161,11 +160,11 @@ class ServedLink:
         return said
 
     def hang_up(self) -> None:
-        """Close once what was sent is on its way."""
+        """Close once all messages are sent, without waiting for that."""
         self._leases.call(self._hang_up)
 
     def abort(self) -> None:
-        """Close at once, dropping what is not sent."""
+        """Close at once; messages that are not sent yet are lost."""
         self._leases.call(self._abort)
 
     # -- in the lease thread ---------------------------------------------------------------------------
@@ -195,7 +194,7 @@ class ServedLink:
                 self._heard_s = time.monotonic()
                 self._hand_over(message)
                 while len(self._said) >= _MOST_WAITING:
-                    self._heard_s = time.monotonic()  # it is the main loop that is silent
+                    self._heard_s = time.monotonic()  # because the main loop is blocked, not the slice
                     await asyncio.sleep(_LOOK_S)
         except LinkClosed as closed:
             self._hand_over(closed)
@@ -214,11 +213,11 @@ class ServedLink:
 
 
 class LinkServer:
-    """Hands every link that comes with a good ticket to whoever waits for it.
+    """Accepts links with a valid token and passes each to its ticket.
 
     Args:
         settings: Where to listen.
-        leases: Has the sockets.
+        leases: The thread that owns the sockets.
         code: The code that slices must run, as :func:`connectors.control_link.code_version.running_code` names it.
     """
 
@@ -231,7 +230,7 @@ class LinkServer:
         self._tickets: dict[str, Ticket] = {}
 
     async def start(self) -> None:
-        """Listen; :class:`ConfigError` where that is not possible."""
+        """Listen. Raises :class:`ConfigError` if that is not possible."""
         settings, context = self._settings, None
         if settings.leaves_the_machine:
             context, self._certificate = server_tls()
@@ -245,28 +244,27 @@ class LinkServer:
             log.info("slices reach this worker at %s, over TLS", self.address)
 
     async def _listen(self, context: ssl.SSLContext | None) -> asyncio.Server:
-        # None listens on every address of both families, where 0.0.0.0 or :: would mean one.
+        # None listens on both address families; 0.0.0.0 or :: would mean one.
         host = None if self._settings.host in ("", "*") else self._settings.host
         return await asyncio.start_server(self._accepted, host, self._settings.port, ssl=context)
 
     @property
     def address(self) -> LinkAddress:
-        """What slices are told."""
         assert self._server is not None, "the link server has not been started"
         host, port = self._settings.reached_at(int(self._server.sockets[0].getsockname()[1]))
         return LinkAddress(host, port, self._certificate)
 
     def expect(self, slice_: str, epoch: int) -> Ticket:
-        """A fresh ticket for a slice; it is good for one link until it is forgotten."""
+        """Return a new ticket for a slice, valid for one link until :meth:`forget`."""
         loop = asyncio.get_running_loop()
         ticket = Ticket(secrets.token_urlsafe(24), slice_, epoch, loop.create_future(), loop.create_future())
-        # Whoever stopped waiting need not hear of it.
+        # Retrieve the exception even if its waiter has stopped, else asyncio logs it.
         ticket.linked.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._tickets[ticket.token] = ticket
         return ticket
 
     def forget(self, ticket: Ticket) -> None:
-        """Refuse a ticket from now on, as one nobody knows."""
+        """Refuse a ticket's token from now on, as an unknown one."""
         self._tickets.pop(ticket.token, None)
         for future in (ticket.linked, ticket.misused):
             future.cancel()
@@ -278,7 +276,7 @@ class LinkServer:
             await self._leases.run(_closed(self._server))
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """In the lease thread; who may come in is decided in the main loop, where tickets are."""
+        """Read a peer's hello in the lease thread; the main loop, which has the tickets, decides on it."""
         link = Link(reader, writer)
         try:
             async with asyncio.timeout(_HELLO_TIMEOUT_S):
@@ -302,7 +300,7 @@ class LinkServer:
         link.hang_up()
 
     def _ticket(self, token: str) -> Ticket | None:
-        """Compared in full, so that the time it takes tells nothing of a token."""
+        """Find a token's ticket in constant time, so that the time taken reveals nothing about other tokens."""
         found = None
         for known, ticket in self._tickets.items():
             if hmac.compare_digest(known.encode(), token.encode()):
@@ -310,11 +308,11 @@ class LinkServer:
         return found
 
     def _refusal(self, hello: Message, ticket: Ticket | None, stale: str) -> str:
-        """Why this hello does not open a link, empty if it does. Who waits for the slice learns of it at once."""
+        """Return why this hello does not open a link, empty if it does; the waiter of the ticket gets it at once."""
         if ticket is None:
-            return "its token is unknown: it is of an epoch that is over, or of another worker"
+            return "its token is unknown: it belongs to an epoch that is over, or to another worker"
         if ticket.linked.done():
-            again = f"{ticket.slice}: the token of epoch {ticket.epoch} came a second time, from attempt "
+            again = f"{ticket.slice}: the token of epoch {ticket.epoch} was used a second time, by attempt "
             again += f"{hello.get('attempt')} after attempt {ticket.attempt} of the Spark task; the epoch ends"
             if not ticket.misused.done():
                 ticket.misused.set_result(again)
@@ -325,19 +323,19 @@ class LinkServer:
         return refusal
 
     def _staleness(self, hello: Message) -> str:
-        """What is to be said of a slice that runs other code; empty if it runs this worker's."""
+        """Return the refusal of a slice that runs other code than this worker; empty if it runs the same."""
         if hello.get("version") == LINK_VERSION and hello.get("code") == self._code:
             return ""
         return (
             f"it runs {hello.get('code')} (version {hello.get('version')} of the link), from {hello.get('from')} on "
-            f"{hello.get('host')}, and this worker needs {self._code} (version {LINK_VERSION}); restart this worker "
-            f"if it was upgraded meanwhile, or the executors if it is they that are older"
+            f"{hello.get('host')}, but this worker needs {self._code} (version {LINK_VERSION}); restart this worker "
+            f"if it was upgraded meanwhile, or the executors if they are older"
         )
 
 
 async def _closed(server: asyncio.Server) -> None:
     server.close()
-    # From Python 3.12 on this waits for every connection, also for one that never says hello.
+    # From Python 3.12 on this waits for all connections, even one that never sends a hello.
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_CLOSE_TIMEOUT_S):
             await server.wait_closed()
@@ -346,7 +344,7 @@ async def _closed(server: asyncio.Server) -> None:
 def _mismatch(hello: Message, ticket: Ticket) -> str:
     if (hello.get("slice"), hello.get("epoch")) != (ticket.slice, ticket.epoch):
         return (
-            f"it says that it is epoch {hello.get('epoch')} of {hello.get('slice')}, but its token is that of "
+            f"it says that it is epoch {hello.get('epoch')} of {hello.get('slice')}, but its token belongs to "
             f"epoch {ticket.epoch} of {ticket.slice}"
         )
     if not _is_attempt(hello.get("attempt")):
@@ -359,7 +357,7 @@ def _is_attempt(value: object) -> bool:
 
 
 def _host_port(key: str, text: str) -> tuple[str, int | None]:
-    """``host``, ``host:port`` or ``[v6]:port``."""
+    """Parse ``host``, ``host:port`` or ``[v6]:port``. Raises :class:`ConfigError`."""
     host, colon, port = text.strip().rpartition(":")
     if not colon or (":" in host and not host.startswith("[")):
         host, port = text.strip(), ""
@@ -380,9 +378,9 @@ def _is_loopback(host: str) -> bool:
 
 
 def server_tls() -> tuple[ssl.SSLContext, str]:
-    """A context to listen with, and the PEM of its fresh certificate, which is public. The key leaves no file behind.
+    """Return a context to listen with, and the PEM of its new certificate, which is public. No file keeps the key.
 
-    TLS 1.3 only: both ends are ours.
+    TLS 1.3 only, because both ends are ours.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = (
@@ -393,7 +391,7 @@ def server_tls() -> tuple[ssl.SSLContext, str]:
         .serial_number(x509.random_serial_number())
         .not_valid_before(_BEGIN)
         .not_valid_after(_END)
-        # With these it is its own authority under the strictest reading too (Python 3.13's default).
+        # Required for a self-signed authority by strict verification (Python 3.13's default).
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(_signing_usage(), critical=True)
@@ -424,7 +422,7 @@ def _signing_usage() -> x509.KeyUsage:
 
 
 def _load(context: ssl.SSLContext, pem: bytes) -> None:
-    """Through a file that only we can read and that is gone at once: the module takes nothing else."""
+    """Load the chain from a private file that is removed at once, because ``ssl`` loads from files only."""
     handle, name = tempfile.mkstemp(prefix="heliograph-")
     try:
         with os.fdopen(handle, "wb") as file:

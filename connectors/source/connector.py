@@ -1,7 +1,7 @@
-"""MirrorSource's connector keeps remote topics in step with the source, assigns partitions and checks brokers.
+"""MirrorSource's connector syncs remote topics with the source, assigns partitions and checks broker versions.
 
-Its jobs, in Java's order (Kafka ``MirrorSourceConnector.start``), are those of one :class:`Schedule`. The check
-refuses brokers that are too old, by the versions of the APIs that they offer.
+Its jobs run in Java's order (Kafka ``MirrorSourceConnector.start``) on one :class:`Schedule`. Brokers that are too old
+are refused by the API versions that they offer.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from connectors.topic_sync.topic_deletion import TopicDeletion
 
 
 class BrokersTooOld(PermanentError):
-    """A cluster cannot do what an exact copy needs."""
+    """A cluster lacks an API that an exact copy needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """An API in a version, with the release of Kafka that first had it and what it is needed for."""
+    """A required API version, the first Kafka release that has it, and what brokers can do with it."""
 
     api: str
     api_key: int
@@ -49,18 +49,18 @@ class Needed:
     purpose: str
 
 
-OF_SOURCE: Final = Needed("Fetch", 1, 12, "2.7", "a source tells a reader that its log was truncated")
-OF_TARGET: Final = Needed("DescribeProducers", 61, 0, "2.8", "a target tells what it has of a writer that was lost")
+OF_SOURCE: Final = Needed("Fetch", 1, 12, "2.7", "report a truncated log to its readers")
+OF_TARGET: Final = Needed("DescribeProducers", 61, 0, "2.8", "report what a lost writer has written")
 
 
 def refuse_old_brokers(cluster: str, offered: Mapping[int, tuple[int, int]], needed: Needed) -> None:
-    """``offered``: API key to its lowest and highest version. Raises :class:`BrokersTooOld`."""
+    """Raise :class:`BrokersTooOld` unless ``offered`` (API key to lowest and highest version) has what is needed."""
     highest = offered.get(needed.api_key, (0, -1))[1]
     if highest < needed.version:
         has = f"offer {needed.api} up to version {highest}" if highest >= 0 else f"do not offer {needed.api}"
         raise BrokersTooOld(
-            f"cluster {cluster}: its brokers are older than Apache Kafka {needed.release} ({has}); since then "
-            f"{needed.purpose}. Use brokers of {needed.release} or later"
+            f"cluster {cluster}: its brokers are older than Apache Kafka {needed.release} ({has}), the first release "
+            f"that can {needed.purpose}. Upgrade them to {needed.release} or later"
         )
 
 
@@ -72,22 +72,22 @@ async def refuse_old_clusters(source: Cluster, target: Cluster) -> None:
 
 log = logging.getLogger(__name__)
 
-#: Names of jobs.
+#: Names of jobs, for log lines.
 REFRESH: Final = "refresh topics"
-OFFSET_SYNCS: Final = "make the topic of offset syncs"
+OFFSET_SYNCS: Final = "create the offset-syncs topic"
 CONFIGS: Final = "sync topic configs"
-LOOK: Final = "look at the source"
-DELETIONS: Final = "delete topics that are gone from the source"
+LOOK: Final = "poll the source for changes"
+DELETIONS: Final = "delete topics that were deleted at the source"
 SYNC_ACLS: Final = "sync topic ACLs"
 
 _APPEAR_TIMEOUT_S: Final = 30.0
 _LOOK_S: Final = 0.1
-#: Looks between Java's intervals take at most this share of the time: where one takes long, the next is put off.
+#: Polls between Java's intervals take at most this share of the time: after a slow one the next is delayed.
 _LOOKS_SHARE: Final = 0.02
 
 
 class MirrorSourceConnector:
-    """One flow's connector (Kafka ``MirrorSourceConnector``): discovery, creation, task configs."""
+    """One flow's connector (Kafka ``MirrorSourceConnector``): finds topics, creates remote ones, makes task configs."""
 
     def __init__(
         self,
@@ -105,23 +105,23 @@ class MirrorSourceConnector:
         self._target = target
         self._admin = admin
         self._access = access
-        #: What is copied, in order; None until the first look at both clusters is done.
+        #: Partitions to copy, in order; None until the first refresh.
         self._partitions: list[TopicPartition] | None = None
-        #: What is selected, in order; some of it cannot be copied yet.
+        #: Selected partitions, in order; some cannot be copied yet.
         self._selected: list[TopicPartition] = []
         self._naming = Naming({})
         self._refusals = Refusals(settings.flow)
-        #: Partitions by source topic, as the last refresh saw them.
+        #: Partition count by source topic, as of the last refresh.
         self._counts: dict[str, int] = {}
-        #: Those of them that the last look missed.
+        #: Topics of these that the last poll did not find.
         self._missed: set[str] = set()
-        #: What is mirrored: remote topics that are there, by source topic.
+        #: Existing remote topics, by source topic.
         self._remote: dict[str, str] = {}
         self._configs = ConfigSync(settings.flow, source, target, settings.property_filter)
         self._context: SourceConnectorContext | None = None
         self._look_again_s = 0.0
         self._schedule = Schedule(settings.flow, settings.admin_timeout_ms / 1000)
-        #: Jobs whose first turn is at the start.
+        #: Jobs that also run at the start.
         self._at_once: list[str] = []
         self._schedule.add(REFRESH, self._refresh_again, settings.refresh_topics_interval_s)
         if offset_syncs is not None:
@@ -143,10 +143,10 @@ class MirrorSourceConnector:
             self._at_once.append(DELETIONS)
 
     async def start(self, context: SourceConnectorContext) -> None:
-        """Create what is missing at the target, then do the jobs, each at its interval.
+        """Create missing remote topics, then start the jobs, each at its interval.
 
-        Raises :class:`RetriableError` where a cluster does not answer, and what refuses for good;
-        :class:`BrokersTooOld` is among it. May be called again after an error.
+        Raises :class:`RetriableError` if a cluster does not answer, and :class:`PermanentError`, such as
+        :class:`BrokersTooOld`. May be called again after an error.
         """
         self._context = context
         await refuse_old_clusters(self._source, self._target)
@@ -156,10 +156,10 @@ class MirrorSourceConnector:
             self._schedule.hurry(job)
 
     def task_configs(self, max_tasks: int, present: Sequence[Mapping[str, str]] = ()) -> list[dict[str, str]]:
-        """Java's: the connector's props with ``task.assigned.partitions`` and ``task.index``.
+        """Return Java's task configs: the connector's props with ``task.assigned.partitions`` and ``task.index``.
 
-        ``present`` are the task configs as they are now: what can stay in its task does. A connector that was just
-        started may not have seen its clusters yet, and takes nothing away that ``topics`` still selects.
+        Partitions stay in their task of the ``present`` configs if possible. Before the first refresh, no partition is
+        removed that ``topics`` still selects.
         """
         before = assigned_before(present)
         there = {partition for own in before for partition in own}
@@ -186,12 +186,12 @@ class MirrorSourceConnector:
             self._schedule.hurry(DELETIONS)
 
     async def _refresh_again(self) -> None:
-        assert self._context is not None, "jobs begin with the connector"
+        assert self._context is not None, "jobs start with the connector"
         before, counts = self._partitions, self._counts
         await self._refresh()
         if gone := counts.keys() - self._counts.keys():
             log.warning(
-                "%s: no longer mirrored, as cluster %s does not show them or topics does not take them: %s",
+                "%s: no longer mirrored, because cluster %s does not have them or topics does not select them: %s",
                 self._settings.flow,
                 self._settings.source_alias,
                 ", ".join(sorted(gone)),
@@ -201,7 +201,7 @@ class MirrorSourceConnector:
             self._context.request_task_reconfiguration()
 
     async def _refresh(self) -> None:
-        """Look at both clusters, make what is missing, and set the partitions to copy."""
+        """Read both clusters' topics, create what is missing, and set the partitions to copy."""
         before = set(self._partitions or ())
         flow, copied = self._settings.flow, frozenset(partition.topic for partition in before)
         plan = await plan_topics(self._settings, self._source, self._target, self._configs, copied, self._named)
@@ -215,7 +215,7 @@ class MirrorSourceConnector:
         if changes:
             target = await self._appeared(changes, naming)
             self._sync_acls_soon()
-        # What is copied already stays, whether its target has a leader at this moment or not: the task waits for one.
+        # Partitions that are copied already stay, even if their target has no leader now: the task waits for one.
         self._selected = plan.partitions
         self._partitions = [
             partition
@@ -234,7 +234,7 @@ class MirrorSourceConnector:
     async def _appeared(
         self, changes: Sequence[CreateTopic | AddPartitions], naming: Naming
     ) -> Mapping[str, TopicMetadata]:
-        """Metadata once brokers tell of what was made; what does not appear in time is left to the next refresh."""
+        """Return metadata once it has the changes; those that do not appear in time are left to the next refresh."""
         deadline = asyncio.get_running_loop().time() + _APPEAR_TIMEOUT_S
         wanted = {
             change.topic: change.partitions if isinstance(change, CreateTopic) else change.want for change in changes
@@ -245,12 +245,12 @@ class MirrorSourceConnector:
             if not late:
                 return target
             if asyncio.get_running_loop().time() > deadline:
-                log.warning("%s: the target does not show %s yet", self._settings.flow, ", ".join(late))
+                log.warning("%s: the target's metadata does not have %s yet", self._settings.flow, ", ".join(late))
                 return target
             await asyncio.sleep(_LOOK_S)
 
     async def _sync_configs(self) -> None:
-        assert self._context is not None, "jobs begin with the connector"
+        assert self._context is not None, "jobs start with the connector"
         try:
             await self._configs.sync(self._remote)
         except UnsupportedVersion as error:
@@ -258,14 +258,14 @@ class MirrorSourceConnector:
             raise
 
     async def _look(self) -> None:
-        """A cheap look between Java's intervals, so that what changes at the source is there within seconds."""
+        """Poll the source cheaply between Java's intervals, so that changes there are synced within seconds."""
         clock = asyncio.get_running_loop().time
         begin_s = clock()
         if begin_s < self._look_again_s:
             return
         topics = selected(self._settings.should_mirror, (await self._source.metadata(None)).topics)
         counts = _counts(topics)
-        # Topics that are gone wait for Java's interval: until then their tasks say what was copied of them.
+        # Deleted topics wait for Java's interval: until then their tasks report what was copied of them.
         missed, self._missed = self._missed, self._counts.keys() - counts.keys()
         if self._missed - missed:
             self._look_for_deleted(self._missed)

@@ -1,14 +1,14 @@
-"""Decides when an epoch ends, and brings the partitions of a task in step with its config from one slice to the next.
+"""Decide when an epoch ends, open the next slice, and change a task's partitions from one slice to the next.
 
-A slice copies the same partitions from its begin to its end. While it copies, partitions that are wanted and not copied
-yet are taken over, as far as that does not claim the task's own transactional id. If another task of the connector is
-about to hand one over, that is waited for: a fence would end that task's slice. The next slice copies those that are
-ready, without those that are no longer wanted. So whatever is slow holds up no partition that is copied already.
+A slice copies the same partitions from start to end. While it copies, new partitions are taken over, unless that would
+claim the task's own transactional id. If another task of the connector is about to hand a partition over, this task
+waits, because a fence would end that task's slice. The next slice copies the new partitions that are ready, without
+those that the task has lost. So a slow change delays no partition that is already copied.
 
-The own id is claimed between two slices only. Partitions that need it wait for that, as those that are out of reach.
+The task's own id is claimed only between two slices. Partitions that need it wait for that, as unavailable ones do.
 
-What is to be done follows from the config, the ledger and the store alone. So an interruption (an epoch that ends, a
-lost slice, a stop) costs no more than another look.
+Each step follows only from the config, the ledger and the store. So after an interruption (an epoch that ends, a lost
+slice, a stop) the next step simply looks again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf
 from typing import Final, Protocol
 
@@ -26,20 +26,21 @@ from connectors.source.positions.ledger import Ledger
 from connectors.source.positions.partition_pairs import STARTING, PartitionPair
 from connectors.source.positions.position_checks import UnavailablePartitions
 from connectors.source.positions.stored_positions import PositionStore, Start
-from connectors.source.slice_handle import SliceHandle, SliceLost
+from connectors.source.slice_handle import Defects, SliceHandle, SliceLost, close_quietly
 
 log = logging.getLogger(__name__)
 
-#: How long a task that is about to hand a partition over is waited for before it is fenced. It starts a slice first.
+#: How long to wait until another task hands a partition over, before it is fenced. That task starts a slice first.
 HAND_OVER_S: Final = 30.0
-#: Changes are collected for so long, and an epoch lasts at least so long.
+#: How long changes are collected, and the least length of an epoch.
 _TOGETHER_S: Final = 1.0
 _APART_S: Final = 5.0
 _LATE_LOOK_S: Final = 0.25
 _LOOK_S: Final = 5.0
 _RETRY_S: Final = 1.0
 _MAX_RETRY_S: Final = 10.0
-#: So many partitions are named in a line of the log.
+_OPEN_AGAIN_S: Final = 5.0
+#: Partitions that one log line names.
 _MOST_NAMED: Final = 5
 
 
@@ -47,15 +48,15 @@ class Joins(Protocol):
     """What the task does for partitions that join and leave."""
 
     async def find(self, partitions: Sequence[TopicPartition]) -> list[PartitionPair]:
-        """Return the pairs of those that both clusters know now."""
+        """Return the pairs of the partitions that both clusters know now."""
         ...
 
     async def shut_out(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
-        """Let no other task store positions of these partitions; return what is stored then."""
+        """Fence other tasks from storing positions of these partitions; return what is stored then."""
         ...
 
     async def join(self, handle: SliceHandle, joining: Ledger, starts: Mapping[TopicPartition, Start]) -> None:
-        """Take over all of ``joining`` while the slice copies others, and store where each begins."""
+        """Take over all of ``joining`` while the slice copies others, and store where each starts."""
         ...
 
     async def store_left(self) -> None:
@@ -64,7 +65,7 @@ class Joins(Protocol):
 
 
 class Reconfiguring:
-    """Of one task. ``transactional_id`` is its own, ``wanted`` what it is to copy."""
+    """The changes of one task's partitions. ``transactional_id`` is the task's, ``wanted`` what it has to copy."""
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class Reconfiguring:
         joins: Joins,
     ) -> None:
         self.wanted = tuple(wanted)
-        #: Whether the present producer has a transactional id.
+        #: Whether the current producer has a transactional id.
         self.is_fencing = True
         self._name = name
         self._transactional_id = transactional_id
@@ -87,7 +88,7 @@ class Reconfiguring:
         self._joins = joins
         self._changed = asyncio.Event()
         self._producer: ProducerIdAndEpoch | None = None
-        #: Target partitions that the present producer was told to write.
+        #: Target partitions that the current producer may have written.
         self._written: set[TopicPartition] = set()
         self._waits_since: dict[TopicPartition, float] = {}
         self._is_back = False
@@ -96,20 +97,20 @@ class Reconfiguring:
 
     @property
     def takes_over(self) -> bool:
-        """Whether some partitions are to be taken over between this slice and the next."""
+        """Whether a takeover is due between this slice and the next."""
         return self._is_back or any(entry.is_healing for entry in self._ledger.entries.values())
 
     def want(self, partitions: Sequence[TopicPartition]) -> None:
-        """Copy these from the next slice on, and no others."""
+        """Copy only these partitions from the next slice on."""
         self.wanted = tuple(partitions)
         self.look()
 
     def look(self) -> None:
-        """Something has changed in the ledger."""
+        """Note that the ledger has changed."""
         self._changed.set()
 
     def began(self, producer: ProducerIdAndEpoch) -> None:
-        """A slice copies all entries that it can, as ``producer``."""
+        """Note that a slice copies all entries that are ready, as ``producer``."""
         if producer != self._producer:
             self._producer = producer
             self._written.clear()
@@ -124,9 +125,10 @@ class Reconfiguring:
         self._began_s, self._changed_s = asyncio.get_running_loop().time(), inf
 
     async def until_due(self, handle: SliceHandle, length_s: float) -> None:
-        """Take over what joins, until the epoch of ``handle`` is to end: after ``length_s``, or soon after a change.
+        """Take over joining partitions until the epoch of ``handle`` is due to end: after ``length_s``, or soon after a
+        change.
 
-        Raises :class:`SliceLost` if it ends by itself meanwhile, and errors that are not retriable.
+        Raises :class:`SliceLost` if the slice ends by itself, and errors that are not retriable.
         """
         clock = asyncio.get_running_loop().time
         ends_s, delay_s = clock() + length_s, _RETRY_S
@@ -138,17 +140,16 @@ class Reconfiguring:
             except SliceLost:
                 raise
             except RetriableError as error:
-                log.warning("%s: partitions cannot be changed now: %s; trying again", self._name, error)
+                log.warning("%s: its partitions cannot be changed now: %s; trying again", self._name, error)
                 again_s, delay_s = delay_s, min(delay_s * 2, _MAX_RETRY_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(min(ends_s, self._due_s(), clock() + again_s)):
                     await self._changed.wait()
 
     async def wait_for_others(self, loaded: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
-        """Return what the store says of these partitions once other tasks have handed over what they are about to.
+        """Wait until other tasks have handed these partitions over; return what the store then says of them.
 
-        Raises :class:`RetriableError` if some of these are no longer wanted: the task that has them now is not to be
-        fenced.
+        Raises :class:`RetriableError` if one is no longer wanted, because its new owner must not be fenced.
         """
         starts = dict(loaded)
         clock = asyncio.get_running_loop().time
@@ -158,10 +159,10 @@ class Reconfiguring:
                 return starts
             await asyncio.sleep(_LATE_LOOK_S)
             starts.update(await self._store.load_more(others))
-        raise RetriableError("its partitions were changed before it began")
+        raise RetriableError("its partitions were changed before it started")
 
     def _due_s(self) -> float:
-        """Return when the epoch ends because of a change; infinity without one."""
+        """Return when the epoch ends because of a change; infinity if there is none."""
         if not self._has_changed():
             self._changed_s = inf
         elif self._changed_s == inf:
@@ -176,7 +177,7 @@ class Reconfiguring:
         )
 
     async def _step(self, handle: SliceHandle) -> float:
-        """Return in how many seconds to look again."""
+        """Take one step; return in how many seconds to look again."""
         await self._look_for_waiting()
         await self._joins.store_left()
         missing = [source for source in self.wanted if source not in self._ledger.entries]
@@ -184,8 +185,8 @@ class Reconfiguring:
         return await self._take_in(handle, missing) if missing else _LOOK_S
 
     async def _look_for_waiting(self) -> None:
-        """See whether one of the partitions that wait can be taken over. What is stored of those that have waited long
-        is read again, since their first positions are compared with all that was stored after that."""
+        """Check whether a waiting partition can be taken over. Read the stored positions of long waiting ones again,
+        because a takeover compares them with what was stored since."""
         if self._is_back or not await self._waiting.is_back(self._ledger.waiting()):
             return
         if sources := self._waiting.out_of_date():
@@ -203,11 +204,11 @@ class Reconfiguring:
             if now_s - self._waits_since.setdefault(source, now_s) < HAND_OVER_S
         }
         ready = [pair for pair in pairs if pair.source not in late]
-        # What others commit between our look and our fence would be copied again.
+        # Read again after the fence, because what others commit between read and fence would be copied again.
         starts |= await self._joins.shut_out({pair.source: starts[pair.source] for pair in ready})
         held = Ledger(pair for pair in ready if self._needs_own_id(pair, starts[pair.source]))
         for entry in held.entries.values():
-            entry.wait("what was written there before is fenced between two slices")
+            entry.wait("its previous writer is fenced between two slices")
         joining = Ledger(pair for pair in ready if pair.source not in held.entries)
         if joining.entries:
             await self._joins.join(handle, joining, starts)
@@ -224,7 +225,7 @@ class Reconfiguring:
         return _LOOK_S
 
     def _of_others(self, starts: Mapping[TopicPartition, Start]) -> list[TopicPartition]:
-        """Partitions that another task of this connector has written, and has not handed over."""
+        """Return the partitions that another task of this connector has written and not handed over."""
         family = self._transactional_id.rpartition("-")[0]
         return [
             source
@@ -236,9 +237,9 @@ class Reconfiguring:
         ]
 
     def _needs_own_id(self, pair: PartitionPair, start: Start) -> bool:
-        """Whether a takeover has to claim our own transactional id first.
+        """Return whether a takeover has to claim our own transactional id first.
 
-        Under the same producer epoch a leader takes a second sequence 0 for a batch that it has. A position without an
+        Because under the same producer epoch a leader treats a second sequence 0 as a duplicate. A position without an
         id may have our producer id, with an epoch above ours.
         """
         if not self.is_fencing or pair.target in self._written:
@@ -249,8 +250,44 @@ class Reconfiguring:
         return position.transactional_id in ("", self._transactional_id)
 
 
+async def open_next(
+    new_slice: Callable[[], SliceHandle],
+    known_pairs: Callable[[], list[tuple[TopicPartition, TopicPartition]]],
+    no_slot: asyncio.Event,
+    defects: Defects,
+    name: str,
+) -> SliceHandle:
+    """Open the next epoch's slice; retry until it opens. Set ``no_slot`` if it waits for a Spark slot.
+
+    Raises :class:`connectors.source.slice_handle.TaskDefective`, and errors that are not retriable.
+    """
+    while True:
+        following = new_slice()
+        following.on_no_slot = no_slot.set
+        try:
+            await following.open(known_pairs())
+        except RetriableError as error:
+            defects.count(error, 0.0)
+            log.warning("%s: the next slice did not start: %s; trying again", name, error)
+            await close_quietly(following)
+            await asyncio.sleep(_OPEN_AGAIN_S)
+        except BaseException:
+            await close_quietly(following)
+            raise
+        else:
+            return following
+
+
+async def close_opening(opening: asyncio.Task[SliceHandle] | None) -> None:
+    """Cancel the task of :func:`open_next`, and close its slice if it is open already."""
+    if opening is not None:
+        opening.cancel()
+        (opened,) = await asyncio.gather(opening, return_exceptions=True)
+        await close_quietly(opened if isinstance(opened, SliceHandle) else None)
+
+
 def named(partitions: Collection[TopicPartition]) -> str:
-    """Return the first of these partitions in words."""
+    """Return the names of the first partitions, and how many more there are."""
     names = ", ".join(str(one) for one in list(partitions)[:_MOST_NAMED])
     more = len(partitions) - _MOST_NAMED
     return f"{names} and {more} more" if more > 0 else names

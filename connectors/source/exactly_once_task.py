@@ -1,9 +1,9 @@
 """MirrorSource's task under ``exactly.once.source.support``: records and positions in the same transactions.
 
-The slice fills a transaction and says ``drained`` when every batch in it is acknowledged. Then positions, Java's
-offsets and the map are written into it here, with the same producer id and epoch, and it is committed (KIP-618).
-Whatever goes wrong ends the slice, and what is stored counts: claiming the transactional id aborts what was open, and
-the copy goes on exactly at the committed positions, without a proof.
+The slice fills a transaction and sends ``drained`` once all its batches are acknowledged. Then this task writes
+positions, Java's offsets and the map into it, with the same producer id and epoch, and commits it (KIP-618). Any error
+ends the slice: the next claim of the transactional id aborts the open transaction, and the copy continues exactly at
+the committed positions, without a proof.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from connectors.source.task import MirrorSourceTask
 
 log = logging.getLogger(__name__)
 
-#: Each transaction is a run in the map, so chunks grow fast, and the open one is written with every transaction.
+#: Small, because each transaction adds a run to the map and writes the open chunk again.
 MAX_RUNS_PER_CHUNK: Final = 256
 _SKIPS_TOLD_S: Final = 1.0
-#: So many partitions of a transaction are looked at before others of the loop have their turn; each takes some 12 us.
+#: Partitions of a transaction processed before other coroutines run; each takes some 12 us.
 _AT_ONCE: Final = 500
 
 
 class ExactlyOnceTask(MirrorSourceTask):
-    """See the module.
+    """A task that copies in transactions; see the module.
 
     Args:
         store: Writes into ``transactions``.
-        plain_id: The transactional id of the store that a predecessor without exactly-once had.
-        check_newest: Raises where another has been given the task; awaited when the id is claimed.
+        plain_id: The transactional id of the store of a predecessor without exactly-once.
+        check_newest: Raises if another worker owns the task; awaited after the id is claimed.
     """
 
     _lets_join = False
@@ -70,12 +70,12 @@ class ExactlyOnceTask(MirrorSourceTask):
         self._rhythm = rhythm
         self._plain_id = plain_id
         self._check_newest = check_newest
-        #: Whether no transaction can be open, so that the ledger says what is committed.
+        #: Whether no transaction can be open, so that the ledger has what is committed.
         self._is_settled = False
         self._told: asyncio.Queue[Message] = asyncio.Queue()
         self._scope = Scope(f"transactions of {self._name}")
         self._ending: asyncio.Task[None] | None = None
-        #: What offset syncs may tell of once it is committed.
+        #: Runs of the open transaction, for offset syncs once it is committed.
         self._unsynced: list[tuple[TopicPartition, Iterable[Run]]] = []
 
     async def _copy(self) -> None:
@@ -87,7 +87,7 @@ class ExactlyOnceTask(MirrorSourceTask):
             await self._stop_ending()
 
     async def _go(self, handle: SliceHandle, producer: ProducerIdAndEpoch, plans: Iterable[PartitionPlan]) -> None:
-        """Under whom the last transaction left us, whatever ``producer`` was before."""
+        """Start the slice with the identity that the last transaction left, instead of ``producer``."""
         transactions = self._transactions
         identity = ProducerIdAndEpoch(*transactions.identity)
         self._is_settled = False
@@ -113,7 +113,7 @@ class ExactlyOnceTask(MirrorSourceTask):
     # -- transactions -----------------------------------------------------------------------------
 
     async def _end_forever(self, handle: SliceHandle) -> None:
-        """Do what the slice asks for, one after the other; what fails ends the slice."""
+        """Handle the slice's messages about transactions, in order; an error ends the slice."""
         try:
             while True:
                 message = await self._told.get()
@@ -127,22 +127,20 @@ class ExactlyOnceTask(MirrorSourceTask):
         except HeliographError as error:
             handle.give_up(error)
         except TimeoutError:
-            handle.give_up(
-                SliceLost(f"the target did not take partitions into the transaction of {self._name} in time")
-            )
+            handle.give_up(SliceLost(f"the target did not add partitions to the transaction of {self._name} in time"))
         except Exception as error:  # else the slice would wait for its next transaction until the epoch ends
             log.error("%s: its transaction could not be ended", self._name, exc_info=error)
             handle.give_up(SliceDefect(f"{type(error).__name__}: {error}"))
 
     async def _enlist(self, handle: SliceHandle, targets: Collection[TopicPartition]) -> None:
-        """Take target partitions into the transaction. The slice stops those where we may not write, as it does where
+        """Add target partitions to the transaction. The slice stops those that we may not write to, as it does when
         Produce is refused."""
         wanted, refused = set(targets), set[TopicPartition]()
         while True:
             try:
                 await self._transactions.add(wanted)
                 break
-            except TopicsRefused as error:  # then none of them was taken in
+            except TopicsRefused as error:  # then none of them was added
                 if not (ours := {target for target in wanted if target in error.partitions}):
                     raise
                 wanted -= ours
@@ -155,7 +153,7 @@ class ExactlyOnceTask(MirrorSourceTask):
         await self._store_all()
 
     async def _store_all(self) -> None:
-        """Commit the open transaction with all that was told; one without anything is left out."""
+        """Commit the open transaction with all reported progress; do nothing if there is none."""
         async with self._committing:
             identity = self._transactions.identity
             taken = in_turns(self._ledger.take_commits(), _AT_ONCE)
@@ -192,7 +190,7 @@ class ExactlyOnceTask(MirrorSourceTask):
         self._is_settled = True
 
     async def _all_ended(self) -> None:
-        """Until the slice's last transaction is committed, or could not be."""
+        """Wait for the commit of the slice's last transaction. Raises :class:`SliceLost` if it fails."""
         assert self._ending is not None
         async with Scope(self._name) as scope:
             joining = scope.spawn(self._told.join(), f"last transaction of {self._name}")
@@ -223,9 +221,9 @@ class ExactlyOnceTask(MirrorSourceTask):
             )
         if unfenced := list(takeover.unfenced.values()):
             raise FenceRefused(
-                f"{self._name}: exactly-once cannot begin: the target knows no transactional id of the last writer of "
-                f"{unfenced[0]} ({len(unfenced)} partitions), so it cannot be fenced; start the flow once "
-                "without exactly-once, stop it while it copies, then switch exactly-once on"
+                f"{self._name}: exactly-once cannot start: the last writer of {unfenced[0]} ({len(unfenced)} "
+                "partitions) cannot be fenced, because the target does not know its transactional id. Start the flow "
+                "once without exactly-once, stop it while it copies, then enable exactly-once"
             )
         producer = takeover.producer
         self._transactions.adopt(producer.producer_id, producer.epoch)
@@ -239,7 +237,7 @@ class ExactlyOnceTask(MirrorSourceTask):
         return takeover, starts
 
     async def _load(self, sources: Sequence[TopicPartition]) -> Mapping[TopicPartition, Start]:
-        # A predecessor without exactly-once may be about to store.
+        # Fence the store of a predecessor without exactly-once, which may be about to write.
         with contextlib.suppress(TransactionalIdRefused):
             await init_producer_id(self._services.clusters.target, self._plain_id)
         return await super()._load(sources)
@@ -247,10 +245,10 @@ class ExactlyOnceTask(MirrorSourceTask):
     # -- storing ----------------------------------------------------------------------------------
 
     def _hold_if_full(self) -> None:
-        """Never: what is copied is not there until its transaction, and with it its position, is committed."""
+        """Never hold: a record counts only once its transaction, and so its position, is committed."""
 
     async def _commit(self) -> None:
-        """Outside of the slice's transactions: where partitions begin, and that they are handed over."""
+        """Store start positions and handovers, outside of the slice's transactions."""
         if self._is_settled:
             self._is_settled = False
             await self._store_all()

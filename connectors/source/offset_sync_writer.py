@@ -1,7 +1,7 @@
 """Decide when an offset sync is due, and write the syncs of one task without delaying its copy.
 
-Kafka's ``OffsetSyncWriter``. Java handles records one by one. Here whole runs are handled, and cost as much as the
-syncs that they make due.
+Kafka's ``OffsetSyncWriter``, which handles single records. This one handles whole runs, at a cost that grows with the
+number of due syncs only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from connectors.config.connector_configs import MirrorSourceSettings, OffsetSync
 from connectors.formats.mirror_records import OffsetSync
 from connectors.formats.types import Run, TopicPartition
 
-#: Of one partition. A reader keeps no more (``OffsetSyncStore``), and they are farther apart the older they are.
+#: Pending syncs of one partition. A reader keeps no more (``OffsetSyncStore``), spaced wider the older they are.
 _MOST_WAITING: Final = 64
 
 
@@ -38,24 +38,24 @@ class Offsets(NamedTuple):
 
 @dataclass(slots=True)
 class SyncedPartition:
-    """What was acknowledged last of one source partition, and synced last (``OffsetSyncWriter.PartitionState``)."""
+    """The last acknowledged and the last synced record of a source partition (``OffsetSyncWriter.PartitionState``)."""
 
     upstream: int = -1
     downstream: int = -1
     synced_downstream: int = -1
 
     def advance(self, run: Run, lag_max: int) -> range:
-        """Take a run of acknowledged records; the upstream offsets of those that a sync is due for.
+        """Add a run of acknowledged records; return the upstream offsets that a sync is due for.
 
-        One is due for the first record ever; where ``lag_max`` records and more lie behind what the last sync
-        translates to; where upstream offsets are missing, or go back; and where downstream offsets go back.
+        A sync is due for the first record; when the last sync is more than ``lag_max`` records old; when upstream
+        offsets skip or go back; and when downstream offsets go back.
         """
         upstream, downstream, count = run
         far = self.synced_downstream + 1 + lag_max - downstream
         at_once = (
             self.synced_downstream == -1 or far <= 0 or upstream - self.upstream != 1 or downstream < self.downstream
         )
-        # Within a run only distance makes one due.
+        # Within a run only the distance makes a sync due.
         due = range(upstream + (0 if at_once else far), upstream + count, max(lag_max + 1, 1))
         if due:
             self.synced_downstream = downstream + due[-1] - upstream
@@ -64,11 +64,11 @@ class SyncedPartition:
 
 
 class PendingOffsetSyncs:
-    """The syncs of one task that wait to be written, in order.
+    """The pending syncs of one task, in order.
 
-    A sync that is due may be written at once. The last record of each partition may be synced at a commit, due or not,
-    so that a quiet partition does not stay behind. Where syncs wait, Java keeps the newest of each partition; here a
-    few more are kept, farther apart the older they are.
+    A due sync may be written at once. The last record of each partition may be synced at a commit, due or not, so that
+    the sync of an idle partition is up to date. Of pending syncs Java keeps the newest of each partition; this class
+    keeps some more, spaced wider the older they are.
     """
 
     def __init__(self, lag_max: int) -> None:
@@ -78,13 +78,13 @@ class PendingOffsetSyncs:
         self._delayed: dict[TopicPartition, Offsets] = {}
 
     def acknowledged(self, source: TopicPartition, runs: Iterable[Run]) -> None:
-        """Records of a source partition have been acknowledged, in this order."""
+        """Add acknowledged records of a source partition, in order."""
         state = self._states.setdefault(source, SyncedPartition())
         for run in runs:
             due = state.advance(run, self._lag_max)
             if due:
                 difference = run[1] - run[0]
-                # The last one stays, however many are left out.
+                # Always keep the last one.
                 every = -(-len(due) // _MOST_WAITING)
                 self._queue(source, [Offsets(upstream, upstream + difference) for upstream in reversed(due[::-every])])
             if due and due[-1] == state.upstream:
@@ -93,18 +93,17 @@ class PendingOffsetSyncs:
                 self._delayed[source] = Offsets(state.upstream, state.downstream)
 
     def commit(self) -> None:
-        """Positions were stored: what is delayed may be written too."""
+        """Queue the delayed syncs, because positions were stored."""
         delayed, self._delayed = self._delayed, {}
         for source, pair in delayed.items():
             self._queue(source, [pair])
 
     def waiting(self) -> int:
-        """How many may be written now."""
+        """Return how many syncs may be written now."""
         return sum(map(len, self._pending.values()))
 
     def leave(self, sources: Iterable[TopicPartition]) -> list[OffsetSync]:
-        """What may be written of partitions that another task writes of from now on, delayed or not; nothing of them
-        is known here after that."""
+        """Forget partitions that another task copies from now on; return their pending syncs, delayed ones too."""
         left: list[OffsetSync] = []
         for source in sources:
             if source in self._delayed:
@@ -114,11 +113,11 @@ class PendingOffsetSyncs:
         return left
 
     def keep_newest(self) -> None:
-        """Leave out all that waits but the newest of each partition."""
+        """Drop all pending syncs except the newest of each partition."""
         self._pending = {source: pairs[-1:] for source, pairs in self._pending.items()}
 
     def take(self, most: int) -> list[OffsetSync]:
-        """So many at most that may be written now, to be given back where that fails."""
+        """Take at most ``most`` syncs to write now; :meth:`give_back` them if the write fails."""
         taken: list[OffsetSync] = []
         while self._pending and len(taken) < most:
             source = next(iter(self._pending))
@@ -130,8 +129,7 @@ class PendingOffsetSyncs:
         return taken
 
     def give_back(self, syncs: Iterable[OffsetSync]) -> None:
-        """These were not written; they come before what has become due since. Those of partitions that have left are
-        forgotten."""
+        """Queue syncs that were not written before newer ones, except those of partitions that have left."""
         newer, self._pending = self._pending, {}
         for sync in syncs:
             source = TopicPartition(sync.topic, sync.partition)
@@ -144,7 +142,7 @@ class PendingOffsetSyncs:
     def _queue(self, source: TopicPartition, pairs: list[Offsets]) -> None:
         waiting = self._pending.setdefault(source, [])
         if waiting and pairs[0].upstream <= waiting[-1].upstream:
-            # A reader forgets all that it had when upstream offsets go back.
+            # Because a reader drops all its syncs when upstream offsets go back.
             waiting.clear()
         waiting += pairs
         while len(waiting) > _MOST_WAITING:
@@ -158,13 +156,13 @@ def _syncs_of(source: TopicPartition, pairs: Iterable[Offsets]) -> list[OffsetSy
 
 log = logging.getLogger(__name__)
 
-#: Java makes the topic when its connector starts, and never again.
+#: How often to check for the topic. Java creates it only when its connector starts.
 LOOK_EVERY_S: Final = 30.0
-#: Java's ``MirrorSourceTask`` writes to it, and ``OffsetSyncStore`` reads nothing else.
+#: The only one that Java's ``MirrorSourceTask`` writes to and ``OffsetSyncStore`` reads.
 _PARTITION: Final = 0
-#: Java has ten records on their way; here one request is, with so many.
+#: Syncs in a request; one request is in flight. Java has ten records in flight.
 _MOST_AT_ONCE: Final = 1000
-#: Between two requests: a copy at full rate makes syncs due all the time, and they share a loop with the REST API.
+#: Between two requests, because a copy at full rate makes syncs due all the time, and REST shares the loop.
 _PAUSE_S: Final = 0.1
 _RETRY_S: Final = 0.2
 _MAX_RETRY_S: Final = 30.0
@@ -174,12 +172,12 @@ Write = Callable[[Iterable[OutRecord]], Awaitable[None]]
 
 
 def topic_of_syncs(settings: OffsetSyncsSettings) -> NewTopic:
-    """As Java makes it."""
+    """Return the topic as Java creates it."""
     return NewTopic(settings.topic, 1, settings.replication_factor, {"cleanup.policy": "compact"})
 
 
 class OffsetSyncsTopic:
-    """Looks after the topic for a connector. ``label`` begins every line of the log; ``close`` closes ``admin``."""
+    """Keeps the offset-syncs topic in existence. ``label`` starts each log line; ``close`` closes ``admin``."""
 
     def __init__(self, settings: OffsetSyncsSettings, admin: Admin, label: str) -> None:
         self._wanted = topic_of_syncs(settings)
@@ -189,7 +187,7 @@ class OffsetSyncsTopic:
         self._said = ""
 
     async def ensure(self) -> None:
-        """Make the topic where it is missing. What is in the way is said once; rights are named, with the grant."""
+        """Create the topic if it is missing. Log each error once, with the ACL to grant if one is missing."""
         try:
             await self._make()
         except HeliographError as error:
@@ -205,19 +203,19 @@ class OffsetSyncsTopic:
         if topic in await self._admin.describe_topics([topic]):
             return
         if self._is_there:
-            log.warning("%s: topic %s is gone and is made anew", self._label, topic)
+            log.warning("%s: topic %s was deleted; creating it again", self._label, topic)
             self._is_there = False
         outcome = (await self._admin.create_topics([self._wanted]))[topic]
         if outcome is None:
-            log.info("%s: topic %s was made", self._label, topic)
+            log.info("%s: topic %s was created", self._label, topic)
         elif not isinstance(outcome, TopicExists):
             raise outcome
 
     def _say(self, error: HeliographError) -> None:
         if str(error) != self._said:
             log.warning(
-                "%s: offset syncs may have no topic: %s (offset-syncs.topic.replication.factor=%s); looking again in "
-                "%g s",
+                "%s: the offset-syncs topic may be missing: %s (offset-syncs.topic.replication.factor=%s); trying "
+                "again in %g s",
                 self._label,
                 error,
                 self._wanted.replication_factor,
@@ -227,18 +225,18 @@ class OffsetSyncsTopic:
 
 
 class SyncWriter:
-    """Is told of runs when they are acknowledged, and of commits; writes on its own, one request after the other.
+    """Writes offset syncs in the background, one request at a time, from the acknowledged runs and commits it gets.
 
-    A context manager. At its end it writes what waits, for two seconds at most, and not at all where writing fails.
+    A context manager. Its exit writes pending syncs, for two seconds at most, and none if the last write failed.
 
-    Where that fails it is said once and tried again: the copy goes on. A request that times out may still arrive behind
-    the next; readers then forget what they knew before it, and translate to earlier offsets, never to later ones.
-    With exactly-once the runs are told when their transaction is committed, and syncs are written outside of it.
+    A failed write is logged once and retried, and the copy continues. A request that timed out may arrive after the
+    next one; readers then drop their older syncs, and translate to earlier offsets, never to later ones. With
+    exactly-once, runs are added when their transaction is committed, and syncs are written outside of it.
 
     Args:
-        label: Begins every line of the log.
-        lag_max: As ``offset.lag.max``.
-        write: To the cluster that holds the topic; raises as ``PlainWriter.write``.
+        label: Starts each log line.
+        lag_max: The value of ``offset.lag.max``.
+        write: Writes to the cluster that has the topic, as ``PlainWriter.write``.
     """
 
     def __init__(self, label: str, topic: str, lag_max: int, write: Write) -> None:
@@ -255,20 +253,19 @@ class SyncWriter:
         self._said = ""
 
     def acknowledged(self, source: TopicPartition, runs: Iterable[Run]) -> None:
-        """These records are in the target for good."""
+        """Add runs of records that the target has acknowledged."""
         self._syncs.acknowledged(source, runs)
         self._wake()
 
     def commit(self) -> None:
-        """Positions have been stored, or there was nothing to store."""
+        """Let delayed syncs be written, because positions were stored, or there were none to store."""
         self._syncs.commit()
         self._wake()
 
     async def leave(self, sources: Collection[TopicPartition]) -> None:
-        """Write what waits of partitions that another task gets, before that task may write of them.
+        """Write the pending syncs of partitions that another task gets, before that task may write their syncs.
 
-        What does not get there within two seconds is left out: behind what the other has written it would make readers
-        forget that.
+        After two seconds the rest is dropped, because after the other task's syncs it would make readers drop those.
         """
         syncs = self._syncs.leave(sources)
         with suppress(TimeoutError):
@@ -316,7 +313,7 @@ class SyncWriter:
                 self._idle.set()
 
     async def _write_some(self) -> int | None:
-        """One request: how many syncs are written, 0 where it failed; None where nothing waits."""
+        """Send one request; return how many syncs it wrote, 0 if it failed, None if no sync is pending."""
         async with self._one_request:
             syncs = self._syncs.take(_MOST_AT_ONCE)
             if not syncs:
@@ -350,12 +347,12 @@ class SyncWriter:
 
     def _say(self, error: HeliographError) -> None:
         if str(error) != self._said:
-            log.warning("%s: offset syncs are not written: %s; trying again, the copy goes on", self._label, error)
+            log.warning("%s: offset syncs are not written: %s; trying again, the copy continues", self._label, error)
             self._said = str(error)
 
 
 def syncs_topic(settings: MirrorSourceSettings, clients: FlowClients) -> OffsetSyncsTopic | None:
-    """The topic, to be closed; None where no syncs are written."""
+    """Return the flow's topic, which the caller closes; None if it writes no syncs."""
     syncs = settings.offset_syncs
     if syncs is None:
         return None
@@ -366,7 +363,7 @@ def syncs_topic(settings: MirrorSourceSettings, clients: FlowClients) -> OffsetS
 async def sync_writer(
     settings: MirrorSourceSettings, clients: FlowClients, task: int
 ) -> AsyncIterator[SyncWriter | None]:
-    """A task's writer, which lasts as long as the context; None where no syncs are written."""
+    """Run a task's writer within the context; None if the flow writes no syncs."""
     syncs = settings.offset_syncs
     if syncs is None:
         yield None

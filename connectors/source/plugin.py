@@ -1,6 +1,6 @@
-"""MirrorSource's plugin makes its connector and tasks from their properties, and reports their state over REST.
+"""MirrorSource's plugin creates its connector and tasks from properties, and reports their state over REST.
 
-It has Java's class name. Any worker of the group reports the mirror's lag, and the states of its partitions.
+It has Java's class name. Any worker of the group can report the mirror's lag and the states of its partitions.
 """
 
 from __future__ import annotations
@@ -57,26 +57,26 @@ from connectors.transforms.target_names import chain_plan, check_chain
 LAG: Final = "lag"
 PARTITIONS: Final = "partitions"
 _RUNNING: Final = "running"
-#: Partitions that are named at most, however many are asked for.
+#: The highest ``top`` of a lag report.
 _MOST_NAMED: Final = 1000
-#: So many are told of before others of the loop have their turn; each takes some 4 us.
+#: Rows made before other coroutines run; each takes some 4 us.
 _AT_ONCE: Final = 500
 
 
 def lag_report(
     settings: MirrorSourceSettings, lag: FlowLag, contact: Mapping[str, Any], query: Mapping[str, str]
 ) -> dict[str, Any]:
-    """``contact`` as its JSON. Raises ConfigError for a ``top`` that is no count."""
+    """Return the JSON of a lag report, with ``contact`` as JSON. Raises ConfigError if ``top`` is not a number."""
     top = query.get("top", "")
     if not (top.isascii() and top.isdigit()):
-        raise ConfigError(f"top is '{top}'; it is how many partitions are named, such as 10", "top")
+        raise ConfigError(f"top is '{top}'; it has to be the number of partitions to name, such as 10", "top")
     return {"connector": settings.name, "flow": settings.flow, **lag.to_json(min(int(top), _MOST_NAMED)), **contact}
 
 
 async def partitions_report(
     settings: MirrorSourceSettings, parts: FlowParts, tasks: Sequence[TaskReport], query: Mapping[str, str]
 ) -> dict[str, Any]:
-    """All partitions that tasks have, or those of the state that is asked for. Errors as those of the target."""
+    """Return all partitions of tasks, or those in the state of ``query``. Raises if the target does not answer."""
     noted = await read_states(parts.store, record_settings(settings))
     rows = await partition_rows(settings, tasks, noted)
     counts: dict[str, int] = {}
@@ -90,7 +90,7 @@ async def partitions_report(
 async def partition_rows(
     settings: MirrorSourceSettings, tasks: Sequence[TaskReport], noted: Mapping[TopicPartition, PartitionState]
 ) -> list[dict[str, Any]]:
-    """A partition is ``running`` where its task is and nothing else is noted; else as noted, or as its task."""
+    """Return a row for each partition of ``tasks``. Its state is the stored one; else ``running``, or its task's."""
     assigned = zip(tasks, assigned_before([task.config for task in tasks]), strict=True)
     each = ((task, one) for task, partitions in assigned for one in partitions)
     rows = [_row(settings, task, one, noted.get(one)) async for task, one in in_turns(each, _AT_ONCE)]
@@ -116,7 +116,7 @@ def _row(
 
 
 def _remote_topic(settings: MirrorSourceSettings, topic: str) -> str:
-    """Empty where it has no name there: it is not mirrored then, and its connector has said why."""
+    """Return a topic's remote name; empty if it has none: it is not mirrored then, and its connector logged why."""
     try:
         return settings.remote_topic(topic)
     except PermanentError:
@@ -125,19 +125,19 @@ def _remote_topic(settings: MirrorSourceSettings, topic: str) -> str:
 
 log = logging.getLogger(__name__)
 
-#: A connector counts as started after this time, whether its clusters have answered or not.
+#: A connector counts as started after this time, even if its clusters have not answered.
 _FIRST_LOOK_S: Final = 10.0
 _LOOK_AGAIN_S: Final = 5.0
-#: Another task that fences the writers of its partitions may interrupt our claim; the group says who owns a task, so
-#: it is claimed again. More often in a row, it is somebody outside the group.
+#: Another task that fences the writers of its partitions may interrupt our claim. The group decides who owns a task, so
+#: the claim is repeated. After this many interruptions in a row another process must use the id, outside the group.
 _MAX_CLAIMS: Final = 5
 _CLAIM_AGAIN_S: Final = 0.5
 _APART: Final = 8
 _EMIT_SYNCS: Final = "emit.offset-syncs.enabled"
 _OF_SYNCS: Final = ("offset-syncs-", "offset-syncs.topic.")
-#: Who copied for so long before it was interrupted does not interrupt others in turn.
+#: A task that has copied this long before an interruption counts its claims from 1 again.
 _LONG_S: Final = 60.0
-#: Of a task's config, what only its connector heeds; and which partitions it has.
+#: Keys of a task's config that only the connector uses, and the task's partitions.
 _OF_THE_CONNECTOR: Final = frozenset(
     {
         ASSIGNED_PARTITIONS,
@@ -152,7 +152,7 @@ _OF_THE_CONNECTOR: Final = frozenset(
 
 
 class MirrorSource(SourceConnector):
-    """Finds topics, makes remote ones and hands partitions to tasks, on the clusters of one flow."""
+    """Finds topics, creates remote topics and assigns partitions to tasks, on the clusters of one flow."""
 
     def __init__(self, host: MirrorHost) -> None:
         self._host = host
@@ -172,7 +172,7 @@ class MirrorSource(SourceConnector):
         return SOURCE
 
     async def start(self, props: Props) -> None:
-        """Raises PermanentError where settings or rights are wrong; clusters that do not answer are waited for."""
+        """Start, and wait for clusters that do not answer. Raises PermanentError if settings or ACLs are wrong."""
         settings, clients = settings_of(props, self._host)
         for warning in settings.warnings:
             log.warning("%s: %s", settings.flow, warning)
@@ -194,7 +194,7 @@ class MirrorSource(SourceConnector):
         if looking.done():
             looking.result()
         else:
-            log.warning("%s: its topics are looked for in the background", settings.flow)
+            log.warning("%s: its topics have not been read yet; continuing in the background", settings.flow)
 
     async def task_configs(self, max_tasks: int) -> Sequence[Props]:
         if self._inner is None:
@@ -208,8 +208,8 @@ class MirrorSource(SourceConnector):
         await self._closing.aclose()
 
     async def validate(self, props: Props, values: dict[str, ConfigValue]) -> dict[str, ConfigValue]:
-        """What single settings do not show: converters, transforms, an exactly-once that cannot be kept, offset syncs
-        that are switched off and on (Java's ``validateEmitOffsetSyncConfigs``), what Spark says of a query."""
+        """Validate settings together: converters, transforms, whether exactly-once is possible, offset syncs that are
+        disabled and configured (Java's ``validateEmitOffsetSyncConfigs``), and the query, by Spark."""
         if props.get(_EMIT_SYNCS) == "false" and any(key.startswith(_OF_SYNCS) for key in props):
             known = values.get(_EMIT_SYNCS, ConfigValue(_EMIT_SYNCS, None))
             said = f"MirrorSourceConnector can't setup offset-syncs feature while {_EMIT_SYNCS} set to false"
@@ -217,7 +217,7 @@ class MirrorSource(SourceConnector):
         if any(value.errors for value in values.values()):
             return values
         try:
-            # Whether exactly-once can be kept as well as required is the worker's to say, and Java's words below.
+            # Whether exactly-once can be required is checked below, with Java's messages.
             asked = {**props, "exactly.once.support": "requested"}
             converters = {key: self._host.worker[key] for key in CONVERTERS if key in self._host.worker}
             settings = source_settings(asked, {"offset.storage.topic": "offsets", **converters})
@@ -249,13 +249,13 @@ class MirrorSource(SourceConnector):
                 return await partitions_report(settings, parts, tasks, query)
             shared, watch = self._host.lag_of(settings.name), self._host.watches.get(settings.name)
             lag = await shared.read(settings, parts.clusters.source, parts.store, watch)
-            contact = self._host.contact(settings.name)  # now: what a look finds out takes its time
+            contact = self._host.contact(settings.name)  # after the read, which may take long
             return lag_report(settings, lag, contact.to_json(wall_ms()), query)
 
     async def alter_offsets(
         self, props: Props, offsets: Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]
     ) -> bool:
-        """Java's rules (``MirrorUtils.validateSourcePartition`` and its kin): a reset is always fine."""
+        """Check offsets as Java does (``MirrorUtils.validateSourcePartition`` and others); a reset is always valid."""
         for partition, offset in offsets:
             if offset is not None:
                 require_string(partition, "cluster")
@@ -265,7 +265,7 @@ class MirrorSource(SourceConnector):
         return True
 
     async def _look(self, settings: MirrorSourceSettings, parts: FlowParts) -> None:
-        """The first look at both clusters; what it finds after the connector has started is told to the worker."""
+        """Start the inner connector once both clusters answer, then request task configs; report permanent errors."""
         assert self._inner is not None
         waiting = _waiting(settings.flow)
         await asyncio.gather(
@@ -275,7 +275,7 @@ class MirrorSource(SourceConnector):
             try:
                 await self._inner.start(self.context)
             except RetriableError as error:
-                log.warning("%s: %s; looking again in %.0f s", settings.flow, error, _LOOK_AGAIN_S)
+                log.warning("%s: %s; trying again in %.0f s", settings.flow, error, _LOOK_AGAIN_S)
                 await asyncio.sleep(_LOOK_AGAIN_S)
             except PermanentError as error:
                 self.context.raise_error(error)
@@ -316,7 +316,7 @@ class MirrorSourceEngineTask(EngineTask):
                     if attempt == _MAX_CLAIMS:
                         raise
                     log.warning("%s task %d: %s; claiming it again", settings.flow, index, error)
-                    # Numbers apart, so that two that interrupt each other do not do so again.
+                    # A delay by task number, so that two tasks that interrupt each other do not do so again.
                     delay_s = _CLAIM_AGAIN_S * attempt * (1 + index % _APART)
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(delay_s):
@@ -330,8 +330,8 @@ class MirrorSourceEngineTask(EngineTask):
             self._inner.stop()
 
     def reconfigure(self, props: Props) -> bool:
-        """Partitions may come and go while the others are copied; for any other change, and under exactly-once, a task
-        starts anew."""
+        """Change the task's partitions while it copies. Return False if it has to restart: for any other change, and
+        under exactly-once."""
         changed = {key for key in {*props, *self._props} if props.get(key) != self._props.get(key)}
         if changed - _OF_THE_CONNECTOR or isinstance(self._inner, ExactlyOnceTask):
             return False
@@ -360,7 +360,7 @@ class MirrorSourceEngineTask(EngineTask):
 
 
 def settings_of(props: Props, host: MirrorHost) -> tuple[MirrorSourceSettings, FlowClients]:
-    """Of a connector or a task. Raises ConfigError where they are wrong, SecurityError for a key store."""
+    """Parse the properties of a connector or task. Raises ConfigError, or SecurityError for an unreadable key store."""
     settings = source_settings(props, host.worker)
     clients = flow_clients(
         settings.flow,
@@ -374,7 +374,7 @@ def settings_of(props: Props, host: MirrorHost) -> tuple[MirrorSourceSettings, F
 
 
 def _located(props: Props, error: ConfigError, side: ClusterSide, kind: ClientKind | None) -> ConfigError:
-    """An error of a client under the key that its connector has, or should have."""
+    """Return a client's error with the connector's key for it, as set or as it could be set."""
     if kind is None or error.key is None:
         return ConfigError(f"{side} {kind or 'worker'}: {error.message}", error.key)
     inherited = f"{side}.cluster.{error.key}"
@@ -384,7 +384,7 @@ def _located(props: Props, error: ConfigError, side: ClusterSide, kind: ClientKi
 
 
 async def _check_query(host: MirrorHost, query: str) -> None:
-    """Raises ConfigError with Spark's words; RetriableError or PermanentError where Spark cannot be asked."""
+    """Raise ConfigError with Spark's message; RetriableError or PermanentError if Spark cannot be asked."""
     engine, _ = await host.spark.get()
     if problem := await engine.problem_of_query(query):
         raise ConfigError(problem, QUERY_KEY)
@@ -418,14 +418,14 @@ def _store(
 
 
 def access_of(settings: MirrorSourceSettings, parts: FlowParts) -> AccessSync | None:
-    """Return the sync of access rules, if the flow syncs them."""
+    """Return the sync of ACLs, if the flow has one."""
     if settings.access.interval_s is None:
         return None
     names = Names(
         settings.names, settings.should_mirror, settings.access.takes_group, target_alias=settings.target_alias
     )
     records = AccessRecords(parts.store, parts.admin, record_settings(settings))
-    # The flow in the other direction keeps its records on our source, under the alias of its own.
+    # The reverse flow keeps its records on our source cluster, under its source alias.
     flow = AccessFlow(settings.flow, names, f"mm2-offset-map.{settings.target_alias}.internal")
     return AccessSync(settings.access, flow, parts.clusters.source, parts.clusters.target, records)
 
@@ -454,14 +454,14 @@ def _task_settings(
 
 
 def _transactional_id(settings: MirrorSourceSettings, group_id: str, index: int) -> str:
-    """KIP-618's, so that whoever fences a task's producers by that rule fences ours."""
+    """Return a task's transactional id by KIP-618's rule, so that any fencing by that rule works."""
     return f"{group_id}-{settings.name}-{index}"
 
 
 def _slice_settings(
     settings: MirrorSourceSettings, clients: FlowClients, index: int, chain: ChainPlan | None
 ) -> SliceSettings:
-    """What a slice is told; settings of clients that the user did not name keep the copy's own defaults."""
+    """Return a slice's settings; client settings that the user did not set keep the slice's defaults."""
     named: dict[str, Any] = {
         "fetch_max_bytes": settings.fetch_max_bytes,
         "partition_max_bytes": settings.max_partition_fetch_bytes,

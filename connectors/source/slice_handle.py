@@ -1,6 +1,6 @@
-"""Hold the worker's end of one slice: its Spark job, its link, its lease, and the settings and defects of its task.
+"""The worker's end of one slice: its Spark job, link and lease, and the settings and defects of its task.
 
-A task fails for a defect when the error looks like a mistake in code: retrying seldom helps, so it is limited.
+A defect is an error that looks like a bug in this project. Retries seldom fix a bug, so a task fails after a few.
 """
 
 from __future__ import annotations
@@ -39,26 +39,25 @@ from connectors.spark.engine import Job, SliceCrashed, SparkEngine
 log = logging.getLogger(__name__)
 
 OPEN_TIMEOUT_S: Final = 60.0
-#: After so long without a slot a predecessor makes room; then, so often, the log says that there is none.
+#: After this time without a slot the predecessor ends to free its slot; then the interval of warnings about it.
 _NO_SLOT_S: Final = 20.0
 _CANCEL_AFTER_S: Final = 10.0
 
 
 class SliceLost(RetriableError):
-    """A slice ended without saying that all is acknowledged; its successor must fence and prove."""
+    """A slice ended without reporting that all is acknowledged; its successor must fence it and prove the position."""
 
 
 class SliceDefect(SliceLost):
-    """A slice ended of a mistake in this project's code, as far as anybody can tell."""
+    """A slice ended with an error that looks like a bug in this project."""
 
 
 class TransformsRefused(PermanentError):
-    """A flow's transforms, or a message handler, cannot be made where records are copied; another try would meet the
-    same."""
+    """A flow's transforms, or a message handler, cannot be created in a slice; a retry would fail again."""
 
 
 class SliceFenced(PermanentError):
-    """The target's brokers know a successor of ours that we did not start."""
+    """The slice's producer was fenced by another producer that this task did not start."""
 
 
 _FAULTS: Final[Mapping[str, type[SliceLost | SliceFenced | TransformsRefused]]] = {
@@ -70,12 +69,12 @@ _FAULTS: Final[Mapping[str, type[SliceLost | SliceFenced | TransformsRefused]]] 
 
 
 class SliceHandle:
-    """Opens one slice and steers it.
+    """Opens one slice and controls it.
 
     Args:
         on_progress: Gets each partition's report, in order.
-        open_timeout_s: How long Spark may take to run the slice before it is suspected of being frozen; longer behind
-            one that was.
+        open_timeout_s: How long Spark may take to run the slice before it is checked for being frozen; multiplied by
+            the engine's ``patience``.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class SliceHandle:
     ) -> None:
         self.epoch = epoch
         self.pid = 0
-        #: Set when the slice has ended: None after a clean «done», else the error.
+        #: Set when the slice ends: None after a clean «done», else the error.
         self.ended: asyncio.Future[HeliographError | None] = asyncio.get_running_loop().create_future()
         self._engine = engine
         self._links = links
@@ -107,11 +106,11 @@ class SliceHandle:
         self._all_resumed = asyncio.Event()
         self._unclean: list[TopicPartition] = []
         self._scope = Scope(f"slice {self._name}")
-        #: Under exactly-once: gets what the slice says of its transaction, ``enlist`` and ``drained``.
+        #: Under exactly-once: gets the slice's messages about its transaction, ``enlist`` and ``drained``.
         self.on_transaction: Callable[[Message], None] | None = None
         #: Gets how many seconds ago the source answered a fetch and the target a produce request; None for never.
         self.on_answered: Callable[[float | None, float | None], None] | None = None
-        #: Whether the work is ours: the slice's lease is renewed only then. Asked in the lease thread.
+        #: Whether this worker owns the task: only then the slice's lease is renewed. Called in the lease thread.
         self.holds: Callable[[], bool] = lambda: True
         #: Called once if Spark seems to have no free slot for the slice.
         self.on_no_slot: Callable[[], None] | None = None
@@ -119,8 +118,8 @@ class SliceHandle:
     async def open(self, pairs: Collection[tuple[TopicPartition, TopicPartition]] = ()) -> None:
         """Start the job and wait until its slice has its configuration and connections to the leaders of ``pairs``.
 
-        ``pairs``: source and target partitions that it is to copy, as far as they are known.
-        Raises :class:`SliceLost` when the slice does not come up, or Spark's own errors.
+        ``pairs``: the source and target partitions to copy, as far as they are known.
+        Raises :class:`SliceLost` if the slice does not start, and the engine's errors.
         """
         ticket = self._ticket = self._links.expect(self._name, self.epoch)
         address = self._links.address
@@ -137,7 +136,7 @@ class SliceHandle:
             self._link, hello = await self._linked(ticket, self._job)
         except BaseException:
             if ticket.linked.done() and not ticket.linked.cancelled() and not ticket.linked.exception():
-                ticket.linked.result()[0].abort()  # cancelled just when it came: nobody else would let go of it
+                ticket.linked.result()[0].abort()  # it connected just before a cancel, so nothing else would close it
             self._links.forget(ticket)
             raise
         self.pid = int(hello["pid"])
@@ -155,9 +154,9 @@ class SliceHandle:
         await self._until(self._ready.wait())
 
     async def _linked(self, ticket: Ticket, job: Job) -> tuple[ServedLink, Message]:
-        """The link of the slice, once Spark runs it.
+        """Wait until Spark runs the slice; return its link and hello.
 
-        While its slots may all be taken Spark is waited for: another job would start no sooner.
+        There is no timeout while all of Spark's slots may be in use, because another job would start no sooner.
         """
         either: list[asyncio.Future[Any]] = [ticket.linked, job.finished]
         began_s = time.monotonic()
@@ -186,7 +185,7 @@ class SliceHandle:
             return
         settings = self._engine.settings
         log.warning(
-            "%s: Spark (%s) has not run its next slice for %.0f s; its executors may be starting, or there is no free "
+            "%s: Spark (%s) has not run its next slice for %.0f s: its executors may be starting, or there is no free "
             "slot: %s",
             self._name,
             settings.place,
@@ -195,15 +194,15 @@ class SliceHandle:
         )
 
     def _no_slice(self, job: Job) -> Exception:
-        """Why a job ended and no slice of it came."""
+        """Return the error of a job that ended before its slice connected."""
         error = job.finished.exception()
         if isinstance(error, SliceCrashed):
             return SliceDefect(str(error))
         if error is not None:
             return error if isinstance(error, (RetriableError, PermanentError)) else SliceLost(str(error))
         return SliceLost(
-            f"a Spark task ran for {self._name} and did not reach this worker at {self._links.address}; "
-            "link.listener and link.advertised.address say where executors find it"
+            f"a Spark task of {self._name} ran but did not reach this worker at {self._links.address}; "
+            "set link.listener and link.advertised.address to an address that executors can reach"
         )
 
     def _misused(self, ticket: asyncio.Future[str]) -> None:
@@ -211,7 +210,7 @@ class SliceHandle:
             self._end(SliceLost(ticket.result()))
 
     async def resume(self, plans: Sequence[PartitionPlan]) -> list[Resumed]:
-        """Let the slice find the exact places of these plans; :class:`SliceLost` if it ends meanwhile."""
+        """Let the slice find where these plans resume. Raises :class:`SliceLost` if it ends meanwhile."""
         self._resuming, self._resumed = {plan.source for plan in plans}, []
         self._all_resumed.clear()
         for wired in await _wired(plans):
@@ -223,11 +222,11 @@ class SliceHandle:
     async def go(
         self, producer: ProducerIdAndEpoch, plans: Iterable[PartitionPlan], transactions: TransactionTerms | None = None
     ) -> None:
-        """Copy, in ``transactions`` if any. What the plans say must be stored before.
+        """Start the copy, in ``transactions`` if any. The positions of ``plans`` must be stored before.
 
-        The slice is sent nothing before all of it is ready: it takes no other message between two of these.
+        All messages are prepared before the first is sent, because the slice accepts no other message between them.
         """
-        # By key a consumer is assigned all of its partitions at once.
+        # Because a consumer, as copying by key uses, is assigned all of its partitions at once.
         first, *more = [[plan.to_wire() for plan in plans]] if self._settings.by_key else await _wired(plans) or [[]]
         self._send(
             {
@@ -241,27 +240,27 @@ class SliceHandle:
             self._send({"type": "add", "plans": wired})
 
     def begin(self, producer: ProducerIdAndEpoch, *, restarts: bool) -> None:
-        """The transaction is ended: fill the next one, as ``producer``, with sequences from 0 if it ``restarts``."""
+        """Let the slice fill the next transaction, as ``producer``, with sequences from 0 if it ``restarts``."""
         identity = {"producer_id": producer.producer_id, "epoch": producer.epoch}
         self._send({"type": "begin", "producer": identity, "restarts": restarts})
 
     def enlisted(self, targets: Collection[TopicPartition], refused: Collection[TopicPartition]) -> None:
-        """These target partitions belong to the transaction now; to those ``refused`` we may not write."""
+        """Report target partitions that were added to the transaction, and those ``refused`` for missing rights."""
         added, unwritable = [list(one) for one in targets], [list(one) for one in refused]
         self._send({"type": "enlisted", "partitions": added, "refused": unwritable})
 
     def give_up(self, error: HeliographError) -> None:
-        """Nothing that the slice does counts any more, because of ``error``."""
+        """End the slice with ``error``; whatever it still does is ignored."""
         self._end(error)
 
     def hold(self, *, is_held: bool) -> None:
-        """Read nothing more, or continue. What was read is still written."""
+        """Let the slice stop reading, or continue. Records that it has read are still written."""
         self._send({"type": "hold", "is_held": is_held})
 
     async def stop(self) -> list[TopicPartition]:
-        """End cleanly; return the partitions whose last batches have no answer.
+        """Let the slice drain and end; return the partitions whose last batches were not acknowledged.
 
-        A drain takes as long as the target answers. Raises :class:`SliceLost` if the slice does not answer its lease.
+        A drain takes as long as the target needs. Raises :class:`SliceLost` if the slice does not answer its lease.
         """
         self._send({"type": "stop"})
         await asyncio.wait({self.ended})
@@ -270,10 +269,10 @@ class SliceHandle:
         return self._unclean
 
     async def close(self) -> None:
-        """Let go of the link and its tasks; a job that does not end by itself is cancelled.
+        """Close the link and its tasks; cancel a job that does not end by itself.
 
-        At once where its slice is known to be gone or never came, for Spark would run it a second time, in a slot that
-        the successor needs. Later if it may be about to end, or may still hear that its lease is over.
+        Cancel at once if the slice never connected or has surely ended, because Spark would run it again, in the slot
+        that its successor needs. Cancel later if it may be about to end, or has yet to notice that its lease ended.
         """
         await self._scope.close()
         if self._ticket is not None:
@@ -292,7 +291,7 @@ class SliceHandle:
             self._link.send(message)
 
     async def _until(self, waited: Coroutine[Any, Any, Any]) -> None:
-        """Wait for something the slice will say, or for its end, which is raised."""
+        """Wait for ``waited``, which a message of the slice ends. Raises the slice's error if it ends first."""
         async with Scope(f"slice {self._name}") as scope:
             waiting = scope.spawn(waited, f"wait for slice {self._name}")
             await asyncio.wait({waiting, self.ended}, return_when="FIRST_COMPLETED")
@@ -304,15 +303,15 @@ class SliceHandle:
             while True:
                 message = await link.receive()
                 self._heard(message)
-                await asyncio.sleep(0)  # what waits may be the reports of thousands of partitions
+                await asyncio.sleep(0)  # because reports of thousands of partitions may be queued
         except SliceSilent as silent:
             self._end(SliceLost(f"{silent} (pid {self.pid})"))
         except LinkClosed:
             self._is_gone = True
-            self._end(SliceLost(f"the slice (pid {self.pid}) is gone"))
+            self._end(SliceLost(f"the slice (pid {self.pid}) was lost"))
         except Exception as error:
-            log.error("a message of the slice (pid %d) could not be taken", self.pid, exc_info=error)
-            self._end(SliceLost(f"a message of the slice (pid {self.pid}) could not be taken: {error!r}"))
+            log.error("a message of the slice (pid %d) could not be handled", self.pid, exc_info=error)
+            self._end(SliceLost(f"a message of the slice (pid {self.pid}) could not be handled: {error!r}"))
 
     def _heard(self, message: Message) -> None:
         kind = message["type"]
@@ -346,11 +345,11 @@ class SliceHandle:
         if not self.ended.done():
             self.ended.set_result(error)
             if self._link is not None:
-                self._link.let_lapse()  # until it is closed, which may take a while
+                self._link.let_lapse()  # because closing the link may take a while
 
 
 async def _wired(plans: Iterable[PartitionPlan]) -> list[list[dict[str, Any]]]:
-    """Return ``plans`` for one message each; others of the loop have their turn in between."""
+    """Return ``plans`` in wire format, split into messages; other coroutines run in between."""
     wired: list[list[dict[str, Any]]] = []
     for piece in pieces(plans):
         wired.append([plan.to_wire() for plan in piece])
@@ -367,50 +366,49 @@ def _error_of(failed: Message) -> SliceLost | SliceFenced | TransformsRefused:
 
 
 async def close_quietly(handle: SliceHandle | None) -> None:
-    """Close a handle that may be half open."""
+    """Close a handle, if any, that may be half open; ignore retriable errors."""
     if handle is not None:
         with contextlib.suppress(RetriableError):
             await handle.close()
 
 
-#: So many slices in a row may end of a mistake in code before the task fails; what comes of it is not worth a marker
-#: in every partition every few seconds.
+#: After this many defects in a row the task fails, because each retry leaves a marker in all partitions.
 _MOST: Final = 3
-#: A slice that has copied for so long starts the count anew.
+#: A slice that has copied for this time resets the count.
 _HEALTHY_S: Final = 60.0
 
 
 class TaskDefective(PermanentError):
-    """Slice after slice ended of a mistake in this project's code."""
+    """Several slices in a row ended with an error that looks like a bug in this project."""
 
 
 class Defects:
-    """Those of one task in a row."""
+    """Counts the defects of one task in a row."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._count = 0
 
     def count(self, error: RetriableError, lasted_s: float) -> None:
-        """Raise :class:`TaskDefective` where trying again has not helped; ``lasted_s``: how long it went well."""
+        """Count a defect; raise :class:`TaskDefective` if retries have not helped. ``lasted_s``: how long it copied."""
         if not isinstance(error, SliceDefect):
             return
         self._count = 1 if lasted_s > _HEALTHY_S else self._count + 1
         if self._count >= _MOST:
             raise TaskDefective(
-                f"{self._name}: {self._count} slices in a row ended of what looks like a defect of Heliograph, the "
-                f"last with {error}; positions stand where they were; please report it with this log"
+                f"{self._name}: {self._count} slices in a row ended with what looks like a bug in Heliograph, the "
+                f"last with {error}. Positions are unchanged. Please report it with this log"
             ) from error
 
     def forget(self) -> None:
-        """An epoch went well."""
+        """Reset the count, after an epoch without a defect."""
         self._count = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """Of one task: ``epoch_ms`` is the length of a Spark job, ``flush_interval_ms`` that of Java's offsets.
-    ``ways``: how records of a topic of the source are told apart."""
+    """Settings of one task. ``epoch_ms``: the length of a Spark job; ``flush_interval_ms``: how often Java's offsets
+    are stored; ``ways``: how records of a source topic are distinguished."""
 
     flow: FlowName
     transactional_id: str
@@ -422,7 +420,7 @@ class TaskSettings:
     reset_to: int = EARLIEST
     logs_skipped: bool = False
     connector: str = ""
-    #: why an entry stopped and what to do about it; None: as a connector's user does, over REST
+    #: why an entry stopped and what to do; None: the advice for users of REST
     told: Callable[[Entry], str] | None = None
     gap_policy: GapPolicy = field(default_factory=GapPolicy)
     initial_group: str = ""
@@ -432,15 +430,15 @@ class TaskSettings:
 
 @dataclass(frozen=True, slots=True)
 class TaskServices:
-    """What the worker lends its tasks."""
+    """What a worker shares with its tasks."""
 
     engine: SparkEngine
     links: LinkServer
     clusters: Clusters
     admin: Admin
-    #: The task's own, where offset syncs are written; whoever starts the task ends it.
+    #: Only for this task, if offset syncs are written; the task's creator closes it.
     syncs: SyncWriter | None = None
-    #: Where states of partitions are noted.
+    #: Stores the states of partitions.
     states: StateRecords | None = None
-    #: Whether the work is ours, asked in the lease thread. By default a predecessor is left to the fence.
+    #: Whether this worker owns the task, called in the lease thread. The default relies on the fence alone.
     holds: Callable[[], bool] = lambda: True

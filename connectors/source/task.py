@@ -1,4 +1,4 @@
-"""MirrorSource's task: keeps one slice copying, epoch after epoch, and stores where it stands."""
+"""MirrorSource's task: keeps one slice copying, epoch after epoch, and stores its positions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from connectors.control_link.protocol import PartitionPlan, PartitionProgress
 from connectors.flow_progress import Meters, PartitionView
 from connectors.formats.gap import OnTopicRecreated
 from connectors.formats.types import FlowName, ProducerIdAndEpoch, Run, TopicPartition
-from connectors.source.epochs import Reconfiguring, named
+from connectors.source.epochs import Reconfiguring, close_opening, named, open_next
 from connectors.source.positions import partition_notes
 from connectors.source.positions.gap_policy import GapPasser, advice, is_gone, look_for_returned
 from connectors.source.positions.ledger import Cadence, Ledger, trim_forever
@@ -28,23 +28,23 @@ from connectors.source.positions.takeover import Takeover, take_over
 from connectors.source.slice_handle import Defects, SliceHandle, SliceLost, TaskServices, TaskSettings, close_quietly
 
 log = logging.getLogger(__name__)
-#: How often to look whether positions are due.
+#: How often to check whether positions are due.
 _COMMIT_S: Final = 1.0
 _RETRY_S: Final = 0.2
 _MAX_RETRY_S: Final = 5.0
-#: Brokers forget a transactional id that nobody asks for in a week (``transactional.id.expiration.ms``), and batches
-#: that are not transactional do not count. Asked again it gets another producer id, whose markers fence nobody.
+#: Brokers forget a transactional id after a week (``transactional.id.expiration.ms``) without a claim or a transaction;
+#: the next claim then gets another producer id, whose markers do not fence our batches.
 _CLAIM_AGAIN_S: Final = 6 * 3600.0
-#: So many partitions are begun with, or stored, before others of the loop have their turn; each takes some 2 us.
+#: Partitions processed before other coroutines run; each takes some 2 us.
 _AT_ONCE: Final = 1000
-#: The same of those whose exact places were found: each has a line in the log, which takes some 60 us.
+#: The same for resumed partitions, because each has a log line, which takes some 60 us.
 _RESUMED_AT_ONCE: Final = 100
 
 T = TypeVar("T")
 
 
 class MirrorSourceTask:
-    """Copies its partition pairs until stopped. Retriable troubles are taken care of; others are raised by run."""
+    """Copies its partition pairs until stopped. Retriable errors are retried; :meth:`run` raises the others."""
 
     #: Whether partitions can be taken over while a slice copies others.
     _lets_join = True
@@ -56,13 +56,12 @@ class MirrorSourceTask:
         self._services = services
         self._store = store
         self._ledger = Ledger((), Cadence(flush_s=settings.flush_interval_ms / 1000))
-        #: The slice that copies, and whether it was told to wait.
+        #: The slice that copies, and whether it is on hold.
         self._slice: SliceHandle | None = None
         self._is_held = False
-        self._filled = asyncio.Event()  # since the last look whether positions are due
+        self._filled = asyncio.Event()  # set when the slice is put on hold, until the next commit
         self._producer: ProducerIdAndEpoch | None = None
         self._skip_log = SkipLog(str(settings.flow), each=settings.logs_skipped)
-        #: For metrics.
         self.meters = Meters()
         self._stopping: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._committing = asyncio.Lock()
@@ -70,7 +69,7 @@ class MirrorSourceTask:
         self._took_over = False
         self._is_taking_over = False
         self._defects = Defects(self._name)
-        #: Whether the last slice has ended cleanly, and none copies since.
+        #: Whether the last slice ended cleanly, and no other has started since.
         self._has_ended = False
         self._waiting = UnavailablePartitions(services.clusters.source, services.clusters.target)
         self._pairing = Pairing(
@@ -81,13 +80,7 @@ class MirrorSourceTask:
             is_countable=not (settings.slice.transform_sql or settings.slice.chain or settings.slice.skip_refused),
         )
         self._changes = Reconfiguring(
-            self._name,
-            settings.transactional_id,
-            settings.partitions,
-            self._ledger,
-            store,
-            self._waiting,
-            self,
+            self._name, settings.transactional_id, settings.partitions, self._ledger, store, self._waiting, self
         )
 
     @property
@@ -95,26 +88,26 @@ class MirrorSourceTask:
         return self._settings.flow
 
     def target_topic(self, source: TopicPartition) -> str:
-        """Where a source partition is copied to."""
+        """Return the topic that a source partition is copied to."""
         entry = self._ledger.entries.get(source)
         return entry.pair.target.topic if entry else self._settings.remote_topic(source.topic)
 
     def view(self, now_ms: int) -> Iterator[PartitionView]:
-        """A picture of every partition, each made when it is asked for: there may be thousands."""
+        """Yield a view of each partition, made one by one because there may be thousands."""
         return (entry.view(now_ms) for entry in list(self._ledger.entries.values()))
 
     def reconfigure(self, partitions: tuple[TopicPartition, ...]) -> None:
-        """Copy these partitions from the next slice on, which begins soon."""
+        """Copy these partitions from the next slice on, which starts soon."""
         self._settings = replace(self._settings, partitions=partitions)
         self._changes.want(partitions)
 
     def stop(self) -> None:
-        """Ask for a clean end; ``run`` returns when all that was sent is acknowledged and stored."""
+        """Request a clean end; ``run`` returns once all that was sent is acknowledged and stored."""
         if not self._stopping.done():
             self._stopping.set_result(None)
 
     async def run(self) -> None:
-        """Copy until :meth:`stop`. Raises what trying again does not heal: a superseding worker, refused rights."""
+        """Copy until :meth:`stop`. Raises errors that a retry cannot fix, such as Superseded or missing rights."""
         scope = Scope(self._name)
         trim = trim_forever(self._services.clusters.target, lambda: self._ledger, self._name)
         work = {
@@ -140,7 +133,7 @@ class MirrorSourceTask:
             await self._store.close()
 
     def _watched_states(self, scope: Scope) -> list[asyncio.Task[None]]:
-        """Note which partitions are not copied; end where none is left that could be."""
+        """Record which partitions are not copied; end the task if none is left that could be."""
         notes = StateNotes(self._name, self._services.states, self._settled_entries)
 
         async def settle() -> None:
@@ -152,19 +145,19 @@ class MirrorSourceTask:
         return [
             scope.spawn(ending, f"stopped partitions of {self._name}"),
             scope.spawn(notes.keep(), f"states of {self._name}"),
-            scope.spawn(returning, f"topics gone of {self._name}"),
+            scope.spawn(returning, f"deleted topics of {self._name}"),
         ]
 
     def _may_return(self, entry: Entry) -> bool:
-        """Whether it goes on by itself once its topic is made again."""
+        """Return whether a stopped partition continues by itself once its topic is recreated."""
         return is_gone(entry) and self._settings.gap_policy.on_topic_recreated is not OnTopicRecreated.FAIL
 
     def _settled_entries(self) -> Collection[Entry]:
-        """All entries, but not while they are being taken over: what they are then is not decided."""
+        """Return all entries, but none during a takeover, because their states are not decided then."""
         return tuple(self._ledger.entries.values()) if self.state == "running" and not self._is_taking_over else ()
 
     def _all_entries(self) -> Collection[Entry]:
-        """The same where none is still to join."""
+        """Return the settled entries, but none while a partition has yet to join."""
         is_whole = set(self._settings.partitions) <= set(self._ledger.entries)
         return self._settled_entries() if is_whole else ()
 
@@ -193,7 +186,7 @@ class MirrorSourceTask:
                 delay_s = min(delay_s * 2, _MAX_RETRY_S)
 
     async def _copy(self) -> None:
-        """From a takeover to a clean end, or to the loss of a slice, which is raised."""
+        """Take over and copy until a clean end. Raises :class:`SliceLost` if a slice is lost."""
         if not self._loaded and set(self._ledger.entries) != set(self._settings.partitions):
             self._ledger.clear()
             async for pair in in_turns(await self._before_stop(self._pairs()), _AT_ONCE):
@@ -213,7 +206,7 @@ class MirrorSourceTask:
                 following = await self._epoch(handle, scope)
                 await self._end_epoch(handle)
                 self._has_ended = True
-                await self._ledger.leave(self._changes.wanted)  # before a takeover could take them for our own
+                await self._ledger.leave(self._changes.wanted)  # else a takeover could treat them as ours
                 self._defects.forget()
                 if following is not None:
                     await asyncio.wait({following, self._stopping}, return_when="FIRST_COMPLETED")
@@ -226,7 +219,7 @@ class MirrorSourceTask:
         finally:
             await scope.close()
             await close_quietly(handle)
-            await _close_opening(following)
+            await close_opening(following)
 
     async def _go(self, handle: SliceHandle, producer: ProducerIdAndEpoch, plans: Iterable[PartitionPlan]) -> None:
         await handle.go(producer, plans)
@@ -234,7 +227,7 @@ class MirrorSourceTask:
         self._hold_if_full()
 
     async def _before_stop(self, preparing: Coroutine[Any, Any, T]) -> T:
-        """Do what comes before the first write; a stop need not wait for it. Then :class:`SliceLost`."""
+        """Await work that precedes the first write. Raises :class:`SliceLost` on a stop, which does not wait for it."""
         async with Scope(self._name) as scope:
             work = scope.spawn(preparing, f"prepare {self._name}")
             await asyncio.wait({work, self._stopping}, return_when="FIRST_COMPLETED")
@@ -245,12 +238,11 @@ class MirrorSourceTask:
     async def _prepare(
         self, handle: SliceHandle, opening: asyncio.Task[None]
     ) -> tuple[ProducerIdAndEpoch, set[TopicPartition]]:
-        """Take over, and store where everything begins; the slice that is opening meanwhile may then write.
+        """Take over and store all start positions, after which the slice that is opening may write. Return its producer
+        and the source partitions whose targets have our marker.
 
-        Return its producer, and the source partitions whose targets bear our marker.
-
-        At the first start both go on at once. Later the fence waits for the slice: where Spark is gone and does not
-        come back soon, each attempt would leave a marker in every partition and nobody would copy.
+        At the first start takeover and opening run concurrently. Later the fence waits for the slice, because while
+        Spark is down each attempt would leave a marker in all partitions.
         """
         self._is_taking_over = True
         if self._took_over:
@@ -265,12 +257,11 @@ class MirrorSourceTask:
         self._waiting.keep(self._ledger.waiting(), starts)
         self._is_taking_over = False
         for entry in self._ledger.waiting():
-            log.warning("%s: %s waits: %s; the others go on", self._name, entry.pair.source, entry.reason)
+            log.warning("%s: %s waits: %s; the others are copied", self._name, entry.pair.source, entry.reason)
         return takeover.producer, {plan.source for plan in takeover.plans if plan.pipelined}
 
     async def _pairs(self) -> list[PartitionPair]:
-        """Return the assigned partitions with what both clusters say of them now. Those that a cluster does not know
-        hold up no others: a later slice copies them."""
+        """Return the pairs of the assigned partitions; those that a cluster does not know may join a later slice."""
         partitions = self._settings.partitions
         found = await self.find(partitions)
         if len(found) < len(partitions) and not (found and self._lets_join):
@@ -279,11 +270,11 @@ class MirrorSourceTask:
         return found
 
     async def find(self, partitions: Sequence[TopicPartition]) -> list[PartitionPair]:
-        """Return the pairs of those that both clusters know now."""
+        """Return the pairs of the partitions that both clusters know now."""
         return await self._pairing.pairs(partitions)
 
     async def store_left(self) -> None:
-        """Store the positions of partitions that are no longer copied here. Another task waits for that."""
+        """Store the positions of partitions that are no longer copied here, for the task that waits for them."""
         if leaving := self._ledger.leaving():
             if self._services.syncs is not None:
                 await self._services.syncs.leave(leaving)
@@ -293,7 +284,7 @@ class MirrorSourceTask:
             log.info("%s: no longer copies %s", self._name, named(leaving))
 
     async def join(self, handle: SliceHandle, joining: Ledger, starts: Mapping[TopicPartition, Start]) -> None:
-        """Take over all of ``joining`` while the slice copies others, and store where each begins."""
+        """Take over all of ``joining`` while the slice copies others, and store where each starts."""
         await self._begin(handle, await self._plan(joining, starts, self._producer), joining)
         for entry in joining.entries.values():
             if entry.is_copied:
@@ -314,7 +305,7 @@ class MirrorSourceTask:
         if not self._loaded:
             starts = await self.shut_out(await self._changes.wait_for_others(await self._load(list(known))))
         else:
-            await self._commit()  # the map as far as the positions, should one be cut
+            await self._commit()  # because a gap may cut the map, which must reach as far as the positions
             starts = {
                 source: self._waiting.starts.get(source) or start_of(entry, has_ended=self._has_ended)
                 async for source, entry in in_turns(known.items(), _AT_ONCE)
@@ -338,7 +329,7 @@ class MirrorSourceTask:
             running=running,
             initial_group=self._settings.initial_group,
             transaction_timeout_ms=self._settings.transaction_timeout_ms,
-            # What is to join is taken over while a slice copies, be it nothing.
+            # Others may join later, so a slice may start with no partition at all.
             may_all_wait=running is None and not set(self._changes.wanted) <= set(ledger.entries),
         )
         for entry in known:
@@ -358,12 +349,12 @@ class MirrorSourceTask:
         return await self._store.load(sources)
 
     async def shut_out(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
-        """Let no other task store positions of these partitions; return what is stored then."""
+        """Fence other tasks from storing positions of these partitions; return what is stored then."""
         async with self._services.clusters.fencing:
             return await self._store.shut_out(starts)
 
     async def _begin(self, handle: SliceHandle, takeover: Takeover, ledger: Ledger) -> None:
-        """Resume what needs a proof, then store where every partition begins, before anything is written."""
+        """Resume partitions that need a proof, then store all start positions, before anything is written."""
         unclean, unfenced = [plan for plan in takeover.plans if plan.proof is not None], takeover.unfenced
         resumed = await handle.resume(unclean) if unclean else []
         async for one in in_turns(resumed, _RESUMED_AT_ONCE):
@@ -386,10 +377,8 @@ class MirrorSourceTask:
         await (self._commit() if ledger is self._ledger else self._commit_of(ledger))
 
     async def _epoch(self, handle: SliceHandle, scope: Scope) -> asyncio.Task[SliceHandle] | None:
-        """Copy until the epoch is over; return the opening of the next slice, or None when the task is to stop.
-
-        The next slice is open, unless Spark has no free slot for it before this one ends.
-        """
+        """Copy until the epoch is over; return the task that opens the next slice, or None to stop. It has opened it by
+        then, unless Spark has no free slot before this slice ends."""
         opening: asyncio.Task[SliceHandle] | None = None
         no_slot = asyncio.Event()
         within = Scope(self._name)
@@ -401,8 +390,9 @@ class MirrorSourceTask:
             await asyncio.wait([*ending, over], return_when="FIRST_COMPLETED")
             if not any(one.done() for one in ending):
                 over.result()
-                opening = scope.spawn(self._open_next(no_slot), f"open next slice {self._name}")
-                # This slice copies on while the next one is not ready.
+                following_slice = open_next(self._new_slice, self._known_pairs, no_slot, self._defects, self._name)
+                opening = scope.spawn(following_slice, f"open next slice {self._name}")
+                # This slice copies until the next one is ready.
                 await asyncio.wait([*ending, opening, making_room], return_when="FIRST_COMPLETED")
             if handle.ended.done():
                 raise handle.ended.result() or SliceLost("the slice ended by itself")
@@ -414,32 +404,14 @@ class MirrorSourceTask:
             return following
         finally:
             await within.close()
-            await _close_opening(opening)
-
-    async def _open_next(self, no_slot: asyncio.Event) -> SliceHandle:
-        """Open the next epoch's slice; try until it comes up. Set ``no_slot`` if it waits for a slot of Spark."""
-        while True:
-            following = self._new_slice()
-            following.on_no_slot = no_slot.set
-            try:
-                await following.open(self._known_pairs())
-            except RetriableError as error:
-                self._defects.count(error, 0.0)
-                log.warning("%s: the next slice did not come up: %s; trying again", self._name, error)
-                await close_quietly(following)
-                await asyncio.sleep(_MAX_RETRY_S)
-            except BaseException:
-                await close_quietly(following)
-                raise
-            else:
-                return following
+            await close_opening(opening)
 
     async def _end_epoch(self, handle: SliceHandle) -> None:
         unclean = await handle.stop()
         await handle.close()
         if unclean:
             names = ", ".join(str(one) for one in unclean)
-            raise SliceLost(f"the target did not answer for the last batches of {names}")
+            raise SliceLost(f"the target did not acknowledge the last batches of {names}")
 
     def _progressed(self, progress: PartitionProgress) -> None:
         self._skip_log.add(progress.source, progress.skips)
@@ -454,7 +426,7 @@ class MirrorSourceTask:
         self._stopped(self._ledger.entries[progress.source], has_drained=True)
 
     def _stopped(self, entry: Entry, *, has_drained: bool = False) -> None:
-        """Just now, while the others are copied; ``has_drained``: all that was sent of it is acknowledged."""
+        """Handle an entry that has just stopped; ``has_drained``: whether all that was sent of it is acknowledged."""
         if entry.gap is not None and self._settings.gap_policy.goes_on(entry.gap):
             log.warning("%s: %s %s: %s", self._name, entry.pair.source, entry.state, entry.reason)
             entry.heal(has_drained=has_drained)
@@ -479,7 +451,7 @@ class MirrorSourceTask:
                 try:
                     await self._commit_of(self._ledger, time.monotonic())
                 except RetriableError as error:
-                    waits = "copying waits for them; " if self._is_held else ""
+                    waits = "copying is paused; " if self._is_held else ""
                     log.warning("%s: positions could not be stored: %s; %strying again", self._name, error, waits)
 
     async def _commit(self) -> None:
@@ -487,12 +459,12 @@ class MirrorSourceTask:
         await self._commit_of(self._ledger)
 
     async def _commit_rest(self) -> None:
-        """Store everything but what another task has taken meanwhile."""
+        """Store everything except partitions that another task has taken meanwhile."""
         while True:
             try:
                 return await self._commit()
             except PositionsTaken as error:
-                log.warning("%s: %s; the rest is stored", self._name, error)
+                log.warning("%s: %s; storing the others", self._name, error)
 
     async def _commit_of(self, ledger: Ledger, now_s: float | None = None) -> None:
         async with self._committing:
@@ -505,7 +477,7 @@ class MirrorSourceTask:
             except PositionsTaken as error:
                 ledger.give_back(commits)
                 for source in error.sources:
-                    ledger.drop(source)  # what is stored of it is to be read again
+                    ledger.drop(source)  # because its stored position has to be read again
                 raise
             except BaseException:
                 ledger.give_back(commits)
@@ -518,7 +490,7 @@ class MirrorSourceTask:
                 self._services.syncs.commit()
 
     def _hold_if_full(self) -> None:
-        """Let the slice wait while too much is copied that is not stored, and continue once it is."""
+        """Put the slice on hold while too much is copied and not stored."""
         is_full = self._ledger.must_wait()
         if self._slice is None or is_full == self._is_held:
             return
@@ -526,11 +498,3 @@ class MirrorSourceTask:
         self._slice.hold(is_held=is_full)
         if is_full:
             self._filled.set()
-
-
-async def _close_opening(opening: asyncio.Task[SliceHandle] | None) -> None:
-    """Close the slice of an opening, whether it is open yet or not."""
-    if opening is not None:
-        opening.cancel()
-        (opened,) = await asyncio.gather(opening, return_exceptions=True)
-        await close_quietly(opened if isinstance(opened, SliceHandle) else None)

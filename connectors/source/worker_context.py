@@ -1,5 +1,5 @@
-"""What a worker process lends its mirrors: one Spark and one control link server for all, and clusters shared by the
-tasks of a connector."""
+"""What a worker process shares among its mirrors: one Spark and one control link server for all, and clusters for the
+tasks of each connector."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from connectors.source.task import MirrorSourceTask
 from connectors.spark.engine import SparkEngine
 from connectors.transforms.target_names import FindPlugin
 
-#: Java's class and its aliases, without the package.
+#: Java's class and its alias, without the package.
 _ON_SPARK: Final = ("MirrorSourceConnector", "MirrorSource")
 
 
 class SharedSpark:
-    """The Spark of a process, begun with its first task; ``make`` gives a fresh engine, not begun.
-    ``leases`` has the sockets of its links."""
+    """The Spark of a process, started with its first task. ``make`` returns a new engine that is not started;
+    ``leases`` owns the sockets of its links."""
 
     def __init__(self, make: Callable[[], SparkEngine], link: LinkSettings, leases: LeaseLoop) -> None:
         self._make = make
@@ -43,13 +43,13 @@ class SharedSpark:
         self._starting = asyncio.Lock()
 
     def begin(self) -> None:
-        """Start Spark in the background, before anybody needs it."""
+        """Start Spark in the background, before a task needs it."""
         if self._engine is None:
             self._engine = self._make()
             self._engine.begin()
 
     async def get(self) -> tuple[SparkEngine, LinkServer]:
-        """Both, begun. Raises ConfigError where the link's address is no address of this machine."""
+        """Start and return both. Raises ConfigError if the link cannot listen at its address."""
         async with self._starting:
             self.begin()
             assert self._engine is not None
@@ -60,16 +60,16 @@ class SharedSpark:
             return self._engine, self._links
 
     def is_for(self, connector_class: str) -> bool:
-        """Whether the tasks of such a connector run on it; the short name of the class is one too."""
+        """Return whether the tasks of a connector class, full name or alias, run on Spark."""
         return connector_class.strip().rpartition(".")[2] in _ON_SPARK
 
     async def ready(self) -> None:
-        """Start both, and return once Spark takes jobs; raises as :meth:`get` and :meth:`SparkEngine.start_job`."""
+        """Start both, and wait until Spark accepts jobs. Raises ConfigError, EngineLost or EngineBroken."""
         engine, _ = await self.get()
         await engine.ready()
 
     async def stop(self) -> None:
-        """End Spark and its links, within a few seconds."""
+        """Stop Spark and its links within a few seconds."""
         if self._engine is not None:
             await self._engine.stop()
         if self._links is not None:
@@ -99,29 +99,28 @@ class MirrorHost:
     """One worker, as its MirrorSource connectors and tasks see it.
 
     Args:
-        worker: The worker's properties, references resolved.
+        worker: The worker's properties, with references resolved.
         spark: Shared with other workers of the process.
-        find_plugin: The worker's plugins.
-        holds: Whether what the worker's group gave it is its own for now; asked in the lease thread.
+        find_plugin: Finds the worker's plugins.
+        holds: Whether the worker still owns what its group assigned to it; called in the lease thread.
     """
 
     worker: Mapping[str, str] = field(repr=False)
     spark: SharedSpark
     find_plugin: FindPlugin
     holds: Callable[[], bool]
-    #: What copies here now, by connector and number of task: who watches looks here.
+    #: The tasks that run here, by connector and task number, for metrics and reports.
     running: dict[tuple[str, int], MirrorSourceTask] = field(default_factory=dict)
     _shared: list[_SharedClusters] = field(default_factory=list)
-    #: What was seen of each connector's partitions, whether their tasks run or not.
+    #: The last lag snapshot of each connector, whether its tasks run or not.
     seen: dict[str, LagSnapshot] = field(default_factory=dict)
     #: Whether the clusters of each connector's flow answer.
     watches: dict[str, ContactWatch] = field(default_factory=dict)
-    #: When a slice of each connector last got an answer, of a fetch and of a produce request, as its tasks here said
-    #: at their ends.
+    #: When a fetch and a produce request of each connector were last answered, by its tasks that have ended here.
     _moved_ms: dict[str, tuple[int, int]] = field(default_factory=dict)
     _lags: dict[str, SharedLag] = field(default_factory=dict)
     written: WrittenLatencies = field(default_factory=WrittenLatencies)
-    #: The topics of positions, which every task reads at its start.
+    #: The position topics, which each task reads at its start.
     long_logs: LongLogs = field(default_factory=LongLogs)
 
     @property
@@ -130,7 +129,7 @@ class MirrorHost:
 
     @asynccontextmanager
     async def parts(self, name: str, clients: FlowClients, source: str, target: str) -> AsyncIterator[FlowParts]:
-        """The clusters of the connector ``name``; those who use them at the same time share them."""
+        """Open the clusters of the connector ``name``; concurrent users share them."""
         shared = next((one for one in self._shared if one.name == name and one.clients == clients), None)
         if shared is None:
             shared = self._opened(name, clients, source, target)
@@ -145,7 +144,7 @@ class MirrorHost:
                 await shared.closing.aclose()
 
     def progress(self, name: str, flow: FlowName, now_ms: int) -> FlowProgress:
-        """A picture of what runs here of one connector."""
+        """Return the progress of one connector's tasks here."""
         tasks = [task for (connector, _), task in self.running.items() if connector == name]
         return FlowProgress(
             flow=flow,
@@ -157,7 +156,7 @@ class MirrorHost:
         )
 
     def contact(self, name: str) -> Contact:
-        """What is known here of the clusters of the connector ``name``."""
+        """Return what is known here about the clusters of the connector ``name``."""
         found = self.watches[name].contact if name in self.watches else NOTHING_KNOWN
         fetched_ms, produced_ms = self._moved_ms.get(name, (UNKNOWN, UNKNOWN))
         meters = [task.meters for (connector, _), task in self.running.items() if connector == name]
@@ -167,16 +166,16 @@ class MirrorHost:
         )
 
     def forget_contact(self, name: str) -> None:
-        """The connector ``name`` is no matter of this worker any more."""
+        """Forget the connector ``name``, which no longer concerns this worker."""
         self._moved_ms.pop(name, None)
 
     def lag_of(self, name: str) -> SharedLag:
-        """Of the connector ``name``, for all who ask for it at a time."""
+        """Return the lag reader of the connector ``name``, which concurrent callers share."""
         return self._lags.setdefault(name, SharedLag())
 
     @contextlib.contextmanager
     def shown(self, name: str, index: int, task: MirrorSourceTask) -> Iterator[None]:
-        """``task`` is part of the picture as long as this lasts."""
+        """List ``task`` in :attr:`running` within the context."""
         self.running[name, index] = task
         try:
             yield
@@ -197,7 +196,7 @@ class MirrorHost:
 async def looked_at_parts(
     clients: FlowClients, source: str, target: str, long_logs: LongLogs | None = None
 ) -> AsyncIterator[FlowParts]:
-    """The clusters of a flow for who only looks at them."""
+    """Open the clusters of a flow for reading only."""
     async with AsyncExitStack() as closing:
         yield _parts(closing, clients, source, target, MissingRights(), long_logs)
 

@@ -1,9 +1,9 @@
 """Export the mirror's metrics for Prometheus, with the lag and states of all partitions of the worker's tasks.
 
-The names are those that the usual exporter gives Java's (``MirrorSourceMetrics``). A task that copies reports lag and
-state by itself, as of this moment. For partitions that are stopped or waiting, whose task is paused or has failed, or
-whose connector is STOPPED, no task asks the source any more. The watch here asks it at an interval, and asks for sizes
-and ages of all partitions.
+The names are those of Java's metrics (``MirrorSourceMetrics``) in the usual exporter. A task reports the current lag
+and state of the partitions that it copies. For partitions that are stopped or waiting, whose task is paused or has
+failed, or whose connector is STOPPED, the watch here polls the source at an interval. It also reads the sizes and ages
+of all partitions.
 """
 
 from __future__ import annotations
@@ -53,73 +53,73 @@ from connectors.topic_sync.partition_assignment import assigned_before
 
 _PREFIX: Final = "kafka_connect_mirror_MirrorSourceConnector_"
 _LABELS: Final = ("source", "target", "topic", "partition")
-#: So many partitions are looked at before others of the loop have their turn; each takes some 65 us.
+#: Partitions processed before other coroutines run; each takes some 65 us.
 _AT_ONCE: Final = 100
 
-#: Java's attributes: name, meaning, and how a meter gives it at a time.
+#: Java's attributes: name, help text, and how to read it from a meter at a time.
 _MEASURED: Final[Rows[PartitionMeter]] = (
-    ("record_count", "Records copied since the task began.", lambda meter, _: meter.records),
-    ("record_rate", "Records copied a second.", lambda meter, now_ms: meter.record_rate.rate(now_ms)),
-    ("byte_count", "Bytes copied since the task began.", lambda meter, _: meter.bytes),
-    ("byte_rate", "Bytes copied a second.", lambda meter, now_ms: meter.byte_rate.rate(now_ms)),
-    ("record_age_ms", "Age of the newest record read last.", lambda meter, _: meter.age_ms.last),
-    ("record_age_ms_min", "Least age of a record.", lambda meter, now_ms: meter.age_ms.least(now_ms)),
-    ("record_age_ms_max", "Greatest age of a record.", lambda meter, now_ms: meter.age_ms.most(now_ms)),
+    ("record_count", "Records copied since the task started.", lambda meter, _: meter.records),
+    ("record_rate", "Records copied per second.", lambda meter, now_ms: meter.record_rate.rate(now_ms)),
+    ("byte_count", "Bytes copied since the task started.", lambda meter, _: meter.bytes),
+    ("byte_rate", "Bytes copied per second.", lambda meter, now_ms: meter.byte_rate.rate(now_ms)),
+    ("record_age_ms", "Age of the newest record that was read last.", lambda meter, _: meter.age_ms.last),
+    ("record_age_ms_min", "Minimum age of records.", lambda meter, now_ms: meter.age_ms.least(now_ms)),
+    ("record_age_ms_max", "Maximum age of records.", lambda meter, now_ms: meter.age_ms.most(now_ms)),
     ("record_age_ms_avg", "Mean age of records.", lambda meter, now_ms: meter.age_ms.mean(now_ms)),
-    ("replication_latency_ms", "From a record's time to its copy, last.", lambda meter, _: meter.age_ms.last),
-    ("replication_latency_ms_min", "Least such time.", lambda meter, now_ms: meter.age_ms.least(now_ms)),
-    ("replication_latency_ms_max", "Greatest such time.", lambda meter, now_ms: meter.age_ms.most(now_ms)),
-    ("replication_latency_ms_avg", "Mean of such times.", lambda meter, now_ms: meter.age_ms.mean(now_ms)),
+    ("replication_latency_ms", "Last time from a record's timestamp to its copy.", lambda meter, _: meter.age_ms.last),
+    ("replication_latency_ms_min", "Minimum of these times.", lambda meter, now_ms: meter.age_ms.least(now_ms)),
+    ("replication_latency_ms_max", "Maximum of these times.", lambda meter, now_ms: meter.age_ms.most(now_ms)),
+    ("replication_latency_ms_avg", "Mean of these times.", lambda meter, now_ms: meter.age_ms.mean(now_ms)),
 )
-#: Ours beside them, from where a partition stands.
+#: Metrics that Java does not have, from the state of a partition.
 _STANDING: Final[Rows[PartitionView]] = (
-    ("skipped_records", "Records left out, as the target refuses them.", lambda view, _: view.skipped),
+    ("skipped_records", "Records skipped because the target refuses them.", lambda view, _: view.skipped),
     ("lost_offsets", "Source offsets that were lost and passed over.", lambda view, _: view.lost),
     ("transform_dropped_records", "Records that a transformation dropped.", lambda view, _: view.dropped),
     ("transform_changed_records", "Records that a transformation changed.", lambda view, _: view.changed),
-    ("batches_shallow", "Batches of the source passed on as they were.", lambda view, _: view.batches["shallow"]),
-    ("batches_merged", "Batches of the source sent in one with others.", lambda view, _: view.batches["merged"]),
-    ("batches_rebuilt", "Batches of the source built again from records.", lambda view, _: view.batches["rebuilt"]),
-    ("batches_dropped", "Batches of the source left out.", lambda view, _: view.batches["dropped"]),
+    ("batches_shallow", "Source batches copied unchanged.", lambda view, _: view.batches["shallow"]),
+    ("batches_merged", "Source batches sent in one batch with others.", lambda view, _: view.batches["merged"]),
+    ("batches_rebuilt", "Source batches rebuilt from their records.", lambda view, _: view.batches["rebuilt"]),
+    ("batches_dropped", "Source batches that are not copied.", lambda view, _: view.batches["dropped"]),
 )
-#: And how far it is behind, whether its task runs or not; -1 where that is not known.
+#: The lag, whether the task runs or not; -1 if it is not known.
 _BEHIND: Final[Rows[PartitionLag]] = (
-    ("lag_records", "Offsets of the source that are not copied yet.", lambda lag, _: lag.records),
-    ("lag_bytes", "What they take at the source, about.", lambda lag, _: lag.bytes),
+    ("lag_records", "Source offsets that are not copied yet.", lambda lag, _: lag.records),
+    ("lag_bytes", "Approximate bytes of the source that are not copied yet.", lambda lag, _: lag.bytes),
     ("lag_ms", "Age of the oldest record that is not copied yet.", lambda lag, _: lag.ms),
-    ("lag_lost_offsets", "Offsets that are not copied, and that the source has no more.", lambda lag, _: lag.lost),
+    ("lag_lost_offsets", "Offsets that are not copied and no longer on the source.", lambda lag, _: lag.lost),
 )
 _STOPPED: Final[Rows[str]] = (
-    ("stopped", "1 where the partition has stopped and waits for somebody.", lambda state, _: is_stopped(state)),
+    ("stopped", "1 if the partition has stopped and needs an operator.", lambda state, _: is_stopped(state)),
 )
-#: Whether its clusters answer, as this worker finds every few seconds.
+#: Whether the clusters answer, as this worker checks every few seconds.
 _CONTACT: Final[Rows[Contact]] = (
     ("source_answers", "1 if the source cluster answers, 0 if not, -1 if not known.", lambda one, _: _told(one.source)),
     ("target_answers", "1 if the target cluster answers, 0 if not, -1 if not known.", lambda one, _: _told(one.target)),
     (
         "last_fetch_age_ms",
-        "Time since a fetch was answered; -1 if none was.",
+        "Time since the last answer to a fetch; -1 if there was none.",
         lambda one, now_ms: age_ms(one.source.moved_ms, now_ms),
     ),
     (
         "last_produce_age_ms",
-        "Time since a produce request was answered; -1 if none was.",
+        "Time since the last answer to a produce request; -1 if there was none.",
         lambda one, now_ms: age_ms(one.target.moved_ms, now_ms),
     ),
     (
         "lag_unknown_ms",
-        "Time since the lag was known last, 0 while it is known; -1 if it never was.",
+        "Time since the lag was last known, 0 while it is known; -1 if it never was.",
         lambda one, now_ms: 0 if one.knows_lag else age_ms(one.source.answered_ms, now_ms),
     ),
 )
-#: The same of flows: sums, and the greatest age.
+#: The lag of flows: sums, and the maximum age.
 _OF_FLOWS: Final[Rows[Lag]] = (
-    ("flow_lag_records", "Offsets that are not copied yet, of all partitions here.", lambda lag, _: lag.records),
-    ("flow_lag_bytes", "What they take at the source, about.", lambda lag, _: lag.bytes),
+    ("flow_lag_records", "Source offsets that are not copied yet, of all partitions here.", lambda lag, _: lag.records),
+    ("flow_lag_bytes", "Approximate bytes of the source that are not copied yet.", lambda lag, _: lag.bytes),
     ("flow_lag_ms", "Age of the oldest record that is not copied yet.", lambda lag, _: lag.ms),
-    ("flow_lag_lost_offsets", "Offsets that the source has no more.", lambda lag, _: lag.lost),
+    ("flow_lag_lost_offsets", "Offsets that are not copied and no longer on the source.", lambda lag, _: lag.lost),
 )
-#: Of a flow whose connector is STOPPED, before the first look at its source.
+#: The lag of a flow whose connector is STOPPED, before the source is first polled.
 _NOT_SEEN: Final = Lag(0, -1, -1, -1, 0)
 
 
@@ -128,9 +128,9 @@ def _told(side: ClusterContact) -> int:
 
 
 async def mirror_metrics(hosts: Sequence[MirrorHost], now_ms: int) -> list[Metric]:
-    """Of all partitions that tasks of this process have; a value per partition in each family.
+    """Return the metrics of all partitions of this process, with a value per partition in each family.
 
-    Others of the loop have their turn in between: ten thousand partitions take most of a second."""
+    Other coroutines run in between, because ten thousand partitions take most of a second."""
     measured, standing = Gauges(_PREFIX, _LABELS, _MEASURED), Gauges(_PREFIX, _LABELS, _STANDING)
     behind, stopped = Gauges(_PREFIX, _LABELS, _BEHIND), Gauges(_PREFIX, _LABELS, _STOPPED)
     flows, contacted = Gauges(_PREFIX, _LABELS[:2], _OF_FLOWS), Gauges(_PREFIX, _LABELS[:2], _CONTACT)
@@ -163,7 +163,7 @@ async def mirror_metrics(hosts: Sequence[MirrorHost], now_ms: int) -> list[Metri
             contacts[seen.flow] = host.contact(connector)
             running = {index for name, index in host.running if name == connector}
             if seen.is_stopped and running:
-                continue  # it was resumed since that was seen
+                continue  # it was resumed since the snapshot
             if seen.is_stopped:
                 lags.setdefault(seen.flow, [])
             async for one in in_turns(seen.resting, _AT_ONCE):
@@ -181,7 +181,7 @@ async def mirror_metrics(hosts: Sequence[MirrorHost], now_ms: int) -> list[Metri
 
 
 def _lag(seen: LagSnapshot | None, view: PartitionView, now_ms: int) -> PartitionLag | None:
-    """As the task tells it, until the first look at the source."""
+    """Return a partition's lag from the snapshot; from its task until there is a snapshot."""
     lag = None if seen is None else seen.lag_of(view, now_ms)
     if lag is not None or view.next_source_offset < 0:
         return lag
@@ -192,27 +192,27 @@ def _lag(seen: LagSnapshot | None, view: PartitionView, now_ms: int) -> Partitio
 
 log = logging.getLogger(__name__)
 
-#: By name, what gives each mirror that is a matter of this worker, whether it has tasks here or not.
+#: Returns, by name, getters of the mirrors that concern this worker, even those without tasks here.
 ConnectorsHere = Callable[[], Mapping[str, Callable[[], ConnectorHere]]]
 _TICK_S: Final = 1.0
 _AFTER_ERROR_S: Final = 10.0
-#: Looks take at most this share of the time: where one takes long, the next is put off.
+#: Polls take at most this share of the time: after a slow one the next is delayed.
 _SHARE: Final = 0.1
-#: Partitions whose oldest waiting record is looked up in one look; what stands still is looked up once.
+#: Partitions per poll whose oldest record to copy is looked up, because its timestamp gives the lag in time.
 _STAMPS: Final = 200
-#: So many partitions are looked at before others of the loop have their turn; each takes some 4 us.
+#: Partitions processed before other coroutines run; each takes some 4 us.
 _PARTITIONS_AT_ONCE: Final = 500
-#: States, by the group, of tasks that copy or are about to.
+#: States in the group of tasks that copy or are about to.
 _TO_RUN: Final = frozenset({State.UNASSIGNED, State.RUNNING, State.RESTARTING})
 #: The state of a partition that no task has.
 _WITHOUT_TASK: Final = State.UNASSIGNED.lower()
-#: How long stored positions of tasks that do not run are taken as they were read.
+#: How long stored positions of tasks that do not run are cached.
 _STORED_S: Final = 60.0
 
 
 @dataclass(slots=True)
 class _Watched:
-    """One connector, as long as its settings stay the same."""
+    """A watched connector; replaced when its client settings change."""
 
     settings: MirrorSourceSettings
     clients: FlowClients
@@ -222,12 +222,12 @@ class _Watched:
     watch: ContactWatch
     stored: dict[TopicPartition, int] = field(default_factory=dict)
     stored_s: float = float("-inf")
-    #: As of the last look.
+    #: As of the last poll.
     is_stopped: bool = False
 
 
 class LagWatch:
-    """Of one worker. What it sees stands in ``host.seen``."""
+    """Polls the lag of one worker's mirrors into ``host.seen``."""
 
     def __init__(self, host: MirrorHost, here: ConnectorsHere) -> None:
         self._host = host
@@ -235,16 +235,16 @@ class LagWatch:
         self._watched: dict[str, _Watched] = {}
         self._due_s: dict[str, float] = {}
         self._said: dict[str, str] = {}
-        #: Tasks that had begun to copy at the last look: where others have, the next is due.
+        #: Tasks that ran at the last poll; a change makes the next one due.
         self._ran: dict[str, frozenset[tuple[str, int]]] = {}
-        #: Since when connectors have tasks that are about to copy.
+        #: Since when connectors have had starting tasks.
         self._starting_s: dict[str, float] = {}
-        #: Since when connectors that were watched are no longer here.
+        #: Since when watched connectors have been missing here.
         self._absent_s: dict[str, float] = {}
         self._scope = Scope("lag of mirrors")
 
     def start(self) -> None:
-        """Begin to look, within a running loop."""
+        """Start polling, within a running loop."""
         self._scope.spawn(self._forever(), f"lag of mirrors in {self._host.group_id}")
 
     async def stop(self) -> None:
@@ -270,8 +270,8 @@ class LagWatch:
             await asyncio.sleep(_TICK_S)
 
     def _is_over(self, name: str) -> bool:
-        """Whether a connector that is not here is no matter of this worker any more: not if the worker has lost it
-        because a cluster does not answer, which has to be seen as long as that lasts."""
+        """Return whether a missing connector no longer concerns this worker. It still does if the worker has lost it
+        because a cluster does not answer, which metrics have to show for that time."""
         absent_s = time.monotonic() - self._absent_s.setdefault(name, time.monotonic())
         watched = self._watched.get(name)
         if watched is None:
@@ -287,14 +287,14 @@ class LagWatch:
             began_s = time.monotonic()
             interval_s = watched.settings.lag_interval_ms / 1000 or float("inf")
             if here.is_stopped and not watched.is_stopped:
-                before = self._host.seen.get(name)  # until the next look, which has to wait while the source is silent
+                before = self._host.seen.get(name)  # kept until the next poll, which waits for the source's answer
                 self._host.seen[name] = _of_stopped(
                     watched.settings.flow_name, {} if before is None else before.lags, {}
                 )
                 watched.stored_s = float("-inf")
             watched.is_stopped = here.is_stopped
             if not watched.watch.contact.knows_lag:
-                interval_s = _TICK_S  # the watch has said why; once the source answers, the next look is due
+                interval_s = _TICK_S  # the watch has logged why; once the source answers, the next poll is due
             elif interval_s < float("inf") and here.is_stopped:
                 await self._look_at_all(name, watched)
             elif interval_s < float("inf"):
@@ -303,9 +303,9 @@ class LagWatch:
         except HeliographError as error:
             if self._said.get(name) != str(error):
                 self._said[name] = str(error)
-                log.warning("%s: how far behind it is cannot be told: %s", name, error)
-        except Exception as error:  # a mistake of ours: metrics are not worth more than the copy
-            log.error("%s: how far behind it is cannot be told", name, exc_info=error)
+                log.warning("%s: its lag cannot be read: %s", name, error)
+        except Exception as error:  # a bug in the metrics must not stop the copy
+            log.error("%s: its lag cannot be read", name, exc_info=error)
         took_s = time.monotonic() - began_s
         self._due_s[name] = began_s + max(interval_s, took_s / _SHARE)
 
@@ -330,7 +330,7 @@ class LagWatch:
         self._host.seen[name] = LagSnapshot(watched.settings.flow_name, _now_ms(), seen, resting)
 
     async def _look_at_all(self, name: str, watched: _Watched) -> None:
-        """Of a connector without tasks: what it selects, by what is stored."""
+        """Poll the lag of a connector without tasks, from its stored positions."""
         now_s = time.monotonic()
         if now_s - watched.stored_s > _STORED_S:
             watched.stored, watched.stored_s = await watched.reader.positions(), now_s
@@ -340,8 +340,8 @@ class LagWatch:
         self._host.seen[name] = _of_stopped(watched.settings.flow_name, seen, noted)
 
     def _starting(self, name: str, tasks: Sequence[TaskReport]) -> set[int]:
-        """Tasks that are reading where they go on, and tell it in a moment: nothing reads it beside them. One that
-        takes long is no longer waited for."""
+        """Return the tasks that are reading their stored positions and will report them soon, so that the watch does
+        not read them too; none once that takes long."""
         starting = {task.task for task in tasks if task.state in _TO_RUN and self._is_silent(name, task.task)}
         if not starting:
             self._starting_s.pop(name, None)
@@ -368,7 +368,7 @@ class LagWatch:
             return known
         await self._forget(name)
         closing = AsyncExitStack()
-        # Connections of its own: what a broker takes long over must not hold up the tasks'.
+        # Separate connections, so that a slow request does not delay those of tasks.
         parts = await closing.enter_async_context(
             looked_at_parts(clients, settings.source_alias, settings.target_alias, self._host.long_logs)
         )
@@ -404,7 +404,7 @@ def _now_ms() -> int:
 
 
 async def _resting(watched: _Watched, idle: Sequence[TaskReport]) -> tuple[Resting, ...]:
-    """Partitions of tasks that are here and do not run."""
+    """Return the partitions of ``idle`` tasks."""
     if not idle:
         return ()
     noted = await read_states(watched.parts.store, record_settings(watched.settings))

@@ -1,7 +1,7 @@
-"""An archive of the classes that Spark loads at its start (AppCDS), so that the next start takes half as long.
+"""An archive of the classes that Spark loads at startup (AppCDS), which halves the time of the next start.
 
-It belongs to one Java and to the jars of one installed pyspark, is kept in the cache folder, and is never needed: a JVM
-whose archive does not fit goes on without it, in silence.
+It belongs to one Java and the jars of one pyspark installation, and is kept in the cache folder. It is optional: a JVM
+silently ignores an archive that does not match.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from connectors.spark.engine import SparkEngine
 from connectors.spark.sessions import spark_home
 
 _RECORD_TIMEOUT_S: Final = 120.0
-#: A port of loopback without a listener: slices of the recording end at once, having loaded all they need.
+#: A loopback port without a listener: slices of the recording load all that they need, then end at once.
 _NOBODY: Final = {"host": "127.0.0.1", "port": 9, "certificate": "", "token": "", "slice": "recording", "epoch": 0}
-#: Such jobs load other classes.
+#: Jobs with a query load more classes.
 _QUERY: Final = "SELECT upper(value) AS value FROM records"
 
 
 def archive_of(java_home: Path) -> ClassArchive:
-    """Return the place of the archive for this Java and this installation of Spark."""
+    """Return the archive's location for this Java and this Spark installation."""
     return ClassArchive.of("spark", java_home, sorted((spark_home() / "jars").glob("*.jar")))
 
 
 def with_archive(settings: SparkSettings) -> SparkSettings:
-    """Return the settings with the archive in use, if one has been recorded."""
+    """Return settings that use the archive, if one was recorded."""
     archive = None if settings.java_home is None else archive_of(settings.java_home).find()
     return settings if archive is None else replace(settings, java_options=f"-XX:SharedArchiveFile={archive}")
 
 
 async def record_archive(settings: SparkSettings) -> Path:
-    """Start Spark once, run slices that find nothing to do, and keep the classes that were loaded.
+    """Start Spark once, run slices that have nothing to copy, and archive the classes that were loaded.
 
-    Raises :class:`connectors.spark.engine.EngineLost` or ``EngineBroken`` where Spark does not start.
+    Raises :class:`connectors.spark.engine.EngineLost` or ``EngineBroken`` if Spark does not start.
     """
-    assert settings.java_home is not None, "classes of a Spark that runs on a Java of this machine"
+    assert settings.java_home is not None, "only a Spark on this machine's Java has an archive"
     archive = archive_of(settings.java_home)
     draft = archive.draft()
     engine = SparkEngine(

@@ -1,4 +1,4 @@
-"""How Spark is started or reached: the keys of ``spark.*``, what stands in where the user names none, and its slots."""
+"""How Spark is started or reached: the user's ``spark.*`` keys, the defaults for the others, and the task slots."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from connect.core.errors import ConfigError
-from connectors.spark.handover import PLACE_VARIABLE
+from connectors.spark.daemon_socket import PLACE_VARIABLE
 
 _MASTER: Final = "spark.master"
 _REMOTE: Final = "spark.remote"
@@ -23,17 +23,17 @@ _JAVA_OPTIONS_KEY: Final = "spark.driver.extraJavaOptions"
 _DAEMON_KEY: Final = "spark.python.daemon.module"
 _DAEMON: Final = "connectors.spark.python_daemon"
 
-#: Bytes do not pass through the JVM, so it is tuned to start fast and stay small: C1 only, one GC thread.
+#: Records do not pass through the JVM, so it is tuned for fast start and small memory: C1 only, one GC thread.
 JAVA_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k -Xlog:disable -Xlog:all=error:stderr"
 
-#: What a session of any kind can set.
+#: Keys that a session of any kind can set.
 _SESSION_CONF: Final[Mapping[str, str]] = {
     "spark.sql.adaptive.enabled": "false",
-    # So many rows have to come together before a record on its way through transform.sql goes on.
+    # Spark collects this many rows before it passes a record on through transform.sql.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "500",
     "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
 }
-#: What makes a Spark of copying tasks start fast, stay small and stop soon.
+#: Keys that make Spark start fast, use little memory and stop soon.
 _DRIVER_CONF: Final[Mapping[str, str]] = {
     **_SESSION_CONF,
     "spark.ui.enabled": "false",
@@ -42,7 +42,7 @@ _DRIVER_CONF: Final[Mapping[str, str]] = {
     "spark.driver.memory": "512m",
     "spark.locality.wait": "0",
     "spark.scheduler.mode": "FAIR",
-    # A second attempt beside a live one would be a second writer.
+    # Because a second attempt next to a live one would be a second writer.
     "spark.speculation": "false",
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.worker.reuse": "true",
@@ -58,16 +58,16 @@ _LOCAL_CONF: Final[Mapping[str, str]] = {
 _CLUSTER_CONF: Final[Mapping[str, str]] = {
     **_DRIVER_CONF,
     "spark.executor.extraJavaOptions": JAVA_OPTIONS,
-    # A second attempt finds its token used: the task starts a new job instead, and needs its slot.
+    # Because a second attempt would find its token used; the task starts a new job instead, which needs the slot.
     "spark.task.maxFailures": "1",
     "spark.executorEnv.OPENBLAS_NUM_THREADS": "1",
-    # A frozen executor keeps the next slice waiting until Spark gives it up, by default after two minutes.
+    # Because the next slice waits until Spark gives up a frozen executor, by default after two minutes.
     "spark.network.timeout": "60s",
     "spark.network.timeoutInterval": "15s",
 }
-#: Variables that make pyspark choose otherwise than the file says.
+#: Variables that would make pyspark override the file.
 _MISLEADING: Final = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE", "MASTER", "SPARK_LOCAL_REMOTE")
-#: Ending a session in order tells a cluster that the application is done, and a Connect server to forget it.
+#: Only an orderly end tells a cluster that the application is done, and a Connect server to forget the session.
 _CLOSE_TIMEOUT_S: Final = 1.5
 
 
@@ -84,12 +84,12 @@ class SparkSettings:
     """How Spark is started or reached.
 
     Args:
-        java_home: The Java that it runs on; None where none is needed, as for a client of Spark Connect.
-        conf: The user's ``spark.*`` keys, which win over all that is set here.
-        slices: How many slices there may be; each needs a slot.
+        java_home: The Java to run on; None if none is needed, as for a Spark Connect client.
+        conf: The user's ``spark.*`` keys, which override all defaults.
+        slices: Maximum number of slices; each needs a slot.
         java_options: More options for the driver's JVM.
-        close_timeout_s: How long Spark may take to end in order; None for what its kind deserves.
-        hidden: Names of environment variables that hold secrets of the file, which Spark's processes do not get.
+        close_timeout_s: How long an orderly end may take; None for the default of its kind.
+        hidden: Environment variables that hold secrets of the file and are withheld from Spark's processes.
     """
 
     java_home: Path | None
@@ -104,12 +104,12 @@ class SparkSettings:
         if _REMOTE in self.conf:
             return SparkKind.CONNECT
         master = self.conf.get(_MASTER, "local").strip()
-        # "local-cluster" has executors of its own.
+        # "local-cluster" has separate executors.
         return SparkKind.LOCAL if re.match(r"local(\[|$)", master) else SparkKind.CLUSTER
 
     @property
     def place(self) -> str:
-        """Where Spark is, for people; no token of a Connect URL stands in it."""
+        """Where Spark is, for messages: without the token that a Connect URL may hold."""
         return self.conf.get(_REMOTE, "").partition(";")[0].rstrip("/") or self.merged()[_MASTER]
 
     @property
@@ -119,17 +119,16 @@ class SparkSettings:
         return 0.0 if self.kind is SparkKind.LOCAL else _CLOSE_TIMEOUT_S
 
     def merged(self) -> dict[str, str]:
-        """The configuration of the session."""
         if self.kind is SparkKind.CONNECT:
             return {**_SESSION_CONF, **self.conf}
         options = f"{JAVA_OPTIONS} {self.java_options}".strip()
         if self.kind is SparkKind.LOCAL:
             return {**_LOCAL_CONF, _JAVA_OPTIONS_KEY: options, **self.conf}
-        # Standalone Spark would give one application every core that it has.
+        # Because standalone Spark gives an application all cores by default.
         return {**_CLUSTER_CONF, _JAVA_OPTIONS_KEY: options, _CORES: str(self.slices), **self.conf}
 
     def environment(self, scratch: str) -> dict[str, str]:
-        """Of the driver's process; ``scratch`` is the folder for its files, where the user names none."""
+        """Return the environment of the driver process; ``scratch`` is for its files, if the user names no folder."""
         left_out = self.hidden | set(_MISLEADING)
         kept = {name: value for name, value in os.environ.items() if name not in left_out}
         python = self.conf.get(_PYTHON) or kept.get("PYSPARK_PYTHON") if self.kind is SparkKind.CLUSTER else None
@@ -141,15 +140,15 @@ class SparkSettings:
             **({PLACE_VARIABLE: str(Path(scratch) / "daemon")} if self.merged().get(_DAEMON_KEY) == _DAEMON else {}),
             "PYSPARK_PYTHON": python or sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
-            # numpy's thread pools cost each Python worker memory that a copier never uses
+            # Because numpy's thread pools take memory in each Python worker, and a copier never uses them.
             "OPENBLAS_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
-            # Else modules are looked for in the folder first in which the worker was started, whatever lies there.
+            # Else Python first looks for modules in the worker's current folder.
             "PYTHONSAFEPATH": "1",
         }
 
     def slots(self) -> int | None:
-        """How many tasks run at once at most; None where only Spark knows."""
+        """Return how many tasks can run at once; None if only Spark knows."""
         merged = self.merged()
         if self.kind is SparkKind.CLUSTER and (cores := merged[_CORES]).isdigit():
             return int(cores)
@@ -160,7 +159,7 @@ class SparkSettings:
         return (os.cpu_count() or 1) if number == "*" else int(number or 1)
 
     def slots_advice(self) -> str:
-        """What to do if no slot becomes free."""
+        """Return what to do if no slot becomes free."""
         wanted = f"{self.slices} slices need {self.slices} slots"
         if self.kind is SparkKind.CONNECT:
             return f"{wanted}; give the Spark Connect server more cores, or lower tasks.max"
@@ -168,11 +167,11 @@ class SparkSettings:
 
 
 def check_spark(settings: SparkSettings) -> None:
-    """Raise :class:`ConfigError` if the keys contradict each other or give fewer slots than there are slices."""
+    """Raise :class:`ConfigError` if keys contradict each other, or if there are fewer slots than slices."""
     conf, slices = settings.conf, settings.slices
     if _REMOTE in conf:
         if _MASTER in conf:
-            raise ConfigError(f"{_REMOTE} and {_MASTER} are both set; keep the one that is meant", _REMOTE)
+            raise ConfigError(f"{_REMOTE} and {_MASTER} are both set; remove one of them", _REMOTE)
         if not conf[_REMOTE].startswith("sc://"):
             raise ConfigError(f"{_REMOTE} should be the address of a Spark Connect server, sc://host:port", _REMOTE)
         return

@@ -1,15 +1,15 @@
-"""Run the Spark driver: a child process of the worker that holds the session, starts jobs and reports their ends.
+"""Run the Spark driver: a child process of the worker that holds the session, starts jobs and reports when they end.
 
-It also checks ``transform.sql`` over no record at all, and lays it between the two halves of a slice as Spark's
-DataFrames. Only what both a session with a JVM and one of Spark Connect have is used. The expressions are Spark's to
-judge and to evaluate.
+It also checks ``transform.sql`` on an empty frame, and puts the query between the two halves of a slice, as Spark
+DataFrames. Spark itself checks and evaluates the expressions. Only APIs that both classic Spark and Spark Connect have
+are used.
 
-pandas, py4j, gRPC and their threads stay out of the worker, and a dead JVM or a lost server is answered by a new
-child. Commands come as JSON lines on standard input, events go out on standard output:
+As a child process it keeps pandas, py4j, gRPC and their threads out of the worker, and can be replaced when its JVM or
+server is lost. Commands are JSON lines on standard input, events are JSON lines on standard output:
 
     in   {"conf": {...}, "properties": text, "archive": path or "", "close_timeout_s": 3.0}
-                                                           once, first; the keys, also as a file has them, the code to
-                                                           ship, and the time to end in order
+                                                           once, first; the keys, also as a properties file, the code
+                                                           to ship, and how long an orderly end may take
          {"type": "start", "job": id, "query": text, "payload": {...}}    one slice; its task gets the payload
          {"type": "cancel", "job": id}                     the last resort
          {"type": "check", "check": id, "query": text}     can this be a transform.sql?
@@ -18,9 +18,7 @@ child. Commands come as JSON lines on standard input, events go out on standard 
          {"type": "checked", "check", "problem" or "failure"}, {"type": "lost", "reason"},
          {"type": "broken", "failure": {...}}
 
-The end of standard input ends the process, so no Spark is left behind by a worker that was killed.
-
-What the JVM does not need is imported once it starts.
+The process ends with its standard input, so a killed worker leaves no Spark behind.
 """
 
 from __future__ import annotations
@@ -42,13 +40,13 @@ from connect.core.errors import ConfigError
 from connectors.spark.sessions import Session, SparkFailure, failure_of, session_for
 from connectors.transforms.sql_query import CHANGEABLE, COLUMNS, KEY, PLACE, VIEW, RecordsQuery, parse_query
 
-#: Spark cuts what goes to Python into batches of so many rows, and hands none over before it is full.
+#: Spark passes rows to Python in batches of this size, and passes none before it is full.
 ARROW_ROWS_KEY: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
-#: What a slice gives to Spark: the place of a row, a record's columns, and notes from half to half.
+#: The rows that a slice passes to Spark: row number, a note for the slice's second half, and the record's columns.
 STAGE_DDL: Final = "__row BIGINT, __note BINARY, " + ", ".join(f"{name} {type_}" for name, type_ in COLUMNS.items())
 _SHARED_EVALUATION: Final = "spark.sql.subexpressionElimination.enabled"
 _NODE: Final = re.compile(r"^[\s:|+!'-]*([A-Z]\w*)", re.MULTILINE)
-#: What the plan of a query may consist of: each row by itself.
+#: The nodes that a query's plan may have: they treat each row by itself.
 _NODES: Final = frozenset(("Project", "Filter", "SubqueryAlias", "View", "LocalRelation", "OneRowRelation", "Range"))
 _NOT_DETERMINISTIC: Final = "NON_DETERMINISTIC"
 _TAKEN: Final = {
@@ -61,19 +59,19 @@ _TAKEN: Final = {
 _AS_RETURNED: Final = {
     "key": "CAST(key AS BINARY) AS key",
     "value": "CAST(value AS BINARY) AS value",
-    # What Spark takes for text need not be UTF-8, and no batch of rows with such text can be read.
+    # Because a Spark string need not be valid UTF-8, and then its whole batch of rows could not be read.
     "topic": "CAST(CAST(topic AS STRING) AS BINARY) AS topic",
     "headers": "CAST(headers AS ARRAY<STRUCT<key: BINARY, value: BINARY>>) AS headers",
 }
 
 
 def problem_of(session: Any, text: str) -> str:
-    """Why a query cannot be used, in Spark's own words where they are Spark's; empty where it can."""
+    """Return why a query cannot be used, in Spark's words if Spark refuses it; empty if it can be used."""
     try:
         query = parse_query(text)
         _columns(session).createOrReplaceTempView(VIEW)
         frame = session.sql(query.text)
-        frame.columns  # noqa: B018  # what Spark Connect analyses, it analyses when it is asked for something
+        frame.columns  # noqa: B018  # because Spark Connect analyses a query only when something is requested
         _refuse_plan(frame)
         _changed(session, query)
         _refuse_chance(session, query)
@@ -87,18 +85,17 @@ def problem_of(session: Any, text: str) -> str:
 
 
 def transformed(session: Any, records: Any, text: str) -> Any:
-    """``records`` (of ``STAGE_DDL``) with ``__row``, ``__note``, ``__unfit``, ``__keep`` and the columns that a query
-    changes.
+    """Return ``records`` (of ``STAGE_DDL``) as ``__row``, ``__note``, ``__unfit``, ``__keep`` and the query's columns.
 
-    A row at which the query raises is ``__unfit``, and the job goes on: everything is evaluated twice, first inside of
-    what Spark makes of its try functions, which takes whatever is raised within. As in a query that drops rows, what
-    the condition does not let pass is not looked at further. Raises ConfigError, or what Spark finds.
+    A row for which the query raises is ``__unfit``, and the job continues: all expressions are evaluated twice, first
+    within one of Spark's try functions, which catches what they raise. Columns of rows that the condition drops are not
+    evaluated. Raises ConfigError, or pyspark's exceptions.
     """
     functions = _functions(session)
     query = parse_query(text)
     _columns(session).createOrReplaceTempView(VIEW)
     changed = _changed(session, query)
-    # What two expressions share would be evaluated before either, and so outside.
+    # Because Spark would evaluate a shared subexpression first, and so outside of the try function.
     session.conf.set(_SHARED_EVALUATION, "false")
     keep = functions.expr(f"coalesce(CAST(({query.condition or 'true'}\n) AS BOOLEAN), false)")
     items = [functions.when(keep, functions.expr(item)) for item in query.changing]
@@ -118,13 +115,13 @@ def transformed(session: Any, records: Any, text: str) -> Any:
 
 
 def first_lines(error: Exception) -> str:
-    """What Spark says, without the picture of the plan."""
+    """Return Spark's message without the query plan."""
     said = str(error).partition(";\n")[0].partition("\n\nJVM stacktrace")[0]
     return " ".join(said.split())
 
 
 def _columns(session: Any) -> Any:
-    """No record at all, with the columns of one."""
+    """Return an empty frame with the columns of a record."""
     columns = ", ".join(f"CAST(NULL AS {type_}) AS {name}" for name, type_ in COLUMNS.items())
     return session.sql(f"SELECT {columns} WHERE false")
 
@@ -137,13 +134,11 @@ def _refuse_plan(frame: Any) -> None:
     found = {node for node in _NODE.findall(analyzed.strip().partition("\n")[2]) if node not in _NODES}
     if found:
         names = ", ".join(sorted(found))
-        raise ConfigError(
-            f"{KEY} is not usable: each record has to be looked at by itself, and Spark plans {names}", KEY
-        )
+        raise ConfigError(f"{KEY} is not usable: it must transform each record by itself, but Spark plans {names}", KEY)
 
 
 def _changed(session: Any, query: RecordsQuery) -> dict[str, str]:
-    """The columns that a query makes, and Spark's names of their types."""
+    """Return the columns that a query changes, with Spark's names of their types."""
     changed: dict[str, str] = {}
     for item in query.changing:
         for name, type_ in session.sql(f"SELECT {item}\n FROM {VIEW} AS {query.sql_alias}").dtypes:
@@ -154,7 +149,7 @@ def _changed(session: Any, query: RecordsQuery) -> dict[str, str]:
 
 def _refuse_column(item: str, name: str, type_: str, changed: dict[str, str]) -> None:
     if name in PLACE:
-        raise ConfigError(f"{KEY} is not usable: {name} cannot be changed yet, and {item} is another one", KEY)
+        raise ConfigError(f"{KEY} is not usable: {name} cannot be changed yet, but {item} changes it", KEY)
     if name not in CHANGEABLE:
         raise ConfigError(
             f"{KEY} is not usable: a record has no column {name}; write {item} AS one of {', '.join(CHANGEABLE)}", KEY
@@ -163,12 +158,12 @@ def _refuse_column(item: str, name: str, type_: str, changed: dict[str, str]) ->
         raise ConfigError(f"{KEY} is not usable: {name} is named twice", KEY)
     if type_ not in _TAKEN[name]:
         raise ConfigError(
-            f"{KEY} is not usable: {name} has to be {' or '.join(_TAKEN[name][:2])}, and is {type_}; cast it", KEY
+            f"{KEY} is not usable: {name} has to be {' or '.join(_TAKEN[name][:2])}, but is {type_}; cast it", KEY
         )
 
 
 def _refuse_chance(session: Any, query: RecordsQuery) -> None:
-    """What is measured of a frame may not be left to chance either, and there Spark says so by itself."""
+    """Refuse expressions that are not deterministic, because Spark's ``observe`` refuses them with a clear error."""
     items = [f"({query.condition}\n)"] if query.condition else []
     for item in (*items, *query.changing):
         probe = session.sql(query.over(VIEW, (), tuple(COLUMNS)))
@@ -177,14 +172,14 @@ def _refuse_chance(session: Any, query: RecordsQuery) -> None:
         except Exception as error:
             if _NOT_DETERMINISTIC in str(error).upper().replace("-", "_"):
                 raise ConfigError(
-                    f"{KEY} is not usable: {item} is not deterministic; a copy that goes on after a crash runs the "
-                    "query again, and has to get the same",
+                    f"{KEY} is not usable: {item} is not deterministic; after a crash the query runs again and must "
+                    "give the same result",
                     KEY,
                 ) from error
 
 
 def _functions(session: Any) -> Any:
-    """What makes columns: a session of Spark Connect has its own, and pyspark tells them apart by no session."""
+    """Return the module of column functions that fits the session: Spark Connect has a separate one."""
     return importlib.import_module(f"{type(session).__module__.rpartition('.')[0]}.functions")
 
 
@@ -195,12 +190,12 @@ def _returned(name: str, type_: str) -> str:
 
 
 _LOST: Final = 3
-#: How often Spark is asked whether it is there. Its answer is told; a silence is for the worker to judge.
+#: How often Spark is asked whether it answers. Answers are reported to the worker, which decides what silence means.
 ALIVE_EVERY_S: Final = 3.0
 
 
 class SparkDriver:
-    """One session and the jobs on it, each in a thread of its own."""
+    """One session and its jobs, each in a separate thread."""
 
     def __init__(self, session: Session, events: TextIO) -> None:
         self._session = session
@@ -214,7 +209,7 @@ class SparkDriver:
             self._events.flush()
 
     def open(self, conf: dict[str, str], properties: str, archive: str) -> None:
-        # Of a query that cannot be used the user is told; pyspark would print pages as well.
+        # Because the user gets the reason why a query is refused, and pyspark would print pages as well.
         logging.getLogger("SQLQueryContextLogger").disabled = True
         for text in self._session.open(conf, properties, self._lost):
             self.emit({"type": "notice", "text": text})
@@ -226,7 +221,7 @@ class SparkDriver:
         threading.Thread(target=self._ask_forever, name="is Spark alive", daemon=True).start()
 
     def _lost(self, reason: str) -> NoReturn:
-        """A session without its JVM or server is of no use to anybody: end, so that the worker starts a new one."""
+        """End the process, because without its JVM or server the session is useless; the worker starts another."""
         self.emit({"type": "lost", "reason": reason})
         os._exit(_LOST)
 
@@ -236,7 +231,7 @@ class SparkDriver:
             try:
                 self._session.ask()
             except Exception as error:
-                if not self._is_open:  # it is being closed, which may take its JVM some seconds
+                if not self._is_open:  # it is closing, which may take the JVM some seconds
                     return
                 self._lost(failure_of(error).text)
             self.emit({"type": "alive"})
@@ -245,7 +240,7 @@ class SparkDriver:
         self._session.thread(self._run, (job, query, payload), f"job {job}").start()
 
     def check(self, check: str, query: str) -> None:
-        """Whether a query can be used; what is wrong with it is told."""
+        """Check a query, and emit why it cannot be used, if so."""
         self._session.thread(self._check, (check, query), f"check {check}").start()
 
     def _check(self, check: str, query: str) -> None:
@@ -258,16 +253,15 @@ class SparkDriver:
             self.emit({"type": "checked", "check": check, "failure": failure_of(error).to_wire()})
 
     def cancel(self, job: str) -> None:
-        """In a thread, as a server that does not answer must not hold up the next command."""
+        """Cancel a job in a thread, so that a server that does not answer cannot delay the next command."""
         threading.Thread(target=self._cancel, args=(job,), name=f"cancel job {job}", daemon=True).start()
 
     def _cancel(self, job: str) -> None:
-        # It is a courtesy to Spark; a slice has ended by its link long before.
+        # The cancel only frees Spark's slot; the slice has ended by its link long before.
         with contextlib.suppress(Exception):
             self._session.cancel(job)
 
     def close(self) -> None:
-        """Stop the session in order, if there is one."""
         if self._is_open:
             self._is_open = False
             self._session.close()
@@ -285,8 +279,8 @@ class SparkDriver:
 
 
 def main() -> None:
-    """Serve the worker until it closes our standard input."""
-    # Spark, its JVM and libraries may print; standard output belongs to the events.
+    """Serve the worker until it closes standard input."""
+    # Redirect prints of Spark, the JVM and libraries to stderr, because standard output is for events.
     events = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     first = json.loads(sys.stdin.readline())
@@ -306,7 +300,7 @@ def main() -> None:
             driver.cancel(command["job"])
     if not first["close_timeout_s"]:
         os._exit(0)
-    # Neither a JVM that does not stop nor threads that wait for one may keep the process.
+    # A JVM that does not stop, and threads that wait for it, must not keep the process alive.
     threading.Timer(first["close_timeout_s"], os._exit, (0,)).start()
     with contextlib.suppress(Exception):
         driver.close()
@@ -315,13 +309,13 @@ def main() -> None:
 
 def _why_broken(error: Exception, conf: dict[str, str]) -> SparkFailure:
     if isinstance(error, ImportError) and "spark.remote" in conf:
-        text = f"a package for Spark Connect is missing ({error}); pip install 'heliograph[connect]'"
+        text = f"a package for Spark Connect is missing ({error}); run pip install 'heliograph[connect]'"
         return SparkFailure(" ".join(text.split()), settings=True)
     return failure_of(error)
 
 
 def _frame(session: Any, query: str, payload: dict[str, Any]) -> Any:
-    """Two Python stages of one task, with the query between them."""
+    """Return a frame of two Python stages in one task, with the query between them."""
     from connectors.dataplane import slice as dataplane_slice
 
     payload = {**payload, "arrow_rows": int(session.conf.get(ARROW_ROWS_KEY))}

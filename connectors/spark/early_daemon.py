@@ -1,9 +1,8 @@
-"""The parent of Spark's Python workers on this machine, with what a slice needs loaded before it forks.
+"""A preloaded Python daemon: the parent of Spark's Python workers on this machine, which imports all that they need.
 
-Workers then start at once and share this memory. The driver starts this process beside the JVM, so that it has loaded
-everything when Spark wants its first worker; then it takes the place of the process that Spark starts for that. Only
-when the master is local: a cluster's executors have a daemon of their own, which may run before this package has been
-shipped.
+Forked workers start at once and share its memory. The driver starts this process together with the JVM, so that the
+imports are done when Spark needs its first worker. Then it takes the place of the daemon that Spark starts. This works
+with a local master only: executors of a cluster start their daemon before this package is shipped to them.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from connectors.spark.handover import PLACE_VARIABLE, Taker
+from connectors.spark.daemon_socket import PLACE_VARIABLE, Taker
 
 
 class _WithoutPandas(MetaPathFinder):
-    """As if pandas were not installed."""
+    """An import hook that hides pandas."""
 
     def find_spec(self, name: str, *_: object) -> None:
         if name == "pandas":
@@ -27,7 +26,6 @@ class _WithoutPandas(MetaPathFinder):
 
 
 def load() -> None:
-    """Load what the workers need."""
     sys.path[:] = without_archives(sys.path)
     import pyarrow
     import pyspark.worker  # noqa: F401
@@ -35,22 +33,22 @@ def load() -> None:
     from connectors.control_link.code_version import running_code
     from connectors.dataplane import slice as _executor  # noqa: F401
 
-    # Else the first array that a worker makes of a list looks for pandas and loads it, which takes longer than a lease
-    # on a slow machine; nothing here needs it.
+    # Else the first array that a worker makes of a list imports pandas, which nothing here needs and which takes longer
+    # than a lease on a slow machine.
     sys.meta_path.insert(0, _WithoutPandas())
     pyarrow.array([0])
     del sys.meta_path[0]
-    running_code()  # once for all workers, and before an upgrade puts other code where this came from
+    running_code()  # cached for all workers, before an upgrade replaces the files of this code
     gc.collect()
-    # What is frozen is never touched by a collection in a worker, and so stays shared.
+    # Because a collection in a worker does not touch frozen objects, their memory stays shared.
     gc.freeze()
 
 
 def without_archives(path: list[str]) -> list[str]:
-    """Return ``path`` without the archives of the pyspark that is installed on it as a folder.
+    """Return ``path`` without pyspark's zip archives, if pyspark is also installed on it as a folder.
 
-    Spark puts them first. Python compiles all that it takes from them, at every start, and looks into them for every
-    other module too.
+    Because Spark puts the archives first, Python would search them for each module and compile what it imports from
+    them at each start.
     """
     found = PathFinder.find_spec("pyspark", [entry for entry in path if Path(entry).is_dir()])
     if found is None or found.origin is None:
@@ -60,14 +58,14 @@ def without_archives(path: list[str]) -> list[str]:
 
 
 def serve() -> None:
-    """Fork workers for the JVM at the standard input and output, until it closes them."""
+    """Fork workers for the JVM at standard input and output, until it closes them."""
     from pyspark.daemon import manager
 
     manager()
 
 
 def main() -> None:
-    """Wait for the place; end with the standard input."""
+    """Load, then take over from Spark's daemon; end with standard input."""
     taker = Taker(os.environ[PLACE_VARIABLE])
     load()
     if taker.take():

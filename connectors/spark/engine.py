@@ -1,4 +1,4 @@
-"""The worker's hold on Spark: a child process with the SparkSession, asked for jobs, replaced when it dies."""
+"""The worker's side of Spark: starts the driver process, sends it jobs, and replaces it when it is lost."""
 
 from __future__ import annotations
 
@@ -32,38 +32,38 @@ from connectors.spark.sessions import SparkFailure
 log = logging.getLogger(__name__)
 
 _START_TIMEOUT_S: Final = 120.0
-#: A Spark that starts and says nothing for so long is taken for frozen. The packages of spark.jars.packages may take
-#: minutes to come, and so may a place in a cluster's queue.
+#: A starting Spark counts as frozen after this silence. It is long, because a download of spark.jars.packages and a
+#: cluster's queue may each take minutes.
 _START_SILENCE_S: Final = 600.0
 _STOP_MARGIN_S: Final = 1.0
 _LAST_ROWS_S: Final = 1.0
 _LAST_WORDS_S: Final = 2.0
-#: The driver says every three seconds that Spark answers; after this silence it is taken for frozen.
+#: The driver reports every three seconds that Spark answers; after this silence Spark counts as frozen.
 _SILENCE_S: Final = 20.0
 _MOST_PATIENCE: Final = 8
-#: How much of what Spark prints is kept, for the message that says why it ended.
+#: Lines of Spark's output that are kept, for the message when it ends.
 _TAIL_LINES: Final = 20
-#: What a JVM that ended before anything was asked of it is told by, on this machine and whatever the master.
+#: Marks the failure of a driver whose JVM on this machine ended before it accepted commands, with any master.
 _NO_JVM: Final = "JvmEnded"
 _THROWN: Final = re.compile(r"\w(?:Exception|Error)\b")
-#: So many starts in a row may end before the JVM is there. It, or the script that starts it, may have been killed,
-#: and what the rest of them print then looks like a mistake in the settings.
+#: Starts in a row whose JVM may end early before the settings are blamed: the JVM, or the script that starts it, may
+#: have been killed, and what is printed then looks like a mistake in the settings.
 _MOST_ENDED_STARTS: Final = 2
 _MAX_EVENT_BYTES: Final = 64 * 1024 * 1024
 _PREFIX: Final = "heliograph-spark-"
 _HELD: Final = "held"
-#: A folder this young may not be held yet by who makes it.
+#: The process that makes a folder may not have locked it yet at this age.
 _YOUNG_S: Final = 60.0
-#: So many are removed at a time: a start does not wait long for old files.
+#: Folders removed at a time, so that a start does not wait long for old files.
 _MOST_AT_ONCE: Final = 100
 
 
 class EngineLost(RetriableError):
-    """Spark's driver process or its JVM is gone; the next job starts a new one."""
+    """Spark's driver process or its JVM has ended; the next job starts another."""
 
 
 class EngineBroken(PermanentError):
-    """Spark cannot be started at all with these settings on this machine."""
+    """Spark cannot start with these settings on this machine."""
 
 
 class ExecutorsUnfit(PermanentError):
@@ -76,14 +76,14 @@ class SliceCrashed(RetriableError):
 
 @dataclass(slots=True)
 class Job:
-    """One slice's Spark job; ``finished`` has a result when it ends, or one of the errors of this module."""
+    """The Spark job of one slice; ``finished`` gets its result, or an error of this module."""
 
     job_id: str
     finished: asyncio.Future[str]
 
 
 class SparkEngine:
-    """Starts the driver child in the background, hands jobs to it, and starts another one when it is lost."""
+    """Starts the driver process in the background, sends it jobs, and starts another one when it is lost."""
 
     def __init__(self, settings: SparkSettings) -> None:
         self._settings = settings
@@ -98,18 +98,17 @@ class SparkEngine:
         self._lock = asyncio.Lock()
         self._stopping = False
         self._is_abandoned = False
-        #: So many times longer than usual a job may take to get going: a machine that is busy may take long to start a
-        #: Spark, and is no faster with the next one.
+        #: Factor on the time that a job may take to start, because on a busy machine a restarted Spark is as slow.
         self.patience = 1
         self._heard_s = 0.0
-        # Spark leaves its scratch files behind when it is killed.
+        # Because Spark leaves its scratch files behind when it is killed.
         self._scratch = Scratch()
-        # The workers of a local Spark are forked from this installation; others get it sent.
+        # Workers of a local Spark are forked from this installation; executors elsewhere need the code shipped.
         self._archive = None if settings.kind is SparkKind.LOCAL else make_archive(self._scratch.path)
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it was told to stop, and so starts nothing more."""
+        """Whether :meth:`stop` was called, so that nothing more starts."""
         return self._stopping
 
     @property
@@ -118,26 +117,26 @@ class SparkEngine:
 
     @property
     def code(self) -> str:
-        """The code that slices run, as they name it."""
+        """The name of the code that slices run (:func:`running_code` there)."""
         return self._archive.stem if self._archive is not None else running_code()
 
     def begin(self) -> asyncio.Task[None]:
-        """Start Spark in the background; the task's error comes again from the first job."""
+        """Start Spark in the background; the first job raises the task's error again."""
         task = self._scope.spawn(self._ensure(), "start Spark")
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
 
     async def ready(self) -> None:
-        """Start Spark, if that is not done, and return once it takes jobs; raises as :meth:`start_job`."""
+        """Start Spark if necessary, and wait until it accepts jobs. Raises EngineLost or EngineBroken."""
         await self._ensure()
 
     async def start_job(self, payload: Mapping[str, Any], query: str) -> Job:
-        """Start one slice, behind the ``transform.sql`` in ``query`` where it is not empty.
+        """Start one slice; ``query`` is its ``transform.sql``, empty for none.
 
-        Raises :class:`EngineLost` or :class:`EngineBroken` where Spark does not come up.
+        Raises :class:`EngineLost` or :class:`EngineBroken` if Spark does not start.
         """
         await self._ensure()
-        if self._process is None:  # it ended before we were told that it is ready
+        if self._process is None:  # it ended before the event that it is ready was handled
             raise EngineLost("Spark's driver process ended just after its start")
         job = Job(str(next(self._ids)), asyncio.get_running_loop().create_future())
         job.finished.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -146,9 +145,9 @@ class SparkEngine:
         return job
 
     async def problem_of_query(self, query: str) -> str:
-        """What is wrong with a ``transform.sql``, in Spark's words; empty where nothing is.
+        """Return what is wrong with a ``transform.sql``, in Spark's words; empty if nothing is.
 
-        Raises :class:`EngineLost` or :class:`EngineBroken` where Spark cannot be asked.
+        Raises :class:`EngineLost` or :class:`EngineBroken` if Spark cannot be asked.
         """
         await self._ensure()
         check = Job(f"check-{next(self._ids)}", asyncio.get_running_loop().create_future())
@@ -158,12 +157,12 @@ class SparkEngine:
             async with asyncio.timeout(_START_TIMEOUT_S):
                 return await check.finished
         except TimeoutError as error:
-            raise EngineLost(f"Spark did not look at the query within {_START_TIMEOUT_S:.0f} s") from error
+            raise EngineLost(f"Spark did not check the query within {_START_TIMEOUT_S:.0f} s") from error
         finally:
             self._jobs.pop(check.job_id, None)
 
     def cancel(self, job: Job) -> None:
-        """Spark's own cancel, the last resort: the Python worker may write on for a moment."""
+        """Cancel a job in Spark, as the last resort: its Python worker may continue to write for a moment."""
         if not job.finished.done():
             self._tell({"type": "cancel", "job": job.job_id})
 
@@ -171,8 +170,7 @@ class SparkEngine:
     def may_be_full(self) -> bool:
         """Whether a job that does not run may be waiting for a slot.
 
-        That is so if Spark answers and, on this machine, has more jobs than slots. Elsewhere only Spark knows how many
-        slots there are.
+        True if Spark answers and, on this machine, has more jobs than slots; elsewhere only Spark knows its slots.
         """
         if self._process is None or time.monotonic() - self._heard_s > _SILENCE_S:
             return False
@@ -180,38 +178,38 @@ class SparkEngine:
         return slots is None or len(self._jobs) > slots
 
     def abandon_if_frozen(self) -> bool:
-        """End Spark unless a job that does not run may be waiting for a slot; return whether the job is lost."""
+        """Kill Spark, unless a job that does not run may be waiting for a slot; return whether the job is lost."""
         if self._process is None:
             return True
         if self.may_be_full:
             return False
-        self._abandon(self._process.pid, "Spark does not run what it is given; starting another one")
+        self._abandon(self._process.pid, "Spark does not run the jobs that it gets; starting another one")
         return True
 
     def _abandon(self, pid: int, why: str) -> None:
-        if not self._is_abandoned:  # else another task has found it just now
+        if not self._is_abandoned:  # else another task has abandoned it already
             log.warning("%s", why)
             self._is_abandoned = True
             self.patience = min(2 * self.patience, _MOST_PATIENCE)
         _kill_group(pid)
 
     def has_run(self) -> None:
-        """A job got going: it is no frozen Spark, nor a slow one."""
+        """Note that a job runs, so Spark is neither frozen nor slow."""
         self.patience = 1
 
     async def stop(self) -> None:
-        """End the child and its JVM within a few seconds, whatever state they are in."""
+        """End the driver process and its JVM within a few seconds, in any state."""
         self._stopping = True
-        async with self._lock:  # a launch under way is not cancelled: its process would have no owner
+        async with self._lock:  # because the process of a cancelled launch would have no owner
             process = self._process
         if process is None:
             await self._closed()
             return
         if self._jobs:
-            # The jobs of slices that just said «done» are about to end.
+            # Jobs whose slices have just sent «done» are about to end.
             await asyncio.wait([job.finished for job in self._jobs.values()], timeout=_LAST_ROWS_S)
         if self._ready is not None and not self._ready.done():
-            _kill_group(process.pid)  # it hears no request while it starts, and has no session to end in order
+            _kill_group(process.pid)  # a starting driver reads no commands, and has no session to close yet
         if process.stdin is not None:
             process.stdin.close()
         try:
@@ -224,7 +222,7 @@ class SparkEngine:
         await self._closed()
 
     async def _closed(self) -> None:
-        """Once what Spark said last is read."""
+        """Clean up after Spark's last events are read."""
         await asyncio.gather(*self._readers, return_exceptions=True)
         await self._scope.close()
         self._scratch.remove()
@@ -234,7 +232,7 @@ class SparkEngine:
             if self._stopping:
                 raise EngineLost("Spark was stopped")
             if self._is_abandoned:
-                await asyncio.wait(self._readers)  # else the next job would be given to the one that ends
+                await asyncio.wait(self._readers)  # else the next job would go to the process that is ending
                 self._is_abandoned = False
             if self._ready is None or (self._ready.done() and self._process is None):
                 try:
@@ -249,13 +247,13 @@ class SparkEngine:
             silent_s = time.monotonic() - self._heard_s
             if self._process is not None and silent_s > _START_SILENCE_S * self.patience:
                 self._abandon(
-                    self._process.pid, f"Spark starts and has said nothing for {silent_s:.0f} s; starting anew"
+                    self._process.pid, f"Spark is starting and has printed nothing for {silent_s:.0f} s; restarting it"
                 )
             raise EngineLost(f"Spark was not ready within {_START_TIMEOUT_S:.0f} s") from error
 
     async def _launch(self) -> None:
-        # A pipe of our own: asyncio takes a process for ended only when its pipes are, and a Python worker that hangs,
-        # in a process group of its own, holds this one.
+        # A separate pipe, because for asyncio a process ends only when its pipes are closed, and a hanging Python
+        # worker, in another process group, keeps this one open.
         printed, printing_end = os.pipe()
         output = asyncio.StreamReader()
         pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
@@ -271,7 +269,7 @@ class SparkEngine:
                 stderr=printing_end,
                 env=self._settings.environment(str(self._scratch.path)),
                 limit=_MAX_EVENT_BYTES,
-                # A group of its own: a terminal's Ctrl-C is for the worker, which then ends Spark in order.
+                # A separate group, because a terminal's Ctrl-C is for the worker, which then stops Spark.
                 start_new_session=True,
             )
         except BaseException:
@@ -279,7 +277,7 @@ class SparkEngine:
             raise
         finally:
             os.close(printing_end)
-        # Not before: what waits for it while no process comes up would wait for ever.
+        # Not earlier, because if no process starts, a caller would wait for it without end.
         self._ready = asyncio.get_running_loop().create_future()
         self._ready.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._process = process
@@ -315,18 +313,18 @@ class SparkEngine:
                 self._heard_s = time.monotonic()
                 event = orjson.loads(line)
                 if event["type"] == "broken":
-                    # It ends now, and what its JVM said may arrive behind this.
+                    # The driver ends now, and the JVM's output may arrive after this event.
                     await asyncio.wait({printing}, timeout=_LAST_WORDS_S)
                     end = self._why_broken(SparkFailure.from_wire(event["failure"]))
                 elif event["type"] == "lost":
-                    end = EngineLost(f"Spark ({self._settings.place}) is gone: {event['reason']}")
+                    end = EngineLost(f"Spark ({self._settings.place}) was lost: {event['reason']}")
                 else:
                     self._happened(event)
             await process.wait()
             _kill_group(process.pid)
             await asyncio.wait({printing}, timeout=_LAST_ROWS_S)
         except Exception as error:
-            log.error("Spark's driver process said what nobody understands; it is started anew", exc_info=error)
+            log.error("Spark's driver process sent an invalid event; restarting it", exc_info=error)
         finally:
             _kill_group(process.pid)
             printing.cancel()
@@ -335,16 +333,15 @@ class SparkEngine:
             self._lost(end or self._ended_silently())
 
     def _why_broken(self, failure: SparkFailure) -> Exception:
-        """A cluster or a server may be there a moment later; a JVM that ends on this machine again and again will go on
-        to do so."""
+        """Return EngineLost if a retry may help, as for a cluster; a local JVM that ended several times is broken."""
         if _NO_JVM in failure.text and self._ended_starts < _MOST_ENDED_STARTS:
             self._ended_starts += 1
-            return EngineLost(f"Spark's JVM ended while it started: {_reason(self._printed) or 'it said nothing'}")
+            return EngineLost(f"Spark's JVM ended while it started: {_reason(self._printed) or 'it printed nothing'}")
         if self._settings.kind is SparkKind.LOCAL or _NO_JVM in failure.text:
             failure = replace(failure, text=_reason(self._printed) or failure.text, settings=True)
         if failure.settings:
             return EngineBroken(f"Spark does not start: {failure.text}; check the spark.* keys")
-        return EngineLost(f"Spark at {self._settings.place} does not take us: {failure.text}")
+        return EngineLost(f"Spark at {self._settings.place} does not accept the application: {failure.text}")
 
     def _ended_silently(self) -> EngineLost:
         return EngineLost(f"Spark's driver process ended; {self._last_words()}")
@@ -353,16 +350,16 @@ class SparkEngine:
         return "it last printed: " + (" | ".join(self._printed) or "nothing")
 
     async def _read_printed(self, output: asyncio.StreamReader) -> None:
-        """What Spark, its JVM and its Python workers print: for who looks closer, and for the message of an end."""
+        """Read what Spark, its JVM and its Python workers print, for the debug log and for the message when it ends."""
         while True:
             try:
                 line = await output.readline()
-            except ValueError:  # a line over the bound: its head is dropped
+            except ValueError:  # a line over the limit: its head is dropped
                 continue
             if not line:
                 return
             if self._ready is not None and not self._ready.done():
-                self._heard_s = time.monotonic()  # a Spark that starts has no other way to say that it is alive
+                self._heard_s = time.monotonic()  # a starting Spark gives no other sign of life
             text = line.decode(errors="replace").rstrip()
             self._printed.append(text)
             log.debug("Spark: %s", text)
@@ -404,46 +401,46 @@ class SparkEngine:
 def _job_error(failure: SparkFailure) -> Exception:
     if failure.unfit:
         return ExecutorsUnfit(
-            f"the Python of an executor {failure.unfit}; every executor needs what Heliograph depends on, in the same "
-            "Python version as this worker (spark.pyspark.python names it; docs/spark.md)"
+            f"the Python of an executor {failure.unfit}; every executor needs Heliograph's dependencies and the Python "
+            "version of this worker (spark.pyspark.python names it; docs/spark.md)"
         )
     return (SliceCrashed if failure.python else RetriableError)(f"the Spark job failed: {failure.text}")
 
 
 def _reason(printed: Iterable[str]) -> str:
-    """The line of what a JVM printed that says what it ended of: what it threw, else its first word."""
+    """Return the line of a JVM's output that says why it ended: the first exception, else the first line."""
     said = [line for line in printed if line.strip() and not line.startswith(("WARNING", "\tat "))]
     return next((line for line in said if _THROWN.search(line)), said[0] if said else "")
 
 
 def _kill_group(pid: int) -> None:
-    """End the child's whole group, JVM and Python workers included; nothing of Spark outlives its driver."""
+    """Kill the driver's whole process group, JVM and Python workers included, so that none outlives the driver."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
 
 async def _clear_up() -> None:
     if removed := await asyncio.to_thread(remove_left_behind):
-        log.info("removed scratch files of %d Sparks whose workers were killed", removed)
+        log.info("removed scratch files of %d Spark drivers whose workers were killed", removed)
 
 
 class Scratch:
-    """A new folder, held by this process until it ends, however it ends. Raises OSError where none can be made."""
+    """A new folder, locked by this process until it ends or is killed. Raises OSError if none can be made."""
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        # Not handed on to child processes, which may outlive this one.
+        # Child processes, which may outlive this one, do not inherit the file.
         self._held = (self.path / _HELD).open("wb")
         fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def remove(self) -> None:
-        """The folder and all in it; once is enough, and more does nothing."""
+        """Remove the folder and its content; does nothing if called again."""
         self._held.close()
         shutil.rmtree(self.path, ignore_errors=True)
 
 
 def remove_left_behind(now_s: float | None = None) -> int:
-    """Remove folders of this user that no process holds any more, and say how many; ``now_s``: seconds since 1970."""
+    """Remove this user's folders that no process locks any more; return how many. ``now_s``: seconds since 1970."""
     found = Path(tempfile.gettempdir()).glob(_PREFIX + "*")
     latest_s = (time.time() if now_s is None else now_s) - _YOUNG_S
     removed = 0
@@ -463,6 +460,6 @@ def _is_left(folder: Path, latest_s: float) -> bool:
             return False
         with (folder / _HELD).open("rb") as held:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # held, of another version that holds nothing, or gone by now
+    except OSError:  # locked, made by a version without locks, or removed meanwhile
         return False
     return True

@@ -1,10 +1,9 @@
 """Open the two kinds of Spark session, classic and Spark Connect, start the JVM, and explain Spark's failures.
 
-- Spark Connect knows no SparkContext: no job groups and no JVM to watch, but tags and a server that answers or does
-  not. Each session imports of pyspark what it needs when it is opened, as one may lack what the other needs.
-- The JVM of a driver starts before pyspark is imported, since either takes a second or more.
-- A failure becomes one line for people: Spark's messages hold the traces of Python and of the JVM, frame by frame; what
-  ended a task is somewhere inside.
+- Spark Connect has no SparkContext: instead of job groups and a JVM to watch it has tags and a server to ask. Each
+  session imports pyspark's modules when it is opened, because an installation may lack those of the other kind.
+- The driver's JVM starts before pyspark is imported, because each takes a second or more.
+- A failure is reduced to one line: Spark's messages hold full traces of Python and of the JVM, with the cause inside.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from connectors.spark import slice_job
-from connectors.spark.handover import PLACE_VARIABLE
+from connectors.spark.daemon_socket import PLACE_VARIABLE
 
 _MISSING: Final = re.compile(r"(?:ModuleNotFoundError|ImportError): No module named '([\w.]+)'")
-#: The executor's Python itself: not there, or of another version than the driver's.
+#: The executor's Python is missing, or has another version than the driver's.
 _NO_PYTHON: Final = re.compile(r"Cannot run program \"([^\"]+)\"")
 _OTHER_PYTHON: Final = re.compile(r"\[PYTHON_VERSION_MISMATCH\][^\n]*")
 _RAISED: Final = re.compile(r"^([\w.]+(?:Error|Exception|Exit|Interrupt|Warning|Code|Defect|Closed)\b: .*|\w+Error)$")
-#: What gRPC says in words, among much that it says in none.
+#: The readable part of a gRPC error.
 _DETAILS: Final = re.compile(r"^\s*details = \"(.+)\"$", re.MULTILINE)
 _TRACE: Final = "Traceback (most recent call last):"
 _MAX_CHARS: Final = 500
-#: What a changed setting mends and nothing else.
+#: Errors that only a change of settings can fix.
 _SETTINGS: Final = (
     "IllegalArgumentException",
     "Could not parse Master URL",
@@ -56,9 +55,9 @@ class SparkFailure:
 
     Args:
         text: One line.
-        unfit: What an executor's Python lacks, as the end of a sentence; empty if it lacks nothing.
-        python: Whether Python code of ours raised it.
-        settings: Whether only other settings help.
+        unfit: What an executor's Python lacks, to end a sentence with; empty if nothing.
+        python: Whether Python code of a slice raised it.
+        settings: Whether only a change of settings helps.
     """
 
     text: str
@@ -75,7 +74,7 @@ class SparkFailure:
 
 
 def failure_of(error: BaseException) -> SparkFailure:
-    """The failure behind an exception of pyspark."""
+    """Return the failure behind an exception of pyspark."""
     text = str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     python = _TRACE in text
@@ -95,7 +94,7 @@ def _grpc_details(text: str) -> str | None:
 
 
 def _last_raised(lines: Iterable[str]) -> str | None:
-    """The line in which a Python trace says what was raised; of a chain the last, which is what came out."""
+    """Return the line of a Python trace that names the exception; of a chain the last, which was not caught."""
     found = None
     for line in lines:
         if line.startswith(("at ", "JVM stacktrace", "Driver stacktrace")):
@@ -120,34 +119,34 @@ _LENGTH_BYTES: Final = 4
 
 
 class JvmEnded(Exception):
-    """The JVM ended before it took commands; what it printed says why."""
+    """The JVM ended before it accepted commands; its output says why."""
 
 
 class Jvm:
-    """A JVM below this process, made by Spark's own scripts, which know its class path and ``spark-env.sh``.
+    """A child JVM, started by Spark's own scripts, which know its class path and ``spark-env.sh``.
 
     Args:
-        arguments: Of ``spark-submit``.
-        folder: Gets the file in which the JVM says how it is reached.
+        arguments: Arguments of ``spark-submit``.
+        folder: Where the JVM writes the file with its port and secret.
     """
 
     def __init__(self, arguments: Sequence[str], folder: Path) -> None:
         self._reached = folder / "gateway"
         home = spark_home()
         told = {
-            # What pyspark sets before it starts a JVM itself.
+            # pyspark sets this before it starts a JVM itself.
             "SPARK_CONNECT_MODE": "0",
             "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._reached),
-            # Else the scripts start a Python to find it.
+            # Else the scripts start Python to find it.
             "SPARK_HOME": str(home),
         }
-        # The end of its standard input ends it.
+        # It ends with its standard input.
         self._process = subprocess.Popen(
             [home / "bin" / "spark-submit", *arguments], stdin=subprocess.PIPE, env={**os.environ, **told}
         )
 
     def serve_pyspark(self) -> None:
-        """Wait until it takes commands, and let pyspark send its own there. Raises JvmEnded."""
+        """Wait until the JVM accepts commands, and point pyspark to it. Raises JvmEnded."""
         while not self._reached.exists():
             if self._process.poll() is not None:
                 self.end()
@@ -158,11 +157,10 @@ class Jvm:
         os.environ["PYSPARK_GATEWAY_SECRET"] = told[2 * _LENGTH_BYTES :].decode()
 
     def wait(self) -> None:
-        """Return once it has ended."""
         self._process.wait()
 
     def end(self) -> None:
-        """Let it end in order, and return once it has."""
+        """Let the JVM shut down, and wait for its end."""
         assert self._process.stdin is not None, "it has a pipe"
         self._process.stdin.close()
         self._process.wait()
@@ -170,7 +168,7 @@ class Jvm:
 
 def spark_home() -> Path:
     """Return the folder of Spark, by pyspark's own rule."""
-    spec = importlib.util.find_spec("pyspark")  # because to import it takes a second
+    spec = importlib.util.find_spec("pyspark")  # because importing it takes a second
     assert spec is not None and spec.origin is not None, "the project depends on it"
     rule = runpy.run_path(str(Path(spec.origin).parent / "find_spark_home.py"))["_find_spark_home"]
     return Path(rule())
@@ -180,22 +178,21 @@ Lost = Callable[[str], None]
 #: Makes the frame of a job.
 Make = Callable[[Any], Any]
 
-#: So often a lost answer of a Spark Connect server is asked for again; Spark's own patience of ten minutes is too long
-#: for who has to start anew.
 _SUBMIT_ARGS: Final = "PYSPARK_SUBMIT_ARGS"
 _PROPERTIES: Final = "spark.properties"
+#: Retries of a request to a Spark Connect server; Spark's default of ten minutes would delay the next session.
 _CONNECT_RETRIES: Final = 3
 _CONNECT_MAX_BACKOFF_MS: Final = 1000
 
 
 class SparkStopped(Exception):
-    """The session has ended by itself: a cluster took its application away."""
+    """The session has ended because the cluster stopped the application."""
 
 
 class ClassicSession:
-    """A driver with a JVM of its own below it: Spark on this machine, or the driver of an application on a cluster.
+    """A driver with its own JVM: Spark on this machine, or the driver of an application on a cluster.
 
-    Slices are jobs of its SparkContext. A session with SQL, which takes a second more, is made once a query needs it.
+    Slices are jobs of its SparkContext. A SQL session, which takes another second, is created once a query needs it.
     """
 
     _context: Any = None
@@ -203,9 +200,9 @@ class ClassicSession:
     _daemon: subprocess.Popen[bytes] | None = None
 
     def open(self, conf: Mapping[str, str], properties: str, lost: Lost) -> list[str]:
-        """Start or connect; ``lost`` is called when the JVM ends. Return sentences on keys without effect.
+        """Start or connect; call ``lost`` when the JVM ends. Return a sentence for each key without effect.
 
-        ``properties``: the same keys as a properties file has them.
+        ``properties``: the same keys as the text of a properties file.
         """
         with _folder_of(properties) as folder:
             arguments = ["--load-spark-defaults", "--properties-file", str(folder / _PROPERTIES)]
@@ -226,59 +223,58 @@ class ClassicSession:
         return []
 
     def version(self) -> str:
-        """Return Spark's."""
         return str(self._context.version)
 
     def use(self, asked: Callable[[Any], Any]) -> Any:
-        """Return what ``asked`` finds in the session."""
+        """Return ``asked`` of the SQL session."""
         from pyspark.sql import SparkSession
 
         return asked(SparkSession.builder.getOrCreate())
 
     def ask(self) -> None:
-        """Return once Spark has answered something. Raise when it will not answer any more."""
+        """Wait for any answer from Spark. Raises if Spark will not answer any more."""
         if self._context._jsc.sc().isStopped():
-            raise SparkStopped("the application was ended by its cluster")
+            raise SparkStopped("the cluster ended the application")
 
     def ship(self, archive: str) -> None:
-        """Let executors import from an archive of Python code."""
+        """Ship an archive of Python code to executors."""
         self._context.addPyFile(archive)
 
     def thread(self, target: Callable[..., None], args: tuple[Any, ...], name: str) -> threading.Thread:
         """Return a thread that a job may run in."""
         from pyspark import InheritableThread
 
-        # One thread of the JVM for this one, so that a job group is of this job only.
+        # It has its own JVM thread, so that a job group belongs to one job.
         thread: threading.Thread = InheritableThread(target=target, args=args, name=name, daemon=True)
         return thread
 
     def wake(self) -> None:
-        """Have a Python worker started in the background, for the first slice to find it."""
+        """Start a Python worker in the background, for the first slice."""
         self.thread(self._start_worker, (), "first Python worker").start()
 
     def _start_worker(self) -> None:
-        # Whatever is wrong is found by the first slice as well, which has somebody to say it to.
+        # Because the first slice meets the same error and reports it.
         with contextlib.suppress(Exception):
             self._context.parallelize([0], 1).mapPartitions(slice_job.begin).collect()
         if self._daemon is not None and self._daemon.stdin is not None:
-            self._daemon.stdin.close()  # which ends it unless it has the place of Spark's by now
+            self._daemon.stdin.close()  # ends it, unless it has replaced Spark's daemon by now
 
     def copy(self, job: str, description: str, payload: dict[str, Any]) -> None:
-        """Run the slice that ``payload`` names to its end."""
+        """Run the slice that ``payload`` names, until it ends."""
         self._context.setJobGroup(job, description)
         self._context.parallelize([0], 1).mapPartitions(partial(slice_job.copy_slice, payload)).collect()
 
     def run(self, job: str, description: str, make: Make) -> None:
-        """Run a job of a query to its end."""
+        """Run a job with a query, until it ends."""
         self._context.setJobGroup(job, description)
         self.use(make).toArrow()
 
     def cancel(self, job: str) -> None:
-        """Cancel a job in Spark; its Python may continue to write for a moment."""
+        """Cancel a job; its Python worker may continue to write for a moment."""
         self._context.cancelJobGroup(job)
 
     def close(self) -> None:
-        """The JVM too ends in order: it may have an archive of its classes to write."""
+        """Stop Spark, then let the JVM shut down, because it may have an archive of its classes to write."""
         gateway = self._context._gateway
         self._context.stop()
         gateway.shutdown()
@@ -287,7 +283,7 @@ class ClassicSession:
 
 
 class ConnectSession:
-    """A client of a Spark Connect server, which has no SparkContext: there all jobs are queries."""
+    """A client of a Spark Connect server, where all jobs are queries, because there is no SparkContext."""
 
     _session: Any = None
 
@@ -295,8 +291,8 @@ class ConnectSession:
         from pyspark.sql.connect.client.retries import DefaultPolicy
         from pyspark.sql.connect.session import SparkSession
 
-        del properties, lost  # a server that is gone does not say so: it has to be asked
-        # No other key at first: what sets it would wait for an answer with Spark's own patience.
+        del properties, lost  # a lost server is noticed only when it is asked
+        # Set no other key yet, because that would wait with Spark's default retries.
         self._session = SparkSession.builder.remote(conf["spark.remote"]).create()
         policy = DefaultPolicy(max_retries=_CONNECT_RETRIES, max_backoff=_CONNECT_MAX_BACKOFF_MS)
         self._session.client.set_retry_policies([policy])
@@ -310,7 +306,7 @@ class ConnectSession:
             self._session.conf.set(key, value)
         except Exception as error:
             reason = str(error).strip().splitlines()[0]
-            return f"{key} has no effect: it is the Spark Connect server's to set ({reason})"
+            return f"{key} has no effect: set it on the Spark Connect server ({reason})"
         return ""
 
     def version(self) -> str:
@@ -320,7 +316,7 @@ class ConnectSession:
         return asked(self._session)
 
     def ask(self) -> None:
-        # Not the version, which the client remembers.
+        # Not the version, because the client caches it.
         self._session.conf.get("spark.sql.adaptive.enabled")
 
     def ship(self, archive: str) -> None:
@@ -330,7 +326,7 @@ class ConnectSession:
         return threading.Thread(target=target, args=args, name=name, daemon=True)
 
     def wake(self) -> None:
-        """Nothing: its Python workers are the server's to start."""
+        """Do nothing: the server starts Python workers."""
 
     def copy(self, job: str, description: str, payload: dict[str, Any]) -> None:
         from connectors.dataplane import slice as dataplane_slice
@@ -343,7 +339,7 @@ class ConnectSession:
         )
 
     def run(self, job: str, description: str, make: Make) -> None:
-        del description  # what the server shows of an operation is its plan
+        del description  # because the server shows only the plan of an operation
         self._session.addTag(_tag(job))
         make(self._session).toArrow()
 
@@ -358,13 +354,13 @@ Session = ClassicSession | ConnectSession
 
 
 def session_for(conf: Mapping[str, str]) -> Session:
-    """Return a session that is not open yet."""
+    """Return the session for these keys, not open yet."""
     return ConnectSession() if "spark.remote" in conf else ClassicSession()
 
 
 def _early_daemon() -> subprocess.Popen[bytes]:
-    """Start the parent of the Python workers; it ends with its standard input until it has a place."""
-    # Spark gives its workers this seed when the user names none.
+    """Start the preloaded daemon; until it replaces Spark's daemon, it ends with its standard input."""
+    # The seed that Spark sets for workers if the user sets none.
     environment = {"PYTHONHASHSEED": "0", **os.environ}
     command = [sys.executable, "-m", "connectors.spark.early_daemon"]
     return subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
@@ -372,8 +368,8 @@ def _early_daemon() -> subprocess.Popen[bytes]:
 
 @contextmanager
 def _folder_of(properties: str) -> Iterator[Path]:
-    """A folder for us alone, with the keys in a file: pyspark would write them on a command line, for all to read."""
-    # In the folder that goes with the engine, should this process be killed meanwhile.
+    """Make a private folder with the keys in a file, because pyspark would show them to all on a command line."""
+    # In the engine's scratch folder, which is removed even if this process is killed.
     scratch = os.environ.get("SPARK_LOCAL_DIRS", "")
     place = scratch if scratch and Path(scratch).is_dir() else None
     with tempfile.TemporaryDirectory(prefix="heliograph-", dir=place) as name:

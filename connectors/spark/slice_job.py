@@ -1,4 +1,4 @@
-"""What the job of a plain slice names, so that the driver loads nothing of what the task does."""
+"""The functions that jobs of plain slices refer to by name, so that the driver does not import the copier."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def copy_slice(payload: dict[str, Any], rows: Iterable[int]) -> Iterable[int]:
-    """Run the slice of this task, once for each row, and return no rows; ``payload`` as in ``executor.copy_slices``."""
+    """Run a slice for each row and return no rows; ``payload`` as in ``dataplane.slice.copy_slices``."""
     from connectors.dataplane import slice as dataplane_slice
 
     for _ in rows:
@@ -16,5 +16,5 @@ def copy_slice(payload: dict[str, Any], rows: Iterable[int]) -> Iterable[int]:
 
 
 def begin(rows: Iterable[int]) -> Iterable[int]:
-    """Do nothing, in a Python worker that a slice may have next."""
+    """Do nothing: start a Python worker that a slice may use next."""
     return rows

@@ -268,7 +268,7 @@ def test_what_an_unclean_election_cuts_off_is_copied_again_or_stops_its_partitio
         world.broker(SECOND).produce(TORN, 200, 60)  # the log has the position again, with other records before it
     finally:
         world.trio.thaw(FIRST - 1)
-    again = "replicated-cut-0 goes on at source offset 50: target-truncated: source offsets 50 to "
+    again = "replicated-cut-0 continues at source offset 50: target-truncated: source offsets 50 to "
     world.await_line(start, "WARNING us->trio", again, " are copied again")
     await_named(world, start)
     world.await_end(CUT, 110)

@@ -118,5 +118,7 @@ async def test_a_lost_server_is_said_again_and_again_and_waited_for(scene: Scene
 
 def told(scene: Scene, since: int) -> list[str]:
     return [
-        line for line in scene.mirror.log_lines(since) if scene.server.remote in line and "does not take us" in line
+        line
+        for line in scene.mirror.log_lines(since)
+        if scene.server.remote in line and "does not accept the application" in line
     ]

@@ -85,7 +85,9 @@ async def test_a_server_that_is_away_is_named_and_worth_another_try() -> None:
     remote = "sc://127.0.0.1:1"
     async with engine({"spark.remote": f"{remote}/;token=secret"}) as spark:
         for _ in range(2):
-            with pytest.raises(EngineLost, match=f"Spark at {remote} does not take us: failed to connect") as caught:
+            with pytest.raises(
+                EngineLost, match=f"{remote} does not accept the application: failed to connect"
+            ) as caught:
                 await asyncio.wait_for(spark.start_job({}, ""), DEADLINE_S)
             assert "secret" not in str(caught.value)
 

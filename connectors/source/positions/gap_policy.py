@@ -1,14 +1,12 @@
 """Decide whether a partition continues when its log has changed: ``on.source.gap`` and ``on.topic.recreated``.
 
-:mod:`connectors.source.positions.position_checks` and the slices say what happened; this module decides whether the
-copy goes on, and from which offset. It goes on at a take-over only: behind a fence, under a new epoch, its position
-stored together with a record of the gap before anything is written. A target that lost what it had acknowledged is
-copied to again whatever the policies say, as that loses and doubles nothing: its map tells which source records these
-were.
+:mod:`connectors.source.positions.position_checks` and the slices find what happened; this module decides whether the
+copy continues, and from which offset. It continues only at a takeover: after a fence, under a new epoch, with its
+position stored together with a record of the gap before anything is written. A target that lost acknowledged records
+gets them again under any policy, because that loses and doubles none: the offset map has their source offsets.
 
-A topic counts as deleted when no broker knows it for some seconds. What creates it again later, a person or the
-connector's own refresh, creates another topic: the partition's verdict becomes that of a recreated topic, and
-``on.topic.recreated`` decides.
+A topic counts as deleted when no broker knows it for some seconds. If an operator or the connector's refresh creates it
+later, that is another topic: then the partition counts as recreated, and ``on.topic.recreated`` decides.
 """
 
 from __future__ import annotations
@@ -38,18 +36,18 @@ _FAR: Final = 2**63
 
 
 class Rewind(NamedTuple):
-    """Which source offset is copied next, and where the target's map ends."""
+    """The source offset to copy next, and where the target's map ends."""
 
     upstream: int
     downstream: int
 
 
 class GapPasser:
-    """Lets entries go on behind gaps, at one take-over.
+    """Lets entries continue after gaps, at one takeover.
 
     Args:
-        label: Begins every line of the log.
-        runs_of: The newest stored runs of a position's pair, ascending.
+        label: Starts each log line.
+        runs_of: Returns the newest stored runs of a position's pair, ascending.
         now_ms: Since 1970.
     """
 
@@ -62,8 +60,8 @@ class GapPasser:
         self._now_ms = now_ms
 
     def heal(self, entries: Sequence[Entry]) -> None:
-        """Let entries that have just been stopped wait for ``begin`` where that lets them go on: should it not come to
-        that, the next take-over begins them, which leaves out what is stopped; and nobody sees them stopped."""
+        """Mark entries that have just stopped and may continue, before :meth:`begin`. If this takeover fails, the next
+        one starts them, which would ignore a stopped entry; and no report shows them as stopped."""
         for entry in entries:
             if entry.is_stopped and self._passable(entry) is not None:
                 entry.heal()
@@ -71,8 +69,8 @@ class GapPasser:
     async def begin(
         self, source: Cluster, entries: Sequence[Entry], known: Mapping[TopicPartition, Start]
     ) -> dict[TopicPartition, Start]:
-        """Where entries begin that go on behind a gap of their source or in topics made anew. Errors as
-        ``list_offsets``."""
+        """Return where entries start that continue after a gap of their source, or in recreated topics. Raises
+        RetriableError if the source does not answer."""
         passed = [(entry, gap) for entry in entries if (gap := self._passable(entry)) is not None]
         starts = await list_offsets(source, [entry.pair.source for entry, _ in passed], EARLIEST) if passed else {}
         found = {}
@@ -83,15 +81,15 @@ class GapPasser:
         return found
 
     def rewind(self, entries: Sequence[Entry], known: Mapping[TopicPartition, Start]) -> dict[TopicPartition, Start]:
-        """Where entries begin whose target was truncated. One whose map does not tell stays stopped."""
+        """Return where entries with a truncated target start. An entry whose map does not cover it stays stopped."""
         found = {}
         for entry in entries:
             gap, start = entry.gap, known[entry.pair.source]
             position = start.position
             if gap is None or gap.kind is not GapKind.TARGET_TRUNCATED or position is None or start.decided:
                 continue
-            # The marker that committed the position stands at its end. Where that is left, what is gone was not
-            # committed, and is copied again anyhow.
+            # The marker that committed the position is at its end. If it is still there, the lost records were not
+            # committed, and are copied again anyway.
             if entry.is_healing and position.is_atomic and gap.target_first > position.target_end:
                 continue
             back = None if entry.is_healing else rewound(self._runs_of(position), gap.target_first)
@@ -111,7 +109,7 @@ class GapPasser:
         return gap
 
     def _behind(self, gap: Gap, position: Position | None, start: int) -> PassedGap:
-        """``start``: where the source begins now."""
+        """Return the gap as passed over; ``start``: the source's log start offset now."""
         if gap.kind is GapKind.SOURCE_GAP:
             at = max(gap.go_on_at, start)
             return PassedGap(self._now_ms, replace(gap, first=_reached(gap.first, position), last=at - 1, go_on_at=at))
@@ -132,19 +130,19 @@ class GapPasser:
         entry.passing = passing
         gap = passing.gap
         log.warning(
-            "%s: %s goes on at source offset %d: %s", self._label, entry.pair.source, gap.go_on_at, gap_message(gap)
+            "%s: %s continues at source offset %d: %s", self._label, entry.pair.source, gap.go_on_at, gap_message(gap)
         )
         return Start(start.position, gap.go_on_at - 1, moved=True, decided=True)
 
 
 def _reached(offset: int, position: Position | None) -> int:
-    """``offset``, or the position before it: what a slice had copied when it told of a gap may be aborted since."""
+    """Return ``offset``, or an earlier position, because what a slice had copied at the gap may be aborted since."""
     return min(offset, position.next_source_offset) if position else offset
 
 
 def rewound(runs: Sequence[MapRun], end: int) -> Rewind | None:
-    """What a truncated target still has: the stored ``runs`` cut at its ``end``. None if they do not tell, as after the
-    target has grown again (``end`` is -1)."""
+    """Return where a target truncated at ``end`` continues, from the stored ``runs``. None if they do not cover it, or
+    if the target has grown again (``end`` is -1)."""
     kept = RunList(runs)
     kept.cut(_FAR, end)
     last = kept.last if end >= 0 else None
@@ -152,7 +150,7 @@ def rewound(runs: Sequence[MapRun], end: int) -> Rewind | None:
 
 
 def gap_message(gap: Gap) -> str:
-    """In words for the log: what is missing, or double."""
+    """Describe a gap for the log: what is lost, or copied again."""
     target = f" (target offsets {gap.target_first} to {gap.target_last})" if gap.target_first >= 0 else ""
     if gap.kind is GapKind.TARGET_TRUNCATED:
         return f"{gap.state}: source offsets {gap.first} to {gap.last} are copied again{target}"
@@ -164,11 +162,11 @@ def gap_message(gap: Gap) -> str:
 
 
 def advice(connector: str, source_alias: str, source: TopicPartition) -> str:
-    """What somebody does who lets a stopped partition go on."""
+    """Return how an operator lets a stopped partition continue."""
     key = f'{{"cluster":"{source_alias}","topic":"{source.topic}","partition":{source.partition}}}'
     path = f"/connectors/{connector}"
     return (
-        f"to go on behind an offset N over REST: PUT {path}/stop, PATCH {path}/offsets "
+        f"to continue after an offset N, over REST: PUT {path}/stop, PATCH {path}/offsets "
         f'{{"offsets":[{{"partition":{key},"offset":{{"offset":N}}}}]}}, PUT {path}/resume'
     )
 
@@ -178,27 +176,27 @@ _GONE: Final = (GapKind.SOURCE_DELETED, GapKind.TARGET_DELETED)
 
 
 def is_gone(entry: Entry) -> bool:
-    """Whether it stopped as its topic was gone, so that another look may tell more."""
+    """Return whether an entry stopped because its topic was deleted, so that a later check may find it recreated."""
     return entry.is_stopped and entry.gap is not None and entry.gap.kind in _GONE and entry.position is not None
 
 
 async def look_for_returned(
     clusters: Clusters, entries: Callable[[], Collection[Entry]], stopped: Callable[[Entry], None]
 ) -> None:
-    """Until cancelled; an entry whose verdict has changed is told to ``stopped``."""
+    """Check entries of deleted topics until cancelled; call ``stopped`` with each entry whose verdict has changed."""
     while True:
         await asyncio.sleep(_LOOK_S)
         with contextlib.suppress(RetriableError):
             for entry, verdict in await returned(clusters.source, clusters.target, entries()):
-                # While the clusters answered, it may have left, or a take-over may have begun.
+                # Meanwhile it may have left, or a takeover may have started.
                 if is_gone(entry) and any(entry is one for one in entries()):
                     entry.stop(verdict.reason, gap=verdict.gap)
                     stopped(entry)
 
 
 async def returned(source: Cluster, target: Cluster, entries: Collection[Entry]) -> Sequence[tuple[Entry, Verdict]]:
-    """Those of ``entries`` whose topics are there again, with what is to be said of them now. Raises RetriableError
-    where a cluster does not answer."""
+    """Return the ``entries`` whose deleted topics exist again, with their new verdicts. Raises RetriableError if a
+    cluster does not answer."""
     gone = [entry for entry in entries if is_gone(entry)]
     here, there = await asyncio.gather(
         _topics(source, {_partition(entry).topic for entry in gone if _is_of_source(entry)}),
@@ -217,7 +215,7 @@ async def _topics(cluster: Cluster, names: Collection[str]) -> Mapping[str, Topi
 
 
 def judged(entry: Entry, topic: TopicMetadata | None) -> Verdict | None:
-    """What stops an entry whose topic was gone and is this one now; None if that says nothing new."""
+    """Return the verdict on an entry whose deleted topic is now ``topic``; None if nothing has changed."""
     position, partition = entry.position, _partition(entry)
     if position is None or topic is None or partition.partition not in topic.partitions:
         return None

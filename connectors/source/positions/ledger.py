@@ -1,8 +1,8 @@
-"""Track what a task knows of its partitions: acknowledged positions, runs not yet stored, when to store them, counts.
+"""Track a task's partitions: acknowledged positions, runs that are not stored yet, when to store them, and counts.
 
-The ledger also trims what the offset map says of target records that no longer exist. At long intervals it asks for the
-beginnings of the targets' logs, one request a leader, and the trim goes along with the next commit of each partition: a
-partition at rest has a map that does not grow.
+The ledger also trims the offset map below the targets' log start offsets. At long intervals it requests these, one
+request per leader, and the trim is part of the next commit of each partition. Idle partitions need no trim, because
+their maps do not grow.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from connectors.formats.types import RUNNING, Run, TopicPartition
 from connectors.source.positions.partition_pairs import LEAVING, Entry, PartitionPair, PassedGap, plan_of
 from connectors.source.positions.stored_positions import Commit, CommitScope
 
-#: So many entries are changed before others of the loop have their turn; each takes some 3 us.
+#: Entries changed before other coroutines run; each takes some 3 us.
 _AT_ONCE: Final = 1000
 _KIND_OF_REASON: Final = {decision.reason: str(decision.kind) for decision in fetched_batches.DECISIONS}
 
@@ -36,12 +36,12 @@ class Cadence:
     """When positions are stored.
 
     Args:
-        interval_s: At the latest after so long, if anything was copied.
-        sized_bytes: Sooner if the task copied so much since, of the partitions that copied most of it: it bounds what
-            a successor reads again to count, and keeps a working store far below :data:`MAX_UNSTORED_BYTES`.
+        interval_s: The longest interval, if anything was copied.
+        sized_bytes: Once the task has copied this much since, positions of the busiest partitions are stored sooner.
+            This bounds what a successor reads again to count, far below :data:`MAX_UNSTORED_BYTES` if the store works.
         uncountable_s: For partitions that a successor cannot count, and so copies again from their position.
-        flush_s: Java's offsets with them, ``offset.flush.interval.ms``.
-        complete_s: Whole maps with these, for an earlier version that continues after a kill.
+        flush_s: How often Java's offsets are stored too, ``offset.flush.interval.ms``.
+        complete_s: How often whole maps are stored too, for an earlier version that continues after a kill.
     """
 
     flush_s: float = 60.0
@@ -51,9 +51,9 @@ class Cadence:
     sized_bytes: int = 64 * 1024 * 1024
 
 
-#: While nothing can be stored copying stops at so many bytes of a task: they are what a successor reads again.
+#: Unstored bytes of a task at which copying pauses, because a successor has to read them again.
 MAX_UNSTORED_BYTES: Final = 256 * 1024 * 1024
-#: And at so many records of a partition: sequences are counted modulo 2^31, and one commit is under way meanwhile.
+#: The same in records of a partition, because sequences count modulo 2^31 and a commit may be in progress.
 MAX_UNSTORED_RECORDS: Final = 2**29
 
 
@@ -72,17 +72,16 @@ class Ledger:
         self.entries.update((pair.source, Entry(pair)) for pair in pairs)
 
     def clear(self) -> None:
-        """Forget all entries."""
         self.entries.clear()
         self._unstored_bytes = 0
         self._too_long.clear()
 
     def going(self) -> list[Entry]:
-        """Entries that are neither stopped nor leaving."""
+        """Return the entries that are neither stopped nor leaving."""
         return [one for one in self.entries.values() if not (is_stopped(one.state) or one.state == LEAVING)]
 
     async def leave(self, wanted: Collection[TopicPartition]) -> None:
-        """Hand over the entries that are not ``wanted``. Nothing of them is in flight."""
+        """Hand over the entries that are not ``wanted``, which must have nothing in flight."""
         self.abandon(wanted)
         kept = set(wanted)
         leaving = [entry for source, entry in self.entries.items() if source not in kept]
@@ -91,8 +90,8 @@ class Ledger:
             entry.state = LEAVING
 
     def abandon(self, wanted: Collection[TopicPartition]) -> None:
-        """Store nothing more of the entries that are not ``wanted`` and that no slice of this task has copied: their
-        next owner may have stored a newer position already."""
+        """Forget positions of entries that are not ``wanted`` and that no slice of this task has copied, because their
+        next owner may have stored newer ones."""
         for source in self.entries.keys() - set(wanted):
             entry = self.entries[source]
             if not entry.was_copied:
@@ -100,18 +99,17 @@ class Ledger:
                 entry.state = LEAVING
 
     def leaving(self) -> list[TopicPartition]:
-        """Partitions that are no longer copied here, and are to be stored."""
+        """Return the partitions that are no longer copied here and have to be stored."""
         return [source for source, entry in self.entries.items() if entry.is_leaving]
 
     def drop(self, source: TopicPartition) -> None:
-        """Forget an entry, once all of it is stored."""
         self._unstored_bytes -= self.entries.pop(source).unstored_bytes
         self._too_long.discard(source)
 
     def apply(self, progress: PartitionProgress) -> str:
-        """Take a slice's report; returns the reason if it says that the partition stopped just now."""
+        """Apply a slice's report; return the reason if the partition has just stopped."""
         entry = self.entries[progress.source]
-        assert entry.position is not None, "a slice reports on what it was told to copy"
+        assert entry.position is not None, "a slice reports only on partitions of its plans"
         entry.position = replace(
             entry.position,
             next_source_offset=progress.next_source_offset,
@@ -144,7 +142,7 @@ class Ledger:
     def begin(
         self, source: TopicPartition, position: Position, runs: Iterable[Run] = (), *, is_fenced: bool = True
     ) -> None:
-        """Set where a partition continues, with the runs that were counted off."""
+        """Set where a partition continues, with the runs that a resume has counted."""
         entry = self.entries[source]
         entry.unfenced_end = None if is_fenced else position.target_end
         entry.target_log_start = None  # it may be another log
@@ -157,7 +155,7 @@ class Ledger:
             append_run(entry.runs, run)
 
     def late_records(self, progress: PartitionProgress) -> int:
-        """How many records at most an unfenced predecessor wrote before our first batch shut it out."""
+        """Return how many records at most an unfenced predecessor wrote before our first batch fenced it."""
         entry = self.entries[progress.source]
         if entry.unfenced_end is None or not progress.runs:
             return 0
@@ -165,36 +163,35 @@ class Ledger:
         return late
 
     async def hand_over(self) -> None:
-        """The writer of all entries ended cleanly."""
+        """Hand over all entries, because their writer ended cleanly."""
         async for entry in in_turns(list(self.entries.values()), _AT_ONCE):
             entry.hand_over()
 
     async def committed_with_records(self) -> None:
-        """Every position is as the transaction of its records left it."""
+        """Mark all positions as committed in the transaction of their records."""
         async for entry in in_turns(list(self.entries.values()), _AT_ONCE):
             if entry.position is not None:
                 entry.position = replace(entry.position, is_atomic=True)
 
     def forget_unstored(self) -> None:
-        """What was told since the last commit is not so: its transaction was aborted."""
+        """Drop progress since the last commit, because its transaction was aborted."""
         for entry in self.entries.values():
             entry.is_dirty, entry.runs = False, []
 
     def plans(self, pipelined: Collection[TopicPartition] = ()) -> Iterator[PartitionPlan]:
-        """Plans, made one by one, that go on at the acknowledged positions under the producer of those positions.
+        """Yield plans, made one by one, that continue at the acknowledged positions, under their producer.
 
-        ``pipelined``: partitions that bear the marker of a fence, written just now. A running sequence is no proof that
-        the leader knows the producer: after a day of silence (``producer.id.expiration.ms``) it takes any sequence.
+        ``pipelined``: partitions where a fence has just written a marker. A sequence above 0 does not prove that the
+        leader knows the producer: after a day without batches (``producer.id.expiration.ms``) it accepts any sequence.
         """
         return (plan_of(entry, entry.pair.source in pipelined) for entry in self.going() if not entry.holds_back)
 
     def waiting(self) -> list[Entry]:
-        """Entries that could not be taken over with the others."""
         return [entry for entry in self.entries.values() if entry.is_waiting]
 
     def take_commits(self, now_s: float | None = None) -> Iterator[Commit]:
-        """What is to be stored at ``now_s``, of a monotonic clock; None: everything, for whoever continues. Follow each
-        by :meth:`commit_succeeded`, or by :meth:`give_back` if storing failed."""
+        """Yield what to store at ``now_s`` of a monotonic clock; None: everything, for a successor. Call
+        :meth:`commit_succeeded` for each, or :meth:`give_back` if storing failed."""
         scope, due = (CommitScope.ALL, self._unwritten(CommitScope.ALL)) if now_s is None else self._due(now_s)
         for entry in due:
             if entry.position is not None:
@@ -220,7 +217,7 @@ class Ledger:
         if now_s - self._stored_s >= cadence.interval_s:
             self._stored_s = now_s
             return CommitScope.PROGRESS, dirty
-        # The average of so many bytes: what the others copied is less than sized_bytes together.
+        # At least the average, so that the other partitions copied less than sized_bytes together.
         is_sized = self._unstored_bytes >= cadence.sized_bytes
         due_bytes = cadence.sized_bytes / len(dirty) if is_sized and dirty else float("inf")
         return CommitScope.PROGRESS, [entry for entry in dirty if self._is_due(entry, now_s, due_bytes)]
@@ -231,11 +228,10 @@ class Ledger:
         return not entry.pair.is_countable and now_s - entry.stored_s >= self._cadence.uncountable_s
 
     def must_wait(self) -> bool:
-        """Whether so much is copied and not stored that copying has to wait."""
+        """Return whether copying has to wait, because too much is copied and not stored."""
         return self._unstored_bytes >= MAX_UNSTORED_BYTES or bool(self._too_long)
 
     def commit_succeeded(self, commit: Commit) -> None:
-        """It is stored."""
         source = _source_of(commit)
         entry = self.entries.get(source)
         if entry is not None:
@@ -244,7 +240,7 @@ class Ledger:
             entry.stored = entry.taken
 
     def give_back(self, commits: Sequence[Commit]) -> None:
-        """These could not be stored: keep them for the next try, in order, which is due at once."""
+        """Keep commits that could not be stored for the next attempt, which is due at once."""
         self._flushed_s = self._stored_s = float("-inf")
         if any(commit.scope is CommitScope.ALL for commit in commits):
             self._completed_s = float("-inf")
@@ -284,29 +280,29 @@ def _commit_of(entry: Entry, position: Position, scope: CommitScope) -> Commit:
 
 log = logging.getLogger(__name__)
 
-#: Brokers look for what retention takes every five minutes (``log.retention.check.interval.ms``).
+#: The interval at which brokers apply retention (``log.retention.check.interval.ms``).
 _INTERVAL_S: Final = 300.0
-#: How soon it is asked once something is copied, or again where it could not be.
+#: The interval until the first successful request, and after a failed one.
 _SOON_S: Final = 2.0
 
 
 async def trim_forever(target: Cluster, ledger: Callable[[], Ledger], name: str) -> NoReturn:
-    """Tell the ledger, over and over; what cannot be asked now is asked later."""
+    """Note log start offsets in the ledger, without end; retry failed requests."""
     while True:
         asked = False
         try:
             entries = ledger().going()
             asked = bool(entries) and await note_log_starts(target, entries)
         except HeliographError as error:
-            log.info("%s: where the target's logs begin is not known now: %s", name, error)
+            log.info("%s: the target's log start offsets are unknown: %s; trying again", name, error)
         await asyncio.sleep(_INTERVAL_S if asked else _SOON_S)
 
 
 async def note_log_starts(target: Cluster, entries: list[Entry]) -> bool:
-    """Ask where the target partitions of ``entries`` begin; False where there was nothing to ask.
+    """Request the log start offsets of the targets of ``entries``; return False if there is none to request.
 
-    A topic may be made anew at any time, and then begins elsewhere: what is told counts only where it was the pair's
-    own both before and after. Errors as those of the cluster.
+    A topic may be recreated at any time, with another log start: an answer counts only if the topic had the pair's id
+    both before and after it. Raises :class:`HeliographError` if the cluster does not answer or refuses.
     """
     copied = [(entry, entry.pair) for entry in entries if entry.position is not None]
     before = await _metadata(target, [pair for _, pair in copied])

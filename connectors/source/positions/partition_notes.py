@@ -1,8 +1,8 @@
-"""Log and record the state of a task's partitions: take-overs, left-out records, and partitions that are not copied.
+"""Log takeovers and skipped records of a task's partitions, and store the states of those that are not copied.
 
-- A take-over is one line in the log for each partition, because operators and tests read it.
-- A record is left out (``errors.tolerance = all``) when the target refuses it, or no transformation can take it.
-- The records of partitions that are not copied follow a task's ledger; a task that has no others ends.
+- A takeover is one log line per partition, because operators and tests read it.
+- A record is skipped (``errors.tolerance = all``) if the target refuses it, or if its transformation fails.
+- The stored states follow the task's ledger. A task whose partitions have all stopped ends.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ resume_log = logging.getLogger("connectors.source.resume")
 
 
 def log_resumed(flow: str, one: Resumed) -> None:
-    """Log where a partition continues; ``may_double``: at most so many records appear twice."""
+    """Log where a partition continues; ``may_double``: how many records may appear twice at most."""
     plan = one.plan
     if one.fallback or one.may_double:
         resume_log.warning(
@@ -54,7 +54,7 @@ _LATE = "batches of a predecessor that could not be fenced came in late"
 
 
 def log_late_records(flow: str, source: TopicPartition, late: int) -> None:
-    """Log how many records at most an unfenced predecessor wrote behind the scan of the target."""
+    """Log how many records at most an unfenced predecessor wrote after the target was scanned."""
     resume_log.warning(
         "resumed %s %s: surplus=0 verified=false fallback=at-least-once may_double=%d reason=%s",
         flow,
@@ -65,8 +65,8 @@ def log_late_records(flow: str, source: TopicPartition, late: int) -> None:
 
 
 def log_committed(flow: str, plan: PartitionPlan, position: Position) -> None:
-    """Log where a partition continues that was stored together with its records; ``aborted``: so many offsets behind it
-    hold nothing that counts, markers included."""
+    """Log where a partition continues whose position was committed with its records; ``aborted``: the number of target
+    offsets after it that hold aborted records and markers."""
     resume_log.info(
         "resumed %s %s: surplus=0 aborted=%d verified=true fallback=none source_offset=%d target_offset=%d",
         flow,
@@ -79,14 +79,14 @@ def log_committed(flow: str, plan: PartitionPlan, position: Position) -> None:
 
 log = logging.getLogger(__name__)
 
-#: Where not each record has a line of its own, one line tells of all since the line before.
+#: The interval of summary lines, if not each record is logged.
 EVERY_S: Final = 10.0
-#: So many partitions are named in a line.
+#: Partitions that one line names.
 _MOST: Final = 5
 
 
 class SkipLog:
-    """A line for each record (``errors.log.enable``), else a sum of them every few seconds. Time is an argument."""
+    """Logs each skipped record (``errors.log.enable``), or a summary every few seconds."""
 
     def __init__(self, flow: str, *, each: bool) -> None:
         self._flow = flow
@@ -110,7 +110,7 @@ class SkipLog:
                 self._untold[source, code] = (count + last - first + 1, last)
 
     def tell(self, now_s: float, *, is_last: bool = False) -> None:
-        """One line of what was not told yet, if it is time."""
+        """Log a summary of records that were not logged yet, if it is due."""
         if not self._untold or (now_s - self._told_s < EVERY_S and not is_last):
             return
         self._told_s = now_s
@@ -138,16 +138,16 @@ def _why(code: int) -> str:
 
 _LOOK_S: Final = 1.0
 _AGAIN_S: Final = 10.0
-#: Partitions that are named in one error.
+#: Partitions that one error names.
 _NAMED: Final = 20
 
 
 class PartitionsStopped(PermanentError):
-    """All partitions of a task have stopped: none of them goes on before the task is started again."""
+    """All partitions of a task have stopped, and none continues before the task is restarted."""
 
 
 def states_of(entries: Iterable[Entry], now_ms: int) -> dict[TopicPartition, PartitionState]:
-    """Of the partitions that are not copied now; those that are leaving are the affair of who copies them next."""
+    """Return the states of partitions that are not copied now, except leaving ones, which their next task reports."""
     return {
         entry.pair.source: PartitionState(entry.state, entry.reason, entry.pair.target.topic, now_ms, entry.gap)
         for entry in entries
@@ -160,7 +160,7 @@ def changes(
     states: Mapping[TopicPartition, PartitionState],
     copied: Collection[TopicPartition],
 ) -> dict[TopicPartition, PartitionState | None]:
-    """From what is ``noted`` to the ``states`` that are; ``copied`` are partitions of this task in no such state."""
+    """Return the changes from the ``noted`` states to ``states``; None deletes the state of a ``copied`` partition."""
     found: dict[TopicPartition, PartitionState | None] = {
         one: state for one, state in states.items() if not state.is_as(noted.get(one))
     }
@@ -168,7 +168,7 @@ def changes(
 
 
 class StateNotes:
-    """Of one task; ``records`` None: nothing is noted. ``entries`` gives none while they are being taken over."""
+    """Stores the states of a task's partitions, if ``records`` is given; ``entries`` returns none during a takeover."""
 
     def __init__(self, label: str, records: StateRecords | None, entries: Callable[[], Collection[Entry]]) -> None:
         self._label = label
@@ -179,14 +179,13 @@ class StateNotes:
         self._said = ""
 
     async def keep(self) -> None:
-        """Until cancelled."""
+        """Store changes until cancelled."""
         while True:
             is_noted = await self.note()
             await asyncio.sleep(_LOOK_S if is_noted else _AGAIN_S)
 
     async def note(self) -> bool:
-        """Store what has changed; False where that cannot be done now, which is said once: the copy does not depend on
-        it."""
+        """Store what has changed. Return False if that fails, which is logged once; the copy does not depend on it."""
         if self._records is None:
             return True
         async with self._noting:
@@ -195,7 +194,7 @@ class StateNotes:
             except HeliographError as error:
                 if str(error) != self._said:
                     self._said = str(error)
-                    log.warning("%s: states of partitions cannot be noted: %s; trying again", self._label, error)
+                    log.warning("%s: states of partitions cannot be stored: %s; trying again", self._label, error)
                 return False
         return True
 
@@ -217,9 +216,8 @@ async def end_when_all_stopped(
     settle: Callable[[], Awaitable[None]],
     may_return: Callable[[Entry], bool],
 ) -> None:
-    """Raise PartitionsStopped when none of ``entries`` goes on by itself, at two looks in a row; ``settle`` stores what
-    is known of them. ``entries`` gives none while they are being taken over. ``may_return``: whether one that
-    has stopped is still looked at."""
+    """Call ``settle`` to store the states and raise PartitionsStopped if, at two checks in a row, no entry continues by
+    itself. ``entries`` returns none during a takeover. ``may_return``: whether a stopped entry may still continue."""
     before = False
     while True:
         here = entries()
@@ -235,4 +233,4 @@ def _told(label: str, entries: Collection[Entry]) -> str:
     lines = [f"{entry.pair.source} is {entry.state}: {entry.reason}" for entry in list(entries)[:_NAMED]]
     lines += [f"and {len(entries) - _NAMED} more"] if len(entries) > _NAMED else []
     count = "its only partition has" if len(entries) == 1 else f"all of its {len(entries)} partitions have"
-    return f"{label}: {count} stopped, start it again once that is mended; {'; '.join(lines)}"
+    return f"{label}: {count} stopped. Fix the cause, then restart the task: {'; '.join(lines)}"

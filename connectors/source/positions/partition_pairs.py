@@ -1,4 +1,4 @@
-"""A source partition with its target partition: how they are paired, and what a task knows of each pair."""
+"""Pairs of a source partition and its target partition: how they are made, and what a task knows of each."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from connectors.source.positions.stored_positions import CommitScope, MissingRig
 STARTING: Final = "starting"
 WAITING: Final = "waiting"
 LEAVING: Final = "leaving"
-#: Stopped of a gap that a policy passes over: at the next take-over, which is due.
+#: Stopped at a gap that a policy passes over at the next takeover, which is due.
 HEALING: Final = "healing"
 _NO_BATCHES: Final = dict.fromkeys(map(str, fetched_batches.BatchKind), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionPair:
-    """A source partition and the target partition that it is copied to; ids None where brokers have none.
+    """A source partition and the target partition that it is copied to; topic ids are None if brokers have none.
 
-    ``ways``: as a plan's. ``is_countable``: whether a successor can count what a crash left behind a stored position:
-    the source keeps all records, and each of them becomes one record of the target. ``is_target_compacted``: also with
-    other policies.
+    ``ways``: as in a plan. ``is_countable``: whether a successor can count the records that a crash left after a stored
+    position, because the source keeps all records and each becomes one target record. ``is_target_compacted``: whether
+    the target's cleanup policy includes ``compact``.
     """
 
     source: TopicPartition
@@ -67,7 +67,7 @@ class PartitionPair:
         proof: ResumeProof | None = None,
         producer: ProducerIdAndEpoch | None = None,
     ) -> PartitionPlan:
-        """Return a plan of this pair; arguments as its fields."""
+        """Return a plan of this pair; the arguments are the plan's fields."""
         return PartitionPlan(
             self.source,
             self.source_topic_id,
@@ -97,33 +97,33 @@ class PassedGap:
 
 @dataclass(slots=True)
 class Entry:
-    """One partition pair in the ledger. ``position`` is None until the task knows where to begin."""
+    """One partition pair in the ledger. ``position`` is None until the task knows where to start."""
 
     pair: PartitionPair
     position: Position | None = None
     runs: list[Run] = field(default_factory=list)
     is_dirty: bool = False
-    #: where the target ended when an unfenced predecessor's batches were counted, until the first own batch is there
+    #: the target's end when an unfenced predecessor's batches were counted, until our first batch is acknowledged
     unfenced_end: int | None = None
-    #: what was written with the position last
+    #: the scope of the last commit
     written: CommitScope = CommitScope.ALL
-    #: ``bytes`` and ``records`` when the position was taken for a commit, and when it was stored last
+    #: ``bytes`` and ``records`` when the position was taken for a commit, and when it was last stored
     taken: tuple[int, int] = (0, 0)
     stored: tuple[int, int] = (0, 0)
     stored_s: float = 0.0
     state: str = STARTING
-    #: whether a slice of this task was ever told to copy it
+    #: whether a slice of this task has ever copied it
     was_copied: bool = False
     reason: str = ""
-    #: what became of its logs, where it stopped of that
+    #: the gap that stopped it
     gap: Gap | None = None
-    #: where it heals: whether all that was sent is acknowledged
+    #: in state ``HEALING``: whether all that was sent is acknowledged
     has_drained: bool = False
-    #: what the next commit is to tell of a gap that is passed over
+    #: the passed gap that the next commit records
     passing: PassedGap | None = None
-    #: where the target's log begins, below which the map is let go
+    #: the target's log start offset, below which the map is trimmed
     target_log_start: int | None = None
-    #: source offsets that were passed over, since the task began
+    #: source offsets that were passed over since the task started
     lost: int = 0
     high_watermark: int = -1
     timestamp_ms: int = -1
@@ -148,22 +148,22 @@ class Entry:
 
     @property
     def is_healing(self) -> bool:
-        """Whether nothing is copied until a take-over that is due."""
+        """Whether it waits for a takeover that is due, to continue after its gap."""
         return self.state == HEALING
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it could not be taken over with the others, and nothing is written for it."""
+        """Whether it could not be taken over with the others, so that nothing is written for it."""
         return self.state == WAITING
 
     @property
     def is_drained(self) -> bool:
-        """Whether it heals and all that was sent is acknowledged: a slice that stops reading waits for that."""
+        """Whether it is ``HEALING`` after a source gap and all that was sent is acknowledged."""
         return self.is_healing and self.has_drained and self.gap is not None and self.gap.is_of_source
 
     @property
     def holds_back(self) -> bool:
-        """Whether a slice is not told of it, though it is not stopped."""
+        """Whether slices do not copy it, though it is not stopped."""
         return self.is_waiting or self.is_healing
 
     @property
@@ -173,19 +173,19 @@ class Entry:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether it is no longer copied here, and what is known of it is still to be stored."""
+        """Whether it is no longer copied here and has yet to be stored."""
         return self.state == LEAVING
 
     @property
     def may_hand_over(self) -> bool:
-        """Whether its position is to be marked as handed over once its writer has ended cleanly. What was stopped, or
-        waits, is not: its position stays as it is."""
+        """Whether its position is marked as handed over once its writer has ended cleanly. The positions of stopped and
+        waiting entries stay as they are."""
         if self.position is None or self.is_stopped or self.is_leaving:
             return False
         return self.is_drained or not self.holds_back
 
     def hand_over(self) -> None:
-        """Its writer ended cleanly: nothing of it can arrive behind the position any more."""
+        """Mark the position as handed over: its writer ended cleanly, so nothing can arrive after it any more."""
         if self.may_hand_over:
             self.position = replace(_position(self), is_handed_over=True)
             self.is_dirty = True
@@ -194,11 +194,11 @@ class Entry:
         self.state, self.reason = WAITING, reason
 
     def stop(self, reason: str, state: str = STOPPED, gap: Gap | None = None) -> None:
-        """With ``gap`` the state is named after what happened, whatever ``state`` says."""
+        """Stop; with a ``gap`` the state is the gap's, instead of ``state``."""
         self.state, self.reason, self.gap = gap.state if gap else state, reason, gap
 
     def heal(self, *, has_drained: bool = False) -> None:
-        """A policy goes on behind its gap; ``has_drained``: a slice has just told of it."""
+        """Let it continue after its gap at the next takeover; ``has_drained``: a slice has just reported the gap."""
         self.state, self.has_drained = HEALING, has_drained
 
     def view(self, now_ms: int) -> PartitionView:
@@ -228,7 +228,7 @@ class Entry:
 
 
 def plan_of(entry: Entry, pipelined: bool) -> PartitionPlan:
-    """A plan that goes on exactly at the entry's position."""
+    """Return a plan that continues exactly at the entry's position."""
     position = _position(entry)
     return entry.pair.plan(
         position.next_source_offset,
@@ -241,7 +241,7 @@ def plan_of(entry: Entry, pipelined: bool) -> PartitionPlan:
 
 
 def start_of(entry: Entry, *, has_ended: bool) -> Start:
-    """What the store would say of the entry once all of it is stored. ``has_ended``: its writer ended cleanly."""
+    """Return what the store would have of the entry once all is stored. ``has_ended``: its writer ended cleanly."""
     position = entry.position
     if position is None:
         return Start(None, None, False)
@@ -250,7 +250,7 @@ def start_of(entry: Entry, *, has_ended: bool) -> Start:
 
 
 def position_of(plan: PartitionPlan, transactional_id: str, producer: ProducerIdAndEpoch) -> Position:
-    """The position that a plan begins at, as it is stored."""
+    """Return the position that a plan starts at, as it is stored."""
     return Position(
         source_topic=plan.source.topic,
         source_partition=plan.source.partition,
@@ -265,7 +265,7 @@ def position_of(plan: PartitionPlan, transactional_id: str, producer: ProducerId
         producer_id=producer.producer_id,
         producer_epoch=producer.epoch,
         next_sequence=plan.next_sequence,
-        is_last_ours=plan.next_sequence == 0,  # else others may have written since we were there
+        is_last_ours=plan.next_sequence == 0,  # else other writers may have appended since
     )
 
 
@@ -276,9 +276,8 @@ def _position(entry: Entry) -> Position:
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
-    """A flow's two clusters. Tasks fence one at a time: after partitions have moved between them, one fences the
-    transactional id that another is just claiming, and whoever is interrupted in that would take itself for superseded.
-    """
+    """A flow's two clusters. Tasks fence one at a time, because after partitions have moved between tasks one fences
+    the id that another may be claiming, and a task that is interrupted in its claim would count as superseded."""
 
     source: Cluster
     target: Cluster
@@ -286,12 +285,12 @@ class Clusters:
     missing_rights: MissingRights = field(default_factory=MissingRights)
 
 
-#: So many partitions are paired before others of the loop have their turn; each takes some 5 us.
+#: Partitions paired before other coroutines run; each takes some 5 us.
 _AT_ONCE: Final = 500
 
 
 class Pairing:
-    """Of one task."""
+    """Pairs the partitions of one task."""
 
     def __init__(
         self,
@@ -310,7 +309,7 @@ class Pairing:
         self._ways = ways
 
     async def pairs(self, partitions: Sequence[TopicPartition]) -> list[PartitionPair]:
-        """The pair of every partition that both clusters know now. Errors as those of the clusters."""
+        """Return the pairs of the partitions that both clusters know now. Raises RetriableError without an answer."""
         if not partitions:
             return []
         source = (await self._source.metadata({partition.topic for partition in partitions})).topics
@@ -332,9 +331,8 @@ class Pairing:
         return found
 
     async def renew(self, entries: Sequence[Entry]) -> None:
-        """Pair the entries again that are to be taken over after a gap or after waiting: their topics may have been
-        recreated. Entries that a cluster does not know keep their pairs, and all do where topics have no ids. Errors as
-        those of the clusters."""
+        """Pair entries again before a takeover after a gap or after waiting, because their topics may have been
+        recreated. Entries that a cluster does not know, or whose topics have no ids, keep their pairs."""
         again = [entry for entry in entries if entry.holds_back and entry.pair.source_topic_id]
         found = {pair.source: pair for pair in await self.pairs([entry.pair.source for entry in again])}
         for entry in again:

@@ -1,13 +1,13 @@
-"""Check before a take-over which partitions can be fenced now, and whether their stored positions still fit the logs.
+"""Check before a takeover which partitions can be fenced now, and whether their stored positions still match the logs.
 
-A fence is one transaction over all of its partitions: if one marker cannot be written, the transactional id answers
-CONCURRENT_TRANSACTIONS to every request for as long. So a partition that has no leader, or too few replicas in sync for
-a marker, waits and is not fenced with the others. Its position stays as it is and nothing is written there, until it is
-taken over by itself: behind a fence of its own, between two slices, as that raises the epoch of all.
+A fence is one transaction over all its partitions: while one marker cannot be written, every request with that
+transactional id fails with CONCURRENT_TRANSACTIONS. So a partition without a leader, or with too few in-sync replicas
+for a marker, waits and is not fenced with the others. Its position stays as it is, and nothing is written there until
+it is taken over separately: between two slices, because its fence raises the epoch of all partitions.
 
-A stored position does not fit when a topic was deleted or recreated, or a target was truncated. This is checked before
-anything is fenced: a marker would move the target's end. An entry that does not fit is stopped, its position left as it
-is. When the stored offset was altered since, an operator has decided, and nothing is asked.
+A stored position does not match if a topic was deleted or recreated, or a target was truncated. This is checked before
+any fence, because a marker would move the target's end. An entry that does not match is stopped, with its position left
+as it is. If the stored offset was altered since, an operator has decided, and nothing is checked.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from connectors.formats.types import ProducerIdAndEpoch, ResumeProof, TopicParti
 from connectors.source.positions.partition_pairs import Entry
 from connectors.source.positions.stored_positions import Start
 
-#: How long after a take-over is looked whether one that waits can be taken over; twice as long each time that it then
-#: could not, since nobody copies meanwhile.
+#: How long after a takeover to check whether a waiting partition can be taken over; doubled each time that it could not
+#: after all, because a takeover interrupts the copy.
 _LOOK_AGAIN_S: Final = 5.0
 _MAX_LOOK_AGAIN_S: Final = 300.0
 _OUT_OF_DATE_S: Final = 60.0
-#: So many reasons are given if every partition waits.
+#: Reasons that an error names if all partitions wait.
 _MOST_NAMED: Final = 5
 
 
@@ -50,12 +50,12 @@ class UnavailablePartitions:
         self._target = target
         self._again_s = _LOOK_AGAIN_S
         self._look_at_s = 0.0
-        #: What is stored of them.
+        #: Their stored positions.
         self.starts: Mapping[TopicPartition, Start] = {}
         self._read_s: dict[TopicPartition, float] = {}
 
     def keep(self, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]) -> None:
-        """A takeover has left these ``entries``."""
+        """Keep the ``entries`` that a takeover has left waiting."""
         self._again_s = min(self._again_s * 2, _MAX_LOOK_AGAIN_S) if entries and self.starts else _LOOK_AGAIN_S
         now_s = asyncio.get_running_loop().time()
         self._look_at_s = now_s + self._again_s
@@ -63,24 +63,24 @@ class UnavailablePartitions:
         self._read_s = {source: self._read_s.get(source, now_s) for source in self.starts}
 
     def add(self, starts: Mapping[TopicPartition, Start]) -> None:
-        """More wait, or the store says something else of them."""
+        """Add waiting partitions, or newer stored positions."""
         if starts:
             self.starts, self._look_at_s = {**self.starts, **starts}, 0.0
             self._read_s |= dict.fromkeys(starts, asyncio.get_running_loop().time())
 
     def out_of_date(self) -> list[TopicPartition]:
-        """Return those of which the store was read long ago."""
+        """Return the partitions whose stored positions were read long ago."""
         now_s = asyncio.get_running_loop().time()
         return [source for source, read_s in self._read_s.items() if now_s - read_s > _OUT_OF_DATE_S]
 
     def retain(self, entries: Sequence[Entry]) -> None:
-        """Forget what was stored of all but ``entries``: others may write the rest."""
+        """Forget all stored positions except those of ``entries``, because other tasks may write the others."""
         kept = {entry.pair.source for entry in entries}
         self.starts = {source: start for source, start in self.starts.items() if source in kept}
         self._read_s = {source: read_s for source, read_s in self._read_s.items() if source in kept}
 
     async def is_back(self, entries: Sequence[Entry]) -> bool:
-        """Return whether one of ``entries`` can be taken over now; False if it is too early to look."""
+        """Return whether one of ``entries`` can be taken over now; False if it is too early to check."""
         now_s = asyncio.get_running_loop().time()
         if not entries or now_s < self._look_at_s:
             return False
@@ -93,9 +93,9 @@ class UnavailablePartitions:
 async def out_of_reach(
     source: Cluster, target: Cluster, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]
 ) -> dict[TopicPartition, str]:
-    """Why entries cannot be taken over now, by source partition; in sentences for people.
+    """Return why entries cannot be taken over now, by source partition, as messages.
 
-    Raises :class:`RetriableError` where a cluster does not answer.
+    Raises :class:`RetriableError` if a cluster does not answer.
     """
     marked = {entry.pair.source: target_of(position) for entry in entries if (position := _unclean(entry, starts))}
     asked = {entry.pair.source for entry in entries if _asks_the_source(starts[entry.pair.source])}
@@ -120,8 +120,8 @@ async def out_of_reach(
 
 
 def let_wait(entries: Sequence[Entry], away: Mapping[TopicPartition, str], *, may_be_all: bool = False) -> list[Entry]:
-    """Let the entries wait that are ``away``, each with its reason, and return the others. Raises
-    :class:`RetriableError` if there are no others, unless it ``may_be_all``."""
+    """Let the entries in ``away`` wait, each with its reason, and return the others. Raises :class:`RetriableError` if
+    there are no others, unless ``may_be_all``."""
     if away and not may_be_all and all(entry.pair.source in away for entry in entries):
         raise RetriableError("; ".join(sorted(set(away.values()))[:_MOST_NAMED]))
     for entry in entries:
@@ -133,8 +133,8 @@ def let_wait(entries: Sequence[Entry], away: Mapping[TopicPartition, str], *, ma
 async def still_away(
     source: Cluster, target: Cluster, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]
 ) -> dict[TopicPartition, str]:
-    """As :func:`out_of_reach`, without those whose topic a cluster does not have: it does not come back by being waited
-    for, and a take-over gives them another, or tells that it is gone."""
+    """Return :func:`out_of_reach` without partitions whose topic was deleted: it does not come back, and a takeover
+    pairs them with another topic, or reports the deletion."""
     away = await out_of_reach(source, target, entries, starts)
     pairs = [entry.pair for entry in entries if entry.pair.source in away]
     here, there = await asyncio.gather(
@@ -149,7 +149,7 @@ async def still_away(
 
 
 def target_of(position: Position) -> TopicPartition:
-    """Where a position's writer wrote, which under another policy is another topic than now."""
+    """Return the partition that a position's writer wrote to; under another replication policy it was another topic."""
     return TopicPartition(position.target_topic, position.target_partition)
 
 
@@ -159,19 +159,19 @@ def _has(cluster: ClusterMetadata, name: str) -> bool:
 
 
 def _unclean(entry: Entry, starts: Mapping[TopicPartition, Start]) -> Position | None:
-    """Where somebody may still write: what a fence has to mark."""
+    """Return the stored position of an entry whose writer may still write, and so has to be fenced."""
     position = starts[entry.pair.source].position
     return None if position is None or position.is_handed_over else position
 
 
 def _asks_the_source(start: Start) -> bool:
-    """For a proof, or for where to begin."""
+    """Return whether a takeover needs the source, for a proof or for where to start."""
     position = start.position
     return start.committed_source_offset is None or (position is not None and not position.is_handed_over)
 
 
 def _no_marker(target: ClusterMetadata, partition: TopicPartition, least: Mapping[str, int]) -> str:
-    """Why a fence cannot mark a partition now; empty if it can, and where its topic is gone."""
+    """Return why a fence cannot mark a partition now; empty if it can, or if the topic was deleted."""
     topic = target.topics.get(partition.topic)
     known = topic.partitions.get(partition.partition) if topic else None
     if known is None:
@@ -180,12 +180,12 @@ def _no_marker(target: ClusterMetadata, partition: TopicPartition, least: Mappin
         return f"target {partition} has no leader"
     wanted = least.get(partition.topic, 1)
     if known.in_sync and len(known.in_sync) < wanted:
-        return f"target {partition} has {len(known.in_sync)} of the {wanted} replicas in sync that writing there needs"
+        return f"target {partition} has {len(known.in_sync)} of the {wanted} in-sync replicas that a write there needs"
     return ""
 
 
 ASK_AGAIN_S: Final = 0.5
-#: One batch, whatever its size.
+#: One batch of any size.
 _ONE_BATCH: Final = fetch_api.FetchLimits(0, 1, 1, 1, fetch_api.READ_UNCOMMITTED)
 _AT_ONCE: Final = 32
 
@@ -193,10 +193,10 @@ _AT_ONCE: Final = 32
 async def refuse_topics_gone(
     source: Cluster, target: Cluster, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]
 ) -> frozenset[str]:
-    """Stop entries whose topics were deleted or recreated, and give the others the ids that their topics have now.
+    """Stop entries whose topics were deleted or recreated, and give the others the current ids of their topics.
 
-    Return which topics are there of those that are written to and those that were. Raise :class:`RetriableError` if a
-    cluster does not answer.
+    Return the existing topics of all current and former targets. Raises :class:`RetriableError` if a cluster does not
+    answer.
     """
     written = {position.target_topic for entry in entries if (position := starts[entry.pair.source].position)}
     here, there = await asyncio.gather(
@@ -209,12 +209,12 @@ async def refuse_topics_gone(
         if entry.is_healing and entry.gap and entry.gap.old_id:
             told = copied if entry.gap.is_of_source else remote
             if told is not None and told.topic_id == entry.gap.old_id:
-                raise RetriableError(f"a broker does not know yet that topic {told.name} was recreated")
+                raise RetriableError(f"a broker has not yet learned that topic {told.name} was recreated")
         refuse_topic("source", entry, start, copied)
-        # A deletion has the last word: a policy may pass over the source's verdict, and would find no target.
+        # A deleted target overrides a recreated source: a policy may pass over the latter, and would find no target.
         if not entry.is_stopped or (remote is None and entry.gap and entry.gap.kind is GapKind.SOURCE_RECREATED):
             refuse_topic("target", entry, start, remote)
-        # Under the id of a recreated topic's predecessor a slice would find the same gap again.
+        # Because with the previous id of a recreated topic a slice would find the same gap again.
         entry.pair = replace(
             pair,
             source_topic_id=(copied and copied.topic_id) or pair.source_topic_id,
@@ -224,16 +224,16 @@ async def refuse_topics_gone(
 
 
 def refuse_topic(side: str, entry: Entry, start: Start, topic: TopicMetadata | None) -> None:
-    """Stop an entry whose topic of this ``side`` was deleted, or is not the one that its position is about. An entry
-    of which nothing was copied loses nothing, and waits for its topic."""
+    """Stop an entry whose topic on this ``side`` was deleted, or is not the topic of its position. An entry without a
+    position loses nothing, and waits for its topic."""
     position = None if start.moved else start.position
     if position is not None and (verdict := judge(side, entry, position, topic)) is not None:
-        entry.position = entry.position or position  # by which it is known when its topic is there again
+        entry.position = entry.position or position  # to recognise its topic when it is back
         _stop(entry, verdict)
 
 
 def judge(side: str, entry: Entry, position: Position, topic: TopicMetadata | None) -> log_divergence.Verdict | None:
-    """What became of the entry's topic of a ``side`` since the position was stored; None if it is the same."""
+    """Return what happened to the entry's topic on a ``side`` since the position was stored; None if it is the same."""
     of_source, source = side == "source", entry.pair.source
     name = (source if of_source else entry.pair.target).topic
     then, topic_id = (
@@ -254,11 +254,11 @@ def judge(side: str, entry: Entry, position: Position, topic: TopicMetadata | No
 async def refuse_truncated_targets(
     target: Cluster, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]
 ) -> None:
-    """Stop entries whose target's log ends before what it had acknowledged, or was cut there and has grown again.
+    """Stop entries whose target's log ends before its acknowledged end, or was truncated there and has grown again.
 
-    The latter is asked of partitions that were handed over; the others are read from there anyhow. A leader that was
-    replaced a moment ago may not know it yet and shows less, so a lower end counts once it is the same for as long as a
-    missing topic. Raises :class:`RetriableError` if a leader does not answer.
+    The latter is checked only for partitions that were handed over, because a resume reads the others from there. A
+    former leader that does not know of its replacement yet may report a lower end, so that counts only after the same
+    time as a missing topic. Raises :class:`RetriableError` if a leader does not answer.
     """
     asked = [(entry, position) for entry in entries if (position := _of_target(entry, starts[entry.pair.source]))]
     clock = asyncio.get_running_loop().time
@@ -310,8 +310,8 @@ async def _refuse_grown_targets(
 async def _end_of_another_log(
     target: Cluster, metadata: ClusterMetadata, partition: TopicPartition, position: Position
 ) -> int | None:
-    """Where the log ends, if the record before the position's end is not the one that was acknowledged there; None if
-    it is, or if it cannot be read: compaction or retention may have taken it, or we may only write there."""
+    """Return the log's end if the record before the position's end is not the one that was acknowledged there; None if
+    it is, or if it cannot be read, because of compaction, retention or a missing READ."""
     leader, at = metadata.leader(*partition), position.target_end - 1
     if leader is None:
         raise RetriableError(f"{partition} has no leader now")
@@ -324,14 +324,14 @@ async def _end_of_another_log(
     if row.error_code:
         return None
     if row.high_watermark <= at:
-        raise RetriableError(f"{partition} does not show all that it has yet")
+        raise RetriableError(f"the leader of {partition} does not know its high watermark yet")
     writer = ProducerIdAndEpoch(position.producer_id, position.producer_epoch)
     proof = ResumeProof(writer, position.next_sequence, is_fenced=False, is_last_ours=True)
     return row.high_watermark if is_another_log(proof, position.target_end, row.records) else None
 
 
 def refuse_truncated(entry: Entry, position: Position, end: int) -> None:
-    """``end``: the target's high watermark. A target that has grown again since is noticed when it is scanned."""
+    """Stop an entry whose target's high watermark ``end`` is below its position; a scan finds those grown again."""
     pair, target_end = entry.pair, position.target_end
     if end < target_end:
         why, next_source_offset = "its end is lower", position.next_source_offset
@@ -345,7 +345,7 @@ def _stop(entry: Entry, verdict: log_divergence.Verdict) -> None:
 
 
 def _of_target(entry: Entry, start: Start) -> Position | None:
-    """The stored position, if it is about the entry's target."""
+    """Return the stored position, if it belongs to the entry's target."""
     position = start.position
     if position is None or start.moved:
         return None

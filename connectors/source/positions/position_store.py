@@ -1,17 +1,17 @@
 """Keep source offsets, positions and the offset map in two compacted topics of the target cluster.
 
 A full commit writes Java's offset record, a full position and the map in one transaction, so it is stored as a whole or
-not at all. Java's record is for a Java worker to continue from and for operators to alter: if it is not the one that
-was written with the last full position, it was altered since, and it wins.
+not at all. A Java worker can continue from Java's record, and operators can alter it: if it is not the one that was
+written with the last full position, it was altered since and takes precedence.
 
 Between two full commits only progress records are written (see :mod:`connectors.formats.position`), without a
-transaction unless a chunk of the map changed too. They need no fence, because a record of a superseded writer does not
+transaction unless a chunk of the map changed too. They need no fence, because records of a superseded writer do not
 count.
 
-Without the right to a transactional id the records are written plainly: first Java's records, which bear a header
-then, then what the map knows, then positions. Such a record that disagrees with its position is a commit that was
-torn between the two, and the position wins. So it does where the target itself has torn a transaction: ended in one
-topic, and left open in the other.
+Without ACLs on the transactional id, records are written without transactions: first Java's records, with a header,
+then the map, then positions. If such a record disagrees with its position, a commit was interrupted between the two,
+and the position takes precedence. The same holds if the target has ended a transaction in one topic and left it open in
+the other.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ log = logging.getLogger(__name__)
 
 #: Kafka Connect's default for ``offset.storage.partitions``.
 DEFAULT_PARTITIONS: Final = 25
-#: So many partitions are made ready for a commit before others of the loop have their turn; each takes some 10 us.
+#: Partitions of a commit processed before other coroutines run; each takes some 10 us.
 _AT_ONCE: Final = 500
-#: The same where keys are made and hashed for each of both topics, which takes some 30 us.
+#: The same if keys are made and hashed for both topics, which takes some 30 us.
 _HASHED_AT_ONCE: Final = 200
 
 
@@ -82,7 +82,7 @@ _HASHED_AT_ONCE: Final = 200
 class StoreSettings:
     """Where a flow keeps its positions.
 
-    ``transactional_id`` is the store's own, one per task; whoever opens a store with it shuts the one before out.
+    ``transactional_id`` is the store's own, one per task; a store that opens with it fences the previous one.
     """
 
     connector: str
@@ -96,20 +96,21 @@ class StoreSettings:
 
 
 class StoreWriter(Protocol):
-    """How a store writes: everything in one transaction, under an id that shuts earlier writers out."""
+    """How a store writes: everything in one transaction, under an id that fences earlier writers."""
 
     async def open(self) -> None:
-        """Take the id over. Raises TransactionalIdRefused where rights are missing."""
+        """Claim the id. Raises TransactionalIdRefused if ACLs are missing."""
 
     async def end_left_open(self, partitions: Collection[tuple[str, int]]) -> Collection[tuple[str, int]]:
-        """Behind that: abort what is open of the id in ``partitions`` all the same; in which there was some."""
+        """After :meth:`open`, abort transactions of the id that are still open in ``partitions``; return those that had
+        one."""
 
     async def write(self, records: Iterable[OutRecord]) -> object:
-        """All of ``records``, or an error."""
+        """Write all of ``records``, or none."""
 
 
 class MirrorPositionStore:
-    """A ``PositionStore`` in two compacted topics of the target cluster; see the module's text."""
+    """A ``PositionStore`` in two compacted topics of the target cluster; see the module."""
 
     def __init__(
         self,
@@ -119,7 +120,7 @@ class MirrorPositionStore:
         missing_rights: MissingRights | None = None,
         shared: StoreWriter | None = None,
     ) -> None:
-        """``shared``: the transactions of the records themselves, under exactly-once; else the store has its own."""
+        """``shared``: writes into the records' own transactions, under exactly-once; else the store has its own."""
         self._cluster = cluster
         self._admin = admin
         self._settings = settings
@@ -137,7 +138,7 @@ class MirrorPositionStore:
         self._stored = StoredRecords()
         self._maps: dict[MapPair, MapWriter] = {}
         self._committed: set[MapPair] = set()
-        self._obsolete: list[ChunkKey] = []  # of topics that have been made anew since
+        self._obsolete: list[ChunkKey] = []  # chunks of topics that were recreated since
 
     async def load(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Start]:
         settings = self._settings
@@ -145,22 +146,22 @@ class MirrorPositionStore:
         for topic in (settings.offsets_topic, settings.map_topic):
             wanted_topic = NewTopic(topic, settings.partitions, settings.replication_factor, CLEANED_SOON)
             await ensure_compacted_topic(self._admin, wanted_topic)
-        # A topic of source offsets that a Connect group shares with other connectors is the group's.
+        # A source offsets topic that a Connect group shares with other connectors belongs to the group.
         is_own = settings.offsets_topic.startswith("mm2-offsets.")
         await correct_settings(self._cluster, [settings.map_topic, *([settings.offsets_topic] if is_own else [])])
-        await self._open()  # before reading, so that what is read cannot change behind us
+        await self._open()  # before reading, so that earlier writers cannot change what is read
         torn = await self._end_left_open(wanted) if self._plain is None else set()
         self._stored, starts = await self._read(wanted, torn)
         self._maps, self._full = {}, {}
         self._committed.clear()
-        # What a commit that failed wanted to delete is found again, as far as it still is to go.
+        # Chunks that a failed commit has not deleted are found again.
         self._obsolete = []
         return starts
 
     async def load_more(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Start]:
         wanted = set(partitions)
         read, starts = await self._read(wanted)
-        # What we knew of these from an earlier time is out of date: others have written since.
+        # Forget what was known of these partitions, because other tasks have written since.
         for pair in [pair for pair in self._maps if TopicPartition(pair.source_topic, pair.source_partition) in wanted]:
             del self._maps[pair]
             self._committed.discard(pair)
@@ -172,8 +173,8 @@ class MirrorPositionStore:
     async def _read(
         self, wanted: set[TopicPartition], torn: Collection[bytes] = ()
     ) -> tuple[StoredRecords, dict[TopicPartition, Start]]:
-        """Both topics. Another task may store a partition between the two: that Java's record was altered is believed
-        once it is read a second time beside the same position."""
+        """Read both topics. Another task may store a partition between the two reads, so Java's record counts as
+        altered only if a second read finds it with the same position."""
         before: dict[TopicPartition, tuple[Position, int | None]] = {}
         while True:
             offsets, plain = await read_offsets(self._cluster, self._settings.offsets_topic)
@@ -197,7 +198,7 @@ class MirrorPositionStore:
         return await self._predecessors.shut_out(starts, self.load_more, self._claim)
 
     async def _claim(self, writer: TransactionalWriter, sources: Collection[TopicPartition]) -> None:
-        """Name us beside the positions of ``sources``, which stay as they are, under the id of their writer's store."""
+        """Add our id as claimant to the positions of ``sources``, under the id of their writer's store."""
         claimant, records = encode_claimant_header(self._settings.transactional_id), list[OutRecord]()
         for source in sources:
             stored = self._stored.positions[source]
@@ -246,7 +247,7 @@ class MirrorPositionStore:
             self._unowned.owned([source])
 
     def _put_into_maps(self, commit: Commit, maps: dict[MapPair, MapWriter]) -> MapPair:
-        """Bring the map of a commit's pair up to date, and add it to ``maps``; return the pair."""
+        """Update the map of a commit's pair, and add it to ``maps``; return the pair."""
         pair = MapPair.of(commit.position)
         self._outdate_predecessors(pair)
         writer = maps[pair] = self._map_of(pair)
@@ -266,7 +267,7 @@ class MirrorPositionStore:
         return self._map_of(MapPair.of(position)).open_runs()
 
     async def close(self) -> None:
-        """Nothing to let go of: connections are the cluster's, and an open transaction is wound up by the next."""
+        """Do nothing: the cluster owns the connections, and the next store aborts an open transaction."""
 
     async def _open(self) -> None:
         self._plain = None
@@ -278,9 +279,9 @@ class MirrorPositionStore:
             self._write_plainly(error)
 
     async def _end_left_open(self, wanted: Collection[TopicPartition]) -> set[bytes]:
-        """What nobody ends would keep us from reading what is stored. Returns the keys of Java's records that may have
-        been committed without their positions, or these without them; where the records themselves were of the
-        transaction, a position of before it would copy them again, and Java's record counts."""
+        """Abort transactions that were left open, because they would block reads. Return the keys of Java's records
+        that may have been committed without their positions or vice versa; no keys under exactly-once, where Java's
+        record counts, because an older position would copy the transaction's records again."""
         settings = self._settings
         offsets = await partition_count(self._cluster, settings.offsets_topic)
         maps = await partition_count(self._cluster, settings.map_topic)
@@ -301,7 +302,7 @@ class MirrorPositionStore:
     async def _write(
         self, mapped: list[OutRecord], offsets: list[OutRecord], positions: Mapping[TopicPartition, Position]
     ) -> None:
-        """``positions``: those in ``mapped`` that are no progress."""
+        """Write records of both topics; ``positions``: the full positions in ``mapped``."""
         if self._plain is None:
             check = partial(self._unowned.may_commit, positions) if self._unowned.concern(positions) else None
             try:
@@ -310,14 +311,14 @@ class MirrorPositionStore:
                 elif not await self._own.write([*mapped, *offsets], check):
                     raise PositionsTaken(self._unowned.taken)
                 return
-            except TransactionalIdRefused as error:  # taken from us since
+            except TransactionalIdRefused as error:  # the ACL was removed since
                 if self._shared is not None:
                     raise
                 plain = self._write_plainly(error)
         else:
             plain = self._plain
-        # In this order: all of it is acknowledged at the target, so Java may go on behind its offset at once, and a
-        # position whose offset is not yet marked as ours would be taken for altered. It is never ahead of the map.
+        # In this order, because all records are acknowledged, so Java may continue at its offset at once, while a
+        # position without Java's marked record would count as altered. A position is never ahead of the map.
         await plain.write([record._replace(headers=(WRITTEN_PLAINLY,)) for record in offsets])
         await plain.write(mapped)
 
@@ -382,7 +383,7 @@ class MirrorPositionStore:
     def _offset_record(self, position: Position) -> OutRecord:
         key = self._java_key(position.source_topic, position.source_partition)
         last = position.next_source_offset - 1
-        # Nothing copied yet is the absence of a record: Java knows no offset of -1.
+        # A tombstone if nothing was copied yet, because Java has no offset -1.
         return OutRecord(
             self._settings.offsets_topic, key, status_and_offset_topics.mirror_value(last) if last >= 0 else None
         )
@@ -393,7 +394,7 @@ class MirrorPositionStore:
         return commit.scope > CommitScope.PROGRESS or full is None or not can_follow(position, full)
 
     def _left_pair(self, pair: MapPair) -> MapPair | None:
-        """The pair that a source partition was copied to until now, if it is another one whose map stays."""
+        """Return the pair that a source partition was copied to until now, if it is another one, whose map stays."""
         source = TopicPartition(pair.source_topic, pair.source_partition)
         stored = self._stored.positions.get(source)
         full = self._full.get(source, stored.position if stored else None)
@@ -432,7 +433,7 @@ class MirrorPositionStore:
         return OutRecord(self._settings.map_topic, key, value, partition_key)
 
     def _outdate_predecessors(self, pair: MapPair) -> None:
-        """Have the chunks of pairs deleted whose topics ``pair`` has taken the place of."""
+        """Mark the chunks of recreated topics that ``pair`` replaces for deletion."""
         if pair in self._committed:
             return
         self._committed.add(pair)
@@ -460,7 +461,7 @@ class MirrorPositionStore:
                 writer = load(last_chunk=open_chunk)
             except UnreadableRecord as error:
                 topic = self._settings.map_topic
-                log.warning("topic %s: the last chunk of %s is left as it is: %s", topic, pair, error)
+                log.warning("topic %s: the last chunk of %s cannot be read and stays as it is: %s", topic, pair, error)
                 writer = load(last_chunk=None)
             self._maps[pair] = writer
         return writer

@@ -1,5 +1,5 @@
-"""What is stored of partitions, and whose it is: starts, commits, records read; other tasks shut out, or not to be
-fenced."""
+"""The values that a position store reads and writes, and the ownership of partitions: which tasks to fence, and which
+positions other tasks have stored."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class MissingRights:
-    """Announces once per flow that it runs without transactional ids. ``id_prefix`` begins all of its ids."""
+    """Logs once per flow that it runs without transactional ids; ``id_prefix`` is common to all its ids."""
 
     def __init__(self, flow: str = "", id_prefix: str = "") -> None:
         self._flow = flow
@@ -41,21 +41,21 @@ class MissingRights:
         self._is_announced = False
 
     def announce(self, error: TransactionalIdRefused) -> None:
-        """A transactional id was refused, and the copy continues without it."""
+        """Log that a transactional id was refused, and what follows, unless that is logged already."""
         if self._is_announced:
             return
         self._is_announced = True
         log.warning(
-            "%s: %s (one grant for all: WRITE and DESCRIBE on transactional ids that begin with %s). Until then "
-            "a predecessor cannot be fenced: after a crash records may appear twice, which the log announces, and "
-            "positions are stored without transactions. Do not run a second mirror of this flow",
+            "%s: %s (or grant WRITE and DESCRIBE on transactional ids that begin with %s). Until then a predecessor "
+            "cannot be fenced, so after a crash records may appear twice, which is logged, and positions are stored "
+            "without transactions. Do not run a second mirror of this flow",
             self._flow,
             error,
             self._id_prefix,
         )
 
 
-#: Without progress. A transaction is open meanwhile.
+#: How long a read may make no progress. It is short, because a transaction is open meanwhile.
 _READ_TIMEOUT_S: Final = 10.0
 
 
@@ -77,23 +77,23 @@ class _UnownedStart(Protocol):
 
 
 def is_unowned(start: _UnownedStart) -> bool:
-    """Whether no task owns the partition that the store says ``start`` of."""
+    """Return whether no task owns the partition of ``start``."""
     return not start.claimant and (start.position is None or start.position.is_handed_over)
 
 
 class ReadTo(NamedTuple):
-    """The partition of the store's log where a source partition's records are, and up to which offset it was read."""
+    """The store's log partition with a source partition's records, and the offset up to which it was read."""
 
     partition: int
     end: int
 
 
 class Unowned:
-    """Those of one connector that one store has read, in the log ``topic``, and those that it hands over: while it is
-    not known whether that was committed, another task may have stored a position of them already."""
+    """The unowned partitions of one connector: those that one store has read, in ``topic``, and those that it hands
+    over. While it is unknown whether a handover was committed, another task may have stored their positions already."""
 
     def __init__(self, cluster: Cluster, topic: str, connector: str) -> None:
-        #: What :meth:`may_commit` has found: these are to be read again.
+        #: Partitions that :meth:`may_commit` found taken by others, to be read again.
         self.taken: frozenset[TopicPartition] = frozenset()
         self._cluster = cluster
         self._topic = topic
@@ -102,28 +102,28 @@ class Unowned:
         self._read_to: dict[TopicPartition, ReadTo] = {}
 
     def read(self, starts: Mapping[TopicPartition, _UnownedStart], read_to: Mapping[TopicPartition, ReadTo]) -> None:
-        """The store says ``starts``."""
+        """Note the ``starts`` that the store has read."""
         self.owned(starts)
         self._partitions.update((source, read_to[source].partition) for source in starts)
         self._read_to.update((source, read_to[source]) for source, start in starts.items() if is_unowned(start))
 
     def owned(self, sources: Iterable[TopicPartition]) -> None:
-        """Positions of ``sources`` were stored."""
+        """Note that we have stored positions of ``sources``."""
         for source in sources:
             self._read_to.pop(source, None)
 
     def concern(self, positions: Mapping[TopicPartition, Position]) -> bool:
-        """Whether :meth:`may_commit` is to be asked before ``positions`` are committed."""
+        """Return whether :meth:`may_commit` has to be called before ``positions`` are committed."""
         return any(position.is_handed_over or source in self._read_to for source, position in positions.items())
 
     async def may_commit(self, ours: Mapping[TopicPartition, Position], first: Mapping[Partition, int]) -> bool:
-        """Whether no other task has written a partition before us.
+        """Return whether no other task has written a partition before us.
 
         Args:
-            ours: The positions that are written.
+            ours: The positions in this write.
             first: Offsets of the first records of this write.
 
-        Raises as :func:`connect.kafka.log.compacted_topic.read_to_end`.
+        Raises :class:`RetriableError` if the log cannot be read to its end.
         """
         read_to = {source: self._read_to[source] for source in ours if source in self._read_to}
         self.taken = await self._written_by_others(read_to, ours, first) if read_to else frozenset()
@@ -150,7 +150,7 @@ class Unowned:
             if not _is_by(ours[source], record):
                 if source not in written:
                     others.add(source)
-            elif record.offset >= first.get((self._topic, record.partition), inf):  # else of an attempt before this one
+            elif record.offset >= first.get((self._topic, record.partition), inf):  # else it is from an earlier attempt
                 written.add(source)
 
         after: dict[int, int] = {}
@@ -159,11 +159,11 @@ class Unowned:
         await read_to_end(
             self._cluster, self._topic, look, partitions=after.keys(), after=after, timeout_s=_READ_TIMEOUT_S
         )
-        # Our record may be elsewhere: partitions were added to the log, or it was recreated.
+        # Our record may be in another partition, if partitions were added or the topic was recreated.
         return frozenset(others | (read_to.keys() - written))
 
     def _source_of(self, record: LogRecord) -> TopicPartition | None:
-        """Whose position or progress it is, if it is one of our connector's."""
+        """Return the source partition of a position or progress record of our connector; None for other records."""
         if record.key is None or decode_kind(record.key) not in (KeyKind.POSITION, KeyKind.PROGRESS):
             return None
         key = decode_position_key(record.key)
@@ -171,16 +171,14 @@ class Unowned:
 
 
 def _is_by(position: Position, record: LogRecord) -> bool:
-    """Whether the task of ``position`` has written the record, now or in an attempt of which it is not known what
-    became."""
+    """Return whether the task of ``position`` has written the record, now or in an attempt with an unknown outcome."""
     if record.key is None or record.value is None or decode_kind(record.key) is not KeyKind.POSITION:
         return False
-    # No two tasks have the same producer id where there is none to fence.
+    # Two tasks never have the same producer id unless one has resumed the other's, and these partitions had no owner.
     return decode_position(decode_position_key(record.key), record.value).producer_id == position.producer_id
 
 
 def source_of(position: Position) -> TopicPartition:
-    """The source partition that a position is of."""
     return TopicPartition(position.source_topic, position.source_partition)
 
 
@@ -196,20 +194,20 @@ class _FencedStart(Protocol):
 
 
 StartT = TypeVar("StartT", bound=_FencedStart)
-#: The id of a task's records, and whether that is to be claimed as well as the id of the store.
+#: The transactional id of a task's records, and whether it has to be claimed together with the store's id.
 _Owner = tuple[str, bool]
 Read = Callable[[Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, StartT]]]
 Claim = Callable[[TransactionalWriter, Collection[TopicPartition]], Awaitable[None]]
 
 
 def store_id(transactional_id: str) -> str:
-    """The id under which a task stores positions, by that under which it writes records."""
+    """Return the transactional id of a task's store, from that of its records."""
     return f"{transactional_id}{_STORE}"
 
 
 class Predecessors:
-    """Of the partitions of one store. ``own`` is the store's id; ``is_atomic``: it writes in the transactions of the
-    records instead, whose id is claimed."""
+    """Fences the predecessors of one store's partitions. ``own`` is the store's id; ``is_atomic``: whether it writes in
+    the records' transactions instead, whose id is claimed."""
 
     def __init__(self, cluster: Cluster, own: str, rights: MissingRights, *, is_atomic: bool) -> None:
         self._cluster = cluster
@@ -220,12 +218,9 @@ class Predecessors:
     async def shut_out(
         self, starts: Mapping[TopicPartition, StartT], read: Read[StartT], claim: Claim
     ) -> dict[TopicPartition, StartT]:
-        """Let no other task store positions of the partitions in ``starts``; return what is stored then.
-
-        Raises as :meth:`TransactionalWriter.open`, ``read`` and ``claim``.
-        """
+        """Fence other tasks from storing positions of the partitions in ``starts``; return what is stored then."""
         known = dict(starts)
-        #: One writer per name: a second one would shut the first one out.
+        #: One writer per name, because a second one would fence the first.
         writers: dict[str, TransactionalWriter | None] = {}
         claimed = set[_Owner]()
         while True:
@@ -249,12 +244,12 @@ class Predecessors:
         return known
 
     def _owner(self, start: _FencedStart) -> _Owner | None:
-        """Whom to shut out of a partition, if anyone."""
+        """Return which task to fence from a partition, if any."""
         position = start.position
         is_atomic = position is not None and position.is_atomic
         if start.claimant:
             name = start.claimant.removesuffix(_STORE)
-            # A run of our own with exactly-once may have left a transaction open.
+            # Because our own earlier run with exactly-once may have left a transaction open.
             return (name, True) if start.claimant != self._own or (is_atomic and not self._is_atomic) else None
         if position is None or position.is_handed_over or not (name := position.transactional_id):
             return None
@@ -280,7 +275,7 @@ class Predecessors:
         return writer
 
 
-#: On Java's record, where it was not written together with its position in a transaction.
+#: The header of a Java record that was not written in a transaction with its position.
 WRITTEN_PLAINLY: Final = ("heliograph.plain", b"1")
 
 
@@ -289,10 +284,10 @@ class Start:
     """What is stored of a partition.
 
     Args:
-        committed_source_offset: Offset of the last record copied, in Java's record; None where there is none.
-        moved: The position does not belong to that offset: an operator or a Java worker has changed it since, or,
-            where it is ``decided``, a policy has.
-        claimant: The store id of the task that takes the partition over from the position's writer, if one does.
+        committed_source_offset: Offset of the last record copied, in Java's record; None if there is none.
+        moved: The position does not match that offset: an operator or a Java worker has changed it since, or, if
+            ``decided``, a gap policy has.
+        claimant: The store id of the task that is taking the partition over from the position's writer, if any.
     """
 
     position: Position | None
@@ -305,9 +300,9 @@ class Start:
 class CommitScope(IntEnum):
     """What a commit of a partition writes."""
 
-    PROGRESS = 0  # a progress record, and chunks of the map to which a run was added
+    PROGRESS = 0  # a progress record, and map chunks with a new run
     OFFSETS = 1  # Java's offset and a full position instead of the progress record
-    ALL = 2  # also a last chunk of which only the last run grew: all that an earlier version continues from
+    ALL = 2  # also a last chunk whose last run has grown: all that an earlier version needs to continue
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,13 +310,13 @@ class Commit:
     """What to store of a partition.
 
     Args:
-        runs: (upstream, downstream, count) copied since the last commit; storing a run twice does no harm.
-        target_truncated_to: The target's log was found to end here, below what had been acknowledged.
-        target_log_start: The map below it is let go.
-        is_target_compacted: Then also what is oldest of a map that is too long.
-        source_truncated_to: The source's log was found to part here from what was copied.
-        gaps: What a policy let the copy pass over, with when it was found, in milliseconds since 1970.
-        scope: How much is written at least.
+        runs: (upstream, downstream, count) copied since the last commit; storing a run twice is harmless.
+        target_truncated_to: Where the target's log was found to end, below its acknowledged end.
+        target_log_start: The map is trimmed below it.
+        is_target_compacted: Whether a map that is too long is trimmed too, from its oldest entries.
+        source_truncated_to: Where the source's log was found to diverge from what was copied.
+        gaps: Gaps that a policy has passed over, each after the time it was found, in milliseconds since 1970.
+        scope: What is written at least.
     """
 
     position: Position
@@ -335,38 +330,37 @@ class Commit:
 
 
 class PositionStore(Protocol):
-    """Keeps positions for the partitions of one task. Errors of every method: RetriableError (the cluster does not
-    answer now), Superseded (another process has taken over: stop), SecurityError (rights are missing)."""
+    """Keeps the positions of one task's partitions. All methods raise RetriableError (the cluster does not answer now),
+    Superseded (another process has taken over: stop) and SecurityError (ACLs are missing)."""
 
     async def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Start]:
-        """Shut earlier writers out of the store, as far as our rights go, then read what it says of source
-        partitions."""
+        """Fence earlier writers of the store, as far as our ACLs allow; return what it has of source partitions."""
 
     async def load_more(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Start]:
-        """Read what it says of partitions that another task may be writing; those loaded before stay as they are. Our
-        own writer may be at work meanwhile, with others than these."""
+        """Return what the store has of more partitions, which another task may be writing. Partitions loaded before
+        stay as they are, and may be committed meanwhile."""
 
     async def shut_out(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
-        """Let no other task store positions of the partitions in ``starts``, as far as our rights go; return what is
-        stored then. Raises Superseded if yet another task does the same."""
+        """Fence other tasks from storing positions of the partitions in ``starts``, as far as our ACLs allow; return
+        what is stored then. Raises Superseded if a third task does the same."""
 
     async def commit(self, commits: Sequence[Commit]) -> None:
-        """Store, each partition as a whole as far as our rights go; after an error give the same again.
+        """Store commits, each atomically if our ACLs allow; after an error commit the same again.
 
         Raises :class:`PositionsTaken` if another task has stored the first position of an unowned partition meanwhile:
         then nothing is stored, and its positions have to be read again.
         """
 
     def runs_of(self, position: Position) -> list[MapRun]:
-        """The newest runs that are stored of a position's pair, ascending; older ones may lie before them."""
+        """Return the newest stored runs of a position's pair, ascending; there may be older ones."""
 
     async def close(self) -> None:
-        """Let go of what the store holds."""
+        """Release resources."""
 
 
 @dataclass(slots=True)
 class StoredRecords:
-    """What the map topic holds of the partitions asked for."""
+    """The content of the map topic for the requested partitions."""
 
     positions: dict[TopicPartition, StoredPosition] = field(default_factory=dict)
     chunks: dict[MapPair, dict[int, int]] = field(default_factory=dict)  # first upstream to first downstream
@@ -375,17 +369,17 @@ class StoredRecords:
     read_to: dict[TopicPartition, ReadTo] = field(default_factory=dict)
 
     def chunks_of(self, pair: MapPair) -> dict[int, int]:
-        """The chunks of a pair, found by its names from here on."""
+        """Return a pair's chunks, and index the pair by its names."""
         self.names.setdefault(pair.names(), set()).add(pair)
         return self.chunks.setdefault(pair, {})
 
     def last_run_of(self, pair: MapPair) -> LastRun | None:
-        """As the newest position gives it, if that is of this pair."""
+        """Return the last run in the newest position, if that position belongs to this pair."""
         stored = self.positions.get(TopicPartition(pair.source_topic, pair.source_partition))
         return stored.last_run if stored is not None and MapPair.of(stored.position) == pair else None
 
     def renew(self, partitions: Collection[TopicPartition], read: StoredRecords) -> None:
-        """Take what was ``read`` of source ``partitions`` in the place of what was known of them."""
+        """Replace the records of source ``partitions`` with those just ``read``."""
         known: dict[MapPair, Any]
         for known in (self.chunks, self.newest):
             for pair in [one for one in known if TopicPartition(one.source_topic, one.source_partition) in partitions]:
@@ -398,12 +392,12 @@ class StoredRecords:
         self.names.update(read.names)
 
     def predecessors(self, pair: MapPair) -> list[MapPair]:
-        """All that are known under the names of ``pair``, of topics that are gone."""
+        """Return the known pairs with the names of ``pair`` whose topics were since recreated."""
         return [other for other in self.names.get(pair.names(), ()) if other.is_predecessor_of(pair)]
 
 
 async def read_offsets(cluster: Cluster, topic: str) -> tuple[status_and_offset_topics.SourceOffsets, set[bytes]]:
-    """The offsets in ``topic``, and the keys of those that were written plainly."""
+    """Return the offsets in ``topic``, and the keys of those that were written without a transaction."""
     state = status_and_offset_topics.SourceOffsets()
     plain: set[bytes] = set()
 
@@ -421,8 +415,8 @@ async def read_offsets(cluster: Cluster, topic: str) -> tuple[status_and_offset_
 
 
 def start_of(stored: StoredPosition | None, committed: int | None, *, plainly: bool) -> Start:
-    """What is known of a partition. ``plainly``: the offset was written without a transaction, so it may be older or
-    newer than the position, and is ours all the same."""
+    """Return a partition's start. ``plainly``: the offset was written without a transaction, so it may be older or
+    newer than the position without having been altered."""
     if stored is None:
         return Start(None, committed, False)
     if not plainly and stored.was_altered(committed):

@@ -1,6 +1,6 @@
 """Take over partitions whose last writer may still be alive: fence it first, then plan where each partition continues.
 
-The order matters: the target is read only after the fence, and what the slice begins with is stored before it writes.
+The order matters: the target is read only after the fence, and start positions are stored before the slice writes.
 For writers that cannot be fenced see :mod:`connectors.source.positions.stored_positions`.
 """
 
@@ -39,13 +39,13 @@ from connectors.topic_sync.partition_assignment import Begin, first_offsets, war
 
 log = logging.getLogger(__name__)
 
-#: So many partitions are planned before others of the loop have their turn; each takes some 3 us.
+#: Partitions planned before other coroutines run; each takes some 3 us.
 _AT_ONCE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """The new producer, and a plan for every partition that may be copied; those with a proof are resumed first.
+    """The new producer, and a plan for each partition that may be copied; plans with a proof are resumed first.
 
     ``transactional_id`` is the producer's, empty if it was refused.
     """
@@ -60,7 +60,7 @@ class Takeover:
         return {one.source: one.target for one in self.plans if one.proof is not None and not one.proof.is_fenced}
 
     def writer_of(self, plan: PartitionPlan) -> tuple[str, ProducerIdAndEpoch]:
-        """The transactional id, empty for none, and the producer that a partition is written under."""
+        """Return the transactional id, empty for none, and the producer that writes a partition."""
         if plan.producer is None or plan.producer == self.producer:
             return self.transactional_id, self.producer
         return "", plan.producer
@@ -68,7 +68,7 @@ class Takeover:
 
 @dataclass(frozen=True, slots=True)
 class _Fenced:
-    """Who we are now, where our marker stands, and which target partitions could not be fenced."""
+    """Our identity now, the target partitions that have our marker, and those that could not be fenced."""
 
     producer: ProducerIdAndEpoch
     transactional_id: str
@@ -90,14 +90,14 @@ async def take_over(
     transaction_timeout_ms: int | None = None,
     may_all_wait: bool = False,
 ) -> Takeover:
-    """Fence whoever wrote before and plan each entry; entries that may not go on are stopped with their reason, and
-    those that cannot be taken over now wait with theirs.
+    """Fence previous writers and plan each entry. Entries that must not continue are stopped, and entries that cannot
+    be taken over now wait, each with its reason.
 
-    ``starts`` is what the store knows of each source partition; ``reset_to`` is ``EARLIEST`` or ``LATEST``, for
-    partitions that nothing is known of and that ``initial_group`` has committed no offset for. ``passer`` lets go on
-    what its policies let go on; None: nothing. ``running`` is the producer of a slice that copies others: then
-    ``transactional_id`` is left alone, and nothing of it may be unclean in ``entries``. ``transaction_timeout_ms``: of
-    the transactions that records are in, under exactly-once. ``may_all_wait``: not an error, since others are to join.
+    ``starts`` has what the store knows of each source partition. ``reset_to`` (``EARLIEST`` or ``LATEST``) is for
+    partitions without a stored position for which ``initial_group`` has no committed offset. ``passer`` lets entries
+    continue after gaps, by its policies; None: no entry. ``running`` is the producer of a slice that copies others:
+    then ``transactional_id`` is not claimed, and no entry may be unclean under it. ``transaction_timeout_ms``: of the
+    records' transactions, under exactly-once. ``may_all_wait``: whether all entries may wait, because others will join.
     """
     known = {entry.pair.source: starts[entry.pair.source] for entry in entries}
     written = await refuse_topics_gone(clusters.source, clusters.target, entries, known)
@@ -107,7 +107,7 @@ async def take_over(
     going = [entry for entry in entries if not entry.is_stopped]
     away = await out_of_reach(clusters.source, clusters.target, going, known)
     entries = let_wait(going, away, may_be_all=may_all_wait)
-    # A writer that ended with everything acknowledged, whichever task's it was, has nothing under way to shut out.
+    # Without writers that ended cleanly, of any task, because they have nothing in flight to fence.
     unclean = {
         entry.pair.source: position
         for entry in entries
@@ -137,11 +137,11 @@ async def take_over(
 
 
 def _needs_proof(entry: Entry, start: Start) -> bool:
-    """Whether an unclean writer may have left more in the entry's target than the position says."""
+    """Return whether an unclean writer may have written more to the entry's target than the position says."""
     position = start.position
     if position is None or position.is_handed_over or position.is_atomic or start.moved:
         return False
-    # Under another policy or separator the target is another topic, which knows nothing of what was copied since.
+    # Under another replication policy or separator the target is another topic, which has nothing of that writer.
     return target_of(position) == entry.pair.target
 
 
@@ -153,7 +153,7 @@ async def _fence_allowed(
     running: ProducerIdAndEpoch | None,
     timeout_ms: int | None,
 ) -> _Fenced:
-    """Fence the writers of ``unclean``. Entries where we may not write are stopped, taken out of it, and not fenced."""
+    """Fence the writers of ``unclean``. Stop entries that we may not write to, and remove them from ``unclean``."""
     while True:
         try:
             return await _fence(clusters, transactional_id, unclean, running, timeout_ms)
@@ -174,7 +174,7 @@ async def _fence(
     running: ProducerIdAndEpoch | None,
     timeout_ms: int | None,
 ) -> _Fenced:
-    """Fence every id that may still write, as far as the target lets us."""
+    """Fence each transactional id that may still write, as far as our ACLs allow."""
     by_id: dict[str, list[Position]] = {}
     for position in unclean.values():
         by_id.setdefault(position.transactional_id, []).append(position)
@@ -187,7 +187,7 @@ async def _fence(
             clusters.missing_rights.announce(error)
             unfenced |= {target_of(position) for position in positions}
     if running is not None:
-        assert not own, "whoever writes under an id does not fence it"
+        assert not own, "a task does not fence the id that its slice writes under"
         return _Fenced(running, transactional_id, frozenset(), frozenset(unfenced))
     marked = {target_of(position) for position in own}
     try:
@@ -208,8 +208,8 @@ async def _fence(
 async def _beyond_raised(
     clusters: Clusters, fenced: _Fenced, known: Mapping[TopicPartition, Start], timeout_ms: int | None
 ) -> _Fenced:
-    """Claim the id again until its epoch is above those that we raised ourselves while rights were missing: of these
-    its coordinator does not know."""
+    """Claim the id again until its epoch is above those that we raised ourselves while ACLs were missing, because its
+    coordinator does not know these."""
     producer = fenced.producer
     positions = [start.position for start in known.values() if start.position and not start.position.transactional_id]
     raised_to = [one.producer_epoch + 1 for one in positions if one.producer_id == producer.producer_id]
@@ -221,14 +221,14 @@ async def _beyond_raised(
 
 
 async def _fence_one(target: Cluster, transactional_id: str, positions: Sequence[Position]) -> set[TopicPartition]:
-    """Those of the partitions that the fence says nothing of."""
+    """Fence an id; return the partitions that this did not fence."""
     identity = await fence(target, transactional_id, [target_of(position) for position in positions])
     return _of_another_id(identity.producer_id, positions)
 
 
 def _of_another_id(producer_id: int, positions: Sequence[Position]) -> set[TopicPartition]:
-    """Brokers forget a transactional id that nobody asked for in a week; the markers of another producer id fence
-    nothing. Whoever wrote in transactions is fenced by the claim alone."""
+    """Return the partitions whose writer had another producer id, and so is not fenced by our markers: brokers forget a
+    transactional id that is unused for a week. A writer in transactions is fenced by the claim alone."""
     return {
         target_of(position) for position in positions if position.producer_id != producer_id and not position.is_atomic
     }
@@ -255,8 +255,8 @@ async def _plans_afresh(
     fenced: frozenset[TopicPartition],
     first: Begin,
 ) -> list[PartitionPlan]:
-    """Plans for partitions with nothing to prove: never written by us, handed over cleanly, or moved meanwhile by
-    an operator or a Java worker."""
+    """Plan partitions that need no proof: never written by us, handed over cleanly, or moved by an operator or a Java
+    worker."""
     if not entries:
         return []
     unknown = [
@@ -279,7 +279,9 @@ async def _plans_afresh(
         if position is not None and target_of(position) == pair.target and ends[pair.target] < position.target_end:
             raise RetriableError(f"target {pair.target} was truncated while it was taken over")
         if start.moved and not start.decided:
-            log.info("%s goes on behind source offset %s, as the stored offset was altered", pair.source, committed)
+            log.info(
+                "%s continues after source offset %s, because the stored offset was altered", pair.source, committed
+            )
         plans.append(
             pair.plan(
                 begin_at(position, committed, resets.get(pair.source)),
@@ -292,10 +294,11 @@ async def _plans_afresh(
 
 
 def begin_at(position: Position | None, committed: int | None, reset: int | None) -> int:
-    """The first source offset to copy: that of our position, where it counts; behind Java's offset; else ``reset``."""
+    """Return the first source offset to copy: our position's, if given; else the one after Java's offset; else
+    ``reset``."""
     if position is not None:
         return position.next_source_offset
     if committed is not None:
         return max(committed + 1, 0)
-    assert reset is not None, "a partition that nothing is known of has been looked up"
+    assert reset is not None, "first_offsets has an offset for each partition without a position"
     return reset

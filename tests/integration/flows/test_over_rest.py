@@ -132,7 +132,9 @@ def all_stopped(scene: Scene) -> None:
     scene.call("PUT", f"/connectors/{NAME}/resume", status=202)
     scene.await_states("RUNNING", "FAILED")
     trace = scene.get(f"/connectors/{NAME}/status")["tasks"][0]["trace"]
-    assert f"its only partition has stopped, start it again once that is mended; {scene.topic}-0 is source-gap" in trace
+    assert (
+        f"its only partition has stopped. Fix the cause, then restart the task: {scene.topic}-0 is source-gap" in trace
+    )
     rows: list[Any] = wait_until(
         lambda: scene.get(f"/connectors/{NAME}/partitions?state=source-gap")["partitions"],
         DEADLINE_S,

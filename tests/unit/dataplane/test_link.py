@@ -55,14 +55,14 @@ async def test_a_message_of_any_length_passes_in_frames_of_bounded_length(messag
 async def test_a_peer_that_has_not_proven_itself_may_not_send_long_messages() -> None:
     both, _, _ = link()
     both.send({"type": "hello", "token": "a" * 2 * MAX_FRAME_BYTES})
-    with pytest.raises(LinkClosed, match="over the bound"):
+    with pytest.raises(LinkClosed, match="over the limit"):
         await both.receive(64 * 1024)
 
 
 async def test_a_frame_over_the_bound_closes_the_link() -> None:
     both, _, reader = link()
     reader.feed_data((MAX_FRAME_BYTES + 1).to_bytes(4))
-    with pytest.raises(LinkClosed, match="over the bound"):
+    with pytest.raises(LinkClosed, match="over the limit"):
         await both.receive()
 
 

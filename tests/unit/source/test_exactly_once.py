@@ -222,7 +222,7 @@ async def test_a_topic_without_the_right_to_write_is_told_and_the_others_are_tak
 async def test_it_does_not_begin_while_the_writer_before_it_cannot_be_fenced(world: World) -> None:
     """Only a raised epoch shuts that one out, and a transaction has the epoch of its own id."""
     world.proof = ResumeProof(ProducerIdAndEpoch(9, 2), 4, is_fenced=False)
-    with pytest.raises(FenceRefused, match=r"us\.orders-0 .* start the flow once without"):
+    with pytest.raises(FenceRefused, match=r"us\.orders-0 .* Start the flow once without"):
         await asyncio.wait_for(world.task().run(), 60)
     assert not world.commits
 

@@ -215,7 +215,7 @@ async def test_a_start_waits_for_the_other_task_and_stops_if_the_partition_was_t
     loading = asyncio.create_task(world.changes.wait_for_others(loaded))
     await until(lambda: world.said.count("load 2") > 2)
     world.changes.want((A,))
-    with pytest.raises(RetriableError, match="changed before it began"):
+    with pytest.raises(RetriableError, match="changed before it started"):
         await asyncio.wait_for(loading, 60)
 
 

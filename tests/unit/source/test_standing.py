@@ -223,6 +223,6 @@ def test_a_broker_that_still_shows_a_recreated_topics_predecessor_is_asked_again
     asked.stop(verdict.reason, gap=verdict.gap)
     asked.heal(has_drained=True)
     asked.pair = replace(asked.pair, target_topic_id=UUID(int=9))
-    with pytest.raises(RetriableError, match=r"a broker does not know yet that topic us\.orders was recreated"):
+    with pytest.raises(RetriableError, match=r"a broker has not yet learned that topic us\.orders was recreated"):
         _judged(asked, _Shows(topic("source")), _Shows(topic("target")))
     assert asked.pair.target_topic_id == UUID(int=9)

@@ -1,4 +1,4 @@
-"""The topic of offset syncs: made, made anew, and a reason said once."""
+"""The offset-syncs topic: created, recreated, and each error logged once."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ async def test_it_is_made_and_made_anew(caplog: pytest.LogCaptureFixture) -> Non
     await one.ensure()
     await one.ensure()
     assert cluster.topics == {"syncs": NewTopic("syncs", 1, 2, {"cleanup.policy": "compact"})}
-    assert [record.message for record in caplog.records] == ["us->eu: topic syncs was made"]
+    assert [record.message for record in caplog.records] == ["us->eu: topic syncs was created"]
     cluster.topics.clear()
     await one.ensure()
     assert "syncs" in cluster.topics
-    assert "us->eu: topic syncs is gone and is made anew" in caplog.text
+    assert "us->eu: topic syncs was deleted; creating it again" in caplog.text
 
 
 async def test_a_topic_that_another_worker_makes_first_is_no_trouble(caplog: pytest.LogCaptureFixture) -> None:
@@ -73,6 +73,6 @@ async def test_what_is_in_the_way_is_said_once_until_it_changes(caplog: pytest.L
     await one.ensure()
     warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert [line.partition(": ")[2].partition(" (offset-syncs")[0] for line in warnings] == [
-        "offset syncs may have no topic: cannot create topic syncs; grant CREATE on topic syncs",
-        "offset syncs may have no topic: no broker answers",
+        "the offset-syncs topic may be missing: cannot create topic syncs; grant CREATE on topic syncs",
+        "the offset-syncs topic may be missing: no broker answers",
     ]

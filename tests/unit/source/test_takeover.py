@@ -267,7 +267,7 @@ async def test_a_partition_that_cannot_be_marked_waits_and_the_others_go_on(targ
     assert [plan.source for plan in found.plans] == [C]
     assert {source: entry.reason for source, entry in target.entries.items() if entry.is_waiting} == {
         A: "target us.orders-0 has no leader",
-        B: "target us.orders-1 has 1 of the 2 replicas in sync that writing there needs",
+        B: "target us.orders-1 has 1 of the 2 in-sync replicas that a write there needs",
     }
 
 

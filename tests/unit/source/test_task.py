@@ -118,7 +118,7 @@ class World:
         monkeypatch.setattr(task, "SliceHandle", Here)
         monkeypatch.setattr(task, "take_over", self._take_over)
         monkeypatch.setattr(task, "_MAX_RETRY_S", 0.001)
-        for name in ("_TOGETHER_S", "_APART_S", "_LOOK_S", "_LATE_LOOK_S"):
+        for name in ("_OPEN_AGAIN_S", "_TOGETHER_S", "_APART_S", "_LOOK_S", "_LATE_LOOK_S"):
             monkeypatch.setattr(epochs, name, 0.001)
         monkeypatch.setattr(MirrorSourceTask, "find", lambda _, wanted: self._find(wanted))
 
@@ -490,7 +490,7 @@ async def test_copying_waits_while_positions_cannot_be_stored_and_continues_once
         world.is_store_away = True
         one._progressed(_full_at(9))
         assert world.holds == [(1, True)]
-        await world.until(lambda: "copying waits for them" in caplog.text)
+        await world.until(lambda: "copying is paused" in caplog.text)
         world.is_store_away = False
         await world.until(lambda: world.holds == [(1, True), (1, False)])
         assert world.commits[-1].position.next_source_offset == 9

@@ -138,7 +138,7 @@ def without_a_jvm(folder: Path, said: str) -> Path:
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        ("WARNING: Using incubator modules", "it said nothing"),
+        ("WARNING: Using incubator modules", "it printed nothing"),
         # The script that starts Spark was killed, and with it went the file that the JVM was to read.
         ("Error: Invalid properties file", "Error: Invalid properties file"),
     ],

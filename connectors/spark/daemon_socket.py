@@ -1,6 +1,6 @@
-"""How a process takes the place of another: its standard input, output and error, its environment and arguments.
+"""A Unix socket over which the Python daemon that Spark starts passes its stdio and environment to a preloaded one.
 
-Both ends import little, because Spark waits for the end that gives its place.
+Both ends import little, because Spark waits for the daemon that it started.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import socket
 import sys
 from typing import Final
 
-#: The environment variable with the path of the socket between the two ends.
+#: The environment variable with the path of the socket.
 PLACE_VARIABLE: Final = "HELIOGRAPH_DAEMON_SOCKET"
 _STANDARD: Final = (0, 1, 2)
 _LENGTH_BYTES: Final = 8
@@ -22,9 +22,9 @@ _TAKEN: Final = b"."
 
 
 def give_place(path: str) -> bool:
-    """Give the place of this process to the one that listens at ``path``; return True once that process has ended.
+    """Pass stdio, environment and arguments to the process that listens at ``path``; return True once it has ended.
 
-    Return False when no process takes the place: this process keeps it.
+    Return False if no process takes them: then this process is the daemon itself.
     """
     with socket.socket(socket.AF_UNIX) as taker:
         try:
@@ -32,7 +32,7 @@ def give_place(path: str) -> bool:
             place = {
                 "environment": dict(os.environ),
                 "arguments": sys.argv[1:],
-                # A JVM raises it for itself and for the processes that it starts.
+                # Because a JVM raises its own limit, and its child processes inherit it.
                 "open_files": resource.getrlimit(resource.RLIMIT_NOFILE),
             }
             text = json.dumps(place).encode()
@@ -48,10 +48,10 @@ def give_place(path: str) -> bool:
 
 
 class Taker:
-    """The other end. It listens at ``path`` from the beginning. Raises OSError when it cannot."""
+    """The receiving end, which listens at ``path`` as soon as it exists. Raises OSError if it cannot."""
 
     def __init__(self, path: str) -> None:
-        with contextlib.suppress(FileNotFoundError):  # of a process that was killed
+        with contextlib.suppress(FileNotFoundError):  # left behind by a process that was killed
             os.unlink(path)
         self._path = path
         self._listener = socket.socket(socket.AF_UNIX)
@@ -59,12 +59,12 @@ class Taker:
         self._listener.listen(1)
 
     def take(self) -> bool:
-        """Wait for a place and take it. Return False when the standard input of this process ends before."""
+        """Wait for a sender and take its place. Return False if standard input of this process ends first."""
         poll = select.poll()
         for file in (self._listener.fileno(), _STANDARD[0]):
             poll.register(file, select.POLLIN)
         is_offered = self._listener.fileno() in dict(poll.poll())
-        # Only once, so that a process that comes later does not wait for an answer.
+        # Accept one sender only, so that a later process does not wait for an answer.
         os.unlink(self._path)
         with self._listener:
             if is_offered:
@@ -83,6 +83,6 @@ class Taker:
         for file, standard in zip(files, _STANDARD, strict=True):
             os.dup2(file, standard)
             os.close(file)
-        # Held by this process alone, so that its end is the end of the other, whatever it has forked.
+        # Forked children close the socket, so that the sender ends when this process ends.
         os.register_at_fork(after_in_child=giver.close)
         giver.sendall(_TAKEN)
