@@ -24,7 +24,6 @@ _LARGE: Final = {
     "connectors/config/connector_configs.py": 505,
     "connectors/dataplane/batches/copier.py": 555,
     "connectors/dataplane/source_reader.py": 625,
-    "connectors/offset_map/reader.py": 506,
     "connectors/source/task.py": 536,
 }
 #: Shapes of Java's JSON have Java's names, and users import Java's ``TopicPartition`` from the client.
