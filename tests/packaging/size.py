@@ -22,8 +22,6 @@ _MOST_LINES: Final = 500
 #: Files that still hold more than one idea, and how long they may be until they are divided.
 _LARGE: Final = {
     "connectors/config/connector_configs.py": 505,
-    "connectors/dataplane/batches/copier.py": 555,
-    "connectors/dataplane/source_reader.py": 625,
     "connectors/source/task.py": 536,
 }
 #: Shapes of Java's JSON have Java's names, and users import Java's ``TopicPartition`` from the client.
