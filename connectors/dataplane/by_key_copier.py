@@ -1,8 +1,8 @@
-"""Copying by key, at least once: a consumer and an idempotent producer of aiokafka in the loop of a slice.
+"""Copy by key, at least once, with a consumer and an idempotent producer of aiokafka in the loop of a slice.
 
-Used when a target topic has another number of partitions than the source's, or a message handler says where records go.
-Each source partition is copied in rounds: read some records, send what becomes of each, wait until the target has
-acknowledged all of it. So a position covers acknowledged records only, and the records that a source partition sends
+Used when a target topic has another number of partitions than the source's, or a message handler chooses where records
+go. Each source partition is copied in rounds: read some records, send the records made from each, wait until the target
+has acknowledged them all. So a position covers acknowledged records only, and the records that a source partition sends
 to one target partition keep their order.
 """
 
@@ -46,15 +46,15 @@ _ROUND_S: Final = 1.0
 _WAIT_MS: Final = 500
 #: How long one partition may keep the loop to itself.
 _TURN_S: Final = 0.01
-#: Less than the copy's own: one answer must arrive before a request times out on a slow link (0.1 MB/s).
+#: Smaller than in the plain copy, because an answer must arrive before the request times out on a slow link (0.1 MB/s).
 _FETCH_BYTES: Final = 2 * 1024 * 1024
 
-#: What is sent in the place of one record.
+#: The records sent instead of one record.
 Answers = list[MirroredRecord]
 
 
 class Stop(Exception):
-    """A partition is not copied beyond ``offset``."""
+    """A partition stops before ``offset``."""
 
     def __init__(self, offset: int, reason: str, error: str) -> None:
         super().__init__(reason)
@@ -63,7 +63,7 @@ class Stop(Exception):
 
 
 class ByKey:
-    """The partitions of one slice.
+    """A copy by key of the partitions of one slice.
 
     Args:
         clusters: Source and target.
@@ -130,7 +130,7 @@ class ByKey:
         await self._opened.aclose()
 
     async def answers(self, records: Sequence[Any]) -> list[Answers | NoTarget]:
-        """Return what is sent in the place of each record. A handler may block, so it runs in a thread of its own."""
+        """Return what is sent instead of each record. A handler may block, so it runs in its own thread."""
         handler = self._handler
         if handler is None:
             return [[_mirrored(record, None)] for record in records]
@@ -151,7 +151,7 @@ class KeyedPartition:
         self._skips_refused = copy.settings.skip_refused
         self._is_ending = False
         self._in_round = False
-        #: Grows within a round too, other than the position.
+        #: Grows during a round too, unlike the position.
         self.acknowledged_batches = 0
         self._turns = 0
         self._round_records = _ROUND_RECORDS
@@ -162,7 +162,7 @@ class KeyedPartition:
 
     @property
     def holds_up_end(self) -> bool:
-        """Whether something that was sent has no answer yet."""
+        """Whether something sent has no answer yet."""
         return self._in_round
 
     @property
@@ -171,11 +171,11 @@ class KeyedPartition:
         return self._progress.next_source_offset
 
     def discard_unsent(self) -> None:
-        """Begin no other round."""
+        """Begin no further round."""
         self._is_ending = True
 
     async def run(self) -> None:
-        """Copy until told to end, or until the partition stops. Raises RetriableError when the slice must end."""
+        """Copy until :meth:`discard_unsent` or a stop. Raises RetriableError when the slice must end."""
         consumer, source = self._copy.consumer, Library(*self.plan.source)
         while not self._is_ending and self._progress.state == RUNNING:
             try:
@@ -204,8 +204,6 @@ class KeyedPartition:
         self._progress = replace(progress, records=0, bytes=0, skips=[])
         self._reported = replace(self._progress, skips=[])
         return progress
-
-    # -- a round ----------------------------------------------------------------------------------
 
     async def _round(self, records: Sequence[Any], following: int) -> None:
         self._in_round = True
@@ -240,7 +238,7 @@ class KeyedPartition:
             self._round_records = min(self._round_records * 2, _ROUND_RECORDS)
 
     async def _shared_out(self, records: Sequence[Any]) -> tuple[dict[TopicPartition, list[Record]], Stop | None]:
-        """Return what goes where; all that becomes of a record is known before any of it is sent."""
+        """Return the records for each target partition; every record made from one is known before any is sent."""
         shares: dict[TopicPartition, list[Record]] = {}
         self._turns += 1
         until_s = time.monotonic() + _TURN_S
@@ -265,8 +263,7 @@ class KeyedPartition:
         return shares, None
 
     async def _deliver(self, target: TopicPartition, share: Sequence[Record]) -> None:
-        """Send in order, and halve a batch that is refused for some of its records until each of these is alone. Raises
-        Stop."""
+        """Send in order; halve a batch refused because of some records until each is alone. Raises Stop."""
         sender = self._copy.sender
         waiting = deque(sender.batches(target.topic, share))
         while waiting:
@@ -287,7 +284,7 @@ class KeyedPartition:
 
 
 def _mirrored(record: Any, partition: int | None) -> MirroredRecord:
-    """Return a record of the library's consumer as handlers see it."""
+    """Return a consumer's record as message handlers see it."""
     timestamp_ms = NO_TIMESTAMP if record.timestamp is None else record.timestamp
     return MirroredRecord(
         record.topic, partition, record.offset, timestamp_ms, record.key, record.value, record.headers

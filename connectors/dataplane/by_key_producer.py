@@ -1,6 +1,6 @@
-"""Choose the target partition of each record of a copy by key, with a user's message handler or without, and send it.
+"""Choose the target partition of each record of a copy by key, with or without a user's message handler, and send it.
 
-The handler is made by its name, and its answer is checked before any record is sent.
+The handler is created from its name, and its answer is checked before any record is sent.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 class HandlerUnusable(PermanentError):
-    """A message handler cannot be made where records are copied."""
+    """A message handler cannot be created in the process that copies records."""
 
 
 class NoTarget(PermanentError):
-    """A record cannot be sent to where it is to go."""
+    """A record cannot be sent to its target."""
 
 
 @dataclass(frozen=True, slots=True)
 class HandlerPlan:
-    """``reference``: where the class is imported from, ``package.module:Class``; ``args``: None for none."""
+    """A message handler's class, as ``package.module:Class``, and its argument, if any."""
 
     reference: str
     args: str | None = None
 
     def make(self) -> MessageHandler:
-        """Raises HandlerUnusable; what a handler of other people says may hold secrets, so only its type is told."""
+        """Create the handler. Raises HandlerUnusable, which names a user's error by type: its text may hold secrets."""
         try:
             found = pkgutil.resolve_name(self.reference)
         except (ImportError, AttributeError, ValueError) as error:
@@ -60,10 +60,12 @@ class HandlerPlan:
             ) from error
         try:
             made = found() if self.args is None else found(self.args)
-        except MemoryError:  # which says nothing of the handler
+        except MemoryError:  # because it says nothing about the handler
             raise
         except Exception as error:
-            raise HandlerUnusable(f"message handler {self.reference} cannot be made: {type(error).__name__}") from error
+            raise HandlerUnusable(
+                f"message handler {self.reference} cannot be created: {type(error).__name__}"
+            ) from error
         if not callable(getattr(made, "handle", None)):
             raise HandlerUnusable(f"message handler {self.reference} has no method handle(record)")
         handler: MessageHandler = made
@@ -71,32 +73,30 @@ class HandlerPlan:
 
 
 def answers(handler: MessageHandler, record: MirroredRecord) -> list[MirroredRecord]:
-    """What is sent in the place of a record. Raises NoTarget where the handler raises, or answers with no records.
-
-    It is shown headers with keys that are text, as Java's is; those that it gives back keep the bytes of theirs.
-    """
+    """Return what is sent instead of a record. Raises NoTarget if the handler raises or returns no list of records. It
+    sees header keys as text, as in Java; headers that it returns unchanged keep their bytes."""
     shown = tuple((readable(key), value) for key, value in record.headers)
     own = {id(one): header for one, header in zip(shown, record.headers, strict=True)}
     try:
         given: Any = handler.handle(record._replace(headers=shown))
         found = [] if isinstance(given, MirroredRecord) else list(given)
-    except MemoryError:  # which says nothing of the record
+    except MemoryError:  # because it says nothing about the record
         raise
-    except Exception as error:  # of other people; what it says may hold what stands in the record
-        raise NoTarget(f"the message handler raised {type(error).__name__}, or gave nothing to go through") from error
+    except Exception as error:  # a user's, whose message may quote the record
+        raise NoTarget(f"the message handler raised {type(error).__name__}, or returned no list of records") from error
     if isinstance(given, MirroredRecord):
-        raise NoTarget("the message handler gave a record, where a list of records is expected")
+        raise NoTarget("the message handler returned a record instead of a list of records")
     for one in found:
         if (wrong := _wrong(one)) is not None:
-            raise NoTarget(f"the message handler gave {wrong}")
+            raise NoTarget(f"the message handler returned {wrong}")
     return [one._replace(headers=tuple(own.get(id(header), header) for header in one.headers)) for one in found]
 
 
 def _wrong(given: object) -> str | None:
-    """What is wrong with one record of an answer; values stay untold, for they are the user's."""
+    """Return what is wrong with one record of an answer, without its values, because they are the user's."""
     if not isinstance(given, MirroredRecord):
-        return f"an object of type {type(given).__name__}, where a MirroredRecord is expected"
-    said: dict[str, Any] = given._asdict()  # other people's, whatever the types say
+        return f"an object of type {type(given).__name__} instead of a MirroredRecord"
+    said: dict[str, Any] = given._asdict()  # a user's, which may not have the declared types
     expected = {
         "topic": ("a name", isinstance(said["topic"], str) and said["topic"] != ""),
         "partition": ("a number or None", said["partition"] is None or _is_within(said["partition"], 0, _INT32_MAX)),
@@ -129,22 +129,22 @@ def _is_text(name: object) -> bool:
 log = logging.getLogger(__name__)
 
 _RETRY_S: Final = 0.5
-#: How long a topic is waited for that a message handler names: it may have been created just now.
+#: How long to wait for a topic that a message handler names, because it may have been created just now.
 _APPEAR_S: Final = 10.0
 _MOST_MISSING: Final = 1_024
 #: Below the default of ``max.message.bytes``.
 _BATCH_BYTES: Final = 256 * 1024
 _RECORD_OVERHEAD_BYTES: Final = 20
-#: What a slow link (0.1 MB/s) delivers before a request times out.
+#: What a slow link (0.1 MB/s) transfers before a request times out.
 _IN_FLIGHT_BYTES: Final = 2 * 1024 * 1024
-#: After this time a batch no longer counts as in flight: a partition without a leader must not hold up the others.
+#: After this time a batch no longer counts as in flight, because a partition without a leader must not block others.
 _STALLED_S: Final = 20.0
 #: Refusals that no retry changes.
 _NEVER: Final[Mapping[int, str]] = {
     error_codes.INVALID_TOPIC: "{topic} cannot be the name of a topic",
     error_codes.TOPIC_AUTHORIZATION_FAILED: "the right to DESCRIBE and WRITE target topic {topic} is missing; grant it",
 }
-#: Errors after which only another producer can write to the partition. None of them says that a batch was written.
+#: Errors after which only another producer can write to the partition. None of them means that a batch was written.
 _PRODUCER_SPENT: Final = (
     aiokafka.errors.OutOfOrderSequenceNumber,
     aiokafka.errors.UnknownProducerId,
@@ -155,18 +155,13 @@ _PRODUCER_SPENT: Final = (
 
 
 class Destinations:
-    """The partitions of target topics, as many as each had when it was first looked up.
-
-    Args:
-        target: The target cluster.
-        flow: Names the copy in the log.
-    """
+    """The partitions of target topics, in the number that each topic had when it was first looked up."""
 
     def __init__(self, target: Cluster, flow: str) -> None:
         self._target = target
         self._flow = flow
         self._counts: dict[str, int] = {}
-        #: Missing topics that a record has waited for; later records do not wait.
+        #: Missing topics that a record has waited for; later records do not wait again.
         self._waited_for: set[str] = set()
 
     async def of(self, record: MirroredRecord, turn: int) -> TopicPartition:
@@ -182,7 +177,7 @@ class Destinations:
         return TopicPartition(record.topic, index)
 
     async def _look_up(self, topic: str) -> int:
-        """Wait for whatever may pass. Raises NoTarget."""
+        """Return a topic's number of partitions; wait through errors that may pass. Raises NoTarget."""
         wait_s = 0 if topic in self._waited_for else _APPEAR_S
         while True:
             try:
@@ -206,7 +201,7 @@ class Destinations:
 
 
 class Refused(PermanentError):
-    """The target refuses a batch for good. ``is_of_records``: because of some of its records."""
+    """The target refuses a batch permanently. ``is_of_records``: because of some of its records."""
 
     def __init__(self, code: int, target: TopicPartition, records: Sequence[Record]) -> None:
         first, last = records[0].offset, records[-1].offset
@@ -219,11 +214,11 @@ class Refused(PermanentError):
 
 
 class Sender:
-    """An idempotent producer. Batches for one partition are sent in the order of the calls, if each call is awaited.
+    """An idempotent producer. Batches for one partition are sent in the order of the calls if each call is awaited.
 
-    The library's sequence numbers have a gap behind a refused batch, so each refusal costs a new producer.
-    ``check_lease`` raises RetriableError when nothing may be sent any more: a slice that was frozen must not send what
-    its successor has sent already.
+    The library leaves a gap in its sequences after a refused batch, so each refusal needs a new producer.
+    ``check_lease`` raises RetriableError when nothing may be sent any more, because a slice that was frozen must not
+    send what its successor has sent.
     """
 
     def __init__(
@@ -232,7 +227,7 @@ class Sender:
         self._connection = connection
         self._compression = compression
         self._check_lease = check_lease
-        #: The last one is in use, the others wait for answers.
+        #: The last producer is in use, the others wait for answers.
         self._producers: list[AIOKafkaProducer] = []
         self._replacing = asyncio.Lock()
         self._scope = Scope("target of a copy by key")
@@ -249,20 +244,20 @@ class Sender:
             await producer.stop()
             refused = isinstance(error, aiokafka.errors.ClusterAuthorizationFailedError)
             grant = "; grant IDEMPOTENT_WRITE on the target cluster" if refused else ""
-            raise RetriableError(f"target: no producer can be started: {error}{grant}") from error
+            raise RetriableError(f"target: cannot start a producer: {error}{grant}") from error
         except BaseException:
             await producer.stop()
             raise
         self._producers.append(producer)
 
     async def stop(self) -> None:
-        """Disconnect at once; what has no answer yet may still be written."""
+        """Disconnect at once; batches without an answer may still be written."""
         await self._scope.close()
         for producer in self._producers:
             await cut_off(producer)
 
     def batches(self, topic: str, records: Sequence[Record]) -> Iterator[Sequence[Record]]:
-        """Split records into batches of a size that the topic is known to take."""
+        """Split records into batches of a size that the topic is known to accept."""
         limit_bytes = self._batch_bytes.get(topic, _BATCH_BYTES)
         first = size_bytes = 0
         for at, record in enumerate(records):
@@ -282,7 +277,7 @@ class Sender:
                 await self._sent(producer, target, records, size_bytes)
                 return
             except aiokafka.errors.KafkaTimeoutError:
-                continue  # the batch in front of it has no answer yet, and this one was not taken
+                continue  # because the previous batch has no answer yet, and this one was not queued
             except aiokafka.errors.KafkaError as error:
                 await self._replace(producer)
                 code = getattr(error, "errno", None) or error_codes.UNKNOWN_SERVER_ERROR
@@ -327,14 +322,14 @@ class Sender:
         self._room.set()
 
     async def _replace(self, spent: AIOKafkaProducer) -> None:
-        """Raises RetriableError."""
+        """Start another producer, unless one was. Raises RetriableError."""
         async with self._replacing:
             if self._producers[-1] is spent:
                 await self.start()
                 self._scope.spawn(self._end(spent), "end a producer")
 
     async def _end(self, spent: AIOKafkaProducer) -> None:
-        """What it has in flight for other partitions is still answered."""
+        """Stop a producer once its batches in flight for other partitions are answered."""
         await spent.stop()
         self._producers.remove(spent)
 

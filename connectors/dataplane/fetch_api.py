@@ -29,7 +29,7 @@ Position = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest(Generic[K]):
-    """The session part of one fetch request; ``forgotten`` leave the session."""
+    """The session part of one fetch request; partitions in ``forgotten`` leave the session."""
 
     session_id: int
     epoch: int
@@ -38,17 +38,17 @@ class SessionRequest(Generic[K]):
 
 
 class FetchSession(Generic[K]):
-    """One session with one broker, and what is wanted of it. ``want`` and ``leave`` at any time. Call ``request``, send
-    it, then ``answered`` or ``lost``; never two at once.
+    """One session with one broker, and what is wanted of it. Call ``want`` and ``leave`` at any time; call ``request``,
+    send it, then call ``answered`` or ``lost``; never two at once.
 
-    A request costs what has changed since the last one, however many partitions are wanted.
+    The cost of a request depends on what changed since the last one, not on how many partitions are wanted.
     """
 
     def __init__(self) -> None:
         self._id = 0
         self._epoch = INITIAL_EPOCH
         self._wanted: dict[K, Position] = {}
-        self._asked: dict[K, Position] = {}  # what the last request asked for, and the broker's session holds
+        self._asked: dict[K, Position] = {}  # what the broker's session holds since the last request
         self._changed: dict[K, None] = {}
         self._forgotten: dict[K, None] = {}
 
@@ -57,25 +57,24 @@ class FetchSession(Generic[K]):
         return bool(self._wanted)
 
     def asked(self, key: K) -> Position | None:
-        """The position that an answer to the last request is for."""
+        """Return the position that an answer to the last request is for."""
         return self._asked.get(key)
 
     def want(self, key: K, position: Position) -> None:
-        """Have a partition fetched at a position from the next request on."""
+        """Fetch a partition at a position from the next request on."""
         self._forgotten.pop(key, None)
         if self._wanted.get(key) != position:
             self._wanted[key] = position
             self._changed[key] = None
 
     def leave(self, key: K) -> None:
-        """Have it fetched no more."""
         if self._wanted.pop(key, None) is not None:
             self._changed.pop(key, None)
             if key in self._asked:
                 self._forgotten[key] = None
 
     def request(self) -> SessionRequest[K]:
-        """The request that makes the session hold what is wanted and nothing else."""
+        """Return the request that makes the session hold exactly what is wanted."""
         if self._epoch == INITIAL_EPOCH:
             request = SessionRequest(0, INITIAL_EPOCH, dict(self._wanted), ())
             self._asked = dict(self._wanted)
@@ -90,7 +89,7 @@ class FetchSession(Generic[K]):
         return request
 
     def answered(self, session_id: int) -> None:
-        """A good answer came; session id 0 means that the broker keeps no session for us."""
+        """Note a good answer; session id 0 means that the broker keeps no session for us."""
         if session_id == 0:
             self.lost()
         else:
@@ -98,7 +97,7 @@ class FetchSession(Generic[K]):
             self._epoch = 1 if self._epoch == _LAST_EPOCH else self._epoch + 1
 
     def lost(self) -> None:
-        """The connection, the answer or the session is gone: the next request is a full one."""
+        """Note that the connection, the answer or the session was lost: the next request is a full one."""
         self._id, self._epoch = 0, INITIAL_EPOCH
         self._changed.clear()
         self._forgotten.clear()
@@ -138,7 +137,7 @@ class FetchLimits:
 
 
 def fetch_version(connection: Connection, topics: Iterable[TopicOnWire]) -> int:
-    """The highest version both know; below 13 where a topic's id is unknown."""
+    """Return the highest version both sides know; below 13 if a topic's id is unknown."""
     version = min(_MAX_VERSION, connection.versions[FETCH][1])
     if version >= fetch_produce.FETCH_TOPIC_IDS_FROM and any(topic.topic_id is None for topic in topics):
         return fetch_produce.FETCH_TOPIC_IDS_FROM - 1
@@ -152,7 +151,7 @@ def encode_fetch(
     partitions: Mapping[tuple[TopicOnWire, int], Position],
     forgotten: Iterable[tuple[TopicOnWire, int]] = (),
 ) -> bytes:
-    """A FetchRequest's body; ``session`` is (id, epoch), (0, -1) for none (KIP-227)."""
+    """Encode a FetchRequest's body; ``session`` is (id, epoch), (0, -1) for none (KIP-227)."""
     topics: dict[TopicOnWire, FetchRequest.FetchTopic] = {}
     for (topic, index), (offset, leader_epoch, last_epoch) in partitions.items():
         entry = topics.get(topic)
@@ -192,8 +191,7 @@ def encode_fetch(
 
 
 async def fetch(connection: Connection, version: int, body: bytes, max_wait_ms: int) -> fetch_produce.FetchAnswer:
-    """Send an encoded fetch and wait for its answer. Raises RetriableError if the connection was lost, or no byte of
-    the answer came in time."""
+    """Send an encoded fetch and wait for its answer. Raises RetriableError if the connection is lost or stalls."""
     timeout_s = (connection.request_timeout_ms + max_wait_ms) / 1000
     answer = await connection.answer(connection.send(FETCH, version, [body]), "a fetch", timeout_s)
     return fetch_produce.decode_fetch(answer, version)
@@ -202,7 +200,7 @@ async def fetch(connection: Connection, version: int, body: bytes, max_wait_ms: 
 async def fetch_one(
     connection: Connection, topic: TopicOnWire, index: int, position: Position, limits: FetchLimits
 ) -> fetch_produce.FetchedPartition:
-    """One partition once, without a session; its records may be changed in place. Errors as :func:`fetch`."""
+    """Fetch one partition once, without a session; its records may be changed in place. Errors as :func:`fetch`."""
     version = fetch_version(connection, (topic,))
     body = encode_fetch(version, limits, (0, -1), {(topic, index): position})
     while True:
@@ -211,5 +209,5 @@ async def fetch_one(
             return answer.partitions[0]
         if not answer.throttle_time_ms:
             raise RetriableError(f"{connection.address} refuses a fetch: {error_codes.code_name(answer.error_code)}")
-        # Over a quota a broker answers without data (Kafka ``FetchContext.getThrottledResponse``).
+        # Above a quota a broker answers without data (Kafka ``FetchContext.getThrottledResponse``).
         await asyncio.sleep(answer.throttle_time_ms / 1000)

@@ -15,7 +15,7 @@ from connect.kafka.cluster import Cluster, ClusterMetadata
 from connect.kafka.concurrency import Scope
 from connectors.formats.types import TopicPartition
 
-#: A broker that does not answer holds up no others for longer.
+#: A broker that does not answer delays the others no longer than this.
 _OPEN_TIMEOUT_S: Final = 5.0
 
 
@@ -25,16 +25,16 @@ class Leader(NamedTuple):
 
 
 class Leaders:
-    """What metadata said at one time. It is a hint: each request to a leader tells whether it still leads."""
+    """The leaders that metadata named at one time. They are hints: each answer says if the leader still leads."""
 
     def __init__(self, metadata: ClusterMetadata) -> None:
         self._metadata = metadata
 
     @classmethod
     async def connected(cls, cluster: Cluster, topics: Collection[str]) -> Self:
-        """Ask for the leaders of ``topics`` and open the connection to each.
+        """Look up the leaders of ``topics`` and connect to each.
 
-        A leader that cannot be reached is left to its first request. Raises :class:`ClusterUnreachable`.
+        An unreachable leader fails at its first request. Raises :class:`ClusterUnreachable`.
         """
         metadata = await cluster.metadata(topics)
         nodes = {row.leader for topic in metadata.topics.values() for row in topic.partitions.values()} - {-1}
@@ -44,7 +44,7 @@ class Leaders:
                 await asyncio.wait(opening, timeout=_OPEN_TIMEOUT_S)
             for one in opening:
                 if one.done() and not one.cancelled():
-                    one.exception()  # comes again with the first request
+                    one.exception()  # because the first request will raise it again
         return cls(metadata)
 
     def of(self, partition: TopicPartition, topic_id: UUID | None, least_epoch: int = -1) -> Leader | None:
@@ -56,24 +56,27 @@ class Leaders:
         return Leader(row.leader, row.leader_epoch)
 
 
-#: Long enough that waiting for answers costs a fast link nothing, short enough for the drain at the end of an epoch.
+#: Long enough to keep a fast link busy between answers, short enough for the drain at the end of an epoch.
 _AHEAD_S: Final = 5.0
-#: Answers that come together say nothing of a rate.
+#: Answers that arrive closer together say nothing about the rate.
 _SAMPLE_S: Final = 0.25
-#: So long the requests of a connection may wait at a broker: it is never idle though we may be busy for 10 ms and more.
+#: How long requests may wait at a broker, so that it is never idle even if we are busy for 10 ms and more.
 _QUEUED_S: Final = 0.02
 _FIRST_REQUESTS: Final = 8
 _LEAST_REQUESTS: Final = 2
-#: An answer that takes longer than the shortest trip by no more than this share came of no queue.
+#: An answer that takes at most this multiple of the shortest trip did not wait in a queue.
 _UNQUEUED: Final = 1.25
-#: How long the shortest trip counts, and a window that was too large is not tried again.
+#: How long a shortest trip counts, and how long a window that was too large is not tried again.
 _TRIP_S: Final = 10.0
-#: How much of a new sample of the time that a request costs counts.
+#: Weight of a new sample of a request's cost.
 _WEIGHT: Final = 0.2
 
 
 class Pace:
-    """Times are those of a steady clock, in seconds. ``limit_bytes`` stays between ``least`` and ``most``."""
+    """The rate of a connection, and how many bytes to have in flight: ``limit_bytes``, from ``least`` to ``most``.
+
+    Times are seconds of a steady clock.
+    """
 
     def __init__(self, least: int, most: int) -> None:
         self._least = min(least, most)
@@ -87,38 +90,38 @@ class Pace:
         return min(max(self._least, int(self._bytes_per_s * _AHEAD_S)), self._most)
 
     def seconds_for(self, size: int) -> float:
-        """Return how long so many bytes should take; without a rate yet, as long as the first ones may."""
+        """Return how long ``size`` bytes should take; 5 s while no rate is known."""
         return size / self._bytes_per_s if self._bytes_per_s else _AHEAD_S
 
     def begin(self, now_s: float) -> None:
-        """Something is under way on a connection that was idle."""
+        """Note that an idle connection is now busy."""
         self._since_s = now_s
         self._moved_bytes = 0
 
     def moved(self, size: int, now_s: float, *, is_idle: bool) -> None:
-        """``size`` bytes were answered; ``is_idle`` if nothing is under way any more."""
+        """Note that ``size`` bytes were answered; ``is_idle``: nothing is in flight any more."""
         self._moved_bytes += size
         took_s = now_s - self._since_s
         if took_s <= 0 or not (is_idle or took_s >= _SAMPLE_S):
             return
         sample = self._moved_bytes / took_s
-        # A slow sample may come of little to do, so the rate falls slowly.
+        # The rate falls slowly, because a slow sample may mean that there was little to send.
         self._bytes_per_s = max(sample, (self._bytes_per_s + sample) / 2)
         self.begin(now_s)
 
 
 class Turns:
-    """How many Produce requests are worth having under way on a connection. What a broker could not begin yet waits
-    here instead, where it can be merged.
+    """The number of Produce requests worth having in flight on a connection. Batches that a broker could not begin yet
+    wait here instead, where they can be merged.
 
-    A broker takes the requests of a connection one after the other, and answers when followers have them. Whatever an
-    answer takes longer than the quickest ones, its request has waited for others. Once a round trip ``limit`` is set so
-    that this would be 20 ms (as FAST TCP sets its window by queueing delay): so the broker is never idle while there is
-    a backlog. Without one a request gains nothing from waiting there, and ``unqueued`` is as many as wait for no other
-    (as TCP Vegas finds it): one where replication takes longer than the way, many at a distance.
+    A broker takes a connection's requests one after the other, and answers each when followers have it. The time that
+    an answer takes beyond the shortest is the time its request waited for others. Once per round trip ``limit`` is set
+    so that this wait would be 20 ms (as FAST TCP sets its window by queueing delay), so the broker is never idle while
+    there is a backlog. Without a backlog, waiting there gains nothing, and ``unqueued`` is the number of requests that
+    do not wait for each other (as TCP Vegas finds it): one if replication takes longer than the network, many at a
+    distance.
 
-    ``request_s`` is what a request costs: the time that it takes, divided by how many are under way. Times are those of
-    a steady clock, in seconds.
+    ``request_s`` is a request's cost: its time divided by the number in flight. Times are seconds of a steady clock.
     """
 
     def __init__(self, most: int) -> None:
@@ -132,9 +135,10 @@ class Turns:
         self._under_way = self._most_under_way = 0
 
     def answered(self, sent_s: float, now_s: float, under_way: int, size: int) -> None:
-        """The answer to ``size`` bytes sent at ``sent_s`` came; ``under_way`` counts requests, its own included.
+        """Take the answer to ``size`` bytes sent at ``sent_s``; ``under_way`` counts requests in flight, its own
+        included.
 
-        A slow link takes the longer the larger a request is. So what is small among large ones says nothing.
+        A small request among large ones is ignored, because a slow link needs less time for it.
         """
         self._usual_bytes += _WEIGHT * (size - self._usual_bytes)
         if size < self._usual_bytes / 2:
@@ -150,7 +154,7 @@ class Turns:
             self._end_round(now_s)
 
     def _look_at_trip(self, took_s: float, now_s: float, under_way: int) -> None:
-        """How long an answer takes whose request waits for no other; what was seen in the last seconds counts."""
+        """Update the shortest trip: how long an answer takes whose request did not wait, in the last seconds."""
         self._trip_s = min(self._trip_s, took_s)
         if under_way <= _LEAST_REQUESTS:
             self._next_trip_s = min(self._next_trip_s, took_s)

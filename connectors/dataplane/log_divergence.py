@@ -1,8 +1,7 @@
 """Ask a cluster why a log refuses a position that it once held, and explain the cause in a sentence and as data.
 
-Each explanation says which partition, what was there and what is there now, and how to continue. When no policy
-handles the cause, the partition stops with it, and its stored position stays as it is: the evidence by which a later
-start sees the same.
+An explanation names the partition, what was there, what is there now, and how to continue. If no policy handles the
+cause, the partition stops with it and its stored position stays, so that a later start finds the same cause.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _REMEDY: Final = "nothing more is copied until the stored source offset of "
 
 
 class Verdict(NamedTuple):
-    """Why a partition stops: the sentence, the short name of the fault, and what happened as data."""
+    """Why a partition stops: the reason as a sentence, the short name of the fault, and the gap as data."""
 
     reason: str
     error: str
@@ -39,7 +38,7 @@ def of_topic(
     next_source_offset: int,
     known_end: int = UNKNOWN,
 ) -> Verdict | None:
-    """What became of a topic of a ``side``, source or target; None if it is the ``expected`` one, by name and id."""
+    """Explain what happened to a topic of ``side``, source or target; None if it is the ``expected`` (name, id)."""
     name, before = expected
     if topic is None or not topic.exists:
         return deleted(side, name, source, next_source_offset, known_end)
@@ -57,12 +56,12 @@ def made_anew(
     next_source_offset: int = UNKNOWN,
     known_end: int = UNKNOWN,
 ) -> Verdict:
-    """``side`` is source or target; ``known_end`` is behind the last offset that the old source was seen to have."""
+    """Explain a recreated topic; ``known_end`` is the offset behind the last one seen in the old source."""
     kind = GapKind.SOURCE_RECREATED if side == "source" else GapKind.TARGET_RECREATED
     lost = f"; its offsets {next_source_offset} to {known_end - 1} are lost"
     missing = side == "source" and known_end > next_source_offset >= 0
     return _verdict(
-        f"{side} topic {topic} was deleted and made anew (topic id {current}, was {before})"
+        f"{side} topic {topic} was recreated (topic id {current}, previously {before})"
         f"{lost if missing else ''}; {_remedy(source)} (or on.topic.recreated set)",
         Gap(
             kind,
@@ -75,28 +74,26 @@ def made_anew(
 
 
 def deleted(side: str, topic: str, source: TopicPartition, next_source_offset: int, known_end: int = -1) -> Verdict:
-    """It bears the last word on a topic that nobody makes anew, so that names no remedy."""
-    copied = f"up to source offset {next_source_offset - 1}" if next_source_offset else "not at all"
+    """Explain a deleted topic. There is no remedy, because this is the final state unless the topic is recreated."""
+    copied = f"copied up to source offset {next_source_offset - 1}" if next_source_offset else "not copied"
     kind = GapKind.SOURCE_DELETED if side == "source" else GapKind.TARGET_DELETED
     last = known_end - 1 if side == "source" and known_end > next_source_offset else UNKNOWN
     first = next_source_offset if side == "source" else UNKNOWN
-    return _verdict(
-        f"{side} topic {topic} does not exist any more; {source} was copied {copied}", Gap(kind, first, last)
-    )
+    return _verdict(f"{side} topic {topic} does not exist any more; {source} was {copied}", Gap(kind, first, last))
 
 
 def source_truncated(source: TopicPartition, read_to: int, epoch: int, end: int) -> Verdict:
-    """``read_to``: behind the last offset read; ``epoch`` ends at ``end`` in the log as it is now (KIP-320)."""
+    """Explain a truncation by leader epoch (KIP-320): ``epoch`` now ends at ``end``, before the next offset to read."""
     return _verdict(
         f"source {source} was truncated: leader epoch {epoch} ends at offset {end}, but offsets up to {read_to - 1} "
-        f"had been read, so that {read_to - end} of those copied are no longer there; {_remedy(source)} "
+        f"had been read, so {read_to - end} copied offsets are no longer there; {_remedy(source)} "
         "(or on.source.gap set)",
         Gap(GapKind.SOURCE_TRUNCATED, end, read_to - 1, go_on_at=end, leader_epoch=epoch),
     )
 
 
 def source_shorter(source: TopicPartition, read_to: int, end: int) -> Verdict:
-    """As :func:`source_truncated` where no leader epoch tells it."""
+    """Explain a truncation that no leader epoch shows."""
     return _verdict(
         f"source {source} was truncated: it ends at offset {end}, but offsets up to {read_to - 1} had been read; "
         f"{_remedy(source)} (or on.source.gap set)",
@@ -107,16 +104,16 @@ def source_shorter(source: TopicPartition, read_to: int, end: int) -> Verdict:
 def source_gap(source: TopicPartition, read_to: int, start: int) -> Verdict:
     return _verdict(
         f"source {source} begins at offset {start} now, and offset {read_to} was to be copied next: retention or a "
-        f"deletion took {start - read_to} offsets that are not known to be copied; {_remedy(source)} "
+        f"deletion removed {start - read_to} offsets that may not have been copied; {_remedy(source)} "
         "(or on.source.gap set)",
         Gap(GapKind.SOURCE_GAP, read_to, start - 1, go_on_at=start),
     )
 
 
 def source_another(source: TopicPartition, read_to: int, last_epoch: int) -> Verdict:
-    """The offset is in range and still refused: the leader cannot place the epoch (``Partition.readRecords``)."""
+    """Explain the refusal of an offset in range: the leader does not know the epoch (``Partition.readRecords``)."""
     return _verdict(
-        f"source {source} refuses offset {read_to}, which it has: its log knows nothing of leader epoch {last_epoch}, "
+        f"source {source} refuses offset {read_to}, which it has: its log has no leader epoch {last_epoch}, "
         f"which was read before, so it is another log; {_remedy(source)}",
         Gap(GapKind.SOURCE_TRUNCATED, leader_epoch=last_epoch),
     )
@@ -125,7 +122,7 @@ def source_another(source: TopicPartition, read_to: int, last_epoch: int) -> Ver
 def target_truncated(
     target: TopicPartition, acknowledged_to: int, end: int, source: TopicPartition, next_source_offset: int, why: str
 ) -> Verdict:
-    """``acknowledged_to``: behind the last acknowledged offset; ``end``: where the log ends now."""
+    """Explain a truncated target; ``acknowledged_to``: behind the last acknowledged offset; ``end``: of the log now."""
     shorter = end < acknowledged_to
     now = f"ends at {end} now" if shorter else f"was written to again since, up to offset {end - 1}"
     return _verdict(
@@ -149,30 +146,27 @@ def _remedy(source: TopicPartition) -> str:
 
 
 def facts(reason: str) -> str:
-    """Of a verdict's sentence what happened, without what to do about it: for a command that knows another way."""
+    """Return what happened from a verdict's sentence, without the remedy, for a command that has its own."""
     return reason.partition(f"; {_REMEDY}")[0]
 
 
-#: A broker that has just started may not have heard of a topic yet, below KRaft of none at all.
+#: A broker that has just started may not know a topic yet, or, before KRaft, any topic.
 GONE_AFTER_S: Final = 10.0
 _ASK_AGAIN_S: Final = 0.5
 
 
 class LeaderChanged(RetriableError):
-    """What a leader answered proves nothing, because another one leads now."""
+    """A leader's answer proves nothing, because another broker leads now."""
 
 
 async def explain_source(
     cluster: Cluster, copier: PartitionCopier, leader_epoch: int, diverging: tuple[int, int] | None
 ) -> Verdict | None:
-    """Find out why a source refuses a copier's position; None if it would take it now.
+    """Find out why a source refuses a copier's position; None if it would accept it now.
 
-    ``leader_epoch`` is that of the leader that refused it; ``diverging`` is (leader epoch, its end) if it said that its
-    log differs from what was read.
-
-    Raises:
-        LeaderChanged: the refusal came from a former leader.
-        RetriableError: no broker answers now.
+    ``leader_epoch`` is that of the leader that refused it; ``diverging`` is (leader epoch, its end) if the leader said
+    that its log differs from what was read. Raises LeaderChanged if the refusal came from a former leader, and
+    RetriableError if no broker answers.
     """
     plan, read_to = copier.plan, copier.fetch_offset
     source = plan.source
@@ -193,7 +187,7 @@ async def explain_source(
 
 
 async def explain_target(cluster: Cluster, copier: PartitionCopier, why: Exception) -> Verdict:
-    """What became of a target that no longer knows what it had acknowledged. Errors as :func:`explain_source`."""
+    """Explain why a target no longer has what it acknowledged."""
     plan = copier.plan
     if gone := await explain_topic(cluster, "target", plan, copier.next_source_offset):
         return gone
@@ -204,8 +198,7 @@ async def explain_target(cluster: Cluster, copier: PartitionCopier, why: Excepti
 async def explain_topic(
     cluster: Cluster, side: str, plan: PartitionPlan, next_source_offset: int, known_end: int = UNKNOWN
 ) -> Verdict | None:
-    """Find out whether the topic of a ``side``, source or target, was deleted or recreated; None if it is the one that
-    the plan means. Errors as :func:`explain_source`."""
+    """Explain a deleted or recreated topic of ``side``, source or target; None if it is neither."""
     if side == "source":
         name, topic_id = plan.source.topic, plan.source_topic_id
     else:
@@ -217,8 +210,7 @@ async def explain_topic(
 async def known_topics(
     cluster: Cluster, names: Collection[str], for_s: float = GONE_AFTER_S
 ) -> dict[str, TopicMetadata]:
-    """The topics of ``names`` that are there; one is given up only after ``for_s`` of asking. Errors as
-    :func:`explain_source`."""
+    """Return the existing topics of ``names``; a topic counts as missing only after ``for_s`` of asking."""
     clock = asyncio.get_running_loop().time
     deadline = clock() + for_s
     while True:

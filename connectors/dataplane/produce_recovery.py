@@ -1,7 +1,8 @@
-"""What a lost or refused answer means is asked, never guessed: leader, what it has of ours, where that lies.
+"""Recover from a failed or unanswered produce: ask the leader what it has, find that in its log, resend the rest.
 
-A partition in recovery sends nothing. When all its requests have ended, its leader tells the last sequence it has of
-us, what is there is found in its log, and the rest is sent again unchanged; what was refused for good is mended.
+A partition in recovery sends nothing. Once all its requests have ended, its leader reports the last sequence that it
+has of us. Those batches are found in its log, the others are sent again unchanged, and permanently refused ones are
+replaced.
 """
 
 from __future__ import annotations
@@ -23,17 +24,18 @@ from connect.kafka.log.topic_admin import max_message_bytes
 from connect.wire import batch as wire
 from connectors.dataplane import fetch_api, log_divergence
 from connectors.dataplane.batches import error_codes
-from connectors.dataplane.batches.copier import AnotherWrites, PartitionCopier, TargetTruncated
+from connectors.dataplane.batches.copier import PartitionCopier
 from connectors.dataplane.batches.error_codes import unread
+from connectors.dataplane.batches.send_queue import AnotherWrites, TargetTruncated
 from connectors.dataplane.batches.sequencer import CopiesUnderWay
 
 log = logging.getLogger(__name__)
 
 _RETRY_S: Final = 0.1
 _MAX_RETRY_S: Final = 2.0
-#: Each try of a partition whose leader lacks replicas sends a batch.
+#: Longest delay if the leader lacks replicas, because each try sends a batch.
 _MAX_PROBE_S: Final = 10.0
-#: How long a target's log is scanned before its leader is looked up again.
+#: How long a target's log is scanned before the leader is looked up again.
 _SCAN_S: Final = 10.0
 _SCAN_BYTES: Final = 4 * 1024 * 1024
 
@@ -44,7 +46,7 @@ class Fenced(PermanentError):
 
 @dataclass(slots=True)
 class _Scan:
-    """How far a target's log was read for what is missing: which leader (and epoch) it was, what was found."""
+    """How far a target's log was searched: the leader and its epoch, the next position, what was found."""
 
     leader: tuple[int, int]
     position: int
@@ -52,9 +54,9 @@ class _Scan:
 
 
 class Recoveries:
-    """The recoveries under way. ``place`` lets a settled partition write to its leader; ``fail`` ends the slice.
+    """The running recoveries. ``place`` lets a settled partition write to its leader; ``fail`` ends the slice.
 
-    ``room`` is called whenever one ends: a partition that was stopped in it holds no memory any more.
+    ``room`` is called when one ends, because a partition that stopped in it holds no more memory.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class Recoveries:
         return copier in self._recovering
 
     def begin(self, copier: PartitionCopier, truncated: TargetTruncated | None = None) -> None:
-        """Recover a partition that is no longer placed; ``truncated`` where its target has lost records."""
+        """Recover a partition that is no longer placed; ``truncated`` if its target has lost records."""
         if truncated is not None:
             self._lost[copier] = truncated
         if copier in self._recovering or self._scope.is_closed:
@@ -92,7 +94,7 @@ class Recoveries:
         task.add_done_callback(partial(self._recovered, copier))
 
     def went_well(self, copier: PartitionCopier) -> None:
-        """A batch was acknowledged: its leader takes what it is given."""
+        """Reset the backoff after an acknowledged batch."""
         self._attempts.pop(copier, None)
 
     async def stop(self) -> None:
@@ -105,14 +107,14 @@ class Recoveries:
         if (error := task.exception()) is not None:
             self._fail(error)
         elif copier.faulted and not copier.stopped:
-            # Refused again before this task had quite ended.
+            # Because another batch was refused before this task had ended.
             self.begin(copier)
         self._room()
 
     async def _recover_until_settled(self, copier: PartitionCopier) -> None:
         attempts = self._attempts[copier] = self._attempts.get(copier, 0) + 1
         if attempts > 1:
-            # A leader that refuses again and again is not asked as fast as it can answer.
+            # A leader that keeps refusing is not asked as fast as it answers.
             await asyncio.sleep(_backoff_s(attempts - 1, _most_s(copier)))
         delay_s = _RETRY_S
         while not copier.stopped:
@@ -129,7 +131,7 @@ class Recoveries:
                 self._lost[copier] = error
                 continue
             except ProducersRefused as error:
-                # What became of a batch without an answer stays open: its position asks for a proof.
+                # The fate of batches without an answer stays unknown: the position asks for a proof.
                 copier.quarantine(
                     f"target {copier.plan.target}: {error}, then start the flow again", "target-unreadable"
                 )
@@ -140,7 +142,7 @@ class Recoveries:
             delay_s = min(delay_s * 2, _most_s(copier))
 
     async def _settle(self, copier: PartitionCopier) -> None:
-        """One round: leader, what it has of ours, where that lies; then the partition flows again, or is stopped."""
+        """Run one round: find the leader and what it has of ours; then place the partition again, or stop it."""
         plan, name = copier.plan, copier.plan.target.topic
         topic = (await log_divergence.known_topics(self._cluster, {name}, log_divergence.GONE_AFTER_S)).get(name)
         expected = (name, plan.target_topic_id)
@@ -162,22 +164,22 @@ class Recoveries:
             await self._place(copier, known.leader)
 
     def _mend(self, copier: PartitionCopier) -> None:
-        """What was refused for good goes out in another form. A batch that does not open stops its partition."""
+        """Replace permanently refused batches. A batch that cannot be decoded stops its partition."""
         if not copier.has_refused:
             return
-        # Each refusal leaves less to refuse, so there is nothing to wait for.
+        # No backoff, because each refusal leaves less to refuse.
         self._attempts.pop(copier, None)
         try:
             copier.mend()
         except (CopiesUnderWay, MemoryError):
             raise
         except Exception as error:
-            where = f"a refused batch behind source offset {copier.next_source_offset - 1} of {copier.plan.source}"
-            log.error("%s: %s cannot be opened", self._flow, where, exc_info=error)
-            copier.quarantine(f"{where} cannot be opened: {type(error).__name__}: {error}", "source-unreadable")
+            where = f"a refused batch after source offset {copier.next_source_offset - 1} of {copier.plan.source}"
+            log.error("%s: %s cannot be decoded", self._flow, where, exc_info=error)
+            copier.quarantine(f"{where} cannot be decoded: {type(error).__name__}: {error}", "source-unreadable")
 
     async def _learn_size(self, copier: PartitionCopier) -> None:
-        """``max.message.bytes`` may have been lowered; where we may not look, batches are halved until they fit."""
+        """Read ``max.message.bytes``, which may have been lowered; without the right to, batches are halved to fit."""
         size = await max_message_bytes(self._cluster, copier.plan.target.topic)
         if size is not None:
             copier.max_message_bytes = size
@@ -196,9 +198,9 @@ class Recoveries:
         )
 
     async def _scan(self, copier: PartitionCopier, leader: tuple[int, int], missing: dict[int, int]) -> dict[int, int]:
-        """Base offsets of our batches with these base (and last) sequences, read from the target's headers.
+        """Return the base offsets of our batches with these base (and last) sequences, from the target's headers.
 
-        Another try goes on where the one before ended: others may write to the partition more than one try can read.
+        A retry continues where the last one ended, because others may write more than one try can read.
         """
         plan = copier.plan
         scan = self._scans.get(copier)
@@ -215,16 +217,16 @@ class Recoveries:
                 connection, topic, plan.target.partition, (scan.position, leader[1], -1), limits
             )
             if row.error_code == error_codes.OFFSET_OUT_OF_RANGE:
-                # Nothing of ours is where the log no longer is, or it ends before: then the next round asks anew.
+                # The log starts later, so none of ours is before; or it ends before, and the next round asks again.
                 del self._scans[copier]
                 start = await list_offset(self._cluster, plan.target, EARLIEST)
                 if start <= scan.position:
-                    raise RetriableError(f"what was appended {unread(plan.target.topic, row.error_code)}")
+                    raise RetriableError(f"its log {unread(plan.target.topic, row.error_code)}")
                 self._scans[copier] = scan
                 scan.position = start
                 continue
             if row.error_code:
-                raise RetriableError(f"what was appended {unread(plan.target.topic, row.error_code)}")
+                raise RetriableError(f"its log {unread(plan.target.topic, row.error_code)}")
             for start, size, magic in wire.extents(row.records):
                 header = wire.read_header(row.records[start : start + size])
                 if magic == 2 and (header.producer_id, header.producer_epoch) == (
@@ -247,5 +249,5 @@ def _most_s(copier: PartitionCopier) -> float:
 
 
 def _backoff_s(failures: int, most_s: float) -> float:
-    """How long to wait after so many failures in a row: 0.1 s, then twice as long each time."""
+    """Return the delay after ``failures`` in a row: 0.1 s, doubled each time, ``most_s`` at most."""
     return min(_RETRY_S * 2.0 ** min(failures - 1, 10), most_s)

@@ -1,6 +1,6 @@
-"""The writing half of a slice: batches to their leaders, many requests in flight, order kept per partition.
+"""Send batches to their target leaders for a slice, with many requests in flight and each partition's order kept.
 
-What a lost or refused answer means is asked: see :mod:`connectors.dataplane.produce_recovery`.
+Failed and unanswered requests are handled by :mod:`connectors.dataplane.produce_recovery`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from connect.kafka.error_causes import because
 from connect.wire import fetch_produce
 from connectors.control_link.protocol import PartitionPlan, SliceSettings, TransactionTerms
 from connectors.dataplane.batches import error_codes
-from connectors.dataplane.batches.copier import PartitionCopier, TargetTruncated
+from connectors.dataplane.batches.copier import PartitionCopier
 from connectors.dataplane.batches.copier_variants import TransactionLost
 from connectors.dataplane.batches.error_codes import Refusal
 from connectors.dataplane.batches.outgoing_batches import Outgoing
+from connectors.dataplane.batches.send_queue import TargetTruncated
 from connectors.dataplane.leader_connections import Leaders, Pace, Turns
 from connectors.dataplane.produce_recovery import Fenced, Recoveries
 from connectors.formats.types import TopicPartition
@@ -30,14 +31,14 @@ from connectors.formats.types import TopicPartition
 log = logging.getLogger(__name__)
 
 _MAX_REQUEST_BYTES: Final = 1024 * 1024
-#: What is in flight on a connection before its rate is known.
+#: Bytes in flight on a connection before its rate is known.
 _FIRST_IN_FLIGHT_BYTES: Final = 256 * 1024
 _WATCH_S: Final = 0.5
-#: How long others on the event loop wait for what is compressed for requests.
+#: How long compressing for requests may block the event loop.
 _TURN_S: Final = 0.01
-#: Less than brokers remember silent producers, a day unless ``producer.id.expiration.ms`` says otherwise.
+#: Less than the time brokers remember silent producers (``producer.id.expiration.ms``, a day by default).
 _IDLE_S: Final = 60.0
-#: So often a batch is sent that its leader fails at without a reason, over some three seconds.
+#: How often a batch is sent that its leader refuses without a reason, over about three seconds.
 _UNEXPLAINED_TRIES: Final = 6
 
 _PRODUCE: Final = 0
@@ -51,10 +52,10 @@ Addressed = tuple[PartitionPlan, memoryview]
 
 
 class TargetWriter:
-    """Owns the connections to the target's leaders, and hands partitions to recovery.
+    """The owner of the connections to the target's leaders; it hands partitions to recovery.
 
-    ``may_write`` is the lease; ``room`` is called after acknowledgements; ``fail`` ends the slice. With
-    ``transactions``, batches belong to the one that is open.
+    ``may_write`` checks the lease; ``room`` is called after acknowledgements; ``fail`` ends the slice. With
+    ``transactions``, batches belong to the open transaction.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class TargetWriter:
         self._watch: asyncio.Task[None] | None = None
 
     def start(self, copiers: Iterable[PartitionCopier], leaders: Leaders) -> None:
-        """Write these to the leaders that are known and connected; the others are found first."""
+        """Write to leaders that are known and connected; find the others first."""
         if self._watch is None:
             self._watch = self._scope.spawn(self._watch_forever(), f"watch produce {self._settings.flow}")
             self._watch.add_done_callback(self._ended)
@@ -94,7 +95,7 @@ class TargetWriter:
 
     @property
     def expected_s(self) -> float:
-        """How long the answers to all that is in flight should take, at the rates of late."""
+        """Seconds until everything in flight should be answered, at recent rates."""
         return max((pump.expected_s for pump in self._pumps.values() if not pump.closed), default=0.0)
 
     async def stop(self) -> None:
@@ -102,7 +103,7 @@ class TargetWriter:
         await self._scope.close()
 
     def offer(self, copiers: Iterable[PartitionCopier]) -> None:
-        """These copiers may have batches to send."""
+        """Send from these copiers, which may have batches."""
         pumps = set()
         for copier in copiers:
             pump = self._placed.get(copier)
@@ -117,7 +118,7 @@ class TargetWriter:
             pump.pump()
 
     def settled(self, sent: Sent, pump: _LeaderPump, answer: fetch_produce.ProduceAnswer | None, error: str) -> None:
-        """An answer to one request came, or none will."""
+        """Take the answer to one request; None if none will come."""
         rows = {(row.topic, row.partition): row for row in answer.partitions} if answer else {}
         for copier, outgoing in sent:
             row = rows.get((pump.topic_key(copier), copier.plan.target.partition))
@@ -131,11 +132,11 @@ class TargetWriter:
                 self._recover(copier, truncated)
                 continue
             if pump.is_probing:
-                self._recover(copier)  # its leader has replicas again: it goes back to the others' connection
+                self._recover(copier)  # because its leader has replicas again, and the shared connection takes it
         self._room()
 
     def broken(self, error: Exception) -> None:
-        """An answer could not be taken, or a request not be made, so it is unknown what became of its batches."""
+        """End the slice: a request or its answer could not be handled, so the fate of its batches is unknown."""
         self._fail(error)
 
     def _refused(
@@ -144,7 +145,7 @@ class TargetWriter:
         target = copier.plan.target
         if row is None:
             copier.failed(outgoing, None)
-            log.debug("%s: %s: %s", self._settings.flow, target, error)
+            log.debug("%s: target %s: no answer to a batch: %s", self._settings.flow, target, error)
         elif row.error_code in error_codes.OF_RECORDS:
             at_fault = tuple(index for index, _ in row.record_errors)
             copier.refused(outgoing, Refusal(row.error_code, at_fault, row.text))
@@ -174,14 +175,14 @@ class TargetWriter:
         self._recoveries.begin(copier, truncated)
 
     async def _place(self, copier: PartitionCopier, leader: int) -> None:
-        """A settled partition flows again."""
+        """Let a settled partition send again."""
         self._placed[copier] = await self._pump(leader, is_probing=copier.lacks_replicas)
         self.offer((copier,))
         self._room()
 
     async def _pump(self, node: int, *, is_probing: bool) -> _LeaderPump:
-        """``is_probing``: for partitions whose leader lacks replicas. A broker answers the requests of a connection one
-        after the other, and each only when all of its partitions are replicated or have timed out."""
+        """Connect to a leader; ``is_probing``: separately, for partitions whose leader lacks replicas, because a broker
+        answers a connection's requests in order, each when all its partitions are replicated or have timed out."""
         connection = await self._cluster.connection(node, "probe" if is_probing else "copy")
         return self._pump_of(node, connection, is_probing=is_probing)
 
@@ -199,7 +200,7 @@ class TargetWriter:
             self._fail(error)
 
     async def _watch_forever(self) -> None:
-        """Close connections whose oldest request is overdue: all their batches recover then."""
+        """Close connections whose oldest request is overdue, so that all their batches recover."""
         looked_s = time.monotonic()
         while True:
             await asyncio.sleep(_WATCH_S)
@@ -214,12 +215,12 @@ class TargetWriter:
                     log.warning("%s: target node %d: %s; reconnecting", self._settings.flow, pump.node, error)
                     await pump.connection.close()
                 pump.pump()
-            # What waited in a lost connection's pump got no answer that would tell of the loss.
+            # Copiers that only waited in a lost connection's pump get no answer that reports the loss.
             self.offer([copier for copier, pump in self._placed.items() if pump.closed and copier.has_unsent])
 
 
 class _LeaderPump:
-    """Requests to one broker over one connection: at most one batch a partition in each, pipelined."""
+    """Pipelined requests to one broker over one connection, each with at most one batch of a partition."""
 
     def __init__(
         self,
@@ -246,7 +247,7 @@ class _LeaderPump:
         self._turns = Turns(settings.in_flight_requests)
         self._muted_until = 0.0
         self._gives_way = False
-        #: Whether the last request left something behind for another one.
+        #: Whether the last request left batches for another one.
         self._has_backlog = False
         self._keys: dict[PartitionCopier, bytes] = {}
 
@@ -256,12 +257,12 @@ class _LeaderPump:
 
     @property
     def expected_s(self) -> float:
-        # The rate of a connection with little to do says nothing of a dead one.
+        # The rate of a connection with little to do says nothing about a dead one, so the time is capped.
         most_s = self.connection.request_timeout_ms / 1000
         return min(self._pace.seconds_for(self._in_flight_bytes), most_s) if self._in_flight_bytes else 0.0
 
     def overdue(self) -> bool:
-        """Whether no byte has moved for ``request.timeout.ms`` although an answer is due."""
+        """Return whether no byte has moved for ``request.timeout.ms`` although an answer is due."""
         return not self.closed and self.connection.stalled_s > self.connection.request_timeout_ms / 1000
 
     def topic_key(self, copier: PartitionCopier) -> bytes:
@@ -271,7 +272,7 @@ class _LeaderPump:
         return key
 
     def pump(self) -> None:
-        """Send what may be sent now, in turns with others on the event loop."""
+        """Send what may be sent now, and yield to the event loop in between."""
         ends_s = time.monotonic() + _TURN_S
         while (
             self.ready
@@ -295,12 +296,12 @@ class _LeaderPump:
         self._gives_way = False
         try:
             self.pump()
-        except Exception as error:  # the event loop would only log it
+        except Exception as error:  # because the event loop would only log it
             self._writer.broken(error)
 
     def _gather(self, ends_s: float) -> list[tuple[PartitionCopier, Outgoing]]:
-        """Take the next batches, at most one for each target partition: of two in one request a broker keeps the last
-        and acknowledges both. A copier whose partition is taken waits for the next request."""
+        """Take the next batches, at most one for each target partition, because of two in a request a broker keeps only
+        the last and acknowledges both. A copier whose partition is taken waits for the next request."""
         sent, size = [], 0
         limit_bytes = min(_MAX_REQUEST_BYTES, self._pace.limit_bytes)
         saved_s = self._turns.request_s / len(self.ready)
@@ -312,7 +313,7 @@ class _LeaderPump:
             del self.ready[copier]
             if outgoing is None:
                 continue
-            self.ready[copier] = None  # behind those that had no turn yet
+            self.ready[copier] = None  # behind copiers that had no turn yet
             taken.add(copier.plan.target)
             sent.append((copier, outgoing))
             size += len(outgoing.batch)
@@ -327,7 +328,7 @@ class _LeaderPump:
         for copier, outgoing in sent:
             topics.setdefault(self.topic_key(copier), []).append((copier.plan, outgoing.batch))
             size += len(outgoing.batch)
-        # So that a broker that waits for replicas answers before its connection counts as stalled.
+        # Half, so that a broker that waits for replicas answers before its connection counts as stalled.
         timeout_ms = self.connection.request_timeout_ms // 2
         body = encode_produce(timeout_ms, topics, self._transactions)
         if not self._in_flight_requests:
@@ -365,7 +366,7 @@ class _LeaderPump:
 
 
 def _is_tried_again(outgoing: Outgoing, code: int) -> bool:
-    """Whether a refused batch is sent again unchanged. What a broker has no code for may pass, or never."""
+    """Return whether to send a refused batch again unchanged. A broker error without a code may pass, or stay."""
     if code == error_codes.UNKNOWN_SERVER_ERROR:
         outgoing.unexplained += 1
         return outgoing.unexplained < _UNEXPLAINED_TRIES
@@ -373,13 +374,13 @@ def _is_tried_again(outgoing: Outgoing, code: int) -> bool:
 
 
 def produce_version(connection: Connection, transactions: TransactionTerms | None = None) -> int:
-    """The highest version that the broker and we know, and that the transactions allow."""
+    """Return the highest version that the broker and we know and the transactions allow."""
     explicit = transactions is not None and not transactions.adds_implicitly
     return min(_EXPLICIT_AT_MOST if explicit else _MAX_VERSION, connection.versions[_PRODUCE][1])
 
 
 def topic_key(plan: PartitionPlan, version: int) -> bytes:
-    """How requests and answers of ``version`` name the target topic of ``plan``: by id from Produce 13 on."""
+    """Return the key of the plan's target topic in requests and answers of ``version``: its id from Produce 13 on."""
     if version >= fetch_produce.PRODUCE_TOPIC_IDS_FROM and plan.target_topic_id is not None:
         return plan.target_topic_id.bytes
     return fetch_produce.topic_name_key(plan.target.topic)

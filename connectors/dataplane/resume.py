@@ -1,10 +1,10 @@
 """Resume by counting: read both logs after an unclean end, and find the source offset where each partition continues.
 
-The predecessor is fenced first, so the target's log up to the fence's marker is final. Its batches there are counted by
-their sequences, and as many records of the source, from the stored position on, go through the decision table of the
-copy. Both streams are folded into one fingerprint each. If the fingerprints are equal, the target holds exactly these
-records and the copy continues behind them, whatever happened to the source in between. If not, or if the target's log
-has a hole, the copy continues at the stored position: records may appear twice, which is announced, and none is lost.
+The predecessor is fenced first, so the target's log is final up to the fence's marker. Its batches there are counted by
+their sequences, and the same number of source records, from the stored position on, go through the copy's decision
+table. Each stream gives one fingerprint. If they are equal, the target holds exactly these records and the copy
+continues behind them, whatever happened to the source since. If not, or if the target's log has a hole, the copy
+continues at the stored position: records may appear twice, which is logged, and none is lost.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Resumed:
     """How one partition continues.
 
     Args:
-        plan: Where to copy from, without its proof; unchanged if there is a ``refusal`` or it is to be tried ``later``.
-        runs: Source and target offsets of the records that had arrived, if that is certain.
-        arrived: How many records the target holds behind the stored position; with a ``fallback`` at most so many.
+        plan: Where to copy from, without its proof; unchanged with a ``refusal`` or ``later``.
+        runs: Source and target offsets of the records that arrived, if that is certain.
+        arrived: Number of records that the target holds behind the stored position; with a ``fallback`` the most.
         fallback: Why the copy continues at the stored position, so that up to ``may_double`` records appear twice.
-        may_double: How many records may appear twice.
-        refusal: Why the partition stops, as a sentence; ``gap`` if the target was truncated.
-        later: Why it cannot be decided now.
+        may_double: Number of records that may appear twice.
+        refusal: Why the partition stops, as a sentence; with ``gap`` if the target was truncated.
+        later: Why this cannot be decided now, so that a later take-over must.
     """
 
     plan: PartitionPlan
@@ -101,7 +101,7 @@ class TargetScan:
 
     ``is_over`` once the marker is seen: a control batch of the predecessor's producer id with a higher epoch. Behind it
     the leader refuses the predecessor. Without a fence the log is read to its end. ``is_another_log`` if the record
-    before the stored end is not the one that the position describes: the log was truncated and has grown since.
+    before the stored end is not the one that the position describes: the log was truncated and has grown again.
     """
 
     def __init__(self, proof: ResumeProof, target_end: int, log_start: int) -> None:
@@ -113,9 +113,9 @@ class TargetScan:
         self.segments: list[Segment] = []
         #: Whether the target stamped any of the records (LogAppendTime).
         self.has_own_timestamps = False
-        #: Records of lower epochs that came in behind the stored end: they stand in the log before those of this one.
+        #: Number of records of lower epochs behind the stored end; in the log they precede those of this epoch.
         self.late = 0
-        #: The highest epoch of the producer id that was seen: the leader refuses batches of lower ones.
+        #: The highest epoch seen of the producer id: the leader refuses batches of lower ones.
         self.highest = proof.producer
         self._proof = proof
         self._target_end = target_end
@@ -126,13 +126,13 @@ class TargetScan:
 
     @property
     def arrived(self) -> int:
-        """How many records arrived behind the stored position: the exact number, or with a :attr:`doubt` the most."""
+        """The number of records that arrived behind the stored position: exact, or with a :attr:`doubt` the most."""
         if not self.doubt:
             return self._arrived
         return max(self.end - self.is_over - self._target_end - self._foreign_offsets, self._arrived)
 
     def take(self, fetched: memoryview, position: int) -> int:
-        """Feed what a fetch at ``position`` brought; return the next position to fetch."""
+        """Take a fetch at ``position``; return the next position to fetch."""
         for start, size, magic in wire.extents(fetched):
             if self.is_over:
                 break
@@ -150,7 +150,7 @@ class TargetScan:
         return position
 
     def end_at(self, end: int) -> None:
-        """The log ends at ``end``, and no marker is expected."""
+        """Note that the log ends at ``end``, without a marker."""
         if end > self.end:
             self.end, self.doubt = end, _LOST
 
@@ -158,7 +158,7 @@ class TargetScan:
         wrote = self._proof.producer
         is_ours = header.producer_id == wrote.producer_id
         if header.base_offset < self._target_end:
-            # The stored end lies between two batches of the log that it describes.
+            # In the log that the position describes, the stored end is between two batches.
             reaches_over = header.last_offset >= self._target_end
             self.is_another_log |= reaches_over or not self._is_last_stored(header)
             if not reaches_over:
@@ -178,9 +178,9 @@ class TargetScan:
             self._foreign_offsets += header.last_offset_delta + 1
 
     def _is_last_stored(self, header: wire.BatchHeader) -> bool:
-        """Whether a batch can be the last one before the stored end."""
+        """Return whether a batch can be the last one before the stored end."""
         wrote, next_sequence = self._proof.producer, self._proof.next_sequence
-        if header.producer_id != wrote.producer_id:  # it may have been there before the writer wrote its first record
+        if header.producer_id != wrote.producer_id:  # it may precede the writer's first record
             return next_sequence == 0 or not self._proof.is_last_ours
         if header.producer_epoch == wrote.epoch and not header.is_control:
             return wire.add_sequence(header.last_sequence, 1) == next_sequence
@@ -203,8 +203,8 @@ class TargetScan:
 
 
 def is_another_log(proof: ResumeProof, target_end: int, fetched: memoryview) -> bool:
-    """Whether what a fetch brought of the record before the stored end shows that the log was truncated and has grown
-    again; False if that record was compacted away."""
+    """Return whether a fetch of the record before the stored end shows that the log was truncated and has grown again;
+    False if that record was compacted away."""
     scan = TargetScan(proof, target_end, 0)
     for start, size, magic in wire.extents(fetched):
         batch = fetched[start : start + size]
@@ -217,12 +217,12 @@ def is_another_log(proof: ResumeProof, target_end: int, fetched: memoryview) -> 
 
 
 class SourceWalk:
-    """Passes ``wanted`` records that the source gives from the stored offset on."""
+    """Passes ``wanted`` source records, from the stored offset on."""
 
     def __init__(self, start: int, wanted: int, source_epoch: int = -1) -> None:
         self.position = start
         self.remaining = wanted
-        #: Leader epoch of the batch before the position; -1 if it is not known.
+        #: Leader epoch of the batch before the position; -1 if unknown.
         self.source_epoch = source_epoch
         self.segments: list[Segment] = []
         self.fingerprint = Fingerprint()
@@ -232,8 +232,7 @@ class SourceWalk:
         return not self.remaining
 
     def take(self, given: Sequence[records.Record], following: int, leader_epoch: int) -> None:
-        """Pass what a source batch gives, behind which the source continues at ``following``; ``remaining`` is 0 when
-        the walk is over."""
+        """Pass the records of a source batch that ends before offset ``following``."""
         part = given[: self.remaining]
         for record in part:
             self.fingerprint.add(record)
@@ -244,7 +243,7 @@ class SourceWalk:
 
 
 def exact(plan: PartitionPlan, scan: TargetScan, walk: SourceWalk | None) -> Resumed:
-    """Continue behind what arrived; ``walk`` None if nothing did."""
+    """Continue behind the records that arrived; ``walk`` is None if none did."""
     found = _behind(plan, scan)
     if walk is None:
         return Resumed(found, may_double=scan.late)
@@ -253,19 +252,19 @@ def exact(plan: PartitionPlan, scan: TargetScan, walk: SourceWalk | None) -> Res
 
 
 def fallback(plan: PartitionPlan, scan: TargetScan, reason: str) -> Resumed:
-    """Continue at the stored position. Its leader epoch stays: by it the copy notices what the source lost."""
+    """Continue at the stored position. Its leader epoch is kept, so that the copy notices what the source lost."""
     found = _behind(plan, scan)
     return Resumed(found, arrived=scan.arrived, fallback=reason, may_double=scan.arrived + scan.late)
 
 
 def _behind(plan: PartitionPlan, scan: TargetScan) -> PartitionPlan:
-    """Behind what is in the log, under an epoch above those in it if it was raised without a fence."""
+    """Return the plan behind what is in the log, with a higher epoch if the producer's was raised without a fence."""
     producer = plan.producer and scan.highest.raised()
     return replace(plan, target_end=scan.end, proof=None, producer=producer)
 
 
 def pair_runs(source: Sequence[Segment], target: Sequence[Segment]) -> list[Run]:
-    """Zip two segment lists that count the same records, in order, into map runs."""
+    """Combine two segment lists of the same records, in order, into map runs."""
     runs: list[Run] = []
     waiting = list(reversed(target))
     for first, count in source:
@@ -282,22 +281,22 @@ def pair_runs(source: Sequence[Segment], target: Sequence[Segment]) -> list[Run]
 
 log = logging.getLogger(__name__)
 
-#: Small enough to be opened in one turn of the loop.
+#: Small enough to decode in one turn of the loop.
 _FETCH_BYTES: Final = 1024 * 1024
 _RETRY_S: Final = 0.25
 _WAIT_MS: Final = 100
-#: How long a log may be unreadable before its partition waits for a later take-over.
+#: How long a log may be unreadable before its partition is left to a later take-over.
 _PATIENCE_S: Final = 30.0
 
 
 class UnreadableLog(Exception):
-    """A log that another try would not read either."""
+    """A log that a retry could not read either."""
 
 
 class _Done:
-    """How far both logs are read, kept from one try to the next.
+    """How far both logs are read, kept between tries.
 
-    A new leader of the target may have lost what the one before showed, so that the scan begins again with it.
+    The scan begins again with each new leader of the target, because it may have lost what the last one showed.
     """
 
     def __init__(self, plan: PartitionPlan) -> None:
@@ -314,13 +313,13 @@ class _Done:
 
     @property
     def read(self) -> int:
-        """How many offsets of both logs were read, some more than once."""
+        """The number of offsets read in both logs, some more than once."""
         scanned = self.scan.position - self.scan.start if self.scan else 0
         return self._before + scanned + (self.walk.position - self._begins_at if self.walk else 0)
 
 
 class Resumer:
-    """Finds where partitions continue whose predecessor ended uncleanly; ``stage`` transforms the source's records."""
+    """Finds where partitions continue after an unclean end; ``stage`` transforms the source's records."""
 
     def __init__(
         self, source: Cluster, target: Cluster, settings: SliceSettings, stage: TransformStage | None = None
@@ -331,10 +330,8 @@ class Resumer:
         self._stage = stage
 
     async def resume(self, plan: PartitionPlan) -> Resumed:
-        """Return the plan without its proof; retry if a log cannot be read, until a while passes without progress.
-
-        A damaged log is refused as the copy would refuse it.
-        """
+        """Return how a partition continues; retry while a log cannot be read, until 30 s pass without progress. A
+        damaged log is refused as in the copy."""
         damaged, said, clock = 0, "", asyncio.get_running_loop().time
         until_s: float | None = None
         done = _Done(plan)
@@ -344,16 +341,16 @@ class Resumer:
                 return await self._resume(plan, done)
             except CorruptBatch as error:
                 damaged = 1 if done.read > before else damaged + 1
-                log.error("%s: %s: %s (try %d)", self._settings.flow, plan.source, error, damaged)
+                log.error("%s: source %s: %s (try %d)", self._settings.flow, plan.source, error, damaged)
                 if damaged >= CORRUPT_TRIES:
                     return Resumed(plan, refusal=f"source {plan.source}: {error}; repair or skip it by hand")
             except UnreadableLog as error:
-                log.error("%s: %s", self._settings.flow, error, exc_info=error)
+                log.error("%s: a log cannot be read: %s", self._settings.flow, error, exc_info=error)
                 return Resumed(plan, refusal=str(error))
             except RetriableError as error:
                 if until_s is None or done.read > before:
                     until_s = clock() + _PATIENCE_S
-                elif clock() > until_s:  # the other partitions of the slice wait for it
+                elif clock() > until_s:  # because the other partitions of the slice wait for this one
                     return Resumed(plan, later=str(error))
                 if str(error) != said:
                     said = str(error)
@@ -385,7 +382,7 @@ class Resumer:
         if walk.remaining:
             return fallback(plan, scan, f"the source has {walk.remaining} records fewer there than arrived")
         if not walk.fingerprint.equals(scan.fingerprint, ignore_timestamps=scan.has_own_timestamps):
-            return fallback(plan, scan, "the source has other records now than arrived")
+            return fallback(plan, scan, "the source now has other records than arrived")
         return exact(plan, scan, walk)
 
     async def _scan_target(self, plan: PartitionPlan, done: _Done) -> TargetScan:
@@ -408,7 +405,7 @@ class Resumer:
         if not plan.proof.is_fenced:
             scan.end_at(await list_offset(self._target, plan.target, LATEST))
         elif not scan.is_over:
-            # Taken for the end, the log of a leader that has not got the marker yet would hide what arrived before it.
+            # Because a leader that does not have the marker yet may also lack records that arrived before it.
             raise RetriableError(f"{plan.target} does not show the marker of its fence yet")
         done.is_scanned = True
         return scan
@@ -438,10 +435,10 @@ class Resumer:
         reader: TargetScan | SourceWalk,
         take: Callable[[fetch_produce.FetchedPartition], Awaitable[bool]],
     ) -> None:
-        """Fetch from the reader's position until ``take`` says that it is over, or to the end of the log.
+        """Fetch from the reader's position until ``take`` returns True, or to the end of the log.
 
-        A leader that was elected a moment ago may show less than the one before had shown, and does not tell its end
-        until it shows all of that (KIP-207): the end is asked for, and reading continues if it is further on.
+        A leader that was just elected may show less than the last one did, and does not return its end until it shows
+        all of that (KIP-207). So the end is requested, and reading continues if it is higher.
         """
         of_source = cluster is self._source
         side = "source" if of_source else "target"
@@ -456,19 +453,19 @@ class Resumer:
         connection = await cluster.connection(leader, "resume")
         while True:
             before = reader.position
-            # No former leader may answer, nor a source that has lost what was copied (KIP-320).
+            # So that neither a former leader answers nor a source that has lost what was copied (KIP-320).
             last_epoch = reader.source_epoch if isinstance(reader, SourceWalk) else -1
             asked = (before, metadata.leader_epoch(*partition), last_epoch)
             row = await fetch_api.fetch_one(connection, topic, partition.partition, asked, limits)
             if row.error_code == error_codes.OFFSET_OUT_OF_RANGE and of_source:
-                return  # it begins further on, with records that may be like those that it lost, or ends before
+                return  # it ends before, or begins further on, where records may equal those that it lost
             if row.error_code:
                 why = f"{side} {partition} {unread(partition.topic, row.error_code)}"
                 if row.error_code == error_codes.TOPIC_AUTHORIZATION_FAILED:
                     raise UnreadableLog(f"{why}, then start the flow again")
                 raise RetriableError(why)
             if row.diverging is not None:
-                return  # the copy says where, once it fetches there
+                return  # because the copy explains this when it fetches there
             end = row.last_stable_offset if isolation == fetch_api.READ_COMMITTED else row.high_watermark
             try:
                 if await take(row):
@@ -476,8 +473,8 @@ class Resumer:
             except (CorruptBatch, HeliographError, MemoryError):
                 raise
             except Exception as error:
-                what = f"{side} {partition}: a batch behind offset {reader.position - 1}"
-                raise UnreadableLog(f"{what} cannot be opened: {type(error).__name__}: {error}") from error
+                what = f"{side} {partition}: a batch after offset {reader.position - 1}"
+                raise UnreadableLog(f"{what} cannot be decoded: {type(error).__name__}: {error}") from error
             position = reader.position
             if end <= position or (position == before and not row.records):
                 if row.high_watermark >= await list_offset(cluster, partition, LATEST):

@@ -1,7 +1,7 @@
-"""What a Spark task runs: one slice, from its hello on the control link to its end.
+"""Run one slice in a Spark task, from its hello on the control link to its end.
 
-``copy_slices`` is the function that ``mapInArrow`` ships. It travels by name, so executors need this package; all
-it carries is where the worker listens, its certificate, a token, names and numbers.
+``mapInArrow`` ships ``copy_slices`` by name, so executors need this package. Its arguments are only where the worker
+listens, its certificate, a token, names and numbers.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ log = logging.getLogger(__name__)
 
 #: Spark gets no rows: positions and counts go over the link.
 SCHEMA_DDL: Final = "nothing int"
-#: A drain ends uncleanly if no answer came for so long, and for twice as long as what is in flight should take.
+#: A drain ends uncleanly if no answer comes for this time plus twice the expected time of what is in flight.
 _DRAIN_STILL_S: Final = 5.0
 _DRAIN_LOOK_S: Final = 0.5
-#: Of one partition's report, which costs the worker some 13 us; and no partition waits longer to be told of.
+#: Pause for each reported partition, which costs the worker about 13 us; and the longest pause.
 _PAUSE_S: Final = 0.002
 _LONGEST_PAUSE_S: Final = 3.0
 _LAST_SEND_S: Final = 1.0
@@ -69,7 +69,7 @@ _LAST_SEND_S: Final = 1.0
 def copy_slices(payload: Message, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Run the slice of this task; yield no rows.
 
-    ``payload``: host, port and certificate of the worker's listener, token, slice (its flow and task) and epoch.
+    ``payload``: host, port and certificate of the worker's listener, token, slice (its flow and task), epoch.
     """
     for batch in batches:
         for _ in range(batch.num_rows):
@@ -78,9 +78,9 @@ def copy_slices(payload: Message, batches: Iterable[pa.RecordBatch]) -> Iterator
 
 
 def transform_slices(payload: Message, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """As :func:`copy_slices` if records go through ``transform.sql``: yield them.
+    """Run the slice of this task with ``transform.sql``; yield the records for it.
 
-    ``payload`` has also: how many rows Spark puts into a batch.
+    ``payload`` is that of :func:`copy_slices`, with the number of rows that Spark puts into a batch.
     """
     for batch in batches:
         for _ in range(batch.num_rows):
@@ -88,18 +88,17 @@ def transform_slices(payload: Message, batches: Iterable[pa.RecordBatch]) -> Ite
 
 
 def collect_slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The other half of :func:`transform_slices`; yield no rows."""
+    """Run the other half of :func:`transform_slices`; yield no rows."""
     second_half(batches)
     yield _no_rows()
 
 
 def run_slice(payload: Message) -> None:
-    """Run one slice to its end."""
     asyncio.run(_run(payload, None))
 
 
 def _no_rows() -> pa.RecordBatch:
-    # Not made with the module: the first array of a process looks for pandas, and loads it.
+    # Not a constant of the module, because the first array of a process loads pandas if it is installed.
     return pa.RecordBatch.from_pylist([], schema=pa.schema([("nothing", pa.int32())]))
 
 
@@ -115,7 +114,7 @@ async def _run(payload: Message, stage: RecordStage | None) -> None:
     try:
         link = await Link.connect(LinkAddress(payload["host"], payload["port"], payload["certificate"]), hello)
     except LinkUnreachable as error:
-        # The worker may be gone, then nobody cares; if it is not, it learns from a job that ended without a slice.
+        # A worker that still runs learns this from a job that ended without a slice.
         log.warning("%s", error)
         return
     slice_ = Slice(link, stage)
@@ -125,41 +124,41 @@ async def _run(payload: Message, stage: RecordStage | None) -> None:
         finally:
             await slice_.close()
     if slice_.is_stale:
-        # This process would go on serving old code: a failed task ends it, and Spark starts another.
-        raise StaleCode(f"{running_code()} from {running_from()} is not what the worker runs")
+        # Because this process would keep running old code: a failed task ends it, and Spark starts another.
+        raise StaleCode(f"{running_code()} from {running_from()} is not the code that the worker runs")
 
 
 def _attempt() -> str:
-    from pyspark import TaskContext  # only a Spark task has one
+    from pyspark import TaskContext  # here, because only a Spark task has pyspark
 
     context = TaskContext.get()
     return f"{context.attemptNumber()} ({context.taskAttemptId()})" if context else "none"
 
 
 class StaleCode(RetriableError):
-    """This process runs other code than the worker that it was to work for."""
+    """This process runs other code than its worker."""
 
 
 class Defect(RetriableError):
-    """What only a mistake in this project's code explains; trying again seldom helps, and not for ever."""
+    """An error that only a defect in this project explains; a retry seldom helps, so retries are limited."""
 
 
 class LeaseOver(RetriableError):
-    """A slice may write no more."""
+    """The slice's lease ran out: it may not write any more."""
 
     def __init__(self) -> None:
-        super().__init__("the lease ran out: nobody renewed it in time")
+        super().__init__("the lease ran out: the worker did not renew it in time")
 
 
 class OutOfMemory(RetriableError):
-    """A slice was given no more memory, which may be there for the next."""
+    """A slice got no more memory; the next one may."""
 
 
 class Slice:
-    """One slice of a flow: several partitions in one loop, steered over its link."""
+    """One slice of a flow: several partitions in one event loop, controlled over its link."""
 
     def __init__(self, link: Link, stage: RecordStage | None = None) -> None:
-        #: What transforms records, if anything.
+        #: The stage that transforms records, if any.
         self._stage: TransformStage | None = stage
         self._link = link
         self._settings: SliceSettings | None = None
@@ -179,11 +178,11 @@ class Slice:
         self._filling_task: asyncio.Task[None] | None = None
         self._by_key: ByKey | None = None
         self._keyed: list[KeyedPartition] = []
-        #: Whether the worker refused this slice before it was told anything.
+        #: Whether the worker refused this slice because of its code.
         self.is_stale = False
 
     async def run(self) -> None:
-        """Until told to stop, fenced, or left without a lease; a lost link ends it quietly."""
+        """Run until the worker stops the slice, it is fenced, or its lease runs out; a lost link ends it quietly."""
         self._ended = asyncio.get_running_loop().create_future()
         self._scope.spawn(self._steer(), "control link")
         reporting = self._scope.spawn(self._report_forever(), "progress")
@@ -208,8 +207,6 @@ class Slice:
             async with asyncio.timeout(1.0):
                 await self._link.close()
 
-    # -- control ----------------------------------------------------------------------------------
-
     async def _steer(self) -> None:
         try:
             while True:
@@ -226,7 +223,7 @@ class Slice:
             self._settings = SliceSettings.from_wire(message["settings"])
             if self._settings.chain is not None:
                 self._stage = ChainStage(Chain(ChainPlan.from_wire(self._settings.chain)), self._stage)
-            self._renew()  # not before transforms are imported, which may take longer than a lease
+            self._renew()  # after transforms are imported, which may take longer than a lease
             topics = message["source_topics"], message["target_topics"]
             self._do_beside(self._open_clusters(self._settings, *topics), "open clusters")
         elif kind == "resume":
@@ -252,7 +249,7 @@ class Slice:
             raise LinkClosed(f"the worker refused this slice: {message['reason']}")
 
     def _do_beside(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
-        """Do what takes its time beside the link, where the lease has to be answered meanwhile."""
+        """Run long work in a task, so that the link answers the lease meanwhile."""
         task = self._scope.spawn(work, name)
         task.add_done_callback(self._ended_early)
         return task
@@ -262,8 +259,8 @@ class Slice:
             self._end(error)
 
     def _renew(self) -> None:
-        """Raises LeaseOver where there was a lease that has run out: what a slice reads that stood still was said long
-        ago, by a worker that may have given it up since."""
+        """Renew the lease. Raises LeaseOver if it has run out: what a frozen slice reads was sent long ago, by a worker
+        that may have replaced it since."""
         if self._settings is None:
             return
         if self._lease_until is not None:
@@ -299,7 +296,7 @@ class Slice:
         await asyncio.gather(*(self._resume_one(resumer.resume(plan)) for plan in plans))
 
     async def _resume_one(self, resuming: Coroutine[None, None, Resumed]) -> None:
-        # A message for each: its runs may be many.
+        # A message for each partition, because it may have many runs.
         self._link.send({"type": "resumed", "partition": (await resuming).to_wire()})
 
     async def _go(self, message: Message) -> None:
@@ -328,7 +325,7 @@ class Slice:
         self._started = True
 
     def _add(self, message: Message) -> None:
-        """Copy these partitions: a list of them is sent in pieces."""
+        """Copy the partitions of one message; a long list comes in several."""
         assert self._producer and self._settings and self._reader and self._writer and self._leaders, (
             "«add» before «go»"
         )
@@ -360,7 +357,7 @@ class Slice:
         return [kind(plan, producer, **told, **by) for plan in parsed]
 
     def _came_back(self, copier: PartitionCopier) -> None:
-        """What was opened has become batches, or nothing: no answer of the target would tell the reader then."""
+        """Send transformed batches, and wake the reader: if none came of the records, no answer of the target would."""
         self._offer((copier,))
         if self._reader is not None:
             self._reader.wake()
@@ -374,7 +371,7 @@ class Slice:
         self._end(None)
 
     async def _drain(self) -> None:
-        """Read no more, wait for what is in flight, and tell where everything stands."""
+        """Stop reading, wait for answers to what is in flight, and report every position."""
         if self._reader is not None:
             if await self._reader.finish():
                 await self._sent()
@@ -389,7 +386,7 @@ class Slice:
         self._link.send({"type": "done", "unclean": unclean})
 
     async def _sent(self) -> None:
-        """Give what came last a moment to be sent, so that a slow source does not have to send it again."""
+        """Allow a moment to send what came last, so that a slow source does not have to send it again."""
         until_s = time.monotonic() + _LAST_SEND_S
         while any(copier.has_unsent for copier in self._copiers) and time.monotonic() < until_s:
             self._answered.clear()
@@ -398,10 +395,8 @@ class Slice:
                     await self._answered.wait()
 
     async def _settled(self, leaving: Sequence[PartitionCopier | KeyedPartition]) -> list[list[Any]]:
-        """Have these take and send nothing more, and wait for answers as long as they come.
-
-        Return the partitions whose last batches have none. Refusals are no progress: they may be repeated without end.
-        """
+        """Stop these from sending anything new, and wait while answers come; refusals do not count, because they may
+        repeat endlessly. Return the partitions whose last batches have no answer."""
         for copier in leaving:
             copier.discard_unsent()
         reached, since_s = -1, time.monotonic()
@@ -419,7 +414,7 @@ class Slice:
         return [list(copier.plan.source) for copier in _unanswered(leaving)]
 
     def _made_room(self) -> None:
-        """Answers came: the reader may fetch again, and a drain may be over."""
+        """Let the reader fetch again and a drain check its end, after answers."""
         self._answered.set()
         if self._filling is not None:
             self._filling.answered()
@@ -434,13 +429,11 @@ class Slice:
         elif isinstance(error, HeliographError):
             self._ended.set_exception(error)
         elif isinstance(error, MemoryError):
-            advice = "give it more (spark.executor.pyspark.memory, where that is set)"
+            advice = "give it more (spark.executor.pyspark.memory, if that is set)"
             self._ended.set_exception(OutOfMemory(f"a slice had no memory left{_place(error)}; {advice}"))
         else:
             log.error("a slice failed", exc_info=error)
             self._ended.set_exception(Defect(f"{type(error).__name__}: {error}{_place(error)}"))
-
-    # -- progress ---------------------------------------------------------------------------------
 
     async def _report_forever(self) -> None:
         clock = asyncio.get_running_loop().time
@@ -455,7 +448,7 @@ class Slice:
                     self._end(LeaseOver())
 
     def _report(self) -> int:
-        """Tell what changed; return of how many partitions."""
+        """Send what changed; return the number of partitions reported."""
         count = 0
         for piece in pieces(self._collect()):
             count += len(piece)
@@ -468,19 +461,18 @@ class Slice:
 
 
 def pause_s(reported: int) -> float:
-    """Return how long a slice that has just reported so many partitions waits, so that a worker takes 500 reports a
-    second of it, and at most one of a partition every three seconds if it copies many."""
+    """Return the pause after a slice ``reported`` this number of partitions: 2 ms for each, 3 s at most."""
     return min(reported * _PAUSE_S, _LONGEST_PAUSE_S)
 
 
 def _ago_s(cluster: Cluster | None) -> float | None:
-    """Seconds since a leader answered a request that copies; None if none has."""
+    """Return the seconds since a leader answered a request of the copy; None if none has."""
     at_s = None if cluster is None else cluster.answered_s("copy")
     return None if at_s is None else round(asyncio.get_running_loop().time() - at_s, 3)
 
 
 def _unanswered(copiers: Iterable[PartitionCopier | KeyedPartition]) -> list[PartitionCopier | KeyedPartition]:
-    """Copiers whose batches may still arrive."""
+    """Return the copiers whose batches may still arrive."""
     return [copier for copier in copiers if copier.holds_up_end]
 
 
@@ -495,6 +487,6 @@ def _failed(error: HeliographError) -> Message:
 
 
 def _place(error: BaseException) -> str:
-    """Where it was raised, for who has to mend it."""
+    """Return where an error was raised, for its message."""
     frames = traceback.extract_tb(error.__traceback__)
     return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""

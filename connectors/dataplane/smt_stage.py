@@ -1,4 +1,4 @@
-"""Transforms in a slice's loop: records go through them a few at a time, so that the loop still answers the worker."""
+"""Apply transforms in a slice's event loop, a few records at a time, so that the loop still answers the worker."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from connect.wire.records import Record
 from connectors.control_link.protocol import PartitionPlan
 from connectors.transforms.smt_chain import Chain, Done, Outcome
 
-#: So long transforms keep the loop to themselves.
+#: How long transforms may block the loop.
 _TURN_S: Final = 0.01
 
 
 class TransformStage(Protocol):
-    """What transforms records, in the slice's loop."""
+    """A stage that transforms records, in the slice's loop."""
 
     async def start(self, broken: Callable[[BaseException], None]) -> None:
-        """``broken`` is told when it cannot go on."""
+        """Start; ``broken`` is called with the error when the stage cannot continue."""
         ...
 
     async def stop(self) -> None: ...
 
     def submit(self, plan: PartitionPlan, part: Sequence[Record], done: Done) -> None:
-        """``done`` is called with the outcome, after those of all calls before."""
+        """Transform records; ``done`` is called with the outcome, in the order of the calls."""
         ...
 
 
 async def outcome_of(stage: TransformStage, plan: PartitionPlan, part: Sequence[Record]) -> Outcome:
-    """What becomes of these records, waited for."""
+    """Transform these records and wait for the outcome."""
     found: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
     stage.submit(plan, part, lambda outcome: None if found.done() else found.set_result(outcome))
     return await found
 
 
 class ChainStage:
-    """Puts records through ``chain``, behind ``before`` where there is one."""
+    """A stage that applies ``chain``, after the stage ``before`` if there is one."""
 
     def __init__(self, chain: Chain, before: TransformStage | None = None) -> None:
         self._chain = chain

@@ -1,11 +1,11 @@
-"""The way of records through Spark's JVM: the two halves of a slice's job, and what goes between them.
+"""Send records through Spark's JVM for ``transform.sql``: the two halves of a slice's job, and the rows between them.
 
     slice -> Arrow -> [JVM: transform.sql] -> Arrow -> second half -> Unix socket -> slice
 
-The slice is the first half: its loop runs in a thread, while the job's own thread yields what it is given. The second
-half is a Python worker of the same task; it hands the rows back as they come. Spark holds rows back twice on the way,
-until an Arrow batch has its rows, and until its buffers are full. So whenever nothing more waits, rows without a record
-follow, enough of them and one large enough to push all before them through.
+The slice is the first half: its loop runs in a thread, while the job's own thread yields the slice's rows. The second
+half is a Python worker of the same task that hands the rows back as they come. Spark holds rows back twice on the way:
+until an Arrow batch is full, and until its buffers are full. So whenever no more records wait, rows without a record
+follow, enough of them and one large enough to push everything before them through.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ SCHEMA: Final = pa.schema(
         ("headers", _HEADERS),
     ]
 )
-#: Times beyond these are none that Spark knows; a record keeps its own all the same.
+#: Spark does not know later times; the record keeps its own.
 _MOST_MS: Final = 2**63 // 1000 - 1
 _OURS: Final = Unfit("")
 UNFIT: Final = Unfit("Spark cannot evaluate transform.sql for it")
-_UNREADABLE_HEADER: Final = Unfit(f"{KEY} gives it a header whose key is none, or no UTF-8")
-#: No Java producer writes one, and log cleaners fail at it (Kafka ``ConnectUtils.checkAndConvertTimestamp``).
+_UNREADABLE_HEADER: Final = Unfit(f"{KEY} gives it a header whose key is missing or not UTF-8")
+#: No Java producer writes one, and log cleaners fail on it (Kafka ``ConnectUtils.checkAndConvertTimestamp``).
 _NEGATIVE_TIME: Final = Unfit(f"{KEY} gives it a time before 1970, which no record can have")
 _LENGTH: Final = struct.Struct(">I")
 _PADDING: Final = -1
 _JOIN_S: Final = 10.0
-#: Of a folder's name, as the name of a Unix socket is short.
+#: Longest folder path, because the path of a Unix socket must be short.
 _MOST_FOLDER: Final = 70
 
 
@@ -83,7 +83,7 @@ def rows_of(source: TopicPartition, part: Sequence[Record], first_row: int) -> p
 
 
 def _headers(part: Sequence[Record]) -> pa.Array:
-    """Keys as they are on the wire: Spark's strings hold any bytes too."""
+    """Return the headers, with keys as on the wire, because Spark's strings hold any bytes."""
     pairs = [pair for record in part for pair in record.headers]
     keys = pa.array([bytes_of(key) for key, _ in pairs], pa.binary()).view(pa.string())
     values = pa.array([value for _, value in pairs], pa.binary())
@@ -104,9 +104,9 @@ def _microseconds(timestamp_ms: int) -> int | None:
 
 
 def _elsewhere(plan: PartitionPlan, topic: bytes | None) -> Unfit | None:
-    """What becomes of a record that a query sends to ``topic``, None for that of its source; ``_OURS`` where that is
-    ours."""
-    # What is no UTF-8 becomes what is no topic's name.
+    """Return the outcome of a record that a query sends to ``topic`` (None: the source's): ``_OURS`` if this connector
+    copies there, None if another one does."""
+    # Bytes that are not UTF-8 become a name that no topic can have.
     asked = plan.source.topic if topic is None else topic.decode(errors="replace")
     ours, *others = plan.ways.asked or (plan.source.topic,)
     if asked == ours:
@@ -119,7 +119,7 @@ def _elsewhere(plan: PartitionPlan, topic: bytes | None) -> Unfit | None:
 
 
 def outcome_by(plan: PartitionPlan, record: Record, row: dict[str, Any]) -> Record | Unfit | None:
-    """What becomes of a record by the columns that a query has changed."""
+    """Return the outcome of a record, given the columns that a query changed."""
     if "topic" in row and (elsewhere := _elsewhere(plan, row["topic"])) is not _OURS:
         return elsewhere
     changes: dict[str, Any] = {}
@@ -141,8 +141,7 @@ def outcome_by(plan: PartitionPlan, record: Record, row: dict[str, Any]) -> Reco
 
 
 def _headers_of(record: Record, given: Sequence[dict[str, Any] | None]) -> Headers | None:
-    """Headers that a query gives a record; None where one has no key, or one that is no UTF-8 and not the record's own
-    as it is."""
+    """Return the headers that a query gives a record; None if a key is missing, or neither UTF-8 nor the record's."""
     found = []
     for header in given:
         if header is None or header["key"] is None:
@@ -155,17 +154,17 @@ def _headers_of(record: Record, given: Sequence[dict[str, Any] | None]) -> Heade
 
 
 def _scratch() -> str | None:
-    """Spark's scratch folder, which goes with it where a killed process leaves something behind."""
+    """Return Spark's scratch folder, which Spark deletes even if a killed process leaves files in it."""
     folder = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
     return folder if folder and Path(folder).is_dir() and len(folder) < _MOST_FOLDER else None
 
 
 class StageBroken(RetriableError):
-    """The second half is gone: Spark has ended the job."""
+    """The second half ended: Spark has ended the job."""
 
 
 class RecordStage:
-    """The first half: takes records in the slice's loop, gives them to Spark in the job's thread."""
+    """The first half: it takes records in the slice's loop, and gives them to Spark in the job's thread."""
 
     def __init__(self, arrow_rows: int) -> None:
         self._arrow_rows = arrow_rows
@@ -183,14 +182,14 @@ class RecordStage:
     # -- in the job's thread ----------------------------------------------------------------------
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """What Spark is given, until the end of the slice."""
+        """Yield the rows for Spark until the slice ends."""
         while (batch := self._outgoing.get()) is not None:
             yield batch
             if self._outgoing.empty():
                 yield from self._push()
 
     def _push(self) -> Iterator[pa.RecordBatch]:
-        # A note of a buffer's size in the batch lets it pass the JVM; one more behind it lets it leave this process.
+        # A note of a buffer's size pushes the batch through the JVM; one more pushes it out of this process.
         note = str(self._folder / "s").encode().ljust(self._buffer_bytes + 1, b"\0")
         yield notes_of(_PADDING, [note] + [None] * self._arrow_rows)
         yield notes_of(_PADDING, [note])
@@ -202,7 +201,7 @@ class RecordStage:
     # -- in the slice's loop ----------------------------------------------------------------------
 
     async def start(self, broken: Callable[[BaseException], None]) -> None:
-        """Wait for the second half. ``broken`` is told when it goes away."""
+        """Wait for the second half; ``broken`` is called with the error when it ends."""
         self._broken = broken
         self._server = await asyncio.start_unix_server(self._accept, str(self._folder / "s"))
         self._outgoing.put(notes_of(_PADDING, [None]))
@@ -213,11 +212,11 @@ class RecordStage:
             self._server.close()
         self._broken = None
         if self._back is not None and self._reading is not None:
-            self._back.close()  # which ends its reader; a cancelled one is reported by asyncio as an error
+            self._back.close()  # ends its reader; asyncio would report a cancelled one as an error
             await asyncio.gather(self._reading, return_exceptions=True)
 
     def submit(self, plan: PartitionPlan, part: Sequence[Record], done: Done) -> None:
-        """``done`` is called with the outcome, after those of all calls before."""
+        """Transform records; ``done`` is called with the outcome, in the order of the calls."""
         self._waiting.append((plan, part, [], done))
         if part:
             self._outgoing.put(rows_of(plan.source, part, self._row))
@@ -261,7 +260,7 @@ class RecordStage:
 
 
 def first_half(arrow_rows: int, run: Callable[[RecordStage], Coroutine[Any, Any, None]]) -> Iterator[pa.RecordBatch]:
-    """Run a slice in a thread of its own; yields what it gives to Spark, and raises what it raised."""
+    """Run a slice in its own thread; yield its rows for Spark, and raise what it raised."""
     _warm()
     stage = RecordStage(arrow_rows)
     raised: list[BaseException] = []
@@ -278,7 +277,7 @@ def first_half(arrow_rows: int, run: Callable[[RecordStage], Coroutine[Any, Any,
     try:
         yield from stage.batches()
     finally:
-        # Where Spark lets go of this half, the second has ended too: the slice learns that from its socket.
+        # If Spark closes this half, the second has ended too; the slice learns that from its socket.
         stage.abandon()
         thread.join(_JOIN_S)
     if raised:
@@ -286,7 +285,7 @@ def first_half(arrow_rows: int, run: Callable[[RecordStage], Coroutine[Any, Any,
 
 
 def _warm() -> None:
-    """Before anybody waits for an answer of this process: the first array that pyarrow makes may load pandas."""
+    """Make a first array before anything waits for this process, because pyarrow may load pandas for it."""
     pa.array([0])
 
 

@@ -1,8 +1,8 @@
-"""What became of a log that no longer holds what it held, as data (pure), and the record that keeps it.
+"""Describe, as data, how a log lost what it held, and encode the record that stores it.
 
-A gap names what a partition's copy cannot give any more, or holds beside what the source has now. Where a policy lets
-the copy go on all the same, its record is stored with the new position, in the topic of the offset map: whoever lists
-what was lost needs no log. :mod:`connectors.dataplane.log_divergence` has the same in sentences.
+A gap names offsets that a partition's copy can no longer provide, or has in addition to what the source has now. If a
+policy lets the copy continue, its record is stored with the new position, in the offset map's topic, so that losses can
+be listed without a log. :mod:`connectors.dataplane.log_divergence` says the same in sentences.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UNKNOWN: Final = -1
 
 
 class GapKind(IntEnum):
-    """What happened; the number is the stored one, the label that of states, metrics and logs."""
+    """What happened. The number is stored; the label is used in states, metrics and logs."""
 
     SOURCE_GAP = 1
     SOURCE_TRUNCATED = 2
@@ -38,23 +38,23 @@ class GapKind(IntEnum):
         return self.name.lower().replace("_", "-")
 
 
-#: States of partitions that stopped of one.
+#: States of partitions that a gap stopped.
 STATES: Final = frozenset(kind.label for kind in GapKind)
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """What one partition lost; an offset that nobody knows is -1.
+    """What one partition lost; an unknown offset is -1.
 
     Args:
         first: First source offset that the target lacks, or that the source lost after it was copied
-            (``SOURCE_TRUNCATED``); with ``last`` before it, nothing is known to be lost.
+            (``SOURCE_TRUNCATED``). Nothing is known to be lost if ``last`` is lower.
         last: The last such offset.
-        target_first: First target offset concerned: of the records that the source lost (``SOURCE_TRUNCATED``) or of
-            those that the target lost (``TARGET_TRUNCATED``); with ``target_last``.
-        go_on_at: The source offset at which a copy can go on.
-        leader_epoch: The last one that both logs agree on, where a log was truncated.
-        old_id: Of the topic that was copied, where it was made anew or deleted; ``new_id`` of the one there now.
+        target_first: First target offset, up to ``target_last``, of the records that the source lost
+            (``SOURCE_TRUNCATED``) or that the target lost (``TARGET_TRUNCATED``).
+        go_on_at: The source offset at which the copy can continue.
+        leader_epoch: The last epoch that both logs agree on, if a log was truncated.
+        old_id: The id of the copied topic, if it was recreated or deleted; ``new_id``: of the topic there now.
     """
 
     kind: GapKind
@@ -69,7 +69,7 @@ class Gap:
 
     @property
     def state(self) -> str:
-        """What a partition's state is called that stopped of it."""
+        """The state of a partition that this gap stopped."""
         return self.kind.label
 
     @property
@@ -78,9 +78,9 @@ class Gap:
 
     @property
     def lost_offsets(self) -> int:
-        """How many source offsets the target lacks for good, as far as known: an upper bound of records."""
+        """The number of source offsets that the target permanently lacks, as far as known; at most as many records."""
         if self.kind in (GapKind.SOURCE_TRUNCATED, GapKind.TARGET_TRUNCATED):
-            return 0  # the one has more than the source, the other is copied again
+            return 0  # the target has more than the source, or is copied again
         return max(self.last - self.first + 1, 0) if self.first >= 0 else 0
 
     def to_wire(self) -> dict[str, Any]:
@@ -113,13 +113,13 @@ class OnTopicRecreated(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GapPolicy:
-    """The two settings."""
+    """The settings ``on.source.gap`` and ``on.topic.recreated``."""
 
     on_source_gap: OnSourceGap = OnSourceGap.FAIL
     on_topic_recreated: OnTopicRecreated = OnTopicRecreated.FAIL
 
     def goes_on(self, gap: Gap) -> bool:
-        """Whether a partition goes on behind a gap by itself."""
+        """Return whether a partition continues behind a gap by itself."""
         if gap.kind is GapKind.TARGET_TRUNCATED:
             return True
         if gap.kind in (GapKind.SOURCE_GAP, GapKind.SOURCE_TRUNCATED):
@@ -130,7 +130,7 @@ class GapPolicy:
 
 
 class GapKey(NamedTuple):
-    """One record for each gap that was passed: ``found_ms`` (since 1970) tells those of a partition apart."""
+    """The key of a passed gap's record; ``found_ms`` (since 1970) distinguishes the gaps of a partition."""
 
     connector: str
     source_topic: str
@@ -145,7 +145,7 @@ class GapRecord(NamedTuple):
 
 
 def pack_gap(gap: Gap) -> bytes:
-    """Without what it is a gap of."""
+    """Encode a gap without its partition."""
     value = _VALUE.pack(
         gap.kind, gap.first, gap.last, gap.target_first, gap.target_last, gap.leader_epoch, gap.go_on_at
     )
@@ -153,7 +153,7 @@ def pack_gap(gap: Gap) -> bytes:
 
 
 def unpack_gap(reader: Reader) -> Gap:
-    """The reverse. Raises UnknownFormat."""
+    """Decode a gap without its partition. Raises UnknownFormat."""
     kind, first, last, target_first, target_last, leader_epoch, go_on_at = reader.fixed(_VALUE)
     ids = reader.topic_id(), reader.topic_id()
     if kind not in tuple(GapKind):
@@ -162,7 +162,7 @@ def unpack_gap(reader: Reader) -> Gap:
 
 
 def encode_gap(record: GapRecord) -> tuple[bytes, bytes]:
-    """Key and value of its record."""
+    """Return the key and value of a gap's record."""
     key = record.key
     encoded = front(KeyKind.GAP) + text(key.connector) + text(key.source_topic)
     return (
@@ -172,7 +172,7 @@ def encode_gap(record: GapRecord) -> tuple[bytes, bytes]:
 
 
 def decode_gap(key: bytes, value: bytes) -> GapRecord:
-    """Raises UnknownFormat."""
+    """Decode a gap's record. Raises UnknownFormat."""
     reader = Reader(key, len(front(KeyKind.GAP)))
     gap_key = GapKey(reader.text(), reader.text(), reader.int32(), reader.fixed(_INT64)[0])
     reader.end()

@@ -1,6 +1,6 @@
-"""The records that MirrorMaker 2 writes about itself, in Java's bytes: heartbeats, checkpoints, offset syncs.
+"""Encode and decode the records that MirrorMaker 2 writes about itself, in Java's bytes.
 
-Kafka's ``Heartbeat``, ``Checkpoint``, ``OffsetSync``: numbers big endian, strings with a length of two bytes before.
+Kafka's ``Heartbeat``, ``Checkpoint``, ``OffsetSync``: big-endian numbers, strings after a length of two bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TWO_LONGS: Final = struct.Struct(">qq")
 
 
 class MalformedRecord(UnreadableRecord):
-    """Bytes are no record of this kind, or a field does not fit into one."""
+    """Bytes do not form a record of this kind, or a field does not fit into one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A group that stands at ``upstream_offset`` at the source stands at ``downstream_offset`` of the remote topic."""
+    """A group's ``upstream_offset`` at the source is ``downstream_offset`` in the remote topic."""
 
     group: str
     topic: str
@@ -80,7 +80,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class OffsetSync:
-    """The record at ``upstream_offset`` of a source partition is the one at ``downstream_offset`` of its copy."""
+    """The record at ``upstream_offset`` of a source partition has ``downstream_offset`` in its copy."""
 
     topic: str
     partition: int
@@ -108,7 +108,7 @@ def _string(text: str) -> bytes:
 
 
 class _FieldReader:
-    """Fields one after another. What follows the last one is not looked at, as in Java."""
+    """A reader of consecutive fields. Bytes after the last one are ignored, as in Java."""
 
     def __init__(self, data: bytes | None) -> None:
         if data is None:

@@ -1,11 +1,11 @@
-"""How far a partition is copied, with all that an exact resume after a crash needs.
+"""Encode and decode how far a partition is copied, with all that an exact resume after a crash needs.
 
-Positions, the chunks of the offset map and the access rules that a flow has made share one compacted topic on the
-target; the second byte of a key names its kind. Everything is big endian; both key and value begin with a version.
+Positions, the chunks of the offset map and the ACLs that a flow created share one compacted topic on the target; the
+second byte of a key is its kind. Numbers are big-endian. Both key and value begin with a version.
 
-A position is a full record, which is written together with Java's offset record, and progress records between two full
-ones. A progress record counts only behind a full record of the same producer: so a writer that was superseded cannot
-add one to its successor's position, and a version that knows full records only still finds one that fits Java's.
+A position is a full record, written together with Java's offset record, and progress records until the next full one. A
+progress record counts only behind a full record of the same producer, so a superseded writer cannot add one to its
+successor's position, and a version that knows full records only still finds one that matches Java's.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from uuid import UUID
 from connect.core.errors import PermanentError, UnreadableRecord
 
 VERSION: Final = 1
-#: What later versions may write first; whatever else stands there is not of Heliograph.
+#: First bytes and kinds of later versions; anything else was not written by Heliograph.
 _LATER_VERSIONS: Final = range(VERSION + 1, 10)
 _LATER_KINDS: Final = range(1, 32)
 _FRONT: Final = struct.Struct(">bb")  # version, kind
 _POSITION: Final = struct.Struct(">qiiqqhi")  # S, leader epoch, target partition, T, producer id, epoch, Q
 _PROGRESS: Final = struct.Struct(">bqiqqhiqq")  # version, S, leader epoch, T, producer id, epoch, Q, last run
 _RUN: Final = struct.Struct(">qq")  # first source offset, length
-#: Of a full record: the last run of the map. Version 1 of the value has no room for it.
+#: Header of a full record with the last run of the map, which version 1 of the value cannot hold.
 _RUN_HEADER: Final = "heliograph.run"
-#: Of a full record that a successor wrote again, unchanged, before it takes the partition over: its id of the store.
+#: Header of a full record that a successor rewrote unchanged before it takes the partition over: its store id.
 _CLAIMANT_HEADER: Final = "heliograph.claimant"
 _FLAGS: Final = struct.Struct(">B")
 _HANDED_OVER: Final = 1
@@ -42,7 +42,7 @@ _NO_ID: Final = UUID(int=0)
 
 
 class KeyKind(IntEnum):
-    """What a record of the topic is about."""
+    """The kind of a record of the topic."""
 
     POSITION = 1
     CHUNK = 2
@@ -50,25 +50,25 @@ class KeyKind(IntEnum):
     GONE = 4
     ACL = 5
     STATE = 6
-    # 7 is of an earlier version: chunks that were laid beside the map. They are passed over.
+    # 7 was used by an earlier version, for chunks next to the map. Such records are skipped.
     FAILOVER = 8
     PROGRESS = 9
     LIVE_OFFSETS = 10
 
 
-_KINDS: Final = {int(kind): kind for kind in KeyKind}  # because an enum is slow to search for each record
+_KINDS: Final = {int(kind): kind for kind in KeyKind}  # because searching an enum for each record is slow
 
 
 class UnknownFormat(UnreadableRecord):
-    """A record that Heliograph has not written."""
+    """A record was not written by Heliograph."""
 
 
 class LaterFormat(PermanentError):
-    """A record that a later Heliograph has written. Without it records would be copied twice, so the copy ends."""
+    """A later Heliograph wrote a record. Without it records would be copied twice, so the copy ends."""
 
 
 class PositionKey(NamedTuple):
-    """Whose position: a topic goes by its name here, so that one made anew finds what its predecessor left."""
+    """The key of a position. Topics are named, not identified, so that a recreated topic finds the old position."""
 
     connector: str
     source_topic: str
@@ -77,22 +77,22 @@ class PositionKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far one partition is copied, for certain.
+    """How far one partition is certainly copied.
 
     Args:
-        source_topic_id: None where the brokers have no topic ids; likewise ``target_topic_id``.
+        source_topic_id: None if the brokers have no topic ids; likewise ``target_topic_id``.
         next_source_offset: Source offset of the first record not copied (S).
-        source_leader_epoch: Leader epoch of the last batch copied, -1 unknown: what a fetch at S sends as last
+        source_leader_epoch: Leader epoch of the last batch copied, -1 if unknown; a fetch at S sends it as the last
             fetched epoch (KIP-320).
         target_end: Target offset behind the last record known to be ours (T).
-        transactional_id: Under which the writer can be fenced; empty where it had none.
-        producer_id: Who wrote, with ``producer_epoch``; -1 where nothing was written yet.
+        transactional_id: The id by which the writer can be fenced; empty if it had none.
+        producer_id: The writer's, with ``producer_epoch``; -1 if nothing was written yet.
         next_sequence: The sequence of the first record not copied (Q), 0 to 2^31-1.
         is_handed_over: The writer ended with everything acknowledged: its successor has nothing to fence or prove.
         is_atomic: Stored in the transaction that wrote the records: once the writer is fenced, what it wrote behind T
             is aborted, so there is nothing to prove.
         is_last_ours: If Q is not 0, the record before T is the writer's, with the sequence before Q. False if an
-            earlier version stored it, or if the writer came back to a target partition and has written nothing since.
+            earlier version stored it, or if the writer returned to a target partition and has written nothing since.
     """
 
     source_topic: str
@@ -114,7 +114,7 @@ class Position:
 
 
 class LastRun(NamedTuple):
-    """The newest run of a partition's offset map: its chunk is not rewritten when only this run grows."""
+    """The newest run of a partition's offset map; its chunk is not rewritten when only this run grows."""
 
     upstream: int
     length: int
@@ -125,7 +125,7 @@ _NO_RUN: Final = LastRun(-1, 0)
 
 @dataclass(frozen=True, slots=True)
 class StoredPosition:
-    """The newest position that a partition's records give.
+    """The newest position in a partition's records.
 
     Args:
         full: The newest full record, with which Java's offset was written.
@@ -139,17 +139,17 @@ class StoredPosition:
     claimant: str = ""
 
     def was_altered(self, java_offset: int | None) -> bool:
-        """Whether Java's record is not the one that we wrote: an operator or a Java worker has written it since."""
+        """Return whether an operator or a Java worker has overwritten Java's record since we wrote it."""
         return (-1 if java_offset is None else java_offset) != self.full.next_source_offset - 1
 
 
 def encode_position_key(key: PositionKey, kind: KeyKind = KeyKind.POSITION) -> bytes:
-    """``kind`` is POSITION or PROGRESS."""
+    """Encode the key of a position; ``kind`` is POSITION or PROGRESS."""
     return front(kind) + text(key.connector) + text(key.source_topic) + _INT32.pack(key.source_partition)
 
 
 def encode_position(position: Position) -> bytes:
-    """A record's value; what its key says is not repeated."""
+    """Encode a full record's value; it does not repeat the key."""
     return (
         bytes((VERSION,))
         + _POSITION.pack(
@@ -174,17 +174,15 @@ def _flags(position: Position) -> int:
 
 
 def encode_run_header(last_run: LastRun) -> tuple[str, bytes]:
-    """The header of a full record."""
     return _RUN_HEADER, _RUN.pack(*last_run)
 
 
 def encode_claimant_header(store_id: str) -> tuple[str, bytes]:
-    """The header of a full record."""
     return _CLAIMANT_HEADER, store_id.encode()
 
 
 def encode_progress(position: Position, last_run: LastRun | None) -> bytes:
-    """The value of a progress record: what may differ from the full record before it (see :func:`can_follow`)."""
+    """Encode the value of a progress record: what may differ from the full record before it (:func:`can_follow`)."""
     return _PROGRESS.pack(
         VERSION,
         position.next_source_offset,
@@ -198,7 +196,7 @@ def encode_progress(position: Position, last_run: LastRun | None) -> bytes:
 
 
 def can_follow(position: Position, full: Position) -> bool:
-    """Whether a progress record behind ``full`` says all of ``position``."""
+    """Return whether a progress record behind ``full`` can express ``position``."""
     return position.next_source_offset >= full.next_source_offset and position == replace(
         full,
         next_source_offset=position.next_source_offset,
@@ -230,7 +228,7 @@ def fold_position(
         _PROGRESS
     )
     is_its_own = (producer_id, producer_epoch) == (known.full.producer_id, known.full.producer_epoch)
-    # A request that was held up in the network may arrive late.
+    # Because a request that was delayed in the network may arrive late.
     if not is_its_own or known.full.is_handed_over or offset <= known.position.next_source_offset:
         return known
     position = replace(
@@ -244,12 +242,10 @@ def fold_position(
 
 
 def decode_kind(key: bytes | None) -> KeyKind | None:
-    """What a record's key is about; None for a kind that a later Heliograph has added, which is passed over: nodes of
-    both may share a topic while they are upgraded one by one.
+    """Return the kind of a record's key; None for a kind that a later Heliograph added, which is skipped, because
+    nodes of both may share a topic during an upgrade.
 
-    Raises:
-        LaterFormat: The key is of a later version.
-        UnknownFormat: It is none of Heliograph's.
+    Raises LaterFormat if the key has a later version, UnknownFormat if it is not Heliograph's.
     """
     if key is None or len(key) < _FRONT.size:
         raise UnknownFormat(f"offset map record with the key {key!r}: not one of Heliograph's")
@@ -326,7 +322,7 @@ def text(value: str) -> bytes:
 
 
 def decode_text(raw: bytes) -> str:
-    """Raises UnknownFormat."""
+    """Decode UTF-8. Raises UnknownFormat."""
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
@@ -334,7 +330,7 @@ def decode_text(raw: bytes) -> str:
 
 
 class Reader:
-    """Takes fields from the front of a record, one after the other."""
+    """A reader that takes fields from a record, one after the other."""
 
     def __init__(self, data: bytes, at: int) -> None:
         self._data = data
@@ -379,6 +375,6 @@ class Reader:
 
 
 def map_partition_key(source_topic: str, source_partition: int) -> bytes:
-    """What places a record in the map topic: all that is stored of a source partition shares a partition. So it keeps
-    its order there, and a task reads only where its own partitions lie."""
+    """Return the key that places a record in the map topic. All records about a source partition share a partition, so
+    they keep their order, and a task reads only the partitions that hold its own."""
     return f"{source_topic}-{source_partition}".encode()

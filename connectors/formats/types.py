@@ -1,4 +1,4 @@
-"""Values that every part of a mirror shares: partitions, runs of records, producers, compression, states."""
+"""Values shared by every part of a mirror: partitions, runs of records, producers, compression, states."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, Self
 
 
 class FlowName(NamedTuple):
-    """A flow by the aliases of its clusters. Its text is that of a properties file, like ``us->eu``."""
+    """A flow by the aliases of its clusters; as text, ``us->eu``, as in a properties file."""
 
     source: str
     target: str
@@ -18,7 +18,7 @@ class FlowName(NamedTuple):
 
 #: A broker's default ``max.message.bytes``.
 DEFAULT_MAX_MESSAGE_BYTES: Final = 1048588
-#: Of the largest batch that others are merged into.
+#: Size of the largest merged batch.
 DEFAULT_BATCH_BYTES: Final = 1024 * 1024
 
 #: (upstream start, downstream start, count)
@@ -28,7 +28,7 @@ Skip = tuple[int, int, int]
 
 RUNNING: Final = "running"
 STOPPED: Final = "stopped"
-#: Stopped by what the target refuses for good.
+#: Stopped by a batch that the target refuses permanently.
 QUARANTINED: Final = "QUARANTINED"
 
 
@@ -46,7 +46,7 @@ class ProducerIdAndEpoch:
     epoch: int
 
     def raised(self) -> Self | None:
-        """With the next epoch; None if they are used up. The last one stays unused, as a fence leaves it."""
+        """Return it with the next epoch; None if none is left. The last epoch stays unused, as after a fence."""
         return None if self.epoch >= _LAST_EPOCH else type(self)(self.producer_id, self.epoch + 1)
 
 
@@ -54,8 +54,7 @@ _LAST_EPOCH: Final = 32765
 
 
 class Compression(NamedTuple):
-    """What batches that come uncompressed are compressed with: a codec by its number in a batch's attributes, 0 for
-    none, and how hard it tries (None: Kafka's default)."""
+    """How uncompressed batches are compressed: the codec's number (0: none), and its level (None: Kafka's default)."""
 
     codec: int
     level: int | None = None
@@ -71,9 +70,9 @@ NO_COMPRESSION: Final = Compression(0)
 class ResumeProof:
     """Where an unclean predecessor may have stopped, for resuming by counting.
 
-    ``producer``/``next_sequence``: under which it wrote and what it would have sent next at the stored
-    position; ``is_fenced``: whether the marker of a fence ends what it wrote; ``is_last_ours``: if ``next_sequence`` is
-    not 0, the record before the stored end has the sequence before it.
+    ``producer``: under which it wrote; ``next_sequence``: of its next record at the stored position; ``is_fenced``: a
+    fence's marker ends what it wrote; ``is_last_ours``: if ``next_sequence`` is not 0, the record before the stored end
+    has the sequence before it.
     """
 
     producer: ProducerIdAndEpoch
@@ -83,11 +82,11 @@ class ResumeProof:
 
 
 class Ways(NamedTuple):
-    """How records of a source topic are told apart that a query or transforms send to several topics.
+    """How to distinguish the records of a source topic that a query or transforms send to several topics.
 
     ``seen_as`` is the topic as transforms see it. ``asked`` are the names that a query may give, ``named`` those that
-    transforms may: the first is ours, the others are left to other connectors. Without ``named`` all have to come out
-    of transforms under the one that renaming them gives.
+    transforms may give: the first is ours, the others belong to other connectors. Without ``named`` transforms must
+    give every record the one name that renaming the topic gives.
     """
 
     seen_as: str = ""

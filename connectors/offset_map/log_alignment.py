@@ -1,17 +1,16 @@
-"""Align two logs when no record says what was copied where: find which record is whose copy.
+"""Align two logs without stored positions: find which record of the target is the copy of which source record.
 
-What is claimed is proven, never guessed. Both are walked from the top down: what lies before the beginning of the map
-that is there, in the one log, was copied to before its beginning in the other. A record whose content occurs once in
-what is seen of either log, and in neither shortly above, is an anchor if no other anchor crosses it. Of the records
-between two anchors those that only one log has are copies of no record; the others must, of one log, all be found in
-the other, in order. If they are not, or no anchor is found, the walk ends: in a map a hole says that nothing of it was
-copied, whereas offsets below its beginning are known to be unknown.
+Every pair is proven, none is guessed. Both logs are walked downwards from the beginning of the existing map: what is
+before it in one log was copied to before it in the other. A record whose content occurs once in the window of each log,
+and in neither shortly above, is an anchor if no other anchor crosses it. Between two anchors, records that only one log
+has have no partner; the others of one log must all be found in the other, in order. If they are not, or no anchor is
+found, the walk ends, because a hole in a map means that nothing was copied there, whereas offsets below its beginning
+are known to be unknown.
 
-That depends on two facts. Copies are written in the order of the source; what was copied twice occurs there once more,
-not far from the first time.
-And of equal records (key, value, headers, time) either log loses the earlier first, as retention and cleaners do; so
-the latest of one log belong to the latest of the other, which is why the walk goes down. Memory is bounded by the
-window, and by the most runs that are wanted.
+This depends on two facts. Copies are written in source order, and what was copied twice occurs again not far from the
+first time. Of equal records (key, value, headers, time) both logs lose the earlier first, as retention and cleaners do,
+so the latest of one log match the latest of the other; therefore the walk goes down. Memory is bounded by the window,
+and by the most runs wanted.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from typing import Final, NamedTuple
 
 from connectors.offset_map.runs_and_chunks import MapPair, MapRun, MapWriter
 
-#: Records of either log that are looked at together.
+#: Records of each log that are compared at once.
 WINDOW: Final = 20_000
-#: What is kept of a partition, the newest: 24 bytes each.
+#: Most runs kept of a partition, the newest, at 24 bytes each.
 MAX_RUNS: Final = 2_000_000
-#: So many windows of what was let go of are remembered: a content that stands there too is no anchor further down.
+#: Number of passed windows that are remembered: a content that also occurs there is not an anchor further down.
 _WINDOWS_ABOVE: Final = 8
-_TOP: Final = 1  # no digest: those are even
+_TOP: Final = 1  # not a digest, because digests are even
 _FAR: Final = 2**62
 
 
@@ -41,19 +40,19 @@ class LogSide(Enum):
 
 
 class Item(NamedTuple):
-    """A record: where it stands, and what it holds (see :func:`digest`)."""
+    """A record's offset and content (see :func:`digest`)."""
 
     offset: int
     digest: int
 
 
 def digest(key: bytes | None, value: bytes | None, headers: Iterable[tuple[str, bytes | None]], time_ms: int) -> int:
-    """Of what a copy keeps; within this process only. ``time_ms``: a constant where the target has its own times."""
+    """Hash what a copy keeps; valid in this process only. ``time_ms``: a constant if the target has its own times."""
     return hash((key, value, tuple(headers), time_ms)) << 1
 
 
 class ProvenMap:
-    """The map as far down as it is proven."""
+    """The proven part of a map, built downwards."""
 
     def __init__(self, max_runs: int = MAX_RUNS) -> None:
         self.records = 0
@@ -73,7 +72,7 @@ class ProvenMap:
         return len(self) >= self._max_runs
 
     def add_below(self, run: MapRun) -> None:
-        """The next one, which lies below all others."""
+        """Add a run below all others."""
         self.records += run.length
         above = self.first
         if above and (above.upstream, above.downstream) == (run.upstream_end, run.downstream_end):
@@ -84,7 +83,7 @@ class ProvenMap:
             column.append(value)
 
     def chunks(self, pair: MapPair) -> list[tuple[int, bytes]]:
-        """First upstream and value of each, ascending."""
+        """Return the first upstream and value of each chunk, ascending."""
         writer = MapWriter(pair)
         for at in reversed(range(len(self))):
             writer.append(MapRun(*(column[at] for column in self._columns)))
@@ -92,7 +91,7 @@ class ProvenMap:
 
 
 class _Above:
-    """The contents of the records that were let go of last, of both logs."""
+    """The contents of the records passed last, of both logs."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -114,20 +113,20 @@ class _Above:
 
 
 class SideBySide:
-    """Both logs, fed in pieces from ``top`` downwards, each piece descending too; what is proven goes into ``found``.
+    """Both logs, fed in descending pieces from ``top`` downwards; proven runs are added to ``found``.
 
-    ``top``: (source offset, target offset) at which the map begins that is there.
+    ``top``: (source offset, target offset) where the existing map begins.
     """
 
     def __init__(self, top: tuple[int, int], found: ProvenMap, window: int = WINDOW) -> None:
         self.is_done = False
         self._found = found
         self._window = window
-        #: The first of either belong together.
+        #: The first items of both logs are a pair.
         self._waiting = {side: [Item(offset, _TOP)] for side, offset in zip(LogSide, top, strict=True)}
         self._ended: set[LogSide] = set()
         self._above = _Above(2 * _WINDOWS_ABOVE * window)
-        #: Of which log records were passed over below the anchor, as none of them is in the other down to the next.
+        #: The log of which records below the anchor were passed over, because the other has none of them.
         self._passed: LogSide | None = None
 
     def wants(self, side: LogSide) -> bool:
@@ -137,11 +136,11 @@ class SideBySide:
         self._waiting[side] += items
 
     def end(self, side: LogSide) -> None:
-        """All of it was taken."""
+        """Note that the log was taken to its beginning."""
         self._ended.add(side)
 
     def settle(self) -> None:
-        """Once neither log is wanted: prove what can be, and let go of it."""
+        """Prove what can be proven, and drop it. Call it when neither log is wanted."""
         source, target = (self._waiting[side] for side in LogSide)
         anchors = [(0, 0), *_anchors(source, target, self._above)]
         if len(anchors) == 1:
@@ -163,8 +162,8 @@ class SideBySide:
         self._waiting = {LogSide.SOURCE: source[last_i:], LogSide.TARGET: target[last_j:]}
 
     def _pass_over(self) -> None:
-        """Go on below records of one log that are not in the other as far as that is seen, which must be all of it down
-        to the next anchor: so of the other log nothing is passed over."""
+        """Pass over records of one log that are not in the other's window, which must reach down to the next anchor: so
+        nothing is passed over in the other log."""
         side = self._passed or next((one for one in LogSide if one not in self._ended), None)
         if side is not None:
             other = LogSide.TARGET if side is LogSide.SOURCE else LogSide.SOURCE
@@ -179,8 +178,8 @@ class SideBySide:
 
 
 def _anchors(source: Sequence[Item], target: Sequence[Item], above: _Above) -> list[tuple[int, int]]:
-    """Pairs of indexes, ascending both ways, that are certain; the first items are none. What stands ``above`` as well
-    may be the copy of that one, made a second time."""
+    """Return the index pairs that are certain, ascending both ways, without the first items. A content that also occurs
+    ``above`` is left out, because it may be a second copy of that record."""
     ours, theirs = (Counter(item.digest for item in items) for items in (source, target))
     places = {item.digest: at for at, item in enumerate(target) if at and theirs[item.digest] == 1}
     return _uncrossed(
@@ -193,7 +192,7 @@ def _anchors(source: Sequence[Item], target: Sequence[Item], above: _Above) -> l
 
 
 def _uncrossed(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Those that stand in the same order as all others."""
+    """Return the pairs that are in the same order as all others in both logs."""
     lowest_behind = [_FAR] * (len(pairs) + 1)
     for at in range(len(pairs) - 1, -1, -1):
         lowest_behind[at] = min(lowest_behind[at + 1], pairs[at][1])
@@ -206,10 +205,10 @@ def _uncrossed(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def embedded(source: Sequence[Item], target: Sequence[Item]) -> list[tuple[Item, Item]] | None:
-    """Which is whose copy, where what is in both is, in the one, a part of the other, in order; else None.
+    """Return the pairs if the records common to both logs are, in one, a subsequence of those in the other; else None.
 
-    Of equal ones the place counts that makes no reader miss a record: the first of those in the target, and the last of
-    those in the source.
+    Of equal records the one is chosen with which no consumer misses a record: the first in the target, the last in the
+    source.
     """
     ours, theirs = ({item.digest for item in items} for items in (source, target))
     source = [item for item in source if item.digest in theirs]
@@ -224,11 +223,11 @@ def embedded(source: Sequence[Item], target: Sequence[Item]) -> list[tuple[Item,
 def _runs(
     pairs: Sequence[tuple[Item, Item]], source: Sequence[Item], target: Sequence[Item], *, is_whole: bool
 ) -> Iterator[MapRun]:
-    """Runs from the first of ``pairs`` up to the last, which is there already.
+    """Yield runs from the first of ``pairs`` up to the last, which is known already.
 
-    Where two of them lie as far from each other in either log, with a source record at each offset between them and
-    nothing at all in the target, which ``is_whole`` has been looked through, the copies of those records stood there:
-    the target's cleaner took them.
+    If two pairs have the same distance in both logs, with a source record at each offset between them and nothing in
+    the target, which was read completely if ``is_whole``, the copies of those records were there, and the target's
+    cleaner removed them.
     """
     here, there = ({item.offset: at for at, item in enumerate(items)} for items in (source, target))
     for (ours, theirs), (next_ours, next_theirs) in pairwise(pairs):

@@ -1,8 +1,8 @@
 """Read the offset map of a flow: translate offsets both ways, with bounded memory, while the map grows.
 
-The map topic is read once from its beginning, and then what is added. Of each chunk only its beginning is kept; its
-runs are fetched when an offset falls into it, and the chunks last used stay in memory. A chunk of up to 4096 runs is 24
-bytes here, so that the maps of a flow fit however long they are. For checkpoints, failover, failback and people.
+The map topic is read once from its beginning, and then as it grows. Only the beginning of each chunk is kept: 24 bytes
+for up to 4096 runs, so the maps of a flow fit in memory however long they are. The runs are fetched when an offset
+falls into the chunk, and the chunks last used are cached.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ from connectors.offset_map.runs_and_chunks import (
     first_downstream,
 )
 
-#: Of a chunk whose value is kept: so none of a thousand runs takes the place of many short ones.
+#: Longest value kept, in bytes, so that a chunk of a thousand runs does not displace many short ones.
 _LONGEST_KEPT: Final = 4096
-#: What Python takes for a key and a value beside their bytes.
+#: Memory that Python takes for a key and a value in addition to their bytes.
 _ENTRY_BYTES: Final = 250
-#: A chunk's runs by its number in the index, cut where the next chunk begins.
+#: Loads a chunk's runs by its number in the index, cut at the beginning of the next chunk.
 Load = Callable[[int], Awaitable[RunList]]
 
 
 class ChunkPlace(NamedTuple):
-    """A chunk: where it begins, where the next one does (None: it is the last), and the offset of its record."""
+    """A chunk: where it begins, where the next one begins (None: it is the last), and the offset of its record."""
 
     begin: tuple[int, int]
     limit: tuple[int, int] | None
@@ -78,7 +78,7 @@ class PairIndex:
         return len(self._upstreams)
 
     def put(self, upstream: int, downstream: int, offset: int) -> None:
-        """A chunk is written, or written again, at ``offset`` of the map topic."""
+        """Add a chunk, or its newer version, at ``offset`` of the map topic."""
         at = bisect_left(self._upstreams, upstream)
         if at < len(self) and self._upstreams[at] == upstream:
             self._downstreams[at], self._offsets[at] = downstream, offset
@@ -91,7 +91,7 @@ class PairIndex:
             column.insert(at, value)
 
     def drop(self, upstream: int) -> None:
-        """A chunk is deleted; one that is not known was dropped before."""
+        """Drop a deleted chunk, if it is known."""
         at = bisect_left(self._upstreams, upstream)
         if at < len(self) and self._upstreams[at] == upstream:
             for column in (self._upstreams, self._downstreams, self._offsets):
@@ -102,7 +102,7 @@ class PairIndex:
         return ChunkPlace((self._upstreams[at], self._downstreams[at]), limit, self._offsets[at])
 
     async def forward(self, upstream: int, load: Load) -> MappedOffset | None:
-        """As ``RunList.forward`` of all the runs there are."""
+        """Translate as ``RunList.forward``, over all chunks."""
         if not len(self):
             return None
         at = max(bisect_right(self._upstreams, upstream) - 1, 0)
@@ -110,7 +110,7 @@ class PairIndex:
         return beside.forward(upstream)
 
     async def reverse(self, downstream: int, load: Load) -> MappedOffset | None:
-        """As ``RunList.reverse`` of all the runs there are."""
+        """Translate as ``RunList.reverse``, over all chunks."""
         if not len(self):
             return None
         at = max(bisect_right(self._downstreams, downstream) - 1, 0)
@@ -118,8 +118,8 @@ class PairIndex:
         return beside.reverse(downstream)
 
     async def _beside(self, at: int, known: tuple[MapRun | None, MapRun | None], load: Load) -> RunList:
-        """The runs on either side of an offset that falls into chunk ``at``. A chunk may begin before its first run,
-        and nothing may be left of it once it is cut: then a neighbour has the run."""
+        """Return the runs on either side of an offset in chunk ``at``; from a neighbour if the chunk begins before its
+        first run, or is empty once it is cut."""
         before, after = known
         earlier, later = at - 1, at + 1
         while before is None and earlier >= 0:
@@ -132,7 +132,7 @@ class PairIndex:
 
 
 def cut_chunk(place: ChunkPlace, value: bytes) -> RunList:
-    """What a chunk holds: it counts for what lies before the next one's beginning only. Raises UnknownFormat."""
+    """Return a chunk's runs, cut at the beginning of the next chunk. Raises UnknownFormat."""
     runs = RunList(decode_chunk(place.begin[0], value))
     if place.limit is not None:
         runs.cut(*place.limit)
@@ -140,7 +140,7 @@ def cut_chunk(place: ChunkPlace, value: bytes) -> RunList:
 
 
 class ChunkCache:
-    """The chunks looked at last, up to ``max_runs`` runs together; one chunk is kept whatever its size."""
+    """The chunks last used, up to ``max_runs`` runs together; one chunk is kept whatever its size."""
 
     def __init__(self, max_runs: int) -> None:
         self._max_runs = max_runs
@@ -148,7 +148,7 @@ class ChunkCache:
         self.runs = 0
 
     def get(self, pair: MapPair, place: ChunkPlace) -> RunList | None:
-        """None as well where the chunk was written again since, or another follows it now."""
+        """Return a chunk's runs; None if it is not cached, or it or its next chunk has changed."""
         found = self._chunks.get((pair, place))
         if found is not None:
             self._chunks.move_to_end((pair, place))
@@ -167,7 +167,7 @@ class ChunkCache:
 
 
 class KeptValues:
-    """The values of chunks that were read last, up to ``max_bytes`` together: these need not be fetched."""
+    """The chunk values read last, up to ``max_bytes`` together, which need not be fetched again."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -180,7 +180,7 @@ class KeptValues:
         return value if at == offset else None
 
     def put(self, key: bytes, offset: int, value: bytes | None) -> None:
-        """Keep what was read at ``offset`` instead of what was there before; None: the chunk was deleted."""
+        """Replace a chunk's value by the one read at ``offset``; None: the chunk was deleted."""
         self._drop(key)
         if value is not None and len(value) <= _LONGEST_KEPT:
             self._values[key] = offset, value
@@ -204,37 +204,33 @@ def _size(key: bytes, value: bytes) -> int:
 
 log = logging.getLogger(__name__)
 
-#: One batch comes whatever its size (KIP-74).
+#: A broker returns one batch whatever its size (KIP-74).
 _ONE_BATCH: Final = fetch_api.FetchLimits(0, 0, 1, 1, fetch_api.READ_UNCOMMITTED)
 _TRIES: Final = 3
-#: After so long without a look the map is read from its beginning: tombstones are kept for an hour (``CLEANED_SOON``).
+#: After this time the map is read from its beginning, because tombstones are kept for an hour (``CLEANED_SOON``).
 _TOMBSTONES_MS: Final = 30 * 60_000
 _LookUp = Callable[[PairIndex, int, Load], Awaitable[MappedOffset | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class MapLimits:
-    """Of memory: about 200 bytes a run. A chunk takes 24 bytes, and its writer bounds how many a pair has.
-
-    Args:
-        max_kept_bytes: Of values of short chunks that are kept as they are read: whoever looks up most partitions of a
-            flow saves a fetch for each.
-    """
+    """Limits of memory. A cached run takes about 200 bytes. ``max_kept_bytes`` limits the values of short chunks kept
+    while reading, which save a caller that looks up most partitions a fetch for each."""
 
     max_cached_runs: int = 100_000
     max_kept_bytes: int = 0
 
 
 class MapReader:
-    """See the module. Of several pairs of a source partition each has a map of its own: its topics were made anew, or
-    it was sent elsewhere.
+    """The offset map of a flow. A source partition has a map for each of its pairs: several if a topic was recreated,
+    or if it was copied elsewhere before.
 
     Args:
-        cluster: The target, or wherever the flow stores.
+        cluster: The cluster where the flow stores its positions, normally the target.
         topic: ``mm2-offset-map.<source>.internal``.
-        connector: Whose positions count; None: of several connectors that copy a partition, the last one's.
-        partitions: Source partitions to know of; None for all.
-        must_be_seen: False: a topic that DESCRIBE is missing for counts as empty, and ``unseen`` says why.
+        connector: Use this connector's positions; None: the newest if several connectors copy a partition.
+        partitions: Source partitions to read; None for all.
+        must_be_seen: If False, a topic without the right to DESCRIBE counts as empty, and ``unseen`` says why.
     """
 
     def __init__(
@@ -255,14 +251,14 @@ class MapReader:
         self._limits = limits or MapLimits()
         self._topic_id: UUID | None = None
         self.unseen = ""
-        #: When a position was stored last, in milliseconds since 1970; -1 if none was.
+        #: When the last position was stored, in milliseconds since 1970; -1 if none was.
         self.stored_ms = -1
         self._cache = ChunkCache(self._limits.max_cached_runs)
         self._kept = KeptValues(self._limits.max_kept_bytes)
         self._followed_ms = 0
-        #: For those who share a reader: what one follows would change the index in which another looks up.
+        #: For callers that share a reader, because :meth:`follow` changes the index in which another looks up.
         self.in_use = asyncio.Lock()
-        #: Whether the last :meth:`follow` has ended: half of a map has holes that the map itself does not have.
+        #: Whether the last :meth:`follow` was complete; a partly read map has holes that the map itself does not have.
         self.is_whole = False
         self._forget()
 
@@ -272,59 +268,53 @@ class MapReader:
         self._pairs: dict[MapPair, PairIndex] = {}
         self._by_source: dict[TopicPartition, set[MapPair]] = {}
         self._by_target: dict[TopicPartition, set[MapPair]] = {}
-        self._positions: dict[TopicPartition, dict[str, StoredPosition]] = {}  # by connector, the last one's last
+        self._positions: dict[TopicPartition, dict[str, StoredPosition]] = {}  # by connector, the newest last
         self._cache.clear()
         self._kept.clear()
 
-    # -- what is known ----------------------------------------------------------------------------
-
     def pairs(self, source: TopicPartition) -> list[MapPair]:
-        """All that have a map, in no particular order; :meth:`current` is the one that is copied to now."""
+        """Return the pairs with a map, in no particular order; :meth:`current` is the one that is copied to now."""
         return list(self._by_source.get(source, ()))
 
     def pairs_to(self, target: TopicPartition) -> list[MapPair]:
-        """The same by target partition: of several flows' or topics' records in one topic, there may be many."""
+        """Return the pairs of a target partition: many if it has records of several flows or topics."""
         return list(self._by_target.get(target, ()))
 
     def current(self, source: TopicPartition) -> MapPair | None:
-        """Where a source partition is copied to now; None where nothing is stored of it."""
+        """Return the pair that a source partition is copied in now; None if nothing is stored for it."""
         position = self.position(source)
         return None if position is None else MapPair.of(position)
 
     def position(self, source: TopicPartition) -> Position | None:
-        """How far it is copied, as the map knows."""
+        """Return the newest stored position."""
         return next(reversed(self._positions[source].values())).position if source in self._positions else None
 
     def positions(self, source: TopicPartition) -> list[Position]:
-        """The same for each target topic that it is copied to: several where connectors share its records out."""
+        """Return the position for each target topic: several if connectors divide the records of a topic."""
         stored = [one.position for one in self._positions.get(source, {}).values()]
         return list({position.target_topic: position for position in stored}.values())
 
     def sources(self) -> list[TopicPartition]:
-        """Every source partition that a position or a map is stored of, in order."""
+        """Return every source partition with a stored position or map, in order."""
         mapped = {source_of(pair) for pair in self._pairs}
         return sorted(mapped | self._positions.keys())
 
     def chunks(self, pair: MapPair) -> list[ChunkPlace]:
-        """Where its chunks begin, ascending."""
+        """Return a pair's chunks, ascending."""
         index = self._pairs.get(pair, PairIndex())
         return [index.place(at) for at in range(len(index))]
 
-    # -- looking up -------------------------------------------------------------------------------
-
     async def forward(self, pair: MapPair, upstream: int) -> MappedOffset | None:
-        """Where in the target a reader goes on who would read ``upstream`` next; None where there is no map.
-
-        What is BELOW the map or BEYOND it is for the caller to judge. Errors as :meth:`follow`.
-        """
+        """Return the target offset where a consumer that would read ``upstream`` next continues; None without a map.
+        The caller decides about offsets BELOW or BEYOND it. Errors as :meth:`follow`."""
         return await self._look_up(pair, upstream, PairIndex.forward)
 
     async def reverse(self, pair: MapPair, downstream: int) -> MappedOffset | None:
-        """Where in the source a reader goes on who would read ``downstream`` next; as :meth:`forward`."""
+        """As :meth:`forward`, from a target offset to the source offset."""
         return await self._look_up(pair, downstream, PairIndex.reverse)
 
     async def runs(self, pair: MapPair, chunk: ChunkPlace) -> RunList:
-        """What a chunk of :meth:`chunks` holds. Raises ChunkRewritten where the map has changed since."""
+        """Return the runs of a chunk of :meth:`chunks`. Raises ChunkRewritten if the map has changed since."""
         known = self._cache.get(pair, chunk)
         if known is None:
             key = encode_chunk_key(ChunkKey(pair, chunk.begin[0]))
@@ -354,20 +344,16 @@ class MapReader:
             try:
                 return await look_up(index, offset, load)
             except ChunkRewritten:
-                if tried:  # a reader that slept longer than tombstones are kept has missed one
+                if tried:  # because a reader that slept longer than tombstones are kept has missed one
                     self._forget()
                 await self.follow()
         raise RetriableError(f"cluster {self._cluster.name}: {self._topic} changes faster than it can be read")
 
-    # -- following --------------------------------------------------------------------------------
-
     async def follow(self) -> None:
-        """Read what has been added, all at first. A topic that is missing is an empty map.
+        """Read what was added since the last call. A missing topic is an empty map.
 
-        Raises:
-            RetriableError: the cluster does not answer, or not in time.
-            SecurityError: READ or DESCRIBE on the topic is missing.
-            LaterFormat: a later version wrote into the topic.
+        Raises RetriableError if the cluster does not answer in time, SecurityError if the right to READ or DESCRIBE the
+        topic is missing, LaterFormat if a later version wrote into it.
         """
         self.is_whole = False
         began_ms = wall_ms()
@@ -414,7 +400,7 @@ class MapReader:
 
     def _fold(self, record: LogRecord) -> None:
         self._fold_kind(decode_kind(record.key), record)
-        # One of a later version is met again, and not passed over.
+        # After the fold, so that a record of a later version is read again and not passed over.
         self._next[record.partition] = record.offset + 1
 
     def _fold_kind(self, kind: KeyKind | None, record: LogRecord) -> None:
@@ -467,7 +453,7 @@ class MapReader:
         return partition_of(map_partition_key(topic, partition), self._partition_count)
 
     async def _value(self, partition: int, offset: int, key: bytes) -> bytes:
-        """Of one record. Raises ChunkRewritten where the topic's cleaner took it, as a newer one is there."""
+        """Fetch one record's value. Raises ChunkRewritten if the cleaner removed it because there is a newer one."""
         leader = (await self._cluster.metadata({self._topic})).leader(self._topic, partition)
         if leader is None:
             raise RetriableError(f"cluster {self._cluster.name}: {self._topic}-{partition} has no leader now")
@@ -490,17 +476,15 @@ class MapReader:
 
 
 def source_of(pair: MapPair) -> TopicPartition:
-    """The partition that a pair's records are copied from."""
     return TopicPartition(pair.source_topic, pair.source_partition)
 
 
 def target_of(pair: MapPair) -> TopicPartition:
-    """The partition that they are copied to."""
     return TopicPartition(pair.target_topic, pair.target_partition)
 
 
 class ChunkRewritten(RetriableError):
-    """A chunk's record is gone, for a newer one has taken its place: follow the map, and look again."""
+    """A newer record has replaced a chunk's record: follow the map, and look again."""
 
     def __init__(self) -> None:
-        super().__init__("a chunk of the offset map has been written again")
+        super().__init__("a chunk of the offset map has been rewritten")

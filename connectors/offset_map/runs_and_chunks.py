@@ -1,11 +1,11 @@
-"""The offset map: which target offset each mirrored source offset has, and the reverse (pure).
+"""Map each mirrored source offset to its target offset and back, in runs that are stored in chunks.
 
-A partition's map is a list of runs (upstream start, downstream start, length), ascending both ways; a new run begins
-only where the difference changes, so a plain topic has one run for ever. A source with a thousand transactions a
-second has a thousand runs a second, so the list is stored in chunks of bounded size, of which only the last is ever
-written again. A chunk holds for what lies before the next chunk's beginning, upstream and downstream: that is how a
-rewind or a truncated target is expressed without reading old chunks again. So a chunk that replaces others begins no
-later than they did, though its first run may lie behind: what they took away from older chunks must not come back.
+A partition's map is a list of runs (upstream start, downstream start, length), ascending both ways. A new run begins
+only when the difference changes, so a plain topic has one run. A source with a thousand transactions a second has a
+thousand runs a second, so the list is stored in chunks of bounded size, of which only the last is ever rewritten. A
+chunk is valid before the next chunk's beginning only, upstream and downstream: this expresses a rewind or a truncated
+target without reading old chunks. So a chunk that replaces others begins no later than they did, even if its first run
+is behind: what they cut off from older chunks must not become valid again.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ from connectors.formats.position import (
 )
 
 MAX_RUNS_PER_CHUNK: Final = 4096
-#: Of one pair with a compacted target, because its log has no start below which the map could be trimmed: some 200 MB
-#: in the topic.
+#: Most runs of a pair with a compacted target, whose log start does not advance: about 200 MB in the map topic.
 MAX_RUNS: Final = 2**26
 _NO_LIMIT: Final = (2**63, 2**63)
 _INT32: Final = struct.Struct(">i")
@@ -60,11 +59,11 @@ class MapRun(NamedTuple):
 
 
 class OffsetLocation(Enum):
-    """How an offset that was looked up lies to the map."""
+    """Where an offset is relative to the map."""
 
     INSIDE = "inside"  # within a run, or right behind the last: exact
-    GAP = "gap"  # between runs: nothing of it was mirrored as far as the map knows, so the neighbour is as good
-    BELOW = "below"  # before the map begins: older copies may exist that it knows nothing of
+    GAP = "gap"  # between runs: the map has no copy of it, so the end of the run before is equivalent
+    BELOW = "below"  # before the map begins: older copies may exist that the map does not have
     BEYOND = "beyond"  # behind its end: not mirrored yet, or dropped
 
 
@@ -105,21 +104,21 @@ class RunList:
         return self._runs[0] if self._runs else None
 
     def beside_upstream(self, upstream: int) -> tuple[MapRun | None, MapRun | None]:
-        """The last run that begins at or before a source offset, and the first behind it."""
+        """Return the last run that begins at or before a source offset, and the first behind it."""
         return self._beside(bisect_right(self._upstreams, upstream))
 
     def beside_downstream(self, downstream: int) -> tuple[MapRun | None, MapRun | None]:
-        """The last run that begins at or before a target offset, and the first behind it."""
+        """Return the last run that begins at or before a target offset, and the first behind it."""
         return self._beside(bisect_right(self._downstreams, downstream))
 
     def _beside(self, at: int) -> tuple[MapRun | None, MapRun | None]:
         return self._runs[at - 1] if at else None, self._runs[at] if at < len(self._runs) else None
 
     def append(self, run: MapRun) -> None:
-        """Add what was copied now.
+        """Add a run that was copied just now.
 
-        A run that begins before the end of what is known, upstream (a rewind: records were copied once more) or
-        downstream (the target had been truncated), takes its place: the later copy counts.
+        If it begins before the known end, upstream (a rewind: records were copied again) or downstream (the target was
+        truncated), it replaces what is behind its beginning: the later copy counts.
         """
         _check(run)
         self.cut(run.upstream, run.downstream)
@@ -132,7 +131,7 @@ class RunList:
             self._downstreams.append(run.downstream)
 
     def cut(self, upstream_end: int, downstream_end: int) -> None:
-        """Forget every record at or behind ``upstream_end`` in the source or ``downstream_end`` in the target."""
+        """Remove every record at or behind ``upstream_end`` in the source or ``downstream_end`` in the target."""
         while (last := self.last) and (last.upstream_end > upstream_end or last.downstream_end > downstream_end):
             self._runs.pop()
             self._upstreams.pop()
@@ -150,11 +149,11 @@ class RunList:
             self._runs[-1] = MapRun(last.upstream, last.downstream, last_run.length)
 
     def forward(self, upstream: int) -> MappedOffset | None:
-        """Where in the target a reader goes on who would read ``upstream`` next; None with an empty map.
+        """Return the target offset where a consumer that would read ``upstream`` next continues; None if empty.
 
-        In a gap that is behind the last record mirrored before it: what lies there until the next run was not copied
-        from here, or by somebody who left no map, whose copies then are read as well. Before the first run it is the
-        first run's start, and behind the last its end, both marked, for the caller to decide.
+        In a gap this is behind the last record mirrored before it: what follows up to the next run is not of this
+        source, or was copied without a map, and is then read too. Before the first run it is its start, and behind the
+        last run its end, both marked, for the caller to decide.
         """
         if not self._runs:
             return None
@@ -171,9 +170,9 @@ class RunList:
         )
 
     def reverse(self, downstream: int) -> MappedOffset | None:
-        """Where in the source a reader goes on who would read ``downstream`` next; None with an empty map.
+        """Return the source offset where a consumer that would read ``downstream`` next continues; None if empty.
 
-        In a gap (markers, records of others) that is behind the last record mirrored before it.
+        In a gap (markers, records of other producers) this is behind the last record mirrored before it.
         """
         if not self._runs:
             return None
@@ -192,7 +191,7 @@ class RunList:
 
 @dataclass(frozen=True, slots=True)
 class MapPair:
-    """A source partition and the target partition it is copied to; an id is None where brokers have none."""
+    """A source partition and the target partition it is copied to; an id is None if the brokers have none."""
 
     source_topic: str
     source_topic_id: UUID | None
@@ -203,7 +202,6 @@ class MapPair:
 
     @classmethod
     def of(cls, position: Position) -> MapPair:
-        """The pair that a position is about."""
         return cls(
             position.source_topic,
             position.source_topic_id,
@@ -214,7 +212,7 @@ class MapPair:
         )
 
     def is_predecessor_of(self, other: MapPair) -> bool:
-        """Whether this is the same pair of partitions by name, of which a topic has been made anew since."""
+        """Return whether this is the same pair by name, of which a topic was recreated since."""
         if self.names() != other.names():
             return False
         ids = ((self.source_topic_id, other.source_topic_id), (self.target_topic_id, other.target_topic_id))
@@ -257,7 +255,7 @@ def decode_chunk_key(key: bytes) -> ChunkKey:
 
 
 def decode_chunk(first_upstream: int, value: bytes) -> list[MapRun]:
-    """A chunk's runs, in order. Raises UnknownFormat."""
+    """Decode a chunk's runs, in order. Raises UnknownFormat."""
     check_version(value, "chunk")
     reader = Reader(value, 0)
     _, downstream, count = reader.fixed(_CHUNK_FRONT)
@@ -276,25 +274,25 @@ def decode_chunk(first_upstream: int, value: bytes) -> list[MapRun]:
 
 
 def first_downstream(value: bytes) -> int:
-    """Where a chunk begins in the target, without decoding its runs. Raises UnknownFormat."""
+    """Return where a chunk begins in the target, without decoding its runs. Raises UnknownFormat."""
     check_version(value, "chunk")
     return Reader(value, 0).fixed(_CHUNK_FRONT)[1]
 
 
 def encode_chunk(runs: Sequence[MapRun]) -> bytes:
-    """The value for a chunk of 1 to 4096 ascending runs that begins with them; their first upstream is in the key."""
+    """Encode a chunk of 1 to 4096 ascending runs; the upstream start of the first is in its key."""
     return _OpenChunk.of(runs, (runs[0].upstream, runs[0].downstream)).value()
 
 
 class _OpenChunk:
-    """Encodes a growing chunk, each run once: a chunk is written again with every commit until it is full."""
+    """A growing chunk that encodes each run once, because it is rewritten with every commit until it is full."""
 
     def __init__(self, first: MapRun, begin: tuple[int, int], max_runs: int | None = None) -> None:
         self._max_runs = max_runs or MAX_RUNS_PER_CHUNK
         self.begin = begin  # (upstream, downstream), at or before the first run
         self.last = first
         self._count = 1
-        self._settled = bytearray()  # all runs but the last, which may still grow
+        self._settled = bytearray()  # all runs except the last, which may still grow
         self._settled_upstream, self._settled_downstream = begin
 
     @classmethod
@@ -307,7 +305,7 @@ class _OpenChunk:
         return chunk
 
     def take(self, run: MapRun) -> bool:
-        """Add a run behind the last; False where the chunk is full."""
+        """Add a run behind the last; return False if the chunk is full."""
         last = self.last
         if last.upstream_end == run.upstream and last.downstream_end == run.downstream:
             self.last = MapRun(last.upstream, last.downstream, last.length + run.length)
@@ -338,19 +336,19 @@ class _OpenChunk:
 class MapWriter:
     """The map of one pair as its only writer keeps it: where each chunk begins, and the open chunk.
 
-    ``append``, ``cut`` and ``trim`` collect changes; ``changes`` gives them as records to write, again and again until
-    ``written`` says that they are. With ``max_runs`` a chunk is full. While only the last run grows, nothing is
-    written: a position carries :attr:`last_run`.
+    ``append``, ``cut`` and ``trim`` collect changes; ``changes`` returns them as records to write, until ``written`` is
+    called. A chunk is full with ``max_runs``. While only the last run grows, nothing is written, because a position
+    carries :attr:`last_run`.
     """
 
     def __init__(self, pair: MapPair, *, max_runs: int | None = None) -> None:
         self.pair = pair
         self._max_runs = max_runs
-        #: (first upstream, first downstream) of every chunk, ascending; the open one is the last, if there is one.
+        #: (first upstream, first downstream) of every chunk, ascending; an open chunk is the last.
         self._begins: list[tuple[int, int]] = []
         self._open: _OpenChunk | None = None
         self._open_changed = False
-        self._open_grown = False  # whether the last run is longer than in the chunk that is stored
+        self._open_grown = False  # whether the last run is longer than in the stored chunk
         self._changed: dict[int, bytes | None] = {}  # other chunks by first upstream; None deletes
         self._limit = _NO_LIMIT  # where the next chunk begins at the latest
 
@@ -364,12 +362,12 @@ class MapWriter:
         last_run: LastRun | None = None,
         max_runs: int | None = None,
     ) -> MapWriter:
-        """Go on with what is stored.
+        """Continue with what is stored.
 
         Args:
             chunks: First downstream of every stored chunk by its first upstream.
-            last_chunk: The value of the one with the highest first upstream; None where nothing is stored.
-            last_run: As the newest position gives it.
+            last_chunk: The value of the chunk with the highest first upstream; None if nothing is stored.
+            last_run: That of the newest position.
         """
         writer = cls(pair, max_runs=max_runs)
         writer._begins = sorted(chunks.items())
@@ -384,12 +382,12 @@ class MapWriter:
 
     @property
     def last(self) -> MapRun | None:
-        """The newest run; None where the map is empty or a cut left only closed chunks."""
+        """The newest run; None if the map is empty or a cut left only closed chunks."""
         return self._open.last if self._open else None
 
     @property
     def last_run(self) -> LastRun | None:
-        """What a position carries of the newest run; None if the stored chunk says all."""
+        """The newest run as a position carries it; None if the stored chunk is complete."""
         last = self.last if self._open_grown else None
         return LastRun(last.upstream, last.length) if last else None
 
@@ -399,11 +397,11 @@ class MapWriter:
 
     @property
     def upstreams(self) -> list[int]:
-        """Where each chunk begins in the source: what is in its key."""
+        """Where each chunk begins in the source, as in its key."""
         return [upstream for upstream, _ in self._begins]
 
     def append(self, run: MapRun) -> None:
-        """Add what was copied now; a run that begins before the end of what is known replaces it from there on."""
+        """Add a run that was copied just now; if it begins before the known end, it replaces what is behind it."""
         _check(run)
         self._cut(run.upstream, run.downstream)
         before = self.last
@@ -418,20 +416,20 @@ class MapWriter:
             self._open_changed = True
 
     def cut(self, downstream_end: int) -> None:
-        """Forget what is at or behind ``downstream_end``: the target was truncated there."""
+        """Remove what is at or behind ``downstream_end``: the target was truncated there."""
         self._cut(_NO_LIMIT[0], downstream_end)
 
     def cut_source(self, upstream_end: int) -> None:
-        """Forget what is at or behind ``upstream_end``: the source was truncated there, or is copied again."""
+        """Remove what is at or behind ``upstream_end``: the source was truncated there, or is copied again."""
         self._cut(upstream_end, _NO_LIMIT[1])
 
     def open_runs(self) -> list[MapRun]:
-        """The runs of the open chunk, ascending; empty where a cut left only closed chunks."""
+        """Return the runs of the open chunk, ascending; empty if a cut left only closed chunks."""
         return self._open.runs() if self._open else []
 
     def trim(self, log_start: int, *, is_compacted: bool = False) -> None:
-        """Delete the chunks that lie wholly below the target's log start, and if the target is compacted the oldest of
-        so many that they may hold more than MAX_RUNS; never the last."""
+        """Delete the chunks that are wholly below the target's log start; if the target is compacted, also the oldest
+        beyond a number that may hold MAX_RUNS; never the last."""
         below = max(bisect_right(self._begins, log_start, key=lambda begin: begin[1]) - 1, 0)
         if is_compacted:
             below = max(below, len(self._begins) - MAX_RUNS // (self._max_runs or MAX_RUNS_PER_CHUNK))
@@ -440,14 +438,14 @@ class MapWriter:
         del self._begins[:below]
 
     def values(self) -> list[tuple[int, bytes]]:
-        """First upstream and value of all chunks, ascending, of a map of which nothing is stored yet."""
+        """Return the first upstream and value of all chunks, ascending, of a map that is not stored yet."""
         return [(decode_chunk_key(key).first_upstream, value) for key, value in self.changes() if value is not None]
 
     def changes(self, *, complete: bool = False) -> list[tuple[bytes, bytes | None]]:
-        """Records to write: key, and value or None for a tombstone; tombstones first, then ascending. ``complete``: the
-        last chunk too if only its last run grew, so that nobody needs :attr:`last_run`.
+        """Return the records to write: key, and value or None for a tombstone; tombstones first, then ascending.
 
-        So whoever reads them in this order has seen the end of what a chunk replaces when the chunk comes.
+        In this order a reader has seen the end of what a chunk replaces before it. ``complete``: include the last chunk
+        even if only its last run grew, so that :attr:`last_run` is not needed.
         """
         values = dict(self._changed)
         if self._open and (self._open_changed or (complete and self._open_grown)):
@@ -456,7 +454,7 @@ class MapWriter:
         return [(encode_chunk_key(ChunkKey(self.pair, upstream)), value) for upstream, value in ordered]
 
     def written(self, *, complete: bool = False) -> None:
-        """What ``changes`` gave is stored."""
+        """Note that what ``changes`` returned is stored."""
         self._changed.clear()
         if self._open_changed or complete:
             self._open_grown = False
@@ -480,7 +478,7 @@ class MapWriter:
             self._limit = min(self._limit[0], upstream_end), min(self._limit[1], downstream_end)
 
     def _shorten(self, upstream_end: int, downstream_end: int) -> bool:
-        """Cut the open chunk, if there is one; False where nothing of it would be left."""
+        """Cut the open chunk, if there is one; return False if nothing of it would be left."""
         if self._open is None:
             return True
         last = self._open.last

@@ -1,9 +1,9 @@
-"""Show what the offset map of a flow says, and rebuild it from both logs when it was lost or never written.
+"""Show the offset map of a flow, and rebuild it from both logs if it was lost or never written.
 
-The view asks the target alone, whether a worker runs or not.
+The view reads from the target only, whether a worker runs or not.
 
 A rebuild fills the map below its beginning. Both logs are read once, side by side and downwards, with bounded memory;
-:mod:`connectors.offset_map.log_alignment` decides what counts as proven. The chunks are added to the map's topic below
+:mod:`connectors.offset_map.log_alignment` decides what is proven. The chunks are added to the map's topic below
 everything that the flow's task writes, so the two never write the same key. Readers use them at once; the task trims
 them after its next start.
 """
@@ -36,7 +36,7 @@ from connectors.offset_map.runs_and_chunks import ChunkKey, MapPair, OffsetLocat
 
 @dataclass(frozen=True, slots=True)
 class MapQuery:
-    """Which part of the map, and which offset to translate, if any; ``is_reverse``: it is one of the target."""
+    """Which part of the map to show, and which offset to translate, if any; ``is_reverse``: a target offset."""
 
     topic: str | None = None
     partition: int | None = None
@@ -49,7 +49,7 @@ class MapQuery:
 
 @dataclass(frozen=True, slots=True)
 class MapAnswer:
-    """Where an offset leads, and how that place lies to the map (``Place``)."""
+    """A translated offset, and where the one asked for is relative to the map (``OffsetLocation``)."""
 
     offset: int
     place: str
@@ -57,10 +57,7 @@ class MapAnswer:
 
 @dataclass(frozen=True, slots=True)
 class PairView:
-    """The map of one pair. Offsets are -1 where the map is empty; ``is_current``: it is copied to now.
-
-    ``chunks`` and ``runs`` say how long it is: ``runs`` are those of the last chunk only.
-    """
+    """The map of one pair. Offsets are -1 if it is empty; ``runs`` counts those of the last chunk only."""
 
     source_topic: str
     source_partition: int
@@ -82,7 +79,7 @@ class PairView:
 
 
 async def read_map(settings: MirrorSourceSettings, clients: FlowClients, question: MapQuery) -> list[PairView]:
-    """The pairs asked for, in order. Errors as ``MapReader.follow``."""
+    """Return the pairs asked for, in order. Errors as ``MapReader.follow``."""
     store = Cluster(clients.offsets(), settings.target_alias)
     wanted = None
     if question.topic is not None and question.partition is not None:
@@ -100,7 +97,7 @@ async def read_map(settings: MirrorSourceSettings, clients: FlowClients, questio
 
 
 def _pairs(reader: MapReader, source: TopicPartition) -> Sequence[MapPair]:
-    """The one copied to now first, though nothing may be mapped of it."""
+    """Return the current pair first, even if it has no map yet."""
     current = reader.current(source)
     others = sorted((pair for pair in reader.pairs(source) if pair != current), key=str)
     return [*([current] if current else []), *others]
@@ -138,29 +135,29 @@ async def _answer(reader: MapReader, pair: MapPair, question: MapQuery) -> MapAn
     return None if found is None else MapAnswer(found.offset, found.place.value)
 
 
-#: What a place means, to somebody who asked for it.
+#: What a location means, for the user who asked.
 MEANING = {
     OffsetLocation.INSIDE.value: "exact",
-    OffsetLocation.GAP.value: "nothing of it was mirrored; the nearest that was",
-    OffsetLocation.BELOW.value: "before the map begins: that part of the target is gone, or was copied by something "
-    "else",
+    OffsetLocation.GAP.value: "not mirrored; this is the nearest mirrored offset",
+    OffsetLocation.BELOW.value: "before the map begins: that part of the target was deleted, or something else copied "
+    "it",
     OffsetLocation.BEYOND.value: "not copied yet",
 }
 
 
 _FETCH_BYTES: Final = 1024 * 1024
 _WAIT_MS: Final = 500
-#: Offsets that are read at once, and where nearly all are gone.
+#: Offsets that are read in one step, and in the longest step where nearly all were deleted.
 _STEP: Final = 5_000
 _LONGEST_STEP: Final = 1_000_000
-#: In place of times where the target has its own (LogAppendTime).
+#: Instead of record times if the target has its own (LogAppendTime).
 _NO_TIME: Final = -2
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What was proven of a pair: ``records`` from source offset ``source_begin`` on, up to ``top``, where its map
-    begins. None are known where ``records`` is 0; ``failure`` says why it could not be looked at."""
+    """The proven part of a pair: ``records`` from source offset ``source_begin`` up to ``top``, where its map begins; 0
+    if none. ``failure`` says why the logs could not be read."""
 
     source_topic: str
     source_partition: int
@@ -175,7 +172,7 @@ class Rebuilt:
 
 
 class LogFeed:
-    """Reads one partition from ``top`` down to its beginning, as what is to be compared. Errors of every method:
+    """Reads one partition from ``top`` down to its beginning, as items to compare. Errors of every method:
     RetriableError (it cannot be read now), PermanentError (a batch is damaged)."""
 
     def __init__(
@@ -202,7 +199,7 @@ class LogFeed:
         self._start = await list_offset(self._cluster, self._partition, EARLIEST)
 
     async def stamps_its_own(self) -> bool:
-        """Whether the first batch bears the log's own time."""
+        """Return whether the first batch has the log's own time (LogAppendTime)."""
         if self._start >= self.top:
             return False
         fetched = (await self._fetch(self._start)).records
@@ -210,7 +207,7 @@ class LogFeed:
         return first is not None and first[2] >= 2 and wire.read_header(fetched, first[0]).is_log_append_time
 
     async def below(self, *, ignores_time: bool) -> list[Item] | None:
-        """The next records downwards, descending; perhaps none where the log is thin. None at the end."""
+        """Return the next records downwards, descending; possibly none if the log has few. None at the end."""
         if self._end <= self._start:
             return None
         begin = max(self._end - self._step, self._start)
@@ -220,23 +217,23 @@ class LogFeed:
             position = await self._read(position, found, ignores_time)
         within = [item for item in found if begin <= item.offset < self._end]
         self._end = begin
-        # What a cleaner took is passed in longer steps; a step never brings more records than it is long.
+        # Longer steps pass what a cleaner removed; a step never returns more records than its length.
         self._step = min(self._step * 2, _LONGEST_STEP) if len(within) < _STEP // 4 else _STEP
         return within[::-1]
 
     async def _read(self, position: int, found: list[Item], ignores_time: bool) -> int:
-        """One fetch; returns where the next begins."""
+        """Fetch once; return where the next fetch begins."""
         row = await self._fetch(position)
-        if row.error_code == error_codes.OFFSET_OUT_OF_RANGE:  # retention took it: what lies above is still there
+        if row.error_code == error_codes.OFFSET_OUT_OF_RANGE:  # retention deleted it, but not what is above
             self._start = await list_offset(self._cluster, self._partition, EARLIEST)
             return max(self._start, position + 1)
         try:
             aborted = row.aborted if self._read_committed else None
-            # In a thread: a worker that does this beside its copy has others who wait.
+            # In a thread, because a worker may do this during its copy.
             following = await asyncio.to_thread(self._take, row, position, aborted, found, ignores_time)
         except CorruptBatch as error:
             raise PermanentError(f"{self._where}: {error}") from error
-        return following if following > position else self._end  # nothing is left below it
+        return following if following > position else self._end  # because nothing is left below it
 
     def _take(
         self,
@@ -246,7 +243,7 @@ class LogFeed:
         found: list[Item],
         ignores_time: bool,
     ) -> int:
-        """Into ``found``; returns where what was fetched ends."""
+        """Append the items to ``found``; return where the fetched bytes end."""
         following = position
         for batch, header, decision, _ in cut(row.records, position, aborted, wire.SEQUENCE_MODULUS):
             if decision.kind != "dropped":
@@ -259,8 +256,10 @@ class LogFeed:
     def _items(self, batch: memoryview, ignores_time: bool) -> list[Item]:
         try:
             decoded = list(records.decode(batch, batch[16]))
-        except Exception as error:  # a payload that no codec opens: its checksum is right, and it is copied as it is
-            raise PermanentError(f"{self._where}: a batch cannot be opened: {type(error).__name__}: {error}") from error
+        except Exception as error:  # no codec decodes it, but its checksum is right, so it is copied unchanged
+            raise PermanentError(
+                f"{self._where}: a batch cannot be decoded: {type(error).__name__}: {error}"
+            ) from error
         return [
             Item(
                 one.offset,
@@ -286,7 +285,7 @@ class LogFeed:
 
 
 async def lay_side_by_side(feeds: Mapping[LogSide, LogFeed], found: ProvenMap) -> None:
-    """Add everything that two logs prove to ``found``. Raises the errors of the feeds."""
+    """Add everything that two logs prove to ``found``. Errors as :class:`LogFeed`."""
     target = feeds[LogSide.TARGET]
     logs = SideBySide((feeds[LogSide.SOURCE].top, target.top), found)
     for feed in feeds.values():
@@ -304,7 +303,7 @@ async def lay_side_by_side(feeds: Mapping[LogSide, LogFeed], found: ProvenMap) -
 
 
 class Rebuilder:
-    """Rebuilds maps of one flow, partition by partition. Leaves both clusters open."""
+    """Rebuilds the maps of one flow, partition by partition; it leaves both clusters open."""
 
     def __init__(self, settings: MirrorSourceSettings, source: Cluster, target: Cluster) -> None:
         self._settings = settings
@@ -313,12 +312,12 @@ class Rebuilder:
         self._maps = MapReader(target, settings.map_topic, connector=settings.name)
 
     async def partitions(self) -> list[TopicPartition]:
-        """Source partitions that have a position. Errors as ``MapReader.follow``."""
+        """Return the source partitions with a position. Errors as ``MapReader.follow``."""
         await self._maps.follow()
         return [source for source in self._maps.sources() if self._maps.position(source) is not None]
 
     async def rebuild(self, source: TopicPartition) -> Rebuilt:
-        """Find what belongs below the map of ``source``, and add it to the map."""
+        """Find what belongs below the map of ``source``, and add it."""
         pair, position = self._maps.current(source), self._maps.position(source)
         assert pair is not None, "there is a position"
         assert position is not None, "there is a position"
@@ -370,10 +369,10 @@ async def rebuild_maps(
     is_wanted: Callable[[TopicPartition], bool],
     tell: Callable[[Rebuilt], None],
 ) -> None:
-    """Rebuild the maps of a flow's partitions one after the other, and tell of each. Errors as those of its clusters;
-    what only one partition has is told. ConfigError where records are transformed."""
+    """Rebuild the maps of a flow's partitions one after the other, and call ``tell`` with each result, or its failure.
+    Raises the errors of its clusters, and ConfigError if records are transformed."""
     if key := settings.changing_key:
-        # One that was changed would be taken for one that was never copied.
+        # Because a changed record would look like one that was never copied.
         raise ConfigError(f"the map of {settings.flow} cannot be rebuilt: {key} makes copies unlike their sources", key)
     source = Cluster(clients.replication_consumer(0), settings.source_alias)
     target = Cluster(clients.offsets(), settings.target_alias)

@@ -167,7 +167,7 @@ async def test_people_ask_for_it_with_the_target_alone(
     await store.commit([Commit(POSITION, [(0, 0, 10), (12, 10, 30)])])
     assert "orders-0 us.orders-0 42 0 to 41 0 to 39 1 2" in await ask(topic="orders")
     assert (await ask(topic="orders", offset=10)).endswith(
-        "orders-0 offset 10 is us.orders-0 offset 10: nothing of it was mirrored; the nearest that was"
+        "orders-0 offset 10 is us.orders-0 offset 10: not mirrored; this is the nearest mirrored offset"
     )
     assert (await ask(topic="orders", partition=0, offset=13, is_reverse=True)).endswith(
         "us.orders-0 offset 13 is orders-0 offset 15: exact"

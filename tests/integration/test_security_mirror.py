@@ -295,6 +295,6 @@ def test_a_target_that_is_deleted_under_a_batch_stops_its_partition_only(stage: 
     asyncio.run(delete_while_written(stage, DOOMED))
     # The look for new topics, once a minute, may have made another one by then.
     found = stage.mirror.await_line(start, (" ERROR us->eu task ", f"target topic us.{DOOMED} "), DEADLINE_S)
-    assert "does not exist any more" in found or "was deleted and made anew" in found
+    assert "does not exist any more" in found or "was recreated" in found
     under_load(stage)
     compare(stage, start)

@@ -19,12 +19,6 @@ PRODUCT: Final = ("connect", "connectors", "rest")
 #: Lines of a package are rounded up to these, so that a small change needs no other page.
 _STEP: Final = 100
 _MOST_LINES: Final = 500
-#: Files that still hold more than one idea, and how long they may be until they are divided.
-_LARGE: Final = {
-    "connectors/dataplane/batches/copier.py": 555,
-    "connectors/dataplane/source_reader.py": 625,
-    "connectors/offset_map/reader.py": 506,
-}
 #: Shapes of Java's JSON have Java's names, and users import Java's ``TopicPartition`` from the client.
 _MAY_REPEAT: Final = ("rest/bodies.py", "connectors/client.py")
 
@@ -88,9 +82,8 @@ def faults(found: Mapping[str, Size], rows: Mapping[str, Size], root: Path = ROO
     for path in modules(root):
         text, where = path.read_text(), str(path.relative_to(root))
         lines = len(text.splitlines())
-        most = _LARGE.get(where, _MOST_LINES)
-        if lines > most:
-            said.append(f"{where} has {lines} lines, more than {most}; divide it by idea")
+        if lines > _MOST_LINES:
+            said.append(f"{where} has {lines} lines, more than {_MOST_LINES}; divide it by idea")
         if where not in _MAY_REPEAT:
             for node in ast.parse(text).body:
                 if isinstance(node, ast.ClassDef):

@@ -27,8 +27,9 @@ from connect.wire import batch as wire
 from connectors.control_link.protocol import PartitionPlan, SliceSettings
 from connectors.dataplane import fetch_api, log_divergence, resume
 from connectors.dataplane.batches import error_codes
-from connectors.dataplane.batches.copier import PartitionCopier, TargetTruncated
+from connectors.dataplane.batches.copier import PartitionCopier
 from connectors.dataplane.batches.outgoing_batches import Outgoing
+from connectors.dataplane.batches.send_queue import TargetTruncated
 from connectors.dataplane.batches.sequencer import CopiesUnderWay
 from connectors.dataplane.resume import Resumer
 from connectors.formats.position import Position

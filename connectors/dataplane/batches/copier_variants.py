@@ -2,16 +2,16 @@
 
 Under exactly-once the worker begins and ends the transactions, and the slice goes through these states::
 
-    open     batches go out; the first of them begins the transaction
-    closing  no batch goes out for the first time; those under way are answered, or sent again until they are
-    ended    all is acknowledged and reported as ``drained``; nothing goes out until the worker says ``begin``
+    open     batches are sent; the first of them begins the transaction
+    closing  no batch is sent for the first time; those in flight are answered, or sent again until they are
+    ended    all is acknowledged and reported as ``drained``; nothing is sent until the worker says ``begin``
 
-The worker commits on ``drained`` and on nothing else: a commit succeeds though batches of it were refused (tried).
-Fetching goes on all the while, so that the next transaction finds its batches waiting.
+The worker commits on ``drained`` only, because a commit succeeds even if batches of the transaction were refused
+(tested). Fetching continues meanwhile, so that the next transaction finds batches waiting.
 
-When records are transformed, fetched batches are opened, and new batches are built of the transformed records. What
-the base class promises holds here too. Records that a query drops take no place in the sequence, so a position passes
-them with the batch before, and the offset map gets a gap.
+When records are transformed, fetched batches are opened, and new batches are built from the transformed records. The
+guarantees of the base class hold. Dropped records have no sequence, so a position passes them with the batch before
+them, and the offset map gets a gap.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from connectors.formats.types import QUARANTINED, ProducerIdAndEpoch, Skip
 from connectors.transforms.smt_chain import Done, Outcome, Unfit
 
 _LOOK_S: Final = 0.01
-#: How long a position may move without a record, behind markers and what is left out, before it is stored.
+#: How long a position may move past markers and left-out records alone before it is stored.
 _IDLE_S: Final = 1.0
 
 
 class TransactionLost(RetriableError):
-    """The open transaction cannot be committed any more: the worker aborts it and takes over."""
+    """The open transaction can no longer be committed: the worker aborts it and takes over."""
 
 
 class _State(Enum):
@@ -53,7 +53,7 @@ class _State(Enum):
 
 
 class TransactionalCopier(PartitionCopier):
-    """A copier whose batches are transactional, under an identity that may change with every transaction."""
+    """A copier of transactional batches, under a producer id and epoch that may change with each transaction."""
 
     marks = wire.TRANSACTIONAL
 
@@ -72,7 +72,7 @@ class TransactionalCopier(PartitionCopier):
 
     def next_batch(self, saved_s: float = 0.0) -> Outgoing | None:
         if not self._queue or self.stopped:
-            return None  # and its partition stays out of the transaction
+            return None  # so that its partition stays out of the transaction
         if not self._queue[0].sent and not self._filling.admits(self):
             return None
         outgoing = super().next_batch(saved_s)
@@ -82,24 +82,24 @@ class TransactionalCopier(PartitionCopier):
 
     @property
     def is_settled(self) -> bool:
-        """Whether every batch of the transaction is known to be in the log, or known not to be."""
+        """Whether it is known of every batch of the transaction if it is in the log."""
         return not self.unanswered and not self.faulted and not self.has_unacknowledged
 
     @property
     def holds_up_end(self) -> bool:
-        """A stopped one too, for what it has under way may still join the transaction."""
+        """True for a stopped partition too, because its batches in flight may still join the transaction."""
         return self.unanswered > 0 or super().holds_up_end
 
     @property
     def is_in_doubt(self) -> bool:
-        """Once it is stopped: whether nobody can tell which of its batches are in the log."""
+        """Whether it is unknown, once the partition is stopped, which of its batches are in the log."""
         waiting = (*self._in_flight, *self._queue)
         return any(one.is_doubtful or one.base_offset is not None for one in waiting if one.sent)
 
     def begin(self, producer: ProducerIdAndEpoch, *, restarts: bool) -> None:
-        """What goes out now belongs to the next transaction, written by ``producer``; sequences may restart at 0."""
+        """Begin the next transaction, as ``producer``; sequences start at 0 if ``restarts``."""
         if producer.producer_id != self.producer.producer_id:
-            self.pipelined = False  # its leader does not know this one
+            self.pipelined = False  # because its leader does not know this id
         self.producer = producer
         if restarts:
             self.next_sequence = self._queued_sequence = 0
@@ -112,12 +112,12 @@ class TransactionalCopier(PartitionCopier):
 
 
 class Filling:
-    """Decides when a transaction is worth ending, and sees to it that the worker hears of it at the right moment.
+    """Decides when a transaction is worth ending, and tells the worker once it is drained.
 
     Args:
-        send: A message to the worker.
-        collect: What copiers have to report since the last time, as told on the link.
-        offer: These copiers may have batches to send.
+        send: Sends a message to the worker.
+        collect: Returns the copiers' reports since the last call, as the link carries them.
+        offer: Called with copiers that may have batches to send.
     """
 
     def __init__(
@@ -144,18 +144,18 @@ class Filling:
         self._begun = asyncio.Event()
 
     def add(self, copiers: Iterable[TransactionalCopier]) -> None:
-        """Put the batches of these into the transactions too."""
+        """Include these copiers in the transactions."""
         for copier in copiers:
             self._stored[copier] = copier.next_source_offset
             self._copiers.append(copier)
 
     @property
     def is_idle(self) -> bool:
-        """Whether all that copiers can report is true whatever becomes of the transaction."""
+        """Whether the copiers' reports are true even if the transaction is aborted."""
         return self._state is _State.OPEN and not self._filled
 
     def admits(self, copier: TransactionalCopier) -> bool:
-        """Whether a batch of the copier may go out for the first time."""
+        """Return whether a batch of the copier may be sent for the first time."""
         if self._state is not _State.OPEN:
             return False
         if self._terms.adds_implicitly or copier in self._enlisted:
@@ -173,11 +173,11 @@ class Filling:
         self._filled.add(copier)
 
     def answered(self) -> None:
-        """Answers came, or a partition was stopped."""
+        """Look again: answers came, or a partition was stopped."""
         self._answered.set()
 
     def enlisted(self, targets: Collection[tuple[str, int]], refused: Collection[tuple[str, int]] = ()) -> None:
-        """The worker added these target partitions to the transaction; to those ``refused`` we may not write."""
+        """Send to target partitions that the worker added to the transaction; quarantine the ``refused`` ones."""
         copiers = [copier for copier in self._copiers if copier.plan.target in targets]
         unwritable = [copier for copier in self._copiers if copier.plan.target in refused]
         for copier in unwritable:
@@ -187,11 +187,11 @@ class Filling:
             )
         self._wanted.difference_update(copiers, unwritable)
         self._enlisted.update(copiers)
-        self._ask_to_enlist()  # for those that came after the request
+        self._ask_to_enlist()  # for copiers that came after the request
         self._offer(copiers)
 
     def begin(self, producer: ProducerIdAndEpoch, *, restarts: bool) -> None:
-        """The worker ended the transaction: the next one may be filled."""
+        """Fill the next transaction, after the worker ended the last one."""
         self._filled.clear()
         self._enlisted.clear()
         self._wanted.clear()
@@ -204,14 +204,14 @@ class Filling:
         self._offer([copier for copier in self._copiers if copier.has_unsent])
 
     async def run(self) -> None:
-        """Transaction after transaction, until cancelled. Raises TransactionLost."""
+        """Fill one transaction after the other, until cancelled. Raises TransactionLost."""
         while True:
             await self._until_worth_ending()
             await self._drain()
             await self._begun.wait()
 
     def finish(self) -> None:
-        """The last transaction, for a clean end: :meth:`run` is cancelled, and all that was sent is answered."""
+        """Report the last transaction for a clean end, once :meth:`run` is cancelled and every batch is answered."""
         if self._state is not _State.ENDED:
             self._give_up_stopped()
             if self._filled or self._has_moved():
@@ -233,7 +233,7 @@ class Filling:
             await asyncio.sleep(_LOOK_S)
 
     def _is_quiet(self) -> bool:
-        """Whether the source has nothing more for this transaction at the moment."""
+        """Return whether the source has nothing more for this transaction at the moment."""
         return not any(copier.has_unsent or not copier.is_settled for copier in self._filled if not copier.stopped)
 
     def _has_moved(self) -> bool:
@@ -257,15 +257,14 @@ class Filling:
         self._send({"type": "drained", "partitions": self._collect()})
 
     def _give_up_stopped(self) -> None:
-        """What partitions had under way when they were stopped is not in the log, or the transaction is lost."""
+        """Take stopped partitions out of the transaction; it is lost if their batches may be in the log."""
         stopped = [one for one in self._filled if one.stopped and not one.unanswered and not one.is_settled]
         for copier in stopped:
             if copier.is_in_doubt:
-                # Else the successor would try the same again.
+                # Because the successor would otherwise try the same again.
                 self._send({"type": "progress", "partitions": self._collect()})
                 raise TransactionLost(
-                    f"target {copier.plan.target}: {copier.stopped_reason}; "
-                    "it may hold batches that nobody acknowledged"
+                    f"target {copier.plan.target}: {copier.stopped_reason}; it may hold batches without acknowledgement"
                 )
         self._filled.difference_update(stopped)
 
@@ -276,21 +275,19 @@ class Filling:
 
 log = logging.getLogger(__name__)
 
-#: What a partition that met such a record is stopped by.
+#: The error of a partition that such a record stopped.
 UNFIT: Final = "not-transformed"
 _ANY_SIZE: Final = wire.SEQUENCE_MODULUS
-#: Gets records of a partition, and what takes their outcome, after those of all calls before.
+#: Takes records of a partition and a callback for their outcome; outcomes come in the order of the calls.
 Submit = Callable[[PartitionPlan, Sequence[records.Record], Done], None]
-#: Of a record's objects, beside what is in them: measured.
+#: Memory of a record's objects without their contents, as measured.
 _RECORD_BYTES: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The records of one source batch that are to be copied, and where the source goes on behind it.
-
-    ``bytes`` as on the wire; ``held_bytes`` is how much memory the records take beside, about.
-    """
+    """The records of one source batch that are to be copied, and the source offset behind it. ``bytes`` as on the wire;
+    ``held_bytes``: approximate memory of the decoded records."""
 
     records: Sequence[records.Record]
     codec: int
@@ -302,7 +299,7 @@ class Opened:
 
 
 def opened(fetched: memoryview, position: int, aborted: Iterable[tuple[int, int]] | None) -> Iterable[Opened]:
-    """Fetched batches taken apart, without what is before ``position``. Raises :class:`cut.CorruptBatch`."""
+    """Yield the records of fetched batches from ``position`` on. Raises :class:`CorruptBatch`."""
     for batch, header, decision, _ in cut(fetched, position, aborted, _ANY_SIZE):
         is_dropped = decision.kind is fetched_batches.BatchKind.DROPPED
         found = [] if is_dropped else list(records.decode(batch, batch[16]))
@@ -321,19 +318,17 @@ def opened(fetched: memoryview, position: int, aborted: Iterable[tuple[int, int]
 
 
 class RecordsCopier(PartitionCopier):
-    """See the module. ``submit`` transforms, ``ready`` is told when something came back: to be sent, or only as room.
-
-    The arguments of its base come first.
-    """
+    """A copier of transformed records; the arguments of its base come first. ``submit`` transforms records. ``ready``
+    is called when an outcome came: there may be batches to send, or only room."""
 
     def __init__(self, *args: Any, submit: Submit, ready: Callable[[PartitionCopier], None], **settings: Any) -> None:
         super().__init__(*args, **settings)
         self._submit = submit
         self._ready = ready
-        #: source batches whose records are on their way through the transformation
+        #: number of source batches that are being transformed
         self._transforming = 0
         self._transforming_bytes = self._opened_bytes = 0
-        #: Whether a record was found that is not to be left out; nothing behind it is copied.
+        #: Whether a record was found that must not be left out; nothing behind it is copied.
         self._met_unfit = False
 
     @property
@@ -345,7 +340,7 @@ class RecordsCopier(PartitionCopier):
         return self.buffered_bytes + self._opened_bytes
 
     def give_back(self, keep: int) -> None:
-        """Keep all: one source record may have become several, and part of them may have been sent."""
+        """Keep all, because one source record may have become several of which some may have been sent."""
 
     def taking(self, fetched: memoryview, aborted: Iterable[tuple[int, int]] = ()) -> Iterator[None]:
         for part in opened(fetched, self.fetch_offset, aborted if self._read_committed else None):
@@ -394,13 +389,13 @@ class RecordsCopier(PartitionCopier):
         self._put(kept, part.codec, part.following, part.leader_epoch, skips)
 
     def _stop_after_last(self) -> None:
-        # What was read and is not transformed yet is still to be copied.
+        # Records that are still being transformed must be copied first.
         if self._met_unfit or not self._transforming:
             super()._stop_after_last()
 
 
 class TransactionalRecordsCopier(RecordsCopier, TransactionalCopier):
-    """The same under exactly-once: what is still being transformed belongs to a later transaction."""
+    """A records copier under exactly-once; records still being transformed belong to a later transaction."""
 
 
 def _held_bytes(record: records.Record) -> int:

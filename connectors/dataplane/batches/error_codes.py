@@ -9,9 +9,9 @@ from kafka.errors import for_code
 
 from connectors.formats.types import Skip, TopicPartition
 
-#: An exception that the broker has no code for: it does not say whether it has appended, nor whose fault it was.
+#: An exception for which the broker has no code: it says neither whether the batch was appended nor whose fault it was.
 UNKNOWN_SERVER_ERROR: Final = -1
-#: Not Kafka's: a record that a transformation could not take never reached a broker.
+#: Not a Kafka code: a record that could not be transformed never reached a broker.
 NOT_TRANSFORMED: Final = -1000
 NONE: Final = 0
 OFFSET_OUT_OF_RANGE: Final = 1
@@ -37,16 +37,16 @@ UNKNOWN_TOPIC_ID: Final = 100
 FETCH_SESSION_TOPIC_ID_ERROR: Final = 106
 
 SESSION_LOST: Final = frozenset({FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR})
-#: The successor holds the transactional id now: everything of this slice is refused.
+#: A successor holds the transactional id: everything this slice sends is refused.
 FENCED: Final = frozenset({INVALID_PRODUCER_EPOCH, PRODUCER_FENCED})
-#: The open transaction is over, aborted or unknown: nothing more of it can be committed.
+#: The open transaction is over, aborted or unknown: it can no longer be committed.
 TRANSACTION_OVER: Final = frozenset({48, 49, 120})  # INVALID_TXN_STATE, INVALID_PRODUCER_ID_MAPPING, ..._ABORTABLE
-#: Refused for size: smaller batches may be taken.
+#: Refused for their size: smaller batches may be accepted.
 TOO_LARGE: Final = frozenset({MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE})
-#: Refused for what some records are like: the others of the batch may be taken.
+#: Refused because of some records: the others of the batch may be accepted.
 OF_RECORDS: Final = TOO_LARGE | {INVALID_TIMESTAMP, INVALID_RECORD}
 #: Answered before anything is appended (Kafka ``UnifiedLog.append``, ``Partition.appendRecordsToLeader``): that copy of
-#: the batch can no longer land. The other codes may also end a wait behind an append (Kafka ``DelayedProduce``).
+#: the batch will not be written. Other codes may also be answered after an append (Kafka ``DelayedProduce``).
 NOT_WRITTEN: Final = OF_RECORDS | {
     CORRUPT_MESSAGE,
     19,  # NOT_ENOUGH_REPLICAS
@@ -54,13 +54,13 @@ NOT_WRITTEN: Final = OF_RECORDS | {
     OUT_OF_ORDER_SEQUENCE,
     CONCURRENT_TRANSACTIONS,
 }
-#: Too few replicas for ``acks=all``; appended all the same with REQUEST_TIMED_OUT and NOT_ENOUGH_REPLICAS_AFTER_APPEND.
+#: Too few replicas for ``acks=all``; REQUEST_TIMED_OUT and NOT_ENOUGH_REPLICAS_AFTER_APPEND come after the append.
 LACKS_REPLICAS: Final = frozenset({REQUEST_TIMED_OUT, 19, 20})
-#: Leadership moved or is unknown here, or a broker is on its way up or down: look again and go on.
+#: Leadership moved or is unknown, or a broker starts or stops: look up the leader and retry.
 RETRIABLE: Final = frozenset(
     {
-        2,  # CORRUPT_MESSAGE: damaged between us and the broker; what is sent again is unchanged
-        3,  # UNKNOWN_TOPIC_OR_PARTITION: also while a broker has not heard of the topic yet
+        2,  # CORRUPT_MESSAGE: damaged between us and the broker; the batch is sent again unchanged
+        3,  # UNKNOWN_TOPIC_OR_PARTITION: also while a broker does not know the topic yet
         5,  # LEADER_NOT_AVAILABLE
         6,  # NOT_LEADER_OR_FOLLOWER
         7,  # REQUEST_TIMED_OUT: appended, not acknowledged
@@ -70,32 +70,32 @@ RETRIABLE: Final = frozenset(
         14,  # COORDINATOR_LOAD_IN_PROGRESS
         19,  # NOT_ENOUGH_REPLICAS
         20,  # NOT_ENOUGH_REPLICAS_AFTER_APPEND: appended, not acknowledged
-        45,  # OUT_OF_ORDER_SEQUENCE_NUMBER: one before it did not make it
-        CONCURRENT_TRANSACTIONS,  # markers of the transaction before are still being written
+        45,  # OUT_OF_ORDER_SEQUENCE_NUMBER: a batch before it was not written
+        CONCURRENT_TRANSACTIONS,  # markers of the previous transaction are still being written
         56,  # KAFKA_STORAGE_ERROR
         74,  # FENCED_LEADER_EPOCH
         75,  # UNKNOWN_LEADER_EPOCH
         78,  # OFFSET_NOT_AVAILABLE
         89,  # THROTTLING_QUOTA_EXCEEDED
-        100,  # UNKNOWN_TOPIC_ID: until metadata says whether the topic was made anew
+        100,  # UNKNOWN_TOPIC_ID: until metadata says whether the topic was recreated
         103,  # INCONSISTENT_TOPIC_ID
     }
 )
-#: Where the library has another name than Kafka.
+#: Codes for which the library's name differs from Kafka's.
 _NAMES: Final = {MESSAGE_TOO_LARGE: "MESSAGE_TOO_LARGE", UNKNOWN_SERVER_ERROR: "UNKNOWN_SERVER_ERROR"}
 
 
 def code_name(code: int) -> str:
-    """``NOT_ENOUGH_REPLICAS (19)``: the code as Kafka's documentation has it."""
+    """Return a code with its name in Kafka's documentation: ``NOT_ENOUGH_REPLICAS (19)``."""
     error = for_code(code)
     return f"{_NAMES.get(code) or getattr(error, 'message', error.__name__)} ({code})"
 
 
-#: Words of what a connector's user does; another command has its own in their place.
+#: Advice for a connector's user; kafka-mirror-maker replaces these phrases with its own.
 SKIP: Final = "or set errors.tolerance = all to leave out what is refused"
 LEAVE_OUT: Final = "leave it out of topics"
 AGAIN: Final = "then start the flow again"
-#: What to do, by code; ``{topic}`` is the target's.
+#: Advice by code; ``{topic}`` is the target topic.
 _ADVICE: Final = {
     MESSAGE_TOO_LARGE: f"raise max.message.bytes of topic {{topic}}, {SKIP}; {AGAIN}",
     RECORD_LIST_TOO_LARGE: f"raise segment.bytes of topic {{topic}}, {SKIP}; {AGAIN}",
@@ -105,20 +105,17 @@ _ADVICE: Final = {
     f"{SKIP}; {AGAIN}",
     TOPIC_AUTHORIZATION_FAILED: f"grant WRITE on topic {{topic}}, {AGAIN}",
     CLUSTER_AUTHORIZATION_FAILED: f"grant IDEMPOTENT_WRITE on the target cluster, {AGAIN}",
-    UNKNOWN_TOPIC_ID: f"the topic was deleted: make {{topic}} again, {AGAIN}",
-    INVALID_TOPIC: f"the target lets nobody write to {{topic}}: {LEAVE_OUT}, {AGAIN}",
+    UNKNOWN_TOPIC_ID: f"the topic was deleted: create {{topic}} again, {AGAIN}",
+    INVALID_TOPIC: f"clients may not write to {{topic}}: {LEAVE_OUT}, {AGAIN}",
     UNSUPPORTED_COMPRESSION: f"the target does not know the codec: upgrade its brokers, {AGAIN}",
-    POLICY_VIOLATION: f"a policy of the target forbids it: ask who runs the cluster, {AGAIN}",
+    POLICY_VIOLATION: f"a policy of the target forbids it: ask the operator of the cluster, {AGAIN}",
 }
 _ADVICE_ELSE: Final = f"see the log of the target's leader, {AGAIN}"
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A batch that the target will never take as it is.
-
-    ``records``: indexes in the batch that the answer lists, empty where it lists none. ``message``: the broker's own.
-    """
+    """Why the target will never accept a batch unchanged. ``records``: indexes that the answer lists, if any."""
 
     code: int
     records: tuple[int, ...] = ()
@@ -126,12 +123,11 @@ class Refusal:
 
     @property
     def is_for_size(self) -> bool:
-        """Whether smaller batches may be taken."""
         return self.code in TOO_LARGE
 
 
 def add_skip(skips: list[Skip], offset: int, code: int) -> None:
-    """Append one record, merging with the last skip where it follows it."""
+    """Append one record, merged with the last skip if it follows directly."""
     if skips and skips[-1][1] + 1 == offset and skips[-1][2] == code:
         skips[-1] = (skips[-1][0], offset, code)
     else:
@@ -139,13 +135,13 @@ def add_skip(skips: list[Skip], offset: int, code: int) -> None:
 
 
 def explained(code: int, target: TopicPartition, what: str, message: str = "") -> str:
-    """The sentence of a quarantined partition: what is refused, the broker's code and words, what to do."""
+    """Return the reason of a quarantined partition: what is refused, the broker's code and message, what to do."""
     said = f" ({message})" if message else ""
     advice = _ADVICE.get(code, _ADVICE_ELSE).format(topic=target.topic)
     return f"target {target} refuses {what}: {code_name(code)}{said}; {advice}"
 
 
 def unread(topic: str, code: int) -> str:
-    """``cannot be read: CODE``, and what to do where somebody can do something."""
+    """Return ``cannot be read: CODE``, and which right to grant if one is missing."""
     grant = f"; grant READ on topic {topic}" if code == TOPIC_AUTHORIZATION_FAILED else ""
     return f"cannot be read: {code_name(code)}{grant}"

@@ -1,8 +1,7 @@
 """Cut fetched bytes into batches, check each, and decide from its header alone what the copy does with it.
 
-The rules are what brokers accept: a produced batch has dense offset deltas, no control bit, at least one
-record, magic 2 and fits ``max.message.bytes`` (Kafka ``LogValidator``, ``UnifiedLog``). Copying and resuming both read
-batches through this module alone.
+The rules are those of brokers: a produced batch has dense offset deltas, no control bit, at least one record, magic 2,
+and fits ``max.message.bytes`` (Kafka ``LogValidator``, ``UnifiedLog``). Both the copy and a resume read batches here.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from connect.wire.merge import PlainRun, plain_run
 
 
 class BatchKind(StrEnum):
-    """How a batch travels: as it is, in one with others, rebuilt from its records, or not at all."""
+    """How a batch is copied: unchanged, merged with others, rebuilt from its records, or not at all."""
 
     SHALLOW = "shallow"
     MERGED = "merged"
@@ -39,9 +38,9 @@ class Decision:
 
 
 SHALLOW: Final = Decision(BatchKind.SHALLOW, "as it is")
-#: What becomes of a shallow one that waits, or is small; and of one that goes alone, where the producer has a codec.
+#: A shallow batch may be merged if it waits or is small; one sent alone is compressed if the producer has a codec.
 MERGED: Final = Decision(BatchKind.MERGED, "merged with others")
-COMPRESSED: Final = Decision(BatchKind.REBUILT, "compressed as the producer is told")
+COMPRESSED: Final = Decision(BatchKind.REBUILT, "compressed with the producer's codec")
 OLD_MAGIC: Final = Decision(BatchKind.REBUILT, "old magic")
 TRIMMED: Final = Decision(BatchKind.REBUILT, "start inside the batch")
 GAPS: Final = Decision(BatchKind.REBUILT, "compacted gaps")
@@ -71,10 +70,10 @@ DECISIONS: Final = (
 
 
 def decide(header: BatchHeader, position: int, aborted: bool, max_message_bytes: int) -> Decision:
-    """The decision for a magic 2 batch fetched at ``position``.
+    """Return the decision for a magic 2 batch fetched at ``position``.
 
-    ``aborted``: its producer is inside an aborted transaction here and the copy is read_committed.
-    LogAppendTime is opened because the target would show the client's own older create times instead.
+    ``aborted``: the copy is read_committed, and the batch's producer is inside an aborted transaction.
+    A LogAppendTime batch is rebuilt because the target would otherwise show the older create times of the client.
     """
     attributes = header.attributes
     if attributes & 0x20:
@@ -95,23 +94,21 @@ def decide(header: BatchHeader, position: int, aborted: bool, max_message_bytes:
     return SHALLOW
 
 
-#: Damage on the way heals with a new fetch; damage in the source's log does not.
+#: A new fetch corrects damage on the network, but not damage in the source's log.
 CORRUPT_TRIES: Final = 3
 _CONTROL_KEY: Final = struct.Struct(">hh")
 _ABORT_MARKER: Final = 0
 _OLD_CRC: Final = struct.Struct(">I")
 _OLD_OFFSET: Final = struct.Struct(">q")
 _OLD_ATTRIBUTES_AT: Final = 17
-#: A length is not under the checksum. Nothing else explains it: where a batch does not fit into an answer, brokers send
-#: it whole all the same, or no byte of it (from Fetch 3 on).
+#: The checksum does not cover the length. No other cause is possible: a broker sends a batch larger than the answer's
+#: limit whole, or no byte of it (from Fetch 3 on).
 _BAD_LENGTH: Final = "the batch that holds source offset {}, or follows it, has a wrong length"
 
 
 class Cut(NamedTuple):
-    """A batch, its header and what to do with it. Below magic 2: a run of messages of one codec, and no header.
-
-    With ``run`` it is several batches that may travel as one, ``header`` that of the first.
-    """
+    """A batch, its header and the decision. Below magic 2: consecutive messages of one codec, and no header. With
+    ``run``: several batches that may be sent as one, and the header of the first."""
 
     batch: memoryview
     header: wire.BatchHeader | None
@@ -120,7 +117,7 @@ class Cut(NamedTuple):
 
 
 class CorruptBatch(Exception):
-    """A fetched batch that is damaged: never repaired, never copied."""
+    """A fetched batch is damaged. It is never repaired or copied."""
 
     def __init__(self, base_offset: int, what: str = "the checksum of the batch at source offset {} is wrong") -> None:
         super().__init__(what.format(base_offset))
@@ -135,14 +132,13 @@ def cut(
     *,
     run_limits: Callable[[int], tuple[int, int]] = lambda codec: (0, 0),
 ) -> Iterator[Cut]:
-    """Every whole batch of a fetch answer, its checksum verified before anybody changes a byte.
+    """Yield every whole batch of a fetch answer, its checksum verified before any byte is changed.
 
-    ``position``: the offset that was fetched. ``aborted``: (producer id, first offset) as the answer lists them,
-    None when the copy is read_uncommitted. The aborted state is built anew from each answer's list and never
-    carried over; a producer id leaves it at its abort marker, since the same id may commit later in the same
-    answer (Kafka ``CompletedFetch``). Small batches of one codec that follow one another come together: ``run_limits``
-    says of a codec up to how many bytes one is small, and how many they are together.
-    Raises :class:`CorruptBatch` where it meets one.
+    ``position``: the offset that was fetched. ``aborted``: (producer id, first offset) as the answer lists them; None
+    if the copy is read_uncommitted. The aborted state comes from this answer's list alone. A producer id leaves it at
+    its abort marker, because the same id may commit later in the same answer (Kafka ``CompletedFetch``). Consecutive
+    small batches of one codec come together: ``run_limits`` returns for a codec the largest size of a small batch, and
+    of a run, in bytes. Raises :class:`CorruptBatch` at a damaged batch.
     """
     transactions = None if aborted is None else _Transactions(aborted)
     at = 0
@@ -174,8 +170,8 @@ def cut(
 
 
 def _end_of_old(fetched: memoryview, at: int) -> int:
-    """Where the run of messages below magic 2 and of one codec ends that begins at ``at``: copied one by one, records
-    would become a batch each, where they are no compressed sets. Raises :class:`CorruptBatch` at a damaged first."""
+    """Return the end of the run of messages of one codec, below magic 2, that begins at ``at``; copied one by one, each
+    uncompressed message would become a batch. Raises :class:`CorruptBatch` if the first is damaged."""
     codec = fetched[at + _OLD_ATTRIBUTES_AT] & wire.CODEC_MASK
     end = at
     while size := wire.whole_batch(fetched, end):

@@ -1,9 +1,9 @@
 """Build the batches that go to the target, and merge waiting batches of a partition when that is worth its cost.
 
-A target answers a Produce request when its followers have it, and takes one batch of a partition with each. So a
-waiting batch saves a round trip for each batch that it is merged with. Merging costs time for each record.
+A target answers a Produce request once its followers have it, and each request holds one batch of a partition. So each
+merged batch saves a round trip. Merging costs time for each record.
 
-If the target's producer has a codec, batches without one get it here too: once for all that are sent together.
+If the target's producer has a codec, uncompressed batches are compressed here, once for all that are sent together.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from connectors.formats.types import Compression, ProducerIdAndEpoch, Run, Skip
 _NOTHING: Final = memoryview(b"")
 #: (first source offset, count)
 Segment = tuple[int, int]
-#: What a batch bears that is ready to be sent: attributes beside the codec, producer id and epoch, base sequence.
+#: What the bytes of a batch that is ready to send say: attributes without the codec, producer id, epoch, base sequence.
 Stamp = tuple[int, int, int, int]
 
 
 class Outgoing:
-    """Its bytes, its sequences, and the source offsets it stands for.
+    """A batch for the target: its bytes, its sequences, and the source offsets that it covers.
 
-    ``batch`` is as it was fetched, several batches of the source one behind the other if ``source_batches`` says so,
-    until it is made ready for its first sending. From then on it is one batch, and changes no more.
+    Until it is made ready for its first sending, ``batch`` is what was fetched: ``source_batches`` batches of the
+    source, one after the other. From then on it is one batch that never changes.
     """
 
     __slots__ = (
@@ -72,33 +72,32 @@ class Outgoing:
         self.batch = batch
         self.base_sequence = base_sequence
         self.count = count
-        #: (first source offset, count), in order: one where offsets are dense
+        #: (first source offset, count), in order; one if offsets are dense
         self.segments = segments
         self.next_source_offset = next_source_offset
         self.source_epoch = source_epoch
         self.timestamp_ms = timestamp_ms
         self.codec = codec
-        #: how many batches of the source are in it as they were; 0 if it was built from records
+        #: number of unchanged source batches in it; 0 if it was built from records
         self.source_batches = source_batches
-        #: what its bytes bear, if they were made ready or built
+        #: what its bytes say, if they were made ready or built
         self.stamp = stamp
-        #: its records can be read, as far as is known
+        #: whether it may be merged with others
         self.is_mergeable = True
         #: the answer's base offset once the batch is known to be in the target's log
         self.base_offset: int | None = None
         #: once sent, its bytes may reach the target at any later time
         self.sent = False
-        #: a copy that was sent has no answer which says that it was not written
+        #: no answer says that a sent copy was not written
         self.is_doubtful = False
-        #: how often its leader failed at it without a reason
+        #: number of its leader's errors without a reason
         self.unexplained = 0
-        #: why the target will never take it as it is
+        #: why the target will never accept it unchanged
         self.refusal: Refusal | None = None
-        #: what was left out between the batch before and the one behind
+        #: what was left out between the batches around it
         self.skips: tuple[Skip, ...] = ()
 
     def release(self) -> None:
-        """Let go of the bytes of what is never sent again."""
         self.batch = _NOTHING
 
     @property
@@ -107,34 +106,33 @@ class Outgoing:
 
     @property
     def what(self) -> str:
-        """What it is, for people."""
+        """Its description in messages."""
         first, last = self.segments[0][0], sum(self.segments[-1]) - 1
         offsets = f"source offset {first}" if first == last else f"source offsets {first} to {last}"
         return f"the batch of {offsets}"
 
     def source_offsets(self) -> Iterator[int]:
-        """The source offset of each of its records."""
         return chain.from_iterable(range(first, first + count) for first, count in self.segments)
 
     def opened(self) -> list[records.Record]:
-        """Its records with their source offsets."""
+        """Return its records with their source offsets."""
         decoded = records.decode(self.batch, 2)
         return [record._replace(offset=offset) for record, offset in zip(decoded, self.source_offsets(), strict=True)]
 
     def renumber(self, base_sequence: int) -> None:
-        """Give it another place in the sequence. Only for bytes of which no sent copy can reach the target any more."""
+        """Change its base sequence. Only for a batch of which no sent copy can still reach the target."""
         self.sent = False
         self.base_sequence = base_sequence
 
     def make_ready(self, stamp: Stamp) -> None:
-        """Have its one batch bear ``stamp``, for its first sending."""
+        """Write ``stamp`` into its one batch, before its first sending."""
         if self.stamp != stamp:
             marks, producer_id, producer_epoch, base_sequence = stamp
             wire.rewrite(self.batch, self.codec | marks, producer_id, producer_epoch, base_sequence)
             self.stamp = stamp
 
     def join(self, others: Sequence[Outgoing], merged: bytearray, stamp: Stamp) -> None:
-        """Stand for ``others``, which follow it, as well; ``merged`` are its bytes then."""
+        """Cover ``others``, which follow it, as well; its bytes are then ``merged``."""
         segments = list(self.segments)
         for other in others:
             for first, count in other.segments:
@@ -155,8 +153,7 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True)
 class Builder:
-    """Builds batches of records under one producer, each with the codec of its source: ``compression`` follows when
-    it is sent, where that is none."""
+    """Builds batches under one producer, with their source's codec; ``compression`` is for uncompressed batches."""
 
     producer: ProducerIdAndEpoch
     compression: Compression
@@ -164,9 +161,8 @@ class Builder:
     def outgoings(
         self, parts: Sequence[Sequence[records.Record]], codec: int, sequence: int, source_epoch: int
     ) -> Iterator[Outgoing]:
-        """Batches of ``parts``, their offsets the source's, none of which stands for more than its own records. One
-        source record may have become several, so a batch may end inside what has become of one: it is not behind it.
-        """
+        """Yield a batch for each part, which covers its own records only; their offsets are the source's. A batch that
+        ends among several records of one source record does not cover that one."""
         for part, after in zip_longest(parts, parts[1:]):
             built = self._built(part, codec, self.producer, sequence)
             timestamp_ms = max(record.timestamp_ms for record in part)
@@ -187,7 +183,7 @@ class Builder:
             sequence = wire.add_sequence(sequence, len(part))
 
     def fitting(self, kept: Sequence[records.Record], codec: int, max_bytes: int) -> Iterator[Sequence[records.Record]]:
-        """``kept`` in parts whose batches are no larger; a single record goes as it is, whatever its size."""
+        """Split ``kept`` until each batch has at most ``max_bytes``; a single record is yielded whatever its size."""
         if not kept:
             return
         if len(kept) > 1 and not self._fit(kept, codec, max_bytes):
@@ -216,7 +212,7 @@ def halves(part: Sequence[records.Record]) -> tuple[Sequence[records.Record], Se
 
 
 def segments(part: Sequence[records.Record]) -> list[Segment]:
-    """Source offsets of ``part`` as (first, count) of what is dense."""
+    """Return the source offsets of ``part`` as (first, count) of each dense range."""
     out: list[Segment] = []
     for record in part:
         if out and record.offset == out[-1][0] + out[-1][1]:
@@ -227,7 +223,7 @@ def segments(part: Sequence[records.Record]) -> list[Segment]:
 
 
 def append_run(runs: list[Run], run: Run) -> None:
-    """Append, merging with the last run where offsets go on at the same difference."""
+    """Append a run, merged with the last one if it continues it in both logs."""
     if runs:
         up, down, count = runs[-1]
         if run[0] == up + count and run[1] == down + count:
@@ -236,28 +232,26 @@ def append_run(runs: list[Run], run: Run) -> None:
     runs.append(run)
 
 
-#: Before any was measured: seconds a record, where neither codec has to do anything, else seconds a byte.
+#: Costs before any was measured: seconds per record if no codec is involved, else seconds per byte.
 _RECORD_COST_S: Final = 1.5e-6
 _BYTE_COST_S: Final = 20e-9
-#: How much of a new sample of the cost counts, and of the first one whenever merging would cost too much: an estimate
-#: that stops all merging is never measured again.
+#: Weight of a new cost sample, and of the initial cost each time merging is too costly, because no sample comes then.
 _WEIGHT: Final = 0.2
 _FORGETS: Final = 0.01
-#: Fewer records say little of what one costs.
+#: Fewer records say little about the cost of one.
 _SAMPLE_RECORDS: Final = 32
-#: Batches up to this size cost more by themselves than merged: some records each, sent by a producer that does not
-#: linger.
+#: Batches up to this size cost more alone than merged: a producer that does not linger sends a few records in each.
 SMALL_BATCH_BYTES: Final = 2048
-#: Others on the event loop wait no longer for one merging.
+#: One merge blocks the event loop no longer than this.
 _MOST_COST_S: Final = 0.015
-#: Small batches travel in pieces of this share of a full batch, so that what is left of one answer is sent with the
-#: beginning of the next: a request with little in it takes its broker as long as a full one.
+#: Small batches form pieces of this fraction of a full batch, so that the rest of one answer is sent with the beginning
+#: of the next, because a broker needs as long for a nearly empty request as for a full one.
 _PIECES: Final = 16
 
 
 class Merging:
-    """Decides for one partition, and measures what merging costs. ``clock`` gives CPU seconds of this thread: on a
-    busy machine the time that others took is no cost of merging. ``compression`` is the target producer's."""
+    """Decides for one partition what to merge, and measures the cost. ``clock`` returns CPU seconds of this thread,
+    because time that others take on a busy machine must not count. ``compression`` is the target producer's."""
 
     def __init__(
         self, most_bytes: int, compression: Compression, clock: Callable[[], float] = time.thread_time
@@ -265,17 +259,15 @@ class Merging:
         self.most_bytes = most_bytes
         self._compression = compression
         self._clock = clock
-        #: of batches that have no codec, and of those that have one
+        #: of uncompressed and of compressed batches
         self._first_costs_s = (_BYTE_COST_S if compression.codec else _RECORD_COST_S, _BYTE_COST_S)
         self._costs_s = list(self._first_costs_s)
-        #: what one batch less was worth when the last one was sent
+        #: seconds that one batch less saved when the last one was sent
         self._saved_s = 0.0
 
     def run_limits(self, codec: int) -> tuple[int, int]:
-        """Up to how many bytes a batch of the source travels together with others of its ``codec``, and these together.
-
-        One that has a codec does where opening it costs less than sending it by itself.
-        """
+        """Return the largest size of a source batch that is sent with others of its ``codec``, and of all together. A
+        compressed batch is merged if opening it costs less than sending it alone."""
         piece_bytes = self.most_bytes // _PIECES
         if not codec and not self._compression.codec:
             return SMALL_BATCH_BYTES, piece_bytes
@@ -284,19 +276,16 @@ class Merging:
         return small_bytes, min(piece_bytes, int(_MOST_COST_S / cost_s))
 
     def opens(self, outgoing: Outgoing) -> bool:
-        """Whether its records are touched when it is sent, merged with others or not."""
+        """Return whether sending it needs its records, merged or not."""
         return self.compresses(outgoing) or (outgoing.stamp is None and outgoing.source_batches > 1)
 
     def compresses(self, outgoing: Outgoing) -> bool:
-        """Whether it gets the producer's codec when it is sent, merged or not."""
+        """Return whether it gets the producer's codec when it is sent, merged or not."""
         return self._compression.codec > 0 and not outgoing.codec and outgoing.is_mergeable
 
     def takes(self, first: Outgoing, waiting: Iterable[Outgoing], max_message_bytes: int, saved_s: float) -> int:
-        """How many of ``waiting`` are to be sent in one batch with ``first``.
-
-        ``saved_s``: what it is worth, in seconds, that one batch less is to be sent. What is opened to be sent by
-        itself costs nothing more.
-        """
+        """Return how many of ``waiting`` to send in one batch with ``first``, if one batch less saves ``saved_s``. A
+        batch that is opened anyway adds no cost."""
         self._saved_s = saved_s
         most_bytes = min(self.most_bytes, max_message_bytes)
         size, number = _most_size(first), 0
@@ -319,7 +308,7 @@ class Merging:
         return 0
 
     def merged(self, parts: Sequence[Outgoing], stamp: Stamp) -> bytearray:
-        """The records of ``parts`` as one batch that bears ``stamp``. Raises Unmergeable."""
+        """Return one batch of the records of ``parts``, with ``stamp`` in it. Raises Unmergeable."""
         began_s = self._clock()
         marks, producer_id, producer_epoch, base_sequence = stamp
         codec = parts[0].codec or self._compression.codec
@@ -331,14 +320,14 @@ class Merging:
         return merged
 
     def was_refused_for_size(self, size: int) -> None:
-        """The target takes less than we know, and a merged batch of ``size`` bytes was more."""
+        """Lower the limit after the target refused a merged batch of ``size`` bytes."""
         self.most_bytes = min(self.most_bytes, size // 2)
 
     def _cost_s(self, outgoing: Outgoing) -> float:
         return self._units(outgoing) * self._costs_s[outgoing.codec > 0]
 
     def _more_s(self, outgoing: Outgoing) -> float:
-        """What it costs beyond what is to be done anyway."""
+        """Return the cost beyond what must be done anyway."""
         return 0.0 if self.opens(outgoing) else self._cost_s(outgoing)
 
     def _units(self, outgoing: Outgoing) -> int:
@@ -354,7 +343,7 @@ class Merging:
 
 
 def _most_size(outgoing: Outgoing) -> int:
-    """At most so many bytes it adds to a merged batch."""
+    """Return the most bytes that it adds to a merged batch."""
     return len(outgoing.batch) + (0 if outgoing.codec else MORE_BYTES * outgoing.count)
 
 
@@ -369,7 +358,7 @@ def _belong_together(first: Outgoing, other: Outgoing) -> bool:
 
 
 def apart(outgoing: Outgoing) -> list[Outgoing]:
-    """Each batch of one that is several by itself, none to be merged again: their records could not be read."""
+    """Split a batch into its source batches, which are not merged again because their records could not be read."""
     if outgoing.source_batches <= 1 or outgoing.stamp is not None:
         outgoing.is_mergeable = False
         return [outgoing]

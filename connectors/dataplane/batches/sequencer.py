@@ -1,11 +1,11 @@
-"""What to do with batches that the target refused for good: smaller ones, or without the records at fault. Pure.
+"""Replace batches that the target refused permanently: by smaller ones, or by ones without the records at fault.
 
-A refusal leaves a hole in the sequence, so every batch behind it was refused too (OUT_OF_ORDER_SEQUENCE_NUMBER). What
-is sent instead has other boundaries, and what follows other sequences.
+A refusal leaves a hole in the sequence, so every batch behind it was refused too (OUT_OF_ORDER_SEQUENCE_NUMBER). The
+replacements have other boundaries, and the batches that follow other sequences.
 
-Only records are left out that the broker blames (``codes.OF_RECORDS``). UNKNOWN_SERVER_ERROR blames nobody and may come
-of a disk or a defect of the broker: what it hits is sent again unchanged a few times and then stops the partition,
-whatever ``errors.tolerance`` says, where Java's task goes on behind it and loses it.
+Only records that the broker blames are left out (``error_codes.OF_RECORDS``). UNKNOWN_SERVER_ERROR blames none, and may
+come from a disk or a defect of the broker: the batch is sent again unchanged a few times, then it stops the partition
+whatever ``errors.tolerance`` says. Java's task would continue behind it and lose it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from connectors.formats.types import Skip, TopicPartition
 
 
 class Poison(Exception):
-    """A batch that the target refuses for good and that is not to be left out: ``reason`` is the whole sentence."""
+    """A permanently refused batch that must not be left out; ``reason`` is the whole sentence."""
 
     def __init__(self, reason: str, error: str) -> None:
         super().__init__(reason)
@@ -31,15 +31,15 @@ class Poison(Exception):
 
 
 class CopiesUnderWay(RetriableError):
-    """A batch must change, but a copy of it or of one behind it may still reach the target: its sequences are not used
-    again, and the slice ends. The next one begins behind a fence, or in another epoch of the producer."""
+    """A batch must change, but a copy of it or of a later one may still reach the target, so its sequences cannot be
+    reused: the slice ends, and the next one begins behind a fence or in another producer epoch."""
 
 
 @dataclass(slots=True)
 class Mended:
-    """What is sent instead of the batches that were looked at, in order, and what was left out before any of them.
+    """The batches to send instead, in order, and what was left out before the first of them.
 
-    ``behind``: (next source offset, source epoch) once all before is acknowledged, where no batch is left to say it.
+    ``behind``: (next source offset, source epoch) once all before is acknowledged, if no batch remains to carry it.
     """
 
     batches: list[Outgoing] = field(default_factory=list)
@@ -47,8 +47,8 @@ class Mended:
     behind: tuple[int, int] | None = None
 
     def add(self, parts: Sequence[Outgoing], skips: Sequence[Skip], behind: tuple[int, int]) -> None:
-        """One batch's successors, in the place of it. What was left out is told with the first: the position may pass
-        it with any, and to tell of it twice after a crash is better than never."""
+        """Add the replacements of one batch. The first reports what was left out: the position may pass it with any of
+        them, and reporting it twice after a crash is better than never."""
         bearer = parts[0] if parts else self.batches[-1] if self.batches else None
         self.batches += parts
         if bearer is None:
@@ -61,14 +61,14 @@ class Mended:
 
 @dataclass(frozen=True, slots=True)
 class Mender:
-    """``skip``: whether records at fault are left out (``errors.tolerance = all``)."""
+    """Replaces refused batches; ``skip``: leave out records at fault (``errors.tolerance = all``)."""
 
     builder: Builder
     target: TopicPartition
     skip: bool
 
     def mend(self, refused: Sequence[Outgoing], max_message_bytes: int) -> Mended:
-        """What to send instead of ``refused`` and of what is behind it; sequences are the caller's to give.
+        """Return what to send instead of ``refused``, which includes the batches behind it; the caller numbers them.
 
         Raises :class:`Poison` at the first batch that stops the partition.
         """
@@ -97,13 +97,13 @@ class Mender:
         built = list(self.builder.outgoings(parts, codec, 0, epoch))
         for part in built:
             part.is_mergeable = False
-            # So that what is before the batch at fault is copied: it is halved until it holds no more than one did.
+            # A merged batch is halved until it holds one source batch, so that all before the one at fault is copied.
             part.source_batches = outgoing.source_batches // 2 if is_merged and not self.skip else 0
         mended.add(built, skips, (outgoing.next_source_offset, epoch))
 
 
 def _at_fault(outgoing: Outgoing, refusal: Refusal) -> frozenset[int]:
-    """Indexes of the records that are known to be refused; none if the batch has to be taken apart to find them."""
+    """Return the indexes of the records known to be at fault; none if the batch must be split to find them."""
     if outgoing.count == 1:
         return frozenset((0,))
     if refusal.is_for_size:

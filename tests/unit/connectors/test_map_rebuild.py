@@ -48,7 +48,7 @@ async def test_a_batch_that_no_codec_opens_is_named() -> None:
     feed = LogFeed(
         cast(Cluster, SimpleNamespace(name="us")), TopicPartition("orders", 0), None, 8, read_committed=False
     )
-    with pytest.raises(PermanentError, match="a batch cannot be opened"):
+    with pytest.raises(PermanentError, match="a batch cannot be decoded"):
         feed._items(memoryview(bytes(batch)), False)
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from connect.wire.batch import read_header
 from connectors.control_link.protocol import PartitionPlan
-from connectors.dataplane.batches.copier import AnotherWrites, PartitionCopier
+from connectors.dataplane.batches.copier import PartitionCopier
+from connectors.dataplane.batches.send_queue import AnotherWrites
 from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
 from tests.kit.logs import OUT_OF_ORDER, TargetPartition, fetched, source_batch
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from connect.wire import batch as wire
 from connect.wire import records
 from connectors.control_link.protocol import PartitionPlan
-from connectors.dataplane.batches.copier import PartitionCopier, TargetTruncated
+from connectors.dataplane.batches.copier import PartitionCopier
 from connectors.dataplane.batches.fetched_batches import CorruptBatch
+from connectors.dataplane.batches.send_queue import TargetTruncated
 from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
 from tests.kit.logs import TargetPartition, control_batch, fetched, held, settle, source_batch
 

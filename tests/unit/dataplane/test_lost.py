@@ -14,11 +14,13 @@ from connect.wire import fetch_produce
 from connectors.control_link.protocol import PartitionPlan, SliceSettings
 from connectors.dataplane import log_divergence
 from connectors.dataplane.batches import error_codes
-from connectors.dataplane.batches.copier import PartitionCopier, TargetTruncated
+from connectors.dataplane.batches.copier import PartitionCopier
+from connectors.dataplane.batches.send_queue import TargetTruncated
+from connectors.dataplane.fetch_loop import FetchLoop
 from connectors.dataplane.log_divergence import Verdict
 from connectors.dataplane.produce_recovery import Recoveries
 from connectors.dataplane.resume import TargetScan
-from connectors.dataplane.source_reader import FetchLoop, SourceReader
+from connectors.dataplane.source_reader import SourceReader
 from connectors.formats.types import ProducerIdAndEpoch, ResumeProof, TopicPartition
 from tests.kit.logs import TargetPartition, source_batch
 
@@ -70,8 +72,8 @@ def copier() -> PartitionCopier:
 @pytest.mark.parametrize(
     ("source", "diverging", "error", "said"),
     [
-        (Source(NEW, 0, 500), None, "source-recreated", "source topic orders was deleted and made anew"),
-        (Source(NEW, 0, 500), (0, 10), "source-recreated", "source topic orders was deleted and made anew"),
+        (Source(NEW, 0, 500), None, "source-recreated", "source topic orders was recreated"),
+        (Source(NEW, 0, 500), (0, 10), "source-recreated", "source topic orders was recreated"),
         (Source(OLD, 107, 500), None, "source-gap", "begins at offset 107 now, and offset 100 was to be copied next"),
         (Source(OLD, 0, 60), None, "source-truncated", "it ends at offset 60, but offsets up to 99 had been read"),
         (Source(OLD, 0, 500), (2, 60), "source-truncated", "leader epoch 2 ends at offset 60, but offsets up to 99"),
@@ -99,7 +101,7 @@ async def test_a_former_leader_proves_no_truncation(epoch: int, read: int) -> No
 @pytest.mark.parametrize(
     ("target", "error", "said"),
     [
-        (Source(NEW), "target-recreated", "target topic us.orders was deleted and made anew"),
+        (Source(NEW), "target-recreated", "target topic us.orders was recreated"),
         (Source(OLD, 0, 20), "target-truncated", "acknowledged offsets up to 49, and ends at 20 now (it forgot)"),
         (Source(OLD, 0, 60), "target-truncated", "was written to again since, up to offset 59 (it forgot)"),
     ],
@@ -133,7 +135,7 @@ async def test_an_offset_that_is_there_and_still_refused_stops_after_a_few_tries
         assert not loop._take(machine, refused(error_codes.OFFSET_OUT_OF_RANGE))
         await asyncio.gather(*reader._scope.tasks)
     assert machine.stopped_error == "source-truncated"
-    assert "knows nothing of leader epoch 3" in machine.stopped_reason
+    assert "has no leader epoch 3" in machine.stopped_reason
     await reader.stop()
     assert failures == []
 

@@ -174,7 +174,7 @@ def test_one_that_waits_with_no_other_is_compressed_alone(batch_bytes: int) -> N
         machine.take(fetched(large(first)))
         assert sent(machine, target) == [3]
     assert [wire.read_header(batch).codec for batch in target.batches] == [4, 4]
-    assert counted(machine) == {"compressed as the producer is told": 2}
+    assert counted(machine) == {"compressed with the producer's codec": 2}
 
 
 @pytest.mark.parametrize("codec", [1, 4])

@@ -17,7 +17,8 @@ from connectors.control_link.protocol import PartitionPlan, SliceSettings
 from connectors.dataplane import fetch_api
 from connectors.dataplane.batches import error_codes
 from connectors.dataplane.batches.copier import PartitionCopier
-from connectors.dataplane.source_reader import REVISIT_S, SHUN_S, FetchLoop, Nearby, SourceReader
+from connectors.dataplane.fetch_loop import REVISIT_S, SHUN_S, FetchLoop, Nearby
+from connectors.dataplane.source_reader import SourceReader
 from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
 from tests.kit.logs import source_batch
 

@@ -102,7 +102,7 @@ def test_headers_whose_keys_are_no_text_are_of_one_record_alone() -> None:
     one = records(b"a", b"\xff", None, b"null", b"b")
     (found,) = through(one, spark=keyed)
     assert found[0] == one[0]._replace(value=b"A", headers=[("A", b"v")])
-    unfit = Unfit("transform.sql gives it a header whose key is none, or no UTF-8")
+    unfit = Unfit("transform.sql gives it a header whose key is missing or not UTF-8")
     assert found[1:4] == [unfit] * 3
     assert isinstance(found[4], Record)
 

@@ -20,8 +20,9 @@ from connect.wire import fetch_produce
 from connectors.control_link.protocol import PartitionPlan, SliceSettings
 from connectors.dataplane import fetch_api
 from connectors.dataplane.batches.copier import PartitionCopier
+from connectors.dataplane.fetch_loop import FetchLoop
 from connectors.dataplane.leader_connections import Leaders
-from connectors.dataplane.source_reader import FetchLoop, SourceReader
+from connectors.dataplane.source_reader import SourceReader
 from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
 from tests.kit.logs import source_batch
 from tests.kit.members import until
@@ -75,7 +76,7 @@ async def test_a_batch_that_does_not_open_stops_its_partition_only() -> None:
     assert loop._take(machine, answer)
     deque(loop._feed(machine, answer), maxlen=0)
     assert machine.stopped
-    assert "source t-0: a batch behind offset 0 cannot be opened" in machine.stopped_reason
+    assert "source t-0: a batch after offset 0 cannot be decoded" in machine.stopped_reason
 
 
 def test_a_stopped_partition_takes_no_room_from_the_others() -> None:

@@ -145,7 +145,7 @@ async def test_a_topic_made_again_stops_a_run(flow: Flow, side: str) -> None:
     cluster.topics[name] = topic(name, ANOTHER)
     found, part = await flow.check()
     before = OF_SOURCE if side == "source" else OF_TARGET
-    happened = f"orders-0: {side} topic {name} was deleted and made anew (topic id {ANOTHER}, was {before})"
+    happened = f"orders-0: {side} topic {name} was recreated (topic id {ANOTHER}, previously {before})"
     assert found.obstacles == [f"{happened}; a run stops there (on.topic.recreated=fail)"]
     assert part.stops
     assert [one.state for one in part.met] == [f"{side}-recreated"]

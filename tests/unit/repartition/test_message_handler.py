@@ -47,10 +47,10 @@ def test_records_are_taken_as_they_are(answer: Any) -> None:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (None, "gave nothing to go through"),
-        (RECORD, "a list of records is expected"),
-        (["orders"], "type str, where a MirroredRecord"),
-        ([tuple(RECORD)], "type tuple, where a MirroredRecord"),
+        (None, "returned no list of records"),
+        (RECORD, "instead of a list of records"),
+        (["orders"], "type str instead of a MirroredRecord"),
+        ([tuple(RECORD)], "type tuple instead of a MirroredRecord"),
         ([other(topic=b"orders")], r"topic \(bytes\) is not a name"),
         ([other(topic="")], "topic .* is not a name"),
         ([other(partition=-1)], "partition .* is not a number"),

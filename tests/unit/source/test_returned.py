@@ -39,7 +39,7 @@ def test_a_topic_that_is_back_was_made_anew(side: str, kind: GapKind) -> None:
     verdict = judged(entry, topic("orders" if side == "source" else "us.orders", NEW, 0))
     assert verdict is not None and verdict.gap is not None
     assert (verdict.gap.kind, verdict.gap.old_id, verdict.gap.new_id) == (kind, OLD, NEW)
-    assert "was deleted and made anew" in verdict.reason
+    assert "was recreated" in verdict.reason
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ class TestTopics:
 
     def test_another_one_under_the_name_stops(self, side: str) -> None:
         name = topic(side).name
-        expected = f"{side} topic {name} was deleted and made anew (topic id {UUID(int=9)}, was {IDS[side]}); "
+        expected = f"{side} topic {name} was recreated (topic id {UUID(int=9)}, previously {IDS[side]}); "
         assert self.reason(side, topic(side, 9)).startswith(expected)
 
     def test_one_that_is_gone_stops(self, side: str) -> None:
