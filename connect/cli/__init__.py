@@ -1,1 +1,1 @@
-"""The command line: the one place where all layers meet."""
+"""The command line, the only place where all layers meet."""

@@ -1,4 +1,4 @@
-"""What every command shares: one-line errors, exit codes, logging, signals, and ``--version``."""
+"""Shared parts of all commands: one-line errors, exit codes, logging, signals, ``--version``."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from connect.runtime.herder.loggers import REVEALING
 logger = logging.getLogger(__name__)
 
 EXIT_OK: Final = 0
-#: The demo's comparison found a difference.
+#: The demo found a difference.
 EXIT_DIFFERENT: Final = 1
-#: Any error that has no code of its own, as MirrorMaker.main has it.
+#: Any error without a code of its own, as in MirrorMaker.main.
 EXIT_ERROR: Final = 2
-#: MirrorMaker.main: what was configured could not be started.
+#: MirrorMaker.main: the flows or workers could not be started.
 EXIT_NOT_STARTED: Final = 3
-#: MirrorMaker.main exits with -1 where arguments are wrong; a shell sees 255.
+#: MirrorMaker.main exits with -1 if arguments are wrong; a shell sees 255.
 EXIT_BAD_ARGUMENTS: Final = 255
-#: What a shell shows for a process that Ctrl-C ended.
+#: A shell's code for a process that Ctrl-C ended.
 EXIT_INTERRUPTED: Final = 130
 
-#: Libraries that tell at INFO what only their authors want to know.
+#: Libraries with INFO messages for their authors.
 _QUIET_LOGGERS: Final = ("aiokafka", "kafka", "py4j", "pyspark", "asyncio", "jgo", "urllib3", "httpx", "httpcore")
 
 
 def counted(count: int, noun: str) -> str:
-    """``1 partition``, ``2 partitions``."""
+    """Format a count: ``1 partition``, ``2 partitions``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 class OneLineFormatter(logging.Formatter):
-    """Time, level and message in one line, whatever a message or an exception holds.
+    """Time, level and message in one line, with line breaks escaped.
 
-    The exception's type, text and innermost place follow the message; the whole trace does only at DEBUG, escaped.
+    An exception's type, text and innermost frame follow the message, at DEBUG also its traceback.
     """
 
     def __init__(self, *, traces: bool) -> None:
@@ -66,7 +66,7 @@ class OneLineFormatter(logging.Formatter):
 
 
 def configure_logging(level: str = "INFO", handler: logging.Handler | None = None) -> None:
-    """Sends the log to ``handler`` (stderr by default), one line a message."""
+    """Send the log to ``handler`` (stderr by default), one line per message."""
     if handler is None:
         handler = logging.StreamHandler()
     handler.setFormatter(OneLineFormatter(traces=level == "DEBUG"))
@@ -81,7 +81,7 @@ def configure_logging(level: str = "INFO", handler: logging.Handler | None = Non
 
 
 def describe(error: BaseException) -> str:
-    """An exception in one line. Ours speak for themselves; others get their type and the place they come from."""
+    """Format an exception in one line; those that are not Heliograph's with type and innermost frame."""
     if isinstance(error, HeliographError):
         return str(error)
     text = " ".join(str(error).split())
@@ -95,30 +95,29 @@ def describe(error: BaseException) -> str:
 
 
 def run_command(program: str, command: Callable[[], int], exit_error: int = EXIT_ERROR) -> int:
-    """Runs a command; whatever it raises becomes one line on stderr and an exit code, ``exit_error``.
+    """Run a command; an exception becomes one line on stderr and the exit code ``exit_error``.
 
-    An error nobody expected is our fault: its trace goes to a file of its own that the line names, so that the
-    person at the terminal gets a sentence and we get what we need.
+    The traceback of an unexpected exception goes to a file that the line names.
     """
     try:
         return command()
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Who read our output went away. Python would complain once more while it flushes at exit.
+        # The reader of the output has closed it. Python would report that again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exit_error
     except (HeliographError, OSError) as error:
         print(f"{program}: error: {describe(error)}", file=sys.stderr)
         return exit_error
-    except Exception as error:  # the last border: nothing above could show it to anybody
+    except Exception as error:  # because nothing above reports it
         return _internal_error(program, error, exit_error)
 
 
 def _internal_error(program: str, error: Exception, exit_error: int) -> int:
     with tempfile.NamedTemporaryFile("w", prefix="heliograph-", suffix=".trace", delete=False) as file:
         file.write("".join(traceback.format_exception(error)))
-    text = f"{describe(error)}; this is a defect of Heliograph, please report it with {file.name}"
+    text = f"{describe(error)}. This is a bug in Heliograph; please report it with {file.name}"
     print(f"{program}: internal error: {text}", file=sys.stderr)
     return exit_error
 
@@ -127,11 +126,11 @@ def _internal_error(program: str, error: Exception, exit_error: int) -> int:
 async def stop_signals(
     *, exit_within_s: float | None = None, exit_late: int = EXIT_ERROR
 ) -> AsyncIterator[asyncio.Event]:
-    """An event that SIGTERM and SIGINT set; further signals change nothing.
+    """Give an event that SIGTERM and SIGINT set; further signals have no effect.
 
     Args:
-        exit_within_s: After the first signal the process ends within this time, whatever hangs. None: no promise.
-        exit_late: The exit code where something had to be left hanging.
+        exit_within_s: The process ends this long after the first signal, even if something hangs; None: no limit.
+        exit_late: The exit code if something did not stop in time.
     """
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -157,8 +156,8 @@ async def stop_signals(
 
 
 async def imported(stop: asyncio.Event, *modules: str, plugins: bool = False) -> bool:
-    """Import ``modules``, and what has ``plugins``, in a thread, so that signals are heard meanwhile: on a busy machine
-    that takes many seconds. Return whether they are there; False if ``stop`` was set first."""
+    """Import ``modules`` and installed ``plugins`` in a thread, because that may take many seconds and signals must be
+    handled meanwhile. Return False if ``stop`` was set first."""
     return await unless(stop, asyncio.to_thread(_import, modules, plugins), "imports") or False
 
 
@@ -173,10 +172,10 @@ def _import(modules: Iterable[str], plugins: bool) -> bool:
 
 
 class _ExitGuard:
-    """Ends the process when it should have ended.
+    """A timer that ends the process if it does not stop in time.
 
-    A blocking call in a thread (a client library waiting for a broker that is gone) cannot be cancelled, and both
-    asyncio and the interpreter wait for it at exit. By then everything of ours has stopped.
+    A blocking call in a thread, such as a client that waits for a lost broker, cannot be cancelled, and asyncio and the
+    interpreter wait for it at exit. By then everything else has stopped.
     """
 
     _GRACE_S: Final = 0.5
@@ -192,28 +191,28 @@ class _ExitGuard:
         timer.start()
 
     def stopped(self) -> None:
-        """Everything of ours has stopped: what still runs is not worth waiting for."""
+        """Note that everything has stopped except threads that block."""
         self._stopped = True
         if self._armed:
             self.arm(self._GRACE_S)
 
     def _exit(self) -> NoReturn:
         if not self._stopped:
-            print("not everything stopped in time; the next start goes on from what was committed", file=sys.stderr)
+            print("stopping timed out; the next start continues from the committed positions", file=sys.stderr)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         os._exit(EXIT_OK if self._stopped else self._exit_late)
 
 
 def version_line() -> str:
-    """What ``--version`` prints."""
+    """Return the output of ``--version``."""
     from importlib.metadata import version
 
     return f"heliograph {version('heliograph')}"
 
 
 class ShowVersion(argparse.Action):
-    """Prints it and ends with 0. argparse's own wants the text beforehand, which takes a moment to find."""
+    """``--version``, which looks the version up only when it is asked for, unlike argparse's own action."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, **settings: Any) -> None:
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help="Print the version and exit.", **settings)

@@ -1,6 +1,6 @@
-"""``heliograph demo``: two Kafka clusters on this machine, a shop that writes, a flow that mirrors, and a view of it.
+"""``heliograph demo``: two Kafka clusters on this machine, sample orders, a flow that mirrors them, and a view of it.
 
-With a number of records it is a test as well: the copy is compared with its source record by record.
+With a number of records it is also a test that compares the copy with its source record by record.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ SOURCE: Final = "us"
 TARGET: Final = "eu"
 LOG_FILE: Final = "heliograph.log"
 FLOW: Final = f"{SOURCE}->{TARGET}"
-#: Records a second where nobody says otherwise and nobody counts.
+#: Records a second without --rate and --records.
 DEFAULT_RATE: Final = 2000
-#: Nothing mirrored for so long means that nothing will be.
+#: The demo fails if nothing is mirrored for this time.
 STALL_S: Final = 90.0
-#: After Ctrl-C: the flow and two clusters are stopped in this time, or left to die with this process.
+#: The flow and two clusters stop this long after Ctrl-C, or end with this process.
 EXIT_WITHIN_S: Final = 20.0
 _LOOK_S: Final = 0.25
 
 
 class DemoFailed(HeliographError):
-    """The demo cannot show what it promised."""
+    """The records were not mirrored."""
 
 
 @dataclass(slots=True)
 class _Demo:
-    """What the parts of a running demo share."""
+    """State of a running demo."""
 
     view: View
     stop: asyncio.Event
@@ -66,15 +66,15 @@ class _Demo:
 
 
 def demo(*, records: int | None, directory: Path | None, rate: int | None) -> int:
-    """Runs the demo in the foreground; gives the exit code.
+    """Run the demo in the foreground and return the exit code.
 
     Args:
-        records: Write so many, wait until they are mirrored, compare and end. None: until Ctrl-C.
-        directory: Keeps ``mm2.properties`` and the log.
+        records: How many to write, mirror and compare; None: until Ctrl-C.
+        directory: For ``mm2.properties`` and the log.
         rate: Records a second to write.
 
     Raises:
-        DemoFailed: Nothing is mirrored any more.
+        DemoFailed: The records were not mirrored.
         HeliographError: A cluster or the flow could not be started.
     """
     folder = directory if directory is not None else _default_folder()
@@ -99,7 +99,7 @@ def _default_folder() -> Path:
 
 async def _demo(view: View, folder: Path, records: int | None, rate: int | None) -> int:
     async with stop_signals(exit_within_s=EXIT_WITHIN_S) as stop:
-        view.say(f"Starting two Kafka clusters, {SOURCE} and {TARGET}. The first time Kafka is downloaded.")
+        view.say(f"Starting two Kafka clusters, {SOURCE} and {TARGET}. Kafka is downloaded the first time.")
         async with _clusters(stop) as clusters:
             if stop.is_set():
                 return EXIT_OK
@@ -122,7 +122,7 @@ def _settings(alias: str, bootstrap: str) -> ConnectionSettings:
 
 
 def _mirror_maker(file: Path) -> Callable[[], MirrorMaker]:
-    """What ``heliograph mirror`` would do with the file."""
+    """Return a factory of the MirrorMaker that ``heliograph mirror`` would run for the file."""
     from connect.cli.daemons.mirror_process import MirrorMaker
     from connect.cli.daemons.spark import spark_of_flows
     from connectors.config.mm2_properties import load, mirrored
@@ -133,7 +133,7 @@ def _mirror_maker(file: Path) -> Callable[[], MirrorMaker]:
 
 
 def properties(bootstrap: dict[str, str]) -> str:
-    """The demo's ``mm2.properties``; ``bootstrap`` by alias."""
+    """Return the demo's ``mm2.properties``; ``bootstrap`` by alias."""
     return "\n".join(
         [
             f"clusters = {SOURCE}, {TARGET}",
@@ -144,14 +144,14 @@ def properties(bootstrap: dict[str, str]) -> str:
             "tasks.max = 2",
             "refresh.topics.interval.seconds = 5",
             "",
-            "# One broker a cluster, so one copy of everything.",
+            "# Each cluster has one broker.",
             "replication.factor = 1",
             "offset.storage.replication.factor = 1",
             "config.storage.replication.factor = 1",
             "status.storage.replication.factor = 1",
             "heartbeats.topic.replication.factor = 1",
             "",
-            "# REST for users, for each worker below /{source}/{target}; /health and /metrics at the top.",
+            "# Public REST: each flow's worker is below /{source}/{target}, /health and /metrics are at the top.",
             "dedicated.mode.enable.public.rest = true",
             "listeners = http://127.0.0.1:0",
             "",
@@ -161,9 +161,9 @@ def properties(bootstrap: dict[str, str]) -> str:
 
 @asynccontextmanager
 async def _clusters(stop: asyncio.Event) -> AsyncIterator[dict[str, KafkaCluster]]:
-    """Both clusters, started side by side. A start that has begun is waited for: only then it can be stopped.
+    """Start both clusters at the same time, and wait for each, because only then it can be stopped.
 
-    Fewer than both only if ``stop`` was set: Ctrl-C may have reached what was being started.
+    There may be fewer if ``stop`` was set, because Ctrl-C also reaches a cluster that starts.
     """
     from connect.embedded.brokers import KafkaCluster
 
@@ -196,7 +196,7 @@ async def _create_topics(settings: ConnectionSettings) -> None:
 
 
 async def _watch(running: _Demo, maker: MirrorMaker) -> None:
-    """Writes and shows while the flow runs; with a number of records, ends it when all are mirrored."""
+    """Write and show records while the flow runs; with a number of records, stop when all are mirrored."""
     running.view.say(
         f"REST: {maker.rest_url}{SOURCE}/{TARGET}/connectors?expand=status, health and metrics: {maker.rest_url}metrics"
     )
@@ -231,18 +231,14 @@ async def _write(running: _Demo) -> None:
     rate = running.rate
     if running.records is None:
         rate = rate or DEFAULT_RATE
-        running.status = f"{rate:,} a second are being written; Ctrl-C stops"
+        running.status = f"writing {rate:,} records a second; Ctrl-C stops"
     running.began_s = asyncio.get_running_loop().time()
     await running.writer.write(running.stop, records=running.records, rate=rate)
 
 
 async def _wait_until_mirrored(running: _Demo, maker: MirrorMaker) -> None:
-    """Waits until every partition's position has reached what was written to it.
-
-    Raises:
-        DemoFailed: Nothing moved for ``STALL_S``.
-    """
-    running.status = "waiting until all is mirrored"
+    """Wait until every written record is mirrored. Raises DemoFailed if none is for ``STALL_S``."""
+    running.status = "waiting until all records are mirrored"
     clock = asyncio.get_running_loop().time
     moved_s, left = clock(), -1
     while not running.stop.is_set():
@@ -255,13 +251,13 @@ async def _wait_until_mirrored(running: _Demo, maker: MirrorMaker) -> None:
         elif clock() - moved_s > STALL_S:
             states = ", ".join(f"{flow.flow} is {flow.state}" for flow in running.flows)
             raise DemoFailed(
-                f"{left:,} records are not mirrored and none was for {STALL_S:.0f} s; {states}; see the log"
+                f"{left:,} records are not mirrored, and none was for {STALL_S:.0f} s: {states}. See the log"
             )
         await asyncio.sleep(_LOOK_S)
 
 
 def records_left(written: Mapping[tuple[str, int], int], flows: Iterable[FlowProgress]) -> int:
-    """How many of the records ``written`` per source topic and partition are not mirrored yet."""
+    """Return how many of the records ``written`` per source topic and partition are not mirrored yet."""
     positions = {
         (view.source_topic, view.source_partition): view.next_source_offset
         for flow in flows
@@ -271,9 +267,9 @@ def records_left(written: Mapping[tuple[str, int], int], flows: Iterable[FlowPro
 
 
 async def _judge(running: _Demo, source: ConnectionSettings, target: ConnectionSettings) -> int:
-    """Compares source and target, says the verdict and gives the exit code."""
+    """Compare source and target, print the verdict and return the exit code."""
     if running.mirrored_s is None:
-        running.view.say(f"{_stopped_text(running)} Stopped before all was mirrored, so nothing was compared.")
+        running.view.say(f"{_stopped_text(running)} Not all records were mirrored, so nothing was compared.")
         return EXIT_DIFFERENT
     policy = DefaultReplicationPolicy()
     topics = {topic.name: policy.format_remote_topic(SOURCE, topic.name) for topic in TOPICS}
@@ -285,7 +281,7 @@ async def _judge(running: _Demo, source: ConnectionSettings, target: ConnectionS
 
 
 def summary_lines(written: int, elapsed_s: float, flows: Iterable[FlowRates], report: VerificationReport) -> list[str]:
-    """The demo's last words."""
+    """Return the lines of the demo's result."""
     speed = f"{elapsed_s:.1f} s ({written / elapsed_s:,.0f} records/s, writing included)"
     lines = [
         f"Written    {written:>12,} records to {len(TOPICS)} topics of {SOURCE}",

@@ -1,7 +1,4 @@
-"""Writes the sample orders of the demo to Kafka, and displays the demo's progress.
-
-The display is a live table on a terminal, and plain lines without one.
-"""
+"""The demo's sample orders, their producer, and the display of the progress, as a live table or as lines."""
 
 from __future__ import annotations
 
@@ -32,11 +29,11 @@ from connect.core.errors import RetriableError
 from connect.kafka.concurrency import Scope
 from connect.kafka.security.connection_settings import ConnectionSettings
 
-#: Records made in one go: a few milliseconds, so that the flow's tasks in the same loop are not held up.
+#: Records generated in one turn of the loop, a few milliseconds, so that the flow's tasks are not delayed.
 _STEP_RECORDS: Final = 400
-#: Records sent together, enough to fill batches as a busy producer does.
+#: Records sent in a round, enough to fill batches as a busy producer does.
 _ROUND_RECORDS: Final = 4000
-#: Rounds whose batches may be unacknowledged while the next ones are made.
+#: Rounds that may be unacknowledged while the next ones are generated.
 _ROUNDS_IN_FLIGHT: Final = 4
 _TICK_S: Final = 0.1
 
@@ -71,7 +68,7 @@ class SampleRecord(NamedTuple):
 
 
 def sample_records(seed: int) -> Iterator[SampleRecord]:
-    """Records without end, the same ones for the same seed."""
+    """Generate records without end, the same for the same seed."""
     chance = random.Random(seed)
     topics = [topic for topic in TOPICS for _ in range(topic.weight)]
     for number in count():
@@ -79,7 +76,7 @@ def sample_records(seed: int) -> Iterator[SampleRecord]:
         customer = f"customer-{chance.randrange(5000):04d}".encode()
         yield SampleRecord(
             topic.name,
-            # By key, as producers do, so that a customer's records keep their order.
+            # By key, so that a customer's records keep their order.
             zlib.crc32(customer) % topic.partitions,
             customer,
             orjson.dumps(_value(topic.name, number, chance)),
@@ -109,7 +106,7 @@ def _value(topic: str, number: int, chance: random.Random) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class OrderWriter:
-    """Writes sample records to the source, one idempotent producer per codec.
+    """A writer of sample records to the source, with one idempotent producer per codec.
 
     ``written`` counts acknowledged records per topic and partition.
     """
@@ -124,7 +121,7 @@ class OrderWriter:
         return self.written.total()
 
     async def write(self, stop: asyncio.Event, *, records: int | None, rate: int | None) -> None:
-        """Writes until ``records`` are acknowledged (None: until ``stop``), ``rate`` a second (None: flat out)."""
+        """Write until ``records`` are acknowledged (None: until ``stop``), ``rate`` a second (None: no limit)."""
         async with AsyncExitStack() as stack:
             for codec in {topic.codec for topic in TOPICS}:
                 producer = AIOKafkaProducer(
@@ -150,12 +147,12 @@ class OrderWriter:
                     in_flight.append(scope.spawn(await self._send(chunk), "sample orders"))
                 if len(in_flight) >= _ROUNDS_IN_FLIGHT:
                     await in_flight.pop(0)
-                # Between two looks at the clock enough becomes due to fill batches with more than a record or two.
+                # The delay lets enough records become due to fill batches.
                 await asyncio.sleep(_TICK_S if due < left else 0)
             await asyncio.gather(*in_flight)
 
     async def _send(self, records: Sequence[SampleRecord]) -> Coroutine[None, None, None]:
-        """Hands one round to the producers, in order, as whole batches; what it gives waits for the answers."""
+        """Hand one round to the producers as whole batches, in order; return a coroutine that waits for the answers."""
         by_partition: dict[tuple[str, int], list[SampleRecord]] = {}
         for record in records:
             by_partition.setdefault((record.topic, record.partition), []).append(record)
@@ -173,7 +170,7 @@ class OrderWriter:
         try:
             await asyncio.gather(*answers)
         except KafkaError as error:
-            text = f"the source did not take sample orders: {type(error).__name__}: {error}"
+            text = f"the source refused sample orders: {type(error).__name__}: {error}"
             raise RetriableError(text) from error
         self.written.update(counts)
 
@@ -198,26 +195,26 @@ def _batches(producer: AIOKafkaProducer, records: Sequence[SampleRecord], timest
 
 
 REFRESH_PER_S: Final = 4
-#: A terminal with so many columns has room for every figure.
+#: A terminal of this width has room for every figure.
 WIDE_COLUMNS: Final = 106
 _PLAIN_INTERVAL_S: Final = 2.0
 _PLAIN_UNCHANGED_S: Final = 10.0
 
 
 class View(Protocol):
-    """Shows what happens; a context manager."""
+    """A display of the progress, and a context manager."""
 
     def __enter__(self) -> Self: ...
     def __exit__(self, *args: object) -> None: ...
     def say(self, text: str) -> None:
-        """A sentence that stays."""
+        """Print a sentence that stays."""
 
     def show(self, now_s: float, flows: Sequence[FlowRates], status: str) -> None:
-        """The picture of this moment; ``status`` says in a few words what is going on."""
+        """Show the current rates; ``status`` says what the demo does."""
 
 
 class PlainView:
-    """Lines for a pipe or a log: one per flow every other second, less often while nothing changes."""
+    """Lines for a pipe or a log: one per flow every two seconds, less often while nothing changes."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -243,7 +240,7 @@ class PlainView:
 
 
 class LiveView:
-    """The table, redrawn in place. What is said scrolls by above it."""
+    """A table that is redrawn in place, below the sentences."""
 
     def __init__(self, console: Console, notes: LastWarning) -> None:
         self._console = console
@@ -270,7 +267,7 @@ class LiveView:
 
 
 def picture(flows: Sequence[FlowRates], status: str, note: str = "", *, wide: bool = True) -> RenderableType:
-    """The tables of all flows, with a status line beneath them; with fewer columns where that is too wide."""
+    """Draw the tables of all flows with a status line below them; ``wide`` shows all columns."""
     parts: list[RenderableType] = [_table(flow, wide) for flow in flows]
     parts.append(Text(f"  {status}", style="dim"))
     if note:
@@ -292,7 +289,7 @@ def _table(flow: FlowRates, wide: bool) -> Table:
         table.add_column("mirrored as", "", style="cyan", no_wrap=True)
         table.add_column("parts", str(sum(topic.partitions for topic in flow.topics)), justify="right")
         table.add_column("records", f"{flow.records:,}", justify="right", min_width=9, no_wrap=True)
-    # The widths are held so that the table does not twitch while figures grow.
+    # Minimum widths keep the table still while figures grow.
     for name, width, total in (
         ("records/s", 9, f"{flow.records_per_s:,.0f}"),
         ("bytes/s", 7, bytes_text(flow.bytes_per_s)),
@@ -318,7 +315,7 @@ def _figures(topic: TopicRates) -> list[str | Text]:
 
 
 class LastWarning(logging.Handler):
-    """Keeps the last warning for the line below the table; the log itself goes to a file."""
+    """A log handler that keeps the last warning, for the line below the table."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

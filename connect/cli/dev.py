@@ -1,4 +1,4 @@
-"""``heliograph dev``: real Kafka clusters on this machine, until Ctrl-C."""
+"""``heliograph dev``: Kafka clusters on this machine, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def dev(
         typer.Option(
             min=1,
             max=_HIGHEST_PORT,
-            help="First client port; the others follow. Free ones unless given.",
+            help="First client port; the others follow. Default: free ports.",
             show_default=False,
         ),
     ] = None,
@@ -35,7 +35,7 @@ def dev(
     aliases = _aliases(clusters)
     if port_base is not None and port_base + len(aliases) * nodes - 1 > _HIGHEST_PORT:
         raise ConfigError(f"--port-base {port_base} leaves too few ports for {len(aliases)} clusters of {nodes} nodes")
-    # SIGTERM ends the command the way Ctrl-C does: an exception in this thread, wherever it stands.
+    # SIGTERM ends the command like Ctrl-C, by an exception in this thread.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with ExitStack() as running:
         try:
@@ -49,7 +49,7 @@ def dev(
             print("Ctrl-C stops them and removes their data.", flush=True)
             _watch(started)
         except KeyboardInterrupt:
-            # Stopping takes a moment and needs no second request.
+            # Stopping takes a moment; further signals are ignored.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             print("stopping", flush=True)
@@ -59,9 +59,9 @@ def _aliases(clusters: str) -> list[str]:
     aliases = [alias.strip() for alias in clusters.split(",") if alias.strip()]
     wrong = [alias for alias in aliases if not _ALIAS.fullmatch(alias)]
     if wrong:
-        raise ConfigError(f"--clusters: {', '.join(wrong)} is no alias; letters, digits, - and _ make one")
+        raise ConfigError(f"--clusters: {', '.join(wrong)} is not an alias. Use letters, digits, - and _")
     if not aliases or len(set(aliases)) < len(aliases):
-        raise ConfigError(f"--clusters: {clusters!r} should name different clusters, such as us,eu")
+        raise ConfigError(f"--clusters: {clusters!r} is empty or has an alias twice. Use names such as us,eu")
     return aliases
 
 
@@ -71,7 +71,7 @@ def _start(alias: str, first: int, nodes: int, port_base: int | None) -> KafkaCl
 
 
 def _watch(clusters: list[KafkaCluster]) -> None:
-    """Returns never; raises when a broker has ended by itself, for then what was promised is not there."""
+    """Watch the brokers without end. Raises PermanentError if one ends by itself."""
     while True:
         for cluster in clusters:
             for index, node in enumerate(cluster.nodes):

@@ -1,4 +1,4 @@
-"""The files that ``heliograph init`` writes: answers in, commented texts out; pure."""
+"""The files that ``heliograph init`` writes, from its answers."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _MIRROR: Final = "org.apache.kafka.connect.mirror."
 _BYTES: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
 MM2: Final = "mm2.properties"
 WORKER: Final = "worker.properties"
-#: The brokers' own default: a single broker as well as many can do it.
+#: The brokers' default, which fits a single broker and many.
 _ANY_FACTOR: Final = "-1"
 
 
 def files(answers: Answers) -> dict[str, str]:
-    """The texts by the names of their files, each of which has been parsed.
+    """Return the text of each file by its name; each has been parsed.
 
     Raises:
-        ConfigError: The answers do not go together, or make a setting that is refused.
+        ConfigError: The answers contradict each other, or result in an invalid setting.
     """
     if answers.source.alias == answers.target.alias:
-        raise ConfigError(f"source and target are both called {answers.source.alias}; they need names of their own")
+        raise ConfigError(f"source and target have the same alias {answers.source.alias}. Use different aliases")
     if answers.both_ways and answers.policy is Policy.IDENTITY:
-        raise ConfigError("both ways under the same names records would go in circles; take --policy default")
+        raise ConfigError("--both-ways with --policy identity would copy records in circles. Use --policy default")
     if answers.mode is RunMode.DEDICATED:
         found = {MM2: _mm2(answers)}
         for flow in MirrorMakerConfig(parse_properties(found[MM2], MM2)).flows_to_run():
@@ -37,7 +37,7 @@ def files(answers: Answers) -> dict[str, str]:
         return found
     if answers.both_ways:
         raise ConfigError(
-            "a Connect group writes to one cluster; for both ways begin a second one at the other cluster"
+            "a Connect group writes to one cluster. For both ways create a second group for the other cluster"
         )
     found = {WORKER: _worker(answers), **_connectors(answers)}
     worker = WorkerConfig.parse(parse_properties(found[WORKER], WORKER))
@@ -51,33 +51,33 @@ def _mm2(answers: Answers) -> str:
     back = (
         [
             "",
-            "# And back. Names must tell where records come from, else they would go in circles.",
+            "# The way back. Topic names must show the source cluster, or records would be copied in circles.",
             *_pairs(_flow(eu, us, answers)),
         ]
         if answers.both_ways
         else []
     )
     lines = [
-        f"# Mirrors {us.alias} to {eu.alias}. Look first:  heliograph plan {MM2}",
-        f"# Then start it:           heliograph mirror {MM2}",
+        f"# Mirrors {us.alias} to {eu.alias}. To check it: heliograph plan {MM2}",
+        f"# To start it: heliograph mirror {MM2}",
         "",
-        "# Names for the clusters; topics of others and groups of the mirror bear them.",
+        "# Cluster aliases; they appear in names of remote topics and of the mirror's groups.",
         *_pairs({"clusters": f"{us.alias}, {eu.alias}"}),
         *_pairs({f"{place.alias}.bootstrap.servers": place.servers for place in (us, eu)}),
-        "# Clusters that ask who one is: docs/security.md, each key behind a cluster's name, such as",
+        "# For TLS and authentication see docs/security.md. Prefix each key with an alias, such as",
         f"# {us.alias}.security.protocol = SSL",
         "",
-        "# What is mirrored: regular expressions, with commas between.",
+        "# Topics and groups: regular expressions, separated by commas.",
         *_pairs(_flow(us, eu, answers)),
         *back,
         "",
         *_policy(answers),
         *_moving(answers),
         "",
-        "# Copies of each new topic: -1 is the brokers' own default.",
+        "# Replication factors of new topics; -1 is the brokers' default.",
         *_pairs(_factors()),
         "",
-        "# Several nodes with this file share the work; they need:",
+        "# Several nodes with this file share the work. They need:",
         "# dedicated.mode.enable.internal.rest = true",
         "# listeners = http://this-host:8080",
     ]
@@ -95,21 +95,21 @@ def _worker(answers: Answers) -> str:
     lines = [
         f"# A worker of the group {group}, whose topics are on {answers.target.alias}:",
         f"#   connect-distributed {WORKER}",
-        "# and then, once for all workers:",
+        "# and then, once for the group:",
         *(f"#   heliograph connectors create {name}" for name in _connectors(answers)),
         "",
-        "# The cluster that is written to; those that ask who one is: docs/security.md.",
+        "# The target cluster. For TLS and authentication see docs/security.md.",
         *_pairs({"bootstrap.servers": answers.target.servers}),
         "",
-        "# Workers of the same group share the work, and these topics.",
+        "# Workers of a group share the work and these topics.",
         *_pairs({"group.id": group, **topics, "status.storage.topic": f"{group}-status"}),
         *_pairs({f"{each}.storage.replication.factor": _ANY_FACTOR for each in ("config", "offset", "status")}),
         "",
-        "# Records are copied as they are.",
+        "# Records are copied unchanged.",
         *_pairs({"key.converter": _BYTES, "value.converter": _BYTES}),
         "",
-        "# Where its REST API listens, which asks for no password: on this machine only. Workers and users of other",
-        "# machines need http://:8083.",
+        "# The REST API has no authentication and listens on this machine only. For other machines set",
+        "# http://:8083.",
         *_pairs({"listeners": "http://localhost:8083"}),
     ]
     return "\n".join(lines) + "\n"
@@ -130,7 +130,7 @@ def _connectors(answers: Answers) -> dict[str, str]:
             ],
         ),
         "Checkpoint": (
-            "Translates the positions of groups.",
+            "Translates the offsets of groups.",
             [
                 *_pairs({"groups": answers.groups}),
                 *_policy(answers),
@@ -138,7 +138,7 @@ def _connectors(answers: Answers) -> dict[str, str]:
                 *_pairs({"checkpoints.topic.replication.factor": _ANY_FACTOR}),
             ],
         ),
-        "Heartbeat": ("Shows that the flow lives.", _pairs({"heartbeats.topic.replication.factor": _ANY_FACTOR})),
+        "Heartbeat": ("Shows that the flow is alive.", _pairs({"heartbeats.topic.replication.factor": _ANY_FACTOR})),
     }
     return {
         f"mirror-{kind.lower()}.properties": "\n".join(
@@ -168,10 +168,10 @@ def _policy(answers: Answers) -> list[str]:
 
 
 def _moving(answers: Answers) -> list[str]:
-    told = f"# Whether positions of groups are also stored for the groups themselves on {answers.target.alias}."
+    told = f"# Whether to sync group offsets to {answers.target.alias}."
     return [told, *_pairs({"sync.group.offsets.enabled": str(answers.moves_groups).lower()})]
 
 
 def _pairs(settings: Mapping[str, str]) -> list[str]:
-    # A backslash, as regular expressions have it, is written twice in such files.
+    # A properties file needs two backslashes for one.
     return [f"{key} = {value}".replace("\\", "\\\\") for key, value in settings.items()]

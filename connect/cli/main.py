@@ -42,7 +42,7 @@ PROGRAM: Final = "heliograph"
 
 app = typer.Typer(
     name=PROGRAM,
-    help="Kafka Connect's distributed worker and MirrorMaker 2 in Python, with the copying done on Apache Spark.",
+    help="Kafka Connect's distributed worker and MirrorMaker 2 in Python, copying on Apache Spark.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -67,61 +67,61 @@ def _heliograph(
     del version
 
 
-@app.command(short_help="Mirror sample orders between two clusters, and show it.")
+@app.command(short_help="Mirror sample orders between two local clusters.")
 def demo(
     records: Annotated[
         int | None,
-        typer.Option(min=1, help="Write this many records, wait until they are mirrored, compare, exit 0 if equal."),
+        typer.Option(min=1, help="Write this many records, wait until they are mirrored, and exit 0 if equal."),
     ] = None,
     directory: Annotated[
-        Path | None, typer.Option("--dir", help="Folder that keeps mm2.properties and the log.", show_default=False)
+        Path | None, typer.Option("--dir", help="Folder for mm2.properties and the log.", show_default=False)
     ] = None,
     rate: Annotated[
-        int | None, typer.Option(min=1, help="Records a second to write; with --records as fast as possible.")
+        int | None, typer.Option(min=1, help="Records to write per second. Default with --records: no limit.")
     ] = None,
 ) -> None:
-    """Mirror sample orders between two Kafka clusters on this machine, and show it."""
+    """Mirror sample orders between two Kafka clusters on this machine, and show the progress."""
     from connect.cli.demo import demo as run_demo
 
     raise typer.Exit(run_demo(records=records, directory=directory, rate=rate))
 
 
 app.command(short_help="Start Kafka clusters on this machine, until Ctrl-C.")(dev)
-app.command(short_help="Print the script that completes commands in a shell.")(completion)
+app.command(short_help="Print a shell's completion script.")(completion)
 app.command(short_help="Write the first files of a mirror.")(init)
 app.add_typer(connectors.app)
 
 
-@app.command(short_help="Record Spark's classes once, for quicker starts.")
+@app.command(short_help="Cache Spark's classes once, for faster starts.")
 def warm() -> None:
-    """Record the classes that Spark loads, once for this Java and Spark, so that every later start takes less time."""
+    """Cache the classes that Spark loads, so that later starts are faster. Run it once for a machine or an image."""
     from connect.cli.daemons.spark import warm as record
 
     raise typer.Exit(record())
 
 
-@app.command(cls=DetailedExit, short_help="Print how far each flow is behind.")
+@app.command(cls=DetailedExit, short_help="Print the lag of each flow.")
 def lag(
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="mm2.properties", help="Which flows, and where their clusters are.", show_default=False),
+        typer.Argument(metavar="mm2.properties", help="The flows and their clusters.", show_default=False),
     ] = None,
     rest: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="Ask this running worker instead; of a mirror http://host:port/SOURCE/TARGET."
+            metavar="URL", help="Ask this worker instead; a dedicated mirror is http://host:port/SOURCE/TARGET."
         ),
     ] = None,
-    flow: Annotated[str | None, typer.Option(help="Only this one, such as us->eu.", show_default=False)] = None,
-    top: Annotated[int, typer.Option(min=0, help="Name so many partitions that are furthest behind.")] = 10,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
-    every: Annotated[float, typer.Option(min=0.5, help="How often, in seconds.")] = 2.0,
+    flow: Annotated[str | None, typer.Option(help="Only this flow, such as us->eu.", show_default=False)] = None,
+    top: Annotated[int, typer.Option(min=0, help="Number of partitions with the largest lag to list.")] = 10,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Option(min=0.5, help="Seconds between refreshes.")] = 2.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Print how far each flow is behind: asked of its clusters, so that no worker has to run, or of a worker.
+    """Print the lag of each flow, read from its clusters, so that no worker has to run, or from a worker.
 
-    Exit codes: 0 it was told, 1 an error, a partition that could not be looked at, or a flow that copies nothing, as no
-    topic is selected or its connector is stopped or paused."""
+    Exit codes: 0 the lag is known, 1 an error, a partition that could not be checked, or a flow that copies nothing
+    because it selects no topic or its connector is stopped or paused."""
     from connect.cli.commands.lag import EXIT_UNKNOWN, run_lag
 
     configure_logging("CRITICAL")
@@ -129,35 +129,31 @@ def lag(
     raise typer.Exit(run_command(PROGRAM, told, EXIT_UNKNOWN))
 
 
-@app.command(cls=DetailedExit, short_help="Print position, lag and owner by group or by flow.")
+@app.command(cls=DetailedExit, short_help="Print offset, lag and owner for each partition of groups or flows.")
 def offsets(
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="mm2.properties", help="Which flows, and where their clusters are.", show_default=False),
+        typer.Argument(metavar="mm2.properties", help="The flows and their clusters.", show_default=False),
     ] = None,
-    group: Annotated[
-        list[str] | None, typer.Option(metavar="GROUP", help="A consumer group; more than once for several.")
-    ] = None,
-    cluster: Annotated[
-        str | None, typer.Option(metavar="ALIAS", help="Which cluster of the file the groups are of.")
-    ] = None,
+    group: Annotated[list[str] | None, typer.Option(metavar="GROUP", help="A consumer group. May be repeated.")] = None,
+    cluster: Annotated[str | None, typer.Option(metavar="ALIAS", help="The groups' cluster in the file.")] = None,
     bootstrap_server: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="A cluster by its address, without a file.")
+        str | None, typer.Option(metavar="HOST:PORT", help="The groups' cluster, without a file.")
     ] = None,
     command_config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="With --bootstrap-server: a client's properties.")
+        Path | None, typer.Option(metavar="FILE", help="Client properties for --bootstrap-server.")
     ] = None,
     flow: Annotated[str | None, typer.Option(help="Only this flow of the file, such as us->eu.")] = None,
     topic: Annotated[str | None, typer.Option(metavar="A,B", help="Only these topics.", show_default=False)] = None,
-    broker_info: Annotated[bool, typer.Option("--broker-info", help="Name the brokers as well.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
-    every: Annotated[float, typer.Option(min=0.5, help="How often, in seconds.")] = 2.0,
+    broker_info: Annotated[bool, typer.Option("--broker-info", help="Print the brokers too.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Option(min=0.5, help="Seconds between refreshes.")] = 2.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print offset, log size, lag and owner of every partition of consumer groups, or of the flows of a file.
 
-    The columns are those of the old ConsumerOffsetChecker. Exit codes: 0 it was told, 1 an error, or a partition that
-    could not be looked at."""
+    The columns are those of Kafka's former ConsumerOffsetChecker. Exit codes: 0 all partitions were checked, 1 an
+    error, or a partition that could not be checked."""
     from connect.cli.commands.offsets import EXIT_UNKNOWN, OffsetsQuestion, run_offsets
 
     configure_logging("CRITICAL")
@@ -167,24 +163,20 @@ def offsets(
     raise typer.Exit(run_command(PROGRAM, told, EXIT_UNKNOWN))
 
 
-@app.command("map", short_help="Print which target offset each source offset has.")
+@app.command("map", short_help="Print the offset map: which target offset each source offset has.")
 def offset_map(
-    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="Which flows, and where their clusters are.")],
-    flow: Annotated[str | None, typer.Option(help="Only this one, such as us->eu.", show_default=False)] = None,
-    topic: Annotated[str | None, typer.Option(help="Only this topic of the source.", show_default=False)] = None,
+    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="The flows and their clusters.")],
+    flow: Annotated[str | None, typer.Option(help="Only this flow, such as us->eu.", show_default=False)] = None,
+    topic: Annotated[str | None, typer.Option(help="Only this source topic.", show_default=False)] = None,
     partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.", show_default=False)] = None,
-    offset: Annotated[
-        int | None, typer.Option(min=0, help="Say where this offset of the topic leads.", show_default=False)
-    ] = None,
-    reverse: Annotated[bool, typer.Option("--reverse", help="It is an offset of the remote topic.")] = False,
-    rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="Find out from both clusters what the map should say below its beginning.")
-    ] = False,
+    offset: Annotated[int | None, typer.Option(min=0, help="Translate this source offset.", show_default=False)] = None,
+    reverse: Annotated[bool, typer.Option("--reverse", help="The offset is of the remote topic.")] = False,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Rebuild the map below its start from both logs.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Print what the offset map says: which offset of the target each offset of the source has, and the reverse.
+    """Print the offset map, or translate an offset of the source to the target, or the reverse.
 
-    With --rebuild both logs are read and compared, and what is proven is added to the map. The flow may run
+    With --rebuild both logs are read and compared, and proven pairs are added to the map. The flow may run
     meanwhile."""
     from connect.cli.commands.offsets import run_map, run_rebuild
     from connectors.offset_map.view_and_rebuild import MapQuery
@@ -194,39 +186,39 @@ def offset_map(
     raise typer.Exit(run(file, question, flow=flow, as_json=as_json))
 
 
-app.command(cls=DetailedExit, short_help="Print what would come of a file, and change nothing.")(check)
+app.command(cls=DetailedExit, short_help="Check a configuration file.")(check)
 
 
 @app.command(cls=DetailedExit, short_help="Print what a run would change on the clusters.")
 def plan(
-    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="Which flows, and where their clusters are.")],
-    flow: Annotated[str | None, typer.Option(help="Only this one, such as us->eu.", show_default=False)] = None,
+    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="The flows and their clusters.")],
+    flow: Annotated[str | None, typer.Option(help="Only this flow, such as us->eu.", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Name every change, however many there are.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show all changes.")] = False,
 ) -> None:
     """Print what a run would change on the clusters, and change nothing.
 
-    Exit codes: 0 nothing to change, 2 changes, 1 an error, or something that could not be looked at."""
+    Exit codes: 0 nothing to change, 2 changes, 1 an error or an incomplete check."""
     from connect.cli.commands.plan import EXIT_UNKNOWN, run_plan
 
-    configure_logging("CRITICAL")  # what is found is printed
+    configure_logging("CRITICAL")  # because findings are printed
     planned = partial(run_plan, file, flow=flow, as_json=as_json, everything=everything)
     raise typer.Exit(run_command(PROGRAM, planned, EXIT_UNKNOWN))
 
 
-@app.command(cls=DetailedExit, short_help="Print what differs from what the flows set.")
+@app.command(cls=DetailedExit, short_help="Print how the clusters differ from what the flows set.")
 def drift(
-    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="Which flows, and where their clusters are.")],
-    flow: Annotated[str | None, typer.Option(help="Only this one, such as us->eu.", show_default=False)] = None,
+    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="The flows and their clusters.")],
+    flow: Annotated[str | None, typer.Option(help="Only this flow, such as us->eu.", show_default=False)] = None,
     ignore: Annotated[
-        list[str] | None, typer.Option(metavar="KIND", help="Leave this kind of difference out, such as acl.")
+        list[str] | None, typer.Option(metavar="KIND", help="Leave out this kind of difference, such as acl.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Name every difference, however many there are.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show all differences.")] = False,
 ) -> None:
-    """Print what differs from what the flows set: what a run would put right, and what it would leave as it is.
+    """Print how the clusters differ from what the flows set: what a run would correct, and what it would leave.
 
-    Exit codes: 0 nothing differs, 2 something does, 1 an error, or something that could not be looked at."""
+    Exit codes: 0 no differences, 2 differences, 1 an error or an incomplete check."""
     from connect.cli.commands.plan import run_drift
 
     configure_logging("CRITICAL")
@@ -234,18 +226,18 @@ def drift(
     raise typer.Exit(run_command(PROGRAM, looked, EXIT_DIFFERENT))
 
 
-@app.command(cls=DetailedExit, short_help="Draw clusters and flows as their heartbeats show them.")
+@app.command(cls=DetailedExit, short_help="Show clusters and flows from their heartbeats.")
 def topology(
-    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="Which flows, and where their clusters are.")],
+    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="The flows and their clusters.")],
     stale_after: Annotated[
-        float, typer.Option(min=1, metavar="SECONDS", help="A flow whose last heartbeat is older has stopped.")
+        float, typer.Option(min=1, metavar="SECONDS", help="A flow without a heartbeat for this time is stopped.")
     ] = 30.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Draw the clusters and flows of a file as their heartbeats show them: who is alive, and what reaches whom.
+    """Show the clusters and flows of a file from their heartbeats: which flows are alive, and where records come from.
 
-    Exit codes: 0 all are alive, 2 a flow has stopped or never began, or records do not pass over one, 1 an error, or a
-    cluster that does not answer."""
+    Exit codes: 0 all are alive, 2 a flow has stopped, never started, or carries no heartbeats, 1 an error, or a cluster
+    that does not answer."""
     from connect.cli.commands.topology import EXIT_UNKNOWN, run_topology
 
     configure_logging("CRITICAL")
@@ -253,17 +245,17 @@ def topology(
     raise typer.Exit(run_command(PROGRAM, looked, EXIT_UNKNOWN))
 
 
-@app.command(cls=DetailedExit, short_help="Print what a start would continue, and from where.")
+@app.command(cls=DetailedExit, short_help="Check where a start would continue, and what blocks it.")
 def takeover(
-    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="Which flows, and where their clusters are.")],
-    check: Annotated[bool, typer.Option("--check", help="Look, and change nothing; a start does the rest.")] = False,
-    flow: Annotated[str | None, typer.Option(help="Only this one, such as us->eu.", show_default=False)] = None,
+    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="The flows and their clusters.")],
+    check: Annotated[bool, typer.Option("--check", help="Required: check, and change nothing.")] = False,
+    flow: Annotated[str | None, typer.Option(help="Only this flow, such as us->eu.", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Name every partition, however many there are.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show all partitions.")] = False,
 ) -> None:
-    """Print what a start would continue, of MirrorMaker 2 (Java's or ours) or a MirrorMaker 1 group, and from where.
+    """Check where a start would continue after MirrorMaker 2, Java's or Heliograph's, or a MirrorMaker 1 group.
 
-    Exit codes: 0 it can start, 2 something is in the way, 1 an error, or something that could not be looked at."""
+    Exit codes: 0 it can start, 2 a start is blocked, 1 an error or an incomplete check."""
     from connect.cli.commands.takeover import run_check
 
     configure_logging("CRITICAL")
@@ -271,9 +263,9 @@ def takeover(
     raise typer.Exit(run_command(PROGRAM, checked, EXIT_DIFFERENT))
 
 
-@app.command(cls=FailoverCommand, short_help="Move groups to the other cluster, record by record.")
+@app.command(cls=FailoverCommand, short_help="Move groups to the other cluster of a flow.")
 def failover(
-    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="Which flows, and where their clusters are.")],
+    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="The flows and their clusters.")],
     target: Target,
     execute: Execute = False,
     yes: Yes = False,
@@ -281,11 +273,11 @@ def failover(
     rest: Rest = None,
     source_gone: Annotated[
         str | None,
-        typer.Option(metavar="CLUSTER", help="This cluster is lost: go by what the target knows.", show_default=False),
+        typer.Option(metavar="CLUSTER", help="This cluster is lost: use only the target.", show_default=False),
     ] = None,
     deny_writes: Annotated[
         bool,
-        typer.Option("--deny-writes", help="Refuse writers of the mirrored topics at the source, by access rules."),
+        typer.Option("--deny-writes", help="Block producers of the mirrored topics on the source with ACLs."),
     ] = False,
     help_all: HelpAll = False,
     source: Source = None,
@@ -296,31 +288,32 @@ def failover(
     at: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", help="By time, such as 2026-11-20T11:00Z, not by offset.", show_default=False, hidden=True
+            metavar="TIME", help="Move to a time, such as 2026-11-20T11:00Z.", show_default=False, hidden=True
         ),
     ] = None,
     undo: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Take back what a file of an earlier version says.", hidden=True),
+        typer.Option(metavar="FILE", help="Undo a failover from an undo file of an earlier version.", hidden=True),
     ] = None,
     undo_file: UndoFile = None,
     rehearse: Annotated[
-        bool, typer.Option("--rehearse", help="Change nothing; say how long it takes, and what it leaves.", hidden=True)
+        bool, typer.Option("--rehearse", help="Change nothing; print durations and blocked groups.", hidden=True)
     ] = False,
     on_done: Annotated[
-        str | None, typer.Option(metavar="COMMAND", help="Run this once groups were moved.", hidden=True)
+        str | None, typer.Option(metavar="COMMAND", help="Run this command after groups are moved.", hidden=True)
     ] = None,
     sample: Sample = 10,
     timeout: Timeout = 600.0,
     as_json: Json = False,
     everything: Everything = False,
 ) -> None:
-    """Move groups of readers to the other cluster of a flow, each to exactly the record it would read next.
+    """Move consumer groups to the other cluster of a flow, each to exactly the record it would read next.
 
-    Without --execute it is a look: which groups would move, and what blocks others. With it the flow is drained and
-    stopped, the next records of each group are compared, and groups move. Interrupted anywhere, it is run again.
+    Without --execute nothing is changed: it prints which groups would move, and what blocks others. With --execute the
+    flow is drained and stopped, the next records of each group are compared, and groups move. After an interruption run
+    it again.
 
-    Exit codes: 0 all groups moved, 2 none could, 3 some were left, 1 an error."""
+    Exit codes: 0 all groups moved, 2 none moved, 3 some moved, 1 an error."""
     from connect.cli.commands.failover import EXIT_FAILED, FailoverArguments, run_failover, run_undo
 
     configure_logging("CRITICAL")
@@ -340,12 +333,12 @@ def _warn_of_old(undo_file: Path | None) -> None:
     from connect.cli.commands.failover import warn
 
     if undo_file is not None:
-        warn("--undo-file has no effect: what is done is in a journal on the target, and heliograph undo reads it")
+        warn("--undo-file has no effect: heliograph undo reads the journal on the target")
 
 
-@app.command(cls=FailoverCommand, short_help="Move groups back to the cluster they came from.")
+@app.command(cls=FailoverCommand, short_help="Move groups back to their original cluster.")
 def failback(
-    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="Which flows, and where their clusters are.")],
+    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="The flows and their clusters.")],
     target: Target,
     execute: Execute = False,
     yes: Yes = False,
@@ -363,12 +356,12 @@ def failback(
     as_json: Json = False,
     everything: Everything = False,
 ) -> None:
-    """Move groups of readers back to the cluster that they came from, the old primary.
+    """Move consumer groups back to the cluster that they came from, the old primary.
 
-    The flow to there begins where the flow from there ended, and copies nothing that came from there; then it is
-    drained and stopped, and the groups move. Writers must have stopped by then. Without --execute it is a look.
+    The flow back starts where the flow from the old primary ended, and copies none of its records. Then it is drained
+    and stopped, and groups move. Stop producers before. Without --execute nothing is changed.
 
-    Exit codes: 0 all groups moved, 2 none could, 3 some were left, 1 an error."""
+    Exit codes: 0 all groups moved, 2 none moved, 3 some moved, 1 an error."""
     from connect.cli.commands.failover import EXIT_FAILED, FailoverArguments, run_failback
 
     configure_logging("CRITICAL")
@@ -381,11 +374,11 @@ def failback(
     raise typer.Exit(run_command(PROGRAM, partial(run_failback, arguments), EXIT_FAILED))
 
 
-@app.command(cls=DetailedExit, short_help="Take back what a failover or failback has changed.")
+@app.command(cls=DetailedExit, short_help="Undo the last failover or failback.")
 def undo(
-    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="Which flows, and where their clusters are.")],
+    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="The flows and their clusters.")],
     target: Annotated[
-        str, typer.Option("--to", metavar="CLUSTER", help="Where the readers were moved.", show_default=False)
+        str, typer.Option("--to", metavar="CLUSTER", help="Cluster that groups were moved to.", show_default=False)
     ],
     execute: Execute = False,
     yes: Yes = False,
@@ -393,11 +386,11 @@ def undo(
     help_all: HelpAll = False,
     source: Source = None,
 ) -> None:
-    """Take back what the last failover or failback to a cluster has changed, of any operator, on any machine.
+    """Undo the last failover or failback to a cluster, by any operator on any machine.
 
-    A group that has gone on in any of its partitions stays as it is, in all of them.
+    A group with a newer offset in any of its partitions is not changed.
 
-    Exit codes: 0 all was taken back, 2 nothing could be, 3 some was left, 1 an error."""
+    Exit codes: 0 all was undone, 2 nothing was, 3 some was, 1 an error."""
     from connect.cli.commands.failover import EXIT_FAILED, FailoverArguments, run_undo
 
     configure_logging("CRITICAL")
@@ -405,21 +398,23 @@ def undo(
     raise typer.Exit(run_command(PROGRAM, partial(run_undo, arguments), EXIT_FAILED))
 
 
-@app.command(cls=DetailedExit, short_help="Name the records that only the old primary holds.")
+@app.command(cls=DetailedExit, short_help="Print unreplicated records, which only the old primary has.")
 def unreplicated(
-    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="Which flows, and where their clusters are.")],
+    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="The flows and their clusters.")],
     target: Annotated[str, typer.Option("--to", metavar="CLUSTER", help="The new primary.", show_default=False)],
     source: Annotated[
         str | None,
-        typer.Option("--from", metavar="CLUSTER", help="The old primary; else as the file has it.", show_default=False),
+        typer.Option(
+            "--from", metavar="CLUSTER", help="The old primary. Default: the file's only source.", show_default=False
+        ),
     ] = None,
     export: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write them there, a file a partition.", show_default=False)
+        Path | None, typer.Option(metavar="DIR", help="Export the records, one file per partition.", show_default=False)
     ] = None,
-    append: Annotated[bool, typer.Option("--append", help="Append them to the new primary.")] = False,
+    append: Annotated[bool, typer.Option("--append", help="Append the records to the new primary.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Name the records that only the old primary holds, once it is back after a failover that was not planned.
+    """Print the records that only the old primary has. Run it when the old primary is back after an unplanned failover.
 
     Exit codes: 0 there are none, or they were appended; 2 there are some; 1 an error."""
     from connect.cli.commands.failover import EXIT_FAILED, run_unreplicated
@@ -438,10 +433,10 @@ def stranded_records(
     append: Annotated[bool, typer.Option("--append")] = False,
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
-    """The old name of ``unreplicated``, for one more release."""
+    """Run ``unreplicated`` under its old name, for one more release."""
     from connect.cli.commands.failover import warn
 
-    warn("heliograph stranded is heliograph unreplicated now; the next release drops the old name")
+    warn("heliograph stranded is renamed to heliograph unreplicated; the next release drops the old name")
     unreplicated(file, target, source, export, append, as_json)
 
 
@@ -449,7 +444,7 @@ def stranded_records(
 def config(
     pages: Annotated[list[str] | None, typer.Argument(metavar="PAGE...", help="worker, source, mirror, ...")] = None,
     reference: Annotated[
-        bool, typer.Option("--reference", help="Print every setting: all pages, or those named.")
+        bool, typer.Option("--reference", help="Print the settings of the named pages, or of all.")
     ] = False,
 ) -> None:
     """Print the reference of all settings, as Markdown."""
@@ -469,9 +464,9 @@ def mirror(
         list[str] | None, typer.Argument(metavar="mm2.properties [--clusters ALIAS ...] | -f FILE")
     ] = None,
 ) -> None:
-    """Mirror every enabled flow of a file until stopped: connect-mirror-maker under another name.
+    """Mirror every enabled flow of a file until stopped, like connect-mirror-maker.
 
-    With -f FILE the file is a KafkaMirrorMaker2 resource of Strimzi's; heliograph mirror -f FILE --help says more."""
+    With -f FILE the file is a Strimzi KafkaMirrorMaker2 resource; see heliograph mirror -f FILE --help."""
     from connect.cli.daemons import connect_mirror_maker, strimzi_resource
 
     run = strimzi_resource if strimzi_resource.is_of_resource(arguments or []) else connect_mirror_maker

@@ -1,4 +1,4 @@
-"""What every start of the command line loads: options of init, check and failover, examples of --help, completion."""
+"""What every command loads at start: options of init, check and failover, examples of --help, completion."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from connect.cli.console import EXIT_DIFFERENT, EXIT_ERROR, configure_logging, r
 from connect.core.errors import ConfigError
 
 _FAILOVER: Final = "mm2.properties --to eu"
-#: By the words behind ``heliograph``; the arguments of each example.
+#: Arguments of each example, by command.
 EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "demo": ("", "--records 100000"),
     "dev": ("",),
@@ -87,12 +87,12 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def examples(command: str) -> tuple[str, ...]:
-    """Whole lines, as they are typed; none for a command that has none."""
+    """Return the example lines of a command, as they are typed."""
     return tuple(f"heliograph {command} {each}".rstrip() for each in EXAMPLES.get(command, ()))
 
 
 def taught(group: Any) -> Any:
-    """The command group with examples at the end of each command's help."""
+    """Add the examples to the end of each command's help."""
     _teach(group, "")
     return group
 
@@ -103,7 +103,7 @@ def _teach(group: Any, above: str) -> None:
         if hasattr(command, "commands"):
             _teach(command, f"{words} ")
         elif lines := examples(words):
-            # The mark keeps a paragraph's lines as they are.
+            # \b keeps the line breaks of a paragraph.
             command.epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
@@ -112,37 +112,37 @@ _ASKED: Final = "_HELIOGRAPH_COMPLETE"
 
 
 class Shell(StrEnum):
-    """Those that there is a script for."""
+    """Shells that have a completion script."""
 
     BASH = "bash"
     ZSH = "zsh"
     FISH = "fish"
 
 
-def completion(shell: Annotated[Shell, typer.Argument(help="Whose script.", show_default=False)]) -> None:
-    """Print the script that makes a shell complete commands and options, for its folder of completions.
+def completion(shell: Annotated[Shell, typer.Argument(help="The shell.", show_default=False)]) -> None:
+    """Print a shell's completion script for commands and options. Save it in the shell's folder for completions.
 
     bash: ~/.local/share/bash-completion/completions/heliograph; zsh: a file _heliograph in a folder of $fpath; fish:
     ~/.config/fish/completions/heliograph.fish."""
-    script = typer.completion.get_completion_script  # type: ignore[attr-defined]  # no word on what it exports
+    script = typer.completion.get_completion_script  # type: ignore[attr-defined]  # because it has no __all__
     print(script(prog_name=_PROGRAM, complete_var=_ASKED, shell=shell.value))
 
 
 def prepare() -> None:
-    """Where a shell asks what may come next: let the library know how shells ask."""
+    """Set up completion if a shell asks for it."""
     if _ASKED in os.environ:
         typer.completion.completion_init()  # type: ignore[attr-defined]  # as above
 
 
 class RunMode(StrEnum):
-    """How it runs: a process of its own for its flows, or connectors in a Connect group."""
+    """How a mirror runs: as a dedicated process, or as connectors in a Connect group."""
 
     DEDICATED = "dedicated"
     CONNECT = "connect"
 
 
 class Policy(StrEnum):
-    """How a topic is called on the target."""
+    """The name of a topic on the target."""
 
     DEFAULT = "default"
     IDENTITY = "identity"
@@ -150,18 +150,18 @@ class Policy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClusterAddress:
-    """A cluster: what the files call it, and its addresses, ``host:port`` with commas between."""
+    """A cluster's alias and its addresses, ``host:port`` separated by commas."""
 
     alias: str
     servers: str
 
     @classmethod
     def parse(cls, text: str, key: str) -> ClusterAddress:
-        """From ``alias=host:port,...``; raises ConfigError."""
+        """Parse ``alias=host:port,...``. Raises ConfigError."""
         alias, equals, servers = (part.strip() for part in text.partition("="))
         if not equals or not alias or not all(char.isalnum() or char in "._-" for char in alias):
-            raise ConfigError(f"'{text}' should be an alias and addresses, such as us=us-kafka:9092", key)
-        # It loads the clients.
+            raise ConfigError(f"'{text}' is not an alias with addresses, such as us=us-kafka:9092", key)
+        # Imported late because it loads the clients.
         from connect.kafka.security.connection_settings import parse_bootstrap
 
         parse_bootstrap(servers, f"cluster {alias}")
@@ -170,7 +170,7 @@ class ClusterAddress:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What the files are to do; ``topics`` and ``groups`` are lists of regular expressions."""
+    """Answers of ``heliograph init``; ``topics`` and ``groups`` are lists of regular expressions."""
 
     source: ClusterAddress
     target: ClusterAddress
@@ -183,26 +183,24 @@ class Answers:
 
 
 def check(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to look at.", show_default=False)],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to check.", show_default=False)],
     kind: Annotated[
-        FileKind | None, typer.Option(help="What it is for, where its content does not tell.", show_default=False)
+        FileKind | None, typer.Option(help="Kind of file, if its content does not show it.", show_default=False)
     ] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Look at the file alone, and ask no cluster.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Check only the file and contact no cluster.")] = False,
     secrets: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR", help="Secrets of a resource as Kubernetes mounts them: DIR/NAME/KEY.", show_default=False
-        ),
+        typer.Option(metavar="DIR", help="Secrets of a Strimzi resource, mounted as DIR/NAME/KEY.", show_default=False),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Print what would come of a file, and change nothing: an mm2.properties, a worker's properties, a connector's
-    JSON or properties, the two files of kafka-mirror-maker, a Strimzi resource.
+    """Check a file without changing anything: mm2.properties, a worker's properties, a connector's JSON or properties,
+    the two files of kafka-mirror-maker, or a Strimzi resource.
 
-    It says what each flow or connector would do, which clusters answer and of which release they are, which rights are
-    missing, and which keys are refused, unknown or without effect, each with its line.
+    Prints what each flow or connector would do, the clusters with their releases, missing ACLs, and keys that are
+    invalid, unknown or without effect, each with its line.
 
-    Exit codes: 0 nothing is against it, 2 something is, 1 an error, or a cluster that could not be asked."""
+    Exit codes: 0 no errors, 2 errors in the file, 1 the check failed or a cluster could not be checked."""
     from connect.cli.check.check_file import EXIT_UNKNOWN, run_check
 
     configure_logging("CRITICAL")
@@ -211,12 +209,12 @@ def check(
 
 
 class DetailedExit(TyperCommand):
-    """A command whose exit code 2 says something: wrong arguments end in 1."""
+    """A command that uses exit code 2 for a result, so wrong arguments exit with 1."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
-        except Exception as error:  # the class of wrong arguments is not one that typer shows
+        except Exception as error:  # because typer does not export the class
             if getattr(error, "exit_code", None) == EXIT_ERROR:
                 error.exit_code = EXIT_DIFFERENT  # type: ignore[attr-defined]
             raise
@@ -224,28 +222,28 @@ class DetailedExit(TyperCommand):
 
 Source = Annotated[
     str | None,
-    typer.Option("--from", metavar="CLUSTER", help="Where readers are now; else as the file has it.", hidden=True),
+    typer.Option(
+        "--from", metavar="CLUSTER", help="Current cluster of the groups. Default: the file's only source.", hidden=True
+    ),
 ]
-Target = Annotated[str, typer.Option("--to", metavar="CLUSTER", help="Where readers go.", show_default=False)]
+Target = Annotated[str, typer.Option("--to", metavar="CLUSTER", help="Cluster to move to.", show_default=False)]
 Groups = Annotated[
     list[str] | None,
-    typer.Option("--group", metavar="GROUP", help="Only this group, or those that match; else those of the file."),
+    typer.Option("--group", metavar="GROUP", help="A group or a regular expression. Default: the file's groups."),
 ]
 Rest = Annotated[
     list[str] | None,
-    typer.Option("--rest", metavar="URL", help="A worker of each flow, or the mirror, to stop and start flows by."),
+    typer.Option("--rest", metavar="URL", help="URL of the mirror or of a worker, used to stop and start flows."),
 ]
-Execute = Annotated[bool, typer.Option("--execute", help="Do it, after a question; without this nothing is changed.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Ask no question.")]
-Timeout = Annotated[
-    float, typer.Option("--timeout", min=1, help="How long to wait for a flow, in seconds.", hidden=True)
-]
+Execute = Annotated[bool, typer.Option("--execute", help="Make the changes, after confirmation.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+Timeout = Annotated[float, typer.Option("--timeout", min=1, help="Seconds to wait for a flow.", hidden=True)]
 LeaveUnreplicated = Annotated[
     bool,
     typer.Option(
         "--leave-unreplicated",
         "--leave-stranded",
-        help="Leave records that only one cluster holds as they are.",
+        help="Fail back without unreplicated records.",
         hidden=True,
     ),
 ]
@@ -253,29 +251,27 @@ Accept = Annotated[
     list[str] | None,
     typer.Option(
         metavar="WHAT=GROUP",
-        help="Move a group in spite of: not-mirrored, checkpoints, deleted, copy-time, diverged.",
+        help="Move a group despite not-mirrored, checkpoints, deleted, copy-time or diverged.",
         hidden=True,
     ),
 ]
 Rewind = Annotated[
     list[str] | None,
-    typer.Option("--rewind", metavar="GROUP", help="This group may go back on the target.", hidden=True),
+    typer.Option("--rewind", metavar="GROUP", help="Let this group move back on the target.", hidden=True),
 ]
 KeepOffset = Annotated[
     list[str] | None,
     typer.Option(
-        "--keep-offset", metavar="GROUP", help="This group keeps what lies further on the target.", hidden=True
+        "--keep-offset", metavar="GROUP", help="Let this group keep offsets that are ahead on the target.", hidden=True
     ),
 ]
 UndoFile = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Has no effect: the journal on the target is what undo reads.", hidden=True),
+    typer.Option(metavar="FILE", help="Has no effect: undo reads the journal on the target.", hidden=True),
 ]
-Sample = Annotated[
-    int, typer.Option(min=0, help="Compare so many next records of each partition of a group.", hidden=True)
-]
+Sample = Annotated[int, typer.Option(min=0, help="Records to compare in each partition of a group.", hidden=True)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.", hidden=True)]
-Everything = Annotated[bool, typer.Option("--all", help="Name every offset, however many there are.", hidden=True)]
+Everything = Annotated[bool, typer.Option("--all", help="Show all offsets.", hidden=True)]
 
 
 def _show_all(ctx: typer.Context, wanted: bool) -> None:
@@ -287,12 +283,12 @@ def _show_all(ctx: typer.Context, wanted: bool) -> None:
 
 
 HelpAll = Annotated[
-    bool, typer.Option("--help-all", is_eager=True, callback=_show_all, help="Show the rare options too, and exit.")
+    bool, typer.Option("--help-all", is_eager=True, callback=_show_all, help="Show rare options too, and exit.")
 ]
 
 
 class FailoverCommand(DetailedExit):
-    """``--source-gone`` may stand without its value, and ``--rewind`` too, for one more release."""
+    """A command whose ``--source-gone`` and ``--rewind`` may lack a value, for one more release."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         from connect.cli.commands.failover import with_values

@@ -1,4 +1,4 @@
-"""From a flow's running counters to what a person wants to see: speed now and how far behind."""
+"""Rates and lag of flows from their counters, and the log line of a flow."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from connectors.flow_progress import FlowProgress, PartitionView
     from connectors.formats.types import FlowName
 
-#: State of a flow whose connector has found nothing to copy.
+#: State of a flow whose connector found nothing to copy.
 NO_TOPICS: Final = "without topics"
 #: State of a flow whose worker has ended by itself.
 ENDED: Final = "ended"
 BATCH_KINDS: Final = ("shallow", "merged", "rebuilt", "dropped")
-#: So many partitions are looked at before others of the loop have their turn; each takes some 10 us.
+#: How many partitions are summed before other tasks of the loop get a turn; each takes about 10 us.
 _AT_ONCE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRates:
-    """One mirrored topic, its partitions taken together.
+    """One mirrored topic, with its partitions summed up.
 
-    ``records``, ``bytes``, ``batches`` (by kind) and ``skipped`` records count since the task began; ``lag_ms`` is the
-    worst partition's. ``stopped``: partitions that go on no more.
+    ``records``, ``bytes``, ``batches`` (by kind) and ``skipped`` records count since the task started; ``lag_ms`` is
+    the largest of the partitions. ``stopped``: the number of stopped partitions.
     """
 
     flow: FlowName
@@ -56,7 +56,7 @@ class FlowRates:
     spark_epoch: int
     topics: tuple[TopicRates, ...]
     contact: Contact = NOTHING_KNOWN
-    #: When the picture was taken, in milliseconds since 1970.
+    #: When the counters were read, in milliseconds since 1970.
     at_ms: int = UNKNOWN
 
     @property
@@ -93,7 +93,7 @@ class FlowRates:
 
 @dataclass(slots=True)
 class _Sums:
-    """Of the partitions of a topic so far."""
+    """Sums over the partitions of a topic."""
 
     partitions: int = 0
     records: int = 0
@@ -121,20 +121,20 @@ _Counts = dict[_Key, tuple[int, int]]
 
 
 class RateMeter:
-    """Speeds over the last ``window_s`` seconds. Time is an argument: feed it what a monotonic clock says."""
+    """Rates over the last ``window_s`` seconds of a monotonic clock."""
 
     def __init__(self, window_s: float = 3.0) -> None:
         self._window_s = window_s
         self._samples: deque[tuple[float, _Counts]] = deque()
 
     async def observe(self, now_s: float, flows: Iterable[FlowProgress]) -> list[FlowRates]:
-        """Takes the counters of this moment and gives the picture of it, some partitions at a time."""
+        """Take the current counters and return the rates, a few partitions in a turn of the loop."""
         summed = [(flow, await _by_topic(flow.partitions)) for flow in flows]
         counts = {
             (flow.flow, *topic): (sums.records, sums.bytes) for flow, topics in summed for topic, sums in topics.items()
         }
         self._samples.append((now_s, counts))
-        # One sample at or before the window's start stays, so that the speed covers the whole window.
+        # One sample at or before the window's start stays, so that rates cover the whole window.
         while len(self._samples) > 2 and self._samples[1][0] <= now_s - self._window_s:
             self._samples.popleft()
         return [
@@ -171,7 +171,7 @@ class RateMeter:
 
 
 def flow_line(rates: FlowRates) -> str:
-    """One flow as a line of a log; one that copies nothing has a sentence of its own (:func:`idle_text`).
+    """Format a flow's log line, for one that copies nothing with :func:`idle_text`.
 
     Like ``us->eu running: 5 topics, 20 partitions, 1,200 records/s, 1.2 MB/s, 35 records and 12 ms behind``.
     """
@@ -188,12 +188,12 @@ def flow_line(rates: FlowRates) -> str:
 
 
 def status_line(rates: FlowRates) -> str:
-    """The same with the ages of the last fetch and the last produce."""
+    """Format a flow's log line with the ages of the last fetch and the last produce."""
     return ", ".join([flow_line(rates), *moved_texts(rates.contact.to_json(rates.at_ms))])
 
 
 def moved_texts(contact: Mapping[str, Any]) -> list[str]:
-    """Like ``last fetch 1.2 s ago``, of what has been; ``contact`` as its JSON."""
+    """Format the known ages, like ``last fetch 1.2 s ago``; ``contact`` in its JSON form."""
     return [
         f"last {what} {age_text(contact[f'last_{what}_age_ms'])} ago"
         for what in ("fetch", "produce")
@@ -202,21 +202,21 @@ def moved_texts(contact: Mapping[str, Any]) -> list[str]:
 
 
 def idle_text(rates: FlowRates) -> str | None:
-    """Why a flow copies nothing, if its connector or its worker is the reason."""
+    """Return why a flow copies nothing, if the reason is its connector or its worker."""
     if rates.state == ENDED:
-        return "its worker has ended, as the log says, so nothing is copied; start this node again"
+        return "its worker has ended, so nothing is copied. See the log, and restart this node"
     if rates.state == NO_TOPICS:
-        return "no topic of the source is selected, so nothing is copied; see the flow's topics and topics.exclude"
+        return "no source topic is selected, so nothing is copied. Check the flow's topics and topics.exclude"
     if rates.state in ("STOPPED", "PAUSED"):
         return (
-            f"its connector MirrorSourceConnector is {rates.state}, so nothing is copied; resume it over REST: "
+            f"MirrorSourceConnector is {rates.state}, so nothing is copied. Resume it over REST: "
             f"PUT {'/'.join(('', *rates.flow, 'connectors/MirrorSourceConnector/resume'))}"
         )
     return None
 
 
 def lag_text(rates: FlowRates) -> str:
-    """How far it is behind, or since when that is unknown."""
+    """Format the lag, or since when it is unknown."""
     source = rates.contact.source
     if not rates.contact.knows_lag:
         return f"lag unknown {since_text(source.answered_ms)}: the source does not answer"
@@ -226,7 +226,7 @@ def lag_text(rates: FlowRates) -> str:
 
 
 def troubles(rates: FlowRates) -> str:
-    """What is not as it should be, behind a comma; nothing where all is well."""
+    """Format problems of a flow, each after a comma; empty if there are none."""
     stopped = f", {counted(rates.stopped, 'partition')} stopped" if rates.stopped else ""
     skipped = f", {counted(rates.skipped, 'record')} skipped" if rates.skipped else ""
     return stopped + _silent_text(rates, TARGET) + skipped
@@ -242,7 +242,7 @@ def _silent_text(rates: FlowRates, *sides: str) -> str:
 
 
 def age_text(ms: int) -> str:
-    """Seconds, or the two largest units of longer times; a negative age is unknown."""
+    """Format an age in seconds, or in its two largest units; a negative age is unknown."""
     if ms < 0:
         return "unknown"
     if ms < 60_000:
@@ -254,7 +254,7 @@ def age_text(ms: int) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """``1234567`` as ``1.2 MB``: powers of 1000, as network people count."""
+    """Format ``1234567`` as ``1.2 MB``, in powers of 1000."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"

@@ -1,6 +1,6 @@
-"""Prints the reference of all configs: ``heliograph config --reference``, and the pages of the docs.
+"""The reference of all settings in Markdown, for ``heliograph config --reference`` and ``docs/reference``.
 
-``python -m connect.cli.reference FOLDER`` writes the pages of ``docs/reference``, as tables of Markdown.
+``python -m connect.cli.reference FOLDER`` writes the pages of ``docs/reference``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from connectors.config.connector_configs import CONSUMER, PRODUCER
 
 
 def markdown(config: ConfigDef) -> str:
-    """A table of all settings, the important ones first."""
+    """Format a table of all settings, the important ones first."""
     order = list(Importance)
     rows = sorted(config.settings.values(), key=lambda each: (order.index(each.importance), each.name))
     lines = ["| key | type | default | valid values | meaning |", "| --- | --- | --- | --- | --- |"]
@@ -54,13 +54,13 @@ def _default_text(default: Value | Required) -> str:
             return f"`{default}`"
 
 
-_SECURITY: Final = "`security.protocol`, `ssl.*` and `sasl.*` belong here too: see [security](security.md)."
-_NOTE: Final = "This page is made from the declarations in the code; `heliograph config --reference` prints it.\n"
+_SECURITY: Final = "For `security.protocol`, `ssl.*` and `sasl.*` see [security](security.md)."
+_NOTE: Final = "This page is generated; `heliograph config --reference` prints it.\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page: its title, what stands before the tables, and the tables by heading."""
+    """One page: its title, the text before the tables, and the tables by heading."""
 
     title: str
     text: str
@@ -74,77 +74,72 @@ class Page:
 
 
 def pages() -> dict[str, Page]:
-    """The pages by name."""
+    """Return the pages by name."""
     worker = _without(WORKER, SECURITY, REST, OWN_OF_WORKER)
     return {
         "worker": Page(
             "Worker",
-            "The file of `connect-distributed`. " + _SECURITY + " Keys that begin with `producer.`, `consumer.` or "
-            "`admin.` go to the clients of connectors.",
+            "The file of `connect-distributed`. " + _SECURITY + " Keys with the prefix `producer.`, `consumer.` or "
+            "`admin.` are passed to the clients of connectors.",
             (("Settings", worker), ("REST", REST), ("Settings that Java does not have", OWN_OF_WORKER)),
         ),
         "source": Page(
             "Source connectors",
-            "What every connector's configuration may hold, beside the connector's own settings.",
+            "Settings of every connector, in addition to its own.",
             (
                 ("Every connector", CONNECTOR),
                 ("Source connectors", _without(SOURCE_CONNECTOR, CONNECTOR)),
-                ("Topics that connectors make", topic_group("default", REQUIRED, REQUIRED, include=(".*",))),
-                ("Topics of a group; null is the group default's", topic_group("<group>", None, None)),
+                ("Topics that connectors create", topic_group("default", REQUIRED, REQUIRED, include=(".*",))),
+                ("Topics of a group; null means the default group's value", topic_group("<group>", None, None)),
             ),
         ),
         "mirror": Page(
             "Mirror connectors",
-            "The three connectors of MirrorMaker 2, as a connector's configuration has them; `mm2.properties` has the "
-            "same keys, plain for every flow or as `us->eu.key` for one. Those of [every connector](source.md) "
-            "belong here too.",
+            "The three connectors of MirrorMaker 2. In `mm2.properties` the same keys apply to every flow, or with the "
+            "prefix `us->eu.` to one. The settings of [every connector](source.md) apply too.",
             (
                 ("MirrorSourceConnector", _without(definitions.SOURCE, CONNECTOR, SECURITY, definitions.OWN)),
                 ("MirrorSourceConnector: DefaultConfigPropertyFilter", definitions.USE_DEFAULTS_FROM),
                 ("MirrorSourceConnector: settings that Java does not have", definitions.OWN),
                 ("MirrorCheckpointConnector", _without(definitions.CHECKPOINT, CONNECTOR, SECURITY)),
                 ("MirrorHeartbeatConnector", _without(definitions.HEARTBEAT, CONNECTOR, SECURITY)),
-                ("The source's consumer, behind `consumer.` or `source.consumer.`", CONSUMER),
-                ("The producer of records, behind `producer.override.`", PRODUCER),
+                ("The source's consumer, with prefix `consumer.` or `source.consumer.`", CONSUMER),
+                ("The producer of records, with prefix `producer.override.`", PRODUCER),
             ),
         ),
         "plugins": Page(
             "Plugins",
-            "The connectors, converters, transformations and predicates that come with a worker, and their settings. "
-            "Settings of a converter stand behind `key.converter.` and its kin, those of a transformation behind "
-            "`transforms.<alias>.`.",
+            "The built-in connectors, converters, transformations and predicates with their settings. Settings of a "
+            "converter have the prefix `key.converter.`, `value.converter.` or `header.converter.`, those of a "
+            "transformation `transforms.<alias>.`.",
             tuple(_plugins()),
         ),
         "clients": Page(
             "Clients of connectors",
-            "What `producer.override.`, `consumer.override.` and `admin.override.` may hold, where the worker's policy "
-            "allows it, with the defaults of Java's clients. " + _SECURITY,
+            "Settings with the prefixes `producer.override.`, `consumer.override.` and `admin.override.`, if the "
+            "worker's policy allows them, with the defaults of Java's clients. " + _SECURITY,
             tuple((kind.capitalize(), _without(config, SECURITY)) for kind, config in CLIENTS.items()),
         ),
         "security": Page(
             "Security",
-            "How clients of Kafka reach brokers: in a worker's file, behind the prefixes of clients, and behind those "
-            "of clusters in `mm2.properties`. What of it is heeded is in [security](../security.md).",
+            "How Kafka clients connect to brokers. The keys apply in a worker's file, with the prefix of a client, or "
+            "with that of a cluster in `mm2.properties`. [Security](../security.md) says which are supported.",
             (("Settings", SECURITY),),
         ),
     }
 
 
 def reference(names: Sequence[str] = ()) -> str:
-    """The pages of these names one behind the other, all without names.
-
-    Raises:
-        ConfigError: There is no such page.
-    """
+    """Return the text of the named pages, or of all. Raises ConfigError for an unknown page."""
     known = pages()
     for name in names:
         if name not in known:
-            raise ConfigError(f"there is no reference of '{name}'; it can be {', '.join(known)}")
+            raise ConfigError(f"there is no page '{name}'. Use one of {', '.join(known)}")
     return "\n".join(known[name].markdown() for name in names or known)
 
 
 def write(folder: Path) -> None:
-    """Write every page, and the list of them."""
+    """Write every page and the index."""
     found = pages()
     for name, page in found.items():
         (folder / f"{name}.md").write_text(page.markdown(), "utf-8")
@@ -152,9 +147,9 @@ def write(folder: Path) -> None:
 
 
 def index(found: dict[str, Page]) -> str:
-    """The list of pages."""
+    """Return the index of pages."""
     lines = "".join(f"* [{page.title}]({name}.md)\n" for name, page in found.items())
-    return f"# Settings\n\nEvery setting, its type, its default and what it is for.\n\n{_NOTE}\n{lines}"
+    return f"# Settings\n\nAll settings with type, default and meaning.\n\n{_NOTE}\n{lines}"
 
 
 def _without(config: ConfigDef, *others: ConfigDef) -> ConfigDef:
@@ -163,7 +158,7 @@ def _without(config: ConfigDef, *others: ConfigDef) -> ConfigDef:
 
 
 def _plugins() -> Iterable[tuple[str, ConfigDef]]:
-    """One table for each class; one that is converter and header converter has the same settings as both."""
+    """Yield a table for each class; a converter has the same settings as a header converter."""
     lists: tuple[Sequence[PluginDescription], ...] = (
         builtin.CONNECTORS,
         builtin.CONVERTERS,

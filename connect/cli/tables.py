@@ -1,4 +1,4 @@
-"""What the answers of a worker look like on a terminal."""
+"""Tables and other output of commands on a terminal."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _STYLES: Final = {
     "RESTARTING": "yellow",
     "FAILED": "bold red",
 }
-#: A pipe has no width; a table is to keep its lines there.
+#: A pipe has no width; this one does not break the lines of tables.
 _PIPE_COLUMNS: Final = 240
 _TRACE_CHARACTERS: Final = 200
-#: Rows of one kind that are shown unless all are asked for.
+#: Most rows of one kind that are shown without --all.
 _ROWS: Final = 20
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ def show_json(value: Any) -> None:
 
 
 def show_connectors(names: Iterable[str], details: Mapping[str, Any]) -> None:
-    """All connectors: type, state, and how many of their tasks run. Those without a status yet have no details."""
+    """Print all connectors: type, state, and running tasks. A connector without a status yet has no details."""
     table = new_table("connector", "type", "state", "tasks running", "worker")
     for name in sorted(names):
         status = details.get(name, {}).get("status")
@@ -56,7 +56,7 @@ def show_connectors(names: Iterable[str], details: Mapping[str, Any]) -> None:
 
 
 def show_status(status: Mapping[str, Any]) -> None:
-    """A connector and its tasks, each with the end of its trace where it failed."""
+    """Print a connector and its tasks, each with its error if it failed."""
     table = new_table(status["name"], "state", "worker", "error")
     for label, each in [
         ("connector", status["connector"]),
@@ -67,7 +67,7 @@ def show_status(status: Mapping[str, Any]) -> None:
 
 
 def show_offsets(offsets: Sequence[Mapping[str, Any]]) -> None:
-    """Partitions and how far each is read."""
+    """Print partitions with their offsets."""
     table = new_table("partition", "offset")
     for each in offsets:
         table.add_row(_text(_compact(each["partition"])), _text(_compact(each["offset"])))
@@ -75,7 +75,7 @@ def show_offsets(offsets: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _reason(trace: str | None) -> str:
-    """What a trace says first in Java, and last in Python."""
+    """Return the error in a trace: the first line in Java, the last in Python."""
     lines = [line.strip() for line in (trace or "").splitlines() if line.strip()]
     if not lines:
         return ""
@@ -88,7 +88,7 @@ def _compact(value: Any) -> str:
 
 
 def new_table(*columns: str, whole: Collection[str] = (), right: Collection[str] = ()) -> Table:
-    """Return an empty table; the columns ``whole`` are never folded, those on the ``right`` hold numbers."""
+    """Return an empty table; the columns ``whole`` are never folded, those in ``right`` are aligned right."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         side: JustifyMethod = "right" if column in right else "left"
@@ -97,12 +97,12 @@ def new_table(*columns: str, whole: Collection[str] = (), right: Collection[str]
 
 
 def shortened(rows: Sequence[T], *, everything: bool) -> Sequence[T]:
-    """Return all rows of one kind, or the first of very many unless ``everything`` is asked for."""
+    """Return all rows of one kind if there are few or ``everything`` is wanted, else the first ones."""
     return rows if everything or len(rows) <= _ROWS else rows[: _ROWS // 2]
 
 
 def show_flow(headline: str, table: Table, notes: Iterable[str], unknown: Iterable[str]) -> None:
-    """Print what was found of a flow, and what could not be looked at."""
+    """Print the findings about a flow, and what could not be checked."""
     out = console()
     out.print(printable(headline), markup=False, soft_wrap=True)
     if table.row_count:
@@ -110,7 +110,7 @@ def show_flow(headline: str, table: Table, notes: Iterable[str], unknown: Iterab
     for note in notes:
         out.print(f"  note: {printable(note)}", markup=False, soft_wrap=True)
     for problem in unknown:
-        out.print(f"  not looked at: {printable(problem)}", markup=False, soft_wrap=True, style="bold red")
+        out.print(f"  not checked: {printable(problem)}", markup=False, soft_wrap=True, style="bold red")
 
 
 def _show(table: Table, nothing: str) -> None:
@@ -126,5 +126,5 @@ def _text(value: str) -> Text:
 
 
 def printable(text: str) -> str:
-    """Names and traces come from others: a terminal is not to obey them."""
+    """Replace control characters, because names and traces may hold terminal commands."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)

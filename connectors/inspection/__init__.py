@@ -1,1 +1,1 @@
-"""What commands find out about a flow without changing anything: plan, drift, takeover, ACLs, comparison."""
+"""Read-only checks of flows for commands: plan, drift, takeover, ACLs, comparison of topics."""

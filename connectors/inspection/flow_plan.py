@@ -1,8 +1,8 @@
-"""Plan what a run of one flow would change on its clusters, and find the drift that a run would not change.
+"""The plan of what a run of a flow would change on its clusters, and the drift that a run would leave.
 
-The plan asks the connector's own planners and changes nothing. For the offsets of groups see
-:mod:`connectors.checkpoint.group_offset_sync`. Drift is the difference between what a flow would set and what is there.
-A run leaves it when an operator made it by hand, or when a setting of the flow leaves it alone.
+The plan comes from the connector's own planners; group offsets are in :mod:`connectors.checkpoint.group_offset_sync`.
+Drift is any difference from what the flow would set that a run does not correct, because an operator made it, or a
+setting excludes it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from connectors.topic_sync.topic_deletion import TopicDeletion
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One change, and the alias of the cluster it is made on."""
+    """One change, and the alias of its cluster."""
 
     cluster: str
     change: Change
@@ -43,9 +43,9 @@ class FlowPlan:
     """What a run would change.
 
     Args:
-        changes: In the order of a run, but for what it does at intervals of its own.
-        later: Deletions that are not due yet; no change of today.
-        unknown: What could not be looked at, a sentence each: there the plan says nothing.
+        changes: In the order of a run, except those made at intervals.
+        later: Deletions that are not due yet.
+        unknown: What could not be checked, a sentence each; the plan does not cover it.
         notes: What a run would leave out, and why.
     """
 
@@ -66,8 +66,8 @@ class _Findings:
 
 @dataclass(frozen=True, slots=True)
 class InternalTopics:
-    """Topics that a flow's worker and connectors make for themselves, on each of its clusters; ``of_tasks`` on the
-    target too, but only where there is something to copy."""
+    """Internal topics of a flow's worker and connectors by cluster; ``of_tasks`` are on the target too, but only if
+    there is something to copy."""
 
     on_target: Sequence[NewTopic]
     on_source: Sequence[NewTopic] = ()
@@ -75,7 +75,8 @@ class InternalTopics:
 
 
 async def plan_internal(cluster: Cluster, alias: str, wanted: Sequence[NewTopic]) -> list[Planned]:
-    """Those of ``wanted`` that are missing. Raises as the cluster does, RetriableError where it does not say."""
+    """Plan the missing topics of ``wanted``. Raises HeliographError if the cluster does not answer, RetriableError if
+    it does not tell whether a topic exists."""
     found = (await cluster.metadata({topic.name for topic in wanted})).topics if wanted else {}
     return [
         Planned(alias, CreateTopic(topic.name, "", topic.partitions, topic.replication_factor, dict(topic.configs)))
@@ -89,14 +90,14 @@ def _is_missing(cluster: Cluster, topic: str, found: TopicMetadata | None) -> bo
         return True
     if found is None or not found.partitions:
         raise RetriableError(
-            f"cluster {cluster.name} does not say whether topic {topic} exists; grant DESCRIBE on topic {topic}"
+            f"cluster {cluster.name} does not tell whether topic {topic} exists. Grant DESCRIBE on topic {topic}"
         )
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class FlowSnapshot:
-    """A plan with what it was made of; ``access`` is None where rules are not synced, or cannot be seen."""
+    """A plan with its parts; ``access`` is None if ACLs are not synced or cannot be read."""
 
     plan: FlowPlan
     topics: TopicPlan
@@ -106,13 +107,13 @@ class FlowSnapshot:
 async def look_at_flow(
     settings: MirrorSourceSettings, parts: FlowParts, access: AccessSync | None, internal: InternalTopics
 ) -> FlowSnapshot:
-    """Plan a flow that mirrors. Raises ClusterUnreachable and its kin where a cluster cannot be asked at all."""
+    """Plan an enabled flow. Raises HeliographError if a cluster does not answer, such as ClusterUnreachable."""
     source, target = parts.clusters.source, parts.clusters.target
     configs = ConfigSync(settings.flow, source, target, settings.property_filter)
     topics = await plan_topics(settings, source, target, configs)
     found = _Findings(notes=list(topics.naming.problems.values()))
     if not topics.topics:
-        found.notes.append(f"no topic of cluster {settings.source_alias} is selected by topics")
+        found.notes.append(f"topics selects no topic of cluster {settings.source_alias}")
     mine = (*internal.on_target, *(internal.of_tasks if topics.naming.remote else ()))
     found.changes += await plan_internal(target, settings.target_alias, mine)
     found.changes += await plan_internal(source, settings.source_alias, internal.on_source)
@@ -154,12 +155,12 @@ async def _add_access(found: _Findings, settings: MirrorSourceSettings, access: 
     try:
         plan = await access.plan()
     except SecurityDisabled as error:
-        found.notes.append(f"{error}; access rules are not synced")
+        found.notes.append(f"{error}; ACLs are not synced")
     except HeliographError as error:
         found.unknown.append(str(error))
     else:
         if settings.access.dry_run and plan.changes:
-            found.notes.append(f"sync.acls.dry.run: {len(plan.changes)} access rules would change, and do not")
+            found.notes.append(f"{len(plan.changes)} ACLs would change, but sync.acls.dry.run is set")
         else:
             found.changes += [Planned(settings.target_alias, change) for change in plan.changes]
         return plan
@@ -167,32 +168,31 @@ async def _add_access(found: _Findings, settings: MirrorSourceSettings, access: 
 
 
 class DriftKind(StrEnum):
-    """What differs."""
+    """Kinds of differences."""
 
-    #: The remote topic has more partitions.
+    #: The remote topic has more partitions than its source topic.
     EXTRA_PARTITIONS = "extra-partitions"
     REPLICATION_FACTOR = "replication-factor"
-    #: A setting that the flow does not keep in step.
+    #: A setting that the flow does not sync.
     CONFIG = "config"
-    #: A remote topic whose source topic is gone.
+    #: A remote topic whose source topic does not exist.
     WITHOUT_SOURCE = "without-source"
-    #: A remote topic whose source topic is there and not mirrored (any more).
+    #: A remote topic whose source topic exists, but is not mirrored (any more).
     NOT_MIRRORED = "not-mirrored"
-    #: A remote topic that the flow filled before its source topic got another remote name.
+    #: The previous remote topic of a source topic whose remote name has changed.
     REPLACED = "replaced"
-    #: A topic that is not the one that was copied, or copied to: it was deleted and made again.
+    #: A source or remote topic that was recreated since it was copied.
     RECREATED = "recreated"
-    #: A rule for a remote topic that the flow neither wants nor has made.
+    #: An ACL of a remote topic that the flow neither wants nor has created.
     ACL = "acl"
-    #: A group that stands elsewhere and is left alone, or is ahead; ``key`` says in which partition, and why.
+    #: A group whose offset differs and is not synced; ``key`` has the partition and the reason.
     GROUP = "group"
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A difference that a run leaves as it is: ``found`` on ``cluster``, where the flow's source has, or its settings
-    ask for, ``expected``; None: there is nothing of the kind. ``resource`` is a topic's name; ``key`` that of a
-    setting."""
+    """A difference that a run leaves: ``cluster`` has ``found``, the source or the settings have ``expected``; None
+    means nothing. ``resource`` is a topic or group, ``key`` a setting."""
 
     kind: DriftKind
     cluster: str
@@ -214,8 +214,7 @@ class FlowDrift:
 async def drift_of_flow(
     settings: MirrorSourceSettings, parts: FlowParts, access: AccessSync | None, internal: InternalTopics
 ) -> FlowDrift:
-    """Look at both clusters of a flow that mirrors; nothing is changed. Raises as
-    :func:`connectors.inspection.flow_plan.look_at_flow`."""
+    """Find the drift of an enabled flow. Raises the errors of :func:`look_at_flow`."""
     look = await look_at_flow(settings, parts, access, internal)
     unknown: list[str] = []
     cluster, topics = settings.target_alias, look.topics
@@ -233,7 +232,7 @@ async def drift_of_flow(
 
 
 def partitions_left(cluster: str, topics: TopicPlan) -> Iterator[Drift]:
-    """Remote topics are never shrunk."""
+    """Find remote topics with extra partitions, because topics are never shrunk."""
     for topic, remote in _pairs(topics):
         if len(remote.partitions) > len(topic.partitions):
             counts = str(len(topic.partitions)), str(len(remote.partitions))
@@ -241,7 +240,7 @@ def partitions_left(cluster: str, topics: TopicPlan) -> Iterator[Drift]:
 
 
 def replicas_left(cluster: str, topics: TopicPlan, wanted: int) -> Iterator[Drift]:
-    """Counts of replicas other than ``replication.factor``; -1 there is whatever the cluster gives."""
+    """Find remote topics with another number of replicas than ``replication.factor``; -1 accepts any."""
     for _, remote in _pairs(topics):
         counts = {len(partition.replicas) for partition in remote.partitions.values()}
         if wanted > 0 and counts - {wanted}:
@@ -258,7 +257,7 @@ def configs_left(
     *,
     synced: bool,
 ) -> Iterator[Drift]:
-    """Settings of one pair of topics that differ: those that are left out of the sync, or all where there is none."""
+    """Find differing settings of a pair of topics: those that the sync excludes, or all if it is disabled."""
     if not synced:
         for change in alterations(remote, source, target, properties):
             yield Drift(DriftKind.CONFIG, cluster, remote, change.after, change.before, change.key)
@@ -279,9 +278,9 @@ def topics_left(
     positions: Iterable[Position],
     going: Collection[str],
 ) -> Iterator[Drift]:
-    """Remote topics that are not ``current`` (by source topic), by their names and by what the flow has copied;
-    ``going`` are to be deleted."""
-    # Where a policy takes every topic for one of the source, only positions tell.
+    """Find remote topics, by name or stored position, that are not ``current`` (by source topic) nor ``going`` to be
+    deleted."""
+    # If the policy takes every topic for one of the source, only positions show what the flow has copied.
     by_name = _by_name(settings, target) if settings.policy.topic_source("x") != settings.source_alias else {}
     copied = {position.target_topic: position.source_topic for position in positions}
     others = (name for topic in current for name in settings.remote_topics(topic)[1:])
@@ -302,7 +301,7 @@ def recreated_left(
     target: Mapping[str, TopicMetadata],
     positions: Iterable[Position],
 ) -> Iterator[Drift]:
-    """Topics that are not those that the flow's positions speak of."""
+    """Find topics whose id differs from that in the flow's positions."""
     seen = set()
     for position in positions:
         for alias, topics, name, stored in (
@@ -316,7 +315,7 @@ def recreated_left(
 
 
 def acls_left(cluster: str, plan: AccessPlan, remotes: Collection[str]) -> Iterator[Drift]:
-    """Rules for remote topics that somebody else has made."""
+    """Find ACLs of remote topics that the flow has not created."""
     for rule in sorted(plan.others):
         if rule.resource_type == "TOPIC" and _covers_any(rule, remotes):
             said = f"{rule.permission} {rule.principal} {rule.operation} from {rule.host}"
@@ -357,7 +356,7 @@ def _pairs(topics: TopicPlan) -> Iterator[tuple[TopicMetadata, TopicMetadata]]:
 
 
 def _by_name(settings: MirrorSourceSettings, target: Iterable[str]) -> dict[str, str]:
-    """Source topics by remote topics, as the policy reads these."""
+    """Return source topics by remote topics, as the replication policy reads their names."""
     policy, found = settings.policy, {}
     for remote in target:
         topic = policy.upstream_topic(remote) if policy.topic_source(remote) == settings.source_alias else None

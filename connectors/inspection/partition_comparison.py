@@ -1,7 +1,7 @@
-"""Is the copy the original? Two partitions compared record by record, fed in pieces; no network here.
+"""Comparison of two partitions record by record, fed in pieces.
 
-Compared are key, value, headers, timestamp and, by pairing the nth record of the source with the nth of the target,
-order. Offsets are not: a mirror of a compacted or transactional topic has other offsets than its source.
+Key, value, headers, timestamp and order are compared, by pairing the nth records of source and target. Offsets are not,
+because a mirror of a compacted or transactional topic has other offsets.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from itertools import islice
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 
-#: What is compared, in the order in which a difference is named.
+#: The compared fields; the first that differs is reported.
 FIELDS: Final = ("key", "value", "headers", "timestamp")
-#: A value in a message is never longer than this, in characters.
+#: Most characters of a value in a message.
 ABBREVIATED_CHARS: Final = 80
-#: How far, in records, a displaced record is looked for when a difference is explained.
+#: How many records are searched for a displaced one when a difference is explained.
 _SEARCH_RECORDS: Final = 1000
 
 
@@ -30,7 +30,7 @@ class ComparedSide(Enum):
 
 
 class ComparedRecord(Protocol):
-    """A record as aiokafka's consumer hands it out."""
+    """A record of aiokafka's consumer."""
 
     @property
     def offset(self) -> int: ...
@@ -45,7 +45,7 @@ class ComparedRecord(Protocol):
 
 
 class Partition(NamedTuple):
-    """One partition of a topic, written as Kafka's tools write it: ``orders-3``."""
+    """A partition of a topic, shown as ``orders-3`` like in Kafka's tools."""
 
     topic: str
     partition: int
@@ -56,11 +56,11 @@ class Partition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first place where a pair of partitions differs.
+    """The first difference of a pair of partitions.
 
-    ``field`` is one of ``FIELDS``, or ``missing`` (the target ends early), ``extra`` (it goes on behind the
-    source's end), ``duplicate`` (it repeats a record), ``gap`` (it skipped records), ``order``. An offset is None
-    where that side has no record there. Both values are abbreviated for people.
+    ``field`` is one of ``FIELDS``, or ``missing`` (the target ends early), ``extra`` (it has records after the
+    source's end), ``duplicate`` (it repeats a record), ``gap`` (it skips records), ``order``. An offset is None if that
+    side has no record there. Both values are abbreviated.
     """
 
     source: Partition
@@ -78,7 +78,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class IdCounts:
-    """What a walk over numbered records found; all in records. ``last_id`` is -1 where there was none."""
+    """Counts of numbered records. ``last_id`` is -1 if there was none."""
 
     records: int
     last_id: int
@@ -88,10 +88,10 @@ class IdCounts:
 
 
 class IdAudit:
-    """Counts gaps, repeats and disorder among ids that were written as 0, 1, 2, ...
+    """A counter of gaps, repeats and disorder among ids that were written as 0, 1, 2, ...
 
-    The memory is one interval per open gap. An id inside an open gap came late (disorder); any other id below the
-    highest one is a repeat.
+    It keeps one interval per open gap. An id inside an open gap came late (disorder); any other id below the highest
+    one is a repeat.
     """
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class IdAudit:
 
 @dataclass(slots=True)
 class _PartitionLog:
-    """One side of a comparison: what was fed and not yet paired."""
+    """One side of a comparison: records that were fed and not yet paired."""
 
     waiting: list[ComparedRecord] = field(default_factory=list)
     audit: IdAudit = field(default_factory=IdAudit)
@@ -139,16 +139,16 @@ class _PartitionLog:
 
 
 class PartitionComparison:
-    """Pairs the records of two partitions in order and keeps the first difference.
+    """A comparison that pairs the records of two partitions in order and keeps the first difference.
 
-    Feed both sides in pieces of any size, then end each. After a difference nothing is compared any more, but ids
-    are still counted. Memory is what one side is ahead of the other: ask ``backlog`` before feeding.
+    Feed both sides in pieces of any size, then end each. After a difference only ids are counted. Memory grows with
+    the records that one side is ahead: check ``backlog`` before feeding.
 
     Args:
-        source: The partition whose records are right.
-        target: The partition that should hold the same ones.
-        fields: Which of ``FIELDS`` to compare. Leave out ``timestamp`` where the target appends with its own clock.
-        record_id: Where records are numbered per partition from 0, gives a record's number.
+        source: The original partition.
+        target: The copy.
+        fields: Which of ``FIELDS`` to compare, without ``timestamp`` if the target uses LogAppendTime.
+        record_id: Returns a record's number, if records are numbered per partition from 0.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class PartitionComparison:
         self._logs = {side: _PartitionLog() for side in ComparedSide}
 
     def backlog(self, side: ComparedSide) -> int:
-        """Records of ``side`` that wait for their counterparts."""
+        """Return how many records of ``side`` wait for their counterparts."""
         return len(self._logs[side].waiting)
 
     def ended(self, side: ComparedSide) -> bool:
@@ -176,13 +176,13 @@ class PartitionComparison:
 
     @property
     def complete(self) -> bool:
-        """Nothing more can be learnt: both sides ended, or they differ and nobody counts ids."""
+        """Whether the result is final: both sides ended, or they differ and ids are not counted."""
         if self.difference is not None and self._record_id is None:
             return True
         return all(log.ended for log in self._logs.values())
 
     def feed(self, side: ComparedSide, records: Iterable[ComparedRecord]) -> None:
-        """Takes the next records of one side, in the log's order."""
+        """Take the next records of one side, in the log's order."""
         log = self._logs[side]
         if self._record_id is not None:
             records = list(records)
@@ -193,12 +193,12 @@ class PartitionComparison:
             self._pair()
 
     def end(self, side: ComparedSide) -> None:
-        """Says that ``side`` has no further records."""
+        """Note that ``side`` has no further records."""
         self._logs[side].ended = True
         self._pair()
 
     def ids(self, side: ComparedSide) -> IdCounts | None:
-        """What was counted by id, or None if records are not numbered."""
+        """Return the counts by id, or None if records are not numbered."""
         return self._logs[side].audit.counts() if self._record_id else None
 
     def _pair(self) -> None:
@@ -213,7 +213,7 @@ class PartitionComparison:
             target.waiting.clear()
 
     def _compare(self, source: _PartitionLog, target: _PartitionLog, count: int) -> None:
-        # Both maps run in C and stop at the first pair that differs; only then is it looked for by hand.
+        # Both maps run in C, and == stops at the first pair that differs; only then that pair is searched for.
         identity = self._identity
         ours, theirs = islice(source.waiting, count), islice(target.waiting, count)
         equal = list(map(identity, ours)) == list(map(identity, theirs))
@@ -248,7 +248,7 @@ class PartitionComparison:
         self.difference = self._difference(name, ours, theirs, *values)
 
     def _displaced(self, source: _PartitionLog, target: _PartitionLog) -> tuple[str, str] | None:
-        """Whether the target's record stands elsewhere in the source, which says more than unequal values."""
+        """Return how the target's record is displaced if the source has it nearby, which explains more than values."""
         found = self._identity(target.waiting[0])
         if source.last is not None and self._identity(source.last) == found:
             return "duplicate", f"the record of source offset {source.last.offset} again"
@@ -267,7 +267,7 @@ class PartitionComparison:
 
 
 def abbreviate(value: object) -> str:
-    """A value for people, at most ``ABBREVIATED_CHARS`` characters: bytes as text where they are printable UTF-8.
+    """Format a value in at most ``ABBREVIATED_CHARS`` characters, bytes as text if they are printable UTF-8.
 
     >>> abbreviate(b'{"id":1}'), abbreviate(b"a" * 100)[-9:]
     ('\'{"id":1}\'', 'aa...100B')
@@ -285,4 +285,4 @@ def abbreviate(value: object) -> str:
 
 
 def _place(partition: Partition, offset: int | None) -> str:
-    return f"{partition} behind its end" if offset is None else f"{partition} at offset {offset}"
+    return f"{partition} after its end" if offset is None else f"{partition} at offset {offset}"

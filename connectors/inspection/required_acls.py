@@ -1,4 +1,4 @@
-"""Which rights a flow needs on its clusters, and which it lacks. Pure; ``docs/security.md`` has the table."""
+"""The ACLs that a flow needs on its clusters, and those that are missing; ``docs/security.md`` has the table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOWN: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """``topic`` empty: on the cluster itself. ``is_made``: the topic is made where it is missing."""
+    """Operations on a topic, or on the cluster if ``topic`` is empty; ``is_made``: a missing topic is created."""
 
     topic: str
     operations: Operations
@@ -26,8 +26,8 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """What is missing on some topics, or on the cluster where there are none. ``is_certain`` is False where a rule that
-    nobody shows, as one for names with a prefix, may allow it."""
+    """Missing operations on topics, or on the cluster without topics. ``is_certain`` is False if an ACL that brokers do
+    not show, such as one for a prefix, may allow them."""
 
     operations: tuple[str, ...]
     topics: tuple[str, ...] = ()
@@ -42,11 +42,11 @@ class Lack:
         on = f"topic{'s' if len(self.topics) > 1 else ''} {names}{more}"
         if self.is_certain:
             return f"{what} on {on} is missing"
-        return f"{on} cannot be seen; where {what} is granted by name or prefix, all is well"
+        return f"{on} cannot be seen. Check that {what} is granted by name or prefix"
 
 
 def of_source(settings: MirrorSourceSettings, topics: Iterable[str]) -> Iterator[Need]:
-    """``topics``: those of the source that the flow mirrors."""
+    """Yield the needs on the source; ``topics`` are those that the flow mirrors."""
     reading = frozenset({_READ, _DESCRIBE, Operation.DESCRIBE_CONFIGS})
     yield from (Need(topic, reading) for topic in topics)
     syncs = settings.offset_syncs
@@ -57,7 +57,7 @@ def of_source(settings: MirrorSourceSettings, topics: Iterable[str]) -> Iterator
 
 
 def of_target(settings: MirrorSourceSettings, remote: Iterable[str], internal: Iterable[str]) -> Iterator[Need]:
-    """``remote``: the remote topics of those that are mirrored; ``internal``: what the flow keeps for itself."""
+    """Yield the needs on the target; ``remote`` and ``internal`` are the flow's remote and internal topics."""
     wanted = {_WRITE, _READ, _DESCRIBE, Operation.DESCRIBE_CONFIGS, Operation.ALTER}
     if settings.sync_topic_configs_interval_s is not None:
         wanted.add(Operation.ALTER_CONFIGS)
@@ -70,12 +70,12 @@ def of_target(settings: MirrorSourceSettings, remote: Iterable[str], internal: I
 
 
 def of_internal(topics: Iterable[str]) -> Iterator[Need]:
-    """What a worker and its connectors keep for themselves."""
+    """Return the needs for internal topics of a worker and its connectors."""
     return (Need(topic, _STORE, is_made=True) for topic in topics)
 
 
 def lacks(needs: Sequence[Need], found: Allowed) -> list[Lack]:
-    """What of ``needs`` a cluster does not allow, topics that lack the same together."""
+    """Return which ``needs`` a cluster does not allow, grouped by operations."""
     missing: dict[tuple[Operations, bool], list[str]] = defaultdict(list)
     of_cluster: set[Operation] = set()
     for need in needs:
@@ -84,7 +84,7 @@ def lacks(needs: Sequence[Need], found: Allowed) -> list[Lack]:
             continue
         has = found.topics.get(need.topic)
         if has is None:
-            # Made by us: the right to that may be the cluster's, or a rule for names that no broker shows.
+            # Created by the flow, by a right on the cluster, or by an ACL for a prefix, which brokers do not show.
             if need.is_made and Operation.CREATE not in found.cluster:
                 missing[frozenset({Operation.CREATE}), False].append(need.topic)
         elif lacking := need.operations - has:

@@ -1,6 +1,6 @@
-"""What a start of a flow would continue, and from where; asked of its clusters, changing nothing.
+"""The check before a start of a flow: where it would continue, and whether a predecessor still runs.
 
-A predecessor is Java's MirrorMaker 2 in the same group, we ourselves, or MirrorMaker 1 by the offsets of its group.
+A predecessor is MirrorMaker 2 in the same group, Java's or Heliograph, or MirrorMaker 1 by the offsets of its group.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from connectors.topic_sync.partition_assignment import begin_of, first_offsets
 from connectors.topic_sync.remote_topics import ConfigSync, TopicPlan, plan_topics
 
 _OF_SOURCE_LOG: Final = (GapKind.SOURCE_GAP, GapKind.SOURCE_TRUNCATED)
-#: How long the logs and the stored offsets are watched for somebody who still writes.
+#: How long the logs and the stored offsets are watched for changes.
 WATCH_S: Final = 3.0
 UNKNOWN: Final = -1
 _TRUNCATED: Final = GapKind.TARGET_TRUNCATED.label
@@ -46,12 +46,11 @@ _TRUNCATED: Final = GapKind.TARGET_TRUNCATED.label
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """Something that a run meets.
+    """A change of a partition's logs that a run would find, and ``told``, a sentence about it.
 
     Args:
-        state: What happened, as the state of a partition is called that stopped of it.
-        told: The same in words, with what a run does.
-        stops: Whether the partition stops there; else it goes on at source offset ``goes_on_at``.
+        state: The state of a partition that is stopped by it.
+        stops: Whether the partition stops there; else it continues at source offset ``goes_on_at``.
     """
 
     state: str
@@ -67,8 +66,8 @@ def judged(
     topics: tuple[TopicMetadata, TopicMetadata | None],
     target_end: int | None,
 ) -> Entry:
-    """An entry that is stopped where the stored position does not speak of these logs. ``topics``: of both sides;
-    ``target_end``: None where nobody knows."""
+    """Return an entry, stopped if the stored position is not of these logs. ``topics``: source and target;
+    ``target_end``: None if it is not known."""
     here, there = topics
     entry = Entry(PartitionPair(source, here.topic_id, target, there.topic_id if there else None))
     refuse_topic("source", entry, start, here)
@@ -84,8 +83,8 @@ def judged(
 def met_at_start(
     entry: Entry, start: Start, policy: GapPolicy, log_start: int, newest_runs: Sequence[MapRun]
 ) -> Met | None:
-    """Of an entry that was ``judged``. ``newest_runs``: of the position's map, where its target was truncated;
-    ``log_start``: of the source."""
+    """Return what a run finds for a ``judged`` entry. ``newest_runs`` are of the offset map, if the target was
+    truncated; ``log_start`` is the source's."""
     gap, position = entry.gap, start.position
     if gap is None or position is None:
         return None
@@ -93,22 +92,22 @@ def met_at_start(
     if gap.kind is GapKind.TARGET_TRUNCATED:
         back = rewound(newest_runs, gap.target_first)
         if back is None:
-            return Met(gap.state, f"{happened}; a run stops there, as the offset map does not tell which", stops=True)
-        told = f"{happened}; a run copies them again from source offset {back.upstream} on"
+            return Met(gap.state, f"{happened}; a run stops there, because the offset map lacks them", stops=True)
+        told = f"{happened}; a run copies them again from source offset {back.upstream}"
         return Met(gap.state, told, stops=False, goes_on_at=back.upstream)
-    # The connector makes a remote topic that is gone before a task looks at it.
+    # Because the connector creates a missing remote topic before a task reads its id.
     meant = replace(gap, kind=GapKind.TARGET_RECREATED) if gap.kind is GapKind.TARGET_DELETED else gap
     return _decided(meant, happened, policy, log_start)
 
 
 def met_by_reading(source: TopicPartition, next_offset: int, log_start: int, end: int, policy: GapPolicy) -> Met | None:
-    """Where the source's log does not have the offset that is to be copied next."""
+    """Return what a run finds if the source's log does not have the next offset to copy."""
     if next_offset < log_start:
         gap = log_divergence.source_gap(source, next_offset, log_start).gap
-        happened = f"{log_start - next_offset} offsets from {next_offset} on are gone"
+        happened = f"{log_start - next_offset} offsets from {next_offset} are no longer on the source"
     elif next_offset > end:
         gap = log_divergence.source_shorter(source, next_offset, end).gap
-        happened = f"the source ends at {end}, and offset {next_offset} is to be copied next"
+        happened = f"the source ends at {end}, before the next offset to copy, {next_offset}"
     else:
         return None
     assert gap is not None, "a verdict on a log names its gap"
@@ -121,25 +120,25 @@ def _decided(gap: Gap, happened: str, policy: GapPolicy, goes_on_at: int) -> Met
     else:
         setting = f"on.topic.recreated={policy.on_topic_recreated}"
     if policy.goes_on(gap):
-        told = f"{happened}; a run goes on at source offset {goes_on_at} ({setting})"
+        told = f"{happened}; a run continues at source offset {goes_on_at} ({setting})"
         return Met(gap.state, told, stops=False, goes_on_at=goes_on_at)
     return Met(gap.state, f"{happened}; a run stops there ({setting})", stops=True)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionStart:
-    """One source partition.
+    """One source partition, and where a run would start.
 
     Args:
         begins_at: The source offset that a run would copy next, if the source has it.
-        because: Whose word that is: ``position`` (ours), ``stored-offset`` (Java's, or altered by an operator),
-            ``group`` (``initial.offsets.group``), ``earliest`` or ``latest``; ``restart`` where a topic was made anew,
-            ``offset-map`` where a truncated target is copied to again.
-        log_start: First offset that the source still has; ``end`` is behind its last.
-        lost: Offsets between ``begins_at`` and ``log_start``: nobody can copy them any more.
-        beyond: Offsets by which ``begins_at`` lies behind ``end``: the source's log is not the one that was copied.
-        target_end: Of the remote partition; -1 where there is none yet.
-        met: What a run meets in the logs, and what it does there.
+        because: What decides that: ``position`` (Heliograph's), ``stored-offset`` (Java's, or altered by an operator),
+            ``group`` (``initial.offsets.group``), ``earliest``, ``latest``, ``restart`` after a recreated topic, or
+            ``offset-map`` after a truncated target.
+        log_start: First offset of the source; ``end`` is its end offset.
+        lost: Offsets from ``begins_at`` to ``log_start``, which cannot be copied any more.
+        beyond: Offsets from ``end`` to ``begins_at``: the source's log is not the one that was copied.
+        target_end: End offset of the remote partition; -1 if it does not exist.
+        met: What a run would find in the logs.
     """
 
     topic: str
@@ -172,7 +171,7 @@ class PartitionStart:
 
 @dataclass(frozen=True, slots=True)
 class ActiveGroup:
-    """A group that would have to be empty, and the cluster it is on. ``role``: ``workers`` or ``mirror-maker-1``."""
+    """A group that must be empty, and its cluster. ``role`` is ``workers`` or ``mirror-maker-1``."""
 
     role: str
     cluster: str
@@ -186,7 +185,7 @@ class ActiveGroup:
 
 @dataclass(frozen=True, slots=True)
 class TransactionalId:
-    """An id that the first start fences; its ``state`` in Kafka's words."""
+    """A transactional id that the first start fences, and its state in Kafka's words."""
 
     name: str
     state: str
@@ -194,11 +193,11 @@ class TransactionalId:
 
 @dataclass(frozen=True, slots=True)
 class TakeoverCheck:
-    """What would be continued.
+    """The result for a flow.
 
     Args:
         moving: Stored offsets and remote partitions that grew while they were watched.
-        unknown: What could not be looked at.
+        unknown: What could not be checked.
     """
 
     flow: str
@@ -210,24 +209,24 @@ class TakeoverCheck:
 
     @property
     def is_running(self) -> bool:
-        """Whether somebody still copies."""
+        """Whether a predecessor still copies."""
         return bool(self.moving) or any(group.is_active for group in self.groups)
 
     @property
     def obstacles(self) -> list[str]:
-        """Why a start now would be wrong, or would not copy all; none: it is fine."""
+        """What blocks a start now, or would stop a partition."""
         found = [
-            f"group {one.group} of cluster {one.cluster} has members: {', '.join(one.state.members)}"
+            f"group {one.group} on cluster {one.cluster} has members: {', '.join(one.state.members)}"
             for one in self.groups
             if one.is_active
         ]
         if self.moving:
-            found.append(f"somebody still writes: {', '.join(self.moving[:5])}{' ...' if self.moving[5:] else ''}")
+            found.append(f"a mirror still writes: {', '.join(self.moving[:5])}{' ...' if self.moving[5:] else ''}")
         return found + self._met(stopping=True)
 
     @property
     def notes(self) -> list[str]:
-        """What a run would meet and go on behind."""
+        """What a run would find and continue after."""
         return self._met(stopping=False)
 
     def _met(self, *, stopping: bool) -> list[str]:
@@ -240,7 +239,7 @@ class TakeoverCheck:
 
 
 class Stored(NamedTuple):
-    """Source offsets in Java's records, and the keys of those that were written plainly."""
+    """Source offsets in Java's records, and the keys of those without Heliograph's position."""
 
     offsets: status_and_offset_topics.SourceOffsets
     plain: set[bytes]
@@ -249,7 +248,8 @@ class Stored(NamedTuple):
 async def check_takeover(
     settings: MirrorSourceSettings, parts: FlowParts, group_id: str, watch_s: float = WATCH_S
 ) -> TakeoverCheck:
-    """Look, for ``watch_s`` and a little more. ``group_id`` is the workers'. Raises as the clusters do."""
+    """Check a flow while watching it for ``watch_s``. ``group_id`` is the workers'. Raises HeliographError if a cluster
+    does not answer."""
     source, target = parts.clusters.source, parts.clusters.target
     topics = await plan_topics(
         settings, source, target, ConfigSync(settings.flow, source, target, settings.property_filter)
@@ -260,10 +260,10 @@ async def check_takeover(
     groups = await _groups(settings, parts, group_id, unknown)
     ids = await _transactional_ids(target, f"{group_id}-{settings.name}-", unknown)
     await asyncio.sleep(watch_s)
-    # Between two readings of Java's records: a commit in which both disagree is then seen to move.
+    # Read between two reads of Java's records, so that a commit in between is seen as movement.
     positions = await read_stored_positions(parts.store, settings.map_topic, settings.name)
     stored = await read_stored(settings, parts.store)
-    # Behind the positions: where somebody copies, an older end would look like a truncated log.
+    # Read after the positions, because an older end would look like a truncated log while a mirror copies.
     ends_then = await _target_ends(target, topics)
     moving = [f"stored offset of {key}" for key in _moved(settings, topics, before, stored)]
     moving += [f"remote partition {TopicPartition(*one)}" for one, end in ends_then.items() if end > ends.get(one, end)]
@@ -313,7 +313,7 @@ async def _starts(
 async def _begins(
     settings: MirrorSourceSettings, source: Cluster, known: Mapping[TopicPartition, Start]
 ) -> dict[TopicPartition, tuple[int, str]]:
-    """Where each partition begins if its logs are those that were copied, and whose word that is."""
+    """Return where each partition starts if its logs are those that were copied, and what decides that."""
     fresh = [one for one, start in known.items() if _counts(start) is None and start.committed_source_offset is None]
     begin = begin_of(settings)
     firsts = await first_offsets(source, fresh, begin)
@@ -333,7 +333,7 @@ def _judged(
     known: Mapping[TopicPartition, Start],
     ends: Mapping[tuple[str, int], int],
 ) -> dict[TopicPartition, Entry]:
-    """An entry of each partition, thrown away afterwards."""
+    """Return a judged entry of each partition."""
     here = {topic.name: topic for topic in topics.topics}
     there = {name: topic for name, topic in topics.target.items() if topic.exists}
     found = {}
@@ -346,7 +346,7 @@ def _judged(
 async def _newest_runs(
     settings: MirrorSourceSettings, store: Cluster, entries: Sequence[tuple[Entry, Position | None]]
 ) -> dict[TopicPartition, Sequence[MapRun]]:
-    """Of the maps by which truncated targets are copied to again."""
+    """Return the newest runs of the offset maps of truncated targets."""
     truncated = {
         entry.pair.source: MapPair.of(position) for entry, position in entries if position and entry.state == _TRUNCATED
     }
@@ -359,7 +359,7 @@ async def _newest_runs(
 
 
 def _counts(start: Start) -> Position | None:
-    """The position, unless the stored offset was altered since."""
+    """Return the position unless the stored offset was altered since."""
     return None if start.moved else start.position
 
 
@@ -379,7 +379,7 @@ async def _groups(
 
 
 async def _transactional_ids(target: Cluster, prefix: str, unknown: list[str]) -> list[TransactionalId]:
-    """Those of the connector's tasks that the target knows: a start fences them."""
+    """Return the transactional ids of the connector's tasks on the target, which a start fences."""
     found: list[TransactionalId] = []
     try:
         for node in (await target.metadata(())).brokers:
@@ -400,23 +400,24 @@ async def _transactional_ids(target: Cluster, prefix: str, unknown: list[str]) -
 
 
 def stop_order(checked: TakeoverCheck) -> Sequence[str]:
-    """What is to be done, in order, so that nothing is copied twice or lost."""
+    """Return the steps to a start that neither loses nor duplicates records."""
     steps = []
     for one in checked.groups:
         if one.is_active:
             whose = "every node of the mirror in" if one.role == "workers" else "every MirrorMaker 1 of"
             steps.append(
                 f"stop {whose} group {one.group} with SIGTERM, and wait until kafka-consumer-groups.sh "
-                f"--describe --members --group {one.group} on cluster {one.cluster} lists nobody"
+                f"--describe --members --group {one.group} on cluster {one.cluster} lists no member"
             )
     if checked.is_running:
-        steps.append("run this check again: no members, nothing moves")
+        steps.append("run this check again until no group has members and nothing is written")
     steps.append("start heliograph mirror with the same file")
     return steps
 
 
 async def read_stored(settings: MirrorSourceSettings, store: Cluster) -> Stored:
-    """What the topic of source offsets says; nothing where it is not there. Errors as those of the cluster."""
+    """Read the topic of source offsets; empty if it does not exist. Raises HeliographError if the cluster does not
+    answer."""
     topic = settings.offsets_topic
     known = (await store.metadata({topic})).topics.get(topic)
     if known is None or not known.partitions:
@@ -427,7 +428,7 @@ async def read_stored(settings: MirrorSourceSettings, store: Cluster) -> Stored:
 def offsets_of(
     settings: MirrorSourceSettings, stored: Stored, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, int | None]:
-    """Of the last record copied, by source partition."""
+    """Return the source offset of the last record copied, by source partition."""
     return {one: stored.offsets.mirrored_offset(settings.name, settings.source_alias, *one) for one in partitions}
 
 
@@ -437,7 +438,7 @@ def starts_of(
     positions: Mapping[TopicPartition, StoredPosition],
     partitions: Iterable[TopicPartition],
 ) -> dict[TopicPartition, Start]:
-    """What a task would find of each partition."""
+    """Return what a task would find stored for each partition."""
     return {
         one: start_of(positions.get(one), offset, plainly=_java_key(settings, one) in stored.plain)
         for one, offset in offsets_of(settings, stored, partitions).items()

@@ -1,7 +1,7 @@
-"""Compares mirrored topics with their sources in two running clusters, record by record.
+"""Comparison of mirrored topics with their sources in two running clusters, record by record.
 
-Reads with aiokafka's consumers and not with our own fetch path, so that a fault there cannot hide itself. Source and
-target are read side by side; memory is bounded by how far one may run ahead of the other.
+It reads with aiokafka's consumers instead of Heliograph's fetch path, so that a fault there cannot hide itself. Memory
+is bounded because neither side may be far ahead.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ logger = logging.getLogger(__name__)
 
 READ_UNCOMMITTED: Final = "read_uncommitted"
 READ_COMMITTED: Final = "read_committed"
-#: Records taken from a consumer at once: short enough that other tasks of the loop (leases!) get their turn.
+#: Records taken from a consumer at once, few enough that other tasks of the loop, such as leases, get a turn.
 _CHUNK_RECORDS: Final = 2000
-#: How far one side of a partition may be ahead, in records.
+#: How many records one side of a partition may be ahead.
 _BACKLOG_RECORDS: Final = 10_000
 _POLL_MS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionReport:
-    """What the comparison of one pair of partitions found; ``*_ids`` only where records are numbered."""
+    """The result for a pair of partitions; ``*_ids`` are None unless records are numbered."""
 
     source: Partition
     target: Partition
@@ -55,7 +55,7 @@ class PartitionReport:
 
 @dataclass(frozen=True, slots=True)
 class VerificationReport:
-    """What the comparison of several topics found, in the order in which the topics were given."""
+    """The result for several topics, in the order in which they were given."""
 
     partitions: tuple[PartitionReport, ...]
 
@@ -71,7 +71,7 @@ class VerificationReport:
 
     @property
     def missing(self) -> int:
-        """Ids of the source that the target never had: gaps inside, and what lies behind its last record."""
+        """Ids of the source that the target lacks, in gaps and after its last record."""
         pairs = [(each.source_ids, each.target_ids) for each in self.partitions]
         return sum(max(0, t.missing - s.missing) + max(0, s.last_id - t.last_id) for s, t in pairs if s and t)
 
@@ -83,7 +83,7 @@ class VerificationReport:
 
     @property
     def disordered(self) -> int:
-        """Records that stand behind a later one in the target and do not in the source."""
+        """Records that follow a later one in the target and not in the source."""
         pairs = [(each.source_ids, each.target_ids) for each in self.partitions]
         return sum(max(0, t.disordered - s.disordered) for s, t in pairs if s and t)
 
@@ -98,21 +98,20 @@ async def compare_topics(
     record_id: Callable[[ComparedRecord], int] | None = None,
     stall_ms: int = 30_000,
 ) -> VerificationReport:
-    """Compares what source and target hold at the moment of the call.
+    """Compare what source and target hold at the time of the call.
 
     Args:
-        source: Where the originals are.
-        target: Where the copies are. They are read as ``read_committed``: what an aborted transaction left there is
-            not part of the copy.
+        source: The cluster of the originals.
+        target: The cluster of the copies, read as ``read_committed`` because aborted records are not part of a copy.
         topics: Target topic by source topic.
-        isolation_level: How the flow reads the source.
-        fields: Which of ``connectors.inspection.partition_comparison.FIELDS`` to compare.
-        record_id: Number of a record, counted from 0 per partition, where records carry one.
-        stall_ms: Give up after this long without a single new record.
+        isolation_level: That of the flow on the source.
+        fields: Which of ``FIELDS`` to compare.
+        record_id: Returns a record's number, if records are numbered per partition from 0.
+        stall_ms: Fail after this time without a new record.
 
     Raises:
-        ClusterUnreachable: No broker of one of the clusters answers.
-        PermanentError: A topic does not exist, or source and target have different numbers of partitions.
+        ClusterUnreachable: No broker of a cluster answers.
+        PermanentError: A topic does not exist, or the target has fewer partitions.
         RetriableError: A broker stopped sending.
     """
     pairs = await _partition_pairs(source, target, topics)
@@ -120,7 +119,7 @@ async def compare_topics(
     theirs = _PartitionReader(ComparedSide.TARGET, target, READ_COMMITTED, comparisons)
     ours = _PartitionReader(ComparedSide.SOURCE, source, isolation_level, comparisons)
     try:
-        # The target's end is taken first: what a running flow copies in between is then no surplus of the target.
+        # The target's end is read first, so that a running flow does not add records beyond it.
         await theirs.open()
         await ours.open()
         await _run((ours, theirs), comparisons, stall_ms)
@@ -149,11 +148,11 @@ async def _run(readers: Sequence[_PartitionReader], comparisons: Sequence[Partit
             progress_at = clock()
         elif clock() - progress_at > stall_ms / 1000:
             stuck = "; ".join(text for text in (reader.unfinished() for reader in readers) if text)
-            raise RetriableError(f"comparison stopped: no record for {stall_ms} ms. Still to be read: {stuck}")
+            raise RetriableError(f"comparison stopped: no record for {stall_ms} ms. Not yet read: {stuck}")
 
 
 class _PartitionReader:
-    """Feeds one side of all comparisons, up to the ends found at ``open``."""
+    """A reader of one side of all comparisons, up to the end offsets at ``open``."""
 
     def __init__(
         self,
@@ -189,12 +188,12 @@ class _PartitionReader:
         await self._consumer.stop()
 
     def unfinished(self) -> str:
-        """The partitions that are not read to their ends, for a message."""
+        """Return the partitions that are not read to their ends, for a message."""
         names = [f"{partition.topic}-{partition.partition}" for partition in self._open]
         return f"{self._side.value} {self._where} {', '.join(names[:5])}" if names else ""
 
     async def read(self) -> bool:
-        """Reads a chunk and hands it on; True if anything came."""
+        """Read a chunk and feed it to the comparisons; return whether there was any record."""
         wanted = [each for each, comparison in self._open.items() if self._wants(comparison)]
         if not wanted:
             return False
@@ -206,7 +205,7 @@ class _PartitionReader:
             end = self._ends[partition]
             whole = records[-1].offset < end
             known = records if whole else [record for record in records if record.offset < end]
-            # Magic 0 has no time, which a batch of today's format says with -1.
+            # Magic 0 has no timestamp, for which magic 2 has -1.
             timed = [one if one.timestamp is not None else replace(one, timestamp=NO_TIMESTAMP) for one in known]
             self._open[partition].feed(self._side, timed)
         await self._finish_read_ones()
@@ -216,7 +215,7 @@ class _PartitionReader:
         return comparison.backlog(self._side) < _BACKLOG_RECORDS
 
     async def _finish_read_ones(self) -> None:
-        # A log may end in markers, which show in the position only: no record comes for them.
+        # A log may end in control records, which only the position shows.
         for partition, comparison in list(self._open.items()):
             if comparison.complete or await self._consumer.position(partition) >= self._ends[partition]:
                 comparison.end(self._side)

@@ -1,1 +1,1 @@
-"""Strimzi's ``KafkaMirrorMaker2`` resources, read as a worker's and connectors' settings."""
+"""Translation of Strimzi's ``KafkaMirrorMaker2`` resources to settings of a worker and connectors."""

@@ -1,10 +1,9 @@
-"""Choose a Strimzi resource from a file, and give its clusters and mirrors one shape for all versions of the API.
+"""Choice of a Strimzi resource in a file, and its clusters and mirrors in one shape for all API versions.
 
-v1alpha1 and v1beta2 name clusters by aliases (``connectCluster``, ``clusters``), v1 has them at their use
-(``target``, ``mirrors[].source``). What is refused is what ``KafkaMirrorMaker2Connectors.validateConnectors`` refuses.
+v1alpha1 and v1beta2 refer to clusters by alias (``connectCluster``, ``clusters``), v1 has them inline (``target``,
+``mirrors[].source``). Checks are those of ``KafkaMirrorMaker2Connectors.validateConnectors``.
 
-For ``KafkaMirrorMaker``, Strimzi's resource of MirrorMaker 1 until 0.45, the error names the command line and files
-that take its place.
+The error for ``KafkaMirrorMaker``, MirrorMaker 1 in Strimzi until 0.45, has the equivalent command and files.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from connectors.strimzi.yaml_nodes import Node
 
 MIRROR_MAKER_1_KIND: Final = "KafkaMirrorMaker"
 
-#: Options by the fields that they are of, the first of a name that is there.
+#: Options by their fields; the first that exists is used.
 _OPTIONS: Final = (
     ("--include", ("spec.include", "spec.whitelist")),
     ("--num.streams", ("spec.consumer.numStreams",)),
     ("--offset.commit.interval.ms", ("spec.consumer.offsetCommitInterval",)),
     ("--abort.on.send.failure", ("spec.producer.abortOnSendFailure",)),
 )
-#: Keys of the two files likewise; ``config`` has others.
+#: Keys of the two files by their fields; ``config`` has others.
 _FILES: Final = (
     ("source.properties", "spec.consumer", {"bootstrap.servers": "bootstrapServers", "group.id": "groupId"}),
     ("target.properties", "spec.producer", {"bootstrap.servers": "bootstrapServers"}),
@@ -35,10 +34,10 @@ _NOT_SAID: Final = "..."
 
 
 def taken_elsewhere(resource: Node) -> ConfigError:
-    """The error for such a resource. Raises ConfigError where a field that it needs has another shape."""
+    """Return the error for a MirrorMaker 1 resource. Raises ConfigError if a field that it needs has a wrong type."""
     return resource.error(
-        f"{MIRROR_MAKER_1_KIND} is MirrorMaker 1, which is a command here: {_command(resource)}; {_files(resource)}; "
-        "docs/mirrormaker-1.md has the rest"
+        f"{MIRROR_MAKER_1_KIND} is MirrorMaker 1. Use the command {_command(resource)}; {_files(resource)}; "
+        "see docs/mirrormaker-1.md"
     )
 
 
@@ -75,13 +74,13 @@ def _at(resource: Node, path: str) -> Node:
 KIND: Final = "KafkaMirrorMaker2"
 GROUP: Final = "kafka.strimzi.io/"
 VERSIONS: Final = ("v1alpha1", "v1beta2", "v1")
-#: What ``kubectl get`` prints where no resource is named, and what the API does.
+#: Kinds of lists that ``kubectl get`` and the API return.
 _LISTS: Final = ("List", f"{KIND}List")
 
 
 @dataclass(frozen=True, slots=True)
 class Mirror:
-    """One flow into the target: its source's cluster and target's, and its own fields."""
+    """One flow into the target: its two clusters, and its own fields."""
 
     source: Node
     target: Node
@@ -109,7 +108,7 @@ class Resource:
 
 
 def resources_in(documents: Sequence[Node], file: str) -> list[Node]:
-    """Those of a file, one at least, those in lists included. Raises ConfigError where there is none."""
+    """Return the resources of a file, also those in lists. Raises ConfigError if there is none."""
     every = list(_unfolded(documents))
     found = [each for each in every if each.field("kind").value == KIND]
     if not found:
@@ -130,33 +129,33 @@ def _unfolded(documents: Sequence[Node]) -> Iterator[Node]:
 
 
 def chosen(documents: Sequence[Node], name: str | None, file: str) -> Node:
-    """The one resource of a file, or that of a name.
+    """Return the only resource of a file, or the one with the name.
 
     Raises:
-        ConfigError: There is none, or several and none is named, or the name is that of several.
+        ConfigError: There is none, or several without a name or with the same.
     """
     found = resources_in(documents, file)
     names = [each.field("metadata").required("name") for each in found]
     if name is None and len(found) > 1:
-        raise ConfigError(f"holds several: {', '.join(names)}; say which one by --name", file=file)
+        raise ConfigError(f"holds several resources: {', '.join(names)}. Choose one with --name", file=file)
     wanted = names[0] if name is None else name
     if wanted not in names:
         raise ConfigError(f"holds no {KIND} {wanted}, but {', '.join(names)}", "--name", file)
     if names.count(wanted) > 1:
-        raise ConfigError(f"holds several of the name {wanted}; give one of them alone", "--name", file)
+        raise ConfigError(f"holds several resources named {wanted}. Remove all except one", "--name", file)
     return found[names.index(wanted)]
 
 
 def resource(node: Node) -> Resource:
-    """Its clusters and mirrors.
+    """Return the clusters and mirrors of a resource.
 
     Raises:
-        ConfigError: The version is not known, a cluster or mirror is missing, or they do not fit one another.
+        ConfigError: The version is not known, a cluster or mirror is missing, or they contradict each other.
     """
     version = node.required("apiVersion")
     if version.removeprefix(GROUP) not in VERSIONS or not version.startswith(GROUP):
         known = ", ".join(GROUP + each for each in VERSIONS)
-        raise node.field("apiVersion").error(f"apiVersion is '{version}'; it can be {known}")
+        raise node.field("apiVersion").error(f"apiVersion is '{version}'. Use one of {known}")
     metadata, spec = node.field("metadata"), node.field("spec")
     mirrors = spec.field("mirrors").items()
     if not mirrors:
@@ -166,7 +165,7 @@ def resource(node: Node) -> Resource:
     seen: set[str] = set()
     for mirror in shaped:
         if mirror.name in seen:
-            raise mirror.fields.error(f"{mirror.fields.path}: {mirror.name} is mirrored twice; write its topics as one")
+            raise mirror.fields.error(f"{mirror.fields.path}: {mirror.name} is mirrored twice. Merge the two mirrors")
         seen.add(mirror.name)
     return Resource(node, metadata.required("name"), metadata.field("namespace").text(), target, tuple(shaped))
 
@@ -175,7 +174,7 @@ def _with_target(spec: Node, mirrors: Sequence[Node]) -> list[Mirror]:
     target = spec.field("target")
     for each in mirrors:
         if "source" not in each:
-            raise each.error(f"{each.path}.source is missing: with spec.target a mirror says its source itself")
+            raise each.error(f"{each.path}.source is missing: with spec.target each mirror needs its source")
     return [Mirror(each.field("source"), target, each) for each in mirrors]
 
 
@@ -193,19 +192,19 @@ def _with_clusters(spec: Node, mirrors: Sequence[Node]) -> list[Mirror]:
         servers = target.required("bootstrapServers")
         if target.required("alias") != connect and servers != clusters[connect].required("bootstrapServers"):
             raise each.field("targetCluster").error(
-                f"{each.path}.targetCluster is {target.required('alias')}, and spec.connectCluster {connect}: a worker "
-                "writes to the cluster that holds its own topics; give each target a resource of its own"
+                f"{each.path}.targetCluster is {target.required('alias')}, but spec.connectCluster is {connect}: a "
+                "worker writes to the cluster of its internal topics. Use one resource for each target"
             )
         shaped.append(Mirror(clusters[each.required("sourceCluster")], target, each))
     return shaped
 
 
 def _nowhere(path: str, alias: str) -> str:
-    return f"{path} is {alias}, which is no alias in spec.clusters"
+    return f"{path} is {alias}, which is not an alias in spec.clusters"
 
 
 def _by_alias(spec: Node) -> dict[str, Node]:
     clusters = spec.field("clusters").items()
     if not clusters:
-        raise spec.error("neither spec.target nor spec.clusters is there: between what is to be mirrored?")
+        raise spec.error("neither spec.target nor spec.clusters is set. Set one of them")
     return {each.required("alias"): each for each in clusters}

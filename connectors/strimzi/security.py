@@ -1,12 +1,11 @@
-"""Translate a Strimzi cluster's ``tls`` and ``authentication`` to a Java client's properties that refer to secrets.
+"""Translation of a Strimzi cluster's ``tls`` and ``authentication`` to properties of Java clients, and its secrets.
 
-The properties are as ``KafkaMirrorMaker2Connectors`` of Strimzi's operator writes them, and for ``oauth``, which API
-version v1 has no more, as that of release 0.45 did. Trusted certificates are named one by one: the operator copies them
-into a secret of its own first.
+The properties are those of ``KafkaMirrorMaker2Connectors`` in Strimzi's operator, for ``oauth``, which API version v1
+does not have, those of release 0.45. Trusted certificates are listed one by one; the operator copies them into a secret
+first.
 
-Kubernetes' secrets are read as files, ``DIR/<secret>/<key>``, as a pod mounts them. References are written as Strimzi's
-operator writes them, ``${strimzisecrets:<namespace>/<secret>:<key>}``, so that a connector's stored config holds no
-secret and workers of Java can read it too.
+Kubernetes' secrets are read from files, ``DIR/<secret>/<key>``, as a pod mounts them. References are Strimzi's,
+``${strimzisecrets:<namespace>/<secret>:<key>}``, so that stored configs have no secrets and Java workers can read them.
 """
 
 from __future__ import annotations
@@ -21,33 +20,33 @@ from typing import Final
 from connect.core.config.properties import Provider
 from connectors.strimzi.yaml_nodes import Node
 
-#: Names of providers that Strimzi's operator gives to every worker.
+#: The config provider for secrets that Strimzi's operator gives to every worker.
 PROVIDER: Final = "strimzisecrets"
 #: The entry point of :func:`mounted_secrets`.
 PROVIDER_CLASS: Final = "mounted-secrets"
 DIRECTORY: Final = "directory"
 _REFERENCE: Final = re.compile(rf"\$\{{{PROVIDER}:([^}}:]*):([^}}]*)\}}")
-#: They would lead out of the folder, or be the folder itself.
+#: Names that lead out of the folder, or are the folder itself.
 _OUTSIDE: Final = ("", ".", "..")
 
 
 def mounted_secrets(params: Mapping[str, str]) -> Provider:
-    """A provider of the secrets below the folder that ``directory`` names; a :data:`ProviderFactory`.
+    """Return a provider of the secrets in the folder that ``directory`` names; a :data:`ProviderFactory`.
 
-    The line end behind a value is left out: those who write such files by hand do not mean it.
+    A line end after a value is removed, because editors add it.
 
     Raises:
-        ValueError: There is no such folder.
+        ValueError: The folder does not exist.
     """
     folder = Path(params.get(DIRECTORY, ""))
     if not params.get(DIRECTORY) or not folder.is_dir():
-        raise ValueError(f"{DIRECTORY}: {params.get(DIRECTORY) or 'nothing'} is no folder")
+        raise ValueError(f"{DIRECTORY}: {params.get(DIRECTORY) or 'nothing'} is not a folder")
 
     def read(path: str) -> Mapping[str, str]:
         name = path.rpartition("/")[2]
         if name in _OUTSIDE:
-            raise ValueError(f"'{path}' names no secret")
-        # Kubernetes mounts keys as links beside a folder of its own that begins with two dots.
+            raise ValueError(f"'{path}' is not the name of a secret")
+        # Kubernetes mounts keys as links, next to its own folder, whose name starts with two dots.
         files = [each for each in (folder / name).iterdir() if each.is_file() and not each.name.startswith("..")]
         return {each.name: text.removesuffix("\n") for each in files if (text := _text(each)) is not None}
 
@@ -55,7 +54,7 @@ def mounted_secrets(params: Mapping[str, str]) -> Provider:
 
 
 def _text(file: Path) -> str | None:
-    """None of one that holds no text: key stores stand beside what they were made of."""
+    """Read a file; None if it is not text, such as a key store."""
     try:
         return file.read_text("utf-8")
     except UnicodeDecodeError:
@@ -64,7 +63,7 @@ def _text(file: Path) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class SecretKey:
-    """One value that a resource needs, and the field that says so."""
+    """A key of a secret that a resource needs, and the field that refers to it."""
 
     secret: str
     key: str
@@ -73,37 +72,36 @@ class SecretKey:
 
 @dataclass
 class SecretReferences:
-    """Makes references, and keeps what they need. ``keys`` are those that each secret has, by its name; a secret that
-    is not there is missing in it."""
+    """A factory of references that collects the needed keys. ``keys`` has those of each existing secret, by name."""
 
     namespace: str | None
     keys: Mapping[str, frozenset[str]]
     used: list[SecretKey] = field(default_factory=list)
 
     def reference(self, secret: str, key: str, node: Node) -> str:
-        """To be written where the value is to stand."""
+        """Return the reference to a key."""
         self.used.append(SecretKey(secret, key, node))
         path = f"{self.namespace}/{secret}" if self.namespace else secret
         return f"${{{PROVIDER}:{path}:{key}}}"
 
     def matching(self, secret: str, pattern: str, node: Node) -> list[str]:
-        """References to all keys that a pattern such as ``*.crt`` matches, in order of their names."""
+        """Return references to all keys that a pattern such as ``*.crt`` matches, sorted by name."""
         found = sorted(key for key in self.keys.get(secret, ()) if fnmatchcase(key, pattern))
         return [self.reference(secret, key, node) for key in found or [pattern]]
 
     def written(self, text: Node) -> None:
-        """Keep what the references need that a text of the resource holds itself."""
+        """Collect the keys of references in a text of the resource."""
         for path, key in _REFERENCE.findall(text.value):
             self.used.append(SecretKey(path.rpartition("/")[2], key, text))
 
     def missing(self) -> list[SecretKey]:
-        """What is needed and is not there."""
+        """Return the needed keys that do not exist."""
         needed = {(one.secret, one.key, one.node.path): one for one in self.used}
         return [one for one in needed.values() if one.key not in self.keys.get(one.secret, ())]
 
 
 def keys_in(folder: Path) -> dict[str, frozenset[str]]:
-    """The keys of each secret below ``folder``. Raises OSError where it cannot be read."""
+    """Return the keys of each secret in ``folder``. Raises OSError if it cannot be read."""
     return {
         secret.name: frozenset(each.name for each in secret.iterdir() if each.is_file())
         for secret in folder.iterdir()
@@ -116,10 +114,10 @@ _PLAIN: Final = f"{_JAVA}plain.PlainLoginModule"
 _SCRAM: Final = f"{_JAVA}scram.ScramLoginModule"
 _OAUTH: Final = f"{_JAVA}oauthbearer.OAuthBearerLoginModule"
 _OAUTH_HANDLER: Final = "io.strimzi.kafka.oauth.client.JaasClientOauthLoginCallbackHandler"
-#: ``custom`` takes no other keys (``KafkaClientAuthenticationCustom``).
+#: Prefixes of the keys that ``custom`` allows (``KafkaClientAuthenticationCustom``).
 _CUSTOM: Final = ("sasl.", "ssl.keystore.")
 
-#: Fields of ``oauth`` as options of Strimzi's login module.
+#: Options of Strimzi's login module by the fields of ``oauth``.
 _OAUTH_TEXTS: Final = {
     "clientId": "oauth.client.id",
     "username": "oauth.password.grant.username",
@@ -141,7 +139,7 @@ _OAUTH_SECRETS: Final = {
     "refreshToken": "oauth.refresh.token",
     "clientAssertion": "oauth.client.assertion",
 }
-#: Those that say something where they are not the default, and what they say.
+#: Flags by their value that is not the default, with the option and value for it.
 _OAUTH_FLAGS: Final = {
     "disableTlsHostnameVerification": ("true", "oauth.ssl.endpoint.identification.algorithm", ""),
     "accessTokenIsJwt": ("false", "oauth.access.token.is.jwt", "false"),
@@ -150,7 +148,7 @@ _OAUTH_FLAGS: Final = {
 
 
 def client_security(cluster: Node, secrets: SecretReferences) -> dict[str, str]:
-    """The properties that say how a client of ``cluster`` proves who it is, secrets as references.
+    """Return the security properties of a client of ``cluster``, with references to secrets.
 
     Raises:
         ConfigError: A field is missing or wrong, or the type of authentication is not one of Strimzi's.
@@ -164,7 +162,7 @@ def client_security(cluster: Node, secrets: SecretReferences) -> dict[str, str]:
         make = _TYPES.get(kind)
         if make is None:
             known = ", ".join(_TYPES)
-            raise authentication.field("type").error(f"authentication.type is '{kind}'; it can be {known}")
+            raise authentication.field("type").error(f"authentication.type is '{kind}'. Use one of {known}")
         props |= make(authentication, secrets)
         is_sasl = authentication.field("sasl").text() == "true" if kind == "custom" else kind != "tls"
     protocol = "SSL" if with_tls else "PLAINTEXT"
@@ -231,9 +229,7 @@ def _custom(authentication: Node, secrets: SecretReferences) -> dict[str, str]:
     config = authentication.field("config")
     for name, each in config.fields():
         if not name.startswith(_CUSTOM):
-            raise each.error(
-                f"{each.path}: custom authentication takes only keys that begin with {' or '.join(_CUSTOM)}"
-            )
+            raise each.error(f"{each.path}: custom authentication allows only keys with prefix {' or '.join(_CUSTOM)}")
     return config.settings()
 
 

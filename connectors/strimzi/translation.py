@@ -1,10 +1,9 @@
-"""Translate a Strimzi resource to the worker and the connectors that Strimzi's operator would make of it.
+"""Translation of a Strimzi resource to the worker and connectors that Strimzi's operator would create.
 
-The same group, internal topics, names of connectors and keys: a worker started with them takes the place of Strimzi's
-pods, or joins them. From ``KafkaConnectConfigurationBuilder`` and ``KafkaMirrorMaker2Connectors`` of the operator 1.2.
+Group, internal topics, names of connectors and keys are the same, so the worker replaces Strimzi's pods, or joins them.
+The rules are those of ``KafkaConnectConfigurationBuilder`` and ``KafkaMirrorMaker2Connectors`` of the operator 1.2.
 
-``autoRestart`` becomes keys of the connector's config. Fields that mean nothing outside of Kubernetes or here are
-listed, each with what takes its place.
+``autoRestart`` becomes keys of the connector's config. Each field without effect has a notice with its replacement.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from connectors.strimzi.yaml_nodes import Node
 
 
 def auto_restart(connector: Node) -> dict[str, str]:
-    """Return the keys that a connector's field sets. Raises ConfigError for a wrong number."""
+    """Return the keys that a connector's ``autoRestart`` sets. Raises ConfigError for an invalid number."""
     found = connector.field("autoRestart")
     if found.value is None:
         return {}
@@ -48,7 +47,7 @@ def auto_restart(connector: Node) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class IgnoredField:
-    """A sentence about the field at ``path``, in line ``line`` of the file."""
+    """A notice about the field at ``path`` in a line of the file."""
 
     path: str
     line: int
@@ -60,46 +59,46 @@ class IgnoredField:
 
 
 _SPEC: Final = {
-    "version": "no image is chosen by it: this program runs, and asks the brokers what they speak",
-    "replicas": "one process is one worker: start as many with the same file, they share the work as one group",
-    "image": "deploy/ has the files of an image",
-    "resources": "limits are those of the service or container that runs this; deploy/ has examples",
-    "livenessProbe": "ask GET /health of the worker's REST server",
-    "readinessProbe": "ask GET /health of the worker's REST server",
-    "jvmOptions": "the JVM here is Spark's: --set spark.driver.memory=2g, --set spark.driver.extraJavaOptions=...",
-    "jmxOptions": "there is no JMX: GET /metrics of the worker's REST server has the metrics",
-    "logging": "--log-level, and while it runs PUT /admin/loggers/{name}",
-    "clientRackInitImage": "there is no init container: see rack",
-    "metrics": "metrics are always there, for Prometheus: GET /metrics of the worker's REST server",
-    "metricsConfig": "metrics are always there, for Prometheus: GET /metrics of the worker's REST server",
-    "tracing": "there are no traces; metrics and the log say what is done",
-    "affinity": "it runs on the machine where it is started",
-    "tolerations": "it runs on the machine where it is started",
-    "template": "labels, volumes and the like are those of the service or container that runs this",
-    "externalConfiguration": "give the process the variables and files itself; ${strimzienv:NAME} and "
+    "version": "has no effect: there is no image to choose, and brokers report their version",
+    "replicas": "has no effect: one process is one worker. Start several with the same file to share the work",
+    "image": "has no effect: deploy/ has an image",
+    "resources": "has no effect: set limits for the service or container; deploy/ has examples",
+    "livenessProbe": "has no effect: use GET /health of the worker's REST server",
+    "readinessProbe": "has no effect: use GET /health of the worker's REST server",
+    "jvmOptions": "has no effect: use --set spark.driver.memory=2g, --set spark.driver.extraJavaOptions=...",
+    "jmxOptions": "has no effect: use GET /metrics of the worker's REST server",
+    "logging": "has no effect: use --log-level, or PUT /admin/loggers/{name} while it runs",
+    "clientRackInitImage": "has no effect: there is no init container; see rack",
+    "metrics": "has no effect: Prometheus metrics are at GET /metrics of the worker's REST server",
+    "metricsConfig": "has no effect: Prometheus metrics are at GET /metrics of the worker's REST server",
+    "tracing": "has no effect: there are no traces; use metrics and the log",
+    "affinity": "has no effect: it runs on the machine where it is started",
+    "tolerations": "has no effect: it runs on the machine where it is started",
+    "template": "has no effect: set labels and volumes for the service or container",
+    "externalConfiguration": "has no effect: set variables and mount files for the process; ${strimzienv:NAME} and "
     "${strimzidir:DIR:FILE} read them",
 }
 _CONNECTOR: Final = {
-    "version": "the connectors are this program's own",
-    "listOffsets": "heliograph connectors offsets NAME shows them",
-    "alterOffsets": "heliograph connectors offsets NAME --set FILE sets them",
+    "version": "has no effect: the connectors are built in",
+    "listOffsets": "has no effect: use heliograph connectors offsets NAME",
+    "alterOffsets": "has no effect: use heliograph connectors offsets NAME --set FILE",
 }
 _CONNECTOR_FIELDS: Final = ("sourceConnector", "checkpointConnector", "heartbeatConnector")
 _OAUTH_PLACE: Final = {
-    "tlsTrustedCertificates": "a token endpoint is trusted by the machine's own store, or by the file that the "
-    "variable SSL_CERT_FILE of the process names",
-    "disableTlsHostnameVerification": "a token endpoint has to be whom its certificate names",
-    "enableMetrics": "there are no metrics of logins",
-    "grantType": "tokens are got by client credentials",
-    "connectTimeoutSeconds": "a token endpoint has ten seconds to answer",
-    "readTimeoutSeconds": "a token endpoint has ten seconds to answer",
-    "httpRetries": "a token endpoint that does not answer is asked again whenever the connection is tried again",
-    "httpRetryPauseMs": "a token endpoint that does not answer is asked again whenever the connection is tried again",
-    "maxTokenExpirySeconds": "a token is kept for 80 % of the life that its endpoint tells",
-    "accessTokenIsJwt": "nobody looks into a token: its endpoint tells how long it lives",
-    "includeAcceptHeader": "a token endpoint is always told that JSON is accepted",
+    "tlsTrustedCertificates": "has no effect: token endpoints are verified with the machine's trust store, or the file "
+    "in the environment variable SSL_CERT_FILE",
+    "disableTlsHostnameVerification": "has no effect: the host name of a token endpoint is always verified",
+    "enableMetrics": "has no effect: there are no metrics of logins",
+    "grantType": "has no effect: tokens are requested with client credentials",
+    "connectTimeoutSeconds": "has no effect: the timeout of a token endpoint is ten seconds",
+    "readTimeoutSeconds": "has no effect: the timeout of a token endpoint is ten seconds",
+    "httpRetries": "has no effect: a token request is retried with each connection attempt",
+    "httpRetryPauseMs": "has no effect: a token request is retried with each connection attempt",
+    "maxTokenExpirySeconds": "has no effect: a token is used for 80 % of the lifetime that its endpoint reports",
+    "accessTokenIsJwt": "has no effect: tokens are not parsed; their lifetime is reported by the endpoint",
+    "includeAcceptHeader": "has no effect: the Accept header is always sent",
 }
-#: Which fields there are, of all versions; an asterisk stands for what is taken as it is.
+#: The fields of all versions.
 _KNOWN: Final[Mapping[str, frozenset[str]]] = {
     "spec": frozenset(_SPEC) | {"connectCluster", "clusters", "target", "mirrors", "rack"},
     "cluster": frozenset({"alias", "bootstrapServers", "tls", "authentication", "config"}),
@@ -116,7 +115,7 @@ _KNOWN: Final[Mapping[str, frozenset[str]]] = {
     "tls": frozenset({"trustedCertificates"}),
     "trusted certificate": frozenset({"secretName", "certificate", "pattern"}),
 }
-#: Fields of each type of authentication beside ``type``.
+#: Fields of each type of authentication, without ``type``.
 _PASSWORD: Final = frozenset({"username", "passwordSecret"})
 _AUTHENTICATION: Final[Mapping[str, frozenset[str]]] = {
     "tls": frozenset({"certificateAndKey"}),
@@ -136,16 +135,14 @@ _SECRETS: Final[Mapping[str, frozenset[str]]] = {
     "passwordSecret": frozenset({"secretName", "password"}),
     **dict.fromkeys(("clientSecret", "accessToken", "refreshToken", "clientAssertion"), _SECRET),
 }
-_UNKNOWN: Final = "there is no such field in a KafkaMirrorMaker2; it has no effect"
+_UNKNOWN: Final = "has no effect: a KafkaMirrorMaker2 has no such field"
 
 
 def notices(resource: Node) -> Iterator[IgnoredField]:
-    """Those of a whole resource, in the order of its parts."""
+    """Yield the notices about a resource, in the order of its parts."""
     for name, each in resource.field("metadata").field("annotations").fields():
         if name.startswith("strimzi.io/"):
-            yield IgnoredField.of(
-                each, "annotations are read by nobody here; heliograph connectors pauses and restarts"
-            )
+            yield IgnoredField.of(each, "has no effect: use heliograph connectors to pause and restart connectors")
     spec = resource.field("spec")
     yield from _of(spec, "spec", _SPEC)
     yield from _of(spec.field("rack"), "rack", {})
@@ -174,13 +171,13 @@ def _of_cluster(cluster: Node, kind: str) -> Iterator[IgnoredField]:
 def _of_authentication(authentication: Node) -> Iterator[IgnoredField]:
     kind = authentication.field("type").text() or ""
     if kind not in _AUTHENTICATION:
-        return  # it is refused
+        return  # because it is refused elsewhere
     without_meaning = _OAUTH_PLACE if kind == "oauth" else {}
     for name, each in authentication.fields():
         if name in without_meaning:
             yield IgnoredField.of(each, without_meaning[name])
         elif name not in _AUTHENTICATION[kind] and name != "type":
-            yield IgnoredField.of(each, f"authentication of type {kind} has no such field; it has no effect")
+            yield IgnoredField.of(each, f"has no effect: authentication of type {kind} has no such field")
         elif name in _SECRETS:
             yield from (IgnoredField.of(one, _UNKNOWN) for inner, one in each.fields() if inner not in _SECRETS[name])
 
@@ -195,7 +192,7 @@ def _of(node: Node, kind: str, without_meaning: Mapping[str, str]) -> Iterator[I
 
 _BYTES: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
 _JAVA_PROVIDERS: Final = "org.apache.kafka.common.config.provider."
-#: ``KafkaMirrorMaker2Configuration.DEFAULTS``; the first four for resources without ``target``.
+#: ``KafkaMirrorMaker2Configuration.DEFAULTS`` for resources without ``target``.
 _GROUP: Final = {
     "group.id": "mirrormaker2-cluster",
     "config.storage.topic": "mirrormaker2-cluster-configs",
@@ -209,7 +206,7 @@ _TARGET_FIELDS: Final = {
     "offset.storage.topic": "offsetStorageTopic",
     "status.storage.topic": "statusStorageTopic",
 }
-#: ``FORBIDDEN_PREFIXES`` of a worker's ``config``: the operator leaves these out.
+#: ``FORBIDDEN_PREFIXES`` of a worker's ``config``, which the operator leaves out.
 _FORBIDDEN: Final = (
     *("ssl.", "sasl.", "security.", "listeners", "plugin.path", "rest.", "bootstrap.servers"),
     *("consumer.interceptor.classes", "producer.interceptor.classes"),
@@ -237,7 +234,7 @@ _VARIABLE: Final = re.compile(r"\$\{strimzienv:([^}:]*)\}")
 
 @dataclass(frozen=True, slots=True)
 class WantedConnector:
-    """A connector as the resource wants it, and its field there; ``state`` is None where it says nothing."""
+    """A connector of the resource, and its field; ``state`` is None if the resource does not set it."""
 
     name: str
     config: Mapping[str, str]
@@ -247,9 +244,9 @@ class WantedConnector:
 
 @dataclass(frozen=True)
 class TranslatedResource:
-    """What a resource says: a worker's properties, its connectors, notices on fields, secrets that are not there.
+    """A resource as a worker's properties and its connectors, with notices on fields and missing secrets.
 
-    ``variables`` are those of the environment that it refers to, each with the field that does.
+    ``variables`` are the environment variables that it refers to, each with the field.
     """
 
     name: str
@@ -261,11 +258,11 @@ class TranslatedResource:
     target: Node = field(repr=False)
 
     def with_settings(self, settings: Mapping[str, str]) -> TranslatedResource:
-        """The same with other settings of the worker above its own."""
+        """Return the same with worker settings that override its own."""
         return replace(self, worker={**self.worker, **settings})
 
     def located(self, error: ConfigError, wanted: WantedConnector | None = None) -> ConfigError:
-        """The same error with the line of its key, in the connector ``wanted`` or the worker's settings."""
+        """Return the error with the line of its key, in the connector ``wanted`` or the worker's settings."""
         node = self.target if wanted is None else wanted.node
         path = f"{node.path}.config.{error.key}"
         line = node.lines.get(path, node.line)
@@ -273,10 +270,10 @@ class TranslatedResource:
 
 
 def translate(node: Node, secrets_dir: str | None, secret_keys: Mapping[str, frozenset[str]]) -> TranslatedResource:
-    """What the resource ``node`` says; ``secret_keys`` are those in ``secrets_dir``, by the names of their secrets.
+    """Translate the resource ``node``; ``secret_keys`` are the keys in ``secrets_dir`` by secret.
 
     Raises:
-        ConfigError: A field is missing or wrong; its line is named.
+        ConfigError: A field is missing or wrong; the error has its line.
     """
     found = resource(node)
     secrets = SecretReferences(found.namespace, secret_keys)
@@ -284,7 +281,7 @@ def translate(node: Node, secrets_dir: str | None, secret_keys: Mapping[str, fro
     worker = _worker(found, secrets, said)
     connectors = tuple(wanted for mirror in found.mirrors for wanted in _connectors(found, mirror, secrets, said))
     if not connectors:
-        raise found.spec.field("mirrors").error(f"no mirror has one of {', '.join(_CONNECTORS)}: nothing would run")
+        raise found.spec.field("mirrors").error(f"no mirror has a connector. Add one of {', '.join(_CONNECTORS)}")
     worker |= _providers(worker.get("config.providers"), secrets_dir)
     said.sort(key=lambda notice: notice.line)
     texts = _texts(found)
@@ -297,7 +294,7 @@ def translate(node: Node, secrets_dir: str | None, secret_keys: Mapping[str, fro
 
 
 def _texts(found: Resource) -> list[Node]:
-    """What may hold references: all that is said of the worker's cluster and of the mirrors, each field once."""
+    """Return the texts that may hold references: those of the worker's cluster and the mirrors, each field once."""
     parts = [found.target]
     for mirror in found.mirrors:
         parts += [mirror.target, mirror.source, mirror.fields]
@@ -311,9 +308,7 @@ def _worker(found: Resource, secrets: SecretReferences, said: list[IgnoredField]
     config: dict[str, str] = {}
     for key, each in target.field("config").fields():
         if key.lower().startswith(forbidden) and not key.lower().startswith(_ALLOWED):
-            said.append(
-                IgnoredField.of(each, "Strimzi sets this itself, and leaves it out of a worker's settings; --set does")
-            )
+            said.append(IgnoredField.of(each, "is ignored, as by Strimzi, which sets it itself in a worker. Use --set"))
         else:
             config[key] = each.text() or ""
     group = {key: target.required(name) for key, name in _TARGET_FIELDS.items()} if with_target else _GROUP
@@ -322,20 +317,20 @@ def _worker(found: Resource, secrets: SecretReferences, said: list[IgnoredField]
     props |= {f"{client}{key}": value for client in _CLIENTS for key, value in security.items()}
     rack = found.spec.field("rack")
     if rack.value is not None and not _rack(rack):
-        word = "labels of a node are known to Kubernetes alone; consumer.client.rack of a sourceConnector's config does"
-        said.append(IgnoredField.of(rack, f"has no effect here: {word}"))
+        word = "labels of a node exist only in Kubernetes. Set consumer.client.rack in a sourceConnector's config"
+        said.append(IgnoredField.of(rack, f"has no effect: {word}"))
     return props | _rack(rack)
 
 
 def _rack(rack: Node) -> dict[str, str]:
-    """By the name of an environment variable; labels of a node are known to Kubernetes alone."""
+    """Return the rack from an environment variable; labels of a node exist only in Kubernetes."""
     if rack.field("type").text() != "environment-variable":
         return {}
     return {_RACK: f"${{strimzienv:{rack.required('envVarName')}}}"}
 
 
 def _providers(own: str | None, secrets_dir: str | None) -> dict[str, str]:
-    """The providers that the operator declares, secrets as files among them where there is a folder of them."""
+    """Return the providers that the operator declares; that of secrets only if there is a folder of them."""
     names = ["strimzienv", "strimzifile", "strimzidir"]
     props = {
         "config.providers.strimzienv.class": f"{_JAVA_PROVIDERS}EnvVarConfigProvider",
@@ -361,7 +356,7 @@ def _connectors(
         config = {"name": full, "connector.class": f"org.apache.kafka.connect.mirror.{cls}"}
         if "tasksMax" in each:
             config["tasks.max"] = each.required("tasksMax")
-        # In the operator's order: what comes later wins.
+        # In the operator's order; later ones win.
         config |= _cluster(mirror.target, "target.cluster.", secrets)
         config |= _cluster(mirror.source, "source.cluster.", secrets)
         config |= _own_settings(each, said)
@@ -385,7 +380,7 @@ def _own_settings(connector: Node, said: list[IgnoredField]) -> dict[str, str]:
     config = connector.field("config")
     for key, each in config.fields():
         if key in _NOT_IN_CONFIG:
-            said.append(IgnoredField.of(each, "Strimzi sets this itself, and leaves it out of a connector's config"))
+            said.append(IgnoredField.of(each, "is ignored, as by Strimzi, which sets it itself in a connector"))
     own = {key: value for key, value in config.settings().items() if key not in _NOT_IN_CONFIG}
     said += [IgnoredField.of(config.field(one.key), one.text) for one in connector_notices(own)]
     return own
@@ -399,7 +394,7 @@ def _patterns(mirror: Node, said: list[IgnoredField]) -> dict[str, str]:
             if text is None:
                 text = old_text
             else:
-                said.append(IgnoredField.of(mirror.field(old), f"{name} is there too, and wins"))
+                said.append(IgnoredField.of(mirror.field(old), f"has no effect: {name} is set too, and wins"))
         if text is not None:
             found[key] = text
     return found
@@ -412,7 +407,7 @@ def _state(connector: Node) -> TargetState | None:
     if state not in _STATES:
         known = ", ".join(_STATES)
         raise ConfigError(
-            f"{connector.path}.state is '{state}'; it can be {known}",
+            f"{connector.path}.state is '{state}'. Use one of {known}",
             None,
             connector.file,
             connector.field("state").line,

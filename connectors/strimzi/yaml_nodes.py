@@ -1,5 +1,5 @@
-"""YAML as Kubernetes reads it, every field with its line: by the rules of go-yaml v2 (``resolve.go`` of
-``sigs.k8s.io/yaml``), for which a date is text and a number has no base 60."""
+"""YAML as Kubernetes reads it, with the line of every field: by the rules of go-yaml v2 (``resolve.go`` of
+``sigs.k8s.io/yaml``), in which a date is text and no number has base 60."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from yaml.composer import ComposerError
 
 from connect.core.errors import ConfigError
 
-#: No resource is nested as deep; what reads one goes a level down for each.
+#: Deeper than any resource; limits recursion.
 MAX_DEPTH: Final = 100
-#: From here on JSON has a number with an exponent; below, one without a fraction is written as an integer.
+#: JSON writes larger numbers with an exponent, smaller ones without a fraction as integers.
 _WITH_EXPONENT: Final = 1e21
-#: What Python converts under any limit; no number of Go's has as many.
+#: Python converts this number of digits under any limit; no number in Go has as many.
 _MAX_DIGITS: Final = 640
-#: As they are written in small letters, with a capital, or in capitals.
+#: Also capitalized, or in capitals.
 _WORDS: Final[Mapping[str, bool | None]] = {
     **dict.fromkeys(("y", "yes", "true", "on"), True),
     **dict.fromkeys(("n", "no", "false", "off"), False),
@@ -33,7 +33,7 @@ _DECIMAL: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+
 
 @dataclass(frozen=True)
 class Node:
-    """A field of a document, as a program reads it; ``path`` such as ``spec.mirrors[0].topicsPattern``.
+    """A field of a document; ``path`` is like ``spec.mirrors[0].topicsPattern``.
 
     ``value`` is plain data: mappings, lists, text, numbers, booleans, None.
     """
@@ -45,47 +45,47 @@ class Node:
 
     @property
     def line(self) -> int:
-        """From 1; that of its parent where it has none."""
+        """Its line, counted from 1, or that of its parent."""
         path = self.path
         while path not in self.lines and path:
             path = path[: max(path.rfind("."), path.rfind("["), 0)]
         return self.lines.get(path, 1)
 
     def error(self, message: str) -> ConfigError:
-        """One that names the field and its line."""
+        """Return an error with the field and its line."""
         return ConfigError(message, self.path or None, self.file, self.line)
 
     def __contains__(self, name: str) -> bool:
         return self.value is not None and self.mapping().get(name) is not None
 
     def mapping(self) -> Mapping[str, Any]:
-        """Its fields; none where it is empty. Raises ConfigError where it is no mapping."""
+        """Return the fields; empty if there is no value. Raises ConfigError if it is not a mapping."""
         if self.value is None:
             return {}
         if not isinstance(self.value, dict):
-            raise self.error(f"{self.path or 'the document'} should be a mapping of fields")
+            raise self.error(f"{self.path or 'the document'} must be a mapping of fields")
         return self.value
 
     def field(self, name: str) -> Node:
-        """One field, also where it is not there: its value is None then."""
+        """Return one field; its value is None if it does not exist."""
         return Node(self.mapping().get(name), f"{self.path}.{name}" if self.path else name, self.file, self.lines)
 
     def fields(self) -> Iterator[tuple[str, Node]]:
-        """Those that are set, in the file's order."""
+        """Yield the fields that are set, in the file's order."""
         for name, value in self.mapping().items():
             if value is not None:
                 yield name, self.field(name)
 
     def items(self) -> list[Node]:
-        """The entries of a list; none where it is not there. Raises ConfigError where it is no list."""
+        """Return the entries of a list; empty if there is no value. Raises ConfigError if it is not a list."""
         if self.value is None:
             return []
         if not isinstance(self.value, list):
-            raise self.error(f"{self.path} should be a list")
+            raise self.error(f"{self.path} must be a list")
         return [Node(each, f"{self.path}[{at}]", self.file, self.lines) for at, each in enumerate(self.value)]
 
     def texts(self) -> Iterator[Node]:
-        """Every text in it, itself included where it is one."""
+        """Yield every text in it, or itself."""
         if isinstance(self.value, str):
             yield self
         elif isinstance(self.value, list):
@@ -96,19 +96,19 @@ class Node:
                 yield from each.texts()
 
     def text(self) -> str | None:
-        """A scalar as Java's clients get it; None where it is not there. Raises ConfigError where it is none."""
+        """Return a scalar as Java's clients get it, or None. Raises ConfigError if it is not a scalar."""
         if self.value is None:
             return None
         if isinstance(self.value, bool):
             return str(self.value).lower()
         if not isinstance(self.value, (str, int, float)):
-            raise self.error(f"{self.path} should be text")
+            raise self.error(f"{self.path} must be text")
         if isinstance(self.value, float) and self.value.is_integer() and abs(self.value) < _WITH_EXPONENT:
             return str(int(self.value))
         return str(self.value)
 
     def required(self, name: str) -> str:
-        """The text of a field that has to be there. Raises ConfigError where it is not."""
+        """Return the text of a required field. Raises ConfigError if it is missing."""
         text = self.field(name).text()
         if not text:
             missing = self.field(name)
@@ -116,7 +116,7 @@ class Node:
         return text
 
     def settings(self) -> dict[str, str]:
-        """A mapping of keys to scalars, as ``config`` is."""
+        """Return a mapping of keys to scalars, such as ``config``."""
         return {name: each.text() or "" for name, each in self.fields()}
 
 
@@ -124,7 +124,7 @@ def read_documents(text: str, file: str) -> list[Node]:
     """Return the documents of a text that are not empty.
 
     Raises:
-        ConfigError: It is not YAML, has a key twice, an alias or a tag, or is nested too deeply.
+        ConfigError: The text is not YAML, has a key twice, an alias or a tag, or is nested too deeply.
     """
     found = []
     try:
@@ -136,26 +136,26 @@ def read_documents(text: str, file: str) -> list[Node]:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         raise ConfigError(f"this is not YAML: {error.problem}", None, file, line) from None
     except yaml.YAMLError:
-        raise ConfigError("this is not YAML: it holds characters that are not allowed", file=file) from None
+        raise ConfigError("this is not YAML: it has characters that are not allowed", file=file) from None
     except (ValueError, OverflowError):
-        raise ConfigError("this is not YAML: an escape stands for no character", file=file) from None
+        raise ConfigError("this is not YAML: an escape is not a valid character", file=file) from None
     except RecursionError:
         raise _too_deep(file, None) from None
     return found
 
 
 class _Loader(yaml.BaseLoader):
-    """Refuses what resources do without, and what can make a small text very large."""
+    """A loader without tags and aliases, because resources have none and aliases can make a small text very large."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None) is not None:
-            raise ComposerError(None, None, "aliases and tags are not read here; write the value", event.start_mark)
+            raise ComposerError(None, None, "aliases and tags are not supported. Write the value", event.start_mark)
         return super().compose_node(parent, index)
 
 
 def _read(node: yaml.Node, path: str, file: str, lines: dict[str, int], depth: int) -> Any:
-    """Return the value of a node, and note the line of every field."""
+    """Return the value of a node, and store the line of every field."""
     line = node.start_mark.line + 1
     lines.setdefault(path, line)
     if isinstance(node, yaml.ScalarNode):
@@ -169,12 +169,12 @@ def _read(node: yaml.Node, path: str, file: str, lines: dict[str, int], depth: i
         line = key.start_mark.line + 1
         name = _scalar(key, path, file) if isinstance(key, yaml.ScalarNode) else None
         if name is None or (name == "<<" and key.style is None):
-            raise ConfigError("a key should be text", path or None, file, line)
-        # As JSON has them: what reads as a number or as true is its text.
+            raise ConfigError("a key must be text", path or None, file, line)
+        # As in JSON, a key such as 1 or true is text.
         name = name if isinstance(name, str) else json.dumps(name)
         below = f"{path}.{name}" if path else name
         if name in found:
-            raise ConfigError(f"{below} is written twice", below, file, line)
+            raise ConfigError(f"{below} is set twice", below, file, line)
         lines.setdefault(below, line)
         found[name] = _read(each, below, file, lines, depth + 1)
     return found
@@ -186,16 +186,16 @@ def _scalar(node: yaml.ScalarNode, path: str, file: str) -> Any:
         return _resolved(text)
     if any("\ud800" <= char <= "\udfff" for char in text):
         line = node.start_mark.line + 1
-        raise ConfigError("this is not YAML: an escape stands for half a character", path or None, file, line)
+        raise ConfigError("this is not YAML: an escape is half a character", path or None, file, line)
     return text
 
 
 def _resolved(text: str) -> Any:
-    """Return the value of what is written without quotes."""
+    """Return the value of an unquoted scalar."""
     lower = text.lower()
     if lower in _WORDS and text in (lower, lower.capitalize(), lower.upper()):
         return _WORDS[lower]
-    # Underscores among digits mean nothing.
+    # Underscores between digits are ignored.
     plain = text.replace("_", "") if text[0] in "+-0123456789" else text
     if integer := _INTEGER.fullmatch(plain):
         if len(plain) <= _MAX_DIGITS:
@@ -206,6 +206,4 @@ def _resolved(text: str) -> Any:
 
 
 def _too_deep(file: str, line: int | None) -> ConfigError:
-    return ConfigError(
-        f"holds more than {MAX_DEPTH} mappings and lists in one another; is it a resource?", None, file, line
-    )
+    return ConfigError(f"is nested more than {MAX_DEPTH} levels deep. Is it a resource?", None, file, line)

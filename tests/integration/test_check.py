@@ -53,14 +53,14 @@ def test_clusters_are_asked(
     assert {one["release"] for one in found["clusters"]} == {"4.3"}
     takes = found["outcomes"][0]["does"][-1]
     # the cluster is shared: a test before may have left a topic of heartbeats, which every flow takes
-    assert takes.startswith("now takes ") and ": checked-a, checked-b" in takes
+    assert takes.startswith("selects ") and ": checked-a, checked-b" in takes
 
     # what would stop it: too few brokers for the usual number of replicas, one cluster twice, none at all
     code, found = _checked(_mirror(tmp_path, us.bootstrap, us.bootstrap), capsys)
     texts = [one["text"] for one in found["findings"]]
     assert code == 2
-    assert any("2 replicas are too many for 1 broker; not made can be checks.checked-a" in text for text in texts)
-    assert "checks and eu are one cluster by its id; is another one meant?" in texts
+    assert any("factor 2 is too high for 1 broker: cannot create checks.checked-a" in text for text in texts)
+    assert "checks and eu are the same cluster, by its id" in texts
     code, found = _checked(_mirror(tmp_path, us.bootstrap, "127.0.0.1:1", _FACTORS), capsys)
     assert (code, found["unknown"], found["errors"]) == (1, 1, 0)
     assert found["clusters"][1]["error"]
@@ -109,10 +109,10 @@ def test_missing_rights_are_named(guarded: Guarded, tmp_path: Path, capsys: pyte
     assert texts[f"{flow} eu: {missing}"] == "error"
     assert texts[f"{flow} eu: READ on group checks-mm2 is missing"] == "error"
     assert texts[f"{flow} eu: ALTER on the cluster is missing"] == "warning"
-    ids = "transactional ids that begin with checks-mm2-MirrorSourceConnector-"
-    unfenced = f"{flow} eu: WRITE and DESCRIBE on {ids} are missing; without them a crash may double records"
+    ids = "transactional ids with prefix checks-mm2-MirrorSourceConnector-"
+    unfenced = f"{flow} eu: WRITE and DESCRIBE on {ids} are missing; without them a crash may duplicate records"
     assert texts[unfenced] == "warning"
-    assert any("cannot be seen; where" in text and "checks.checked-b" in text for text in texts), texts
+    assert any("cannot be seen. Check" in text and "checks.checked-b" in text for text in texts), texts
 
     guarded.add(
         "ALLOW ALL User:bob TOPIC LITERAL *",
@@ -122,4 +122,4 @@ def test_missing_rights_are_named(guarded: Guarded, tmp_path: Path, capsys: pyte
     )
     code, found = _checked(file, capsys)
     assert code == 0
-    assert [one["text"] for one in found["findings"] if "are one cluster" not in one["text"]] == []
+    assert [one["text"] for one in found["findings"] if "are the same cluster" not in one["text"]] == []

@@ -145,7 +145,7 @@ def written(two: TwoWays, source: str, target: str, more: dict[str, str]) -> Pat
 
 
 def a_file_that_does_not_know_the_connector_is_refused(two: TwoWays, over: FailoverArguments) -> None:
-    with pytest.raises(ConfigError, match="call their connector"):
+    with pytest.raises(ConfigError, match="have the connector"):
         run_failover(replace(over, file=written(two, two.us, two.eu, {})))
 
 

@@ -135,11 +135,11 @@ async def test_a_rehearsal_changes_nothing_and_says_what_a_failover_would(copied
     assert await asyncio.to_thread(run_failover, rehearsal) == 0
     said = capsys.readouterr().out
     assert "3 groups ready, 0 blocked; nothing was changed" in said
-    assert "3 of 3 target offsets were read from" in said
+    assert "read from 3 of 3 target offsets" in said
     assert (
         "RTO: " in said
         and "; estimated: drain 0.0 s, stop 2.0 s, moves " in said
-        and f"RPO, if {copied.us} was lost now: " in said
+        and f"RPO, if {copied.us} were lost now: " in said
     )
     assert set((await copied.stored()).values()) == {None}
     cluster = cluster_at(copied.bootstrap[copied.eu])
@@ -165,7 +165,7 @@ async def test_a_group_that_went_on_is_not_taken_back(copied: Copied, capsys: Ca
     went_on = copied.wanted()[first] + 1
     await commit(copied.bootstrap[copied.eu], first, {copied.topic: went_on})
     assert await asyncio.to_thread(run_undo, copied.arguments()) == EXIT_SOME_LEFT, "a look says it as well"
-    assert f"would be left: group {first} was not changed" in capsys.readouterr().out
+    assert f"would not be undone: group {first} was not changed" in capsys.readouterr().out
     assert await asyncio.to_thread(run_undo, copied.arguments(executes=True)) == EXIT_SOME_LEFT
     assert f"group {first} was not changed in any partition" in capsys.readouterr().out
     assert await copied.stored() == {first: went_on, **dict.fromkeys(others)}

@@ -174,7 +174,7 @@ async def test_people_ask_for_it_with_the_target_alone(
     )
     ((pair,),) = [told["pairs"] for told in json.loads(await ask(as_json=True, topic="orders", offset=50))]
     assert pair["answer"] == {"offset": 40, "place": "beyond"}
-    with pytest.raises(ConfigError, match="name its --topic"):
+    with pytest.raises(ConfigError, match="--offset needs --topic"):
         run_map(file, MapQuery(offset=5), flow=None, as_json=False)
 
 

@@ -262,7 +262,7 @@ async def test_a_spark_that_does_not_start_says_why_and_which_keys_to_look_at(
     assert ended.returncode == 2
     assert "Traceback" not in ended.stderr
     error = ended.stderr.splitlines()[-1]
-    assert error.startswith("connect-mirror-maker: error: no flow goes on: us->eu: Spark does not start: ")
+    assert error.startswith("connect-mirror-maker: error: all flows have failed: us->eu: Spark does not start: ")
     assert "Master must either be" in error
     assert error.endswith("; check the spark.* keys")
 

@@ -127,12 +127,12 @@ def what_a_run_leaves_is_told_beside_it(file: Path, target: Broker, capsys: pyte
         ("without-source", "plus.unheard-of"),
     ]
     assert drifted("without-source")[1]["flows"][0]["leaves"] == []
-    with pytest.raises(ConfigError, match="it can be extra-partitions"):
+    with pytest.raises(ConfigError, match="Use one of extra-partitions"):
         drifted("partitions")
     assert run_drift(file, flow="plus->plan", as_json=False, everything=False) == 2
     text = capsys.readouterr().out
-    assert "plus->plan: a run would set 1, would leave 2" in text
-    assert "topic planned-gone is not on the source" in text
+    assert "plus->plan: 1 set by a run, 2 left by a run" in text
+    assert "source topic planned-gone does not exist" in text
 
 
 async def run_once(flow: Flow, internal: Sequence[Mapping[str, Any]]) -> None:

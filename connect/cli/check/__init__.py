@@ -1,1 +1,1 @@
-"""``heliograph check``: what would come of a file, and nothing is changed."""
+"""``heliograph check``: checks of a file before it is used."""

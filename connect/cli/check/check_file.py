@@ -1,7 +1,4 @@
-"""``heliograph check FILE``, which checks a configuration file of any kind and prints the findings.
-
-The command changes nothing.
-"""
+"""``heliograph check FILE``, which checks a configuration file of any kind and changes nothing."""
 
 from __future__ import annotations
 
@@ -25,14 +22,14 @@ from connect.core.errors import ConfigError
 _STYLES: Final = {Level.ERROR: "bold red", Level.UNKNOWN: "bold red", Level.WARNING: "yellow", Level.NOTE: ""}
 _WORDS: Final = {
     Level.ERROR: ("error", "errors"),
-    Level.UNKNOWN: ("thing that could not be looked at", "things that could not be looked at"),
+    Level.UNKNOWN: ("item not checked", "items not checked"),
     Level.WARNING: ("warning", "warnings"),
     Level.NOTE: ("note", "notes"),
 }
 
 
 def show_report(report: CheckReport) -> None:
-    """What would happen, the clusters, what is to be said of the file, and the verdict in the last line."""
+    """Print the outcomes, the clusters, the findings, and the verdict as the last line."""
     out = console()
     out.print(f"{printable(report.file)}, for {report.runs_with}", markup=False, soft_wrap=True)
     for table in (_outcomes(report), _clusters(report), _findings(report)):
@@ -42,10 +39,10 @@ def show_report(report: CheckReport) -> None:
 
 
 def verdict(report: CheckReport) -> str:
-    """``mm2.properties: 1 error, 2 warnings``."""
+    """Count the findings: ``mm2.properties: 1 error, 2 warnings``."""
     counts = {level: report.count(level) for level in Level}
     told = [f"{count} {_WORDS[level][count != 1]}" for level, count in counts.items() if count]
-    return f"{printable(report.file)}: {', '.join(told) or 'nothing to say against it'}"
+    return f"{printable(report.file)}: {', '.join(told) or 'no problems'}"
 
 
 def _outcomes(report: CheckReport) -> Table:
@@ -62,13 +59,13 @@ def _clusters(report: CheckReport) -> Table:
         if one.error:
             table.add_row(_text(one.name), _text(one.addresses), _text("no answer", _STYLES[Level.ERROR]), "", "")
             continue
-        release = f"{one.release} or later" if one.release else "not told"
+        release = f"{one.release} or later" if one.release else "unknown"
         table.add_row(*map(_text, (one.name, one.addresses, str(one.brokers), release, one.cluster_id)))
     return table
 
 
 def _findings(report: CheckReport) -> Table:
-    table = new_table("line", "", "what is to be said")
+    table = new_table("line", "", "finding")
     for row in _rows(report):
         table.add_row(*row)
     return table
@@ -84,7 +81,7 @@ def _text(text: str, style: str = "") -> Text:
     return Text(printable(text), style=style)
 
 
-#: As of ``heliograph plan`` and its kin.
+#: As of ``heliograph plan``, ``drift`` and ``takeover``.
 EXIT_UNKNOWN: Final = 1
 EXIT_PROBLEMS: Final = 2
 _RUNS_WITH: Final = {
@@ -98,11 +95,11 @@ _RUNS_WITH: Final = {
 
 
 def run_check(file: Path, *, kind: FileKind | None, offline: bool, as_json: bool, secrets: Path | None = None) -> int:
-    """Print what is found; the exit code. ``secrets`` is the folder of a Strimzi resource's.
+    """Print the report and return the exit code. ``secrets`` is the folder with a Strimzi resource's secrets.
 
     Raises:
-        ConfigError: The file cannot be read, or nothing in it tells what it is for; ``secrets`` is no folder, or given
-            for a file of another kind.
+        ConfigError: The file cannot be read or its kind is not known; ``secrets`` is not a folder, or is given for a
+            file of another kind.
     """
     report = asyncio.run(checked(file, kind, offline=offline, secrets=secrets))
     if as_json:
@@ -115,14 +112,14 @@ def run_check(file: Path, *, kind: FileKind | None, offline: bool, as_json: bool
 
 
 async def checked(file: Path, kind: FileKind | None, *, offline: bool, secrets: Path | None = None) -> CheckReport:
-    """What is found of a file; raises ConfigError as :func:`run_check`."""
+    """Check a file. Raises ConfigError as :func:`run_check` does."""
     text = _read_text(file)
     kind = kind or kind_of_text(text)
     name = str(file)
     if kind is FileKind.STRIMZI:
         return await check_strimzi(text, _report(name, kind), secrets=secrets, offline=offline)
     if secrets is not None:
-        raise ConfigError("only a Strimzi resource has secrets in a folder, and this is none", "--secrets", name)
+        raise ConfigError("this is not a Strimzi resource. Leave --secrets out", "--secrets", name)
     if kind is FileKind.CONNECTOR and text.lstrip().startswith(("{", "[")):
         return await check_connector(of_json(text, name), _report(name, kind), offline=offline)
     props = load_properties(file)
@@ -151,5 +148,5 @@ def _read_text(file: Path) -> str:
             data = opened.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror or type(error).__name__}", file=str(file)) from None
-    # What a properties file may hold beside UTF-8 is no reason to refuse it here.
+    # A properties file may hold bytes that are not UTF-8; they are not refused here.
     return data.decode("utf-8", "replace").removeprefix("\N{ZERO WIDTH NO-BREAK SPACE}")

@@ -1,4 +1,4 @@
-"""Clusters asked what they are and what they allow, within a bounded time."""
+"""Checks of clusters within a bounded time: release, topics, ACLs, replication factors."""
 
 from __future__ import annotations
 
@@ -27,18 +27,23 @@ _AGAIN_S: Final = 0.5
 
 @dataclass(slots=True)
 class Looked:
-    """What was found; clusters by their names, as two flows have one in common."""
+    """What was found. Clusters are keyed by name because two flows may share one."""
 
     clusters: dict[str, SeenCluster] = field(default_factory=dict)
     findings: list[CheckFinding] = field(default_factory=list)
-    #: Sentences of what the flow would do.
+    #: What the flow would do, a sentence each.
     does: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """A flow to look at. ``internal`` are topics that it keeps on the target, ``group_id`` its worker's group there,
-    None where that is not known. Without ``settings`` it has heartbeats alone. ``line`` is where its findings belong.
+    """A flow to check.
+
+    Args:
+        settings: None if the flow only writes heartbeats.
+        internal: Its internal topics on the target.
+        group_id: Its worker's group on the target; None if it is not known.
+        line: The line that its findings belong to.
     """
 
     flow: str
@@ -53,7 +58,7 @@ class Sides:
 
 
 async def look_at_flow(sides: Sides, looked: Looked) -> None:
-    """Ask both clusters, each once in a file's life but for rights, which are each flow's own."""
+    """Check both clusters of a flow. A cluster is described once for a file; ACLs are checked for each flow."""
     async with AsyncExitStack() as stack:
         source = await _reached(stack, sides.source, sides.of_source, OF_SOURCE if sides.settings else None, looked)
         target = await _reached(stack, sides.target, sides.of_target, OF_TARGET if sides.settings else None, looked)
@@ -71,14 +76,14 @@ async def look_at_flow(sides: Sides, looked: Looked) -> None:
                     await _group(sides, target, looked)
                     await _transactional_ids(sides, target, looked)
         except (HeliographError, TimeoutError) as error:
-            said = f"{sides.flow} could not be looked at in full: {str(error) or f'no answer within {_TIMEOUT_S:g} s'}"
+            said = f"{sides.flow} was not checked completely: {str(error) or f'no answer within {_TIMEOUT_S:g} s'}"
             looked.findings.append(CheckFinding(Level.UNKNOWN, said, line=sides.line))
 
 
 async def look_at_cluster(
     name: str, settings: ConnectionSettings, group_id: str | None, internal: Sequence[NewTopic]
 ) -> Looked:
-    """A cluster that a worker keeps its group and topics on."""
+    """Check the cluster of a worker's group and internal topics."""
     looked = Looked()
     sides = Sides(f"group {group_id}" if group_id else name, name, name, settings, settings, None, internal, group_id)
     await look_at_flow(sides, looked)
@@ -88,7 +93,7 @@ async def look_at_cluster(
 async def _reached(
     stack: AsyncExitStack, name: str, settings: ConnectionSettings, needed: Needed | None, looked: Looked
 ) -> Cluster | None:
-    """Connected, or None where that was not possible, now or for another flow."""
+    """Connect to a cluster; return None if that fails now, or has failed for another flow."""
     addresses = ",".join(f"{host}:{port}" for host, port in settings.bootstrap)
     before = looked.clusters.get(name)
     if before is not None and before.error:
@@ -116,9 +121,9 @@ async def _topics(sides: Sides, source: Cluster | None, looked: Looked) -> list[
     shown = (await source.metadata(None)).topics
     chosen = [topic.name for topic in selected(sides.settings.should_mirror, shown)]
     if chosen:
-        looked.does.append(f"now takes {len(chosen)} of the {len(shown)} topics it is shown: {one_line(chosen)}")
+        looked.does.append(f"selects {len(chosen)} of the {len(shown)} topics it can see now: {one_line(chosen)}")
     else:
-        said = f"{sides.flow}: topics selects none of the {len(shown)} topics that cluster {sides.source} shows"
+        said = f"{sides.flow}: topics selects none of the {len(shown)} topics that are visible on {sides.source}"
         looked.findings.append(CheckFinding(Level.WARNING, said, line=sides.line))
     return chosen
 
@@ -142,7 +147,7 @@ def _on_target(sides: Sides, remote: Sequence[str]) -> list[Need]:
 
 
 def _made_on_target(sides: Sides, remote: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Topics, and with how many replicas."""
+    """Yield the topics that a run creates, each with its replication factor."""
     yield from ((topic.name, topic.replication_factor) for topic in sides.internal)
     if sides.settings is not None:
         yield from ((topic, sides.settings.replication_factor) for topic in remote)
@@ -165,30 +170,33 @@ async def _rights(
 
 
 def _factors(sides: Sides, name: str, wanted: Iterable[tuple[str, int]], found: Allowed, looked: Looked) -> None:
-    """Topics that cannot be made, as there are fewer brokers than replicas."""
+    """Report topics that cannot be created because their replication factor exceeds the number of brokers."""
     too_many: dict[int, list[str]] = defaultdict(list)
     for topic, factor in wanted:
         if factor > found.brokers and found.topics.get(topic, NO_RIGHT) is None:
             too_many[factor].append(topic)
     for factor, topics in too_many.items():
         brokers = "1 broker" if found.brokers == 1 else f"{found.brokers} brokers"
-        said = f"{factor} replicas are too many for {brokers}; not made can be {one_line(topics)}"
+        said = f"replication factor {factor} is too high for {brokers}: cannot create {one_line(topics)}"
         looked.findings.append(CheckFinding(Level.ERROR, f"{sides.flow}, cluster {name}: {said}", line=sides.line))
 
 
 async def _transactional_ids(sides: Sides, target: Cluster, looked: Looked) -> None:
-    """WRITE implies DESCRIBE, and that is what finding a coordinator takes: nothing is claimed."""
+    """Check the right to transactional ids. WRITE implies DESCRIBE, which finding a coordinator needs, so no producer
+    id is taken."""
     if sides.group_id is None or sides.settings is None:
         return
     prefix = f"{sides.group_id}-{sides.settings.name}-"
     try:
         await target.find_coordinator(f"{prefix}0", "transaction")
     except RetriableError:
-        return  # the right is asked for first; the cluster makes its topic for transactions now
+        return  # because brokers check the ACL first; the cluster creates its transaction topic now
     except NotAuthorized:
-        needs = "exactly-once needs them" if sides.settings.transactions else "without them a crash may double records"
+        needs = (
+            "exactly-once needs them" if sides.settings.transactions else "without them a crash may duplicate records"
+        )
         level = Level.ERROR if sides.settings.transactions else Level.WARNING
-        missing = f"WRITE and DESCRIBE on transactional ids that begin with {prefix} are missing; {needs}"
+        missing = f"WRITE and DESCRIBE on transactional ids with prefix {prefix} are missing; {needs}"
         looked.findings.append(CheckFinding(level, f"{sides.flow}, cluster {sides.target}: {missing}", line=sides.line))
 
 
@@ -199,7 +207,7 @@ async def _group(sides: Sides, target: Cluster, looked: Looked) -> None:
         try:
             found = await group_rights(target, sides.group_id)
             break
-        except RetriableError:  # a cluster that had no group before makes its topic for them first
+        except RetriableError:  # because a cluster that has had no group creates its offsets topic first
             await asyncio.sleep(_AGAIN_S)
     if Operation.READ in found:
         return

@@ -1,9 +1,9 @@
 """Checks a connector's config from a file, as a worker would validate it.
 
 * Files are JSON or properties.
-* The report says what the connectors of a mirror would do.
-* The clusters of a mirror's connector are read as its clients reach them, key stores included. No cluster is contacted.
-* Single values get findings of their own: Kerberos, and references that stay unresolved.
+* The report says what each mirror connector would do.
+* The connection settings of its clusters are resolved as its clients do it, key stores included.
+* Kerberos, and references that stay unresolved, are findings.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _SAMPLE: Final = "orders"
 
 @asynccontextmanager
 async def plugins_of(worker: WorkerConfig) -> AsyncIterator[Plugins]:
-    """Those of a worker. Spark begins where a query is to be checked, and nowhere else."""
+    """Give the plugins of a worker. Spark starts only if a query is to be checked."""
     leases = LeaseThread(worker.progress_timeout_ms / 1000)
     leases.start()
     spark = SharedSpark(lambda: spark_of_worker(worker.props, frozenset()), LinkSettings(), leases)
@@ -68,7 +68,7 @@ async def plugins_of(worker: WorkerConfig) -> AsyncIterator[Plugins]:
 async def objections_of(
     config: Mapping[str, str | None], plugins: Plugins, worker: WorkerConfig, transformer: ConfigTransformer
 ) -> list[tuple[str, str]]:
-    """Every key that a worker would refuse, with the reason."""
+    """Return every key that a worker would refuse, with the reason."""
     try:
         infos = await validate_connector(config, plugins, worker, transformer)
     except ConfigError as error:
@@ -79,35 +79,37 @@ async def objections_of(
 
 
 def of_source(settings: MirrorSourceSettings, connector: Mapping[str, str]) -> Iterator[str]:
-    """What MirrorSource would do."""
+    """Describe what MirrorSource would do."""
     wanted = connector.get("topics", ".*").strip()
-    but = f", but {connector['topics.exclude'].strip()}" if connector.get("topics.exclude", "").strip() else ""
-    yield f"mirrors the topics {wanted}{but}{_named(settings)}, in {settings.tasks_max} task(s) at most"
+    but = f" except {connector['topics.exclude'].strip()}" if connector.get("topics.exclude", "").strip() else ""
+    yield f"mirrors topics {wanted}{but}{_named(settings)}, in at most {settings.tasks_max} task(s)"
     if settings.changing_key:
-        yield f"changes records on their way, by {settings.changing_key}"
+        yield f"transforms records by {settings.changing_key}"
     if settings.transactions is not None:
         yield "writes in transactions, exactly once"
     syncs = settings.offset_syncs
     where = settings.source_alias if syncs is not None and syncs.on_source else settings.target_alias
     yield f"writes offset syncs to {syncs.topic} on {where}" if syncs is not None else "writes no offset syncs"
     if settings.access.interval_s is None:
-        yield "leaves access rules alone"
+        yield "does not sync ACLs"
 
 
 def of_checkpoints(settings: CheckpointSettings | None, connector: Mapping[str, str]) -> Iterator[str]:
-    """What MirrorCheckpoint would do; None where it is left out."""
+    """Describe what MirrorCheckpoint would do; ``settings`` is None if the flow has no checkpoints."""
     if settings is None:
-        yield f"has no checkpoints: {'; '.join(objections(connector).values()) or 'they are switched off'}"
+        yield f"writes no checkpoints: {'; '.join(objections(connector).values()) or 'they are disabled'}"
         return
     groups = connector.get("groups", ".*").strip()
     moving = (
-        "moves no group" if settings.sync_interval_s is None else f"moves groups every {settings.sync_interval_s} s"
+        "does not sync group offsets"
+        if settings.sync_interval_s is None
+        else f"syncs group offsets every {settings.sync_interval_s} s"
     )
-    yield f"translates the offsets of the groups {groups}, and {moving}"
+    yield f"translates the offsets of groups {groups}, and {moving}"
 
 
 def of_heartbeats(connector: Mapping[str, str]) -> Iterator[str]:
-    """What MirrorHeartbeat would do."""
+    """Describe what MirrorHeartbeat would do."""
     values = HEARTBEAT.parse(connector)
     if values.boolean("emit.heartbeats.enabled"):
         every = values.integer("emit.heartbeats.interval.seconds")
@@ -124,10 +126,10 @@ def _named(settings: MirrorSourceSettings) -> str:
 
 
 def sides_of(name: str, java_class: str, props: Mapping[str, str], worker: WorkerConfig) -> Sides:
-    """Return the clusters, and what the connector ``name`` needs there; ``props`` are resolved.
+    """Return what the connector ``name`` needs on its clusters; ``props`` are resolved.
 
     Raises:
-        ConfigError: A key is missing or wrong; it is named as ``props`` have it.
+        ConfigError: A key is missing or wrong; the error has the key as in ``props``.
         SecurityError: A key store cannot be used.
     """
     props = {**props, "name": name, "connector.class": java_class}
@@ -161,7 +163,7 @@ def _connections(
 
 
 def _places(key: str, side: ClusterSide, kind: ClientKind | None) -> list[str]:
-    """Where a connector's config may have a client's key, the place that wins first."""
+    """Return the keys of a connector's config that may set a client's ``key``, by precedence."""
     of_cluster = f"{side}.cluster.{key}"
     if kind is None:
         return [of_cluster]
@@ -171,9 +173,9 @@ def _places(key: str, side: ClusterSide, kind: ClientKind | None) -> list[str]:
 
 _MECHANISM: Final = "sasl.mechanism"
 _PROVIDERS: Final = "config.providers"
-#: As references of :mod:`connect.core.config.properties`, of names that a provider may have.
+#: References of :mod:`connect.core.config.properties` whose provider has a plausible name.
 _REFERENCE: Final = re.compile(r"\$\{([A-Za-z][\w-]*):[^}]*\}")
-#: What providers are called. Another name may be a piece of a password that looks like a reference.
+#: Usual names of providers. Any other name may be part of a password that looks like a reference.
 _USUAL: Final = frozenset(
     [
         *("env", "environment", "file", "directory", "dir", "secret", "secrets", "configmaps", "vault"),
@@ -184,7 +186,7 @@ _USUAL: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class WrittenValue:
-    """A value as a file has it."""
+    """An unresolved value of a file."""
 
     key: str
     value: str = field(repr=False)
@@ -192,41 +194,41 @@ class WrittenValue:
 
 
 def in_properties(props: Properties) -> list[WrittenValue]:
-    """Those of a properties file."""
+    """Return the values of a properties file."""
     return [WrittenValue(key, value, props.line(key)) for key, value in props.items()]
 
 
 def in_config(config: Mapping[str, str | None], lines: Mapping[str, int]) -> list[WrittenValue]:
-    """Those of a connector's config, but for nulls."""
+    """Return the values of a connector's config except nulls."""
     return [WrittenValue(key, value, lines.get(key)) for key, value in config.items() if value is not None]
 
 
 def of_values(values: Sequence[WrittenValue], declared: Collection[str] = ()) -> Iterator[CheckFinding]:
-    """What a start would take otherwise than may be meant. ``declared`` are providers beside those of the file."""
+    """Find values that may not have the intended effect. ``declared`` are providers declared outside of the file."""
     yield from of_kerberos(values)
     for one, name in undeclared(values, declared):
-        said = f"{_check_values_named(one.key, name)} stays as it is, as in Java: config.providers does not name it"
+        said = f"{_check_values_named(one.key, name)} is not resolved, as in Java: config.providers does not name it"
         yield CheckFinding(Level.WARNING, said, one.key, one.line)
 
 
 def of_connector(values: Sequence[WrittenValue]) -> Iterator[CheckFinding]:
-    """The same of a connector's config, which a worker is sent that may have the providers."""
+    """Find the same in a connector's config. The worker that it is sent to may declare the providers."""
     yield from of_kerberos(values)
     for one, name in undeclared(values):
-        said = f"{_check_values_named(one.key, name)} is resolved only where config.providers of the worker names it"
+        said = f"{_check_values_named(one.key, name)} is resolved only if config.providers of the worker names it"
         yield CheckFinding(Level.NOTE, said, one.key, one.line)
 
 
 def of_kerberos(values: Iterable[WrittenValue]) -> Iterator[CheckFinding]:
-    """A sentence for each client that is to log in by it."""
+    """Warn about each client that logs in by Kerberos."""
     for one in values:
         if one.key.endswith(_MECHANISM) and one.value.strip() == "GSSAPI":
-            said = f"{one.key}: Kerberos; its keys are read, but no login at a real one has been tried yet"
+            said = f"{one.key}: Kerberos keys are read, but login has not been tested against a real Kerberos server"
             yield CheckFinding(Level.WARNING, said, one.key, one.line)
 
 
 def undeclared(values: Sequence[WrittenValue], declared: Collection[str] = ()) -> Iterator[tuple[WrittenValue, str]]:
-    """References to providers that nothing declares, each with the provider's name."""
+    """Yield values with references to undeclared providers, each with the provider's name."""
     known = _declared(values)
     for one in values:
         for name in dict.fromkeys(_REFERENCE.findall(one.value)):
@@ -236,19 +238,19 @@ def undeclared(values: Sequence[WrittenValue], declared: Collection[str] = ()) -
 
 
 def _declared(values: Sequence[WrittenValue]) -> dict[str, tuple[str, ...]]:
-    """Names of providers by the beginning of the keys that they are declared for: a cluster's, a flow's, all."""
+    """Return the names of providers by the prefix of the keys that they serve: a cluster's, a flow's, or all."""
     return {one.key.removesuffix(_PROVIDERS): split_list(one.value) for one in values if declares(one.key)}
 
 
 def declares(key: str) -> bool:
-    """Whether it is ``config.providers``, of a part of the file perhaps."""
+    """Whether the key is ``config.providers``, with a prefix or without."""
     return key == _PROVIDERS or key.endswith(f".{_PROVIDERS}")
 
 
 def _check_values_named(key: str, provider: str) -> str:
     if provider in _USUAL:
         return f"{key}: a reference to the config provider {provider}"
-    return f"{key}: what looks like a reference to a config provider"
+    return f"{key}: an apparent reference to a config provider"
 
 
 _STRING: Final = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?')
@@ -259,7 +261,7 @@ _BYTES: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
 
 @dataclass(frozen=True)
 class CheckedConnector:
-    """A connector's name and config; ``lines`` of its keys, as far as the file shows them."""
+    """A connector's name and config; ``lines`` by key, as far as they are known."""
 
     file: str
     name: str
@@ -272,13 +274,13 @@ class CheckedConnector:
 
 
 def of_properties(props: Properties, file: str) -> CheckedConnector:
-    """Of a properties file, as Kafka's ``connect-standalone`` takes them."""
+    """Read a connector from properties, as Kafka's ``connect-standalone`` does."""
     lines = {key: line for key in props if (line := props.line(key)) is not None}
     return CheckedConnector(file, props.get("name", ""), dict(props), lines)
 
 
 def of_json(text: str, file: str) -> CheckedConnector:
-    """Of JSON: a config, or a name and a config. Raises ConfigError where it is neither; the line is named."""
+    """Read a connector from JSON: a config, or a name and a config. Raises ConfigError, with the line, for others."""
     document = read_json(text, file)
     inner = document.get("config") if isinstance(document, dict) else None
     config = inner if isinstance(inner, dict) else document
@@ -289,21 +291,21 @@ def of_json(text: str, file: str) -> CheckedConnector:
     }
     nested = next((key for key, value in config.items() if isinstance(value, (dict, list))), None)
     if nested is not None:
-        raise ConfigError(f"{nested} is no text; a connector's values are texts", nested, file, lines.get(nested))
+        raise ConfigError(f"{nested} is not a string. All values must be strings", nested, file, lines.get(nested))
     values = {key: _text(value) for key, value in config.items()}
     name = document.get("name") or values.get("name") or ""
     return CheckedConnector(file, str(name), values, lines)
 
 
 async def check_connector(file: CheckedConnector, report: CheckReport, *, offline: bool) -> CheckReport:
-    """``report`` with what is found of it."""
-    if file.name:  # REST takes the name of the address or the body into the config
+    """Return ``report`` with the findings about a connector."""
+    if file.name:  # because REST copies the name from the path or the body to the config
         file = replace(file, config={**file.config, "name": file.name})
     values = in_config(file.config, file.lines)
     report = report.with_findings(of_connector(values))
     props = {key: value for key, value in file.config.items() if value is not None}
     try:
-        # The worker's own providers are not known here.
+        # The worker's config providers are not known here.
         transformer = ConfigTransformer({}, config_providers())
         resolved, secrets = transformer.transform(props), secrets_of(transformer, props)
     except ConfigError as error:
@@ -322,7 +324,7 @@ async def check_connector(file: CheckedConnector, report: CheckReport, *, offlin
 async def _look(
     file: CheckedConnector, props: Mapping[str, str], hidden: Collection[str], looked: Looked, *, offline: bool
 ) -> None:
-    """As a worker would that is sent it, and then at its clusters. Raises ConfigError, SecurityError."""
+    """Validate the config as a worker would, then check its clusters. Raises ConfigError, SecurityError."""
     worker = _sample_worker({key: value for key, value in props.items() if key not in hidden})
     async with plugins_of(worker) as plugins:
         refused = await objections_of(file.config, plugins, worker, worker.transformer)
@@ -337,7 +339,7 @@ async def _look(
     if hidden:
         if not offline:
             key = sorted(hidden)[0]
-            said = f"the clusters could not be asked: {key} refers to what only the worker's config providers know"
+            said = f"the clusters were not checked: {key} refers to a config provider of the worker"
             looked.findings.append(file.finding(Level.UNKNOWN, said, key))
         return
     sides = sides_of(file.name, java_class, props, worker)
@@ -346,7 +348,7 @@ async def _look(
 
 
 def _sample_worker(props: Mapping[str, str]) -> WorkerConfig:
-    """A worker with defaults: the file does not say which one it will be sent to. Raises ConfigError."""
+    """Return a worker with defaults, because the file does not say which one gets it. Raises ConfigError."""
     of_target = properties_with_prefix(props, _TARGET)
     of_target.pop("alias", None)
     try:
@@ -360,7 +362,7 @@ def _sample_worker(props: Mapping[str, str]) -> WorkerConfig:
                 "status.storage.topic": "connect-status",
                 "key.converter": _BYTES,
                 "value.converter": _BYTES,
-                # Whether the worker can is not this file's to say.
+                # Depends on the worker, which is not known here.
                 "file.stream.source.enable": "true",
                 "exactly.once.source.support": "enabled" if _requires_exactly_once(props) else "disabled",
             },
@@ -377,7 +379,7 @@ def _requires_exactly_once(props: Mapping[str, str]) -> bool:
 
 def _of_keys(file: CheckedConnector, java_class: str) -> Iterator[CheckFinding]:
     if not file.name:
-        yield file.finding(Level.WARNING, "has no name; REST needs one in the address or in the body", "name")
+        yield file.finding(Level.WARNING, "the connector has no name. REST needs one in the path or the body", "name")
     if java_class.startswith(_MIRROR):
         props = {key: value for key, value in file.config.items() if value is not None}
         for notice in connector_notices(props):
@@ -385,7 +387,7 @@ def _of_keys(file: CheckedConnector, java_class: str) -> Iterator[CheckFinding]:
 
 
 def does_of(java_class: str, props: Mapping[str, str], worker: WorkerConfig) -> Iterator[str]:
-    """What a connector would do, a sentence each. Raises ConfigError where its settings do not fit together."""
+    """Describe what a connector would do, a sentence each. Raises ConfigError if its settings contradict each other."""
     match java_class.removeprefix(_MIRROR):
         case "MirrorSourceConnector":
             yield from of_source(source_settings(props, worker.props), props)
@@ -394,7 +396,7 @@ def does_of(java_class: str, props: Mapping[str, str], worker: WorkerConfig) -> 
         case "MirrorHeartbeatConnector":
             yield from of_heartbeats(props)
         case _:
-            yield f"is a {java_class}, with {props.get('tasks.max', '1')} task(s) at most"
+            yield f"runs {java_class} in at most {props.get('tasks.max', '1')} task(s)"
 
 
 def _text(value: Any) -> str | None:

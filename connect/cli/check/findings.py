@@ -1,8 +1,6 @@
-"""Defines the findings about a configuration file, and detects which kind of file it is.
+"""Findings about a configuration file with their JSON, and detection of a file's kind from its content.
 
-* Findings are plain values with a JSON form.
-* A finding about a key that the file lacks belongs to the key that requires it.
-* The kind of a file follows from its content.
+A finding about a missing key has the line of the key that requires it.
 """
 
 from __future__ import annotations
@@ -16,13 +14,13 @@ from typing import Any, Final
 
 from connect.core.errors import ConfigError
 
-#: Of the JSON; it changes where a reader of an older one would misunderstand.
+#: Version of the JSON; incremented if a program that reads the previous one would misread it.
 FORMAT: Final = 1
 
 
 class Level(StrEnum):
-    """``ERROR``: it would not start, or not do what it says. ``WARNING``: it does something else than may be meant.
-    ``UNKNOWN``: it could not be looked at. ``NOTE``: worth knowing."""
+    """``ERROR``: it would not start or work. ``WARNING``: it may do something that is not intended.
+    ``UNKNOWN``: it could not be checked. ``NOTE``: worth knowing."""
 
     ERROR = "error"
     UNKNOWN = "unknown"
@@ -35,7 +33,7 @@ _RANKS: Final = {level: rank for rank, level in enumerate(Level)}
 
 @dataclass(frozen=True, slots=True)
 class CheckFinding:
-    """One sentence; ``key`` as the file has it, ``line`` from 1, where it is about a line."""
+    """One sentence, with the ``key`` as in the file and its ``line``, counted from 1, if it is about one."""
 
     level: Level
     text: str
@@ -45,7 +43,7 @@ class CheckFinding:
 
 @dataclass(frozen=True, slots=True)
 class CheckOutcome:
-    """What ``what``, such as a flow, would do: a sentence each."""
+    """What a flow or connector, ``what``, would do: a sentence each."""
 
     what: str
     does: tuple[str, ...]
@@ -53,7 +51,7 @@ class CheckOutcome:
 
 @dataclass(frozen=True, slots=True)
 class SeenCluster:
-    """A cluster that was asked; ``error`` where it did not answer, ``release`` empty where brokers do not show it."""
+    """A cluster that was contacted; ``error`` is empty if it answered, ``release`` if brokers do not show it."""
 
     name: str
     addresses: str
@@ -65,7 +63,7 @@ class SeenCluster:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """``kind``: what the file is taken for, as ``--kind`` has it; ``runs_with`` is the command for it."""
+    """The result for a file; ``kind`` as of ``--kind``, ``runs_with`` is the command that takes such a file."""
 
     file: str
     kind: str
@@ -78,7 +76,7 @@ class CheckReport:
         return sum(one.level is level for one in self.findings)
 
     def with_findings(self, findings: Iterable[CheckFinding]) -> CheckReport:
-        """These as well, in the order of the file's lines; each once, at its worst level."""
+        """Return the report with more findings, in order of lines; each appears once, at its worst level."""
         ranked = sorted((*self.findings, *findings), key=lambda one: _RANKS[one.level])
         every = {(one.text, one.key, one.line): one for one in reversed(ranked)}
         order = sorted(every.values(), key=lambda one: (one.line is None, one.line or 0, _RANKS[one.level], one.text))
@@ -86,7 +84,7 @@ class CheckReport:
 
 
 def of_error(error: Exception, level: Level = Level.ERROR) -> CheckFinding:
-    """An error as a finding; of a ConfigError the place is kept apart from the sentence."""
+    """Turn an error into a finding; a ConfigError's place is not in the text."""
     if isinstance(error, ConfigError):
         named = error.key is None or error.key in error.message
         text = error.message if named else f"{error.key}: {error.message}"
@@ -95,7 +93,7 @@ def of_error(error: Exception, level: Level = Level.ERROR) -> CheckFinding:
 
 
 def report_as_json(report: CheckReport) -> dict[str, Any]:
-    """See docs/operations.md."""
+    """Return the JSON form that docs/operations.md describes."""
     return {
         "format": FORMAT,
         "file": report.file,
@@ -112,7 +110,7 @@ def report_as_json(report: CheckReport) -> dict[str, Any]:
 
 
 def one_line(parts: Sequence[str]) -> str:
-    """``a, b and 3 more``: what stands in a sentence of names."""
+    """Shorten a list of names for a sentence: ``a, b, c and 3 more``."""
     shown = 3
     more = f" and {len(parts) - shown} more" if len(parts) > shown else ""
     return ", ".join(parts[:shown]) + more
@@ -124,13 +122,13 @@ _ADDRESS: Final = ".bootstrap.servers"
 
 
 def list_with(key: str) -> str | None:
-    """The key of the list that names what ``key`` is missing of: ``transforms`` of ``transforms.mask.type``."""
+    """Return the list key that requires the missing ``key``: ``transforms`` for ``transforms.mask.type``."""
     found = _OF_NAMED.fullmatch(key)
     return found.group(1) if found else None
 
 
 def placed(finding: CheckFinding, line_of: Callable[[str], int | None]) -> CheckFinding:
-    """With the line of what brings its key up, where it has none of its own; ``line_of`` knows the lines of keys."""
+    """Return the finding with a line: its own, else that of its key or of the key that requires it."""
     if finding.line is not None or finding.key is None:
         return finding
     lines = map(line_of, (finding.key, *_origins(finding.key)))
@@ -138,7 +136,7 @@ def placed(finding: CheckFinding, line_of: Callable[[str], int | None]) -> Check
 
 
 def _origins(key: str) -> Iterator[str]:
-    """The nearest first."""
+    """Yield the keys that may require ``key``, the nearest first."""
     names = list_with(key)
     if names is not None:
         yield names
@@ -150,7 +148,7 @@ def _origins(key: str) -> Iterator[str]:
 
 
 class FileKind(StrEnum):
-    """What ``heliograph check`` knows, as ``--kind`` has it."""
+    """Kinds of files that ``heliograph check`` knows; the values of ``--kind``."""
 
     MIRROR = "mirror"
     WORKER = "worker"
@@ -163,7 +161,7 @@ class FileKind(StrEnum):
 _FLOW_KEY: Final = re.compile(r"[^.=\s]+->[^\s]+\.")
 _RESOURCE: Final = frozenset({"apiVersion", "kind"})
 _OF_RESOURCE: Final = re.compile(r"^(apiVersion|kind)\s*:", re.MULTILINE)
-#: What nearly every consumer's and producer's file has, of today and from before Kafka 0.9.
+#: Keys that nearly every consumer's and producer's file has, today and before Kafka 0.9.
 _OF_CONSUMER: Final = frozenset({"group.id", "groupid", "auto.offset.reset", "autooffset.reset", "zookeeper.connect"})
 _OF_PRODUCER: Final = frozenset(
     {"acks", "request.required.acks", "metadata.broker.list", "broker.list", "compression.type", "producer.type"}
@@ -177,7 +175,7 @@ _OF_WORKER: Final = (
 
 
 def kind_of_text(text: str) -> FileKind | None:
-    """Of what is no properties file; None of what may be one."""
+    """Return the kind of a JSON or YAML file; None if it may be a properties file."""
     if text.lstrip().startswith(("{", "[")):
         return FileKind.STRIMZI if _is_resource(text) else FileKind.CONNECTOR
     found = {match.group(1) for match in _OF_RESOURCE.finditer(text)}
@@ -185,7 +183,7 @@ def kind_of_text(text: str) -> FileKind | None:
 
 
 def _is_resource(text: str) -> bool:
-    """Whether JSON is what ``kubectl get -o json`` prints."""
+    """Whether the text is a resource as ``kubectl get -o json`` prints it."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
@@ -194,7 +192,7 @@ def _is_resource(text: str) -> bool:
 
 
 def kind_of_properties(props: Mapping[str, str], file: str) -> FileKind:
-    """Raises ConfigError where nothing tells."""
+    """Return the kind of a properties file. Raises ConfigError if no key shows it."""
     if "clusters" in props or any(_FLOW_KEY.match(key) for key in props):
         return FileKind.MIRROR
     if "connector.class" in props:
@@ -205,7 +203,7 @@ def kind_of_properties(props: Mapping[str, str], file: str) -> FileKind:
     if consumer != producer:
         return FileKind.CONSUMER if consumer > producer else FileKind.PRODUCER
     raise ConfigError(
-        f"nothing in it tells what it is for: neither clusters, nor connector.class, nor config.storage.topic; "
-        f"say --kind, one of {', '.join(FileKind)}",
+        f"the kind of file is not known: it has none of clusters, connector.class and config.storage.topic. "
+        f"Set --kind to one of {', '.join(FileKind)}",
         file=file,
     )

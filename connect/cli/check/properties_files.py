@@ -1,8 +1,6 @@
-"""Checks properties files of dedicated mirrors, workers, and MirrorMaker 1's consumers and producers.
+"""Checks of properties files: ``mm2.properties``, a worker's, and MirrorMaker 1's consumers and producers.
 
-* ``mm2.properties``: each flow as its node would start it, and as its connectors would be validated.
-* A consumer's or producer's properties, as ``kafka-mirror-maker`` would read them.
-* A worker's properties, as ``connect-distributed`` would read them.
+Each is read as the command that takes it would; a flow's connectors are validated too.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ from rest.rest_config import RestSettings
 
 
 async def check_mirror(props: Properties, report: CheckReport, *, offline: bool) -> CheckReport:
-    """``report`` with what is found of the file."""
+    """Return ``report`` with the findings about the file."""
     try:
         config = MirrorMakerConfig(props)
         flows = config.flows_to_run()
@@ -55,7 +53,7 @@ async def check_mirror(props: Properties, report: CheckReport, *, offline: bool)
                 looked.does, sides = _does(flow), _sides(flow)
                 if not offline:
                     await look_at_flow(sides, looked)
-        except HeliographError as error:  # of a flow that is not enabled, whose settings nothing else has read
+        except HeliographError as error:  # because nothing else has read the settings of a flow that is not enabled
             looked.findings.append(of_error(error, Level.ERROR if flow.enabled else Level.WARNING))
         outcome = CheckOutcome(str(flow), tuple(map(secrets.mask, looked.does)))
         report = replace(report, outcomes=(*report.outcomes, outcome))
@@ -68,32 +66,32 @@ async def check_mirror(props: Properties, report: CheckReport, *, offline: bool)
 
 
 def _of_keys(config: MirrorMakerConfig, flows: Sequence[Flow]) -> Iterator[CheckFinding]:
-    """What is to be said of keys by themselves."""
+    """Find unknown and ineffective keys, and a file without an enabled flow."""
     for notice in config.key_notices():
         yield CheckFinding(Level.WARNING, notice.text, notice.key, config.raw.line(notice.key))
     if not mirrored(flows):
-        yield CheckFinding(Level.WARNING, "no flow is enabled: it would write heartbeats and mirror nothing")
+        yield CheckFinding(Level.WARNING, "no flow is enabled: it would only write heartbeats")
 
 
 def _of_whole(config: MirrorMakerConfig) -> Iterator[CheckFinding]:
-    """What values and pairs of flows bring."""
+    """Find problems of values and of pairs of flows."""
     for notice in config.notices():
         yield CheckFinding(Level.WARNING, notice.text, notice.key, config.raw.line(notice.key))
 
 
 def _twins(looked: Looked) -> Iterator[CheckFinding]:
-    """Aliases of one cluster, which is seldom meant."""
+    """Find aliases of the same cluster, which is seldom intended."""
     aliases: dict[str, list[str]] = defaultdict(list)
     for one in looked.clusters.values():
         aliases[one.cluster_id or one.name].append(one.name)
     for names in aliases.values():
         if len(names) > 1:
-            yield CheckFinding(Level.WARNING, f"{' and '.join(names)} are one cluster by its id; is another one meant?")
+            yield CheckFinding(Level.WARNING, f"{' and '.join(names)} are the same cluster, by its id")
 
 
 async def _refusals(flow: Flow) -> list[CheckFinding]:
-    """Everything that keeps a flow from starting, or a connector of it from being configured."""
-    # What is there for heartbeats alone is tried again, and holds up no other flow.
+    """Find everything that prevents a flow from starting, or one of its connectors from being configured."""
+    # Because a worker for heartbeats only is restarted, and does not affect other flows.
     level = Level.ERROR if flow.enabled else Level.WARNING
     told: list[CheckFinding] = []
     try:
@@ -106,7 +104,7 @@ async def _refusals(flow: Flow) -> list[CheckFinding]:
             for connector in _connectors(flow):
                 config = flow.connector_config(connector)
                 refused = await objections_of(config, plugins, worker, flow.config.transformer)
-                # What the connectors have in common is told once, in the words of the first.
+                # A setting that the connectors share is reported once, by the first.
                 before = {one.key for one in told}
                 found = [_located(flow, key, reason, level) for key, reason in refused]
                 told += [one for one in found if one.key not in before]
@@ -121,7 +119,7 @@ async def _refusals(flow: Flow) -> list[CheckFinding]:
 
 
 def _connectors(flow: Flow) -> Iterator[Connector]:
-    """Those that the leader would put."""
+    """Yield the connectors that the leader would configure."""
     if not flow.enabled:
         yield Connector.HEARTBEAT
         return
@@ -174,20 +172,20 @@ def _sides(flow: Flow) -> Sides:
 
 
 _WRITES: Final = ("passes batches on as they are, acknowledged by all in-sync replicas",)
-#: Which topics are copied is said in the command line, not in the files. By whether it is the consumer's.
+#: By whether it is the consumer's file. The command line names the topics, the files do not.
 _NOT_LOOKED_AT: Final = {
-    True: "rights on topics were not looked at, as the command line names them: DESCRIBE and READ, DESCRIBE_CONFIGS "
-    "where the target lacks them",
-    False: "rights on topics and transactional ids were not looked at, as the command line and the group name them: "
-    "DESCRIBE and WRITE on topics and on transactional ids that begin with the group's name, CREATE where topics are "
-    "missing",
+    True: "ACLs of topics were not checked, because the command line names the topics. Needed are DESCRIBE and READ, "
+    "and DESCRIBE_CONFIGS for topics that the target lacks",
+    False: "ACLs of topics and transactional ids were not checked, because the command line and the group name them. "
+    "Needed are DESCRIBE and WRITE on topics and on transactional ids with the group's name as prefix, and CREATE for "
+    "missing topics",
 }
-#: The other file of the command, which is not this one's matter.
+#: Replaces the other file of the command, which is not checked here.
 _OTHER: Final = Properties({"bootstrap.servers": "localhost:9092", "group.id": "other"})
 
 
 async def check_client(props: Properties, report: CheckReport, *, is_consumer: bool, offline: bool) -> CheckReport:
-    """``report`` with what is found of the file."""
+    """Return ``report`` with the findings about the file."""
     sources, target = ([props], _OTHER) if is_consumer else ([_OTHER], props)
     said: list[str] = []
     try:
@@ -212,11 +210,11 @@ async def check_client(props: Properties, report: CheckReport, *, is_consumer: b
 def _reads(settings: MirrorSettings) -> tuple[str, ...]:
     (source,) = settings.sources
     begins = "end" if source.reset_to == LATEST else "beginning"
-    return (f"shares partitions with its other members, and begins at the {begins} of those that it has no offset of",)
+    return (f"shares partitions with other members; starts at the {begins} of partitions without a committed offset",)
 
 
 def _of_mirror_maker_1_keys(props: Properties, said: Sequence[str]) -> Iterator[CheckFinding]:
-    """What the command would log of the file, with lines."""
+    """Turn what the command would log about the file into findings with lines."""
     for sentence in said:
         prefix = f"{props.file}: "
         if sentence.startswith(prefix):
@@ -230,7 +228,7 @@ _FILE_OF_STANDALONE = "offset.storage.file.filename"
 
 
 async def check_worker_file(props: Properties, report: CheckReport, *, offline: bool) -> CheckReport:
-    """``report`` with what is found of the file."""
+    """Return ``report`` with the findings about the file."""
     try:
         config = await _parsed(props)
     except HeliographError as error:
@@ -253,7 +251,7 @@ async def check_worker_file(props: Properties, report: CheckReport, *, offline: 
 
 
 async def _parsed(props: Properties) -> WorkerConfig:
-    """Raises as a worker's start would, but for what only its cluster tells."""
+    """Read the file as a worker's start would. Raises ConfigError, SecurityError."""
     config = WorkerConfig.parse(props, config_providers())
     try:
         RestSettings.of(config.values)
@@ -266,15 +264,15 @@ async def _parsed(props: Properties) -> WorkerConfig:
 
 
 def _worker_refusals(props: Properties) -> Iterator[CheckFinding]:
-    """All values that are refused, where a start would tell of the first."""
+    """Find all invalid values; a start would report only the first."""
     if _FILE_OF_STANDALONE in props:
-        said = f"{_FILE_OF_STANDALONE} is of a standalone worker; there is none here, but a group of one worker"
+        said = f"{_FILE_OF_STANDALONE}: standalone workers are not supported. Run a group of one worker"
         yield CheckFinding(Level.ERROR, said, _FILE_OF_STANDALONE, props.line(_FILE_OF_STANDALONE))
     try:
         transformer = ConfigTransformer(props, config_providers())
         resolved, secrets = transformer.transform(props), secrets_of(transformer, props)
     except ConfigError:
-        return  # that is the error which the start tells
+        return  # because the caller reports this error
     for key, value in WORKER.validate(resolved).items():
         for error in value.errors:
             yield CheckFinding(Level.ERROR, secrets.mask(error), key, props.line(key))
@@ -289,7 +287,7 @@ def _of_worker_keys(config: WorkerConfig, props: Properties) -> Iterator[CheckFi
 
 
 def _of_connectors_clients(config: WorkerConfig) -> Iterator[CheckFinding]:
-    """What keeps connectors from making the clients that the file describes, its own being well."""
+    """Find errors in the settings of connectors' clients."""
     for kind in _KINDS:
         try:
             connection_settings(config.client_props(kind), client_id="", where=f"the {kind} of connectors")
@@ -302,8 +300,8 @@ def _of_connectors_clients(config: WorkerConfig) -> Iterator[CheckFinding]:
 
 
 def _what_worker_does(config: WorkerConfig, topics: Sequence[NewTopic]) -> Iterator[str]:
-    yield f"joins it, protocol {config.connect_protocol}, on {config.props['bootstrap.servers']}"
-    yield f"keeps configs, offsets and statuses in {', '.join(topic.name for topic in topics)}"
+    yield f"joins the group on {config.props['bootstrap.servers']} with protocol {config.connect_protocol}"
+    yield f"stores configs, offsets and statuses in {', '.join(topic.name for topic in topics)}"
     yield f"serves REST on {', '.join(config.values.strings('listeners'))}"
     if config.exactly_once_enabled:
-        yield "lets source tasks write in transactions, exactly once"
+        yield "supports exactly-once source tasks"

@@ -1,6 +1,6 @@
-"""Checks the Strimzi resources of a file, as ``heliograph mirror -f`` would read them.
+"""Checks of a file's Strimzi resources, read as ``heliograph mirror -f`` would.
 
-It uses the secrets that are available, and names the clusters that cannot be contacted without the missing ones.
+Clusters are contacted if their secrets are available; missing secrets are findings.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _REFERENCE: Final = re.compile(rf"\$\{{{PROVIDER}:([^}}:]*):[^}}]*\}}")
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What ``--secrets`` says: a folder, None without it, and the keys of each secret there."""
+    """The folder of ``--secrets``, None without it, and the keys of each secret there."""
 
     folder: Path | None
     keys: Mapping[str, frozenset[str]]
@@ -49,11 +49,11 @@ class Given:
 
 
 def given(folder: Path | None) -> Given:
-    """Raises ConfigError where it is no folder that can be read."""
+    """Read the names of secrets. Raises ConfigError if ``folder`` is not a folder or cannot be read."""
     if folder is None:
         return Given(None, {})
     if not folder.is_dir():
-        raise ConfigError(f"{folder} is no folder", "--secrets")
+        raise ConfigError(f"{folder} is not a folder", "--secrets")
     try:
         return Given(folder, keys_in(folder))
     except OSError as error:
@@ -61,7 +61,7 @@ def given(folder: Path | None) -> Given:
 
 
 def lenient_providers() -> dict[str, ProviderFactory]:
-    """Those of workers, but that a secret which is not there leaves its references as they are: it is told once."""
+    """Return a worker's providers; references to a missing secret stay unresolved, as it has a finding already."""
     return {**config_providers(), PROVIDER_CLASS: _mounted}
 
 
@@ -78,42 +78,36 @@ def _mounted(params: Mapping[str, str]) -> Provider:
 
 
 def of_missing(secrets: Given, missing: SecretKey) -> CheckFinding:
-    """What a start would need."""
+    """Report a secret that a start would need."""
     path, needed = missing.node.path, f"secret {missing.secret}, key {missing.key}"
     if secrets.folder is None:
-        return CheckFinding(
-            Level.NOTE, f"{path} needs {needed}: say --secrets DIR at the start", path, missing.node.line
-        )
+        return CheckFinding(Level.NOTE, f"{path} needs {needed}. Start with --secrets DIR", path, missing.node.line)
     return CheckFinding(
         Level.WARNING, f"{path} needs {needed}, which is not in {secrets.folder}", path, missing.node.line
     )
 
 
 def not_asked(found: TranslatedResource, config: Mapping[str, str], secrets: Given) -> CheckFinding | None:
-    """Say that the clusters cannot be asked, if a resolved ``config`` still refers to secrets; the line is that of the
-    field that needs the first."""
+    """Report that the clusters cannot be checked, if a resolved ``config`` still refers to secrets. The line is that of
+    the first field that needs one."""
     paths = (path for value in config.values() for path in _REFERENCE.findall(value))
     names = list(dict.fromkeys(path.rpartition("/")[2] for path in paths))
     if not names:
         return None
-    where = "say --secrets DIR" if secrets.folder is None else f"not in {secrets.folder}"
+    where = "set --secrets DIR" if secrets.folder is None else f"not in {secrets.folder}"
     line = next((one.node.line for one in found.missing if one.secret in names), None)
     word = "secret" if len(names) == 1 else "secrets"
     return CheckFinding(
-        Level.UNKNOWN, f"the clusters could not be asked for want of {word} {one_line(names)}: {where}", line=line
+        Level.UNKNOWN, f"the clusters were not checked without {word} {one_line(names)}: {where}", line=line
     )
 
 
-#: Those that Strimzi's operator declares for every worker; a secret that is not there has a finding of its own.
+#: Providers that Strimzi's operator declares for every worker. A missing secret is a finding by itself.
 _PROVIDERS: Final = ("strimzienv", "strimzifile", "strimzidir", PROVIDER)
 
 
 async def check_strimzi(text: str, report: CheckReport, *, secrets: Path | None, offline: bool) -> CheckReport:
-    """``report`` with what is found of the resources, one after another; ``secrets`` is the folder of ``--secrets``.
-
-    Raises:
-        ConfigError: It is no folder.
-    """
+    """Return ``report`` with the findings about each resource. Raises ConfigError if ``secrets`` is not a folder."""
     there = given(secrets)
     try:
         nodes = resources_in(read_documents(text, report.file), report.file)
@@ -150,7 +144,7 @@ async def _check(node: Node, report: CheckReport, secrets: Given, *, is_alone: b
 
 
 def _of_values(node: Node) -> Iterator[CheckFinding]:
-    """Of the clusters and mirrors, each field once. What a worker declares is there for all its connectors."""
+    """Check the values of clusters and mirrors, each field once. Connectors may use all providers of the worker."""
     found = resource(node)
     parts = [
         found.target,
@@ -174,7 +168,7 @@ async def _refusals(found: TranslatedResource, wanted: WantedConnector, worker: 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A connector that nothing refuses, and what it is a part of."""
+    """A connector with a valid config, and its context."""
 
     found: TranslatedResource
     wanted: WantedConnector
@@ -183,7 +177,7 @@ class _Part:
     secrets: Given
 
     def of_error(self, error: HeliographError) -> CheckFinding:
-        """With the line of the cluster's field, or of the connector's."""
+        """Turn an error into a finding with the line of the cluster's or the connector's field."""
         if not isinstance(error, ConfigError):
             return of_error(error)
         for side, cluster in (("source.cluster.", self.mirror.source), ("target.cluster.", self.mirror.target)):

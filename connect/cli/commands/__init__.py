@@ -1,1 +1,1 @@
-"""Commands that look, plan, and move groups."""
+"""Commands that check, plan, show and move groups."""

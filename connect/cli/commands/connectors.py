@@ -1,6 +1,6 @@
 """``heliograph connectors``, which manages the connectors of a running worker over its REST API.
 
-A connector in a file is properties, a config in JSON, or the body by which REST creates one.
+A connector's file is properties, a config in JSON, or the body of a REST request that creates one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from connect.core.errors import ConfigError
 if TYPE_CHECKING:
     from connect.cli.commands.rest_client import RestClient
 
-#: Of a body (Java's ``CreateConnectorRequest``).
+#: Keys of a request body (Java's ``CreateConnectorRequest``).
 _KEYS: Final = ("name", "config", "initial_state")
 
 
@@ -33,7 +33,7 @@ class ConnectorFileState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConnectorFile:
-    """What a file says of a connector; ``state`` is None where it says nothing of it."""
+    """A connector as in a file; ``state`` is None if the file does not set it."""
 
     name: str
     config: dict[str, Any]
@@ -41,10 +41,10 @@ class ConnectorFile:
 
 
 def read_connector(file: str) -> ConnectorFile:
-    """The connector in ``file``; ``-`` is JSON on standard input.
+    """Read the connector in ``file``; ``-`` is JSON on standard input.
 
     Raises:
-        ConfigError: It holds none, or keys that mean nothing.
+        ConfigError: There is no connector in it, or it has unknown keys.
     """
     if file == "-":
         document: Any = read_json(sys.stdin.read(), "standard input")
@@ -63,20 +63,16 @@ def read_connector(file: str) -> ConnectorFile:
 
 
 def read_json(text: str | bytes, file: str) -> Any:
-    """A document of JSON; ``file`` is named where it is none.
-
-    Raises:
-        ConfigError: It is none.
-    """
+    """Parse JSON. Raises ConfigError, which names ``file``, if it is not valid."""
     try:
         return json.loads(text)
     except UnicodeDecodeError:
         raise ConfigError("this is not JSON in UTF-8", file=file) from None
     except json.JSONDecodeError as error:
         raise ConfigError(f"this is not JSON: {error.msg}", file=file, line=error.lineno) from None
-    except (ValueError, RecursionError):  # what JSON allows, and Python does not read
+    except (ValueError, RecursionError):  # because Python limits digits and nesting, JSON does not
         raise ConfigError(
-            "a number or the nesting in it is beyond reading; is it a connector's config?", file=file
+            "this JSON has too many digits in a number or too many levels. Is it a connector's config?", file=file
         ) from None
 
 
@@ -84,7 +80,7 @@ def _state(body: dict[str, Any], file: str) -> ConnectorFileState | None:
     unknown = [key for key in body if key not in _KEYS]
     if unknown:
         raise ConfigError(
-            f"{unknown[0]} means nothing beside name and config; move it into config, or take it out",
+            f"{unknown[0]} is not known next to name and config. Move it into config, or remove it",
             unknown[0],
             file,
         )
@@ -92,16 +88,16 @@ def _state(body: dict[str, Any], file: str) -> ConnectorFileState | None:
     if state is None:
         return None
     if not isinstance(state, str) or state.lower() not in list(ConnectorFileState):
-        raise ConfigError(f"initial_state is {json.dumps(state)}; it can be RUNNING, PAUSED or STOPPED", file=file)
+        raise ConfigError(f"initial_state is {json.dumps(state)}. Use RUNNING, PAUSED or STOPPED", file=file)
     return ConnectorFileState(state.lower())
 
 
-#: The worker was reached, and refuses. Where it was not reached, or arguments are wrong, the code is 2.
+#: The worker refused the request. If it was not reached, or arguments are wrong, the code is 2.
 EXIT_REFUSED: Final = 1
 
 app = typer.Typer(
     name="connectors",
-    help="Look after the connectors of a running worker. Exit codes: 0 done, 1 refused by the worker, 2 not asked.",
+    help="Manage the connectors of a running worker. Exit codes: 0 done, 1 refused by the worker, 2 not sent.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -149,9 +145,9 @@ def create(
     ],
     state: Annotated[
         ConnectorFileState | None,
-        typer.Option(help="The state to begin in; else the file's initial_state, or running.", show_default=False),
+        typer.Option(help="The initial state. Default: the file's initial_state, or running.", show_default=False),
     ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace the config of one that is there.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace the config of an existing connector.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -159,9 +155,9 @@ def create(
     found = read_connector(file)
     name, config = found.name, found.config
     if replace and state is not None:
-        raise ConfigError("--replace keeps the state that there is; leave --state out", "--state")
+        raise ConfigError("--replace keeps the current state. Leave --state out", "--state")
     if replace and found.state is not None:
-        raise ConfigError("--replace keeps the state that there is; take initial_state out", "initial_state", file)
+        raise ConfigError("--replace keeps the current state. Remove initial_state", "initial_state", file)
     begins = state or found.state
 
     def work(worker: RestClient) -> None:
@@ -199,7 +195,7 @@ def status(name: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 
 @app.command()
 def pause(names: Names, url: Url = DEFAULT_URL) -> None:
-    """Pause connectors: their tasks stay, and wait."""
+    """Pause connectors. Their tasks stay, and wait."""
     _each(names, url, "PUT", "pause", "pausing")
 
 
@@ -211,28 +207,28 @@ def resume(names: Names, url: Url = DEFAULT_URL) -> None:
 
 @app.command()
 def stop(names: Names, url: Url = DEFAULT_URL) -> None:
-    """Stop connectors: their tasks are given up, configs and offsets stay."""
+    """Stop connectors. Their tasks are removed; configs and offsets stay."""
     _each(names, url, "PUT", "stop", "stopped")
 
 
 @app.command()
 def delete(names: Names, url: Url = DEFAULT_URL) -> None:
-    """Delete connectors; their offsets stay."""
+    """Delete connectors. Their offsets stay."""
     _each(names, url, "DELETE", None, "deleted")
 
 
 @app.command()
 def restart(
     name: Name,
-    tasks: Annotated[bool, typer.Option("--tasks", help="Its tasks as well.")] = False,
-    failed: Annotated[bool, typer.Option("--failed", help="Only what has failed.")] = False,
-    task: Annotated[int | None, typer.Option(min=0, help="This task alone.", show_default=False)] = None,
+    tasks: Annotated[bool, typer.Option("--tasks", help="Restart its tasks too.")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="Restart only what has failed.")] = False,
+    task: Annotated[int | None, typer.Option(min=0, help="Restart only this task.", show_default=False)] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Restart a connector, its failed parts, or one task."""
     if task is not None and (tasks or failed):
-        raise ConfigError("--task restarts one task alone; leave --tasks and --failed out", "--task")
+        raise ConfigError("--task restarts one task. Leave --tasks and --failed out", "--task")
 
     def work(worker: RestClient) -> None:
         from connect.cli.commands.rest_client import connector_path
@@ -260,13 +256,13 @@ def restart(
 @app.command()
 def offsets(
     name: Name,
-    reset: Annotated[bool, typer.Option("--reset", help="Forget all: a stopped connector begins anew.")] = False,
+    reset: Annotated[bool, typer.Option("--reset", help="Delete all offsets of a stopped connector.")] = False,
     alter: Annotated[
         Path | None,
         typer.Option(
             "--set",
             metavar="FILE",
-            help="Set those that stand in a JSON file, as --json shows them.",
+            help="Set the offsets in a JSON file, which is as --json prints it.",
             show_default=False,
         ),
     ] = None,
@@ -275,7 +271,7 @@ def offsets(
 ) -> None:
     """Show, set or reset the offsets of a connector."""
     if reset and alter is not None:
-        raise ConfigError("--reset and --set exclude each other", "--reset")
+        raise ConfigError("--reset and --set cannot be combined", "--reset")
     body = None if alter is None else read_json(alter.read_bytes(), str(alter))
 
     def work(worker: RestClient) -> None:
@@ -308,7 +304,7 @@ def _each(names: list[str], url: str, method: str, what: str | None, done: str) 
 
 
 def _with_worker(url: str, work: Callable[[RestClient], None]) -> None:
-    """Do ``work``; what the worker refuses is one line and exit code 1."""
+    """Do ``work``; if the worker refuses it, print one line and exit with 1."""
     from connect.cli.commands.rest_client import RestClient, WorkerRefused
 
     try:

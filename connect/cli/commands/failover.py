@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from connectors.failover.unreplicated import AppendResult, Unreplicated
 
 _Controls = tuple["RestControl | None", "RestControl | None"]
-#: A value of --group that is the name of a group: letters, digits, - and _, a dot between two of them, and whatever a
-#: backslash precedes. Every other value is a regular expression.
+#: A value of --group that is a group's name: letters, digits, - and _, a dot between two of them, and any character
+#: after a backslash. Every other value is a regular expression.
 _NAME: Final = re.compile(r"(?:[\w-]|(?<=\w)\.(?=\w)|\\[^\w])+", re.ASCII)
 #: An error, such as a cluster that does not answer.
 EXIT_FAILED: Final = 1
-#: Nothing could be moved, or taken back.
+#: Nothing could be moved, or undone.
 EXIT_NO_GO: Final = 2
-#: Some groups were left.
+#: Some groups were not moved.
 EXIT_SOME_LEFT: Final = 3
-#: Old words of --accept that were options of all groups.
+#: An old value of --accept, which applied to all groups.
 _AHEAD: Final = "ahead"
 #: In a list of groups: every group.
 EVERY: Final = "*"
@@ -50,8 +50,8 @@ EVERY: Final = "*"
 
 @dataclass(frozen=True, slots=True)
 class FailoverArguments:
-    """As they were given. ``source`` None is found in the file; ``gone`` is the alias behind ``--source-gone``;
-    ``undo`` is an undo file of an earlier version; ``asks``: before anything changes."""
+    """The command line. ``source`` None is found in the file; ``gone`` is the value of ``--source-gone``, ``undo`` an
+    undo file of an earlier version; ``asks``: whether to ask before any change."""
 
     file: Path
     source: str | None
@@ -77,9 +77,9 @@ class FailoverArguments:
 
 
 def run_failover(arguments: FailoverArguments) -> int:
-    """Print what would be done, or do it; the exit code: 0 all groups move or have moved, 2 none can, 3 some are left.
+    """Print a failover's plan or execute it, and return the exit code: 0 all groups are ready or moved, 2 none, 3 some.
 
-    Raises ConfigError for arguments or a file that are wrong, and what the clusters raise.
+    Raises ConfigError if the file or an argument is wrong, HeliographError if a cluster does not answer.
     """
     from connectors.failover.execute import Failover
 
@@ -87,14 +87,14 @@ def run_failover(arguments: FailoverArguments) -> int:
 
 
 def run_failback(arguments: FailoverArguments) -> int:
-    """As :func:`run_failover`, with what has to be done for the flow back before."""
+    """Fail back, as :func:`run_failover`, after the flow back is prepared."""
     from connectors.failover.failback_and_undo import Failback
 
     return _run(arguments, partial(_failover, kind=Failback))
 
 
 def run_undo(arguments: FailoverArguments) -> int:
-    """Print what would be taken back, or take it back; the exit code as of :func:`run_failover`."""
+    """Print what an undo would revert, or revert it, and return the exit code: 0 all, 2 nothing, 3 some."""
     return _run(arguments, _undo)
 
 
@@ -108,9 +108,9 @@ def _run(
     config = load(arguments.file)
     source = arguments.source or find_source(config, arguments.target)
     if arguments.source and sources_of(config, arguments.target) == [source]:
-        warn(f"--from {source} is found in the file; the next release has --from for files with several sources alone")
+        warn(f"--from {source} is not needed; the next release takes --from only if the file has several sources")
     if arguments.gone not in (None, "", source):
-        raise ConfigError(f"readers leave cluster {source}, and not {arguments.gone}", "--source-gone")
+        raise ConfigError(f"the source of the groups is {source}, not {arguments.gone}", "--source-gone")
     arguments = replace(arguments, source=source)
 
     async def at_place(controls: _Controls) -> int:
@@ -122,19 +122,19 @@ def _run(
 
 
 def find_source(config: MirrorMakerConfig, target: str) -> str:
-    """The cluster that readers leave. Raises ConfigError if the file has none, or several."""
+    """Return the cluster that groups leave. Raises ConfigError if the file has none, or several."""
     if target not in config.clusters:
-        raise ConfigError(f"{target} is no cluster of the file, which has {', '.join(config.clusters)}", "--to")
+        raise ConfigError(f"{target} is not a cluster of the file, which has {', '.join(config.clusters)}", "--to")
     found = sources_of(config, target)
     if not found:
-        raise ConfigError(f"it has no flow to {target}, and none from there", "--to", config.file)
+        raise ConfigError(f"there is no flow to or from {target}", "--to", config.file)
     if len(found) > 1:
-        raise ConfigError(f"readers may leave {' or '.join(found)}: say which with --from", "--to", config.file)
+        raise ConfigError(f"groups may leave {' or '.join(found)}. Name one with --from", "--to", config.file)
     return found[0]
 
 
 def sources_of(config: MirrorMakerConfig, target: str) -> list[str]:
-    """The sources of the file's flows to ``target``, else where its flows from there go."""
+    """Return the sources of the file's flows to ``target``; if there are none, the targets of its flows from there."""
     from connectors.config.mm2_properties import Flow
 
     others = [alias for alias in config.clusters if alias != target]
@@ -143,10 +143,10 @@ def sources_of(config: MirrorMakerConfig, target: str) -> list[str]:
 
 
 def find_controls(closing: ExitStack, arguments: FailoverArguments, config: MirrorMakerConfig) -> _Controls:
-    """Of the flow and of the flow back, if ``--rest`` names workers to ask.
+    """Return the controls of the flow and the flow back, if ``--rest`` names workers.
 
-    Raises ConfigError if none of them runs the flow, or runs it under another name than ``config`` has: what is stored
-    of a flow is stored under the name that its workers know.
+    Raises ConfigError if no worker runs the flow, or its connector there has another name than in ``config``, because
+    positions are stored under that name.
     """
     from connect.cli.commands.rest_client import find_control
     from connectors.config.mm2_properties import Flow
@@ -161,15 +161,15 @@ def find_controls(closing: ExitStack, arguments: FailoverArguments, config: Mirr
         control = find_control(closing, arguments.rest, *ends, name)
         if control is not None and control.name != name:
             raise ConfigError(
-                f"the workers that mirror {flow} call their connector {control.name}, and by this file it is {name}: "
-                f"set {flow}.name = {control.name}, and beside it their group.id and offset.storage.topic as "
+                f"the workers of {flow} have the connector {control.name}, this file has {name}. "
+                f"Set {flow}.name = {control.name}, and the workers' group.id and offset.storage.topic as "
                 f"{flow.target}.group.id and {flow.target}.offset.storage.topic",
                 f"{flow}.name",
                 config.file,
             )
         found.append(control)
     if found[0] is None:
-        raise ConfigError(f"none of the workers mirrors {arguments.source}->{arguments.target}", "--rest")
+        raise ConfigError(f"no worker mirrors {arguments.source}->{arguments.target}", "--rest")
     return found[0], found[1]
 
 
@@ -178,21 +178,21 @@ def tell_on_stderr(line: str) -> None:
 
 
 def warn(line: str) -> None:
-    """Of what works for one more release."""
+    """Print a warning about something that the next release drops."""
     print(f"warning: {line}", file=sys.stderr, flush=True)
 
 
 def wish_of(arguments: FailoverArguments, config: MirrorMakerConfig) -> Wish:
-    """Raises ConfigError if a pattern, a time or a word is wrong."""
+    """Parse the arguments. Raises ConfigError if a pattern, a time or a value of --accept is wrong."""
     from connectors.failover.plan import ACCEPTABLE, Wish
 
     accepts: dict[str, frozenset[str]] = {}
     for one in arguments.accepts:
         word, _, group = one.partition("=")
         if word not in (*ACCEPTABLE, _AHEAD):
-            raise ConfigError(f"{word} is nothing that can be accepted, which is {', '.join(ACCEPTABLE)}", "--accept")
+            raise ConfigError(f"{word} cannot be accepted. Use one of {', '.join(ACCEPTABLE)}", "--accept")
         if not group:
-            warn(f"--accept {word} is for every group: name them, --accept {word}=GROUP; the next release demands it")
+            warn(f"--accept {word} applies to every group; the next release requires --accept {word}=GROUP")
         accepts[word] = accepts.get(word, frozenset()) | {group or EVERY}
     return Wish(
         takes=_takes(arguments, config),
@@ -226,14 +226,14 @@ async def _failover(
     source, error = looked.snapshot.source, looked.snapshot.source_error
     if error and not wish.is_gone and arguments.executes and can_ask(arguments):
         print(f"cluster {source} does not answer: {error}")
-        if ask(f"If it is gone, and no producer writes there, type its alias ({source}): ") == source:
+        if ask(f"If it is lost, and no producer writes to it, type its alias ({source}): ") == source:
             steps = kind(site, replace(wish, is_gone=True), tell_on_stderr, controls)
             looked = await steps.look()
     goes = arguments.executes and looked.can_go
     if not arguments.as_json:
         show_plan(looked, everything=arguments.everything)
         if looked.can_go and not goes:
-            print("nothing was changed; --execute does it")
+            print("nothing was changed; run again with --execute to move the groups")
     elif not goes:
         show_json(as_json(looked, None))
     if not goes:
@@ -247,35 +247,34 @@ async def _failover(
     else:
         show_done(done, looked, arguments.file, everything=arguments.everything)
         servers = ",".join(format_address(*one) for one in site.target.settings.bootstrap)
-        print(f"clients there: bootstrap.servers = {servers}")
+        print(f"for its clients: bootstrap.servers = {servers}")
     if arguments.on_done is not None:
         await _on_done(arguments.on_done, exit_code(done.plan))
     return exit_code(done.plan)
 
 
 async def _on_done(command: str, code: int) -> None:
-    """Run a command of the operator's, which finds the exit code in its environment. Raises PermanentError if it
-    fails."""
+    """Run the operator's command with the exit code in its environment. Raises PermanentError if it fails."""
     environment = {**os.environ, "HELIOGRAPH_EXIT_CODE": str(code)}
     running = await asyncio.create_subprocess_shell(command, env=environment)
     if failed := await running.wait():
-        raise PermanentError(f"the groups were moved, and --on-done ended with exit code {failed}: {command}")
+        raise PermanentError(f"the groups were moved, but --on-done failed with exit code {failed}: {command}")
 
 
 def exit_code(plan: Plan) -> int:
-    """0: all groups are ready, or at their target offsets; 2: none is; 3: some are blocked."""
+    """Return 0 if all groups are ready or at their target offsets, 2 if none is, 3 if some are blocked."""
     if not plan.can_go:
         return EXIT_NO_GO
     return EXIT_SOME_LEFT if plan.blocked else EXIT_OK
 
 
 def can_ask(arguments: FailoverArguments) -> bool:
-    """Whether there is anybody to answer."""
+    """Whether the operator can be asked at a terminal."""
     return arguments.asks and sys.stdin.isatty()
 
 
 def ask(question: str) -> str:
-    """What the operator types; nothing at the end of the input."""
+    """Return what the operator types; empty at the end of the input."""
     try:
         return input(question).strip()
     except EOFError:
@@ -283,11 +282,11 @@ def ask(question: str) -> str:
 
 
 def confirmed(arguments: FailoverArguments, question: str) -> bool:
-    """Raises ConfigError if there is a question, and no terminal to answer it."""
+    """Ask, unless --yes was given. Raises ConfigError if there is no terminal."""
     if not arguments.asks:
         return True
     if not can_ask(arguments):
-        raise ConfigError("the input is no terminal, and so the question cannot be asked: say --yes", "--execute")
+        raise ConfigError("the input is not a terminal, so no question can be asked. Use --yes", "--execute")
     return ask(f"{question} [yes/no] ").lower() in ("y", "yes")
 
 
@@ -299,49 +298,47 @@ async def _undo(site: Site, _wish: Wish, arguments: FailoverArguments, controls:
 
     runs: list[FailoverRun] = []
     if arguments.undo is not None:
-        warn("--undo FILE is for files of earlier versions: heliograph undo takes back what this one has done")
+        warn("--undo FILE is for files of earlier versions; heliograph undo reverts a failover of this version")
         run = failback_and_undo.read_file(arguments.undo)
         if (run.source, run.target) != (site.flow.source_alias, site.flow.target_alias):
-            raise ConfigError(f"it is of a failover from {run.source} to {run.target}", "--undo", str(arguments.undo))
+            raise ConfigError(f"the file is of a failover {run.source}->{run.target}", "--undo", str(arguments.undo))
     else:
         runs = await journal.read_runs(site)
         if (newest := failback_and_undo.newest(runs)) is None:
-            print(f"the journal on cluster {site.flow.target_alias} has nothing to take back of {site.flow.flow}")
+            print(f"the journal on cluster {site.flow.target_alias} has nothing to undo for {site.flow.flow}")
             return EXIT_NO_GO
         run = newest
-    print(f"to take back: {_described(run)}")
+    print(f"to undo: {_described(run)}")
     _, would_stay = await failback_and_undo.look(site, run)
     for line in would_stay:
-        print(f"would be left: {line}")
+        print(f"would not be undone: {line}")
     before = failback_and_undo.newest([one for one in runs if one.id < run.id and journal.is_open(one, wall_ms())])
-    if not arguments.executes or not confirmed(arguments, "Take this back?"):
-        print("nothing was changed" + ("" if arguments.executes else "; --execute does it"))
+    if not arguments.executes or not confirmed(arguments, "Undo this?"):
+        print("nothing was changed" + ("" if arguments.executes else "; run again with --execute to undo it"))
         return _undo_code(would_stay, run)
     async with hold(site, "heliograph undo") as lease:
         run = await failback_and_undo.read_again(site, run) if runs else run
         left = await failback_and_undo.take_back(site, run, lease, tell_on_stderr, controls)
-    print(f"{site.flow.flow} stays as it is; if the failover has stopped it: {how_to_start(controls[0])}")
+    print(f"{site.flow.flow} is not changed; if the failover stopped it: {how_to_start(controls[0])}")
     for line in left:
-        print(f"left as it is: {line}")
+        print(f"not undone: {line}")
     if before is not None:
-        print(
-            f"not taken back, because another run has changed it: {_described(before)}; to take it back, run this again"
-        )
+        print(f"not undone, because an earlier run changed it: {_described(before)}; run this again to undo it")
     return _undo_code(left, run)
 
 
 def _described(run: FailoverRun) -> str:
-    """What it has changed, who did, and when."""
+    """Describe what a run changed, who ran it, and when."""
     from connectors.failover.collect_snapshot import in_utc
 
-    begins = counted(len(run.starts) + len(run.begins), "begin")
-    rules = f"access rules of {counted(len(run.denied), 'topic')}"
+    begins = counted(len(run.starts) + len(run.begins), "start")
+    rules = f"ACLs of {counted(len(run.denied), 'topic')}"
     what = f"offsets of {counted(len(run.groups), 'group')}, {begins} of flows and {rules}"
     return what + (f"; changed by {run.owner} at {in_utc(run.updated_ms)}: {run.command}" if run.owner else "")
 
 
 def _undo_code(left: Sequence[str], run: FailoverRun) -> int:
-    """0: all is taken back; 2: nothing is; 3: some is left."""
+    """Return 0 if all was undone, 2 if nothing, 3 if some."""
     if not left:
         return EXIT_OK
     return EXIT_SOME_LEFT if len(left) < len(run.groups) + bool(run.starts) + bool(run.begins) else EXIT_NO_GO
@@ -360,12 +357,12 @@ def _takes(arguments: FailoverArguments, config: MirrorMakerConfig) -> Callable[
     try:
         patterns = [re.compile(one) for one in arguments.groups if not _NAME.fullmatch(one)]
     except re.error as error:
-        raise ConfigError(f"this is no regular expression: {error}", "--group") from None
+        raise ConfigError(f"not a valid regular expression: {error}", "--group") from None
     return lambda group: group in names or any(pattern.fullmatch(group) for pattern in patterns)
 
 
 def _names(groups: Sequence[str]) -> frozenset[str]:
-    """The groups that values of ``--group`` name."""
+    """Return the groups that values of ``--group`` name literally."""
     return frozenset(re.sub(r"\\(.)", r"\1", one) for one in groups if _NAME.fullmatch(one))
 
 
@@ -373,12 +370,12 @@ def _at_ms(text: str) -> int:
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
-        raise ConfigError(f"'{text}' is no time such as 2026-11-20T11:00Z", "--at") from None
+        raise ConfigError(f"'{text}' is not a time such as 2026-11-20T11:00Z", "--at") from None
     if when.tzinfo is None:
-        raise ConfigError(f"'{text}' names no zone; a Z behind it is UTC", "--at")
+        raise ConfigError(f"'{text}' has no time zone. Append Z for UTC", "--at")
     if when.timestamp() < 0:
-        # Kafka's -1 and -2 stand for the end and the beginning of a log.
-        raise ConfigError(f"'{text}' is before 1970, and no record is", "--at")
+        # Because Kafka's -1 and -2 stand for the end and the start of a log.
+        raise ConfigError(f"'{text}' is before 1970. Use a later time", "--at")
     return int(when.timestamp() * 1000)
 
 
@@ -387,23 +384,23 @@ _WITHOUT: Final = {"--source-gone": "", "--rewind": "*"}
 
 
 def with_values(args: Sequence[str]) -> list[str]:
-    """The same arguments, with values behind options that lack one, and a warning of each."""
+    """Add values to options that lack one, each with a warning."""
     found: list[str] = []
     for at, word in enumerate(args):
         found.append(word)
         behind = args[at + 1] if at + 1 < len(args) else "--"
         if word in _WITHOUT and (behind.startswith("-") or Path(behind).is_file()):
             found.append(_WITHOUT[word])
-            print(f"warning: {word} takes a value by now; the next release demands it", file=sys.stderr, flush=True)
+            print(f"warning: {word} takes a value; the next release requires it", file=sys.stderr, flush=True)
     return found
 
 
 def run_unreplicated(
     file: Path, source: str | None, target: str, *, export_to: Path | None, appends: bool, as_json: bool
 ) -> int:
-    """Print them, with ``export_to`` write them, with ``appends`` append them; the exit code: 0 none are left.
+    """Print unreplicated records, also export or append them, and return the exit code: 0 if none are left.
 
-    Raises ConfigError for a file or arguments that are wrong, and what the clusters raise.
+    Raises ConfigError if the file or an argument is wrong, HeliographError if a cluster does not answer.
     """
     from connectors.config.mm2_properties import load
 
@@ -449,18 +446,18 @@ def _show(found: Sequence[Unreplicated], files: Sequence[Path], source: str, tar
     from connectors.failover.unreplicated import HEADER
 
     if not found:
-        print(f"cluster {source} holds nothing that cluster {target} lacks, of what was mirrored")
+        print(f"cluster {target} has all records of the mirrored topics of cluster {source}")
         return
     count = counted(len(found), "partition")
-    print(f"only cluster {source} holds {sum(one.own.records for one in found)} records, in {count}:")
+    print(f"{sum(one.own.records for one in found)} records in {count} exist only on cluster {source}:")
     for one in found:
         print(f"  {printable(str(one.own))}")
         if one.doubt:
-            print(f"    some may be on cluster {target} already: {one.doubt}")
+            print(f"    cluster {target} may have some of them: {one.doubt}")
     for file in files:
         print(f"exported to {file}")
     if appended:
         print(
-            f"{appended} records appended to cluster {target}; {target}->{source} brings them to cluster {source} too, "
-            f"behind those that are there: readers there meet them twice, the second time with the header {HEADER}"
+            f"appended {appended} records to cluster {target}. {target}->{source} copies them to cluster {source} too, "
+            f"so consumers there read them twice, the second time with the header {HEADER}"
         )

@@ -1,4 +1,4 @@
-"""What a failover found and did, on a terminal and as JSON."""
+"""Output of a failover's plan and result, on a terminal and as JSON."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
     from connectors.failover.execute import FailoverResult, Rehearsal
 
-#: Of the JSON; it changes if a reader of an older one would misunderstand.
+#: Version of the JSON; incremented if a program that reads the previous one would misread it.
 FORMAT: Final = 1
 _ROWS: Final = 30
 _REASONS: Final = 10
 
 
 def as_json(plan: Plan, done: FailoverResult | None) -> dict[str, Any]:
-    """See docs/operations.md."""
+    """Return the JSON form that docs/operations.md describes."""
     found = plan.snapshot
     blocked = [
         {"group": one.group, "why": reason.why, "remedy": reason.remedy}
@@ -76,16 +76,16 @@ def as_json(plan: Plan, done: FailoverResult | None) -> dict[str, Any]:
 
 
 def show_plan(plan: Plan, *, everything: bool) -> None:
-    """What matters first, then the old and the new offset of everything that moves."""
+    """Print a summary, what is blocked, and the old and new offset of every partition that moves."""
     found = plan.snapshot
     _say(f"from {found.source} to {found.target}: {_summary(plan)}")
     if found.lag is not None:
         whole = together(found.lag.partitions)
         count = counted(whole.partitions, "partition")
-        behind = f"{whole.records} records behind" if whole.records else "all is copied"
+        behind = f"{whole.records} records behind" if whole.records else "no lag"
         _say(f"  {found.source}->{found.target}: {behind} in {count}")
         if whole.lost:
-            _say(f"  {whole.lost} offsets were lost on cluster {found.source} before they could be copied", "bold red")
+            _say(f"  {whole.lost} offsets were deleted on cluster {found.source} before they were copied", "bold red")
     for line in _last_known(found):
         _say(f"  {line}")
     _show_blocked(plan)
@@ -96,21 +96,21 @@ def show_plan(plan: Plan, *, everything: bool) -> None:
 
 
 def _last_known(found: Snapshot) -> Iterator[str]:
-    """Until when all was copied and, if the source is gone, how far it was, with the age of what is known."""
+    """Say until when all was copied and, if the source is lost, how far it was, with the age of that."""
     now_ms = wall_ms()
     if found.copied_until_ms >= 0:
         yield (
             f"copied until {in_utc(found.copied_until_ms)} ({_ago(now_ms - found.copied_until_ms)}), by the last "
-            f"heartbeat of {found.source} that arrived"
+            f"mirrored heartbeat of {found.source}"
         )
     if (known := found.last_known) is None:
         return
     if not known.partitions:
-        yield f"last known lag: none, for no position of the flow is stored on cluster {found.target}"
+        yield f"last known lag: unknown, because cluster {found.target} has no stored position of the flow"
         return
-    age = f", stored last {_ago(now_ms - known.stored_ms)}" if known.stored_ms >= 0 else ""
-    behind = f"at least {known.ahead} records behind, by checkpoints" if known.ahead else "no checkpoint is beyond them"
-    yield f"last known lag: by the positions of {counted(known.partitions, 'partition')}{age}: {behind}"
+    age = f", last stored {_ago(now_ms - known.stored_ms)}" if known.stored_ms >= 0 else ""
+    behind = f"at least {known.ahead} records behind, by checkpoints" if known.ahead else "no checkpoint is ahead"
+    yield f"last known lag, by stored positions of {counted(known.partitions, 'partition')}{age}: {behind}"
 
 
 def _ago(age_ms: int) -> str:
@@ -118,7 +118,7 @@ def _ago(age_ms: int) -> str:
 
 
 def _show_blocked(plan: Plan, shown: Plan | None = None) -> None:
-    """Without what was ``shown`` before."""
+    """Print what is blocked and the notes on groups, except what was ``shown`` before."""
     known = {} if shown is None else _blocked(shown)
     for line, style in _blocked(plan).items():
         if line not in known:
@@ -126,7 +126,7 @@ def _show_blocked(plan: Plan, shown: Plan | None = None) -> None:
 
 
 def _blocked(plan: Plan) -> dict[str, str]:
-    """What blocks the move or groups, and what else is found about groups, each with its style."""
+    """Return what blocks the move or a group, and the notes on groups, each with its style."""
     lines = [f"blocked: {obstacle}" for obstacle in plan.obstacles]
     lines += [
         f"blocked: group {one.group}: {reason.why}; {reason.remedy}" for one in plan.blocked for reason in one.reasons
@@ -136,7 +136,7 @@ def _blocked(plan: Plan) -> dict[str, str]:
 
 
 def show_rehearsal(done: Rehearsal) -> None:
-    """How long a failover would take, what it would lose and what it would leave."""
+    """Print how long a failover would take, what it would lose, and what is blocked."""
     plan = done.plan
     _say(f"rehearsal from {plan.snapshot.source} to {plan.snapshot.target}: {_summary(plan)}; nothing was changed")
     measured, estimated = (
@@ -144,22 +144,19 @@ def show_rehearsal(done: Rehearsal) -> None:
     )
     _say(f"  RTO: {done.rto_s:.1f} s (measured: {measured}; estimated: {estimated})")
     until_ms = plan.snapshot.copied_until_ms
-    ago = (
-        f"{max(wall_ms() - until_ms, 0) / 1000:.1f} s, by the last mirrored heartbeat" if until_ms >= 0 else "not known"
-    )
-    _say(f"  RPO, if {plan.snapshot.source} was lost now: {ago}")
-    _say(f"  {done.read} of {len(plan.moves)} target offsets were read from")
+    ago = f"{max(wall_ms() - until_ms, 0) / 1000:.1f} s, by the last mirrored heartbeat" if until_ms >= 0 else "unknown"
+    _say(f"  RPO, if {plan.snapshot.source} were lost now: {ago}")
+    _say(f"  read from {done.read} of {len(plan.moves)} target offsets")
     show_proofs(done.proofs, everything=False)
     _show_blocked(plan)
 
 
 def show_done(done: FailoverResult, looked: Plan, file: Path, *, everything: bool) -> None:
-    """What is not as it was when it was ``looked`` at, what was left and why, and how to go on. ``file`` is the one
-    that was given."""
+    """Print the result: changes since the plan ``looked``, the sample check, groups that were not moved, next steps."""
     plan = done.plan
     known = set(looked.moves)
     if changed := [one for one in plan.moves if one not in known]:
-        _say("changed since it was looked at:")
+        _say("changed since the plan:")
         console().print(_table(changed, everything=everything))
     show_proofs(done.proofs, everything=everything)
     _show_blocked(plan, looked)
@@ -168,19 +165,19 @@ def show_done(done: FailoverResult, looked: Plan, file: Path, *, everything: boo
     moved = len(plan.ready)
     left = f" ({named([one.group for one in plan.blocked])})" if plan.blocked else ""
     _say(
-        f"done: {counted(moved, 'group')} moved, {len(plan.of(GroupOutcome.IN_PLACE))} in place already, "
-        f"{len(plan.blocked)} left{left}; start readers and writers on cluster {plan.snapshot.target}; to take it "
-        f"back: heliograph undo {file} --to {plan.snapshot.target} --execute"
+        f"done: {counted(moved, 'group')} moved, {len(plan.of(GroupOutcome.IN_PLACE))} already in place, "
+        f"{len(plan.blocked)} not moved{left}. Start consumers and producers on cluster {plan.snapshot.target}. "
+        f"To undo: heliograph undo {file} --to {plan.snapshot.target} --execute"
     )
 
 
 def show_proofs(proofs: Sequence[SampleCheck], *, everything: bool) -> None:
-    """How many are the same; each that differs by name, and why others could not be compared, or go on otherwise."""
+    """Print how many samples are the same, each that differs, and why others were not compared."""
     counts = Counter(one.outcome for one in proofs)
     records = sum(one.records for one in proofs if one.outcome == SAME)
     _say(
-        f"sample: {counts[SAME]} of {len(proofs)} target offsets are the same on both sides ({records} "
-        f"records), {counts[DIFFERS]} differ, {counts[NOT_COMPARED]} could not be compared"
+        f"sample: {counts[SAME]} of {len(proofs)} target offsets match ({records} records), {counts[DIFFERS]} differ, "
+        f"{counts[NOT_COMPARED]} could not be compared"
     )
     together: dict[tuple[str, str], list[SampleCheck]] = {}
     for one in proofs:
@@ -195,7 +192,7 @@ def show_proofs(proofs: Sequence[SampleCheck], *, everything: bool) -> None:
         so_many = "" if len(some) == 1 else f"{len(some)} target offsets, such as "
         _say(f"  {outcome}: {so_many}{_named(some[0])}: {why}")
     if rest := sum(len(some) for _, some in most[_REASONS:]):
-        _say(f"  and {rest} more, for other reasons: --all names them")
+        _say(f"  and {rest} more, for other reasons: --all shows them")
 
 
 def _named(one: SampleCheck) -> str:
@@ -205,7 +202,7 @@ def _named(one: SampleCheck) -> str:
 def _summary(plan: Plan) -> str:
     in_place = len(plan.of(GroupOutcome.IN_PLACE))
     parts = [f"{counted(len(plan.ready), 'group')} ready", f"{len(plan.blocked)} blocked"]
-    parts += [f"{in_place} in place already"] if in_place else []
+    parts += [f"{in_place} already in place"] if in_place else []
     return ", ".join(parts) + ("" if plan.can_go else "; nothing can be moved now")
 
 

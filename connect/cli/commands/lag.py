@@ -1,7 +1,4 @@
-"""``heliograph lag``, which shows the lag of each flow.
-
-It asks the clusters of a file or a running worker, and prints a table for each flow, once or repeatedly.
-"""
+"""``heliograph lag``, which reads the lag of each flow from its clusters or from a worker, and prints a table."""
 
 from __future__ import annotations
 
@@ -31,14 +28,14 @@ from connectors.internal_topics import read_target_state
 from connectors.lag_reader import NOTHING, LagReader, lag_reader
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
-#: Below it offsets are left out.
+#: A narrower terminal does not show offsets.
 _WIDE: Final = 110
-#: Partitions of which it is said why they could not be looked at.
+#: How many partitions that were not checked are listed with the reason.
 _UNKNOWN_NAMED: Final = 5
 
 
 def show_lags(told: Sequence[Mapping[str, Any]]) -> None:
-    """One flow behind the other."""
+    """Print a headline and a table for each flow."""
     out = console()
     for one in told:
         for part in _flow(one, None, is_wide=out.width >= _WIDE):
@@ -47,7 +44,7 @@ def show_lags(told: Sequence[Mapping[str, Any]]) -> None:
 
 @contextmanager
 def live() -> Iterator[Callable[[Sequence[Mapping[str, Any]], float], None]]:
-    """Gives what shows lags in the place of those before, with the time of a monotonic clock, in seconds."""
+    """Give a function that redraws the lags, given the time of a monotonic clock in seconds."""
     screen = Console(highlight=False)
     before: dict[str, tuple[float, int]] = {}
     with Live(console=screen, auto_refresh=False) as shown:
@@ -64,7 +61,7 @@ def live() -> Iterator[Callable[[Sequence[Mapping[str, Any]], float], None]]:
 
 
 def _speed(before: tuple[float, int] | None, now_s: float, records: int) -> float | None:
-    """By how many records a second the lag grows."""
+    """Return the growth of the lag in records a second; None if it is not known."""
     if before is None or now_s <= before[0] or min(records, before[1]) < 0:
         return None
     return (records - before[1]) / (now_s - before[0])
@@ -80,30 +77,30 @@ def _flow(one: Mapping[str, Any], speed: float | None, *, is_wide: bool) -> Iter
         yield _table(one["furthest"], is_wide=is_wide)
     unknown = list(one["unknown"].items())
     for _, why in unknown[:_UNKNOWN_NAMED]:
-        yield Text(printable(f"  not looked at: {why}"), style="bold red")
+        yield Text(printable(f"  not checked: {why}"), style="bold red")
     if len(unknown) > _UNKNOWN_NAMED:
-        yield Text(f"  not looked at: {len(unknown) - _UNKNOWN_NAMED} more", style="bold red")
+        yield Text(f"  not checked: {len(unknown) - _UNKNOWN_NAMED} more", style="bold red")
 
 
 def _headline(one: Mapping[str, Any]) -> str:
     lost = f", {one['lost']:,} lost" if one["lost"] else ""
     count = counted(one["partitions"], "partition")
-    missed = f", {counted(len(one['unknown']), 'partition')} not looked at" if one["unknown"] else ""
+    missed = f", {counted(len(one['unknown']), 'partition')} not checked" if one["unknown"] else ""
     if one["records"] < 0:
         since_ms = one["unknown_since_ms"]
-        where = f" in {count}{lost}" if one["partitions"] else ", not even its partitions are known"
+        where = f" in {count}{lost}" if one["partitions"] else ", partitions unknown"
         return f"lag unknown {since_text(-1 if since_ms is None else since_ms)}{where}"
     if not one["partitions"]:
         return f"lag unknown{missed}" if missed else "nothing to copy: 0 partitions"
     if not one["records"]:
-        return f"all is copied in {count}{lost}{missed}"
+        return f"no lag in {count}{lost}{missed}"
     size, age = bytes_text(one["bytes"]), age_text(one["ms"])
     return f"{one['records']:,} records behind in {count}, about {size}, the oldest {age} old{lost}{missed}"
 
 
 def _contact(one: Mapping[str, Any]) -> str:
-    """Whether the clusters answer the worker, and when records last moved."""
-    said = {True: "answers", False: "does not answer", None: "not asked by this worker"}
+    """Say whether the clusters answer the worker, and when it last fetched and produced."""
+    said = {True: "answers", False: "does not answer", None: "not contacted by this worker"}
     sides = [f"{side}: {said[one[f'{side}_answers']]}" for side in ("source", "target")]
     return ", ".join([*sides, *moved_texts(one)])
 
@@ -131,7 +128,7 @@ def _table(rows: Sequence[Mapping[str, Any]], *, is_wide: bool) -> Table:
 
 
 def bytes_text(count: int) -> str:
-    """In powers of 1024; a negative count is unknown."""
+    """Format a size in powers of 1024; a negative count is unknown."""
     if count < 0:
         return "unknown"
     value, unit = float(count), 0
@@ -140,11 +137,11 @@ def bytes_text(count: int) -> str:
     return f"{value:.1f} {_UNITS[unit]}" if unit else f"{count} B"
 
 
-#: Not all could be looked at, as with ``heliograph plan``.
+#: An incomplete check, as of ``heliograph plan``.
 EXIT_UNKNOWN: Final = 1
-_NO_TOPICS: Final = "no topic of the source is selected, so nothing is copied; see the flow's topics and topics.exclude"
+_NO_TOPICS: Final = "no source topic is selected, so nothing is copied. Check the flow's topics and topics.exclude"
 _CLASSES: Final = ("MirrorSourceConnector", "MirrorSource")
-#: What is printed of each flow, as JSON has it.
+#: The lag of each flow, in JSON's form.
 Told = list[dict[str, Any]]
 
 
@@ -158,15 +155,17 @@ def run_lag(
     watch: bool = False,
     every_s: float = 2.0,
 ) -> int:
-    """Print it, with ``watch`` again and again; the exit code: 0, or 1 where not all could be looked at, or a flow
-    copies nothing because it has no topics or its connector is stopped.
+    """Print the lags, repeatedly with ``watch``, and return the exit code: 0, or 1 for an incomplete check or a flow
+    that copies nothing because it has no topics or its connector is stopped.
 
-    Raises ConfigError for a file that is wrong, and what the clusters or the worker raise.
+    Raises:
+        ConfigError: The file or an argument is wrong.
+        HeliographError: A cluster or the worker does not answer.
     """
     if (file is None) == (rest is None):
-        raise ConfigError("name an mm2.properties, or with --rest a running worker; one of the two")
+        raise ConfigError("give either mm2.properties or --rest")
     if watch and (as_json or not sys.stdout.isatty()):
-        raise ConfigError("--watch is for a terminal, and not for --json", "--watch")
+        raise ConfigError("--watch needs a terminal and cannot be combined with --json", "--watch")
     if rest is not None:
         return _of_worker(rest, flow, top, as_json=as_json, every_s=every_s if watch else None)
     assert file is not None
@@ -195,7 +194,7 @@ async def _of_file(file: Path, flow: str | None, top: int, *, as_json: bool, eve
 
 
 async def _problem(flow: Flow, reader: LagReader, lag: FlowLag) -> str | None:
-    """Why the flow copies nothing, if that is so and can be seen."""
+    """Return why the flow copies nothing; None if it copies or that is not known."""
     if not lag.is_known:
         return None
     name = Connector.SOURCE.value
@@ -206,15 +205,15 @@ async def _problem(flow: Flow, reader: LagReader, lag: FlowLag) -> str | None:
 def _stopped(connector: str, state: str, url: str) -> str | None:
     if state not in (State.STOPPED, State.PAUSED):
         return None
-    after_failover = "after a failover heliograph failback starts it, else: " if state == State.STOPPED else ""
+    after_failover = "after a failover run heliograph failback, otherwise " if state == State.STOPPED else ""
     return (
         f"connector {connector} is {state} and copies nothing; {after_failover}"
-        f"heliograph connectors resume {connector} --url {url}"
+        f"run heliograph connectors resume {connector} --url {url}"
     )
 
 
 def _rest_url(flow: Flow) -> str:
-    """Return where the mirror of a file has the REST API of a flow; URL if the file does not say."""
+    """Return the URL of a flow's REST API in its mirror; the word URL if the file does not configure one."""
     if not flow.config.public_rest:
         return "URL"
     listener = REST_INTERNAL.parse(flow.config.top_level_properties()).strings("listeners")[0]
@@ -223,7 +222,7 @@ def _rest_url(flow: Flow) -> str:
 
 @asynccontextmanager
 async def readers_of(file: Path, flow: str | None) -> AsyncIterator[dict[str, LagReader]]:
-    """Open a reader for each flow of a file that mirrors, or for the one that is named. Raises ConfigError."""
+    """Open a lag reader for each enabled flow of a file, or for the named one. Raises ConfigError."""
     flows = chosen_flows(file, flow)
     async with AsyncExitStack() as stack:
         yield {str(one): await stack.enter_async_context(lag_reader(one.settings(), one.clients())) for one in flows}

@@ -1,7 +1,7 @@
 """``heliograph offsets`` and ``heliograph map``, which show offsets of groups, flows and offset maps.
 
 * ``offsets`` shows the offsets of groups and flows, in the columns of the old ``ConsumerOffsetChecker``.
-* ``map`` shows the offset maps of a properties file's flows, where an offset leads, and what lost maps should say.
+* ``map`` shows the offset maps of a file's flows, translates an offset, and rebuilds lost maps.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from connectors.config.mm2_properties import Flow, chosen_flows, load
 from connectors.lag_reader import LagReader
 from connectors.offset_map.view_and_rebuild import MEANING, MapQuery, PairView, Rebuilt, read_map, rebuild_maps
 
-#: Not all could be looked at, as with ``heliograph lag``.
+#: An incomplete check, as of ``heliograph lag``.
 EXIT_UNKNOWN: Final = 1
 #: The columns of ConsumerOffsetChecker, with its widths.
 _LINE: Final = "{:<15} {:<30} {:<3} {:<15} {:<15} {:<15} {}"
 _HEADER: Final = ("Group", "Topic", "Pid", "Offset", "logSize", "Lag", "Owner")
 _UNKNOWN: Final = "unknown"
-_NOBODY: Final = "none"
+_NO_OWNER: Final = "none"
 _CLIENT_ID: Final = "heliograph-offsets"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One partition. ``offset`` is the next record to read, ``log_size`` behind the last; -1 unknown."""
+    """One partition. ``offset`` is that of the next record to read, ``log_size`` the end offset; -1 is unknown."""
 
     group: str
     topic: str
@@ -54,7 +54,7 @@ class Row:
 
     @property
     def lag(self) -> int:
-        """In records; -1 unknown."""
+        """In records; -1 is unknown."""
         return -1 if min(self.offset, self.log_size) < 0 else max(self.log_size - self.offset, 0)
 
     def to_json(self) -> dict[str, Any]:
@@ -64,8 +64,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsAnswer:
-    """What is printed; ``unknown`` are partitions that could not be looked at, with the reason, ``nothing`` the groups
-    that have neither stored an offset nor a member."""
+    """What is printed. ``unknown``: why partitions could not be checked. ``nothing``: groups that have neither a
+    committed offset nor a member."""
 
     rows: tuple[Row, ...]
     brokers: tuple[tuple[str, int, str], ...] = ()
@@ -80,9 +80,9 @@ class OffsetsAnswer:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsQuestion:
-    """What is asked. Of a file: groups of one of its clusters, or its flows; else groups of a cluster by its address.
+    """What to show: groups of a cluster, by its alias in a file or its address, or the flows of a file.
 
-    ``topics``: these only; all where it is empty.
+    ``topics`` is empty for all.
     """
 
     file: Path | None
@@ -96,12 +96,14 @@ class OffsetsQuestion:
 
 
 def run_offsets(question: OffsetsQuestion, *, as_json: bool, watch: bool, every_s: float) -> int:
-    """Print it, with ``watch`` again and again; the exit code: 0, or 1 where not all could be looked at.
+    """Print the offsets, repeatedly with ``watch``, and return the exit code: 0, or 1 for an incomplete check.
 
-    Raises ConfigError for arguments or files that are wrong, and what the clusters raise.
+    Raises:
+        ConfigError: A file or an argument is wrong.
+        HeliographError: A cluster does not answer.
     """
     if watch and (as_json or not sys.stdout.isatty()):
-        raise ConfigError("--watch is for a terminal, and not for --json", "--watch")
+        raise ConfigError("--watch needs a terminal and cannot be combined with --json", "--watch")
     return asyncio.run(_run(question, as_json=as_json, every_s=every_s if watch else None))
 
 
@@ -121,15 +123,15 @@ async def _run(question: OffsetsQuestion, *, as_json: bool, every_s: float | Non
 
 
 def lines(told: OffsetsAnswer) -> Iterator[str]:
-    """As the old tool prints them."""
+    """Format an answer as ConsumerOffsetChecker does."""
     yield _LINE.format(*_HEADER)
     for row in told.rows:
         numbers = (_UNKNOWN if number < 0 else str(number) for number in (row.offset, row.log_size, row.lag))
         yield printable(_LINE.format(row.group, row.topic, row.pid, *numbers, row.owner))
     for group in told.nothing:
-        yield printable(f"group {group} has stored no offset and has no member")
+        yield printable(f"group {group} has no committed offset and no member")
     for why in told.unknown:
-        yield printable(f"not looked at: {why}")
+        yield printable(f"not checked: {why}")
     if told.brokers:
         yield "BROKER INFO"
         yield from (printable(f"{node} -> {address}") for _, node, address in told.brokers)
@@ -144,21 +146,21 @@ async def _asked(question: OffsetsQuestion) -> AsyncIterator[Callable[[], Awaita
             yield lambda: _of_groups(cluster, question)
             return
         if question.file is None or question.cluster or question.bootstrap:
-            raise ConfigError("name a group, or an mm2.properties for its flows", "--group")
+            raise ConfigError("name a group, or give only mm2.properties for its flows", "--group")
         readers = await stack.enter_async_context(readers_of(question.file, question.flow))
         yield lambda: _of_flows(readers, question)
 
 
 def _cluster(question: OffsetsQuestion) -> Cluster:
     if (question.file is None) == (question.bootstrap is None):
-        raise ConfigError("name --bootstrap-server, or an mm2.properties with --cluster; one of the two")
+        raise ConfigError("give either --bootstrap-server or mm2.properties with --cluster")
     if question.bootstrap is not None:
         config = ClientProperties(load_properties(question.command_config)) if question.command_config else {}
         props = {**config, "bootstrap.servers": question.bootstrap}
         return Cluster(connection_settings(props, client_id=_CLIENT_ID, where="--bootstrap-server"), question.bootstrap)
     assert question.file is not None
     if question.cluster is None:
-        raise ConfigError("say which cluster of the file the groups are of", "--cluster")
+        raise ConfigError("name the cluster of the groups", "--cluster")
     props = load(question.file).client_properties(question.cluster)
     return Cluster(connection_settings(props, client_id=_CLIENT_ID, where=question.cluster), question.cluster)
 
@@ -175,7 +177,7 @@ async def _of_groups(cluster: Cluster, question: OffsetsQuestion) -> OffsetsAnsw
         asked = [one for one in sorted(stored.keys() | held.keys()) if not question.topics or one[0] in question.topics]
         ends, endless = await told_offsets(cluster, asked, LATEST)
         unknown |= dict.fromkeys(endless.values())
-        rows += (_row(group, one, stored.get(one), ends.get(one, -1), held.get(one, _NOBODY)) for one in asked)
+        rows += (_row(group, one, stored.get(one), ends.get(one, -1), held.get(one, _NO_OWNER)) for one in asked)
     brokers = await _brokers([cluster]) if question.with_brokers else ()
     return OffsetsAnswer(tuple(rows), brokers, tuple(unknown), tuple(nothing))
 
@@ -211,9 +213,10 @@ _COLUMNS = ("partition", "remote", "copied to", "source offsets", "target offset
 
 
 def run_map(file: Path, question: MapQuery, *, flow: str | None, as_json: bool) -> int:
-    """Print it. Raises ConfigError for a file or a question that is wrong, and what the clusters raise."""
+    """Print the offset maps. Raises ConfigError if the file or the question is wrong, HeliographError if a cluster does
+    not answer."""
     if question.offset is not None and question.topic is None:
-        raise ConfigError("an offset is one of a partition: name its --topic", None)
+        raise ConfigError("--offset needs --topic", None)
     found = asyncio.run(_read(chosen_flows(file, flow), question))
     if as_json:
         show_json([{"flow": one, "pairs": [view.to_json() for view in views]} for one, views in found.items()])
@@ -224,11 +227,11 @@ def run_map(file: Path, question: MapQuery, *, flow: str | None, as_json: bool) 
 
 
 def run_rebuild(file: Path, question: MapQuery, *, flow: str | None, as_json: bool) -> int:
-    """Rebuild, and print each partition as it is done. Exit code 1 where a partition could not be looked at.
+    """Rebuild maps, print each partition when it is done, and return the exit code: not 0 if a partition failed.
 
-    Raises ConfigError for a file or options that are wrong, and what the clusters raise."""
+    Raises ConfigError if the file or an option is wrong, HeliographError if a cluster does not answer."""
     if question.offset is not None or question.is_reverse:
-        raise ConfigError("--rebuild is about whole partitions: leave --offset and --reverse out", None)
+        raise ConfigError("--rebuild cannot be combined with --offset or --reverse", None)
     found = asyncio.run(_rebuild(chosen_flows(file, flow), question, is_quiet=as_json))
     if as_json:
         show_json([{"flow": one, "pairs": [asdict(each) for each in rebuilt]} for one, rebuilt in found.items()])
@@ -255,14 +258,14 @@ async def _rebuild(flows: list[Flow], question: MapQuery, *, is_quiet: bool) -> 
 def _outcome(rebuilt: Rebuilt) -> str:
     source = f"{rebuilt.source_topic}-{rebuilt.source_partition}"
     if rebuilt.failure:
-        return f"{source} could not be looked at: {rebuilt.failure}"
+        return f"{source} could not be checked: {rebuilt.failure}"
     top, _ = rebuilt.top
     if not rebuilt.records:
-        return f"{source}: below source offset {top}, where its map begins, nothing is proven"
+        return f"{source}: nothing could be proven below source offset {top}, where the map starts"
     remote = f"{rebuilt.target_topic}-{rebuilt.target_partition}"
     return (
-        f"{source}: {rebuilt.records} records from source offset {rebuilt.source_begin} ({remote} offset "
-        f"{rebuilt.target_begin}) up to {top} were added to its map"
+        f"{source}: added {rebuilt.records} records to the map, from source offset {rebuilt.source_begin} ({remote} "
+        f"offset {rebuilt.target_begin}) up to {top}"
     )
 
 
@@ -286,7 +289,7 @@ def _show(flow: str, views: list[PairView], question: MapQuery) -> None:
         remote = f"{view.target_topic}-{view.target_partition}"
         table.add_row(
             f"{view.source_topic}-{view.source_partition}",
-            remote if view.is_current else f"{remote} (before)",
+            remote if view.is_current else f"{remote} (previous)",
             str(view.copied_to) if view.copied_to >= 0 else "",
             _range(view.source_begin, view.source_end),
             _range(view.target_begin, view.target_end),
@@ -299,7 +302,7 @@ def _show(flow: str, views: list[PairView], question: MapQuery) -> None:
 def _answer(view: PairView, offset: int, *, is_reverse: bool) -> str:
     ends = (f"{view.source_topic}-{view.source_partition}", f"{view.target_topic}-{view.target_partition}")
     asked, other = reversed(ends) if is_reverse else ends
-    before = "" if view.is_current else ", which is not copied to any more"
+    before = "" if view.is_current else ", which is no longer copied to"
     if view.answer is None:
         return f"{asked} offset {offset} is unknown: there is no map to {other}{before}"
     return f"{asked} offset {offset} is {other} offset {view.answer.offset}{before}: {MEANING[view.answer.place]}"

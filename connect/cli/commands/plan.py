@@ -1,8 +1,7 @@
-"""``heliograph plan`` and ``heliograph drift``, which compare a file with its clusters.
+"""``heliograph plan`` and ``heliograph drift``, which compare a file with its clusters and change nothing.
 
-* ``plan`` shows what a run of a properties file would change on its clusters, and changes nothing.
-* ``drift`` shows the differences between what the flows of a file would set and what the clusters have.
-* Output is a table for people, or JSON for programs.
+* ``plan`` shows what a run of the file would change.
+* ``drift`` shows the differences between what the file's flows would set and what the clusters have.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from connectors.topic_sync.cluster_changes import (
     MoveGroup,
 )
 
-#: Of the JSON; it changes where a reader of an older one would misunderstand.
+#: Version of the JSON; incremented if a program that reads the previous one would misread it.
 FORMAT: Final = 1
 _ACTIONS: Final[dict[type[Change], tuple[str, str, str]]] = {
     CreateTopic: ("create-topic", "+ create topic", "topics to create"),
@@ -64,7 +63,7 @@ _ACTIONS: Final[dict[type[Change], tuple[str, str, str]]] = {
 
 
 def plan_as_json(plans: Sequence[FlowPlan]) -> dict[str, Any]:
-    """See docs/operations.md."""
+    """Return the JSON form that docs/operations.md describes."""
     return {
         "format": FORMAT,
         "changes": sum(len(plan.changes) for plan in plans),
@@ -83,24 +82,24 @@ def plan_as_json(plans: Sequence[FlowPlan]) -> dict[str, Any]:
 
 
 def show_plans(plans: Sequence[FlowPlan], *, everything: bool) -> None:
-    """One flow behind the other. ``everything``: however many changes there are."""
+    """Print a table for each flow, of all changes if ``everything``."""
     for plan in plans:
         table = new_table("change", "cluster", "what", "how", whole=("change",))
         for row in plan_rows(plan, everything=everything):
             table.add_row(*map(printable, row))
-        show_flow(f"{plan.flow}: {_summary(plan)}", table, plan.notes, plan.unknown)
+        kinds = Counter(type(one.change) for one in plan.changes)
+        counts = [(kinds[kind], words) for kind, (_, _, words) in _ACTIONS.items()]
+        summary = _summary(counts, "nothing to change", unknown=bool(plan.unknown))
+        show_flow(f"{plan.flow}: {summary}", table, plan.notes, plan.unknown)
 
 
-def _summary(plan: FlowPlan) -> str:
-    counts = Counter(type(one.change) for one in plan.changes)
-    told = [f"{counts[kind]} {words[2]}" for kind, words in _ACTIONS.items() if counts[kind]]
-    if plan.unknown:
-        told.append("not all could be looked at")
-    return ", ".join(told) or "nothing to change"
+def _summary(counts: Sequence[tuple[int, str]], nothing: str, *, unknown: bool) -> str:
+    parts = [f"{count} {words}" for count, words in counts if count]
+    return ", ".join([*parts, *(["not everything could be checked"] if unknown else [])]) or nothing
 
 
 def plan_rows(plan: FlowPlan, *, everything: bool) -> Iterator[tuple[str, str, str, str]]:
-    """Change, cluster, what and how."""
+    """Yield change, cluster, what and how."""
     for kind, (_, words, _) in _ACTIONS.items():
         of_kind = [one for one in plan.changes if isinstance(one.change, kind)]
         shown = shortened(of_kind, everything=everything)
@@ -113,10 +112,10 @@ def plan_rows(plan: FlowPlan, *, everything: bool) -> Iterator[tuple[str, str, s
 
 
 def in_words(change: Change) -> tuple[str, str]:
-    """What it is about, and how that changes."""
+    """Return what changes, and how."""
     match change:
         case CreateTopic():
-            of = f", of {change.source_topic}" if change.source_topic else ", for the mirror itself"
+            of = f", of {change.source_topic}" if change.source_topic else ", internal topic"
             configs = "".join(f", {key}={value}" for key, value in change.configs.items())
             return change.topic, f"{_count(change.partitions)}, {_factor(change.replication_factor)}{of}{configs}"
         case AddPartitions():
@@ -124,7 +123,7 @@ def in_words(change: Change) -> tuple[str, str]:
         case AlterConfig():
             return change.topic, f"{change.key}: {_value(change.before)} -> {_value(change.after)}"
         case DeleteTopic():
-            return change.topic, f"{change.source_topic} is gone since {_utc(change.gone_since_ms)}, due " + _utc(
+            return change.topic, f"{change.source_topic} missing since {_utc(change.gone_since_ms)}, due " + _utc(
                 change.due_ms
             )
         case MoveGroup():
@@ -139,19 +138,19 @@ def in_words(change: Change) -> tuple[str, str]:
 
 
 def change_as_json(one: Planned) -> dict[str, Any]:
-    """See docs/operations.md."""
+    """Return the JSON form that docs/operations.md describes."""
     fields = asdict(one.change)
     return {"action": _ACTIONS[type(one.change)][0], "cluster": one.cluster, **fields.pop("binding", {}), **fields}
 
 
 def _count(partitions: int) -> str:
     if partitions < 0:
-        return "partitions as the cluster has it"
+        return "default partitions"
     return counted(partitions, "partition")
 
 
 def _factor(factor: int) -> str:
-    return "replication as the cluster has it" if factor < 0 else f"replication {factor}"
+    return "default replication" if factor < 0 else f"replication {factor}"
 
 
 def _value(value: str | None) -> str:
@@ -164,13 +163,13 @@ def _utc(at_ms: int) -> str:
 
 T = TypeVar("T")
 
-#: As of ``terraform plan -detailed-exitcode``.
+#: As ``terraform plan -detailed-exitcode`` has them.
 EXIT_UNKNOWN: Final = 1
 EXIT_CHANGES: Final = 2
 
 
 def run_plan(file: Path, *, flow: str | None, as_json: bool, everything: bool) -> int:
-    """Print it; the exit code. Raises ConfigError for a file that is wrong."""
+    """Print the plan and return the exit code. Raises ConfigError if the file is wrong."""
     plans = asyncio.run(_plan_all(chosen_flows(file, flow, mirroring=False)))
     if as_json:
         show_json(plan_as_json(plans))
@@ -180,7 +179,7 @@ def run_plan(file: Path, *, flow: str | None, as_json: bool, everything: bool) -
 
 
 def exit_code(*, unknown: bool, changes: bool) -> int:
-    """0: nothing to do; 1: not all could be looked at, whatever was found beside it; 2: something to do."""
+    """Return 0 for nothing to do, 1 for an incomplete check whatever it found, 2 for something to do."""
     return EXIT_UNKNOWN if unknown else EXIT_CHANGES if changes else EXIT_OK
 
 
@@ -202,8 +201,8 @@ async def _plan(flow: Flow) -> FlowPlan:
 
 
 async def looked_at(flow: Flow, look: Callable[..., Awaitable[T]], of_plan: Callable[[FlowPlan], T]) -> T:
-    """Return what ``look`` finds with the parts of an enabled flow; of others, and of one whose clusters do not answer,
-    what ``of_plan`` makes of a plan."""
+    """Return what ``look`` finds for an enabled flow. For other flows, and if a cluster does not answer, return
+    ``of_plan`` of a plan."""
     settings, clients = flow.settings(), flow.clients()
     internal = internal_topics(flow, settings)
     try:
@@ -211,7 +210,7 @@ async def looked_at(flow: Flow, look: Callable[..., Awaitable[T]], of_plan: Call
             if flow.enabled:
                 return await look(settings, parts, access_of(settings, parts), internal)
             mine = await plan_internal(parts.clusters.target, flow.target, internal.on_target)
-            notes = ("it mirrors nothing, and is there for heartbeats alone",)
+            notes = ("this flow mirrors nothing and only writes heartbeats",)
             return of_plan(FlowPlan(str(flow), tuple(mine), notes=notes))
     except ConfigError:
         raise
@@ -220,7 +219,7 @@ async def looked_at(flow: Flow, look: Callable[..., Awaitable[T]], of_plan: Call
 
 
 async def groups_of(flow: Flow) -> GroupOffsetSyncPlan:
-    """What ``sync.group.offsets`` would do; nothing where the flow has no checkpoints, or clusters cannot be asked."""
+    """Plan ``sync.group.offsets``; empty if the flow has no checkpoints, only an error if a cluster does not answer."""
     props = flow.config.resolved(flow.connector_config(Connector.CHECKPOINT))
     if objections(props):
         return GroupOffsetSyncPlan()
@@ -232,7 +231,7 @@ async def groups_of(flow: Flow) -> GroupOffsetSyncPlan:
 
 async def _with_groups(flow: Flow, plan: FlowPlan) -> FlowPlan:
     groups = await groups_of(flow)
-    alone = (f"group {group} is left alone: {why}" for group, why in groups.alone.items())
+    alone = (f"group {group} is not synced: {why}" for group, why in groups.alone.items())
     return replace(
         plan,
         changes=(*plan.changes, *(Planned(flow.target, one) for one in groups.moves)),
@@ -242,7 +241,7 @@ async def _with_groups(flow: Flow, plan: FlowPlan) -> FlowPlan:
 
 
 def _without(made: set[tuple[str, str]], plan: FlowPlan) -> FlowPlan:
-    """What an earlier flow of the same file makes already is not made again."""
+    """Leave out topics that an earlier flow of the same file creates."""
     return replace(
         plan,
         changes=tuple(
@@ -254,7 +253,7 @@ def _without(made: set[tuple[str, str]], plan: FlowPlan) -> FlowPlan:
 
 
 def internal_topics(flow: Flow, settings: MirrorSourceSettings) -> InternalTopics:
-    """What a flow's worker and connectors make for themselves."""
+    """Return the internal topics of a flow's worker and connectors."""
     worker = worker_config(flow)
     own = [
         _compacted(worker.offset_topic),
@@ -269,12 +268,12 @@ def internal_topics(flow: Flow, settings: MirrorSourceSettings) -> InternalTopic
         own.append(topic_of_checkpoints(checkpoint_settings(checkpoints)))
     offset_map = _compacted(replace(worker.offset_topic, name=settings.map_topic, configs={}))
     syncs = settings.offset_syncs
-    beside = [] if syncs is None else [topic_of_syncs(syncs)]
+    of_syncs = [] if syncs is None else [topic_of_syncs(syncs)]
     on_source = syncs is not None and syncs.on_source
     deletes = settings.topic_deletion_delay_ms is not None
     return InternalTopics(
-        on_target=[*own, *([] if on_source else beside), *([offset_map] if deletes else [])],
-        on_source=beside if on_source else [],
+        on_target=[*own, *([] if on_source else of_syncs), *([offset_map] if deletes else [])],
+        on_source=of_syncs if on_source else [],
         of_tasks=[] if deletes else [offset_map],
     )
 
@@ -284,21 +283,23 @@ def _compacted(topic: NewTopic) -> NewTopic:
 
 
 _WORDS: Final = {
-    DriftKind.EXTRA_PARTITIONS: "more partitions",
+    DriftKind.EXTRA_PARTITIONS: "extra partitions",
     DriftKind.REPLICATION_FACTOR: "replication factor",
     DriftKind.CONFIG: "setting",
     DriftKind.WITHOUT_SOURCE: "no source topic",
     DriftKind.NOT_MIRRORED: "not mirrored",
     DriftKind.REPLACED: "replaced",
-    DriftKind.RECREATED: "made anew",
-    DriftKind.ACL: "ACL of others",
+    DriftKind.RECREATED: "recreated",
+    DriftKind.ACL: "unmanaged ACL",
     DriftKind.GROUP: "group offset",
 }
 
 
 def run_drift(file: Path, *, flow: str | None, as_json: bool, everything: bool, ignored: Sequence[str] = ()) -> int:
-    """Print it; the exit code: 0 nothing differs, 2 something does, 1 not all could be looked at. Raises ConfigError
-    for a file that is wrong, or a kind of difference that is unknown."""
+    """Print the differences and return the exit code: 0 none, 2 some, 1 for an incomplete check.
+
+    Raises ConfigError if the file is wrong or a kind of difference is unknown.
+    """
     drifts = asyncio.run(_drift_all(chosen_flows(file, flow, mirroring=False), _kinds(ignored)))
     if as_json:
         show_json(drift_as_json(drifts))
@@ -311,7 +312,7 @@ def run_drift(file: Path, *, flow: str | None, as_json: bool, everything: bool, 
 
 
 def drift_as_json(drifts: Sequence[FlowDrift]) -> dict[str, Any]:
-    """See docs/operations.md."""
+    """Return the JSON form that docs/operations.md describes."""
     return {
         "format": FORMAT,
         "differences": sum(len(one.plan.changes) + len(one.left) for one in drifts),
@@ -330,7 +331,7 @@ def drift_as_json(drifts: Sequence[FlowDrift]) -> dict[str, Any]:
 
 
 def show_drifts(drifts: Sequence[FlowDrift], *, everything: bool) -> None:
-    """One flow behind the other: what a run would set, then what it would leave."""
+    """Print a table for each flow: what a run would set, then what it would leave."""
     for one in drifts:
         table = new_table("a run", "difference", "cluster", "what", "how", whole=("a run", "difference"))
         for change in plan_rows(replace(one.plan, later=()), everything=everything):
@@ -338,18 +339,9 @@ def show_drifts(drifts: Sequence[FlowDrift], *, everything: bool) -> None:
         for row in _rows(one.left, everything=everything):
             table.add_row("leaves", *map(printable, row))
         unknown = dict.fromkeys((*one.plan.unknown, *one.unknown))
-        show_flow(f"{one.plan.flow}: {_drift_summary(one)}", table, one.plan.notes, unknown)
-
-
-def _drift_summary(drift: FlowDrift) -> str:
-    told = []
-    if drift.plan.changes:
-        told.append(f"a run would set {len(drift.plan.changes)}")
-    if drift.left:
-        told.append(f"{'would ' if told else 'a run would '}leave {len(drift.left)}")
-    if drift.plan.unknown or drift.unknown:
-        told.append("not all could be looked at")
-    return ", ".join(told) or "nothing differs"
+        counts = [(len(one.plan.changes), "set by a run"), (len(one.left), "left by a run")]
+        summary = _summary(counts, "no differences", unknown=bool(unknown))
+        show_flow(f"{one.plan.flow}: {summary}", table, one.plan.notes, unknown)
 
 
 def _rows(left: Sequence[Drift], *, everything: bool) -> Iterator[tuple[str, str, str, str]]:
@@ -369,30 +361,26 @@ def _how(one: Drift) -> str:
         case DriftKind.REPLICATION_FACTOR:
             return f"{one.found}, replication.factor is {one.expected}"
         case DriftKind.CONFIG:
-            return f"{one.key}: {_drift_value(one.found)}, the source has {_drift_value(one.expected)}"
+            return f"{one.key}: {_value(one.found)}, the source has {_value(one.expected)}"
         case DriftKind.WITHOUT_SOURCE:
-            return f"topic {one.found} is not on the source"
+            return f"source topic {one.found} does not exist"
         case DriftKind.NOT_MIRRORED:
-            return f"topic {one.found} is on the source, and the flow does not mirror it"
+            return f"source topic {one.found} exists, but the flow does not mirror it"
         case DriftKind.REPLACED:
-            return f"topic {one.found} is copied to {one.expected} now"
+            return f"source topic {one.found} is copied to {one.expected} now"
         case DriftKind.RECREATED:
-            return f"it was copied as {one.expected}, and is {one.found}"
+            return f"was {one.expected} when copied, is {one.found} now"
         case DriftKind.ACL:
             return one.found or ""
         case DriftKind.GROUP:
-            return f"{one.key}; it stands at {one.found or 'nothing'}, the source's at {one.expected}"
-
-
-def _drift_value(value: str | None) -> str:
-    return "its default" if value is None else value or "nothing"
+            return f"{one.key}; offset {one.found or 'none'}, expected {one.expected}"
 
 
 def _kinds(names: Sequence[str]) -> set[DriftKind]:
     known = [kind.value for kind in DriftKind]
     for name in names:
         if name not in known:
-            raise ConfigError(f"--ignore {name}: there is no such difference; it can be {', '.join(known)}", "--ignore")
+            raise ConfigError(f"--ignore {name} is not a kind of difference. Use one of {', '.join(known)}", "--ignore")
     return {DriftKind(name) for name in names}
 
 
@@ -409,7 +397,7 @@ async def _drift(flow: Flow) -> FlowDrift:
 
 
 async def _drift_with_groups(flow: Flow, drift: FlowDrift) -> FlowDrift:
-    """Groups that no run moves to where they would belong; those that it moves go on all the time and are no drift."""
+    """Add the groups that a run does not sync. Groups that it syncs are not drift, because they move all the time."""
     groups = await groups_of(flow)
     left = (
         Drift(

@@ -1,4 +1,4 @@
-"""Calls a worker's REST API for commands, and stops or resumes the connectors of a flow."""
+"""A client of a worker's REST API for commands, and control of a flow's connectors with it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import httpx
 
 from connect.core.errors import ConfigError, HeliographError, RetriableError
 
-#: A worker takes up to 90 s for an answer, and once more where it passes the request on.
+#: A worker takes up to 90 s for an answer, twice that if it forwards the request.
 _TIMEOUT: Final = httpx.Timeout(connect=10.0, read=200.0, write=30.0, pool=10.0)
-#: What a worker answers if it has no such path (Jersey's text), and a mirror above its flows.
+#: How a worker answers if it does not have the path (Jersey's text), and a mirror at a path above its flows.
 _NO_ROUTE: Final = ("HTTP 404 Not Found", "No replication flow found for source 'connectors'")
 
 
 class WorkerRefused(HeliographError):
-    """The worker answered with an error; its message is the text, ``status`` that of HTTP."""
+    """The worker answered with an error: its message, and the HTTP ``status``."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -36,16 +36,16 @@ class RestClient:
     """One worker, or one flow of a dedicated mirror (``http://host:port/us/eu``).
 
     Raises:
-        ConfigError: ``url`` is no http or https URL.
+        ConfigError: ``url`` is not an http or https URL.
     """
 
     def __init__(self, url: str) -> None:
         try:
             parsed = httpx.URL(url)
         except httpx.InvalidURL as error:
-            raise ConfigError(f"'{url}' is no URL: {error}", "--url") from None
+            raise ConfigError(f"'{url}' is not a URL: {error}", "--url") from None
         if parsed.scheme not in ("http", "https") or not parsed.host:
-            raise ConfigError(f"'{url}' is no URL of a worker, such as http://localhost:8083", "--url")
+            raise ConfigError(f"'{url}' is not a worker's URL, such as http://localhost:8083", "--url")
         #: Without user and password.
         self.shown_url = str(parsed.copy_with(userinfo=b"")).rstrip("/")
         self._client = httpx.Client(base_url=url, timeout=_TIMEOUT, headers={"accept": "application/json"})
@@ -59,11 +59,11 @@ class RestClient:
         self._client.close()
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """The JSON of an answer, None where it has none.
+        """Send a request and return the JSON of the answer, None if it is empty.
 
         Raises:
-            WorkerRefused: The worker says no.
-            WorkerUnreachable: It does not answer, or what answers is no worker.
+            WorkerRefused: The worker answers with an error.
+            WorkerUnreachable: It does not answer, or the answer is not a worker's.
         """
         content = None if body is None else json.dumps(body).encode()
         headers = {} if body is None else {"content-type": "application/json"}
@@ -71,7 +71,7 @@ class RestClient:
             response = self._client.request(method, path, content=content, headers=headers)
         except httpx.HTTPError as error:
             raise WorkerUnreachable(
-                f"no worker answers at {self.shown_url}: {str(error) or type(error).__name__}; --url says where one is"
+                f"no worker answers at {self.shown_url}: {str(error) or type(error).__name__}. Check the URL"
             ) from None
         if response.is_success and not response.content:
             return None
@@ -82,19 +82,19 @@ class RestClient:
             message = str(answer["message"])
             if message.startswith(_NO_ROUTE):
                 message = (
-                    f"{self.shown_url} has no connectors; a mirror has those of each flow below that, such as "
-                    f"{self.shown_url}/us/eu for the flow us->eu: name that address"
+                    f"{self.shown_url} has no connectors. A dedicated mirror has those of each flow below its URL: use "
+                    f"{self.shown_url}/us/eu for us->eu"
                 )
             raise WorkerRefused(message, response.status_code)
         except (ValueError, LookupError, TypeError):
             raise WorkerUnreachable(
-                f"what answers at {self.shown_url} is no Connect worker, or one that is still starting "
-                f"(status {response.status_code}); --url says where one is"
+                f"{self.shown_url} is not a Connect worker, or it is still starting "
+                f"(status {response.status_code}). Check the URL"
             ) from None
 
 
 def connector_path(name: str, *rest: str) -> str:
-    """The path of a connector; its name may hold any character."""
+    """Return the path of a connector, whose name may have any character."""
     return "/".join(("/connectors", quote(name, safe=""), *rest))
 
 
@@ -104,19 +104,19 @@ _CHECKPOINT_CLASSES: Final = ("MirrorCheckpointConnector", "MirrorCheckpoint")
 
 
 class RestControl:
-    """The source connector of a flow, and with it those of checkpoints, which would move groups. Errors as of
-    :class:`RestClient`."""
+    """The source connector of a flow, and its checkpoint connectors, which would move groups. Its methods raise the
+    errors of :meth:`RestClient.ask`."""
 
     def __init__(self, worker: RestClient, name: str, checkpoints: Sequence[str] = ()) -> None:
         self._worker = worker
-        #: As its workers know it.
+        #: The name on its workers.
         self.name = name
         self._names = (name, *checkpoints)
-        #: For people: what starts them again.
+        #: The command that starts them again.
         self.start_command = f"heliograph connectors resume {' '.join(self._names)} --url {worker.shown_url}"
 
     async def state(self) -> str:
-        """STOPPED only where no task is left."""
+        """Return the connector's state; STOPPING instead of STOPPED while tasks still run."""
         status = await self._ask("GET", "status")
         running = [task["state"] for task in status["tasks"] if task["state"] != "UNASSIGNED"]
         state = str(status["connector"]["state"])
@@ -135,11 +135,10 @@ class RestControl:
 
 
 def find_control(closing: ExitStack, urls: Sequence[str], source: str, target: str, name: str) -> RestControl | None:
-    """The connector of a flow at one of ``urls``, each of a worker of Connect or of a dedicated mirror; None for none.
-    Of several that mirror there it is the one called ``name``, else the first; one that is not enabled mirrors nothing.
-    Its connections are closed with ``closing``.
+    """Return the enabled connector of a flow at one of ``urls``, each of a Connect worker or a dedicated mirror.
 
-    Raises as :class:`RestClient` where none of them answers as a worker.
+    Of several it is the one called ``name``, else the first; None if there is none. Its connections are closed with
+    ``closing``. Raises the first error of :meth:`RestClient.ask` if none of the URLs answers as a worker.
     """
     errors: list[HeliographError] = []
     for url in urls:
@@ -148,7 +147,7 @@ def find_control(closing: ExitStack, urls: Sequence[str], source: str, target: s
             try:
                 known = worker.ask("GET", "/connectors?expand=info")
             except WorkerRefused as error:
-                if error.status != _NOT_FOUND:  # else it answers, and runs other flows
+                if error.status != _NOT_FOUND:  # because such a worker answers, and runs other flows
                     errors.append(error)
                 continue
             except WorkerUnreachable as error:
@@ -169,7 +168,6 @@ def find_control(closing: ExitStack, urls: Sequence[str], source: str, target: s
 
 
 def _is_of(config: Mapping[str, str], source: str, target: str) -> bool:
-    """Whether a connector is of the flow, and runs. A mirror has a worker for heartbeats alone too, with a connector of
-    the flow that runs nothing."""
+    """Whether a connector is of the flow and enabled. A mirror's worker for heartbeats only has a disabled one."""
     ends = (config.get("source.cluster.alias"), config.get("target.cluster.alias"))
     return ends == (source, target) and config.get("enabled", "true").strip().lower() != "false"

@@ -1,4 +1,4 @@
-"""``heliograph takeover --check``: what a start of the mirror would continue, from where, and who is in the way."""
+"""``heliograph takeover --check``: where a start of the mirror would continue, and what blocks it."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from connectors.config.mm2_properties import Flow, chosen_flows
 from connectors.inspection.takeover_check import WATCH_S, PartitionStart, TakeoverCheck, check_takeover, stop_order
 from connectors.source.worker_context import looked_at_parts
 
-#: Of the JSON; it changes where a reader of an older one would misunderstand.
+#: Version of the JSON; incremented if a program that reads the previous one would misread it.
 FORMAT: Final = 1
 _ROWS: Final = 20
 _BECAUSE: Final = {
-    "position": "our position",
-    "stored-offset": "the stored offset",
+    "position": "stored position",
+    "stored-offset": "stored offset",
     "group": "initial.offsets.group",
-    "earliest": "nothing stored: the log's start",
-    "latest": "nothing stored: the log's end",
+    "earliest": "nothing stored: log start",
+    "latest": "nothing stored: log end",
     "restart": "on.topic.recreated",
-    "offset-map": "the offset map",
+    "offset-map": "offset map",
 }
 
 
@@ -42,10 +42,11 @@ def run_check(
     is_asked: bool = True,
     watch_s: float = WATCH_S,
 ) -> int:
-    """Print it; the exit code: 0 a start is fine, 2 something is in the way, 1 not all could be looked at. Raises
-    ConfigError for a file that is wrong, or where no check ``is_asked`` for."""
+    """Print the checks and return the exit code: 0 a start is fine, 2 it is blocked, 1 for an incomplete check.
+
+    Raises ConfigError if the file is wrong, or without ``is_asked``."""
     if not is_asked:
-        raise ConfigError("takeover is done by a start of the mirror and by nothing else; say --check to look")
+        raise ConfigError("only a start of the mirror takes over. Use --check to see what it would do")
     checks = asyncio.run(_check_all(chosen_flows(file, flow), watch_s))
     if as_json:
         show_json({"format": FORMAT, "flows": [_as_json(one) for one in checks]})
@@ -97,27 +98,27 @@ def _show(checked: TakeoverCheck, *, everything: bool) -> None:
 
     behind = sum(one.lag for one in checked.partitions)
     partitions, records = counted(len(checked.partitions), "partition"), counted(behind, "record")
-    say(f"{checked.flow}: {partitions}, {records} to copy from where a run would begin")
+    say(f"{checked.flow}: {partitions}, {records} to copy from where a run would start")
     if checked.partitions:
         out.print(_table(checked.partitions, everything=everything))
     for group in checked.groups:
-        members = ", ".join(group.state.members) or "nobody"
+        members = ", ".join(group.state.members) or "no members"
         say(f"  group {group.group} on cluster {group.cluster}: {group.state.state}, {members}")
     for one in checked.transactional_ids:
         say(f"  would be fenced: transactional id {one.name} ({one.state})")
     for obstacle in checked.obstacles:
-        say(f"  in the way: {obstacle}", "bold red")
+        say(f"  blocked: {obstacle}", "bold red")
     for note in checked.notes:
         say(f"  note: {note}")
     for problem in checked.unknown:
-        say(f"  not looked at: {problem}", "bold red")
+        say(f"  not checked: {problem}", "bold red")
     for number, step in enumerate(stop_order(checked), 1):
         say(f"  {number}. {step}")
 
 
 def _table(partitions: Sequence[PartitionStart], *, everything: bool) -> Table:
-    names = ("partition", "begins at", "by", "log", "to copy", "lost", "remote end")
-    table = new_table(*names, right=("begins at", "to copy", "lost", "remote end"))
+    names = ("partition", "starts at", "by", "log", "to copy", "lost", "remote end")
+    table = new_table(*names, right=("starts at", "to copy", "lost", "remote end"))
     for row in _rows(partitions, everything=everything):
         table.add_row(*map(printable, row))
     return table
@@ -138,7 +139,7 @@ def _rows(partitions: Sequence[PartitionStart], *, everything: bool) -> Iterator
             f"{one.log_start} to {one.end}",
             str(one.lag),
             str(one.lost) if one.lost else "",
-            str(one.target_end) if one.target_end >= 0 else "not there yet",
+            str(one.target_end) if one.target_end >= 0 else "does not exist",
         )
     if len(shown) < len(ordered):
         yield (f"and {len(ordered) - len(shown)} more", "", "--all shows them", "", "", "", "")

@@ -1,6 +1,6 @@
 """``heliograph topology``, which shows the clusters and flows of a file from their heartbeats.
 
-Output is a line for each flow, and for each cluster the tree of the clusters that reach it.
+It prints a line for each flow, and for each cluster a tree of the clusters whose records reach it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
 def show_topology(clusters: Sequence[ClusterHeartbeats], flows: Sequence[FlowHealth], ways: Sequence[Way]) -> None:
-    """The flows, then the trees, then what could not be looked at."""
+    """Print the flows, then the trees, then the clusters that could not be checked."""
     out = console()
     table = new_table("flow", "its worker", "last heartbeat")
     for flow in flows:
@@ -55,19 +55,19 @@ def show_topology(clusters: Sequence[ClusterHeartbeats], flows: Sequence[FlowHea
         name = flow.name if flow.in_file else f"{flow.name} (not in the file)"
         table.add_row(printable(name), state, age_words(flow.age))
     out.print(table)
-    out.print("Where records come from, by heartbeats that were mirrored:\n", soft_wrap=True)
+    out.print("Sources of records, from mirrored heartbeats:\n", soft_wrap=True)
     for cluster in clusters:
         out.print(_tree(cluster, [way for way in ways if way.cluster == cluster.alias]))
     for cluster in clusters:
         if cluster.error:
-            line = f"\nnot looked at: {printable(cluster.error)}"
+            line = f"\nnot checked: {printable(cluster.error)}"
             out.print(line, markup=False, soft_wrap=True, style="bold red")
 
 
 def _tree(cluster: ClusterHeartbeats, ways: Sequence[Way]) -> Tree:
     tree = Tree(Text(printable(cluster.alias), style="bold"))
     if cluster.error:
-        tree.add(Text("not looked at", style=_STYLES[FlowState.UNKNOWN]))
+        tree.add(Text("not checked", style=_STYLES[FlowState.UNKNOWN]))
     elif not ways:
         tree.add(Text("no mirrored heartbeats"))
     branches: dict[tuple[str, ...], Tree] = {(): tree}
@@ -89,7 +89,7 @@ def _label(way: Way) -> Text:
 
 
 def age_words(age: Age | None) -> str:
-    """Such as ``0.4 s ago`` or ``more than 3 h ago``."""
+    """Format an age: ``0.4 s ago`` or ``more than 3 h ago``."""
     if age is None:
         return "none"
     unit = next(((size, word) for size, word in _UNITS if age.seconds >= size), None)
@@ -97,7 +97,7 @@ def age_words(age: Age | None) -> str:
     return f"more than {told} ago" if age.at_least else f"{told} ago"
 
 
-#: Of the JSON; it changes where a reader of an older one would misunderstand.
+#: Version of the JSON; incremented if a program that reads the previous one would misread it.
 FORMAT: Final = 1
 EXIT_UNKNOWN: Final = 1
 EXIT_STOPPED: Final = 2
@@ -105,10 +105,8 @@ _TIMEOUT_S: Final = 15.0
 
 
 def run_topology(file: Path, *, stale_after_s: float, as_json: bool) -> int:
-    """Print it; the exit code: 0 every flow and way is alive, 2 one is not, 1 a cluster could not be looked at.
-
-    Raises ConfigError for a file that is wrong.
-    """
+    """Print the topology and return the exit code: 0 every flow and way is alive, 2 one is not, 1 a cluster could not
+    be checked. Raises ConfigError if the file is wrong."""
     config = load(file)
     flows = config.flows_to_run()
     seen = asyncio.run(_look(config, flows))
@@ -128,7 +126,7 @@ def run_topology(file: Path, *, stale_after_s: float, as_json: bool) -> int:
 def topology_as_json(
     clusters: Sequence[ClusterHeartbeats], flows: Sequence[FlowHealth], ways: Sequence[Way]
 ) -> dict[str, Any]:
-    """See docs/operations.md."""
+    """Return the JSON form that docs/operations.md describes."""
     return {
         "format": FORMAT,
         "complete": not any(one.error for one in clusters),
@@ -163,7 +161,7 @@ async def _look(config: MirrorMakerConfig, flows: Sequence[Flow]) -> dict[str, C
 
 
 async def _look_at(config: MirrorMakerConfig, alias: str, flows: Sequence[Flow]) -> ClusterHeartbeats:
-    """One cluster. Raises ConfigError; what does not answer is told in what is seen."""
+    """Read the heartbeats of a cluster; the result has the error if it does not answer. Raises ConfigError."""
     policies = _policies(flow for flow in flows if flow.target == alias) or _policies(flows)
     props = config.client_properties(alias)
     client_id = "heliograph-topology"

@@ -1,1 +1,1 @@
-"""Commands that run until stopped: workers and mirrors."""
+"""Commands that run until they are stopped: workers and mirrors."""

@@ -1,4 +1,4 @@
-"""``connect-distributed worker.properties``: one worker of a Connect group, as Java's ``ConnectDistributed``."""
+"""``connect-distributed worker.properties``: a worker of a Connect group, like Java's ``ConnectDistributed``."""
 
 from __future__ import annotations
 
@@ -32,32 +32,28 @@ log = logging.getLogger(__name__)
 
 PROGRAM: Final = "connect-distributed"
 LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
-#: Java waits for its work, its group and its server one after the other; an orchestrator's patience is 30 s.
+#: Orchestrators kill a process after 30 s by default.
 EXIT_WITHIN_S: Final = 25.0
 
 
 @dataclass(frozen=True, slots=True)
 class DistributedArguments:
-    """What the command line says."""
+    """The command line."""
 
     file: Path
     log_level: str
 
 
 def parse_arguments(program: str, arguments: Sequence[str]) -> DistributedArguments:
-    """Read the arguments; ``--log-level`` is our own.
-
-    Raises:
-        SystemExit: Wrong arguments, or after the help.
-    """
+    """Parse the arguments; Java has no ``--log-level``. Raises SystemExit if they are wrong, and after the help."""
     parser = argparse.ArgumentParser(
         prog=program,
-        description="One worker of a Kafka Connect group.",
+        description="Run a worker of a Kafka Connect group.",
         epilog=f"example:\n  {program} worker.properties --log-level DEBUG",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("config", metavar="worker.properties", help="The worker's configuration file.")
-    parser.add_argument("--log-level", choices=LOG_LEVELS, default="INFO", help="How much to log.")
+    parser.add_argument("--log-level", choices=LOG_LEVELS, default="INFO", help="Log level.")
     parser.add_argument("--version", action=ShowVersion)
     namespace = parser.parse_args(arguments)
     return DistributedArguments(Path(namespace.config), namespace.log_level)
@@ -69,7 +65,7 @@ def main() -> NoReturn:
 
 
 def run_with_arguments(program: str, arguments: Sequence[str]) -> int:
-    """The whole command, for any name it goes by; gives the exit code.
+    """Run the command under any name and return the exit code.
 
     Raises:
         ConfigError: The file or a setting in it is wrong.
@@ -88,7 +84,7 @@ def run_with_arguments(program: str, arguments: Sequence[str]) -> int:
 
 
 def tell_what_starts(file: str, config: WorkerConfig) -> None:
-    """Say in one line what the log is of. The worker says which flows its group has once it has read them."""
+    """Log version, file, group and addresses. The worker logs the flows of its group later, when it has read them."""
     from connectors.spark.config import SparkSettings
 
     spark = SparkSettings(None, {key: value for key, value in config.props.items() if key.startswith("spark.")})

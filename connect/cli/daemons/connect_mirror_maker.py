@@ -1,7 +1,7 @@
-"""``connect-mirror-maker mm2.properties [--clusters ALIAS ...]``: Java's command, its arguments and its exit codes.
+"""``connect-mirror-maker mm2.properties [--clusters ALIAS ...]``: Java's command with its arguments and exit codes.
 
-The rules are those of ``MirrorMaker.main`` and of the argparse4j parser it builds. One thing differs: a cluster that
-does not answer at start is waited for.
+The rules are those of ``MirrorMaker.main`` and its argparse4j parser, except that a start is retried while a cluster
+does not answer.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ logger = logging.getLogger(__name__)
 
 PROGRAM: Final = "connect-mirror-maker"
 LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
-#: Whoever sent SIGTERM expects the process to be gone within 10 s. Stopping itself is given up a moment earlier.
+#: A process is expected to end within 10 s after SIGTERM. Stopping times out a moment earlier.
 EXIT_WITHIN_S: Final = 9.8
 STOP_TIMEOUT_S: Final = 9.3
 SUMMARY_INTERVAL_S: Final = 10.0
-#: How often contacts are looked at, so that a line within ten seconds says that a cluster does not answer.
+#: How often the contacts are checked, so that the log shows within ten seconds that a cluster does not answer.
 _LOOK_S: Final = 1.0
-#: That a flow copies nothing is a warning once in so long; its line comes with the others.
+#: A flow that copies nothing is logged as a warning once in this time, at INFO otherwise.
 IDLE_WARNING_S: Final = 60.0
-#: Waits between attempts to start while a cluster does not answer; the last one repeats.
+#: Delays between attempts to start while a cluster does not answer; the last one repeats.
 START_DELAYS_S: Final = (1.0, 2.0, 3.0, 5.0)
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with Java's exit code."""
+    """An argparse parser with Java's exit code."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
@@ -67,7 +67,7 @@ class Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True, slots=True)
 class MirrorMakerArguments:
-    """What the command line says; no ``clusters`` means every target."""
+    """The command line; empty ``clusters`` means every target."""
 
     file: Path
     clusters: tuple[str, ...]
@@ -75,11 +75,9 @@ class MirrorMakerArguments:
 
 
 def parser_of(program: str) -> Parser:
-    """Java's parser; ``--log-level`` is our own."""
-    # The command of that name also takes a resource, and has another parser for it.
-    more = (
-        "" if program == PROGRAM else f"\n\nof a Strimzi resource, which has its own help:\n  {program} -f FILE --help"
-    )
+    """Build Java's parser, with ``--log-level`` added."""
+    # heliograph mirror also takes a Strimzi resource, with another parser.
+    more = "" if program == PROGRAM else f"\n\nfor a Strimzi resource see:\n  {program} -f FILE --help"
     parser = Parser(
         prog=program,
         description="MirrorMaker 2.0 driver",
@@ -90,17 +88,13 @@ def parser_of(program: str) -> Parser:
     parser.add_argument(
         "--clusters", nargs="+", metavar="CLUSTER", default=(), help="Target cluster to use for this node."
     )
-    parser.add_argument("--log-level", choices=LOG_LEVELS, default="INFO", help="How much to log.")
+    parser.add_argument("--log-level", choices=LOG_LEVELS, default="INFO", help="Log level.")
     parser.add_argument("--version", action=ShowVersion)
     return parser
 
 
 def parse_arguments(program: str, arguments: Sequence[str]) -> MirrorMakerArguments:
-    """Reads the arguments as Java's parser does.
-
-    Raises:
-        SystemExit: 255 for bad arguments, 0 after the help.
-    """
+    """Parse the arguments as Java's parser does. Raises SystemExit: 255 for wrong arguments, 0 after the help."""
     parser = parser_of(program)
     namespace = parser.parse_args(arguments)
     problem = unreadable(Path(namespace.config))
@@ -110,7 +104,7 @@ def parse_arguments(program: str, arguments: Sequence[str]) -> MirrorMakerArgume
 
 
 def unreadable(file: Path) -> str | None:
-    """Why ``file`` cannot be read, or None. For Java a folder can be: only loading it fails, with another exit code."""
+    """Return why ``file`` cannot be read, or None; None for a folder, as in Java, where only loading it fails."""
     try:
         with file.open("rb"):
             return None
@@ -126,14 +120,14 @@ def main() -> NoReturn:
 
 
 def run_with_arguments(program: str, arguments: Sequence[str]) -> int:
-    """The whole command, for any name it goes by; gives the exit code."""
+    """Run the command under any name and return the exit code."""
     parsed = parse_arguments(program, arguments)
     configure_logging(parsed.log_level)
     return mirror(program, parsed.file, parsed.clusters)
 
 
 def mirror(program: str, file: Path, clusters: Sequence[str]) -> int:
-    """Runs every flow of ``file`` until SIGTERM or Ctrl-C; gives the exit code.
+    """Run every flow of ``file`` until SIGTERM or Ctrl-C, and return the exit code.
 
     Raises:
         ConfigError: The file or a setting in it is wrong.
@@ -148,7 +142,7 @@ def mirror(program: str, file: Path, clusters: Sequence[str]) -> int:
     for notice in config.notices():
         logger.warning("%s: %s", file, notice.text)
     try:
-        # Spark's modules are imported before there is a loop that would wait for them.
+        # Spark's modules are imported here because that would block the event loop.
         asyncio.run(_run_until_signal(config, flows, _spark(flows)))
     except NotStarted as error:
         print(f"{program}: error: {describe(error.reason)}", file=sys.stderr)
@@ -160,7 +154,7 @@ def mirror(program: str, file: Path, clusters: Sequence[str]) -> int:
 
 
 def _tell_what_starts(config: MirrorMakerConfig, flows: Sequence[Flow], engine: SparkEngine | None) -> None:
-    """Say in one line what the log is of."""
+    """Log version, file, flows and addresses."""
     rest = "no REST"
     if config.public_rest or config.internal_rest:
         from connect.core.config.rest_settings import REST_INTERNAL
@@ -178,7 +172,7 @@ def _tell_what_starts(config: MirrorMakerConfig, flows: Sequence[Flow], engine: 
 
 
 class NotStarted(PermanentError):
-    """Starting failed for a reason that waiting does not mend."""
+    """Starting failed, and a retry would not help."""
 
     def __init__(self, reason: PermanentError) -> None:
         super().__init__(str(reason))
@@ -186,7 +180,7 @@ class NotStarted(PermanentError):
 
 
 class StopTimedOut(HeliographError):
-    """Not everything had stopped in time."""
+    """Stopping took too long."""
 
 
 async def _run_until_signal(config: MirrorMakerConfig, flows: Sequence[Flow], engine: SparkEngine | None) -> None:
@@ -194,7 +188,7 @@ async def _run_until_signal(config: MirrorMakerConfig, flows: Sequence[Flow], en
         engines = [engine]
         _tell_what_starts(config, flows, engines[0])
         if engines[0] is not None:
-            engines[0].begin()  # before the imports, since Spark takes longer than all the rest
+            engines[0].begin()  # before the imports, because Spark takes longest
 
         def make() -> MirrorMaker:
             from connect.cli.daemons.mirror_process import MirrorMaker
@@ -208,13 +202,13 @@ async def _run_until_signal(config: MirrorMakerConfig, flows: Sequence[Flow], en
             if await imported(stop, "connect.cli.daemons.mirror_process", *rest, plugins=True):
                 await run(make, stop, watch=_log_summaries)
         finally:
-            # Also where nothing could be made of it.
+            # Also if no MirrorMaker was created.
             if engines[-1] is not None:
                 await engines[-1].stop()
 
 
 def _spark(flows: Sequence[Flow]) -> SparkEngine | None:
-    """The Spark of the flows that mirror; None where none does, as for heartbeats alone."""
+    """Return the Spark engine of the enabled flows; None if there are none."""
     from connect.cli.daemons.spark import spark_of_flows
     from connectors.config.mm2_properties import mirrored
 
@@ -225,15 +219,15 @@ def _spark(flows: Sequence[Flow]) -> SparkEngine | None:
 async def run(
     make: Callable[[], MirrorMaker], stop: asyncio.Event, *, watch: Callable[[MirrorMaker], Coroutine[None, None, None]]
 ) -> None:
-    """Starts what ``make`` gives, keeps it running until ``stop`` is set and stops it, in bounded time.
+    """Start a MirrorMaker, run it until ``stop`` is set and stop it, in bounded time.
 
     Args:
-        make: Gives a fresh MirrorMaker for each attempt to start.
-        stop: Ends everything, an attempt to start included.
-        watch: Runs beside a started MirrorMaker and is cancelled when that ends; its error ends everything.
+        make: Creates a MirrorMaker for each attempt to start.
+        stop: Ends everything, including an attempt to start.
+        watch: Runs while a started MirrorMaker runs; its error ends everything.
 
     Raises:
-        NotStarted: A setting or a cluster refuses for good.
+        NotStarted: Starting failed, and a retry would not help.
         StopTimedOut: Stopping took longer than ``STOP_TIMEOUT_S``.
     """
     maker = await _start(make, stop)
@@ -252,7 +246,7 @@ async def run(
 
 
 async def _start(make: Callable[[], MirrorMaker], stop: asyncio.Event) -> MirrorMaker | None:
-    """A started MirrorMaker, or None if ``stop`` was set before one could be."""
+    """Return a started MirrorMaker, or None if ``stop`` was set first."""
     delays_s = chain(START_DELAYS_S, repeat(START_DELAYS_S[-1]))
     while not stop.is_set():
         maker, delay_s, started = make(), next(delays_s), False
@@ -260,12 +254,12 @@ async def _start(make: Callable[[], MirrorMaker], stop: asyncio.Event) -> Mirror
             await unless(stop, maker.start(), "start")
             started = not stop.is_set()
         except RetriableError as error:
-            logger.warning("%s; trying again in %.0f s", error, delay_s)
+            logger.warning("%s; retrying in %.0f s", error, delay_s)
         except PermanentError as error:
             raise NotStarted(error) from error
         finally:
             if not started:
-                # What went wrong in stopping is in the log; why it did not start matters more.
+                # Errors of stopping are in the log; why it did not start matters more.
                 with contextlib.suppress(PermanentError):
                     await _stop(maker)
         if started:
@@ -281,8 +275,7 @@ async def _stop(maker: MirrorMaker) -> None:
             await maker.stop()
     except TimeoutError:
         raise StopTimedOut(
-            f"not everything stopped within {STOP_TIMEOUT_S} s; positions committed so far stand, "
-            "and the next start goes on from them"
+            f"the flows did not stop within {STOP_TIMEOUT_S} s; the next start continues from the committed positions"
         ) from None
 
 

@@ -1,5 +1,5 @@
-"""One worker of a dedicated mirror: its group lives on the flow's target, and whoever leads it sees to the flow's three
-connectors (Kafka's ``MirrorHerder``)."""
+"""The worker of one flow of a dedicated mirror; its group's leader configures the three connectors (Kafka's
+``MirrorHerder``)."""
 
 from __future__ import annotations
 
@@ -37,33 +37,36 @@ from connectors.source.worker_metrics import LagWatch
 
 log = logging.getLogger(__name__)
 
-#: What Java's members say where they have no REST.
+#: The URL of Java's members without REST.
 _NO_REST: Final = "NOTUSED"
 _AGAIN_S: Final = 1.0
-#: How long a failure has to last. Under a config that the file replaces it lasts until the tasks have the new one.
+#: How long a failure has to last. If the file replaces the config it lasts until the tasks have the new one.
 _FAILED_S: Final = 5.0
 _FAILED_BEFORE_S: Final = 60.0
-#: What a round of the group, or a cluster, is in the way of; anything else is the file's fault.
+#: Errors of a rebalance or a cluster, which a retry resolves; any other error is in the file.
 _PASSING: Final = (RetriableError, RebalanceExpected, RequestConflict, ElsewhereError)
-#: A task waits for the batches that are on their way, and the process ends within ten seconds.
+#: A task waits for batches in flight, and the process ends within ten seconds.
 _DEFAULTS: Final = {"task.shutdown.graceful.timeout.ms": "8000"}
 
 
 class NoInternalRest(PermanentError):
-    """The leader of the group cannot be asked, since there is no internal REST."""
+    """The leader of the group cannot be contacted because internal REST is disabled."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlowRest:
-    """The way to other nodes: our address for them, and what sends requests to the leader."""
+    """Internal REST: this node's URL, and the client for requests to the leader."""
 
     url: str
     requests: InternalRequests
 
 
 class Failures:
-    """Tells when nothing of a flow goes on any more. What failed before this node started, the ``earlier`` statuses,
-    does not count; neither does what fails under stored configs that those of the file are about to replace."""
+    """Detection of a flow that has failed as a whole.
+
+    Failures from before this node started, the ``earlier`` statuses, do not count; neither do failures of stored
+    configs that the file is about to replace.
+    """
 
     def __init__(self, earlier: Sequence[Status] = ()) -> None:
         self._earlier = earlier
@@ -71,7 +74,7 @@ class Failures:
         self._since_s = 0.0
 
     def look(self, statuses: Sequence[Status], now_s: float, *, is_replaced: bool) -> str | None:
-        """Return the reason once a failure has lasted, from the statuses of the connector and of its tasks.
+        """Return the reason when a failure of the connector or its tasks has lasted long enough.
 
         ``now_s`` is of a monotonic clock; ``is_replaced``: the file replaces the config, or has done so in this run.
         """
@@ -83,7 +86,7 @@ class Failures:
         return reason(failed[0].trace or "")
 
     def _of(self, statuses: Sequence[Status]) -> Sequence[Status]:
-        """Those that keep the flow from going on."""
+        """Return the statuses of the failures, if the flow has failed as a whole."""
         if not statuses:
             return ()
         connector, *tasks = statuses
@@ -91,7 +94,7 @@ class Failures:
             return () if self._is_earlier(connector) else [connector]
         failed = [one for one in tasks if one.state is State.FAILED and not self._is_earlier(one)]
         if any(PartitionsStopped.__name__ in (one.trace or "") for one in failed):
-            return ()  # topics that come, or come back, start it again
+            return ()  # because new or recreated topics start it again
         return failed if len(failed) == len(tasks) else ()
 
     def _is_earlier(self, status: Status) -> bool:
@@ -103,10 +106,10 @@ def _are_same(some: Sequence[Status], others: Sequence[Status]) -> bool:
 
 
 class FlowWorker:
-    """A flow's worker in this process. Made within a running loop.
+    """A flow's worker in this process. Needs a running loop.
 
     Raises:
-        ConfigError: A setting of the worker is refused; its place in the file is named.
+        ConfigError: A setting of the worker is invalid; the error has its place in the file.
         SecurityError: A key store cannot be used.
     """
 
@@ -137,7 +140,7 @@ class FlowWorker:
             obsolete=self._obsolete,
             engine=spark if flow.enabled else None,
         )
-        #: This node says whether the clusters answer, be its tasks on other nodes, or ended.
+        # Watched on this node even if the tasks run on other nodes, or have ended.
         always = (Connector.SOURCE.value,) if flow.enabled else ()
         self._lag = LagWatch(self.host, partial(self.worker.connectors_here, spark.is_for, always))
 
@@ -146,19 +149,19 @@ class FlowWorker:
         return self.worker.herder
 
     async def start(self) -> None:
-        """Read the internal topics and begin to join; see :meth:`DistributedWorker.start`."""
+        """Read the internal topics and start to join the group; see :meth:`DistributedWorker.start`."""
         await self.worker.start()
         self._failures = Failures(self._statuses())
         self._lag.start()
         self._scope.spawn(self._see_to_connectors(), f"connectors of {self.flow}")
 
     async def ended(self) -> None:
-        """Returns when the worker was stopped; raises what ended it otherwise."""
+        """Wait until the worker is stopped; raise the error if it ended by itself."""
         await self.worker.ended()
 
     async def put_away(self) -> None:
-        """Stop what has ended by itself, so that its group does not wait for what is left of it. Whether the clusters
-        answer is watched until :meth:`stop`, which follows."""
+        """Stop a worker that has ended by itself, so that its group does not wait for it. Its clusters are watched
+        until :meth:`stop`."""
         await self._scope.close()
         await self.worker.stop()
 
@@ -168,7 +171,7 @@ class FlowWorker:
         self.host.long_logs.close()
 
     def progress(self, now_ms: int) -> FlowProgress:
-        """A picture of what this node copies of the flow."""
+        """Return the progress of what this node copies of the flow."""
         name, snapshot = Connector.SOURCE.value, self.worker.core.snapshot
         found = self.host.progress(name, self.flow.name, now_ms)
         if found.partitions or name not in snapshot.connectors():
@@ -176,19 +179,19 @@ class FlowWorker:
         state, status = snapshot.target_state(name), self.worker.statuses.log.status(name)
         if state is not TargetState.STARTED:
             return replace(found, state=state.value)
-        # Its connector has looked, and has found nothing to copy, on this node or another.
+        # The connector, on this node or another, has run and found nothing to copy.
         has_looked = status is not None and status.state is State.RUNNING and not snapshot.task_ids(name)
         return replace(found, state=NO_TOPICS) if has_looked else found
 
     def failure(self) -> str | None:
-        """Why nothing of the flow goes on, if that is so: its connector or all its tasks have failed.
+        """Return why the flow has failed as a whole: its connector or all tasks, on any node; else None.
 
-        What other nodes have of the flow counts too, as its group's statuses say it. Call this often.
+        To be called often.
         """
         return self._failures.look(self._statuses(), time.monotonic(), is_replaced=self._is_replaced)
 
     def _statuses(self) -> list[Status]:
-        """Of the connector that mirrors, then of its tasks."""
+        """Return the statuses of the source connector and its tasks, in this order."""
         statuses, name = self.worker.statuses.log, Connector.SOURCE.value
         return [status for status in (statuses.status(name), *statuses.tasks(name).values()) if status is not None]
 
@@ -202,14 +205,14 @@ class FlowWorker:
             self._elections.put_nowait(None)
 
     async def _see_to_connectors(self) -> None:
-        """Each time this node has become leader, store the configs of the file where others are stored."""
+        """Store the file's configs if others are stored, each time this node becomes leader."""
         while True:
             await self._elections.get()
-            # None of them waits for another that is refused, or not answered.
+            # At the same time, because one may be refused or time out.
             await together(f"{self.flow}: connectors from the file", map(self._see_to, Connector))
 
     def _obsolete(self, stored: ConfigLog) -> list[str]:
-        """The connectors of the flow whose stored configs are not those of the file."""
+        """Return the connectors whose stored configs differ from the file."""
         return [
             connector.value
             for connector in Connector
@@ -218,14 +221,14 @@ class FlowWorker:
         ]
 
     def _left_out(self, connector: Connector) -> str:
-        """Why the file has the flow do without a connector; empty if it does not."""
+        """Return why the file disables a connector; empty if it does not."""
         if connector is not Connector.CHECKPOINT:
             return ""
         return "; ".join(objections(self.flow.connector_config(connector)).values())
 
     async def _see_to(self, connector: Connector) -> None:
         if reason := self._left_out(connector):
-            log.info("%s: %s is left out: %s", self.flow, connector.value, reason)
+            log.info("%s: %s is disabled: %s", self.flow, connector.value, reason)
         else:
             await self._put(connector)
 
@@ -235,7 +238,7 @@ class FlowWorker:
             self.worker.core.is_leader
             and (stored := self.worker.core.snapshot.connector_config(connector.value)) != wanted
         ):
-            # Where nothing is stored yet, nothing runs that could start again under another config.
+            # Without a stored config nothing runs that could be restarted with another one.
             self._is_replaced |= connector is Connector.SOURCE and stored is not None
             try:
                 await self.herder.put_connector(connector.value, wanted, None, allow_replace=True)
@@ -243,12 +246,12 @@ class FlowWorker:
                 log.warning("%s: %s is not configured yet: %s", self.flow, connector.value, error)
                 await asyncio.sleep(_AGAIN_S)
             except HeliographError as error:
-                log.error("%s: %s is not configured anew: %s", self.flow, connector.value, error)
+                log.error("%s: %s keeps its old config: %s", self.flow, connector.value, error)
                 return
 
 
 class _WithoutRest:
-    """Says what is missing where another node leads."""
+    """Requests to the leader without internal REST, which fail with the remedy."""
 
     async def post_task_configs(
         self, leader_url: str, connector: str, configs: Sequence[Mapping[str, str]], sign: Sign | None
@@ -261,16 +264,16 @@ class _WithoutRest:
 
 def _missing(what: str) -> str:
     return (
-        f"another node leads the group, so {what} from here; set dedicated.mode.enable.internal.rest = true on all "
-        "nodes, with listeners that they reach"
+        f"another node leads the group, so {what} from here. Set dedicated.mode.enable.internal.rest = true and "
+        "reachable listeners on all nodes"
     )
 
 
 def check_flow(flow: Flow) -> None:
-    """Look at the settings of a flow and of its worker before anything is started.
+    """Check the settings of a flow and its worker before anything is started.
 
     Raises:
-        ConfigError: One is refused; its place in the file is named.
+        ConfigError: A setting is invalid; the error has its place in the file.
         SecurityError: A key store cannot be used.
     """
     if flow.enabled:
@@ -280,8 +283,8 @@ def check_flow(flow: Flow) -> None:
 
 
 def worker_config(flow: Flow) -> WorkerConfig:
-    """The settings of a flow's worker. Raises ConfigError, with its place in the file."""
-    # Java's dedicated workers take every override, whatever the file says.
+    """Return the config of a flow's worker. Raises ConfigError with its place in the file."""
+    # Java's dedicated workers always allow every override.
     props = {**_DEFAULTS, **flow.worker_config(), "connector.client.config.override.policy": "All"}
     try:
         return WorkerConfig.parse(props)
@@ -296,8 +299,8 @@ def _worker_id(flow: Flow, rest: FlowRest | None) -> str:
 
 
 def reason(trace: str) -> str:
-    """The error in a trace: its last line that is not indented, without the class."""
+    """Return the error in a trace: its last line that is not indented, without the class."""
     lines = [line for line in trace.splitlines() if line and not line[0].isspace()]
-    last = lines[-1] if lines else "no reason is known"
+    last = lines[-1] if lines else "unknown reason"
     cls, colon, text = last.partition(": ")
     return text if colon and "." in cls and " " not in cls else last

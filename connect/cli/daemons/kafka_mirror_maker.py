@@ -1,7 +1,6 @@
-"""The command ``kafka-mirror-maker``: MirrorMaker 1's options in all spellings, and its exit codes.
+"""``kafka-mirror-maker``: MirrorMaker 1's command with all its option spellings and exit codes.
 
-The rules are those of Kafka's ``MirrorMaker`` of 0.7 to 3.9. An option that has no effect here is explained in a
-sentence, not refused.
+The rules are those of Kafka's ``MirrorMaker`` of 0.7 to 3.9. An option without effect here is accepted with a warning.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 PROGRAM: Final = "kafka-mirror-maker"
 LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
-#: MirrorMaker 1 ends so for every reason (Kafka's ``CommandLineUtils`` and ``MirrorMakerThread``).
+#: MirrorMaker 1's code for every failure (Kafka's ``CommandLineUtils`` and ``MirrorMakerThread``).
 EXIT_FAILED: Final = 1
 _DEFAULT_COMMIT_MS: Final = 1_000
 _TRUTH: Final = {"true": True, "false": False}
@@ -34,23 +33,23 @@ _WIDTH: Final = 110
 _EXAMPLES: Final = """\
 examples:
   kafka-mirror-maker --consumer.config source.properties --producer.config target.properties --include 'orders|clicks.*'
-      copies these topics, under their names; further processes with the same group.id share the work
+      copies these topics under their names; more processes with the same group.id share the work
 
   kafka-mirror-maker --consumer.config west.properties --consumer.config east.properties \\
       --producer.config all.properties --exclude 'test.*' --num.streams 4
-      copies all but tests from two clusters, with four members of each group
+      copies all topics except tests from two clusters, with four members of each group
 
-source.properties has bootstrap.servers and group.id (and auto.offset.reset=earliest to begin at the beginning),
-target.properties has bootstrap.servers; docs/mirrormaker-1.md says what became of older keys.
+source.properties has bootstrap.servers and group.id (and auto.offset.reset=earliest to start at the beginning),
+target.properties has bootstrap.servers. For older keys see docs/mirrormaker-1.md.
 
-exit codes: 0 after SIGTERM or Ctrl-C; 1 for wrong arguments, files or rights, and where a record can never be sent
+exit codes: 0 after SIGTERM or Ctrl-C; 1 for wrong arguments or files, missing ACLs, or a record that cannot be sent
 """
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaMirrorMakerArguments:
-    """What the command line says; ``list_option`` is that of the topics as its user wrote it, ``said`` are sentences on
-    what means nothing any more."""
+    """The command line; ``list_option`` is the topics' option as it was typed, ``said`` has a sentence for each option
+    without effect."""
 
     consumer_configs: tuple[str, ...]
     producer_config: str
@@ -69,19 +68,19 @@ class KafkaMirrorMakerArguments:
 
 
 class _ArgumentParser(argparse.ArgumentParser):
-    """argparse with Java's exit code."""
+    """An argparse parser with Java's exit code."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
         self.exit(EXIT_FAILED, f"{self.prog}: error: {message} (--help has examples)\n")
 
     def with_two_dashes(self, words: Sequence[str]) -> list[str]:
-        """The words with the names of options as they stand here: Java's parser takes ``-whitelist`` as well."""
+        """Return the words with two dashes before option names, because Java's parser also takes ``-whitelist``."""
         return [f"-{word}" if f"-{word.partition('=')[0]}" in self._option_string_actions else word for word in words]
 
 
 class _TopicList(argparse.Action):
-    """Keeps the option beside its value, as its user wrote it."""
+    """An action that stores the option as it was typed, together with its value."""
 
     def __call__(
         self,
@@ -95,7 +94,7 @@ class _TopicList(argparse.Action):
 
 
 def parse_arguments(arguments: Sequence[str]) -> KafkaMirrorMakerArguments:
-    """Raises SystemExit: 1 for bad arguments, 0 after the help and the version."""
+    """Parse the arguments. Raises SystemExit: 1 for wrong arguments, 0 after the help and the version."""
     parser = _parser()
     found = parser.parse_args(parser.with_two_dashes(arguments))
     if not found.consumer_config:
@@ -103,15 +102,15 @@ def parse_arguments(arguments: Sequence[str]) -> KafkaMirrorMakerArguments:
     if found.producer_config is None:
         parser.error("--producer.config is required")
     if found.include is None and found.whitelist is None and found.exclude is None:
-        parser.error("exactly one of --include (--whitelist) and --exclude (--blacklist) is required: which topics?")
+        parser.error("exactly one of --include (--whitelist) and --exclude (--blacklist) is required")
     include = found.include if found.include is not None else found.whitelist
     if include is not None and found.exclude is not None:
         parser.error("exactly one of --include (--whitelist) and --exclude (--blacklist) is required, not both")
     option, _ = topics = include or found.exclude
     if found.message_handler_args is not None and found.message_handler is None:
-        parser.error("--message.handler.args is given without --message.handler")
+        parser.error("--message.handler.args needs --message.handler")
     if found.rebalance_listener_args is not None and found.consumer_rebalance_listener is None:
-        parser.error("--rebalance.listener.args is given without --consumer.rebalance.listener")
+        parser.error("--rebalance.listener.args needs --consumer.rebalance.listener")
     return KafkaMirrorMakerArguments(
         consumer_configs=tuple(found.consumer_config),
         producer_config=found.producer_config,
@@ -133,28 +132,28 @@ def parse_arguments(arguments: Sequence[str]) -> KafkaMirrorMakerArguments:
 def _parser() -> _ArgumentParser:
     parser = _ArgumentParser(
         prog=PROGRAM,
-        description="Continuously copies topics between two Kafka clusters, under their own names (MirrorMaker 1).",
+        description="Continuously copy topics between two Kafka clusters under their own names (MirrorMaker 1).",
         epilog=_EXAMPLES,
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=34, width=_WIDTH),
         allow_abbrev=False,
     )
-    files = parser.add_argument_group("what is copied from where to where")
+    files = parser.add_argument_group("clusters and topics")
     files.add_argument(
         "--consumer.config",
         dest="consumer_config",
         action="append",
         metavar="FILE",
-        help="Consumer properties for a source cluster. More than one: more sources.",
+        help="Consumer properties for a source cluster. May be repeated for several sources.",
     )
     files.add_argument("--producer.config", dest="producer_config", metavar="FILE", help="Producer properties.")
     files.add_argument(
         "--include",
         action=_TopicList,
         metavar="REGEX",
-        help="Topics to copy, as a Java regular expression; commas are alternatives. Goes before --whitelist.",
+        help="Topics to copy, as a Java regular expression; commas are alternatives. Overrides --whitelist.",
     )
     files.add_argument(
-        "--whitelist", "--white-list", action=_TopicList, metavar="REGEX", help="The same under its older names."
+        "--whitelist", "--white-list", action=_TopicList, metavar="REGEX", help="Older names of --include."
     )
     files.add_argument(
         "--exclude",
@@ -162,16 +161,16 @@ def _parser() -> _ArgumentParser:
         "--black-list",
         action=_TopicList,
         metavar="REGEX",
-        help="Copy all topics but these, and internal ones.",
+        help="Copy all topics except these and internal ones.",
     )
-    how = parser.add_argument_group("how")
+    how = parser.add_argument_group("settings")
     how.add_argument(
         "--num.streams",
         dest="num_streams",
         type=_positive,
         default=1,
         metavar="N",
-        help="Members of the group in this process, each with a copying task of its own (default 1).",
+        help="Group members in this process, each with its own copy task (default 1).",
     )
     how.add_argument(
         "--offset.commit.interval.ms",
@@ -179,7 +178,7 @@ def _parser() -> _ArgumentParser:
         type=_positive,
         default=_DEFAULT_COMMIT_MS,
         metavar="MS",
-        help=f"How often positions are committed in the group (default {_DEFAULT_COMMIT_MS}).",
+        help=f"Interval of the group's offset commits (default {_DEFAULT_COMMIT_MS}).",
     )
     how.add_argument(
         "--abort.on.send.failure",
@@ -192,12 +191,12 @@ def _parser() -> _ArgumentParser:
         const=True,
         default=True,
         metavar="true|false",
-        help="End when a record can never be sent (default true); false leaves such records out, named and counted.",
+        help="End if a record cannot be sent (default true). If false, skip, log and count it.",
     )
-    _add_plugins(parser.add_argument_group("code of yours"))
-    _add_old(parser.add_argument_group("accepted, without effect"))
+    _add_plugins(parser.add_argument_group("plugins"))
+    _add_old(parser.add_argument_group("accepted without effect"))
     parser.add_argument(
-        "--log-level", dest="log_level", choices=LOG_LEVELS, default="INFO", help="How much to log (default INFO)."
+        "--log-level", dest="log_level", choices=LOG_LEVELS, default="INFO", help="Log level (default INFO)."
     )
     parser.add_argument("--version", action=ShowVersion)
     return parser
@@ -208,10 +207,10 @@ def _add_plugins(code: argparse._ArgumentGroup) -> None:
         "--message.handler",
         dest="message_handler",
         metavar="MODULE:CLASS",
-        help="A Python class with handle(record), asked for each record what is sent in its place.",
+        help="A Python class with handle(record), which returns the records to send instead of each record.",
     )
     code.add_argument(
-        "--message.handler.args", dest="message_handler_args", metavar="TEXT", help="What it is made with."
+        "--message.handler.args", dest="message_handler_args", metavar="TEXT", help="Argument of its constructor."
     )
     code.add_argument(
         "--consumer.rebalance.listener",
@@ -220,17 +219,17 @@ def _add_plugins(code: argparse._ArgumentGroup) -> None:
         help="A Python class with on_partitions_assigned(partitions) and on_partitions_revoked(partitions).",
     )
     code.add_argument(
-        "--rebalance.listener.args", dest="rebalance_listener_args", metavar="TEXT", help="What it is made with."
+        "--rebalance.listener.args", dest="rebalance_listener_args", metavar="TEXT", help="Argument of its constructor."
     )
 
 
-#: Options that mean nothing any more: name, what is called N, and what takes their place.
+#: Options without effect: name, metavar, and what replaces them.
 _OLD: Final = (
-    ("num.producers", "N", "each stream writes by itself; --num.streams says how many there are"),
-    ("queue.size", "N", "there is no queue; reading waits while 48 MiB of a stream are not acknowledged"),
-    ("new.consumer", "", "there is one kind of consumer"),
-    ("new.producer", "", "there is one kind of producer"),
-    ("shutdown.port", "PORT", "SIGTERM or Ctrl-C stops it in order"),
+    ("num.producers", "N", "each stream has its own producer; set --num.streams"),
+    ("queue.size", "N", "there is no queue; a stream stops reading while 48 MiB are not acknowledged"),
+    ("new.consumer", "", "there is only one kind of consumer"),
+    ("new.producer", "", "there is only one kind of producer"),
+    ("shutdown.port", "PORT", "stop it with SIGTERM or Ctrl-C"),
 )
 
 
@@ -261,7 +260,7 @@ def _truth(text: str) -> bool:
         raise ValueError(text) from None
 
 
-# argparse names a value's type in its messages by these.
+# argparse shows these names in its messages.
 _positive.__name__ = "number of 1 or more"
 _truth.__name__ = "true or false"
 
@@ -278,7 +277,7 @@ def main() -> NoReturn:
 
 
 def run_with_arguments(arguments: Sequence[str]) -> int:
-    """The whole command; gives the exit code. Raises what ends it."""
+    """Run the command and return the exit code. Raises HeliographError."""
     parsed = parse_arguments(arguments)
     configure_logging(parsed.log_level)
     for sentence in parsed.said:
@@ -296,7 +295,7 @@ def _settings(parsed: KafkaMirrorMakerArguments) -> MirrorSettings:
 
     if is_lone_asterisk(parsed.include):
         logger.warning(
-            "%s %s: taken as .*, all topics; Kafka's documentation had it so, and Java's MirrorMaker refuses it",
+            "%s %s: taken as .*, all topics, as in Kafka's documentation; Java's MirrorMaker refuses it",
             *(parsed.list_option, parsed.include),
         )
     handler = None
@@ -326,10 +325,10 @@ async def _run_until_signal(settings: MirrorSettings) -> None:
     from connect.cli.daemons.spark import spark_of_streams
 
     async with stop_signals(exit_within_s=EXIT_WITHIN_S, exit_late=EXIT_FAILED) as stop:
-        # Of each stream one slice for what is copied as it is, one for what goes by key.
+        # Each stream has a slice for copied batches, and one for records that are sent by key.
         slices = 2 * settings.options.streams * len(settings.sources)
         engine = spark_of_streams(settings.spark, slices, settings.hidden)
-        engine.begin()  # before the imports, since it takes longer
+        engine.begin()  # before the imports, because it takes longer
         try:
             if not await imported(stop, "connectors.mirror_maker_1.process"):
                 return

@@ -1,5 +1,5 @@
-"""The composition root of a dedicated mirror: one Spark, one control link, one REST server, and a worker for each
-ordered pair of clusters (Kafka's ``MirrorMaker``)."""
+"""The process of a dedicated mirror: one Spark engine, one control link, one REST server, and a worker for each ordered
+pair of clusters (Kafka's ``MirrorMaker``)."""
 
 from __future__ import annotations
 
@@ -30,26 +30,27 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.25
-#: Waits before a worker for heartbeats alone is made anew; the last one repeats.
-_ANEW_S: Final = (5.0, 10.0, 30.0)
+#: Delays before a worker for heartbeats only is restarted; the last one repeats.
+_RESTART_DELAYS_S: Final = (5.0, 10.0, 30.0)
 
 
 class FlowsFailed(PermanentError):
-    """No flow goes on any more."""
+    """All flows have failed."""
 
 
 class StopFailed(PermanentError):
-    """A flow failed while it was stopped: what it copied last may not be stored, and the next start finds it out."""
+    """A flow failed while it was stopped. Its last positions may not be stored; the next start recovers them."""
 
 
 class MirrorMaker:
-    """Runs ``flows`` until stopped, on an ``engine`` that may have begun already and is stopped with it; None where no
-    flow mirrors.
+    """The flows of a file, run until stopped.
 
-    ``flows`` are those with a worker: the ones that mirror, and those that are there for heartbeats alone.
+    Args:
+        flows: Flows with a worker: enabled ones, and those for heartbeats only.
+        engine: May have begun already, and is stopped with the flows; None if no flow is enabled.
 
     Raises:
-        ConfigError: A setting of theirs is refused; its key and line in the file are named.
+        ConfigError: A setting is invalid; the error has its key and line in the file.
         SecurityError: A key store cannot be used.
     """
 
@@ -67,18 +68,18 @@ class MirrorMaker:
         self._rest = self._node_rest() if self._public or config.internal_rest else None
         self._workers: list[FlowWorker] = []
         self._scope = Scope("connect-mirror-maker")
-        #: Workers that have ended by themselves, and why.
+        #: Workers that have ended by themselves, with the reason.
         self._ended: dict[FlowWorker, str] = {}
 
     @property
     def rest_url(self) -> str | None:
-        """Where REST is for users, where it is; known once started."""
+        """The URL of the public REST API; None before the start, or if it is disabled."""
         return self._rest.public_url if self._rest is not None else None
 
     async def start(self) -> None:
-        """Start every worker; clusters that do not answer are waited for, and said so every few seconds.
+        """Start every worker, retrying while clusters do not answer.
 
-        Workers for heartbeats alone start in the background: what keeps them from starting keeps no mirror.
+        Workers for heartbeats only start in the background, so that their failures do not affect enabled flows.
         """
         collect_rarely()
         self._leases.start()
@@ -87,7 +88,7 @@ class MirrorMaker:
             await self._rest.start()
         for flow in self._flows:
             self._workers.append(self._made(flow))
-            await asyncio.sleep(0)  # because looking for plugins takes tens of milliseconds for each
+            await asyncio.sleep(0)  # because plugin discovery takes tens of milliseconds for each
         if self._rest is not None:
             self._rest.serve(self._workers)
         for index, worker in enumerate(self._workers):
@@ -98,8 +99,8 @@ class MirrorMaker:
             self._scope.spawn(self._live(worker), f"life of {worker.flow}")
 
     async def run_until(self, stop: asyncio.Event) -> None:
-        """Until ``stop`` is set; raises :class:`FlowsFailed` when no flow goes on any more and nobody could mend it
-        over REST."""
+        """Run until ``stop`` is set. Raises :class:`FlowsFailed` if all flows have failed and cannot be restarted over
+        REST."""
         while not stop.is_set():
             self._raise_if_failed()
             try:
@@ -109,10 +110,7 @@ class MirrorMaker:
                 continue
 
     async def stop(self) -> None:
-        """Stop copying, store positions, leave the groups, end Spark; within a few seconds.
-
-        Raises :class:`StopFailed` where that did not go in order.
-        """
+        """Stop copying, store positions, leave the groups and end Spark, within seconds. Raises :class:`StopFailed`."""
         await self._scope.close()
         stopped = await asyncio.gather(*(worker.stop() for worker in self._workers), return_exceptions=True)
         await self._spark.stop()
@@ -124,13 +122,13 @@ class MirrorMaker:
         failed = []
         for worker, error in zip(self._workers, stopped, strict=True):
             if error is not None:
-                log.error("%s did not stop in order", worker.flow, exc_info=error)
+                log.error("%s did not stop cleanly", worker.flow, exc_info=error)
                 failed.append(f"{worker.flow}: {error}")
         if failed:
-            raise StopFailed(f"not all was stopped in order: {'; '.join(failed)}")
+            raise StopFailed(f"not all flows stopped cleanly: {'; '.join(failed)}")
 
     def progress(self) -> list[FlowProgress]:
-        """A picture of every flow that mirrors."""
+        """Return the progress of every enabled flow."""
         now_ms = int(time.time() * 1000)
         return [
             replace(found, state=ENDED) if worker in self._ended else found
@@ -138,7 +136,7 @@ class MirrorMaker:
         ]
 
     def contacts(self) -> list[Contact]:
-        """What is known here of the clusters of these flows."""
+        """Return the contact with the clusters of every enabled flow."""
         return [worker.host.contact(Connector.SOURCE.value) for worker in self._mirrors]
 
     @property
@@ -148,29 +146,29 @@ class MirrorMaker:
     def _raise_if_failed(self) -> None:
         reasons = []
         for worker in self._mirrors:
-            # Over REST a failed connector or task can be started again.
+            # Over public REST a failed connector or task can be restarted.
             reason = self._ended.get(worker) or (None if self._public else worker.failure())
             if reason is None:
                 return
             reasons.append(f"{worker.flow}: {reason}")
         if reasons:
-            raise FlowsFailed(f"no flow goes on: {'; '.join(reasons)}")
+            raise FlowsFailed(f"all flows have failed: {'; '.join(reasons)}")
 
     async def _live(self, worker: FlowWorker) -> None:
-        """Until a worker ends by itself; then its group must not wait for what is left of it."""
+        """Wait until a worker ends by itself, then stop it so that its group does not wait for it."""
         try:
             await worker.ended()
         except HeliographError as error:
             self._ended[worker] = str(error)
-            log.error("%s: its worker has ended, the other flows go on: %s", worker.flow, error)
+            log.error("%s: its worker has ended, other flows continue: %s", worker.flow, error)
             await _in_order(worker, worker.put_away())
 
     def _made(self, flow: Flow) -> FlowWorker:
         return FlowWorker(flow, self._spark, self._leases, None if self._rest is None else self._rest.of_flow(flow))
 
     async def _keep_up(self, index: int) -> None:
-        """The life of a worker for heartbeats alone: made anew where that may help, and told of where it ends."""
-        delays_s = chain(_ANEW_S, repeat(_ANEW_S[-1]))
+        """Run a worker for heartbeats only; restart it after errors that a retry may resolve, log any other error."""
+        delays_s = chain(_RESTART_DELAYS_S, repeat(_RESTART_DELAYS_S[-1]))
         while True:
             worker = self._workers[index]
             try:
@@ -179,7 +177,7 @@ class MirrorMaker:
                 return
             except (RetriableError, WorkerFailed) as error:
                 delay_s = next(delays_s)
-                log.warning("%s: no heartbeats: %s; trying again in %.0f s", worker.flow, error, delay_s)
+                log.warning("%s: no heartbeats: %s; retrying in %.0f s", worker.flow, error, delay_s)
             except Exception as error:
                 ours = isinstance(error, HeliographError)
                 log.error("%s: no heartbeats: %s", worker.flow, error, exc_info=None if ours else error)
@@ -191,7 +189,7 @@ class MirrorMaker:
                 self._rest.serve(self._workers)
 
     def _engine_begun(self) -> SparkEngine:
-        assert self._engine is not None, "only flows that mirror have tasks"
+        assert self._engine is not None, "only enabled flows have tasks"
         return self._engine
 
     def _node_rest(self) -> NodeRest:
@@ -206,11 +204,11 @@ class MirrorMaker:
 async def _in_order(worker: FlowWorker, stopping: Coroutine[None, None, None]) -> None:
     (error,) = await asyncio.gather(stopping, return_exceptions=True)
     if error is not None:
-        log.warning("%s did not stop in order: %s", worker.flow, error)
+        log.warning("%s did not stop cleanly: %s", worker.flow, error)
 
 
 def _link_settings(config: MirrorMakerConfig, flows: Sequence[Flow]) -> LinkSettings:
-    """One listener serves all flows, so they must agree on it."""
+    """Return the control link's settings, which all flows share. Raises ConfigError if they differ."""
     found = dict.fromkeys(
         (one.link_listener, one.link_advertised_address) for one in (flow.settings() for flow in flows)
     )
@@ -219,7 +217,7 @@ def _link_settings(config: MirrorMakerConfig, flows: Sequence[Flow]) -> LinkSett
     if len(found) > 1:
         raise config.located(
             ConfigError(
-                f"{LISTENER_KEY} differs between flows; one listener serves all, so write it at the top", LISTENER_KEY
+                f"{LISTENER_KEY} differs between flows, which share one listener. Set it without a prefix", LISTENER_KEY
             ),
             [LISTENER_KEY],
         )

@@ -1,7 +1,6 @@
-"""Starts the Spark of a process from ``spark.*`` keys, and holds ``heliograph warm``.
+"""Spark engines of processes from their ``spark.*`` keys, and ``heliograph warm``, which prepares Spark's first start.
 
-It imports little, so that Spark can start first. ``warm`` prepares the first start of Spark, for images and fresh
-machines.
+It imports little, so that Spark can start early.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from connectors.spark.class_data_archive import archive_of, record_archive, with
 from connectors.spark.config import SparkKind, SparkSettings, check_spark
 from connectors.spark.engine import SparkEngine
 
-#: How many slices Spark is to have room for in a group that connectors come to: nobody can count tasks beforehand.
+#: How many slices Spark has room for in a Connect group, whose tasks are not known at start.
 _SLICES_OF_A_GROUP: Final = 8
 _SIZED_BY: Final = ("spark.master", "spark.remote")
 
 
 def spark_of_flows(flows: Sequence[Flow]) -> SparkEngine:
-    """One engine for all flows, not begun yet: their ``spark.*`` keys together, a later flow's winning.
+    """Return the engine of all flows, not started: their ``spark.*`` keys are merged, later flows win.
 
     Raises:
-        ConfigError: A flow's settings are wrong, the keys contradict each other, or give too few slots.
+        ConfigError: A flow's settings are wrong, the keys contradict each other, or there are too few slots.
         JavaNotFound: There is no Java to run Spark on.
     """
     settings = [flow.settings() for flow in flows]
@@ -37,19 +36,18 @@ def spark_of_flows(flows: Sequence[Flow]) -> SparkEngine:
 
 
 def spark_of_worker(props: Mapping[str, str], hidden: frozenset[str]) -> SparkEngine:
-    """The engine of a worker of a group, not begun yet; its properties have the ``spark.*`` keys.
+    """Return the engine of a Connect worker, not started, from the ``spark.*`` keys of its properties.
 
-    ``hidden``: environment variables that the properties refer to. Errors as :func:`spark_of_flows`.
+    ``hidden``: environment variables that the properties refer to. Raises the errors of :func:`spark_of_flows`.
     """
     conf = {key: value for key, value in props.items() if key.startswith("spark.")}
     return _engine(SparkSettings(None, conf, slices=_SLICES_OF_A_GROUP, hidden=hidden))
 
 
 def spark_of_streams(conf: Mapping[str, str], slices: int, hidden: frozenset[str]) -> SparkEngine:
-    """The engine of so many slices, not begun yet; ``conf`` are ``spark.*`` keys, ``hidden`` environment variables that
-    files refer to. Errors as :func:`spark_of_flows`.
+    """Return the engine of MirrorMaker 1's streams, not started, with room for all slices unless ``conf`` sizes Spark.
 
-    A Spark on this machine that nobody has sized has room for all of them.
+    ``hidden``: environment variables that the files refer to. Raises the errors of :func:`spark_of_flows`.
     """
     sized = {} if any(key in conf for key in _SIZED_BY) else {"spark.master": f"local[{max(64, slices)},4]"}
     return _engine(SparkSettings(None, {**sized, **conf}, slices=slices, hidden=hidden))
@@ -63,7 +61,7 @@ def _engine(settings: SparkSettings) -> SparkEngine:
 
 
 def warm() -> int:
-    """Records the archive of Spark's classes where there is none yet; gives the exit code.
+    """Record the archive of Spark's classes unless it exists, and return the exit code.
 
     Raises:
         HeliographError: There is no Java, or Spark does not start.
@@ -71,8 +69,8 @@ def warm() -> int:
     java_home = find_java().parent.parent
     settings, archive = SparkSettings(java_home), archive_of(java_home).find()
     if archive is not None:
-        print(f"Spark's classes are recorded already: {archive}")
+        print(f"Spark's classes are already cached: {archive}")
     else:
-        print("Recording the classes that Spark loads, half a minute, once.", flush=True)
-        print(f"Recorded: {asyncio.run(record_archive(settings))}")
+        print("Caching the classes that Spark loads. This takes about half a minute, once.", flush=True)
+        print(f"Cached: {asyncio.run(record_archive(settings))}")
     return EXIT_OK

@@ -1,5 +1,4 @@
-"""``heliograph mirror -f kafkamirrormaker2.yaml``: a Strimzi resource run without Kubernetes, or printed as the files
-that it comes to."""
+"""``heliograph mirror -f kafkamirrormaker2.yaml``: run a Strimzi resource without Kubernetes, or print it as files."""
 
 from __future__ import annotations
 
@@ -37,12 +36,12 @@ _HIDDEN: Final = "[hidden]"
 _JAAS: Final = "sasl.jaas.config"
 _JAAS_OPTION: Final = re.compile(r'(?P<name>[\w.-]+)\s*=\s*(?P<value>"(?:[^"\\]|\\.)*"|[^\s;"]+)')
 _REFERENCES: Final = re.compile(r"(\$\{[^}]*\}\s*)+")
-#: Of transforms, converters and filters, which have keys of their own.
+#: Keys of transforms, converters and filters that probably hold secrets.
 _SECRET_WORD: Final = re.compile(r"(password|secret|token|credentials?)$", re.IGNORECASE)
-#: What a provider that is not ours is given: the way into a vault, perhaps.
+#: Parameters of other providers, which may be credentials.
 _PARAMETER: Final = re.compile(r"config\.providers\.(?!strimzi)[^.]+\.param\.")
 _USER_INFO: Final = re.compile(r"(https?://)[^/@\s]+@")
-#: As REST names them.
+#: Their names in REST.
 _STATES: Final = {TargetState.STARTED: "RUNNING", TargetState.PAUSED: "PAUSED", TargetState.STOPPED: "STOPPED"}
 _FLAGS: Final = ("-f", "--file")
 _EXAMPLE: Final = """\
@@ -51,12 +50,12 @@ examples:
   heliograph mirror -f kafkamirrormaker2.yaml --set listeners=http://:8084 --set spark.master='local[4]'
   kubectl get kafkamirrormaker2 my-mirror -o yaml | heliograph mirror -f - --print
 
-docs/strimzi.md says which fields are taken, and what takes the place of the others."""
+See docs/strimzi.md for the supported fields and replacements of the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class StrimziArguments:
-    """What the command line says; ``settings`` are the worker's, by ``--set``."""
+    """The command line; ``settings`` are the worker's from ``--set``."""
 
     file: str
     name: str | None
@@ -68,32 +67,32 @@ class StrimziArguments:
 
 
 def is_of_resource(arguments: Sequence[str]) -> bool:
-    """Whether the arguments of ``heliograph mirror`` name a resource, and no properties file."""
+    """Whether the arguments of ``heliograph mirror`` name a resource, not a properties file."""
     return any(each in _FLAGS or each.startswith(("-f", "--file=")) for each in arguments)
 
 
 def parser_of(program: str) -> Parser:
-    """Its options."""
+    """Build the parser."""
     parser = Parser(
         prog=program,
-        description="Run a Strimzi KafkaMirrorMaker2 resource as a worker of its target's Connect group.",
+        description="Run a Strimzi KafkaMirrorMaker2 resource as a worker of the Connect group on its target.",
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(*_FLAGS, required=True, metavar="FILE", help="The resource, in YAML; - for standard input.")
-    parser.add_argument("--name", metavar="NAME", help="Which resource, where the file holds several.")
-    parser.add_argument("--secrets", type=Path, metavar="DIR", help="Secrets as Kubernetes mounts them: DIR/NAME/KEY.")
+    parser.add_argument(*_FLAGS, required=True, metavar="FILE", help="The resource in YAML; - for standard input.")
+    parser.add_argument("--name", metavar="NAME", help="The resource's name, if the file has several.")
+    parser.add_argument("--secrets", type=Path, metavar="DIR", help="Secrets, mounted as DIR/NAME/KEY.")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="A setting of the worker, above the resource's."
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="Set or override a worker setting."
     )
-    parser.add_argument("--print", action="store_true", help="Print what is made of it, and start nothing.")
-    parser.add_argument("--json", action="store_true", help="With --print: as JSON.")
-    parser.add_argument("--log-level", choices=LOG_LEVELS, default="INFO", help="How much to log.")
+    parser.add_argument("--print", action="store_true", help="Print the resulting files, and start nothing.")
+    parser.add_argument("--json", action="store_true", help="With --print: print JSON.")
+    parser.add_argument("--log-level", choices=LOG_LEVELS, default="INFO", help="Log level.")
     return parser
 
 
 def parse_arguments(program: str, arguments: Sequence[str]) -> StrimziArguments:
-    """Read the arguments. Raises SystemExit: 255 for bad arguments, 0 after the help."""
+    """Parse the arguments. Raises SystemExit: 255 for wrong arguments, 0 after the help."""
     parser = parser_of(program)
     found = parser.parse_args(arguments)
     settings = dict(each.partition("=")[::2] for each in found.set)
@@ -101,7 +100,7 @@ def parse_arguments(program: str, arguments: Sequence[str]) -> StrimziArguments:
         if not key or "=" not in given:
             parser.error(f"argument --set: '{given}' is not KEY=VALUE")
     if found.json and not found.print:
-        parser.error("argument --json: it goes with --print")
+        parser.error("argument --json: needs --print")
     problem = None if found.file == _STDIN else unreadable(Path(found.file))
     if problem:
         parser.error(f"argument -f: {problem}")
@@ -109,7 +108,7 @@ def parse_arguments(program: str, arguments: Sequence[str]) -> StrimziArguments:
 
 
 def run_with_arguments(program: str, arguments: Sequence[str]) -> int:
-    """The whole command; gives the exit code.
+    """Run the command and return the exit code.
 
     Raises:
         ConfigError: The file, a field, a secret or a setting is missing or wrong.
@@ -125,7 +124,7 @@ def run_with_arguments(program: str, arguments: Sequence[str]) -> int:
     for name, node in translation.variables:
         if name not in os.environ:
             logger.warning(
-                "%s:%d: %s: the environment has no variable %s, so the reference to it stays as it is, as in Java",
+                "%s:%d: %s: environment variable %s is not set, so the reference to it is not resolved, as in Java",
                 *(parsed.file, node.line, node.path, name),
             )
     _refuse_missing(translation, parsed)
@@ -133,19 +132,19 @@ def run_with_arguments(program: str, arguments: Sequence[str]) -> int:
 
 
 def translated(arguments: StrimziArguments) -> TranslatedResource:
-    """What the file and the arguments come to. Raises ConfigError."""
+    """Translate the resource, with the settings of the arguments. Raises ConfigError."""
     name = "standard input" if arguments.file == _STDIN else arguments.file
     documents = read_documents(_text(arguments.file, name), name)
     folder = arguments.secrets
     if folder is not None and not folder.is_dir():
-        raise ConfigError(f"{folder} is no folder", "--secrets")
+        raise ConfigError(f"{folder} is not a folder", "--secrets")
     keys = {} if folder is None else keys_in(folder)
     found = translate(chosen(documents, arguments.name, name), None if folder is None else str(folder.resolve()), keys)
     return found.with_settings(arguments.settings)
 
 
 def as_json(found: TranslatedResource) -> dict[str, Any]:
-    """For programs: the worker's properties, the connectors as REST takes them, and what was said of fields."""
+    """Return the worker's properties, the connectors as REST takes them, and the notices on fields, as JSON."""
     connectors = []
     for each in found.connectors:
         state = {} if each.state is None else {"initial_state": _STATES[each.state]}
@@ -160,7 +159,7 @@ def as_json(found: TranslatedResource) -> dict[str, Any]:
 
 
 def as_files(found: TranslatedResource) -> str:
-    """For readers: a worker's file, each connector's, and what was said of fields as comments."""
+    """Return the worker's file and each connector's as text, with notices on fields as comments."""
     lines = [f"# {found.name}: a worker's properties, for connect-distributed"]
     lines += [_line(key, value) for key, value in _shown(found.worker).items()]
     for each in found.connectors:
@@ -168,20 +167,20 @@ def as_files(found: TranslatedResource) -> str:
         lines += ["", f"# {each.name}{state}: a connector's properties, for heliograph connectors create"]
         lines += [_line(key, value) for key, value in _shown(each.config).items()]
     if found.notices or found.missing:
-        lines += ["", "# Fields without a place in these files, or without effect, by their lines:"]
+        lines += ["", "# Fields without effect or equivalent, and missing secrets, by line:"]
     lines += [f"# {one.line}: {one.path}: {one.text}" for one in found.notices]
     lines += [f"# {one.node.line}: {one.node.path}: secret {one.secret} has no {one.key}" for one in found.missing]
     return "\n".join(printable(line) for line in lines)
 
 
 def _line(key: str, value: str) -> str:
-    """As a properties file has it; marks that need an escape only in keys have none in the value."""
+    """Format a line of a properties file; in the value, characters are not escaped that need it only in keys."""
     text = _KEY_MARK.sub(r"\1", javaproperties.escape(value))
     return f"{javaproperties.escape(key)}={text}"
 
 
 def _shown(config: Mapping[str, str]) -> dict[str, str]:
-    """Without passwords that stand there themselves; a reference is none."""
+    """Return the config with literal secrets hidden; references are shown."""
     return {key: _without_secrets(key, value) for key, value in config.items()}
 
 
@@ -200,7 +199,7 @@ def _option_shown(option: re.Match[str]) -> str:
 def _text(file: str, name: str) -> str:
     data = sys.stdin.buffer.read(MAX_FILE_BYTES + 1) if file == _STDIN else Path(file).read_bytes()
     if len(data) > MAX_FILE_BYTES:
-        raise ConfigError(f"is larger than {MAX_FILE_BYTES} bytes; is it a resource?", file=name)
+        raise ConfigError(f"is larger than {MAX_FILE_BYTES} bytes. Is it a resource?", file=name)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -211,11 +210,11 @@ def _refuse_missing(found: TranslatedResource, arguments: StrimziArguments) -> N
     if not found.missing:
         return
     first, more = found.missing[0], len(found.missing) - 1
-    rest = f" ({more} more {'is' if more == 1 else 'are'} missing as well; --print names all)" if more else ""
+    rest = f" ({more} more {'is' if more == 1 else 'are'} missing; --print shows all)" if more else ""
     if arguments.secrets is None:
-        raise first.node.error(f"{first.node.path} needs secret {first.secret}; say by --secrets DIR where it is{rest}")
+        raise first.node.error(f"{first.node.path} needs secret {first.secret}. Set --secrets DIR{rest}")
     raise first.node.error(
-        f"{first.node.path}: {arguments.secrets / first.secret / first.key} is not there; a secret is a folder, its "
+        f"{first.node.path}: {arguments.secrets / first.secret / first.key} does not exist. A secret is a folder, its "
         f"keys are files{rest}"
     )
 

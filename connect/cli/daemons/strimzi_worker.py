@@ -1,4 +1,4 @@
-"""A worker of a Connect group that sees to the connectors of a resource, where Strimzi has an operator for that."""
+"""A worker of a Connect group that creates a resource's connectors, which in Kubernetes Strimzi's operator does."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _SOURCE: Final = ".MirrorSourceConnector"
 
 
 def checked_connectors(found: TranslatedResource, worker: WorkerConfig) -> None:
-    """Look at the settings of the connectors before anything is started, and read their key stores.
+    """Check the settings of the connectors, key stores included, before anything is started.
 
     Raises:
-        ConfigError: One is refused; its line in the resource is named.
+        ConfigError: A setting is invalid; the error has its line in the resource.
         SecurityError: A key store cannot be used.
     """
     for wanted in found.connectors:
@@ -57,11 +57,11 @@ def checked_connectors(found: TranslatedResource, worker: WorkerConfig) -> None:
 
 
 async def run_until_signal(found: TranslatedResource, config: WorkerConfig) -> None:
-    """Run it until SIGTERM or Ctrl-C; clusters that do not answer at start are waited for.
+    """Run a resource until SIGTERM or Ctrl-C. A start is retried while a cluster does not answer.
 
     Raises:
-        NotStarted: A setting or a cluster refuses for good.
-        HeliographError: What ended the worker.
+        NotStarted: Starting failed, and a retry would not help.
+        HeliographError: The error that ended the worker.
     """
     async with stop_signals(exit_within_s=EXIT_WITHIN_S) as stop:
         delays_s = chain(START_DELAYS_S, repeat(START_DELAYS_S[-1]))
@@ -74,7 +74,7 @@ async def run_until_signal(found: TranslatedResource, config: WorkerConfig) -> N
                     await unless(stop, node.ended(), "work")
                 return
             except RetriableError as error:
-                log.warning("%s; trying again in %.0f s", error, delay_s)
+                log.warning("%s; retrying in %.0f s", error, delay_s)
             except PermanentError as error:
                 if node.is_started:
                     raise
@@ -85,31 +85,31 @@ async def run_until_signal(found: TranslatedResource, config: WorkerConfig) -> N
 
 
 class _ResourceNode:
-    """A worker, and what its leader does for the resource. Made within a running loop."""
+    """A worker, and the tasks of a leader for the resource. Needs a running loop."""
 
     def __init__(self, found: TranslatedResource, config: WorkerConfig) -> None:
         self._found = found
         self._elections: asyncio.Queue[None] = asyncio.Queue(1)
         self._node = WorkerNode(config, elected=self._elected)
         self._scope = Scope(found.name)
-        self._beside: list[asyncio.Task[None]] = []
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def is_started(self) -> bool:
-        return bool(self._beside)
+        return bool(self._tasks)
 
     async def start(self) -> None:
         await self._node.start()
-        self._beside = [
+        self._tasks = [
             self._scope.spawn(self._see_to_connectors(), f"connectors of {self._found.name}"),
             self._scope.spawn(self._tell(), f"speed of {self._found.name}"),
         ]
 
     async def ended(self) -> None:
-        """As of the worker; what is done beside it has no end of its own, so whatever ends it is raised too."""
+        """Wait until the worker ends; raise its error, or that of a task, which never ends without one."""
         async with Scope(self._found.name) as scope:
             worker = scope.spawn(self._node.ended(), f"end of {self._found.name}")
-            done, _ = await asyncio.wait({worker, *self._beside}, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait({worker, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
             for each in done:
                 each.result()
 
@@ -122,7 +122,7 @@ class _ResourceNode:
             self._elections.put_nowait(None)
 
     async def _see_to_connectors(self) -> None:
-        """Each time this worker has become leader, store what differs from the resource."""
+        """Store what differs from the resource, each time this worker becomes leader."""
         while True:
             await self._elections.get()
             worker = self._node.worker
@@ -131,7 +131,7 @@ class _ResourceNode:
             _tell_of_others(worker, self._found.connectors)
 
     async def _tell(self) -> None:
-        """What is copied here, every few seconds."""
+        """Log what is copied here, every few seconds."""
         meter = RateMeter(window_s=SUMMARY_INTERVAL_S)
         clock = asyncio.get_running_loop().time
         flows = {
@@ -148,20 +148,20 @@ class _ResourceNode:
 
 
 async def see_to(worker: DistributedWorker, wanted: WantedConnector) -> None:
-    """Store the config of a connector, and pause or stop it, until that is so, refused, or another worker leads.
+    """Store the config of a connector, and pause or stop it, with retries until it is refused or another worker leads.
 
-    One that runs because the resource says so is not started again where somebody has stopped it since: a failover may
-    have, and its groups are not to be overtaken by a new leader.
+    A connector that was stopped is not started even if the resource wants it running, because a failover may have
+    stopped it, and a new leader must not undo that.
     """
     while worker.core.is_leader:
         try:
             await _store(worker, wanted)
             return
         except PermanentError as error:
-            log.error("%s is not as the resource says: %s", wanted.name, error)
+            log.error("%s was not set up as in the resource: %s", wanted.name, error)
             return
         except HeliographError as error:
-            log.warning("%s is not as the resource says yet: %s", wanted.name, error)
+            log.warning("%s is not set up as in the resource yet: %s", wanted.name, error)
             await asyncio.sleep(_AGAIN_S)
 
 
@@ -171,14 +171,14 @@ async def _store(worker: DistributedWorker, wanted: WantedConnector) -> None:
     if snapshot.connector_config(wanted.name) != wanted.config:
         state = wanted.state if is_new else None
         await worker.herder.put_connector(wanted.name, wanted.config, state, allow_replace=True)
-        log.info("%s: %s", wanted.name, "created" if is_new else "its config is replaced by the resource's")
+        log.info("%s: %s", wanted.name, "created" if is_new else "config replaced by the resource's")
     if is_new or wanted.state is None:
         return
     state = snapshot.target_state(wanted.name)
     if state is wanted.state:
         return
     if wanted.state is TargetState.STARTED:
-        log.warning("%s is %s, the resource says running: heliograph connectors resume it", wanted.name, state.value)
+        log.warning("%s is %s, not running; to start it, use heliograph connectors resume", wanted.name, state.value)
         return
     await worker.herder.set_target_state(wanted.name, wanted.state)
     log.info("%s: %s", wanted.name, wanted.state.value.lower())
@@ -188,4 +188,4 @@ def _tell_of_others(worker: DistributedWorker, wanted: Sequence[WantedConnector]
     names = {each.name for each in wanted}
     for name in worker.core.snapshot.connectors():
         if name not in names:
-            log.warning("connector %s is not in the resource, and goes on; heliograph connectors delete ends it", name)
+            log.warning("connector %s is not in the resource; to end it, use heliograph connectors delete", name)

@@ -1,9 +1,6 @@
-"""Builds the process of a worker: REST server, plugins, Spark, ``/metrics``, and the worker itself.
+"""The process of a worker: REST server with ``/metrics`` and TLS, plugins, Spark, and the worker itself.
 
-* The REST server of a dedicated mirror's node. Only nodes with a REST server import this module, because it loads a web
-  framework.
-* ``/metrics`` shows the workers and mirrors of the process, and Python itself.
-* TLS of the REST server and of requests to other workers comes from the worker's properties.
+Nodes of a dedicated mirror import it only if they have a REST server, because it loads a web framework.
 """
 
 from __future__ import annotations
@@ -46,13 +43,13 @@ from rest.request_handling import InternalClient
 from rest.rest_config import RestSettings, RestTls
 from rest.server import Part, RestServer
 
-#: The workers of the process now, each with what it lends its mirrors.
+#: Gives the current workers of the process, each with the host of its mirrors.
 Workers = Callable[[], Sequence[tuple[DistributedWorker, MirrorHost]]]
 
 
 class ProcessMetrics:
-    """Gives the text of ``/metrics``, one at a time: looks in the loop, a few partitions in a turn, and writes the
-    text in a thread."""
+    """The text of ``/metrics``, one request at a time: collected in the loop, a few partitions in a turn, and formatted
+    in a thread."""
 
     def __init__(self, workers: Workers, watch: LoopWatch) -> None:
         self._workers = workers
@@ -79,15 +76,15 @@ class ProcessMetrics:
 
     def _of_loop(self) -> Iterator[Metric]:
         yield CounterMetricFamily(
-            "heliograph_loop_stalls", "How often something held up the loop for over a second.", self._watch.stalls
+            "heliograph_loop_stalls", "How often the event loop stalled for over a second.", self._watch.stalls
         )
         yield CounterMetricFamily(
-            "heliograph_loop_stalled_seconds", "For how long in all, as far as it is over.", self._watch.stalled_s
+            "heliograph_loop_stalled_seconds", "Total duration of stalls that have ended.", self._watch.stalled_s
         )
         leases = self._watch.leases
         yield GaugeMetricFamily(
             "heliograph_loop_longest_stall_seconds",
-            "For how long the worker's loop came late at most since the start.",
+            "The longest delay of the event loop since the start.",
             leases.longest_stall_s,
         )
         yield GaugeMetricFamily(
@@ -98,7 +95,7 @@ class ProcessMetrics:
 
 
 def _text_of(registry: CollectorRegistry, found: Sequence[Metric]) -> bytes:
-    """The text of what was found. A family after the other is let go of: all at once are 60 ms of the loop."""
+    """Format the metrics. Their samples are freed one family at a time, because all at once would block for 60 ms."""
     text = generate_latest(registry)
     for metric in found:
         metric.samples.clear()
@@ -113,7 +110,7 @@ class _MetricsCollector(Collector):
         return self._metrics
 
     def describe(self) -> Iterator[Metric]:
-        # What there is changes with the workers; nothing is described before it is collected.
+        # Metrics change with the workers, so they are not described before they are collected.
         return iter(())
 
 
@@ -125,10 +122,9 @@ _CLIENT_AUTH: Final = {
 
 
 def rest_tls(props: Mapping[str, str]) -> RestTls:
-    """Contexts made when they are first needed; they raise ConfigError and SecurityError.
+    """Return TLS contexts that are created when they are needed, and may raise ConfigError and SecurityError.
 
-    A server's keys stand behind its prefix (``listeners.https.``); one of them there, and those without it count no
-    more (KIP-208).
+    If any key has the prefix ``listeners.https.``, keys without it are ignored (KIP-208).
     """
     return RestTls(
         lambda prefix: _server(props, prefix),
@@ -142,11 +138,12 @@ def _server(props: Mapping[str, str], prefix: str) -> ssl.SSLContext:
 
 
 def _client_auth(keys: Mapping[str, str], prefix: str) -> ssl.VerifyMode:
-    """Java takes every word that it does not know for ``none`` here, which leaves open what was to be closed."""
+    """Parse ``ssl.client.auth``. Raises ConfigError for an unknown word, which Java takes as ``none``, without a check
+    of clients."""
     word = keys.get("ssl.client.auth", "none")
     if word.lower() not in _CLIENT_AUTH:
         raise ConfigError(
-            f"{prefix}ssl.client.auth is '{word}'; it can be {', '.join(_CLIENT_AUTH)}", f"{prefix}ssl.client.auth"
+            f"{prefix}ssl.client.auth is '{word}'. Use one of {', '.join(_CLIENT_AUTH)}", f"{prefix}ssl.client.auth"
         )
     return _CLIENT_AUTH[word.lower()]
 
@@ -160,10 +157,10 @@ log = logging.getLogger(__name__)
 
 
 class WorkerNode:
-    """One worker and its REST server, in one process; ``elected`` is called when it has become its group's leader.
+    """One worker and its REST server; ``elected`` is called when the worker becomes its group's leader.
 
     Raises:
-        ConfigError: A setting of the REST server or of Spark is refused, or a plugin that the file names is not there.
+        ConfigError: A setting of the REST server or of Spark is invalid, or a plugin does not exist.
     """
 
     def __init__(self, config: WorkerConfig, elected: Callable[[], None] = lambda: None) -> None:
@@ -191,11 +188,7 @@ class WorkerNode:
         return self._plugins.find(kinds, name, version)
 
     async def start(self) -> None:
-        """Bind the listeners, read the internal topics and begin to join the group.
-
-        Raises:
-            HeliographError: What makes that impossible.
-        """
+        """Bind the listeners, read the internal topics and start to join the group. Raises HeliographError."""
         collect_rarely()
         self._leases.start()
         self._watch.start()
@@ -221,12 +214,12 @@ class WorkerNode:
 
     @property
     def worker(self) -> DistributedWorker:
-        """Known once it is started."""
+        """The worker, after the start."""
         assert self._worker is not None
         return self._worker
 
     async def ended(self) -> None:
-        """Returns when the worker was stopped; raises what ended it otherwise."""
+        """Wait until the worker is stopped; raise the error if it ended by itself."""
         await self.worker.ended()
 
     async def stop(self) -> None:
@@ -245,28 +238,28 @@ class WorkerNode:
 
 
 def tell_flows(group_id: str, stored: ConfigLog, is_mirror: Callable[[str], bool]) -> None:
-    """Say which flows the connectors of a group have; ``is_mirror`` knows their class."""
+    """Log the flows of a group's connectors; ``is_mirror`` tells by class which connectors mirror."""
     configs = [config for name in stored.connectors() if (config := stored.connector_config(name)) is not None]
     flows = {flow_of(config) for config in configs if is_mirror(config.get("connector.class", ""))}
     log.info("group %s: flows %s", group_id, ", ".join(sorted(flows)) or "none yet")
 
 
 def link_settings(props: Mapping[str, str]) -> LinkSettings:
-    """Where Spark's tasks reach this process; raises ConfigError."""
+    """Return where Spark's tasks reach this process. Raises ConfigError."""
     values = OWN.parse(props)
     return LinkSettings.parse(values.string(LISTENER_KEY), values.string(ADVERTISED_KEY))
 
 
 class NodeRest:
-    """One server for all flows of a node.
+    """The REST server for all flows of a node.
 
     Args:
-        props: The file's keys that are no cluster's and no flow's.
-        watch: Of the loop that all run in, for metrics.
-        public: The whole API for users, or what nodes ask of each other alone.
+        props: The file's keys without a cluster's or a flow's prefix.
+        watch: The event loop's, for metrics.
+        public: Serve the whole API, not only requests of other nodes.
 
     Raises:
-        ConfigError: A setting of the server is refused.
+        ConfigError: A setting of the server is invalid.
     """
 
     def __init__(self, props: Mapping[str, str], watch: LoopWatch, *, public: bool) -> None:
@@ -280,20 +273,20 @@ class NodeRest:
 
     @property
     def public_url(self) -> str | None:
-        """Where users find the API; None where it is not for them."""
+        """The URL of the public API; None if it is disabled."""
         return self._server.advertised_url if self._public else None
 
     async def start(self) -> None:
-        """Bind the listeners; raises where an address is not free or not ours."""
+        """Bind the listeners. Raises CannotListen, and ConfigError if a listener is https and there are no keys."""
         await self._server.start()
         await self._server.prepare(Part.ALL if self._public else Part.INTERNAL)
 
     def of_flow(self, flow: Flow) -> FlowRest:
-        """The way from a flow's worker to those on other nodes."""
+        """Return the internal REST of a flow's worker."""
         return FlowRest(self._server.advertised_url, InternalClient(self._server.forwarder, (flow.source, flow.target)))
 
     def serve(self, workers: Sequence[FlowWorker]) -> None:
-        """Answer for these workers; to be told again when one is another."""
+        """Serve these workers. To be called again when one is replaced."""
         self._workers = tuple(workers)
         herders = {(each.flow.source, each.flow.target): each.herder for each in workers}
         self._server.serve_flows(herders, public=self._public)

@@ -84,7 +84,7 @@ async def test_clusters_that_need_the_workers_providers_are_not_asked(tmp_path: 
     report = await check(tmp_path, text, offline=False)
     ((line, said),) = of_level(report, Level.UNKNOWN)
     assert line == 9
-    assert said.startswith("the clusters could not be asked: source.cluster.ssl.truststore.certificates refers to")
+    assert said.startswith("the clusters were not checked: source.cluster.ssl.truststore.certificates refers to")
     assert report.outcomes[0].does
     assert of_level(await check(tmp_path, text), Level.UNKNOWN) == []
     assert asked == []
@@ -109,11 +109,11 @@ async def test_a_resource_is_asked_with_its_secrets(tmp_path: Path, asked: list[
 
 async def test_clusters_without_their_secret_are_not_asked(tmp_path: Path, asked: list[Sides]) -> None:
     report = await check(tmp_path, RESOURCE_WITH_SECRET, offline=False)
-    said = "the clusters could not be asked for want of secret us-bob: say --secrets DIR"
+    said = "the clusters were not checked without secret us-bob: set --secrets DIR"
     assert of_level(report, Level.UNKNOWN) == [(14, said)]
     folder = secrets_in(tmp_path, "us-ca/ca.crt")
     report = await check(tmp_path, RESOURCE_WITH_SECRET, offline=False, secrets=folder)
-    said = f"the clusters could not be asked for want of secret us-bob: not in {folder}"
+    said = f"the clusters were not checked without secret us-bob: not in {folder}"
     assert of_level(report, Level.UNKNOWN) == [(14, said)]
     assert any(f"which is not in {folder}" in text for _, text in of_level(report, Level.WARNING))
     assert asked == []
@@ -138,8 +138,8 @@ async def test_each_connector_of_a_resource_is_looked_at(tmp_path: Path, asked: 
 def test_secrets_are_for_resources_and_in_a_folder(tmp_path: Path, asked: list[Sides]) -> None:
     file = tmp_path / "file"
     for text, secrets, said in (
-        (MIRROR, tmp_path, "--secrets: only a Strimzi resource"),
-        (RESOURCE, tmp_path / "none", "--secrets: .*none is no folder"),
+        (MIRROR, tmp_path, "this is not a Strimzi resource"),
+        (RESOURCE, tmp_path / "none", "--secrets: .*none is not a folder"),
     ):
         file.write_text(text)
         with pytest.raises(ConfigError, match=said):

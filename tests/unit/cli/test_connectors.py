@@ -183,21 +183,21 @@ def test_what_the_worker_refuses_is_one_line_and_exit_code_1(herder: DictHerder)
     ("arguments", "text"),
     [
         (("list", "--url", "http://user:secret@127.0.0.1:1"), "no worker answers at http://127.0.0.1:1: "),
-        (("list", "--url", "localhost:8083"), "'localhost:8083' is no URL of a worker"),
-        (("restart", "a", "--task", "1", "--tasks"), "--task restarts one task alone"),
-        (("offsets", "a", "--reset", "--set", "x"), "--reset and --set exclude each other"),
+        (("list", "--url", "localhost:8083"), "'localhost:8083' is not a worker's URL"),
+        (("restart", "a", "--task", "1", "--tasks"), "--task restarts one task."),
+        (("offsets", "a", "--reset", "--set", "x"), "--reset and --set cannot be combined"),
         (("create", "{folder}/bad.json"), "bad.json:2: this is not JSON"),
         (("create", "{folder}/nameless.json"), "nameless.json: the connector has no name"),
         (("create", "{folder}/list.json"), "list.json: a connector's config is a JSON object"),
         (("create", "{folder}/latin.json"), "latin.json: this is not JSON in UTF-8"),
-        (("create", "{folder}/odd.json"), "odd.json: initial-state means nothing beside name and config"),
+        (("create", "{folder}/odd.json"), "odd.json: initial-state is not known next to name and config"),
         (
             ("create", "{folder}/asleep.json"),
-            'asleep.json: initial_state is "ASLEEP"; it can be RUNNING, PAUSED or STOPPED',
+            'asleep.json: initial_state is "ASLEEP". Use RUNNING, PAUSED or STOPPED',
         ),
         (
             ("create", "{folder}/stopped.json", "--replace"),
-            "stopped.json: --replace keeps the state that there is; take",
+            "stopped.json: --replace keeps the current state. Remove",
         ),
     ],
 )
@@ -218,7 +218,7 @@ def test_what_was_never_asked(herder: DictHerder, tmp_path: Path, arguments: tup
 def test_what_answers_may_be_no_worker(served: Served, herder: DictHerder) -> None:
     with (
         RestClient(served.url) as client,
-        pytest.raises(WorkerUnreachable, match=r"is no Connect worker, .*status 200"),
+        pytest.raises(WorkerUnreachable, match=r"is not a Connect worker, .*status 200"),
     ):
         client.ask("GET", "/metrics")
 

@@ -8,7 +8,7 @@ from connect.core.errors import ConfigError
 
 @pytest.mark.parametrize("clusters", ["", ",", "us,us", "us, eu ,us"])
 def test_clusters_must_be_named_and_differ(clusters: str) -> None:
-    with pytest.raises(ConfigError, match=r"--clusters: .* different clusters, such as us,eu"):
+    with pytest.raises(ConfigError, match=r"--clusters: .* Use names such as us,eu"):
         dev(clusters)
 
 
@@ -16,7 +16,7 @@ def test_clusters_must_be_named_and_differ(clusters: str) -> None:
 def test_an_alias_that_is_no_file_name_is_named(alias: str) -> None:
     with pytest.raises(ConfigError) as raised:
         dev(f"us,{alias}")
-    assert str(raised.value).startswith(f"--clusters: {alias} is no alias")
+    assert str(raised.value).startswith(f"--clusters: {alias} is not an alias")
 
 
 def test_ports_beyond_the_last_are_refused_before_anything_starts() -> None:

@@ -80,7 +80,7 @@ def test_a_name_that_the_file_does_not_know_is_refused(monkeypatch: pytest.Monke
     answering(monkeypatch, {URLS[0]: {"mine": {"info": {"config": MIRROR}}}})
     file = tmp_path / "mm2.properties"
     file.write_text("clusters = us, eu\nus->eu.enabled = true\n")
-    with pytest.raises(ConfigError, match=r"set us->eu.name = mine, .* eu.offset.storage.topic"):
+    with pytest.raises(ConfigError, match=r"Set us->eu.name = mine, .* eu.offset.storage.topic"):
         run_failover(FailoverArguments(file, "us", "eu", rest=URLS))
 
 

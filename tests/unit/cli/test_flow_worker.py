@@ -46,7 +46,7 @@ def test_a_cause_does_not_stand_for_what_came_of_it() -> None:
 
 
 def test_no_trace_is_no_crash() -> None:
-    assert reason("") == "no reason is known"
+    assert reason("") == "unknown reason"
 
 
 def running() -> Status:
@@ -131,7 +131,7 @@ async def test_a_connector_that_is_refused_is_in_no_other_ones_way(caplog: pytes
     seeing.cancel()
     assert sorted(group.stored) == ["MirrorCheckpointConnector", "MirrorHeartbeatConnector"]
     assert len(group.refusals["MirrorSourceConnector"]) == 8, "what is wrong is said once"
-    assert "MirrorSourceConnector is not configured anew: values must not be duplicated" in caplog.text
+    assert "MirrorSourceConnector keeps its old config: values must not be duplicated" in caplog.text
 
 
 @pytest.mark.parametrize(("stored", "is_replaced"), [({}, False), ({"MirrorSourceConnector": {"name": "old"}}, True)])

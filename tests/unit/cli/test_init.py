@@ -60,7 +60,7 @@ def test_a_connect_group_gets_a_worker_and_three_connectors() -> None:
 @pytest.mark.parametrize(
     ("answers", "words"),
     [
-        (Answers(US, ClusterAddress("us", "x:1")), "both called us"),
+        (Answers(US, ClusterAddress("us", "x:1")), "same alias us"),
         (Answers(US, EU, topics="a("), "topics"),
         (Answers(US, EU, mode=RunMode.CONNECT, topics="a("), "topics"),
     ],
@@ -85,7 +85,7 @@ def test_files_that_are_there_stay(tmp_path: Path) -> None:
     file.write_text("mine")
     refused = run(app, flags)
     assert isinstance(refused.exception, ConfigError)
-    assert "--force overwrites" in str(refused.exception)
+    assert "Overwrite it with --force" in str(refused.exception)
     assert file.read_text() == "mine"
     assert run(app, [*flags, "--force"]).exit_code == 0
     assert load_properties(file)["clusters"] == "us, eu"
@@ -105,22 +105,22 @@ def test_at_a_terminal_it_asks_and_asks_again(tmp_path: Path) -> None:
     told = conversation(
         ours,
         [
-            ("Which cluster is mirrored?", "us"),
-            ("should be an alias and addresses", ""),
-            ("Which cluster is mirrored?", "us=us-kafka:9092"),
-            ("is it mirrored to?", "eu=eu-kafka:9092"),
-            ("How does it run", ""),
-            ("What is topic orders", "identity"),
-            ("Which topics?", "orders.*"),
-            ("Which consumer groups?", ""),
-            ("stored for them on eu", "y"),
-            ("mirrored back to us", "n"),
+            ("Source cluster", "us"),
+            ("is not an alias with addresses", ""),
+            ("Source cluster", "us=us-kafka:9092"),
+            ("Target cluster", "eu=eu-kafka:9092"),
+            ("Run as", ""),
+            ("Name of topic orders", "identity"),
+            ("Topics (regular", "orders.*"),
+            ("Consumer groups", ""),
+            ("Sync group offsets to eu", "y"),
+            ("Also mirror eu to us", "n"),
             ("start: heliograph mirror", ""),
         ],
     )
     assert process.wait(60) == 0, told
     os.close(ours)
-    asked = re.findall(f"(?:Which|How|What|Are|Is) .*?{PROMPT_END}", told)
+    asked = re.findall(f"(?:Source|Target|Run|Name|Topics|Consumer|Sync|Also) .*?{PROMPT_END}", told)
     assert len(asked) == 9
     assert [prompt for prompt in asked if prompt.rstrip() not in PAGE.read_text("utf-8")] == []
     props = load_properties(tmp_path / "mm2.properties")
@@ -142,7 +142,7 @@ def conversation(terminal: int, turns: list[tuple[str, str]]) -> str:
         while (at := told.find(question, seen)) < 0:
             told += more()
         seen = at + len(question)
-        if answer or not question.startswith(("should", "start")):
+        if answer or not question.startswith(("is not", "start")):
             # What is typed too early stands in the middle of the question.
             while not re.search(f"{PROMPT_END}$", told[seen:]):
                 told += more()

@@ -56,8 +56,8 @@ def test_several_sources() -> None:
         ((*FILES, "--include", "a", "--exclude", "b"), "not both"),
         ((*FILES, "--include", "a", "--num.streams", "0"), "invalid number of 1 or more value: '0'"),
         ((*FILES, "--include", "a", "--abort.on.send.failure", "maybe"), "invalid true or false value: 'maybe'"),
-        ((*FILES, "--include", "a", "--message.handler.args", "x"), "without --message.handler"),
-        ((*FILES, "--include", "a", "--rebalance.listener.args", "x"), "without --consumer.rebalance.listener"),
+        ((*FILES, "--include", "a", "--message.handler.args", "x"), "needs --message.handler"),
+        ((*FILES, "--include", "a", "--rebalance.listener.args", "x"), "needs --consumer.rebalance.listener"),
         ((*FILES, "--include", "a", "--topics", "x"), "--topics"),
     ],
 )

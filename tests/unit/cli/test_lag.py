@@ -31,5 +31,5 @@ def test_a_connector_that_is_stopped_comes_with_its_command() -> None:
     stopped, paused = (_stopped("Source", state, "http://one:1/us/eu") for state in ("STOPPED", "PAUSED"))
     assert stopped is not None and paused is not None
     assert stopped.endswith("heliograph connectors resume Source --url http://one:1/us/eu")
-    assert "heliograph failback starts it" in stopped and "failback" not in paused
+    assert "run heliograph failback" in stopped and "failback" not in paused
     assert _stopped("Source", "RUNNING", "http://one:1/us/eu") is None

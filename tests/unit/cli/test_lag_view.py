@@ -15,10 +15,10 @@ WHY = {"us->eu": "cluster us: no broker answers"}
     ("lag", "line"),
     [
         (FlowLag(()), "nothing to copy: 0 partitions"),
-        (FlowLag((COPIED,)), "all is copied in 1 partition"),
-        (FlowLag((COPIED,), {"orders-1": "no leader"}), "all is copied in 1 partition, 1 partition not looked at"),
-        (FlowLag((), {"orders-1": "no leader"}), "lag unknown, 1 partition not looked at"),
-        (FlowLag(()).lost("us->eu", "no"), "lag unknown since the start, not even its partitions are known"),
+        (FlowLag((COPIED,)), "no lag in 1 partition"),
+        (FlowLag((COPIED,), {"orders-1": "no leader"}), "no lag in 1 partition, 1 partition not checked"),
+        (FlowLag((), {"orders-1": "no leader"}), "lag unknown, 1 partition not checked"),
+        (FlowLag(()).lost("us->eu", "no"), "lag unknown since the start, partitions unknown"),
         (FlowLag((COPIED,)).lost("us->eu", "no"), "lag unknown since the start in 1 partition"),
     ],
 )

@@ -133,7 +133,7 @@ async def test_an_unreachable_cluster_is_waited_for(
     await task
     assert [maker.events for maker in down] == [["start", "stop"]] * 3
     messages = [record.getMessage() for record in caplog.records]
-    assert messages == ["cluster eu at 10.0.0.1:9092: connection refused; trying again in 0 s"] * 3
+    assert messages == ["cluster eu at 10.0.0.1:9092: connection refused; retrying in 0 s"] * 3
 
 
 async def test_a_wrong_setting_is_not_tried_again() -> None:

@@ -49,7 +49,7 @@ def test_offsets_are_printed_as_the_page_shows_them() -> None:
 
 def test_a_group_that_nobody_knows_is_named() -> None:
     told = OffsetsAnswer((), nothing=("nobody",))
-    assert list(lines(told))[1:] == ["group nobody has stored no offset and has no member"]
+    assert list(lines(told))[1:] == ["group nobody has no committed offset and no member"]
     assert told.to_json()["nothing"] == ["nobody"]
 
 

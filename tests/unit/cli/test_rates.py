@@ -116,10 +116,10 @@ def test_a_lag_that_is_not_known_is_said_to_be() -> None:
 @pytest.mark.parametrize(
     ("state", "said"),
     [
-        ("STOPPED", "us->eu: its connector MirrorSourceConnector is STOPPED, so nothing is copied; resume it over"),
-        ("PAUSED", "us->eu: its connector MirrorSourceConnector is PAUSED, so"),
-        (NO_TOPICS, "us->eu: no topic of the source is selected, so nothing is copied"),
-        (ENDED, "us->eu: its worker has ended, as the log says, so nothing is copied"),
+        ("STOPPED", "us->eu: MirrorSourceConnector is STOPPED, so nothing is copied. Resume it over"),
+        ("PAUSED", "us->eu: MirrorSourceConnector is PAUSED, so"),
+        (NO_TOPICS, "us->eu: no source topic is selected, so nothing is copied"),
+        (ENDED, "us->eu: its worker has ended, so nothing is copied"),
     ],
 )
 def test_a_flow_that_copies_nothing_says_why(state: str, said: str) -> None:

@@ -32,7 +32,7 @@ def test_no_setting_is_left_out(config) -> None:
 def test_one_page_or_all() -> None:
     assert reference(["worker"]).startswith("# Worker\n")
     assert "# Mirror connectors\n" in reference()
-    with pytest.raises(ConfigError, match="it can be worker, source"):
+    with pytest.raises(ConfigError, match="Use one of worker, source"):
         reference(["nope"])
 
 

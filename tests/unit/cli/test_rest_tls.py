@@ -46,4 +46,4 @@ def test_an_unknown_word_is_refused_under_its_key(tmp_path: Path, prefix: str) -
     props = {prefix + key: value for key, value in (stores(tmp_path) | {"ssl.client.auth": "want"}).items()}
     with pytest.raises(ConfigError, match="^admin" if prefix.startswith("admin") else "^listeners") as refused:
         rest_tls(props).server(prefix)
-    assert str(refused.value) == f"{prefix}ssl.client.auth is 'want'; it can be none, requested, required"
+    assert str(refused.value) == f"{prefix}ssl.client.auth is 'want'. Use one of none, requested, required"

@@ -40,7 +40,7 @@ def test_a_resource_is_asked_for_by_its_flag() -> None:
     [
         (["-f", "/not/there"], "cannot read /not/there"),
         (["-f", "{file}", "--set", "a"], "--set: 'a' is not KEY=VALUE"),
-        (["-f", "{file}", "--json"], "--json: it goes with --print"),
+        (["-f", "{file}", "--json"], "--json: needs --print"),
         (["-f"], "-f"),
     ],
 )
@@ -105,12 +105,12 @@ def test_secrets_have_to_be_there_before_anything_is_started(file: Path, tmp_pat
             "    alias: eu\n", "    alias: eu\n    tls: {trustedCertificates: [{secretName: ca, certificate: a}]}\n"
         )
     )
-    with pytest.raises(ConfigError, match=r"mirror\.yaml:9: .* needs secret ca; say by --secrets DIR where it is"):
+    with pytest.raises(ConfigError, match=r"mirror\.yaml:9: .* needs secret ca. Set --secrets DIR"):
         run_with_arguments(PROGRAM, ["-f", str(file)])
     (tmp_path / "secrets").mkdir()
-    with pytest.raises(ConfigError, match=r"mirror\.yaml:9: .*/secrets/ca/a is not there"):
+    with pytest.raises(ConfigError, match=r"mirror\.yaml:9: .*/secrets/ca/a does not exist"):
         run_with_arguments(PROGRAM, ["-f", str(file), "--secrets", str(tmp_path / "secrets")])
-    with pytest.raises(ConfigError, match=r"--secrets: .* is no folder"):
+    with pytest.raises(ConfigError, match=r"--secrets: .* is not a folder"):
         run_with_arguments(PROGRAM, ["-f", str(file), "--secrets", str(file)])
 
 
@@ -124,7 +124,7 @@ def test_a_variable_that_is_not_set_is_named(
     with pytest.raises(ConfigError, match=r"mirror\.yaml:18: .*config\.topics needs secret a"):
         run_with_arguments(PROGRAM, ["-f", str(file)])
     (said,) = capsys.readouterr().err.splitlines()
-    assert ":18: spec.mirrors[0].sourceConnector.config.topics: the environment has no variable NOWHERE" in said
+    assert ":18: spec.mirrors[0].sourceConnector.config.topics: environment variable NOWHERE is not set" in said
 
 
 def test_a_wrong_setting_of_a_connector_is_told_with_its_line() -> None:

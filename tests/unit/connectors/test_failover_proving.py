@@ -186,7 +186,7 @@ def test_why_places_were_not_compared_is_told_unasked(capsys: pytest.CaptureFixt
     proofs += [of(f"d{at}", NOT_COMPARED, "the flow") for at in range(40)]
     show_proofs(proofs, everything=False)
     assert capsys.readouterr().out.splitlines() == [
-        "sample: 1 of 43 target offsets are the same on both sides (2 records), 1 differ, 41 could not be compared",
+        "sample: 1 of 43 target offsets match (2 records), 1 differ, 41 could not be compared",
         "  differs: group b, orders-0 at 4 and us.orders-0 at 3: '1' against '2'",
         "  not compared: 40 target offsets, such as group d0, orders-0 at 4 and us.orders-0 at 3: the flow",
         "  not compared: group c, orders-0 at 4 and us.orders-0 at 3: nothing follows",
@@ -195,4 +195,4 @@ def test_why_places_were_not_compared_is_told_unasked(capsys: pytest.CaptureFixt
     assert len(capsys.readouterr().out.splitlines()) == 1 + 42
     show_proofs([of("c", NOT_COMPARED, f"reason {at}") for at in range(25)], everything=False)
     lines = capsys.readouterr().out.splitlines()
-    assert (len(lines), lines[-1]) == (12, "  and 15 more, for other reasons: --all names them")
+    assert (len(lines), lines[-1]) == (12, "  and 15 more, for other reasons: --all shows them")

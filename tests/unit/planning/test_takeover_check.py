@@ -158,7 +158,7 @@ async def test_a_topic_made_again_is_copied_from_its_beginning_under_restart(flo
     flow.source.log = (10, 900)
     found, part = await flow.check(on_topic_recreated="restart")
     assert found.obstacles == []
-    assert found.notes[0].endswith("; a run goes on at source offset 10 (on.topic.recreated=restart)")
+    assert found.notes[0].endswith("; a run continues at source offset 10 (on.topic.recreated=restart)")
     assert (part.begins_at, part.because, part.stops, part.lost) == (10, "restart", False, 0)
 
 
@@ -175,7 +175,7 @@ async def test_a_commit_between_the_two_readings_is_told_as_one(flow: Flow) -> N
     """Else it would look like an altered offset."""
     flow.stored_then = 520
     found, part = await flow.check()
-    assert part.because != "position" and found.obstacles == ["somebody still writes: stored offset of orders-0"]
+    assert part.because != "position" and found.obstacles == ["a mirror still writes: stored offset of orders-0"]
 
 
 async def test_an_altered_offset_asks_nothing(flow: Flow) -> None:
@@ -189,22 +189,21 @@ async def test_an_altered_offset_asks_nothing(flow: Flow) -> None:
 async def test_what_the_source_lost_is_in_the_way_unless_it_may_be_skipped(flow: Flow) -> None:
     flow.source.log = (600, 900)
     found, part = await flow.check()
-    assert found.obstacles == ["orders-0: 100 offsets from 500 on are gone; a run stops there (on.source.gap=fail)"]
+    happened = "orders-0: 100 offsets from 500 are no longer on the source"
+    assert found.obstacles == [f"{happened}; a run stops there (on.source.gap=fail)"]
     assert part.stops
     found, part = await flow.check(on_source_gap="skip")
     assert found.obstacles == []
-    assert found.notes == [
-        "orders-0: 100 offsets from 500 on are gone; a run goes on at source offset 600 (on.source.gap=skip)"
-    ]
+    assert found.notes == [f"{happened}; a run continues at source offset 600 (on.source.gap=skip)"]
     assert (part.stops, part.lost, part.lag) == (False, 100, 300)
 
 
 async def test_a_source_that_ends_before_the_position(flow: Flow) -> None:
     flow.source.log = (0, 300)
-    happened = "orders-0: the source ends at 300, and offset 500 is to be copied next; "
+    happened = "orders-0: the source ends at 300, before the next offset to copy, 500; "
     assert (await flow.check())[0].obstacles == [f"{happened}a run stops there (on.source.gap=fail)"]
     found, _ = await flow.check(on_source_gap="skip")
-    assert found.notes == [f"{happened}a run goes on at source offset 300 (on.source.gap=skip)"]
+    assert found.notes == [f"{happened}a run continues at source offset 300 (on.source.gap=skip)"]
 
 
 async def test_a_truncated_target_is_copied_to_again_from_where_the_map_tells(flow: Flow) -> None:
@@ -215,14 +214,15 @@ async def test_a_truncated_target_is_copied_to_again_from_where_the_map_tells(fl
     assert told.startswith(
         "orders-0: target us.orders-0 was truncated: it had acknowledged offsets up to 449, and ends"
     )
-    assert told.endswith("are missing there; a run copies them again from source offset 300 on")
+    assert told.endswith("are missing there; a run copies them again from source offset 300")
     assert (part.begins_at, part.because, part.target_end) == (300, "offset-map", 240)
 
 
 async def test_of_what_a_truncated_target_lacks_the_source_may_have_lost_some(flow: Flow) -> None:
     flow.target.log, flow.source.log = (0, 240), (400, 900)
     found, part = await flow.check()
-    assert found.obstacles == ["orders-0: 100 offsets from 300 on are gone; a run stops there (on.source.gap=fail)"]
+    happened = "orders-0: 100 offsets from 300 are no longer on the source"
+    assert found.obstacles == [f"{happened}; a run stops there (on.source.gap=fail)"]
     assert [one.state for one in part.met] == ["target-truncated", "source-gap"]
 
 
@@ -231,7 +231,7 @@ async def test_a_truncated_target_without_a_map_stops_a_run(flow: Flow, monkeypa
     flow.target.log = (0, 240)
     found, part = await flow.check()
     (told,) = found.obstacles
-    assert told.endswith("; a run stops there, as the offset map does not tell which")
+    assert told.endswith("; a run stops there, because the offset map lacks them")
     assert part.stops
 
 

@@ -34,11 +34,11 @@ def refusal(text: str) -> str:
 
 def test_the_command_and_the_files_are_named() -> None:
     assert refusal(RESOURCE) == (
-        "mirror.yaml:1: KafkaMirrorMaker is MirrorMaker 1, which is a command here: kafka-mirror-maker "
+        "mirror.yaml:1: KafkaMirrorMaker is MirrorMaker 1. Use the command kafka-mirror-maker "
         "--consumer.config source.properties --producer.config target.properties --include '.*'; "
         "source.properties has bootstrap.servers=source:9093, group.id=my-source-group-id, "
         "the keys of docs/security.md for spec.consumer.tls; target.properties has bootstrap.servers=target:9092; "
-        "docs/mirrormaker-1.md has the rest"
+        "see docs/mirrormaker-1.md"
     )
 
 

@@ -142,7 +142,7 @@ def test_custom_settings_as_they_are() -> None:
         "security.protocol": "PLAINTEXT",
         "ssl.keystore.type": "JKS",
     }
-    with pytest.raises(ConfigError, match=r"config\.group\.id: custom authentication takes only keys"):
+    with pytest.raises(ConfigError, match=r"config\.group\.id: custom authentication allows only keys"):
         of_target(authentication("type: custom, config: {group.id: x}"))
 
 
@@ -179,9 +179,9 @@ def test_mounted_secrets_are_read_as_kubernetes_mounts_them(tmp_path: Path) -> N
         transformer.transform({"c": "${strimzisecrets:mirrors/other:password}"})
     (tmp_path / "beside").write_text("not for them")
     for outside in ("mirrors/..", "mirrors/.", ".."):
-        with pytest.raises(ConfigError, match="names no secret"):
+        with pytest.raises(ConfigError, match="is not the name of a secret"):
             transformer.transform({"c": f"${{strimzisecrets:{outside}:beside}}"})
-    with pytest.raises(ConfigError, match="is no folder"):
+    with pytest.raises(ConfigError, match="is not a folder"):
         ConfigTransformer(
             {**declared, "config.providers.strimzisecrets.param.directory": "/not/there"},
             {"mounted-secrets": mounted_secrets},

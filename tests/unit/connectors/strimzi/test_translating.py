@@ -201,13 +201,13 @@ def test_an_error_of_a_setting_is_given_its_line() -> None:
         ("strimzi.io/v1\n", "strimzi.io/v2\n", "apiVersion is 'kafka.strimzi.io/v2'"),
         ("    alias: eu\n", "", "spec.target.alias is missing"),
         ("    groupId: mirror-group\n", "", "spec.target.groupId is missing"),
-        ("sourceConnector: {}", "topicsPattern: x", "no mirror has one of sourceConnector"),
-        ("sourceConnector: {}", "sourceConnector: {state: on}", "state is 'true'; it can be running, paused, stopped"),
+        ("sourceConnector: {}", "topicsPattern: x", "no mirror has a connector. Add one of sourceConnector"),
+        ("sourceConnector: {}", "sourceConnector: {state: on}", "state is 'true'. Use one of running, paused, stopped"),
         ("    - source:\n", "    - sourcecluster:\n", "source is missing"),
         (
             "    alias: eu\n",
             "    alias: eu\n    authentication: {type: kerberos}\n",
-            "type is 'kerberos'; it can be tls",
+            "type is 'kerberos'. Use one of tls",
         ),
     ],
 )
@@ -220,9 +220,9 @@ def test_what_is_wrong_is_said(old: str, new: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("connectCluster: eu", "connectCluster: asia", "spec.connectCluster is asia, which is no alias"),
-        ("sourceCluster: us", "sourceCluster: uk", "sourceCluster is uk, which is no alias"),
-        ("connectCluster: eu", "connectCluster: us", "a worker writes to the cluster that holds its own topics"),
+        ("connectCluster: eu", "connectCluster: asia", "spec.connectCluster is asia, which is not an alias"),
+        ("sourceCluster: us", "sourceCluster: uk", "sourceCluster is uk, which is not an alias"),
+        ("connectCluster: eu", "connectCluster: us", "a worker writes to the cluster of its internal topics"),
         ("  connectCluster: eu\n", "", "spec.connectCluster is missing"),
     ],
 )
@@ -247,7 +247,7 @@ def test_a_flow_twice_is_refused() -> None:
 
 def test_of_several_resources_one_is_named() -> None:
     several = f"kind: Kafka\n---\n{NEW}---\n{OLD.replace('us-to-eu', 'other')}"
-    with pytest.raises(ConfigError, match="holds several: us-to-eu, other; say which one by --name"):
+    with pytest.raises(ConfigError, match=r"holds several resources: us-to-eu, other\. Choose one with --name"):
         translation(several)
     assert translation(several, name="other").worker["group.id"] == "mirrormaker2-cluster"
     with pytest.raises(ConfigError, match="holds no KafkaMirrorMaker2 third, but us-to-eu, other"):
@@ -264,10 +264,10 @@ def test_resources_of_a_list_are_taken_as_those_of_a_file() -> None:
     found, alone = translation(listed("kind: Kafka\n", NEW)), translation(NEW)
     assert (found.name, found.worker, source_of(found).config) == (alone.name, alone.worker, source_of(alone).config)
     several = listed(NEW, OLD.replace("us-to-eu", "other"))
-    with pytest.raises(ConfigError, match="holds several: us-to-eu, other; say which one by --name"):
+    with pytest.raises(ConfigError, match=r"holds several resources: us-to-eu, other\. Choose one with --name"):
         translation(several)
     assert translation(several, name="other").worker["group.id"] == "mirrormaker2-cluster"
-    with pytest.raises(ConfigError, match="holds several of the name us-to-eu"):
+    with pytest.raises(ConfigError, match="holds several resources named us-to-eu"):
         translation(listed(NEW, OLD), name="us-to-eu")
     with pytest.raises(ConfigError, match="holds no KafkaMirrorMaker2, but nothing"):
         translation("kind: List\nitems: []\n")
@@ -278,7 +278,7 @@ def test_resources_of_a_list_are_taken_as_those_of_a_file() -> None:
 def test_a_field_in_a_list_is_named_with_its_line() -> None:
     text = listed("kind: Kafka\n", NEW.replace("bootstrapServers: us:9093", "bootstrapServers: [us:9093]"))
     line = next(at for at, each in enumerate(text.splitlines(), 1) if "[us:9093]" in each)
-    with pytest.raises(ConfigError, match=r"items\[1\]\.spec\.mirrors\[0\]\.source\.bootstrapServers should") as error:
+    with pytest.raises(ConfigError, match=r"items\[1\]\.spec\.mirrors\[0\]\.source\.bootstrapServers must") as error:
         translation(text)
     assert error.value.line == line
 
