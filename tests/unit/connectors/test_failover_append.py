@@ -186,7 +186,7 @@ async def test_nothing_is_appended_behind_a_batch_that_is_refused(monkeypatch: p
 
 async def test_a_commit_without_an_answer_is_not_made_twice(monkeypatch: pytest.MonkeyPatch, site: Any) -> None:
     broker = Broker("lost")
-    with pytest.raises(PermanentError, match=r"perhaps not on orders-0: its commit was not answered.*run this again"):
+    with pytest.raises(PermanentError, match=r"may be missing on orders-0: its commit was not answered.*run this again"):
         await run(monkeypatch, site, broker, TEN)
     assert (await run(monkeypatch, site, broker, TEN)).records == 7
     assert broker.log == IN_BATCHES
@@ -241,7 +241,7 @@ async def test_a_flow_that_changes_records_or_names_appends_nothing(monkeypatch:
     site.flow.changing_key = "transform.sql"
     assert "(transform.sql)" in (await run(monkeypatch, site, broker, TEN)).reasons[ORDERS]
     site.back.should_mirror = lambda _: False
-    assert "start it" in (await run(monkeypatch, site, broker, TEN)).reasons[ORDERS]
+    assert "Start it" in (await run(monkeypatch, site, broker, TEN)).reasons[ORDERS]
     assert broker.log == []
 
 
@@ -268,7 +268,7 @@ async def test_it_stops_at_a_header_whose_key_is_no_text(monkeypatch: pytest.Mon
 async def test_nothing_is_appended_beside_a_flow_that_runs(monkeypatch: pytest.MonkeyPatch, site: Any) -> None:
     monkeypatch.setattr(unreplicated, "why_running", answer("its connector is RUNNING"))
     held: Any = None
-    with pytest.raises(PermanentError, match=r"us->eu runs .* stop it first"):
+    with pytest.raises(PermanentError, match=r"us->eu runs .* Stop it first"):
         await unreplicated.append_all(site, held, None, print)
 
 

@@ -126,7 +126,7 @@ async def test_a_denied_topic_that_is_hidden_is_not_taken_for_copied(
     site: Any = SimpleNamespace(flow=flow, source=SimpleNamespace(metadata=metadata), target=None)
     told: list[str] = []
     await drain.drain(site, told.append, lambda: None, 1.0, denied={"orders"})
-    refused = pytest.raises(PermanentError, match="does not show mail, whose writers it refuses")
+    refused = pytest.raises(PermanentError, match="hides mail, whose writers it refuses")
     with refused if is_hidden else nullcontext():
         await drain.drain(site, told.append, lambda: None, 1.0, denied=TOPICS)
     assert len(told) == (1 if is_hidden else 2)

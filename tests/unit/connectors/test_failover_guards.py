@@ -129,7 +129,7 @@ def test_heartbeats_are_not_waited_for_and_open_transactions_are() -> None:
         (30, 37, 37, 30, ""),
         (20, 27, 37, None, ""),
         (30, 38, 37, 30, "which ends at 37"),
-        (31, 37, 37, 30, "copied up to 30 only"),
+        (31, 37, 37, 30, "copied only up to 30"),
     ],
 )
 def test_a_checkpoint_of_a_topic_that_was_there_before_is_stale(
@@ -610,7 +610,7 @@ async def test_a_failover_the_other_way_is_seen(monkeypatch: pytest.MonkeyPatch)
         await clusters_and_lease.await_no_way_back(site, record_of("ann"))
     assert set(asked) == {("us", "map back", "eu->us")}
     (line,) = await collect_snapshot._operators(site, has_source=True)
-    assert "bob@there is at it" in line
+    assert "bob@there is working on this failover" in line
     assert await collect_snapshot._operators(site, has_source=False) == []
 
 
@@ -693,7 +693,7 @@ async def test_of_two_who_begin_at_the_same_time_the_later_one_goes_on(monkeypat
     there, first, second = leases(monkeypatch)
     await first.claim()
     await second.claim()
-    with pytest.raises(clusters_and_lease.InHand, match="taken the failover us->eu over"):
+    with pytest.raises(clusters_and_lease.InHand, match="taken over the failover us->eu"):
         await first.store(step="drain")
     for lane in first.lanes:
         with pytest.raises(Superseded):
@@ -724,7 +724,7 @@ async def test_who_stood_still_learns_that_a_lease_is_lost_before_a_renewal_says
     await first.claim()
     await first.check()
     await second.claim()
-    with pytest.raises(clusters_and_lease.InHand, match="taken the failover us->eu over"):
+    with pytest.raises(clusters_and_lease.InHand, match="taken over the failover us->eu"):
         await first.check()
     first.lost = RetriableError("lost")
     with pytest.raises(RetriableError, match="lost"):

@@ -213,7 +213,7 @@ def test_what_the_alias_tells_goes_before_what_a_rule_may_mean(
     found = policy(mapping)
     assert found.format_remote_topic("us", topic) == remote
     assert (found.topic_source(remote), found.upstream_topic(remote)) == ("us", topic)
-    with pytest.raises(PermanentError, match=f"topic {refused} is not mirrored: .* {remote} would read .* of {topic};"):
+    with pytest.raises(PermanentError, match=f"topic {refused} is not mirrored: .* {remote} would be read .* of {topic}[.]"):
         found.format_remote_topic("us", refused)
 
 
@@ -253,7 +253,7 @@ def test_an_alias_that_is_known_ends_where_it_ends(separator: str) -> None:
         ("a*(.*) -> $1", "outside a group"),
         ("((a)b) -> $1", "must not contain other groups"),
         ("(?:a) -> $1", "flags or a name"),
-        ("([) -> $1", "not closed"),
+        ("([) -> $1", "unclosed"),
         ("(*) -> $1", "nothing to repeat"),
         ("(.*) -> $1!", "which is not allowed in a topic's name"),
     ],

@@ -107,6 +107,6 @@ def test_what_fails_or_hangs_is_said_and_comes_again(caplog: pytest.LogCaptureFi
 
     assert virtual_time.run(play()) == [False, True, False]
     assert caplog.messages == [
-        "us->eu: topics: no broker answers",
+        "us->eu: topics failed: no broker answers",
         "us->eu: hangs took longer than 5 s (admin.timeout.ms)",
     ]
