@@ -213,7 +213,9 @@ def test_what_the_alias_tells_goes_before_what_a_rule_may_mean(
     found = policy(mapping)
     assert found.format_remote_topic("us", topic) == remote
     assert (found.topic_source(remote), found.upstream_topic(remote)) == ("us", topic)
-    with pytest.raises(PermanentError, match=f"topic {refused} is not mirrored: .* {remote} would be read .* of {topic}[.]"):
+    with pytest.raises(
+        PermanentError, match=f"topic {refused} is not mirrored: .* {remote} would be read .* of {topic}[.]"
+    ):
         found.format_remote_topic("us", refused)
 
 
