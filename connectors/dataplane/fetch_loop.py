@@ -175,7 +175,7 @@ class FetchLoop:
                 await self._fetch_while_connected()
             except RetriableError as error:
                 self._session.lost()
-                log.warning("%s: source node %d: %s; trying again", self._settings.flow, self._node, error)
+                log.warning("%s: source node %d: %s; retrying", self._settings.flow, self._node, error)
                 for copier in list(self._placed):
                     self._leave(copier)
                 await asyncio.sleep(_RETRY_S)
@@ -382,7 +382,7 @@ class FetchLoop:
             # A broker that shuts down answers so when it has no code for an exception. Java's consumer also retries.
             name = error_codes.code_name(row.error_code)
             cause = because(f"{self._settings.source_alias}: {name}")
-            log.warning("%s: source %s: %s; trying again", self._settings.flow, source, name, extra=cause)
+            log.warning("%s: source %s: %s; retrying", self._settings.flow, source, name, extra=cause)
             self._leave(copier)
         elif row.error_code in error_codes.RETRIABLE:
             self._leave(copier)

@@ -137,7 +137,7 @@ class Recoveries:
                 )
                 return
             except RetriableError as error:
-                log.warning("%s: target %s: %s; trying again", self._flow, copier.plan.target, error)
+                log.warning("%s: target %s: %s; retrying", self._flow, copier.plan.target, error)
             await asyncio.sleep(delay_s)
             delay_s = min(delay_s * 2, _most_s(copier))
 

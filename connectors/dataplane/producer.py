@@ -166,7 +166,7 @@ class TargetWriter:
             if copier not in self._recoveries:
                 name = error_codes.code_name(row.error_code)
                 cause = because(f"{self._settings.target_alias}: {name}")
-                log.warning("%s: target %s: %s; trying again", self._settings.flow, target, name, extra=cause)
+                log.warning("%s: target %s: %s; retrying", self._settings.flow, target, name, extra=cause)
         self._recover(copier)
 
     def _recover(self, copier: PartitionCopier, truncated: TargetTruncated | None = None) -> None:

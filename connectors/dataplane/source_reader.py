@@ -158,7 +158,7 @@ class SourceReader:
             try:
                 await self._place()
             except RetriableError as error:
-                log.warning("%s: %s; trying again", self._settings.flow, error)
+                log.warning("%s: %s; retrying", self._settings.flow, error)
             # Also when all were placed, so that a leader that refuses is not asked as fast as it answers.
             await asyncio.sleep(_RETRY_S)
             if self._unplaced:
@@ -191,11 +191,11 @@ class SourceReader:
         if gone := sorted({copier.plan.source.topic for copier in waiting} & self._gone_since.keys()):
             names = ", ".join(gone[:_MOST_NAMED])
             cause = because(f"{self._settings.source_alias}: no topic {names}")
-            log.warning("%s: source topic %s does not exist; trying again", self._settings.flow, names, extra=cause)
+            log.warning("%s: source topic %s does not exist; retrying", self._settings.flow, names, extra=cause)
         elif waiting:
             names = ", ".join(sorted(str(copier.plan.source) for copier in waiting)[:_MOST_NAMED])
             cause = because(f"{self._settings.source_alias}: no leader")  # the same cause for any partitions
-            log.warning("%s: no leader for source %s; trying again", self._settings.flow, names, extra=cause)
+            log.warning("%s: no leader for source %s; retrying", self._settings.flow, names, extra=cause)
 
     def _is_certain(self, name: str, topic: TopicMetadata | None) -> bool:
         """Return whether a topic exists, or has been missing long enough to be considered deleted."""

@@ -140,7 +140,7 @@ class Reconfiguring:
             except SliceLost:
                 raise
             except RetriableError as error:
-                log.warning("%s: its partitions cannot be changed now: %s; trying again", self._name, error)
+                log.warning("%s: its partitions cannot be changed now: %s; retrying", self._name, error)
                 again_s, delay_s = delay_s, min(delay_s * 2, _MAX_RETRY_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(min(ends_s, self._due_s(), clock() + again_s)):
@@ -268,7 +268,7 @@ async def open_next(
             await following.open(known_pairs())
         except RetriableError as error:
             defects.count(error, 0.0)
-            log.warning("%s: the next slice did not start: %s; trying again", name, error)
+            log.warning("%s: the next slice did not start: %s; retrying", name, error)
             await close_quietly(following)
             await asyncio.sleep(_OPEN_AGAIN_S)
         except BaseException:

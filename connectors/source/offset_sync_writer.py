@@ -347,7 +347,7 @@ class SyncWriter:
 
     def _say(self, error: HeliographError) -> None:
         if str(error) != self._said:
-            log.warning("%s: offset syncs are not written: %s; trying again, the copy continues", self._label, error)
+            log.warning("%s: offset syncs are not written: %s; retrying, the copy continues", self._label, error)
             self._said = str(error)
 
 

@@ -275,7 +275,7 @@ class MirrorSource(SourceConnector):
             try:
                 await self._inner.start(self.context)
             except RetriableError as error:
-                log.warning("%s: %s; trying again in %.0f s", settings.flow, error, _LOOK_AGAIN_S)
+                log.warning("%s: %s; retrying in %.0f s", settings.flow, error, _LOOK_AGAIN_S)
                 await asyncio.sleep(_LOOK_AGAIN_S)
             except PermanentError as error:
                 self.context.raise_error(error)
@@ -488,4 +488,4 @@ def _slice_settings(
 
 
 def _waiting(flow: str) -> Callable[[RetriableError], None]:
-    return lambda error: log.warning("%s: %s; trying again", flow, error)
+    return lambda error: log.warning("%s: %s; retrying", flow, error)

@@ -452,7 +452,7 @@ class MirrorSourceTask:
                     await self._commit_of(self._ledger, time.monotonic())
                 except RetriableError as error:
                     waits = "copying is paused; " if self._is_held else ""
-                    log.warning("%s: positions could not be stored: %s; %strying again", self._name, error, waits)
+                    log.warning("%s: positions could not be stored: %s; %sretrying", self._name, error, waits)
 
     async def _commit(self) -> None:
         """Store everything."""

@@ -294,7 +294,7 @@ async def trim_forever(target: Cluster, ledger: Callable[[], Ledger], name: str)
             entries = ledger().going()
             asked = bool(entries) and await note_log_starts(target, entries)
         except HeliographError as error:
-            log.info("%s: the target's log start offsets are unknown: %s; trying again", name, error)
+            log.info("%s: the target's log start offsets are unknown: %s; retrying", name, error)
         await asyncio.sleep(_INTERVAL_S if asked else _SOON_S)
 
 

@@ -194,7 +194,7 @@ class StateNotes:
             except HeliographError as error:
                 if str(error) != self._said:
                     self._said = str(error)
-                    log.warning("%s: states of partitions cannot be stored: %s; trying again", self._label, error)
+                    log.warning("%s: states of partitions cannot be stored: %s; retrying", self._label, error)
                 return False
         return True
 
