@@ -26,8 +26,7 @@ from connectors.formats.position import Position, StoredPosition
 from connectors.formats.types import TopicPartition
 from connectors.internal_topics import read_stored_positions
 from connectors.offset_map.reader import MapReader
-from connectors.offset_map.runs_and_chunks import MapPair as MapPair
-from connectors.offset_map.runs_and_chunks import MapRun
+from connectors.offset_map.runs_and_chunks import MapPair, MapRun
 from connectors.source.positions.gap_policy import rewound
 from connectors.source.positions.partition_pairs import Entry, PartitionPair
 from connectors.source.positions.position_checks import refuse_topic, refuse_truncated, target_of

@@ -14,7 +14,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from connectors.spark.daemon_socket import PLACE_VARIABLE, Taker
+from connectors.spark.python_daemon import PLACE_VARIABLE, Taker
 
 
 class _WithoutPandas(MetaPathFinder):

@@ -12,13 +12,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from connect.cli.daemons.spark import record_archive, with_archive
 from connect.embedded.brokers import KafkaCluster
 from connect.embedded.java import find_java
 from connect.kafka.security.connection_settings import connection_settings
 from connectors.control_link.protocol import SliceSettings
 from connectors.control_link.server import LinkServer, LinkSettings
 from connectors.source.slice_handle import SliceHandle, SliceLost
-from connectors.spark.class_data_archive import record_archive, with_archive
 from connectors.spark.config import SparkSettings
 from connectors.spark.engine import EngineBroken, EngineLost, SparkEngine
 from tests.kit.one_loop import OneLoop

@@ -22,10 +22,10 @@ from typing import Final, Self
 
 import psutil
 
+from connect.cli.daemons.spark import with_archive
 from connect.embedded.cluster_config import HOST, choose
 from connect.embedded.java import find_java
 from connect.embedded.processes import Keeper
-from connectors.spark.class_data_archive import with_archive
 from connectors.spark.config import SparkSettings
 from tests.kit.processes import Member, Role, slices, tree, wait_until
 

@@ -1,4 +1,4 @@
-"""Checks of clusters within a bounded time: release, topics, ACLs, replication factors."""
+"""Ask the clusters of a file for what a run needs: brokers, topics, and the ACLs that are missing."""
 
 from __future__ import annotations
 
@@ -12,14 +12,104 @@ from typing import Final
 from connect.cli.check.findings import CheckFinding, Level, SeenCluster, of_error, one_line
 from connect.core.errors import HeliographError, PermanentError, RetriableError, SecurityError
 from connect.core.model import NewTopic
-from connect.kafka.authorization import NO_RIGHT, Allowed, Operation, allowed, group_rights
+from connect.kafka.authorization import NO_RIGHT, Allowed, Operation, Operations, allowed, group_rights
 from connect.kafka.cluster import Cluster, NotAuthorized
 from connect.kafka.security.connection_settings import ConnectionSettings
 from connectors.config.connector_configs import MirrorSourceSettings
-from connectors.inspection import required_acls
-from connectors.inspection.required_acls import Need
 from connectors.source.connector import OF_SOURCE, OF_TARGET, Needed, refuse_old_brokers
 from connectors.topic_sync.partition_assignment import selected
+
+_READ, _WRITE, _DESCRIBE = Operation.READ, Operation.WRITE, Operation.DESCRIBE
+_STORE: Final = frozenset({_READ, _WRITE, _DESCRIBE, Operation.DESCRIBE_CONFIGS})
+_SHOWN: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Operations on a topic, or on the cluster if ``topic`` is empty; ``is_made``: a missing topic is created."""
+
+    topic: str
+    operations: Operations
+    is_made: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """Missing operations on topics, or on the cluster without topics. ``is_certain`` is False if an ACL that brokers do
+    not show, such as one for a prefix, may allow them."""
+
+    operations: tuple[str, ...]
+    topics: tuple[str, ...] = ()
+    is_certain: bool = True
+
+    def __str__(self) -> str:
+        what = " and ".join(self.operations)
+        if not self.topics:
+            return f"{what} on the cluster is missing"
+        names = ", ".join(self.topics[:_SHOWN])
+        more = f" and {len(self.topics) - _SHOWN} more" if len(self.topics) > _SHOWN else ""
+        on = f"topic{'s' if len(self.topics) > 1 else ''} {names}{more}"
+        if self.is_certain:
+            return f"{what} on {on} is missing"
+        return f"{on} cannot be seen. Check that {what} is granted by name or prefix"
+
+
+def of_source(settings: MirrorSourceSettings, topics: Iterable[str]) -> Iterator[Need]:
+    """Yield the needs on the source; ``topics`` are those that the flow mirrors."""
+    reading = frozenset({_READ, _DESCRIBE, Operation.DESCRIBE_CONFIGS})
+    yield from (Need(topic, reading) for topic in topics)
+    syncs = settings.offset_syncs
+    if syncs is not None and syncs.on_source:
+        yield Need(syncs.topic, frozenset({_WRITE, _READ, _DESCRIBE}), is_made=True)
+    if settings.access.interval_s is not None:
+        yield Need("", frozenset({_DESCRIBE}))
+
+
+def of_target(settings: MirrorSourceSettings, remote: Iterable[str], internal: Iterable[str]) -> Iterator[Need]:
+    """Yield the needs on the target; ``remote`` and ``internal`` are the flow's remote and internal topics."""
+    wanted = {_WRITE, _READ, _DESCRIBE, Operation.DESCRIBE_CONFIGS, Operation.ALTER}
+    if settings.sync_topic_configs_interval_s is not None:
+        wanted.add(Operation.ALTER_CONFIGS)
+    if settings.topic_deletion_delay_ms is not None:
+        wanted.add(Operation.DELETE)
+    yield from (Need(topic, frozenset(wanted), is_made=True) for topic in remote)
+    yield from of_internal(internal)
+    if settings.access.interval_s is not None:
+        yield Need("", frozenset({Operation.ALTER}))
+
+
+def of_internal(topics: Iterable[str]) -> Iterator[Need]:
+    """Return the needs for internal topics of a worker and its connectors."""
+    return (Need(topic, _STORE, is_made=True) for topic in topics)
+
+
+def lacks(needs: Sequence[Need], found: Allowed) -> list[Lack]:
+    """Return which ``needs`` a cluster does not allow, grouped by operations."""
+    missing: dict[tuple[Operations, bool], list[str]] = defaultdict(list)
+    of_cluster: set[Operation] = set()
+    for need in needs:
+        if not need.topic:
+            of_cluster |= need.operations - found.cluster
+            continue
+        has = found.topics.get(need.topic)
+        if has is None:
+            # Created by the flow, by a right on the cluster, or by an ACL for a prefix, which brokers do not show.
+            if need.is_made and Operation.CREATE not in found.cluster:
+                missing[frozenset({Operation.CREATE}), False].append(need.topic)
+        elif lacking := need.operations - has:
+            is_hidden = has == NO_RIGHT and need.is_made
+            missing[lacking, not is_hidden].append(need.topic)
+    told = [Lack(_names(of), tuple(topics), certain) for (of, certain), topics in missing.items()]
+    return [*told, *([Lack(_names(of_cluster))] if of_cluster else [])]
+
+
+def topics_of(needs: Iterable[Need]) -> set[str]:
+    return {need.topic for need in needs if need.topic}
+
+
+def _names(operations: Iterable[Operation]) -> tuple[str, ...]:
+    return tuple(operation.name for operation in sorted(operations))
+
 
 _TIMEOUT_S: Final = 20.0
 _AGAIN_S: Final = 0.5
@@ -66,7 +156,7 @@ async def look_at_flow(sides: Sides, looked: Looked) -> None:
             async with asyncio.timeout(_TIMEOUT_S):
                 topics = await _topics(sides, source, looked)
                 if source is not None and sides.settings is not None:
-                    on_source = list(required_acls.of_source(sides.settings, topics))
+                    on_source = list(of_source(sides.settings, topics))
                     found = await _rights(sides, source, sides.source, on_source, looked)
                     _factors(sides, sides.source, _syncs(sides.settings, on_source=True), found, looked)
                 if target is not None:
@@ -142,8 +232,8 @@ def _remote(sides: Sides, topics: Sequence[str], looked: Looked) -> list[str]:
 def _on_target(sides: Sides, remote: Sequence[str]) -> list[Need]:
     internal = [topic.name for topic in sides.internal]
     if sides.settings is not None:
-        return list(required_acls.of_target(sides.settings, remote, internal))
-    return list(required_acls.of_internal(internal))
+        return list(of_target(sides.settings, remote, internal))
+    return list(of_internal(internal))
 
 
 def _made_on_target(sides: Sides, remote: Sequence[str]) -> Iterator[tuple[str, int]]:
@@ -159,11 +249,9 @@ def _syncs(settings: MirrorSourceSettings, *, on_source: bool) -> Iterator[tuple
         yield syncs.topic, syncs.replication_factor
 
 
-async def _rights(
-    sides: Sides, cluster: Cluster, name: str, needs: Sequence[required_acls.Need], looked: Looked
-) -> Allowed:
-    found = await allowed(cluster, required_acls.topics_of(needs))
-    for lack in required_acls.lacks(needs, found):
+async def _rights(sides: Sides, cluster: Cluster, name: str, needs: Sequence[Need], looked: Looked) -> Allowed:
+    found = await allowed(cluster, topics_of(needs))
+    for lack in lacks(needs, found):
         level = Level.ERROR if lack.is_certain and lack.topics else Level.WARNING
         looked.findings.append(CheckFinding(level, f"{sides.flow}, cluster {name}: {lack}", line=sides.line))
     return found

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from connect.cli.init_files import files
+from connect.cli.init import files
 from connect.cli.main import app
 from connect.cli.options_and_help import Answers, ClusterAddress, Policy, RunMode
 from connect.core.config.properties import load_properties, parse_properties

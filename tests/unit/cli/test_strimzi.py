@@ -11,8 +11,13 @@ from typing import Any, cast
 import pytest
 
 from connect.api.plugins import config_providers
-from connect.cli.daemons.strimzi_resource import is_of_resource, parse_arguments, run_with_arguments
-from connect.cli.daemons.strimzi_worker import checked_connectors, see_to
+from connect.cli.daemons.strimzi_resource import (
+    checked_connectors,
+    is_of_resource,
+    parse_arguments,
+    run_with_arguments,
+    see_to,
+)
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import ConfigError, PermanentError, RetriableError
 from connect.core.model import TargetState

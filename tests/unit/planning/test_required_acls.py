@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from connect.cli.check.clusters import Need, lacks, of_internal
 from connect.kafka.authorization import NO_RIGHT, Allowed, Operation, Operations, release_of
-from connectors.inspection.required_acls import Need, lacks, of_internal
 
 READ, WRITE, DESCRIBE, CREATE = Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.CREATE
 
