@@ -76,6 +76,7 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.packaging.size --check
+	$(BIN)/python -m tests.packaging.words
 	@! grep -rnwE 'create_task|ensure_future|TaskGroup' --include='*.py' --exclude=concurrency.py connect connectors rest bench || \
 		{ echo "start the tasks above in a Scope (connect/kafka/concurrency.py), which ends them"; exit 1; }
 	@! grep -rnF 'asyncio.wait_for(' --include='*.py' connect connectors rest bench || \

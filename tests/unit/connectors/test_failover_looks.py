@@ -69,7 +69,7 @@ def test_a_leader_that_is_slow_keeps_no_other_from_being_asked(monkeypatch: pyte
     found, missing = run(told_offsets(cluster, places, LATEST, leader_s=10))
     assert found == {("orders", 3): 7}
     assert missing == {
-        ("orders", 1): "broker 1 does not answer within 10 s",
+        ("orders", 1): "broker 1 did not answer within 10 s",
         ("orders", 2): "it refuses",
         ("orders", 4): "orders-4 has no leader now",
     }

@@ -207,7 +207,7 @@ def without(*offsets: int) -> list[bytes]:
         (without(*range(6, 13)), "the source has 2 records fewer there than arrived"),  # truncated
         (
             [*without(*range(6, 13)), source_batch([(6, 1006, b"other", b"v"), *ROWS[2:]])],
-            "the source has other records",
+            "the source now has other records",
         ),
     ],
 )

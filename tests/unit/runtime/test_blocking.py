@@ -305,7 +305,7 @@ async def test_a_call_after_the_end_is_refused() -> None:
             await thread.call(lambda: None)
         await thread.close()
         async with asyncio.timeout(_DEADLINE_S):
-            with pytest.raises(RuntimeError, match="task c-0 has ended"):
+            with pytest.raises(RuntimeError, match="task c-0 is closed"):
                 await thread.call(lambda: None)
 
 
