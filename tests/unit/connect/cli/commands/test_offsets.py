@@ -1,0 +1,63 @@
+"""What pages of ``docs`` show of commands is what these print."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from connect.cli.commands.offsets import OffsetsAnswer, Row, lines
+from connect.cli.daemons.strimzi_resource import run_with_arguments
+from connect.core.config.properties import parse_properties
+from connectors.config.mm2_properties import MirrorMakerConfig
+
+DOCS = Path(__file__).parents[5] / "docs"
+TWO_WAYS = """\
+clusters = us, eu
+us.bootstrap.servers = us:9092
+eu.bootstrap.servers = eu:9092
+us->eu.enabled = true
+eu->us.enabled = true
+"""
+
+
+def test_the_resource_of_the_page_comes_to_what_stands_below_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    resource, printed = re.findall(r"^```\w*\n(.*?)^```$", (DOCS / "strimzi.md").read_text("utf-8"), re.M | re.S)
+    file = tmp_path / "mirror.yaml"
+    file.write_text(resource)
+    secret = tmp_path / "secrets" / "us-ca" / "ca.crt"
+    secret.parent.mkdir(parents=True)
+    secret.touch()
+    arguments = ["-f", str(file), "--secrets", str(tmp_path / "secrets"), "--print"]
+    assert run_with_arguments("heliograph mirror", arguments) == 0
+    assert capsys.readouterr().out.replace(str(tmp_path / "secrets"), "/run/secrets") == printed
+
+
+def test_offsets_are_printed_as_the_page_shows_them() -> None:
+    rows = (
+        Row("billing", "orders", 0, 4711, 4750, "billing-1-6f/10.0.0.7"),
+        Row("billing", "orders", 1, 4690, 4690, "billing-1-6f/10.0.0.7"),
+        Row("billing", "payments", 0, -1, 120, "none"),
+    )
+    told = lines(OffsetsAnswer(rows, (("us", 1, "us-kafka:9092"),)))
+    page = (DOCS / "commands.md").read_text("utf-8")
+    assert "".join(f"    {line.rstrip()}\n" for line in told) in page
+
+
+def test_a_group_that_nobody_knows_is_named() -> None:
+    told = OffsetsAnswer((), nothing=("nobody",))
+    assert list(lines(told))[1:] == ["group nobody has no committed offset and no member"]
+    assert told.to_json()["nothing"] == ["nobody"]
+
+
+def test_the_flow_of_the_schema_page_keeps_one_name_and_goes_one_way() -> None:
+    page = (DOCS / "schema-registry.md").read_text("utf-8")
+    settings = "\n".join(line.strip() for line in page.splitlines() if re.match(r" {4}\w+->\w+\.", line))
+    there, back = MirrorMakerConfig(parse_properties(TWO_WAYS + settings)).flows_to_run()
+    ours, theirs = there.settings(), back.settings()
+    assert [ours.remote_topic(topic) for topic in ("_schemas", "orders")] == ["_schemas", "us.orders"]
+    assert [ours.should_mirror(topic) for topic in ("_schemas", "__consumer_offsets")] == [True, False]
+    assert not theirs.should_mirror("_schemas")

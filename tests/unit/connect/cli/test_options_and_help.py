@@ -1,0 +1,100 @@
+"""Every command teaches by examples that it takes itself, and shells can complete all of them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from connect.cli import main
+from connect.cli.commands import connectors
+from connect.cli.daemons.connect_mirror_maker import parse_arguments
+from connect.cli.options_and_help import EXAMPLES, Shell, completion, examples, taught
+
+GROUP: Any = taught(typer.main.get_command(main.app))
+PAGE = Path(__file__).parents[4] / "docs" / "commands.md"
+
+
+def commands(group: Any = GROUP, above: str = "") -> dict[str, Any]:
+    """Every command by the words that call it."""
+    found: dict[str, Any] = {}
+    for name, each in group.commands.items():
+        found |= commands(each, f"{above}{name} ") if hasattr(each, "commands") else {f"{above}{name}": each}
+    return {name: each for name, each in found.items() if not each.hidden}
+
+
+def test_every_command_has_examples_and_every_example_a_command() -> None:
+    """A new command gets its examples in ``connect/cli/options_and_help.py``, and its line in ``docs/commands.md``."""
+    assert sorted(EXAMPLES) == sorted(commands())
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_is_taken_by_its_command(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mm2.properties").touch()
+    command = commands()[name]
+    for line in examples(name):
+        words = shlex.split(line.partition(" > ")[0])[1 + len(name.split()) :]
+        if name == "mirror" and "-f" not in words:
+            parse_arguments("heliograph mirror", words)
+        elif name != "mirror":
+            command.make_context(name, words)
+        assert line in command.epilog
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_page_of_commands_has_every_command_and_example(name: str) -> None:
+    page = PAGE.read_text("utf-8")
+    assert f"`{name}`" in page
+    for line in examples(name):
+        assert f"    {line}\n" in page
+
+
+def answered(shell: str, **environment: str) -> list[str]:
+    asked = {**os.environ, "_HELIOGRAPH_COMPLETE": f"complete_{shell}", **environment}
+    code = "from connect.cli.main import main; main()"
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        env=asked,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.stderr == ""
+    return ended.stdout.split()
+
+
+def test_bash_completes_commands_options_and_choices() -> None:
+    assert answered("bash", COMP_WORDS="heliograph off", COMP_CWORD="1") == ["offsets"]
+    assert "--broker-info" in answered("bash", COMP_WORDS="heliograph offsets --", COMP_CWORD="2")
+    assert answered("bash", COMP_WORDS="heliograph connectors re", COMP_CWORD="2") == ["resume", "restart"]
+    assert answered("bash", COMP_WORDS="heliograph init --policy i", COMP_CWORD="3") == ["identity"]
+
+
+@pytest.mark.parametrize("shell", list(Shell))
+def test_each_shell_gets_a_script_that_asks_us(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+    completion(shell)
+    assert f"_HELIOGRAPH_COMPLETE=complete_{shell.value}" in capsys.readouterr().out
+
+
+def test_bash_takes_the_script_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    completion(Shell.BASH)
+    script = tmp_path / "heliograph"
+    script.write_text(capsys.readouterr().out)
+    ended = subprocess.run(
+        ["bash", "--norc", "-c", f"source {script}; complete -p heliograph"],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert "_heliograph_completion" in ended.stdout
+
+
+def test_a_command_of_a_group_is_taught_too() -> None:
+    assert "connectors restart" in commands()
+    assert connectors.app.info.name == "connectors"

@@ -1,0 +1,459 @@
+"""What REST answers about a connector's config before it is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from connect.api.connector import Props
+from connect.api.convert import Converter, HeaderConverter, Transformation
+from connect.api.plugins import PluginDescription, PluginKind
+from connect.api.source import ExactlyOnceSupport, SourceConnector, TransactionBoundaries
+from connect.core.config.config_def import REQUIRED, AtLeast, ConfigDef, ConfigValue, Importance, Setting, Type
+from connect.core.config.worker_config import WorkerConfig
+from connect.core.errors import ConfigError, PermanentError, RetriableError
+from connect.core.herder_api import BadRequest, Config, ConfigInfo, ConfigInfos
+from connect.runtime.plugins.config_validation import error_message, validate_connector
+from connect.runtime.plugins.plugin_registry import Plugins
+from tests.unit.connect.core.config.test_worker_config import SMALLEST
+
+CLASS = "x.y.TestSourceConnector"
+OWN = ConfigDef.of(
+    Setting("speed", Type.INT, REQUIRED, "How fast.", AtLeast(1), Importance.HIGH, "Test", 1),
+    Setting("mode", Type.STRING, "slow", "How."),
+    Setting("password", Type.PASSWORD, None, "A secret."),
+    Setting("tasks.max", Type.INT, 2, "The framework's setting with another bound.", AtLeast(2)),
+)
+
+
+RAISED = {
+    "retriable": RetriableError,
+    "permanent": PermanentError,
+    "config": ConfigError,
+    "plain": ValueError,
+    "exit": SystemExit,
+}
+
+
+class TestSource(SourceConnector):
+    """Says of exactly-once what its config says."""
+
+    __test__ = False
+
+    @classmethod
+    def config_def(cls) -> ConfigDef:
+        return OWN
+
+    async def validate(self, props: Props, values: dict[str, ConfigValue]) -> dict[str, ConfigValue]:
+        if props.get("mode") == "fast" and props.get("speed") == "1":
+            values["mode"] = values["mode"].with_error("mode is fast and speed is 1")
+            values["hint"] = ConfigValue("hint", "x", ("set a hint",))
+        if "raises" in props:
+            raise RAISED[props["raises"]](f"cannot log in with {props['password']}")
+        if "tells" in props:
+            values["hint"] = ConfigValue("hint", None, (f"cannot log in with {props['password']}",))
+        return values
+
+    async def start(self, props: Props) -> None: ...
+
+    async def task_configs(self, max_tasks: int) -> Sequence[Props]:
+        return []
+
+    def make_task(self):
+        raise NotImplementedError
+
+    def exactly_once_support(self, props: Props) -> ExactlyOnceSupport | None:
+        return {"yes": ExactlyOnceSupport.SUPPORTED, "no": ExactlyOnceSupport.UNSUPPORTED}.get(props.get("eos", ""))
+
+    def can_define_transaction_boundaries(self, props: Props) -> TransactionBoundaries:
+        if "eos" not in props:
+            raise ValueError("eos is not set")
+        return TransactionBoundaries.SUPPORTED if props["eos"] == "yes" else TransactionBoundaries.UNSUPPORTED
+
+
+def described(kind: PluginKind, name: str, factory: type, *settings: Setting) -> PluginDescription:
+    return PluginDescription(kind, name, factory, ConfigDef.of(*settings), "4.3.1")
+
+
+PLUGINS = Plugins(
+    [
+        PluginDescription(PluginKind.SOURCE, CLASS, TestSource, OWN, "4.3.1"),
+        described(PluginKind.CONVERTER, "x.y.TestConverter", Converter, Setting("enabled", Type.BOOLEAN, True, "On.")),
+        described(
+            PluginKind.HEADER_CONVERTER, "org.apache.kafka.connect.storage.SimpleHeaderConverter", HeaderConverter
+        ),
+        described(
+            PluginKind.TRANSFORMATION,
+            "x.y.Hoist",
+            Transformation,
+            Setting("field", Type.STRING, REQUIRED, "A field."),
+            Setting("depth", Type.INT, 1, "Depth.", AtLeast(1)),
+        ),
+        described(PluginKind.PREDICATE, "x.y.Even", Transformation, Setting("pattern", Type.STRING, "x", "A pattern.")),
+    ]
+)
+GOOD = {"name": "a", "connector.class": "TestSource", "speed": "3"}
+
+
+async def validated(config: Config, **worker: str) -> ConfigInfos:
+    props = {key.replace("_", "."): value for key, value in worker.items()}
+    found = WorkerConfig.parse({**SMALLEST, "key.converter": "Test", "value.converter": "x.y.TestConverter", **props})
+    return await validate_connector(config, PLUGINS, found, found.transformer)
+
+
+def errors(infos: ConfigInfos) -> dict[str, tuple[str, ...]]:
+    return {each.value.name: each.value.errors for each in infos.configs if each.value.errors}
+
+
+def info(infos: ConfigInfos, name: str) -> ConfigInfo:
+    (found,) = (each for each in infos.configs if each.value.name == name)
+    return found
+
+
+async def test_a_good_config() -> None:
+    infos = await validated(GOOD)
+    assert (infos.name, infos.error_count, errors(infos)) == ("TestSource", 0, {})
+    assert infos.groups == (
+        "Common",
+        "Transforms",
+        "Predicates",
+        "Error Handling",
+        "Topic Creation",
+        "Exactly Once Support",
+        "offsets.topic",
+        "Test",
+    )
+    names = [each.value.name for each in infos.configs]
+    assert names[0] == "name"
+    assert names[-3:] == ["speed", "mode", "password"]
+    speed = info(infos, "speed").definition
+    assert speed is not None
+    assert (speed.type, speed.required, speed.default_value, speed.importance) == ("INT", True, None, "HIGH")
+    assert (speed.group, speed.order_in_group, speed.width, speed.display_name) == ("Test", 1, "NONE", "speed")
+
+
+async def test_mistakes_are_counted_and_told_all_at_once() -> None:
+    infos = await validated({"connector.class": CLASS, "tasks.max": "0", "speed": "x", "errors.tolerance": "some"})
+    assert errors(infos) == {
+        "name": ('Missing required configuration "name" which has no default value.',),
+        "tasks.max": ("Invalid value 0 for configuration tasks.max: Value must be at least 2",),
+        "errors.tolerance": (
+            "Invalid value some for configuration errors.tolerance: String must be one of: none, all",
+        ),
+        "speed": (
+            "Invalid value x for configuration speed: Not a number of type INT",
+            "Invalid value null for configuration speed: Value must be non-null",
+        ),
+    }
+    assert infos.error_count == 5
+    lines = error_message(infos).splitlines()
+    assert lines[0] == "Connector configuration is invalid and contains the following 5 error(s):"
+    assert lines[-1] == (
+        "You can also find the above list of errors at the endpoint "
+        "`/connector-plugins/{connectorType}/config/validate`"
+    )
+    assert len(lines) == 7
+
+
+async def test_what_the_connector_says_of_several_keys() -> None:
+    infos = await validated({**GOOD, "speed": "1", "mode": "fast"})
+    assert errors(infos) == {"hint": ("set a hint",), "mode": ("mode is fast and speed is 1",)}
+    assert info(infos, "hint").definition is None
+    assert infos.configs[0].value.name == "hint"
+
+
+async def test_nulls_are_mistakes_whether_the_key_is_known_or_not() -> None:
+    infos = await validated({**GOOD, "mode": None, "other": None, "tasks.max": None})
+    null = "Null value can not be supplied as the configuration value."
+    assert errors(infos)["mode"] == errors(infos)["other"] == (null,)
+    assert errors(infos)["tasks.max"][-1] == null
+    assert info(infos, "mode").value.value is None
+
+
+async def test_no_class_or_an_unknown_one() -> None:
+    with pytest.raises(BadRequest, match=r"^Connector config \{name=x\} contains no connector type$"):
+        await validated({"name": "x"})
+    with pytest.raises(BadRequest) as caught:
+        await validated({"name": "x", "my.password": "s3cret"})
+    assert "s3cret" not in str(caught.value)
+    with pytest.raises(BadRequest, match=r"that implements Connector and which name matches x\.Y"):
+        await validated({"name": "x", "connector.class": "x.Y"})
+
+
+async def test_a_sink_is_refused_with_a_sentence() -> None:
+    infos = await validated({"name": "x", "connector.class": "org.apache.kafka.connect.file.FileStreamSinkConnector"})
+    assert infos.error_count == 1
+    assert "runs source connectors only" in errors(infos)["connector.class"][0]
+
+
+async def test_a_version_that_is_not_there_is_said_of_both_keys() -> None:
+    found = errors(await validated({**GOOD, "connector.plugin.version": "1.0"}))
+    assert found["connector.class"] == found["connector.plugin.version"]
+    assert len(found) == 2
+    with pytest.raises(BadRequest, match=r"Unbounded range: \[bad"):
+        await validated({**GOOD, "connector.plugin.version": "[bad"})
+
+
+async def test_defaults_are_what_is_in_force() -> None:
+    infos = await validated(GOOD, key_converter="Test", key_converter_plugin_version="[4,5)")
+    shown = {each.value.name: each.value.value for each in infos.configs}
+    assert shown["connector.plugin.version"] == "4.3.1"
+    assert (shown["key.converter"], shown["key.converter.plugin.version"]) == ("x.y.TestConverter", "[4,5)")
+    key = info(infos, "key.converter")
+    assert key.definition is not None
+    assert (key.definition.default_value, key.value.recommended_values) == ("x.y.TestConverter", ("x.y.TestConverter",))
+    assert info(infos, "key.converter.plugin.version").value.recommended_values == ("4.3.1",)
+    assert info(await validated({**GOOD, "key.converter": "?"}), "key.converter.plugin.version").value.visible is False
+    assert info(infos, "key.converter.plugin.version").value.visible is True
+    own = await validated({**GOOD, "key.converter": "Test"}, key_converter="Test", key_converter_plugin_version="[4,5)")
+    assert info(own, "key.converter.plugin.version").value.value == "4.3.1"
+
+
+# transforms and predicates
+
+NEGATED = (
+    "Config 'transforms.t.negate' was provided but there is no config 'transforms.t.predicate' defining a predicate to "
+    "be negated."
+)
+
+
+async def test_aliases_bring_their_settings() -> None:
+    infos = await validated(
+        {
+            **GOOD,
+            "transforms": "t",
+            "transforms.t.type": "Hoist",
+            "transforms.t.field": "f",
+            "transforms.t.predicate": "p",
+            "predicates": "p",
+            "predicates.p.type": "x.y.Even",
+        }
+    )
+    assert errors(infos) == {}
+    type_ = info(infos, "transforms.t.type")
+    assert type_.definition is not None
+    assert (type_.definition.group, type_.definition.order_in_group, type_.definition.type) == (
+        "Transforms: t",
+        0,
+        "CLASS",
+    )
+    assert (type_.value.value, type_.value.recommended_values) == ("x.y.Hoist", ("x.y.Hoist",))
+    assert info(infos, "transforms.t.field").value.value == "f"
+    assert info(infos, "predicates.p.pattern").value.value == "x"
+    assert infos.groups[-3:] == ("Transforms: t", "Predicates: p", "Test")
+
+
+@pytest.mark.parametrize(
+    ("props", "key", "error"),
+    [
+        ({}, "type", 'Missing required configuration "transforms.t.type" which has no default value.'),
+        (
+            {"type": "nope"},
+            "type",
+            "Invalid value nope for configuration transforms.t.type: Class nope could not be found.",
+        ),
+        ({"type": "x.y.Even"}, "type", "Class class x.y.Even does not implement the Transformation interface"),
+        ({"type": "Hoist"}, "field", 'Missing required configuration "transforms.t.field" which has no default value.'),
+        (
+            {"type": "Hoist", "field": "f", "depth": "0"},
+            "depth",
+            "Invalid value 0 for configuration depth: Value must be at least 1",
+        ),
+        ({"type": "Hoist", "field": "f", "negate": "true"}, "type", NEGATED),
+    ],
+)
+async def test_mistakes_in_aliases(props: dict[str, str], key: str, error: str) -> None:
+    written = {f"transforms.t.{name}": value for name, value in props.items()}
+    assert errors(await validated({**GOOD, "transforms": "t", **written})) == {f"transforms.t.{key}": (error,)}
+
+
+@pytest.mark.parametrize(
+    ("version", "error"),
+    [
+        ("1.0", "Plugin x.y.Hoist not found that matches the version range [1.0,1.0], available versions: [4.3.1]"),
+        ("[bad", "Unbounded range: [bad"),
+    ],
+)
+async def test_a_wrong_version_of_an_alias(version: str, error: str) -> None:
+    props = {"transforms": "t", "transforms.t.type": "Hoist", "transforms.t.plugin.version": version}
+    expected = {"transforms.t.type": (error,), "transforms.t.plugin.version": (error,)}
+    assert errors(await validated({**GOOD, **props})) == expected
+
+
+async def test_the_version_of_an_alias_is_the_newest() -> None:
+    infos = await validated({**GOOD, "transforms": "t", "transforms.t.type": "Hoist", "transforms.t.field": "f"})
+    version = info(infos, "transforms.t.plugin.version").value
+    assert (version.value, version.recommended_values) == ("4.3.1", ("4.3.1",))
+
+
+async def test_predicates_are_not_negated() -> None:
+    props = {"predicates": "p", "predicates.p.type": "x.y.Even", "predicates.p.negate": "true"}
+    assert errors(await validated({**GOOD, **props})) == {}
+
+
+async def test_one_alias_twice() -> None:
+    infos = await validated({**GOOD, "transforms": "t,t", "transforms.t.type": "Hoist", "transforms.t.field": "f"})
+    assert errors(infos) == {
+        "transforms": ("Invalid value [t, t] for configuration transforms: Duplicate alias provided.",)
+    }
+
+
+# converters
+
+
+async def test_a_converters_settings_stand_behind_its_prefix() -> None:
+    infos = await validated({**GOOD, "key.converter": "Test", "key.converter.enabled": "perhaps"})
+    assert errors(infos) == {
+        "key.converter.enabled": (
+            "Invalid value perhaps for configuration enabled: Expected value to be either true or false",
+        )
+    }
+    assert infos.error_count == 1
+    assert info(infos, "key.converter").value.value == "x.y.TestConverter"
+    with pytest.raises(ValueError, match="not enough values"):
+        info(infos, "value.converter.enabled")
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("nope", "Invalid value nope for configuration value.converter: Class nope could not be found."),
+        ("x.y.Hoist", "Class class x.y.Hoist does not implement the Converter interface"),
+    ],
+)
+async def test_a_converter_that_is_none(name: str, error: str) -> None:
+    assert errors(await validated({**GOOD, "value.converter": name})) == {"value.converter": (error,)}
+
+
+async def test_a_converters_missing_version_is_left_to_the_task() -> None:
+    assert errors(await validated({**GOOD, "key.converter": "Test", "key.converter.plugin.version": "1.0"})) == {}
+
+
+# exactly-once
+
+REQUIRED_EOS = {**GOOD, "exactly.once.support": "REQUIRED"}
+
+
+@pytest.mark.parametrize(
+    ("worker", "answer", "words"),
+    [
+        ("enabled", "yes", []),
+        ("preparing", "yes", ["This worker does not have exactly-once"]),
+        ("disabled", "no", ["This worker does not have exactly-once", "does not support exactly-once semantics"]),
+        ("enabled", "?", ["does not implement the API required for preflight validation"]),
+    ],
+)
+async def test_exactly_once_that_is_required(worker: str, answer: str, words: list[str]) -> None:
+    infos = await validated({**REQUIRED_EOS, "eos": answer}, exactly_once_source_support=worker)
+    found = info(infos, "exactly.once.support").value.errors
+    assert len(found) == len(words)
+    assert all(word in each for word, each in zip(words, found, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [("yes", None), ("no", "does not support connector-defined transaction boundaries"), (None, "eos is not set")],
+)
+async def test_boundaries_of_a_connectors_own(answer: str | None, words: str | None) -> None:
+    props = {} if answer is None else {"eos": answer}
+    infos = await validated({**GOOD, "transaction.boundary": "connector", **props})
+    found = info(infos, "transaction.boundary").value.errors
+    assert found == () if words is None else words in found[0]
+
+
+# overrides
+
+
+async def test_overrides_by_policy() -> None:
+    config = {**GOOD, "producer.override.acks": "1", "producer.override.sasl.mechanism": "PLAIN"}
+    assert errors(await validated(config)) == {}
+    infos = await validated(config, connector_client_config_override_policy="Principal")
+    assert errors(infos) == {
+        "producer.override.acks": (
+            "The 'Principal' policy does not allow 'acks' to be overridden in the connector configuration.",
+        )
+    }
+    assert infos.error_count == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "used_with"),
+    [
+        ("admin.override.retries", {"topic.creation.default.partitions": "1"}),
+        ("admin.override.retries", {"offsets.storage.topic": "own"}),
+        ("consumer.override.client.rack", {"offsets.storage.topic": "own"}),
+    ],
+)
+async def test_overrides_count_where_the_client_is_used(key: str, used_with: dict[str, str]) -> None:
+    policy = {"connector_client_config_override_policy": "None"}
+    assert errors(await validated({**GOOD, key: "1"}, **policy)) == {}
+    assert key in errors(await validated({**GOOD, key: "1", **used_with}, **policy))
+
+
+async def test_an_override_of_the_wrong_type() -> None:
+    with pytest.raises(ConfigError, match=r"Invalid value bad for configuration linger\.ms: Not a number of type LONG"):
+        await validated({**GOOD, "producer.override.linger.ms": "bad"})
+
+
+# secrets
+
+PROVIDER = {
+    "config_providers": "env",
+    "config_providers_env_class": "org.apache.kafka.common.config.provider.EnvVarConfigProvider",
+}
+
+
+async def test_what_references_stand_for_is_never_in_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONNECTOR_SECRET", "s3cret-word")
+    reference = "${env:CONNECTOR_SECRET}"
+    secret = {
+        **GOOD,
+        "mode": reference,
+        "password": reference,
+        "speed": reference,
+        "tasks.max": f"1{reference}",
+        "key.converter": f"a.b.{reference}",
+        "producer.override.client.id": reference,
+    }
+    infos = await validated(secret, **PROVIDER)
+    assert "s3cret-word" not in repr(infos) + error_message(infos)
+    assert info(infos, "mode").value.value == reference
+    assert info(infos, "password").value.value == "[hidden]"
+    assert errors(infos)["speed"][0] == f"Invalid value {reference} for configuration speed: Not a number of type INT"
+    told = await validated({**GOOD, "password": reference, "tells": "x"}, **PROVIDER)
+    assert errors(told) == {"hint": ("cannot log in with [hidden]",)}
+    with pytest.raises(ConfigError) as caught:
+        await validated({**GOOD, "producer.override.linger.ms": reference}, **PROVIDER)
+    assert "s3cret-word" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("retriable", RetriableError),
+        ("permanent", PermanentError),
+        ("config", ConfigError),
+        ("plain", PermanentError),
+        ("exit", PermanentError),
+    ],
+)
+@pytest.mark.parametrize("refers", [True, False])
+async def test_no_secret_is_in_what_a_connectors_own_validation_raises(
+    kind: str, told: type[Exception], refers: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("CONNECTOR_SECRET", "s3cret-word")
+    # What is written down as it is, is known by its type.
+    password = "${env:CONNECTOR_SECRET}" if refers else "s3cret-word"
+    with pytest.raises(told, match=r"cannot log in with \[hidden\]") as caught:
+        await validated({**GOOD, "password": password, "raises": kind}, **PROVIDER)
+    assert "s3cret-word" not in str(caught.value) + caplog.text
+    assert caught.value.__cause__ is None
+    # The log keeps the place of what is a defect of somebody's.
+    assert ("in validate" in caplog.text) == (kind == "plain")
+
+
+async def test_a_connector_that_declares_providers_is_refused() -> None:
+    own = {"config.providers": "mine", "config.providers.mine.class": "env"}
+    with pytest.raises(BadRequest, match=r"config.providers: .* only in the worker's file"):
+        await validated({**GOOD, **own, "speed": "${mine:HOME}"})

@@ -1,0 +1,338 @@
+"""Resume by counting: exact where the source still gives the same records, else from the stored position, announced."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from connect.core.errors import RetriableError
+from connect.kafka.cluster import Cluster
+from connect.kafka.leader_epochs import LeaderEpochs
+from connect.kafka.log.offsets import LATEST
+from connect.wire import batch as wire
+from connect.wire import records
+from connectors.control_link.protocol import PartitionPlan, SliceSettings
+from connectors.dataplane import fetch_api, log_divergence, resume
+from connectors.dataplane.batches import error_codes
+from connectors.dataplane.batches.copier import PartitionCopier
+from connectors.dataplane.resume import Resumed, Resumer
+from connectors.dataplane.transform_stages import TransformStage
+from connectors.formats.types import ProducerIdAndEpoch, ResumeProof
+from connectors.transforms.smt_chain import Done
+from tests.kit import virtual_time
+from tests.kit.logs import TargetPartition
+from tests.unit.connectors.dataplane.batches.test_copier import plan
+
+WRITER = ProducerIdAndEpoch(7, 3)
+START = 5
+#: (offset, timestamp in ms, key, value)
+Row = tuple[int, int, bytes, bytes]
+
+
+def source_batch(rows: Sequence[Row]) -> bytes:
+    """A batch as the source hands it out; offsets without a gap."""
+    batch = records.build([records.Record(*row, []) for row in rows], 0, -1, -1, -1)
+    struct.pack_into(">q", batch, 0, rows[0][0])
+    return bytes(batch)
+
+
+def stamped_by_the_target(batch: bytes) -> bytes:
+    """As a LogAppendTime target stores it."""
+    stored = bytearray(batch)
+    struct.pack_into(">h", stored, 21, struct.unpack_from(">h", stored, 21)[0] | 0x08)
+    struct.pack_into(">qq", stored, 27, 555, 555)
+    struct.pack_into(">I", stored, 17, wire.checksum(stored))
+    return bytes(stored)
+
+
+LEADER_EPOCH = 6
+
+
+class OneBroker:
+    """What a :class:`Cluster` is asked for here; connections are known by its name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.leader_epochs = LeaderEpochs("cluster")
+        self.leaders = iter([1])
+        self._leader = 1
+
+    async def metadata(self, _: object) -> SimpleNamespace:
+        self._leader = leader = next(self.leaders, self._leader)
+        return SimpleNamespace(leader=lambda *_: leader, leader_epoch=lambda *_: LEADER_EPOCH)
+
+    async def connection(self, *_: object) -> str:
+        return self.name
+
+
+class Site:
+    """The source as it is now, and what a predecessor left at the target."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.source: list[bytes] = []
+        self.target = TargetPartition(end=0)
+        self._sequence = 0
+        self.diverging: tuple[int, int] | None = None
+        self.is_damaged = False
+        self.source_start = self.target_start = 0
+        #: Where the source begins after each of its next fetches.
+        self.starts_later: list[int] = []
+        #: Where the leader's log ends for its next fetches, before it shows all.
+        self.shown: list[int] = []
+        #: Whether each fetch brings one batch, and every second one fails, a minute later.
+        self.is_flaky = False
+        self.fetched: list[tuple[str, int]] = []
+        #: Who leads the target, for each time that it is asked for.
+        self.target_leaders: list[int] = []
+
+        async def nothing(*_: object) -> None:
+            return None
+
+        async def listed(cluster: OneBroker, _: object, timestamp_ms: int) -> int:
+            if timestamp_ms == LATEST:
+                return self.source_end if cluster.name == "source" else self.target.end
+            return self.source_start if cluster.name == "source" else self.target_start
+
+        monkeypatch.setattr(log_divergence, "explain_topic", nothing)
+        monkeypatch.setattr(resume, "list_offset", listed)
+        monkeypatch.setattr(fetch_api, "fetch_one", self._fetch)
+        monkeypatch.setattr(resume, "_RETRY_S", 0.0)
+
+    @property
+    def source_end(self) -> int:
+        return wire.read_header(self.source[-1]).last_offset + 1 if self.source else 0
+
+    def copied(self, rows: Sequence[Row], *, stamped: bool = False) -> None:
+        """By the predecessor, which stored no position behind it."""
+        begin = plan(next_source_offset=START, next_sequence=self._sequence)
+        self._sequence += len(rows)
+        copier = PartitionCopier(begin, WRITER, read_committed=False)
+        copier.take(memoryview(bytearray(source_batch(rows))))
+        sent = copier.next_batch()
+        assert sent is not None
+        self.target.append(bytes(sent.batch))
+        if stamped:
+            self.target.batches[-1] = stamped_by_the_target(self.target.batches[-1])
+
+    async def resume(self, *, stage: TransformStage | None = None, fenced: bool = True) -> Resumed:
+        if fenced:
+            self.target.mark(WRITER.producer_id, WRITER.epoch + 1)
+        source: Any = OneBroker("source")
+        target: Any = OneBroker("target")
+        target.leaders = iter(self.target_leaders)
+        clusters: tuple[Cluster, Cluster] = (source, target)
+        return await Resumer(*clusters, SliceSettings("us->eu", 0, {}, {}), stage).resume(left())
+
+    async def _fetch(self, connection: str, _topic: object, _index: int, position: Any, _limits: object) -> Any:
+        assert position[1] == LEADER_EPOCH, "no former leader may answer"
+        if self.diverging is not None and connection == "source" and position[2] >= 0:
+            nothing = memoryview(b"")
+            return SimpleNamespace(
+                error_code=0, records=nothing, high_watermark=self.source_end, diverging=self.diverging
+            )
+        self.fetched.append((connection, position[0]))
+        if self.is_flaky:
+            await asyncio.sleep(60)
+            if len(self.fetched) % 2:
+                raise RetriableError("the connection was lost")
+        if connection == "target":
+            end = self.shown.pop(0) if self.shown else self.target.end
+            found = self.target.fetch(position[0]) if position[0] < end else memoryview(b"")
+            if self.is_flaky:
+                found = memoryview(bytearray(found[: next(wire.extents(found))[1]]))
+        elif position[0] < self.source_start:
+            return SimpleNamespace(error_code=error_codes.OFFSET_OUT_OF_RANGE)
+        else:
+            wanted = [batch for batch in self.source if wire.read_header(batch).last_offset >= position[0]]
+            found = memoryview(bytearray(b"".join(wanted[:1] if self.is_flaky else wanted)))
+            if self.is_damaged and found:
+                found[-1] ^= 1
+            end = self.source_end
+            if self.starts_later:
+                found = memoryview(bytearray(wanted[0] if wanted else b""))
+                self.source_start = self.starts_later.pop(0)
+        ends = {"last_stable_offset": end, "high_watermark": end}
+        return SimpleNamespace(error_code=0, records=found, aborted=(), diverging=None, **ends)
+
+
+def left() -> PartitionPlan:
+    before: PartitionPlan = plan(next_source_offset=START, target_end=0)
+    return replace(before, last_source_epoch=0, proof=ResumeProof(WRITER, 0, True))
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch) -> Site:
+    return Site(monkeypatch)
+
+
+ROWS: list[Row] = [(offset, 1000 + offset, b"%d" % offset, b"v") for offset in range(START, START + 8)]
+
+
+async def test_what_arrived_is_counted_off_and_gets_its_place_in_the_map(site: Site) -> None:
+    site.copied(ROWS[:3])
+    site.source = [source_batch(ROWS[:2]), source_batch(ROWS[2:])]
+    found = await site.resume()
+    assert (found.plan.next_source_offset, found.plan.target_end, found.plan.proof) == (8, 4, None)
+    assert (found.runs, found.arrived, found.fallback, found.may_double) == (((5, 0, 3),), 3, "", 0)
+    assert Resumed.from_wire(found.to_wire()) == found
+
+
+async def test_where_nothing_arrived_the_source_is_not_asked(site: Site) -> None:
+    site.source_start = START + 4
+    found = await site.resume()
+    assert (found.plan.next_source_offset, found.fallback) == (START, "")
+
+
+async def test_a_target_that_stamps_its_records_is_compared_without_its_timestamps(site: Site) -> None:
+    site.copied(ROWS[:3], stamped=True)
+    site.source = [source_batch(ROWS)]
+    assert (await site.resume()).plan.next_source_offset == 8
+
+
+def without(*offsets: int) -> list[bytes]:
+    return [source_batch([row]) for row in ROWS if row[0] not in offsets]
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        (without(6), "the source now has other records than arrived"),  # compacted
+        (without(5), "the source now has other records than arrived"),
+        (without(*range(6, 13)), "the source has 2 records fewer there than arrived"),  # truncated
+        (
+            [*without(*range(6, 13)), source_batch([(6, 1006, b"other", b"v"), *ROWS[2:]])],
+            "the source now has other records",
+        ),
+    ],
+)
+async def test_a_source_that_has_changed_is_copied_from_the_stored_position(
+    site: Site, source: list[bytes], why: str
+) -> None:
+    site.copied(ROWS[:3])
+    site.source = source
+    found = await site.resume()
+    assert (found.plan.next_source_offset, found.plan.last_source_epoch, found.runs) == (START, 0, ())
+    assert found.fallback.startswith(why)
+    assert (found.arrived, found.may_double) == (3, 3)
+    assert Resumed.from_wire(found.to_wire()) == found
+
+
+async def test_a_source_that_lost_its_beginning_proves_nothing_though_it_goes_on_alike(site: Site) -> None:
+    """5 and 6 were copied. The source begins at 7, with records like these: they are not at the target."""
+    alike = [(offset, 1000, b"k", b"v") for offset in range(5, 10)]
+    site.copied(alike[:2])
+    site.source, site.source_start = [source_batch(alike[2:])], 7
+    found = await site.resume()
+    assert (found.plan.next_source_offset, found.fallback) == (
+        START,
+        "the source has 2 records fewer there than arrived",
+    )
+
+
+async def test_a_source_that_has_another_log_before_the_stored_offset_proves_nothing(site: Site) -> None:
+    """Behind it the records may be the same. The copy continues at the stored offset, where it notices."""
+    site.copied(ROWS[:3])
+    site.source, site.diverging = [source_batch(ROWS)], (0, 3)
+    found = await site.resume()
+    assert (found.plan.next_source_offset, found.plan.last_source_epoch, found.may_double) == (START, 0, 3)
+
+
+class Query:
+    """A transformation as a query is one: ``keeps`` says which records are not dropped."""
+
+    def __init__(self, keeps: Callable[[records.Record], bool]) -> None:
+        self._keeps = keeps
+
+    async def start(self, broken: object) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def submit(self, _: PartitionPlan, part: Sequence[records.Record], done: Done) -> None:
+        done([record if self._keeps(record) else None for record in part])
+
+
+async def test_transformed_records_are_counted_as_they_come_out(site: Site) -> None:
+    """6, 8 and 10 were copied: a query that was changed since gives others."""
+    site.copied(ROWS[1:6:2])
+    site.source = [source_batch(ROWS)]
+    found = await site.resume(stage=Query(lambda record: not record.offset % 2))
+    assert (found.plan.next_source_offset, found.runs) == (11, ((6, 0, 1), (8, 1, 1), (10, 2, 1)))
+    changed = await site.resume(stage=Query(lambda _: True))
+    assert (changed.plan.next_source_offset, changed.may_double) == (START, 3)
+
+
+async def test_a_leader_that_does_not_show_the_marker_yet_is_read_again(site: Site) -> None:
+    """A stale leader's short log, taken for the end, would double what it does not show, unannounced (C3)."""
+    site.copied(ROWS[:3])
+    site.source = [source_batch(ROWS)]
+    site.shown = [0, 0]
+    assert (await site.resume()).plan.next_source_offset == 8
+    assert site.shown == []
+
+
+async def test_a_log_that_never_shows_the_marker_waits_for_a_later_takeover(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resume, "_PATIENCE_S", 0.02)
+    site.copied(ROWS[:3])
+    site.source = [source_batch(ROWS)]
+    found = await site.resume(fenced=False)
+    assert found.later == "us.orders-3 does not show the marker of its fence yet"
+    assert found.plan.proof is not None
+    assert Resumed.from_wire(found.to_wire()) == found
+
+
+def test_a_link_that_breaks_again_and_again_is_waited_for_as_long_as_more_is_read(site: Site) -> None:
+    """What was read is kept, so that each try goes on where the one before ended."""
+    for row in ROWS:
+        site.copied([row])
+    site.source, site.is_flaky = without(), True
+    found = virtual_time.run(site.resume())
+    assert (found.plan.next_source_offset, found.arrived, found.later) == (13, 8, "")
+    assert site.fetched[1::2] == [("target", at) for at in range(9)] + [("source", at) for at in range(5, 13)]
+
+
+@pytest.mark.parametrize(("leaders", "at"), [([1], 1), ([1, 1, 2], 0)])
+def test_a_new_leader_of_the_target_is_read_from_the_beginning(site: Site, leaders: list[int], at: int) -> None:
+    """It may have lost what the one before showed."""
+    site.copied(ROWS[:1])
+    site.source, site.is_flaky, site.target_leaders = [source_batch(ROWS)], True, leaders
+    assert virtual_time.run(site.resume()).plan.next_source_offset == 6
+    assert site.fetched[:4] == [("target", 0), ("target", 0), ("target", 1), ("target", at)]
+
+
+async def test_a_source_damaged_where_it_is_read_stops_its_partition_only(site: Site) -> None:
+    rows = [(5, 998, b"a", b"1"), (6, 999, b"b", b"1")]
+    site.copied(rows)
+    site.source, site.is_damaged = [source_batch(rows)], True
+    found = await site.resume()
+    assert "the checksum of the batch at source offset 5 is wrong" in found.refusal
+    assert found.plan.proof is not None
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+async def test_a_payload_that_does_not_open_stops_its_partition_with_a_sentence(site: Site, side: str) -> None:
+    """Its checksum is right: whoever wrote it wrote it so. The other partitions of the slice go on."""
+    rows = [(5, 998, b"a", b"1"), (6, 999, b"b", b"1")]
+    site.copied(rows)
+    site.source = [source_batch(rows)]
+    log = site.source if side == "source" else site.target.batches
+    log[-1] = spoilt(log[-1])
+    found = await site.resume()
+    assert found.refusal.startswith(f"{side} ")
+    assert " cannot be decoded: " in found.refusal
+    assert found.plan.proof is not None
+
+
+def spoilt(batch: bytes) -> bytes:
+    """One byte too few for its last record, with a checksum over it."""
+    spoilt = bytearray(batch[:-1])
+    struct.pack_into(">i", spoilt, 8, len(spoilt) - 12)
+    struct.pack_into(">I", spoilt, 17, wire.checksum(spoilt))
+    return bytes(spoilt)
