@@ -29,7 +29,7 @@ from connectors.dataplane.batches.error_codes import unread
 from connectors.dataplane.batches.fetched_batches import CORRUPT_TRIES, CorruptBatch
 from connectors.dataplane.batches.outgoing_batches import append_run
 from connectors.dataplane.batches.outgoing_batches import segments as dense_segments
-from connectors.dataplane.transform_stages import TransformStage, outcome_of
+from connectors.dataplane.smt_stage import TransformStage, outcome_of
 from connectors.formats.gap import Gap
 from connectors.formats.types import ResumeProof, Run, TopicPartition
 

@@ -47,8 +47,9 @@ from connectors.dataplane.by_key_copier import ByKey, KeyedPartition
 from connectors.dataplane.leader_connections import Leaders
 from connectors.dataplane.producer import TargetWriter
 from connectors.dataplane.resume import Resumed, Resumer
+from connectors.dataplane.smt_stage import ChainStage, TransformStage
 from connectors.dataplane.source_reader import SourceReader
-from connectors.dataplane.transform_stages import ChainStage, RecordStage, TransformStage, first_half, second_half
+from connectors.dataplane.sql_stage import RecordStage, first_half, second_half
 from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
 from connectors.transforms.smt_chain import Chain, ChainPlan
 

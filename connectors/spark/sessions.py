@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from connectors.spark import slice_job
-from connectors.spark.python_daemon import PLACE_VARIABLE
+from connectors.spark.early_daemon import PLACE_VARIABLE
 
 _MISSING: Final = re.compile(r"(?:ModuleNotFoundError|ImportError): No module named '([\w.]+)'")
 #: The executor's Python is missing, or has another version than the driver's.

@@ -14,7 +14,7 @@ from connect.embedded import cluster_config
 from connect.embedded.java import find_java, java_environment
 from connect.wire.records import Record
 from connectors.control_link.protocol import PartitionPlan
-from connectors.dataplane.transform_stages import outcome_by, rows_of
+from connectors.dataplane.sql_stage import outcome_by, rows_of
 from connectors.formats.types import TopicPartition
 from connectors.spark.config import SparkSettings
 from connectors.spark.driver_process import STAGE_DDL, problem_of, transformed

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from connect.api.connector import Props
-from connect.api.plugins import PluginDescription, PluginKind
+from connect.api.plugins import PluginDescription, PluginKind, Props
 from connect.api.source import SourceConnector, SourceConnectorContext, SourceRecord, SourceTask, SourceTaskContext
 from connect.core.config.config_def import ConfigDef, ConfigValue
 from connect.core.errors import PermanentError

@@ -22,7 +22,7 @@ from connectors.dataplane import fetch_api, log_divergence, resume
 from connectors.dataplane.batches import error_codes
 from connectors.dataplane.batches.copier import PartitionCopier
 from connectors.dataplane.resume import Resumed, Resumer
-from connectors.dataplane.transform_stages import TransformStage
+from connectors.dataplane.smt_stage import TransformStage
 from connectors.formats.types import ProducerIdAndEpoch, ResumeProof
 from connectors.transforms.smt_chain import Done
 from tests.kit import virtual_time

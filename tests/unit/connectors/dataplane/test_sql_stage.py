@@ -13,7 +13,8 @@ from connect.core.errors import RetriableError
 from connect.wire.batch import NO_TIMESTAMP
 from connect.wire.records import Record
 from connectors.control_link.protocol import PartitionPlan
-from connectors.dataplane.transform_stages import RecordStage, StageBroken, first_half, outcome_of, second_half
+from connectors.dataplane.smt_stage import outcome_of
+from connectors.dataplane.sql_stage import RecordStage, StageBroken, first_half, second_half
 from connectors.formats.types import TopicPartition, Ways
 from connectors.transforms.smt_chain import Outcome, Unfit
 

@@ -15,8 +15,7 @@ from typing import IO
 import psutil
 import pytest
 
-from connectors.spark.early_daemon import without_archives
-from connectors.spark.python_daemon import PLACE_VARIABLE
+from connectors.spark.early_daemon import PLACE_VARIABLE, without_archives
 from connectors.spark.sessions import spark_home
 from tests.kit.processes import wait_until
 

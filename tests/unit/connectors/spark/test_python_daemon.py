@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from connectors.spark.python_daemon import give_place
+from connectors.spark.early_daemon import give_place
 from tests.kit.processes import wait_until
 
 DEADLINE_S = 60.0
 #: Says what it has taken, forks a child that lives until the input is closed, echoes a word, and ends with another.
 TAKER = """
 import os, select, sys
-from connectors.spark.python_daemon import Taker
+from connectors.spark.early_daemon import Taker
 taker = Taker(sys.argv[1])
 open(sys.argv[1] + ".ready", "w").close()
 if taker.take():
@@ -33,7 +33,7 @@ if taker.take():
 """
 GIVER = """
 import sys
-from connectors.spark.python_daemon import give_place
+from connectors.spark.early_daemon import give_place
 path = sys.argv.pop(1)
 sys.exit(0 if give_place(path) else 3)
 """

@@ -16,7 +16,7 @@ from connect.core.errors import ConfigError
 from connect.runtime.plugins.plugin_registry import Plugins
 from connect.wire.records import Record
 from connectors.control_link.protocol import PartitionPlan
-from connectors.dataplane.transform_stages import ChainStage, outcome_of
+from connectors.dataplane.smt_stage import ChainStage, outcome_of
 from connectors.formats.types import TopicPartition, Ways
 from connectors.policy import DefaultReplicationPolicy
 from connectors.transforms.smt_chain import (

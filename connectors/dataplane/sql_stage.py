@@ -1,6 +1,4 @@
-"""Transform the records of a slice: in its event loop by ``transforms``, and through Spark's JVM by ``transform.sql``.
-
-Transforms run a few records at a time, so that the loop still answers the worker. A query makes two halves of a job::
+"""Send records through Spark's JVM for ``transform.sql``: the two halves of a slice's job, and the rows between them.
 
     slice -> Arrow -> [JVM: transform.sql] -> Arrow -> second half -> Unix socket -> slice
 
@@ -21,101 +19,21 @@ import socket
 import struct
 import tempfile
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pyarrow as pa
 
 from connect.core.errors import RetriableError
-from connect.kafka.concurrency import Scope
 from connect.wire.batch import NO_TIMESTAMP, bytes_of, is_text, key_of
 from connect.wire.records import Headers, Record
 from connectors.control_link.protocol import PartitionPlan
 from connectors.formats.types import TopicPartition
-from connectors.transforms.smt_chain import OTHERS_KEY, TOPIC_KEY, Chain, Done, Outcome, Unfit, routes_message
+from connectors.transforms.smt_chain import OTHERS_KEY, TOPIC_KEY, Done, Outcome, Unfit, routes_message
 from connectors.transforms.sql_query import KEY
-
-#: How long transforms may block the loop.
-_TURN_S: Final = 0.01
-
-
-class TransformStage(Protocol):
-    """A stage that transforms records, in the slice's loop."""
-
-    async def start(self, broken: Callable[[BaseException], None]) -> None:
-        """Start; ``broken`` is called with the error when the stage cannot continue."""
-        ...
-
-    async def stop(self) -> None: ...
-
-    def submit(self, plan: PartitionPlan, part: Sequence[Record], done: Done) -> None:
-        """Transform records; ``done`` is called with the outcome, in the order of the calls."""
-        ...
-
-
-async def outcome_of(stage: TransformStage, plan: PartitionPlan, part: Sequence[Record]) -> Outcome:
-    """Transform these records and wait for the outcome."""
-    found: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-    stage.submit(plan, part, lambda outcome: None if found.done() else found.set_result(outcome))
-    return await found
-
-
-class ChainStage:
-    """A stage that applies ``chain``, after the stage ``before`` if there is one."""
-
-    def __init__(self, chain: Chain, before: TransformStage | None = None) -> None:
-        self._chain = chain
-        self._before = before
-        self._waiting: deque[tuple[PartitionPlan, Outcome, Done]] = deque()
-        self._some = asyncio.Event()
-        self._scope = Scope("transforms")
-        self._broken: Callable[[BaseException], None] | None = None
-
-    async def start(self, broken: Callable[[BaseException], None]) -> None:
-        self._broken = broken
-        self._scope.spawn(self._work(), "transforms").add_done_callback(self._ended)
-        if self._before is not None:
-            await self._before.start(broken)
-
-    async def stop(self) -> None:
-        await self._scope.close()
-        if self._before is not None:
-            await self._before.stop()
-        self._chain.close()
-
-    def submit(self, plan: PartitionPlan, part: Sequence[Record], done: Done) -> None:
-        if self._before is None:
-            self._take(plan, list(part), done)
-        else:
-            self._before.submit(plan, part, lambda outcome: self._take(plan, outcome, done))
-
-    def _take(self, plan: PartitionPlan, outcome: Outcome, done: Done) -> None:
-        self._waiting.append((plan, outcome, done))
-        self._some.set()
-
-    async def _work(self) -> None:
-        while True:
-            await self._some.wait()
-            self._some.clear()
-            until_s = time.monotonic() + _TURN_S
-            while self._waiting:
-                plan, outcome, done = self._waiting.popleft()
-                for index, one in enumerate(outcome):
-                    if isinstance(one, Record):
-                        outcome[index] = self._chain.transform(plan, one)
-                    if time.monotonic() > until_s:
-                        await asyncio.sleep(0)
-                        until_s = time.monotonic() + _TURN_S
-                done(outcome)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None and self._broken is not None:
-            self._broken(error)
-
 
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 #: As ``connectors.spark.driver_process.STAGE_DDL``.
