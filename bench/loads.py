@@ -70,7 +70,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paced:
-    """Records at a steady rate, and how long each takes. ``has_company``: beside two busy loops."""
+    """Records at a steady rate, and how long each takes. ``has_company``: next to two busy loops."""
 
     name: str
     title: str
@@ -213,7 +213,7 @@ def _secured(listener: Literal["plain", "SCRAM_TLS"]) -> Load:
 
 
 def _paced(replication: int, records_per_s: int, has_company: bool) -> Paced:
-    company = ", two busy loops beside it" if has_company else ""
+    company = ", next to two busy loops" if has_company else ""
     return Paced(
         name=f"latency-rf{replication}-{records_per_s}" + "-busy" * has_company,
         title=f"RF {replication}, {records_per_s:,} records/s{company}",

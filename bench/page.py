@@ -1,4 +1,4 @@
-"""``docs/benchmarks.md`` and ``docs/scale.md``: the words of the templates here, with tables of what was measured."""
+"""``docs/benchmarks.md`` and ``docs/scale.md``: the templates here, filled with tables of the results."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _listed(loads: Sequence[str]) -> str:
 def _disturbed(rows: Rows) -> str:
     looked = [row.busy_before_percent for row in rows.rows if isinstance(row, Result | Latency | Started)]
     busy = sum(percent > 15 for percent in looked)
-    return f"Before {busy} of the {len(looked)} runs of contenders something else took more than 15 % of the machine."
+    return f"Before {busy} of the {len(looked)} runs of contenders other processes used more than 15 % of the machine."
 
 
 def _copied(group: str) -> Callable[[Rows], str]:
@@ -125,7 +125,7 @@ def _fitted(rows: Rows) -> str:
     try:
         return scale.fitted_text(scale.model(rows))
     except scale.NoModel as error:
-        return f"No model of the rows that are kept: {error}."
+        return f"The results give no model: {error}."
 
 
 def _modelled(part: Callable[[Rows, scale.Model], str]) -> Callable[[Rows], str]:
@@ -144,7 +144,7 @@ _SCALE_PLOT: Final = "![Rate against cores](images/benchmarks/scale.png)"
 
 
 def flames(folder: Path) -> str:
-    """The flame graphs in ``folder``, each with the sentence in the Markdown file beside it."""
+    """The flame graphs in ``folder``, each with the sentence in its Markdown file."""
     copying = [load for load in LOADS if isinstance(load, Load)]
     found = [load for load in copying if flame_of(folder, load.name).exists()]
     parts = [_flame(flame_of(folder, load.name), load) for load in found]
@@ -159,7 +159,7 @@ def flame_of(folder: Path, load: str) -> Path:
 
 def _flame(graph: Path, load: Load) -> str:
     sentence = graph.with_suffix(".md")
-    said = f"what is left is to be said in `bench/results/{sentence.name}`."
+    said = f"not described yet; write a sentence into `bench/results/{sentence.name}`."
     if sentence.exists():
         said = sentence.read_text().strip()
     return f"`{load.name}` ({load.about}): {said}\n\n![Flame graph of {load.name}](../bench/results/{graph.name})"

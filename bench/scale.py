@@ -1,4 +1,4 @@
-"""``docs/scale.md``: what some executors carry, by the costs that the bench has measured, and where the next wall is.
+"""``docs/scale.md``: how many executors a rate needs, by the costs that the bench has measured, and the next limit.
 
 The model is linear. A copier takes some CPU while it runs, and more with bytes, with the batches and the records in
 which they come, and with partitions that only have to be watched. It is fitted to the loads of one run: rows of other
@@ -33,8 +33,8 @@ _MERGED_BYTES: Final = 1_048_576
 _GROUPS: Final = ("replicated", "single")
 #: What a partition costs, by rows: the command that measures it, and what it measures.
 _OF_PARTITIONS: Final = {
-    IDLE: ("make scale", "a partition that is idle, at worker, Spark and slices"),
-    BUSY: ("make late", "a partition with a record a second, at the worker"),
+    IDLE: ("make scale", "an idle partition, in worker, Spark and slices"),
+    BUSY: ("make late", "a partition with one record a second, in the worker"),
 }
 _AIM_GB_PER_S: Final = 10.0
 _AIM_PARTITIONS: Final = 100_000
@@ -163,17 +163,17 @@ def partitions_text(rows: Rows) -> str:
     said = []
     for load, (command, what) in _OF_PARTITIONS.items():
         found = rows.of(Partitions, load)
-        how = f"measured with {found[0].partitions:,} of them" if found else "not measured yet, and left out"
+        how = f"measured with {found[0].partitions:,} partitions" if found else "not measured yet, so not included"
         said.append(f"* {what}: {how} (`{command}`).")
     return "\n".join(said)
 
 
 def costs_table(costs: Costs, rows: Rows) -> tables.Table:
     lines = [
-        ["a copier that runs", f"{costs.running_cores:.2f} cores"],
-        ["a GB that passes unchanged", f"{costs.gb_s:.2f} CPU-s" + " (the bound)" * (costs.gb_s == LEAST_GB_S)],
+        ["a running copier", f"{costs.running_cores:.2f} cores"],
+        ["a GB that is copied unchanged", f"{costs.gb_s:.2f} CPU-s" + " (the bound)" * (costs.gb_s == LEAST_GB_S)],
         ["a batch of the source", f"{costs.batch_s * 1e6:.2f} us"],
-        ["a record, where batches are merged", f"{costs.record_s * 1e9:.1f} ns"],
+        ["a record, if batches are merged", f"{costs.record_s * 1e9:.1f} ns"],
     ]
     for load, (_, what) in _OF_PARTITIONS.items():
         if (cores := partition_cores(rows, load)) is not None:
@@ -182,7 +182,7 @@ def costs_table(costs: Costs, rows: Rows) -> tables.Table:
 
 
 def checks_table(costs: Costs, measured: Iterable[Point]) -> tables.Table:
-    """What the model says of each load that was measured, beside what was measured."""
+    """What the model says of each load that was measured, with the measured figures."""
     lines = []
     for point in measured:
         modelled = costs.cores(point.gb_per_s, point.batches, point.records)
@@ -217,15 +217,15 @@ def aim_table(costs: Costs, rows: Rows) -> tables.Table:
 def walls_table(rows: Rows) -> tables.Table:
     lines = []
     if (busy_cores := partition_cores(rows, BUSY)) is not None:
-        lines.append(["worker: busy partitions", f"{1 / busy_cores:,.0f} partitions for each worker"])
+        lines.append(["worker, busy partitions", f"{1 / busy_cores:,.0f} partitions for each worker"])
     replicated = [row for load in tables.loads_of("replicated") for row in rows.of(Ceiling, load.name)]
     if replicated:
         cores = min(row.target_cpu_s_per_gb for row in replicated) * _AIM_GB_PER_S
         lines.append(["target's brokers, three replicas", f"{cores:.0f} broker cores for {_AIM_GB_PER_S:.0f} GB/s"])
     for trip_ms in (5, 100):
         most = _UNDER_WAY * _MERGED_BYTES / (trip_ms / 1000) / 1e6
-        lines.append([f"one partition, answers after {trip_ms} ms", f"{most:,.0f} MB/s"])
-    return tables.Table(["wall", "at"], lines)
+        lines.append([f"one partition, responses after {trip_ms} ms", f"{most:,.0f} MB/s"])
+    return tables.Table(["limit", "at"], lines)
 
 
 def draw(costs: Costs, measured: Sequence[Point], file: Path) -> None:

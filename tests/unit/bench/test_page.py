@@ -127,7 +127,7 @@ def test_flame_graphs_come_with_their_sentence(tmp_path: Path) -> None:
     (tmp_path / "flame-rf1-json.svg").touch()
     (tmp_path / "flame-rf1-json.md").write_text("Half is zstd.\n")
     text = page.flames(tmp_path)
-    assert "what is left is to be said in `bench/results/flame-rf3-8-one.md`" in text
+    assert "write a sentence into `bench/results/flame-rf3-8-one.md`" in text
     assert "Half is zstd.\n\n![Flame graph of rf1-json](../bench/results/flame-rf1-json.svg)" in text
     assert "No graph yet: `rf3-8-16k`." in text
 
@@ -142,7 +142,7 @@ def test_what_another_command_measured_is_kept(tmp_path: Path) -> None:
 
 def test_a_page_without_a_model_says_why_and_has_no_plot(rows: Rows) -> None:
     text = page.text(page.SCALE_TEMPLATE, rows)
-    assert "No model of the rows that are kept: 5 loads of one run are needed, and the largest run has 1." in text
+    assert "The results give no model: 5 loads of one run are needed, and the largest run has 1." in text
     assert "scale.png" not in text
 
 

@@ -50,7 +50,7 @@ def test_a_gigabyte_costs_at_least_what_only_passing_it_on_does() -> None:
     found = scale.fit([point(*load, cheap) for load in LOADS])
     assert found.gb_s == scale.LEAST_GB_S
     assert found.record_s == pytest.approx(50e-9, rel=0.2)
-    assert ["a GB that passes unchanged", "0.25 CPU-s (the bound)"] in scale.costs_table(found, Rows()).rows
+    assert ["a GB that is copied unchanged", "0.25 CPU-s (the bound)"] in scale.costs_table(found, Rows()).rows
 
 
 def test_a_load_that_the_costs_do_not_meet_is_named() -> None:
@@ -109,12 +109,10 @@ def test_partitions_cost_what_the_long_runs_have_measured() -> None:
     for number, cores in ((1, 0.05), (2, 0.07)):
         rows.add(run("a"), Partitions(load=IDLE, round=number, partitions=2000, cores=cores))
     assert scale.partition_cores(rows, IDLE) == pytest.approx(30e-6)
-    assert ["a partition that is idle, at worker, Spark and slices", "30 us a second"] in scale.costs_table(
-        COSTS, rows
-    ).rows
+    assert ["an idle partition, in worker, Spark and slices", "30 us a second"] in scale.costs_table(COSTS, rows).rows
     idle, busy = scale.partitions_text(rows).splitlines()
-    assert "measured with 2,000 of them (`make scale`)" in idle
-    assert "not measured yet, and left out (`make late`)" in busy
+    assert "measured with 2,000 partitions (`make scale`)" in idle
+    assert "not measured yet, so not included (`make late`)" in busy
     with_idle, without = (scale.aim_table(COSTS, some).rows[0][2] for some in (rows, Rows()))
     assert int(with_idle) - int(without) == 3
 
@@ -123,7 +121,7 @@ def test_the_worker_is_a_wall_once_busy_partitions_were_measured() -> None:
     rows = Rows()
     assert "worker" not in str(scale.walls_table(rows).rows)
     rows.add(run("a"), Partitions(load=BUSY, partitions=2000, cores=0.1))
-    assert scale.walls_table(rows).rows[0] == ["worker: busy partitions", "20,000 partitions for each worker"]
+    assert scale.walls_table(rows).rows[0] == ["worker, busy partitions", "20,000 partitions for each worker"]
 
 
 def test_plot_is_drawn(tmp_path: Path) -> None:
