@@ -230,7 +230,7 @@ def drift(
 def topology(
     file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="The flows and their clusters.")],
     stale_after: Annotated[
-        float, typer.Option(min=1, metavar="SECONDS", help="A flow without a heartbeat for this time is stopped.")
+        float, typer.Option(min=1, metavar="SECONDS", help="A flow without a heartbeat for this time has stopped.")
     ] = 30.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

@@ -243,7 +243,7 @@ LeaveUnreplicated = Annotated[
     typer.Option(
         "--leave-unreplicated",
         "--leave-stranded",
-        help="Fail back without unreplicated records.",
+        help="Leave unreplicated records where they are.",
         hidden=True,
     ),
 ]

@@ -219,7 +219,7 @@ def test_a_partition_that_cannot_be_fenced_holds_up_itself_only(world: World) ->
         mirror.pid, [listener.port for node in world.trio.addresses for listener in node.listeners.values()]
     ):
         member.process.kill()
-    why = "replicated-starved-0 waits: target us.replicated-starved-0 has 2 of the 3 replicas in sync"
+    why = "replicated-starved-0 waits: target us.replicated-starved-0 has 2 of the 3 in-sync replicas"
     world.await_line(start, "WARNING us->trio", why)
     end = world.end("us.replicated-orders", via=FIRST)
     world.await_end("us.replicated-orders", end + 1000, via=FIRST)

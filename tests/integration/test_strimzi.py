@@ -115,7 +115,7 @@ def test_a_resource_is_run_and_each_mirror_has_its_state(us: KafkaCluster, eu: K
         addresses = {"us": us.bootstrap, "eu": eu.bootstrap, "topic": topic}
         mirror.properties_file.write_text(RESOURCE.format(**addresses, state="running") + STOPPED.format(**addresses))
         mirror.start()
-        mirror.await_line(0, ["spec.replicas: one process is one worker"], DEADLINE_S)
+        mirror.await_line(0, ["spec.replicas: has no effect: one process is one worker"], DEADLINE_S)
         mirror.await_line(0, ["res->eu.MirrorSourceConnector: created"], DEADLINE_S)
         wait_until(lambda: theirs.end(remote) >= RECORDS, DEADLINE_S, "all is copied", 0.1)
         mirror.await_line(0, ["held->eu.MirrorSourceConnector: created"], DEADLINE_S)

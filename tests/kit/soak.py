@@ -44,8 +44,6 @@ _PATIENCE: Final = 5.0
 #: What comes to the target before the next act, when that waits.
 _COPIED_RECORDS: Final = 300
 _PAUSE_S: Final = (0.0, 2.0)
-#: In the mirror's log, with the partitions it is about.
-_MAP_LOST: Final = "lacks what was copied first of"
 _GROWN_MOST: Final = 5
 #: The longest time between two commits of positions: the cadence of 10 s, and a commit that a broken broker holds up.
 _BETWEEN_COMMITS_S: Final = 30
@@ -260,7 +258,6 @@ class Soak:
                 # The judge of the map does not know which records of a filtered topic have no copy.
                 if stage.feeds[topic].fate is not Fate.FILTERED:
                     await self._judge_map(TopicPartition(topic, index))
-        self._judge_alarms()
 
     def _judge_partition(self, topic: str, index: int, gaps: Sequence[GapRecord]) -> None:
         stage = self._stage
@@ -294,15 +291,6 @@ class Soak:
         if len(unknown) <= self._announced(*partition) + self._counted(*partition):
             faults = [fault for fault in faults if UNKNOWN not in fault]
         report.faults += [f"offset map of {partition}: {fault}" for fault in faults[:3]]
-
-    def _judge_alarms(self) -> None:
-        """Nothing takes the map away here; what could not be proven is not in it."""
-        stage = self._stage
-        said = " ".join(line for line in stage.mirror.log_lines() if _MAP_LOST in line)
-        for topic, feeder in stage.feeders.items():
-            for index in range(feeder.partitions):
-                if f" {topic}-{index} (below" in said and not self._announced(topic, index):
-                    self._report.faults.append(f"the mirror took the offset map of {topic}-{index} for lost")
 
     def _announced(self, topic: str, index: int) -> int:
         """Return how many records may come twice, as the mirror's log announces it; none if its promise is exact."""

@@ -200,7 +200,9 @@ async def _store(worker: DistributedWorker, wanted: WantedConnector) -> None:
     if state is wanted.state:
         return
     if wanted.state is TargetState.STARTED:
-        log.warning("%s is %s, not running; to start it, use heliograph connectors resume", wanted.name, state.value)
+        log.warning(
+            "%s is %s, but the resource says running; run heliograph connectors resume", wanted.name, state.value
+        )
         return
     await worker.herder.set_target_state(wanted.name, wanted.state)
     log.info("%s: %s", wanted.name, wanted.state.value.lower())
