@@ -104,6 +104,12 @@ def test_translation_both_ways(history: list[MapRun], offset: int) -> None:
     assert (forward.place is OffsetLocation.INSIDE) == (offset in twin.records or offset == max(twin.records) + 1)
 
 
+def test_runs_equal_runs_only() -> None:
+    runs = [MapRun(0, 0, 3)]
+    assert RunList(runs) == RunList(runs) != RunList()
+    assert RunList(runs) != runs
+
+
 def test_an_empty_map_knows_nothing() -> None:
     assert RunList().forward(5) is None
     assert RunList().reverse(5) is None
