@@ -10,6 +10,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
@@ -27,6 +28,7 @@ from connect.kafka.security.tls import VERSIONS, TlsSettings
 _CERTIFICATE: Final = re.compile(r"-----BEGIN (CERTIFICATE)-----([^-]+)-----END \1-----")
 _PRIVATE_KEY: Final = re.compile(r"-----BEGIN ([A-Z ]*PRIVATE KEY)-----(.+?)-----END \1-----", re.DOTALL)
 _JKS_MAGIC: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
+_MOST_STORES: Final = 16
 
 
 class StoreError(ValueError):
@@ -71,6 +73,8 @@ def pem_key_chain(text: str, password: str | None) -> KeyChain:
     return KeyChain(_pkcs8(loaded), pem_certificates(text))
 
 
+# Each client of a flow has settings of its own with the same stores, and opening a PKCS#12 store takes 90 ms of CPU.
+@lru_cache(maxsize=_MOST_STORES)
 def trusted_certificates(data: bytes, password: str | None) -> str:
     """Return the certificates of a binary trust store as PEM. Raises StoreError. Without a password a JKS store is read
     without its integrity check, and a PKCS#12 store only if it is not encrypted, as in Java."""
@@ -85,6 +89,7 @@ def trusted_certificates(data: bytes, password: str | None) -> str:
     return _pem(ders)
 
 
+@lru_cache(maxsize=_MOST_STORES)
 def key_chain(data: bytes, password: str, key_password: str | None) -> KeyChain:
     """Return the first key of a binary key store; ``key_password`` None means the store's password, as in Java."""
     if not data.startswith(_JKS_MAGIC):

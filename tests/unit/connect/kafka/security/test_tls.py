@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import jks  # type: ignore[import-untyped]
 import pytest
@@ -15,6 +16,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 
 from connect.core.errors import ConfigError, HeliographError, SecurityError
+from connect.kafka.security import tls_stores
 from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
 from connect.kafka.security.tls import TlsSettings
 from connect.kafka.security.tls_stores import tls_settings
@@ -149,6 +151,24 @@ TRUST: dict[str, Callable[[], dict[str, str | bytes]]] = {
 def test_trust_stores(tmp_path: Path, store: str) -> None:
     tls = tls_settings(properties(tmp_path, **TRUST[store]()), "cluster us")
     shake_hands(tls.ssl_context(), server_context(tmp_path, wants_client=False))
+
+
+def test_a_store_is_opened_once_for_all_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tls_stores.trusted_certificates.cache_clear()
+    opened: list[bytes] = []
+
+    def load(data: bytes, password: bytes | None) -> Any:
+        opened.append(data)
+        return load_pkcs12(data, password)
+
+    load_pkcs12 = pkcs12.load_pkcs12
+    monkeypatch.setattr(pkcs12, "load_pkcs12", load)
+    props = properties(tmp_path, **TRUST["PKCS12 by its name"]())
+    assert tls_settings(props, "cluster us") == tls_settings(props, "cluster eu")
+    assert len(opened) == 1
+    (tmp_path / "truststore_location").write_bytes(java_trust_store(PASSWORD, parties()["stranger"]))
+    tls_settings(props, "cluster us")
+    assert len(opened) == 2, "a store that was replaced is read"
 
 
 def test_a_stranger_is_not_trusted(tmp_path: Path) -> None:
