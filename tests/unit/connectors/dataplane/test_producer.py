@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
@@ -15,7 +16,7 @@ from connect.kafka.cluster import Cluster, ClusterMetadata, PartitionMetadata, T
 from connect.kafka.framing_and_sasl import ConnectionLost
 from connect.kafka.log.active_producers import ProducersRefused
 from connectors.control_link.protocol import PartitionPlan, SliceSettings
-from connectors.dataplane import produce_recovery, producer
+from connectors.dataplane import fetch_api, produce_recovery, producer
 from connectors.dataplane.batches.copier import PartitionCopier
 from connectors.dataplane.batches.sequencer import CopiesUnderWay
 from connectors.dataplane.leader_connections import Leaders, Pace
@@ -49,6 +50,9 @@ class Broker:
         for answer in self.answers:
             if not answer.done():
                 answer.set_exception(ConnectionLost("lost"))
+
+    async def close(self) -> None:
+        self.lose()
 
     def refuse(self, code: int, base_offset: int = -1) -> None:
         """Answer the last request, one partition of a topic named on the wire as in version 12, with an error."""
@@ -227,6 +231,74 @@ async def test_a_slow_link_gets_small_requests_and_every_partition_its_turn() ->
         assert not failures
 
 
+async def test_a_connection_on_which_no_byte_moves_is_given_up_and_its_batches_go_over_the_next() -> None:
+    brokers = Brokers(["t"])
+    with writing(brokers) as (writer, failures):
+        writer.start([copier("t")], NOBODY)
+        first = brokers.broker
+        await until(lambda: len(first.answers) == 1)
+        first.stalled_s = 29.0
+        await asyncio.sleep(0.02)
+        assert not first.closed
+        brokers.broker, first.stalled_s = Broker(), 31.0
+        await until(lambda: first.closed and len(brokers.broker.answers) == 1)
+        await writer.stop()
+        assert not failures
+
+
+@pytest.mark.parametrize(("took_s", "expected_s"), [(10.0, 10.0), (100.0, 30.0)])
+async def test_what_is_in_flight_is_expected_at_the_measured_rate_and_within_the_time_out(
+    took_s: float, expected_s: float
+) -> None:
+    machine, brokers = copier("t"), Brokers(["t"])
+    brokers.broker.versions = {0: (0, 12)}
+    with writing(brokers) as (writer, failures):
+        writer.start([machine], NOBODY)
+        await until(lambda: len(brokers.broker.answers) == 1)
+        pump = writer._placed[machine]
+        pump._pace = Pace(1, 2**30)
+        pump._pace.begin(0.0)
+        pump._pace.moved(pump._in_flight_bytes, took_s, is_idle=True)
+        assert writer.expected_s == pytest.approx(expected_s)
+        brokers.broker.refuse(0, base_offset=0)
+        await until(lambda: not machine.has_unacknowledged)
+        assert writer.expected_s == 0.0
+        await writer.stop()
+        assert not failures
+
+
+async def test_a_broker_that_waits_for_replicas_answers_before_its_connection_counts_as_stalled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits_ms: list[int] = []
+
+    def encode(timeout_ms: int, *rest: Any) -> list[bytes | memoryview]:
+        waits_ms.append(timeout_ms)
+        return encode_produce(timeout_ms, *rest)
+
+    monkeypatch.setattr(producer, "encode_produce", encode)
+    brokers = Brokers(["t"])
+    with writing(brokers) as (writer, _):
+        writer.start([copier("t")], NOBODY)
+        await until(lambda: len(brokers.broker.answers) == 1)
+        await writer.stop()
+    assert waits_ms == [brokers.broker.request_timeout_ms // 2]
+
+
+async def test_a_leader_that_may_have_forgotten_us_gets_one_batch_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer, "_IDLE_S", 0.0)
+    machine, brokers = copier("t"), Brokers(["t"])
+    brokers.broker.versions = {0: (0, 12)}
+    with writing(brokers) as (writer, failures):
+        writer.start([machine], NOBODY)
+        await until(lambda: len(brokers.broker.answers) == 1)
+        brokers.broker.refuse(0, base_offset=0)
+        await until(lambda: machine.next_source_offset == 3)
+        await until(lambda: not machine.pipelined)
+        await writer.stop()
+        assert not failures
+
+
 async def test_others_have_their_turn_between_requests_that_took_long(monkeypatch: pytest.MonkeyPatch) -> None:
     brokers = Brokers([f"t{index}" for index in range(3)])
     machines = [copier(f"t{index}") for index in range(3)]
@@ -326,6 +398,58 @@ async def test_without_the_right_to_read_what_was_appended_a_partition_is_quaran
         assert machine.stopped_reason == "target t-0: grant READ on topic t, then start the flow again"
         await writer.stop()
         assert not failures
+
+
+async def test_a_leader_that_knows_a_later_epoch_of_ours_ends_the_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def taken_over(*_: object) -> dict[Any, Any]:
+        return {TopicPartition("t", 0): {PRODUCER.producer_id: (PRODUCER.epoch + 1, 0)}}
+
+    monkeypatch.setattr(produce_recovery, "describe_producers", taken_over)
+    brokers = Brokers(["t"])
+    brokers.broker.versions = {0: (0, 12)}
+    with writing(brokers) as (writer, failures):
+        writer.start([copier("t")], NOBODY)
+        await until(lambda: len(brokers.broker.answers) == 1)
+        brokers.broker.refuse(7)
+        await until(lambda: bool(failures))
+        assert isinstance(failures[0], produce_recovery.Fenced)
+        await writer.stop()
+
+
+async def test_what_was_appended_is_looked_for_again_from_the_beginning_at_a_new_leader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each is asked under its epoch, so that no former leader answers (C2)."""
+
+    class Elections(Brokers):
+        async def metadata(self, names: Collection[str]) -> ClusterMetadata:
+            known = await super().metadata(names)
+            partitions = {0: PartitionMetadata(1, self.looked_up, (1,), 0)}
+            return ClusterMetadata(
+                None, 1, {}, {name: TopicMetadata(name, None, 0, partitions) for name in known.topics}
+            )
+
+    async def appended(*_: object) -> dict[Any, Any]:
+        return {TopicPartition("t", 0): {PRODUCER.producer_id: (PRODUCER.epoch, 2)}}
+
+    async def fetch(_: object, __: object, ___: int, position: tuple[int, int, int], ____: object) -> SimpleNamespace:
+        asked.append(position)
+        return SimpleNamespace(error_code=0, records=memoryview(bytearray(logs.pop(0))))
+
+    asked: list[tuple[int, int, int]] = []
+    machine, brokers = copier("t"), Elections(["t"])
+    brokers.broker.versions = {0: (0, 12)}
+    monkeypatch.setattr(produce_recovery, "describe_producers", appended)
+    monkeypatch.setattr(fetch_api, "fetch_one", fetch)
+    with writing(brokers) as (writer, failures):
+        writer.start([machine], NOBODY)
+        await until(lambda: len(brokers.broker.answers) == 1)
+        logs = [source_batch(range(3)), b"", bytes(machine._in_flight[0].batch)]
+        brokers.broker.refuse(7)
+        await until(lambda: machine.next_source_offset == 3)
+        await writer.stop()
+        assert not failures
+    assert asked == [(0, 2, -1), (3, 2, -1), (0, 3, -1)]
 
 
 async def test_what_a_leader_cannot_explain_is_sent_again_and_never_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,13 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
 from connect.core.errors import RetriableError
-from connect.kafka.cluster import Cluster
+from connect.kafka.cluster import Cluster, PartitionMetadata, TopicMetadata
 from connect.kafka.leader_epochs import LeaderEpochs
 from connect.kafka.log.offsets import LATEST
 from connect.wire import batch as wire
@@ -25,7 +26,7 @@ from connectors.dataplane.resume import Resumed, Resumer
 from connectors.dataplane.smt_stage import TransformStage
 from connectors.formats.types import ProducerIdAndEpoch, ResumeProof
 from connectors.transforms.smt_chain import Done
-from tests.kit import virtual_time
+from tests.kit import logs, virtual_time
 from tests.kit.logs import TargetPartition
 from tests.unit.connectors.dataplane.batches.test_copier import plan
 
@@ -85,6 +86,9 @@ class Site:
         self.starts_later: list[int] = []
         #: Where the leader's log ends for its next fetches, before it shows all.
         self.shown: list[int] = []
+        #: The same of the source's.
+        self.source_shown: list[int] = []
+        self.aborted: tuple[tuple[int, int], ...] = ()
         #: Whether each fetch brings one batch, and every second one fails, a minute later.
         self.is_flaky = False
         self.fetched: list[tuple[str, int]] = []
@@ -120,14 +124,17 @@ class Site:
         if stamped:
             self.target.batches[-1] = stamped_by_the_target(self.target.batches[-1])
 
-    async def resume(self, *, stage: TransformStage | None = None, fenced: bool = True) -> Resumed:
+    async def resume(
+        self, *, stage: TransformStage | None = None, fenced: bool = True, read_committed: bool = False
+    ) -> Resumed:
         if fenced:
             self.target.mark(WRITER.producer_id, WRITER.epoch + 1)
         source: Any = OneBroker("source")
         target: Any = OneBroker("target")
         target.leaders = iter(self.target_leaders)
         clusters: tuple[Cluster, Cluster] = (source, target)
-        return await Resumer(*clusters, SliceSettings("us->eu", 0, {}, {}), stage).resume(left())
+        settings = SliceSettings("us->eu", 0, {}, {}, read_committed=read_committed)
+        return await Resumer(*clusters, settings, stage).resume(left())
 
     async def _fetch(self, connection: str, _topic: object, _index: int, position: Any, _limits: object) -> Any:
         assert position[1] == LEADER_EPOCH, "no former leader may answer"
@@ -149,16 +156,17 @@ class Site:
         elif position[0] < self.source_start:
             return SimpleNamespace(error_code=error_codes.OFFSET_OUT_OF_RANGE)
         else:
-            wanted = [batch for batch in self.source if wire.read_header(batch).last_offset >= position[0]]
+            end = self.source_shown.pop(0) if self.source_shown else self.source_end
+            headers = ((batch, wire.read_header(batch)) for batch in self.source)
+            wanted = [batch for batch, header in headers if position[0] <= header.last_offset < end]
             found = memoryview(bytearray(b"".join(wanted[:1] if self.is_flaky else wanted)))
             if self.is_damaged and found:
                 found[-1] ^= 1
-            end = self.source_end
             if self.starts_later:
                 found = memoryview(bytearray(wanted[0] if wanted else b""))
                 self.source_start = self.starts_later.pop(0)
         ends = {"last_stable_offset": end, "high_watermark": end}
-        return SimpleNamespace(error_code=0, records=found, aborted=(), diverging=None, **ends)
+        return SimpleNamespace(error_code=0, records=found, aborted=self.aborted, diverging=None, **ends)
 
 
 def left() -> PartitionPlan:
@@ -209,6 +217,7 @@ def without(*offsets: int) -> list[bytes]:
             [*without(*range(6, 13)), source_batch([(6, 1006, b"other", b"v"), *ROWS[2:]])],
             "the source now has other records",
         ),
+        ([source_batch([(offset, 7, key, value) for offset, _, key, value in ROWS])], "the source now has other"),
     ],
 )
 async def test_a_source_that_has_changed_is_copied_from_the_stored_position(
@@ -241,6 +250,43 @@ async def test_a_source_that_has_another_log_before_the_stored_offset_proves_not
     site.source, site.diverging = [source_batch(ROWS)], (0, 3)
     found = await site.resume()
     assert (found.plan.next_source_offset, found.plan.last_source_epoch, found.may_double) == (START, 0, 3)
+
+
+async def test_a_leader_of_the_source_that_does_not_show_all_of_its_log_is_read_again(site: Site) -> None:
+    """One that was just elected does not know its end at first (KIP-207): what it shows is not all there is."""
+    site.copied(ROWS[:3])
+    site.source, site.source_shown = without(), [6, 6]
+    found = await site.resume()
+    assert (found.plan.next_source_offset, found.fallback, site.source_shown) == (8, "", [])
+
+
+async def test_what_was_aborted_at_the_source_is_not_counted(site: Site) -> None:
+    site.copied(ROWS[2:4])
+    aborted = logs.source_batch([5], producer=(1, 0, 0), attributes=wire.TRANSACTIONAL)
+    site.source = [aborted, logs.control_batch(6, 1, commit=False), *without(5, 6)]
+    site.aborted = ((1, 5),)
+    found = await site.resume(read_committed=True)
+    assert (found.plan.next_source_offset, found.runs, found.fallback) == (9, ((7, 0, 2),), "")
+
+
+async def test_a_marker_of_another_producer_is_not_the_end(site: Site) -> None:
+    site.copied(ROWS[:1])
+    site.target.mark(WRITER.producer_id + 1, WRITER.epoch + 1)
+    site.copied(ROWS[1:3])
+    site.source = [source_batch(ROWS)]
+    found = await site.resume()
+    assert (found.plan.next_source_offset, found.arrived, found.plan.target_end) == (8, 3, 5)
+
+
+async def test_a_leader_of_an_epoch_before_the_stored_one_is_a_former_leader(site: Site) -> None:
+    site.target.mark(WRITER.producer_id, WRITER.epoch + 1)
+    source, target, topic_id = OneBroker("source"), OneBroker("target"), UUID(int=1)
+    resumer = Resumer(cast(Cluster, source), cast(Cluster, target), SliceSettings("us->eu", 0, {}, {}))
+    stored = replace(left(), source_topic_id=topic_id, last_source_epoch=5)
+    await resumer.resume(stored)
+    index, former = stored.source.partition, PartitionMetadata(1, 4, (), 0)
+    known = source.leader_epochs.current(TopicMetadata(stored.source.topic, topic_id, 0, {index: former}))
+    assert known.partitions[index].leader == -1
 
 
 class Query:

@@ -108,6 +108,45 @@ def test_partitions_that_cannot_send_leave_the_others_their_room() -> None:
     assert all(machine.fetch_offset == 0 for machine in stuck)
 
 
+def test_what_partitions_that_cannot_send_hold_takes_no_room_from_the_others() -> None:
+    settings = SliceSettings("us->eu", 0, {}, {}, buffer_bytes=1000)
+    reader = SourceReader(cast(Cluster, None), settings, lambda _: None, unexpected)
+    stuck, busy = copier(0), copier(1)
+    for machine, most in ((stuck, 800), (busy, 1000)):
+        while machine.held_bytes < most and reader.has_room():
+            machine.take(memoryview(bytearray(source_batch([machine.fetch_offset]))))
+            reader.took([machine])
+        machine.faulted = machine is stuck
+    assert 800 <= stuck.held_bytes < 1000
+    assert busy.held_bytes >= 1000
+
+
+async def test_a_leader_of_an_epoch_before_what_was_copied_is_not_read() -> None:
+    """It is a former one, which may have less, or something else (C2)."""
+    pair, topic_id = TopicPartition("t", 0), UUID(int=1)
+    partitions = {0: PartitionMetadata(1, 4, (), 0)}
+    former = ClusterMetadata(None, 1, {}, {"t": TopicMetadata("t", topic_id, 0, partitions)})
+    asked, epochs = asyncio.Event(), LeaderEpochs("us")
+
+    class Known:
+        leader_epochs = epochs
+
+        async def metadata(self, _: object) -> ClusterMetadata:
+            asked.set()
+            return ClusterMetadata(None, 1, {}, {"t": epochs.current(former.topics["t"])})
+
+    plan = PartitionPlan(pair, topic_id, pair, None, 9, 5, 0, 0, pipelined=False)
+    machine = PartitionCopier(plan, ProducerIdAndEpoch(7, 0), read_committed=False)
+    reader = SourceReader(cast(Cluster, Known()), SETTINGS, lambda _: None, unexpected)
+    reader.start([machine], Leaders(former))
+    async with asyncio.timeout(60):
+        await asked.wait()
+    await asyncio.sleep(0)
+    assert not reader._loops
+    assert machine in reader._unplaced
+    await reader.stop()
+
+
 async def test_an_answer_behind_what_was_given_back_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its batches would follow a gap."""
     held = Held()

@@ -497,6 +497,65 @@ async def test_copying_waits_while_positions_cannot_be_stored_and_continues_once
     assert world.commits[-1].scope is CommitScope.ALL
 
 
+async def test_two_tasks_do_not_shut_each_other_out_of_the_store_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both would take themselves for superseded."""
+    locked: list[bool] = []
+
+    async def shut_out(starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
+        locked.append(one._services.clusters.fencing.locked())
+        return starts
+
+    one = world.task()
+    monkeypatch.setattr(world, "shut_out", shut_out)
+    await one.shut_out({})
+    assert locked == [True]
+
+
+async def test_what_an_unfenced_predecessor_wrote_late_is_announced(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with copying(world) as one:
+        position = one._ledger.entries[SOURCE].position
+        assert position is not None
+        one._ledger.begin(SOURCE, replace(position, target_end=50), is_fenced=False)
+        one._progressed(replace(_full_at(9), target_end=65, runs=[(0, 56, 9)]))
+    assert "resumed us->eu orders-0: surplus=0 verified=false fallback=at-least-once may_double=6" in caplog.text
+
+
+async def test_the_next_slice_waits_too_while_positions_cannot_be_stored(world: World) -> None:
+    async with copying(world, epoch_ms=1) as one:
+        world.is_store_away = True
+        one._progressed(_full_at(9))
+        ((full, _),) = world.holds
+        await world.until(lambda: world.went[-1][0] > full + 1)
+        held = [epoch for epoch, is_held in world.holds if is_held]
+        world.is_store_away = False
+        await world.until(lambda: not world.holds[-1][1])
+    assert held[:2] == [full, full + 1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_countable"),
+    [
+        ({}, True),
+        ({"transform_sql": "SELECT * FROM records"}, False),
+        ({"chain": {"transforms": []}}, False),
+        ({"skip_refused": True}, False),
+    ],
+)
+async def test_a_task_that_leaves_records_out_or_changes_them_stores_positions_more_often(
+    world: World, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], is_countable: bool
+) -> None:
+    said: list[bool] = []
+    monkeypatch.setattr(task, "Pairing", lambda *_, is_countable: said.append(is_countable))
+    plain = world.task()
+    changed = replace(plain._settings, slice=replace(plain._settings.slice, **settings))
+    MirrorSourceTask(changed, plain._services, cast(PositionStore, world))
+    assert said == [True, is_countable]
+
+
 async def test_a_partition_that_is_taken_away_during_the_first_takeover_is_not_stored(world: World) -> None:
     """Its next owner may have stored a newer position: ours would be stored over that."""
     world.pairs = [PAIR, OTHER_PAIR]

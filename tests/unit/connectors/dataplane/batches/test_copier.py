@@ -12,6 +12,7 @@ from connect.wire import batch as wire
 from connect.wire import records
 from connectors.control_link.protocol import PartitionPlan
 from connectors.dataplane.batches.copier import PartitionCopier
+from connectors.dataplane.batches.error_codes import Refusal
 from connectors.dataplane.batches.fetched_batches import CorruptBatch
 from connectors.dataplane.batches.send_queue import TargetTruncated
 from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
@@ -327,6 +328,17 @@ def test_a_faulted_partition_gives_back_what_no_copy_of_can_arrive():
     machine.take(fetched(source_batch(range(3, 9))))
     again = machine.next_batch()
     assert (again.base_sequence, again.count) == (3, 6)
+
+
+def test_what_was_refused_for_good_is_not_given_back():
+    """Read again, it would be sent as it was, and refused again."""
+    machine = copier(pipelined=True)
+    machine.take(fetched(source_batch(range(3)), source_batch(range(3, 6))))
+    machine.refused(machine.next_batch(), Refusal(87))
+    machine.give_back(0)
+    assert (machine.fetch_offset, machine.has_refused) == (3, False)
+    machine.settle({})
+    assert machine.has_refused
 
 
 def test_a_partition_whose_source_is_gone_gives_nothing_back():

@@ -195,6 +195,18 @@ def test_a_partition_at_rest_stores_nothing_but_javas_offset_of_what_it_copied()
     assert stored == [(SOURCE, CommitScope.PROGRESS), (SOURCE, CommitScope.OFFSETS)]
 
 
+def test_runs_of_a_transaction_that_was_aborted_are_in_no_map() -> None:
+    made = ledger()
+    begins = plan_position(made)
+    succeed(made, taken(made))
+    made.apply(report(next_source_offset=9, runs=[(0, 0, 9)]))
+    made.forget_unstored()
+    assert taken(made) == []
+    made.begin(SOURCE, begins)
+    made.apply(report(next_source_offset=4, runs=[(0, 11, 4)]))
+    assert [list(commit.runs) for commit in taken(made)] == [[(0, 11, 4)]]
+
+
 def test_whoever_continues_finds_everything() -> None:
     clock = Clock()
     clock.tick(100)

@@ -18,6 +18,7 @@ from connect.kafka.cluster import Cluster
 from connect.kafka.log.compacted_topic import LogRecord
 from connect.kafka.log.producer import OutRecord
 from connect.kafka.log.topic_admin import Admin
+from connectors.dataplane.batches.outgoing_batches import append_run
 from connectors.formats.position import (
     KeyKind,
     Position,
@@ -28,6 +29,7 @@ from connectors.formats.position import (
     fold_position,
 )
 from connectors.formats.types import TopicPartition
+from connectors.offset_map import runs_and_chunks
 from connectors.offset_map.runs_and_chunks import (
     MapPair,
     MapRun,
@@ -38,6 +40,8 @@ from connectors.offset_map.runs_and_chunks import (
 )
 from connectors.source.positions import position_store as store_module
 from connectors.source.positions import stored_positions
+from connectors.source.positions.ledger import Ledger
+from connectors.source.positions.partition_pairs import PartitionPair
 from connectors.source.positions.position_store import MirrorPositionStore, StoreSettings
 from connectors.source.positions.stored_positions import Commit, CommitScope
 from tests.kit.turns import turns_during
@@ -186,6 +190,48 @@ async def test_a_commit_of_an_earlier_version_follows_on_progress(monkeypatch: p
     await earlier.commit([Commit(back, target_truncated_to=20)])
     stored, went, java = topics.read(by_earlier=False)
     assert (stored.position, went, java) == (back, {at: at for at in range(20)}, 19)
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+async def test_the_map_of_a_compacted_target_keeps_its_newest_runs_only(
+    monkeypatch: pytest.MonkeyPatch, is_compacted: bool
+) -> None:
+    """Such a log begins at 0 for ever."""
+    monkeypatch.setattr(runs_and_chunks, "MAX_RUNS", 12)
+    topics = Topics(monkeypatch)
+    store, source_id, target_id = topics.store(), BEGIN.source_topic_id, BEGIN.target_topic_id
+    target = TopicPartition(BEGIN.target_topic, BEGIN.target_partition)
+    pair = PartitionPair(ORDERS, source_id, target, target_id, is_target_compacted=is_compacted)
+    ledger = Ledger([pair])
+    await store.load([ORDERS])
+    ledger.begin(ORDERS, BEGIN)
+    ledger.entries[ORDERS].target_log_start = 0
+    for at in range(30):
+        append_run(ledger.entries[ORDERS].runs, (11 * at, 10 * at, 10))
+    await store.commit(list(ledger.take_commits()))
+    _, went, _ = topics.read(by_earlier=False)
+    assert len(went) == (120 if is_compacted else 300)
+    assert went[11 * 29] == 10 * 29
+
+
+@pytest.mark.parametrize("scope", [CommitScope.PROGRESS, CommitScope.OFFSETS])
+async def test_a_successor_that_names_itself_changes_neither_position_nor_map(
+    monkeypatch: pytest.MonkeyPatch, scope: CommitScope
+) -> None:
+    topics = Topics(monkeypatch)
+    monkeypatch.setattr(stored_positions, "TransactionalWriter", vars(store_module)["TransactionalWriter"])
+    writer, position = topics.store(), BEGIN
+    await writer.load([ORDERS])
+    await writer.commit([Commit(BEGIN)])
+    for begin, end in ((0, 30), (30, 40)):
+        position = replace(position, next_source_offset=end, target_end=end)
+        await writer.commit([Commit(position, [MapRun(begin, begin, end - begin)], scope=scope)])
+    others = replace(SETTINGS, transactional_id="other-commit")
+    successor = MirrorPositionStore(cast(Cluster, SimpleNamespace(name="eu")), cast(Admin, None), others)
+    await successor.shut_out(await successor.load([ORDERS]))
+    stored, went, java = topics.read(by_earlier=False)
+    assert (stored.position, stored.claimant, went) == (position, "other-commit", {at: at for at in range(40)})
+    assert not stored.was_altered(java)
 
 
 @pytest.mark.parametrize("loads", ["load", "load_more"])

@@ -147,6 +147,13 @@ async def test_only_what_was_not_handed_over_is_fenced_and_proves_its_place(targ
     assert [source for source, plan in plans.items() if plan.pipelined] == [A], "only there our own marker stands"
 
 
+async def test_where_the_stored_offset_was_altered_the_writer_is_fenced_and_nothing_is_counted(target: Target) -> None:
+    altered = replace(stored(A), moved=True, committed_source_offset=20)
+    (plan,) = (await target.take(OWN, {A: altered})).plans
+    assert target.fenced == [(OWN, [pair(A).target])]
+    assert (plan.proof, plan.next_source_offset, plan.target_end, plan.pipelined) == (None, 21, END, True)
+
+
 async def test_tasks_fence_one_after_the_other(target: Target) -> None:
     await asyncio.gather(target.take(OWN, {A: stored(A, OTHER)}), target.take(OTHER, {B: stored(B, OWN)}))
     assert len(target.fenced) == 2
