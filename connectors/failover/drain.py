@@ -139,7 +139,9 @@ class FlowControl(Protocol):
 
 def how_to_start(control: FlowControl | None) -> str:
     """Return what an operator does to start a stopped flow."""
-    return "start its mirror" if control is None else control.start_command
+    if control is None:
+        return "start its mirror and, if its connectors are STOPPED, run heliograph connectors resume"
+    return control.start_command
 
 
 async def drain(
