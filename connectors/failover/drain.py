@@ -218,7 +218,10 @@ async def stop_flow(
             tell(f"{name} runs: {why}. Stop it now (SIGTERM to its mirror); this command waits")
             told = True
         if waited_s > timeout_s:
-            raise RetriableError(f"{name} still runs after {timeout_s:g} s: {why or 'its tasks hand positions over'}")
+            raise RetriableError(
+                f"{name} still runs after {timeout_s:g} s: {why or 'its tasks hand positions over'}. "
+                "Stop its mirror, or name a worker with --rest, then run this again"
+            )
         await asyncio.sleep(LOOK_S)
     tell(f"{name} is stopped")
 

@@ -67,6 +67,11 @@ class Wish:
     leaves_unreplicated: bool = False
     timeout_s: float = 600.0
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Return the groups that options name."""
+        return self.rewinds.union(self.keeps, *self.accepts.values())
+
     def rewinds_group(self, group: str) -> bool:
         return has(self.rewinds, group)
 
@@ -208,7 +213,7 @@ def plan(snapshot: Snapshot, wish: Wish) -> Plan:
         of_group = [one for one in groups.findings if one.group == group] + stopped.get(group, [])
         moves = tuple(one for one in groups.moves if one.group == group)
         planned.append(_group(group, moves, of_group, wish))
-    return Plan(snapshot, tuple(planned), tuple(_obstacles(snapshot)))
+    return Plan(snapshot, tuple(planned), tuple(_obstacles(snapshot, wish)))
 
 
 def _group(group: str, moves: tuple[GroupMove, ...], findings: Sequence[GroupFinding], wish: Wish) -> GroupFailoverPlan:
@@ -226,7 +231,7 @@ def _group(group: str, moves: tuple[GroupMove, ...], findings: Sequence[GroupFin
     return GroupFailoverPlan(group, outcome, moves, (), notes)
 
 
-def _obstacles(snapshot: Snapshot) -> list[str]:
+def _obstacles(snapshot: Snapshot, wish: Wish) -> list[str]:
     found = list(snapshot.obstacles)
     if snapshot.source_error and not snapshot.is_gone:
         found.append(
@@ -235,6 +240,8 @@ def _obstacles(snapshot: Snapshot) -> list[str]:
         )
     if not snapshot.groups.found:
         found.append("no group was found. Check --group, and the group filter in the file")
+    elif unknown := wish.names - {EVERY, *snapshot.groups.found}:
+        found.append(f"no group is called {', '.join(sorted(unknown))}. Check --rewind, --keep-offset and --accept")
     return found
 
 

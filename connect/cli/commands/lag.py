@@ -229,7 +229,7 @@ async def readers_of(file: Path, flow: str | None) -> AsyncIterator[dict[str, La
 
 
 def _of_worker(url: str, flow: str | None, top: int, *, as_json: bool, every_s: float | None) -> int:
-    with RestClient(url) as worker:
+    with RestClient(url, "--rest") as worker:
         read = _reading(worker, flow, top)
         if every_s is None:
             return _show(read(), as_json=as_json)

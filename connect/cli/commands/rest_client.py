@@ -36,16 +36,16 @@ class RestClient:
     """One worker, or one flow of a dedicated mirror (``http://host:port/us/eu``).
 
     Raises:
-        ConfigError: ``url`` is not an http or https URL.
+        ConfigError: ``url``, the value of ``option``, is not an http or https URL.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, option: str = "--url") -> None:
         try:
             parsed = httpx.URL(url)
         except httpx.InvalidURL as error:
-            raise ConfigError(f"'{url}' is not a URL: {error}", "--url") from None
+            raise ConfigError(f"'{url}' is not a URL: {error}", option) from None
         if parsed.scheme not in ("http", "https") or not parsed.host:
-            raise ConfigError(f"'{url}' is not a worker's URL, such as http://localhost:8083", "--url")
+            raise ConfigError(f"'{url}' is not a worker's URL, such as http://localhost:8083", option)
         #: Without user and password.
         self.shown_url = str(parsed.copy_with(userinfo=b"")).rstrip("/")
         self._client = httpx.Client(base_url=url, timeout=_TIMEOUT, headers={"accept": "application/json"})
@@ -143,7 +143,7 @@ def find_control(closing: ExitStack, urls: Sequence[str], source: str, target: s
     errors: list[HeliographError] = []
     for url in urls:
         for place in (f"{url.rstrip('/')}/{source}/{target}", url):
-            worker = closing.enter_context(RestClient(place))
+            worker = closing.enter_context(RestClient(place, "--rest"))
             try:
                 known = worker.ask("GET", "/connectors?expand=info")
             except WorkerRefused as error:

@@ -68,6 +68,23 @@ def test_what_keeps_every_group_is_an_obstacle(more: dict[str, Any], words: str)
     assert words in obstacle and not found.can_go
 
 
+@pytest.mark.parametrize(
+    "wish",
+    [
+        Wish(rewinds=frozenset({"raeders"})),
+        Wish(keeps=frozenset({"readers", "raeders"})),
+        Wish(accepts={GroupRule.DELETED: frozenset({"raeders"})}),
+    ],
+)
+def test_an_option_for_a_group_that_was_not_found_is_refused(wish: Wish) -> None:
+    (obstacle,) = plan(snapshot(), wish).obstacles
+    assert obstacle == "no group is called raeders. Check --rewind, --keep-offset and --accept"
+
+
+def test_options_for_found_and_for_all_groups_are_taken() -> None:
+    assert plan(snapshot(), Wish(rewinds=frozenset({EVERY}), keeps=frozenset({"readers"}))).can_go
+
+
 @pytest.mark.parametrize("rule", list(GroupRule))
 def test_one_blocked_group_of_200_keeps_no_other(rule: GroupRule) -> None:
     """Whatever is found of it; it is named with what to do."""
