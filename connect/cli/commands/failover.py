@@ -330,10 +330,12 @@ async def _undo(site: Site, _wish: Wish, arguments: FailoverArguments, controls:
 def _described(run: FailoverRun) -> str:
     """Describe what a run changed, who ran it, and when."""
     from connectors.failover.collect_snapshot import in_utc
+    from connectors.failover.snapshot import named
 
     begins = counted(len(run.starts) + len(run.begins), "start")
     rules = f"ACLs of {counted(len(run.denied), 'topic')}"
-    what = f"offsets of {counted(len(run.groups), 'group')}, {begins} of flows and {rules}"
+    groups = f"{counted(len(run.groups), 'group')}{f' ({named(sorted(run.groups))})' if run.groups else ''}"
+    what = f"offsets of {groups}, {begins} of flows and {rules}"
     return what + (f"; changed by {run.owner} at {in_utc(run.updated_ms)}: {run.command}" if run.owner else "")
 
 

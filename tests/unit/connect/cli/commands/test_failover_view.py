@@ -17,6 +17,7 @@ from connect.cli.main import app
 from connect.core.errors import ConfigError
 from connectors.config.mm2_properties import MirrorMakerConfig, load
 from connectors.failover.execute import FailoverResult
+from connectors.failover.journal import FailoverRun
 from connectors.failover.plan import Wish, plan
 from connectors.failover.snapshot import GroupFinding, GroupMove, GroupRule, Groups, How, Snapshot
 
@@ -148,3 +149,10 @@ def test_what_was_shown_before_a_move_is_not_shown_behind_it(capsys: pytest.Capt
     show_done(FailoverResult(plan(now.snapshot, Wish())), looked, Path("mm2.properties"), everything=False)
     said = capsys.readouterr().out
     assert [line.split()[0] for line in said.splitlines() if " us.t-0 " in line] == ["g1"], "that has changed"
+
+
+def test_an_undo_names_the_groups_that_it_would_change() -> None:
+    run = FailoverRun("1", "us", "eu", groups={"mail": (), "billing": ()})
+    assert failover._described(run).startswith(
+        "offsets of 2 groups (billing, mail), 0 starts of flows and ACLs of 0 topics"
+    )
