@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from connect.api.plugins import KAFKA_VERSION, Props
+from connect.api.connector import Props
+from connect.api.plugins import KAFKA_VERSION
 from connect.api.policy import ReplicationPolicy
 from connect.api.source import BYTES, RecordMetadata, SourceConnector, SourceRecord, SourceTask
 from connect.core.config.config_def import ConfigDef, Values

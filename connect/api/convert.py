@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
-from connect.api.plugins import Props
+from connect.api.connector import Props
 from connect.api.source import Schema, SourceRecord
 from connect.core.config.config_def import ConfigDef
 from connect.core.errors import PermanentError

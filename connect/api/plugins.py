@@ -1,4 +1,4 @@
-"""Describes plugins, the properties that configure them, and finds those of installed packages by entry points.
+"""Describes plugins and finds those of installed packages through their entry points.
 
 An entry point of ``heliograph.connectors`` or another group of connector plugins refers to a
 :class:`~connect.api.plugins.PluginDescription` or a list of them. An entry point of ``heliograph.config_providers``
@@ -10,7 +10,7 @@ target, ``package.module.name``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -21,10 +21,6 @@ from typing import Any, Final
 from connect.core.config.client_settings import OverridePolicy
 from connect.core.config.config_def import ConfigDef
 from connect.core.config.properties import ProviderFactory
-
-#: Properties of a config: values by key, both strings.
-Props = Mapping[str, str]
-
 
 #: The Kafka release whose plugins are reimplemented here. As in Java, the release is also the version of the plugins.
 KAFKA_VERSION: Final = "4.3.1"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, TypeVar
 
-from connect.api.plugins import Props
+from connect.api.connector import Props
 from connect.core.config.config_def import ConfigDef, ConfigValue
 
 #: A source partition or source offset: a JSON object with string keys and primitive values. The order of the fields is

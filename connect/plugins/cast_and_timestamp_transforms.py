@@ -15,8 +15,8 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
+from connect.api.connector import Props
 from connect.api.convert import DataError
-from connect.api.plugins import Props
 from connect.api.source import STRING, Schema, SourceRecord
 from connect.core.config.config_def import (
     REQUIRED,

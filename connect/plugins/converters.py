@@ -10,8 +10,8 @@ import struct
 from abc import abstractmethod
 from typing import Any, ClassVar, Final
 
+from connect.api.connector import Props
 from connect.api.convert import Converter, DataError, HeaderConverter
-from connect.api.plugins import Props
 from connect.api.source import OPTIONAL_BYTES, OPTIONAL_STRING, Schema
 from connect.core.config.config_def import REQUIRED, ConfigDef, Importance, OneOf, Setting, Type, Width
 from connect.core.errors import ConfigError

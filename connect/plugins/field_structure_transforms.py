@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from connect.api.connector import Props
 from connect.api.convert import DataError, Transformation
-from connect.api.plugins import Props
 from connect.api.source import Schema, SourceRecord
 from connect.core.config.config_def import (
     REQUIRED,

@@ -8,8 +8,8 @@ from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
+from connect.api.connector import Props
 from connect.api.convert import DataError, Transformation
-from connect.api.plugins import Props
 from connect.api.source import Schema, SourceRecord
 from connect.core.config.config_def import REQUIRED, ConfigDef, Importance, Setting, Type, ValidList, Values
 from connect.core.config.validation import NonEmpty

@@ -16,7 +16,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from connect.api.plugins import KAFKA_VERSION, Props
+from connect.api.connector import Props
+from connect.api.plugins import KAFKA_VERSION
 from connect.api.source import (
     STRING,
     ExactlyOnceSupport,

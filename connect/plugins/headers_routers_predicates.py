@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from connect.api.connector import Props
 from connect.api.convert import DataError, Predicate, Transformation
-from connect.api.plugins import Props
 from connect.api.source import Header, Schema, SourceRecord
 from connect.core.config.config_def import (
     REQUIRED,

@@ -16,8 +16,8 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 
+from connect.api.connector import Props
 from connect.api.convert import DataError
-from connect.api.plugins import Props
 from connect.api.source import Schema
 from connect.core.config.config_def import ConfigDef, Importance, OneOf, Setting, Type, Width
 from connect.core.jackson import float32_text, json_text, string_text, to_float32

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from connect.api.plugins import Props
+from connect.api.connector import Props
 from connect.api.source import OffsetReader, SourceConnector
 from connect.core.errors import NotRunning
 from connect.core.model import Phase, State, Step, TargetState, step_to

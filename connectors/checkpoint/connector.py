@@ -13,7 +13,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from connect.api.plugins import KAFKA_VERSION, Props
+from connect.api.connector import Props
+from connect.api.plugins import KAFKA_VERSION
 from connect.api.source import BYTES, RecordMetadata, SourceConnector, SourceRecord, SourceTask
 from connect.core.config.config_def import ConfigDef, ConfigValue
 from connect.core.errors import HeliographError

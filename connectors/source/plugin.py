@@ -14,7 +14,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from typing import Any, Final
 
-from connect.api.plugins import KAFKA_VERSION, Props
+from connect.api.connector import Props
+from connect.api.plugins import KAFKA_VERSION
 from connect.api.source import EngineTask, ExactlyOnceSupport, SourceConnector, TaskReport
 from connect.core.config.config_def import ConfigDef, ConfigValue
 from connect.core.errors import ConfigError, PermanentError, RetriableError

@@ -20,7 +20,7 @@ from typing import Final
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from connect.api.plugins import Props
+from connect.api.connector import Props
 from connect.api.source import ConnectorHere, TaskReport
 from connect.core.errors import HeliographError
 from connect.core.metrics import Gauges, Rows

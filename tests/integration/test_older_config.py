@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from connect.api.plugins import Props
+from connect.api.connector import Props
 from connect.cli.daemons.flow_worker import FlowWorker
 from connect.core.model import TargetState
 from connect.embedded.brokers import KafkaCluster

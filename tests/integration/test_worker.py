@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from connect.api.plugins import Props
+from connect.api.connector import Props
 from connect.api.source import Header, SourceConnector, SourceRecord, SourceTask
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.model import NewTopic, State, TargetState, TaskId

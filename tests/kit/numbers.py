@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from connect.api.plugins import PluginDescription, PluginKind, Props
+from connect.api.connector import Props
+from connect.api.plugins import PluginDescription, PluginKind
 from connect.api.source import SourceConnector, SourceRecord, SourceTask
 from connect.core.config.config_def import REQUIRED, ConfigDef, Setting, Type
 

@@ -100,7 +100,13 @@ class OurWorker:
 
     def start(self) -> None:
         command = [str(self.programs / "connect-distributed"), str(self._file)]
-        self.pid = self._keeper.spawn(_WORKER, command, self._variables, self.log)
+        variables = dict(self._variables)
+        if "PYTHONPATH" in variables:
+            # Another version needs its own modules, and test plugins written for them.
+            ours, theirs = (str(programs.parents[1]) for programs in (PROGRAMS, self.programs))
+            path = variables["PYTHONPATH"].split(os.pathsep)
+            variables["PYTHONPATH"] = os.pathsep.join(theirs if entry == ours else entry for entry in path)
+        self.pid = self._keeper.spawn(_WORKER, command, variables, self.log)
 
     @property
     def is_running(self) -> bool:

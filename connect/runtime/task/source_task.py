@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
-from connect.api.plugins import Props
+from connect.api.connector import Props
 from connect.api.source import EngineTask, OffsetReader, SourceConnector, SourceRecord, SourceTask, TransactionContext
 from connect.core.errors import RetriableError
 from connect.core.model import State, TargetState, TaskId

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from connect.api.plugins import PluginDescription, PluginKind, Props
+from connect.api.connector import Props
+from connect.api.plugins import PluginDescription, PluginKind
 from connect.api.source import SourceConnector, SourceConnectorContext, SourceRecord, SourceTask, SourceTaskContext
 from connect.core.config.config_def import ConfigDef, ConfigValue
 from connect.core.errors import PermanentError

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from connect.api.plugins import Props
+from connect.api.connector import Props
 from connect.api.source import EngineTask, SourceConnector
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import NotRunning, PermanentError, TooManyTasks

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-from connect.api.plugins import Props
+from connect.api.connector import Props
 from connect.core.errors import PermanentError, RetriableError
 from connect.core.herder_api import BadRequest, SourceOffset
 from connect.runtime.herder.effects_and_fencing import ZombieFence

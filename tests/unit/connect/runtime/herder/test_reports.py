@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from connect.api.plugins import Props
+from connect.api.connector import Props
 from connect.api.source import TaskReport
 from connect.core.config_topic import ConfigLog
 from connect.core.errors import ConfigError, RetriableError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from connect.api.plugins import Props
+from connect.api.connector import Props
 from connect.api.source import EngineTask, RecordMetadata, SourceConnector, SourceRecord, SourceTask
 from connect.core.errors import ConfigError, PermanentError, RetriableError
 from connect.core.herder_api import BadRequest

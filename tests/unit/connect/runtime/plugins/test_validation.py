@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from connect.api.connector import Props
 from connect.api.convert import Converter, HeaderConverter, Transformation
-from connect.api.plugins import PluginDescription, PluginKind, Props
+from connect.api.plugins import PluginDescription, PluginKind
 from connect.api.source import ExactlyOnceSupport, SourceConnector, TransactionBoundaries
 from connect.core.config.config_def import REQUIRED, AtLeast, ConfigDef, ConfigValue, Importance, Setting, Type
 from connect.core.config.worker_config import WorkerConfig
