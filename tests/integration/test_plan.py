@@ -230,5 +230,5 @@ def test_what_a_start_would_continue_is_told_of_a_java_offset_of_a_group_and_of_
         for one in (partitions[f"continued-{name}"] for name in ("java", "group", "new"))
     ] == [(5, "stored-offset", 11, 4), (7, "group", 13, 0), (0, "earliest", 20, 0)]
     assert told["obstacles"] == [
-        "continued-java-0: 4 offsets from 5 on are gone; a run stops there (on.source.gap=fail)"
+        "continued-java-0: 4 offsets from 5 are no longer on the source; a run stops there (on.source.gap=fail)"
     ]
