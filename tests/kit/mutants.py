@@ -1,8 +1,7 @@
 """``make mutants``: change one place of a pure module at a time, and see whether its unit tests notice.
 
 A seed chooses the places. A change that no test notices survives; the run fails if more than a tenth survive, or one in
-the modules of ``_NONE_SURVIVES``. Changes with the same meaning cannot be noticed: ``_EQUIVALENT`` names them with the
-reason.
+the modules of ``_NONE_SURVIVES``.
 """
 
 from __future__ import annotations
@@ -48,8 +47,6 @@ _NONE_SURVIVES: Final = (
     "connectors/dataplane/resume.py",
     "connectors/offset_map/runs_and_chunks.py",
 )
-#: ``module: line of code: change`` of changes with the same meaning, and why.
-_EQUIVALENT: Final[Mapping[str, str]] = {}
 _FOUND_SHARE: Final = 0.9
 _SLOWEST_S: Final = 300.0
 _COPIED: Final = (
@@ -90,34 +87,27 @@ class Mutant:
     after: str
     text: str
 
-    @property
-    def name(self) -> str:
-        return f"{self.module}: {self.before} -> {self.after}"
-
 
 def mutants(module: str, source: str) -> Iterator[Mutant]:
     """Each change of a module: comparisons and their bounds, ``and`` and ``or``, ``not``, ``+`` and ``-``, ``min`` and
     ``max``, whole numbers, and statements left out. Annotations, logging, messages and declarations are left alone."""
     tree = ast.parse(source)
     skipped = {id(inner) for node in ast.walk(tree) for outer in _left_alone(node) for inner in ast.walk(outer)}
-    starts = [0]
-    for line in source.encode().splitlines(keepends=True):
+    raw, starts = source.encode(), [0]
+    for line in raw.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
-    for function in ast.walk(tree):
-        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    # By identity, because a function within a function would be walked twice.
+    for node in {id(node): node for function in functions for node in ast.walk(function)}.values():
+        if id(node) in skipped:
             continue
-        for node in ast.walk(function):
-            if id(node) in skipped:
-                continue
-            for changed in _changes(node):
-                assert isinstance(node, ast.expr | ast.stmt)
-                begin, end = starts[node.lineno - 1] + node.col_offset, _end(node, starts)
-                raw = source.encode()
-                after = ast.unparse(changed)
-                new = f"({after})" if isinstance(node, ast.expr) else after
-                yield Mutant(
-                    module, node.lineno, ast.unparse(node), after, (raw[:begin] + new.encode() + raw[end:]).decode()
-                )
+        for changed in _changes(node):
+            assert isinstance(node, ast.expr | ast.stmt)
+            begin, end = starts[node.lineno - 1] + node.col_offset, _end(node, starts)
+            after = ast.unparse(changed)
+            new = f"({after})" if isinstance(node, ast.expr) else after
+            text = (raw[:begin] + new.encode() + raw[end:]).decode()
+            yield Mutant(module, node.lineno, ast.unparse(node), after, text)
 
 
 def _end(node: ast.expr | ast.stmt, starts: list[int]) -> int:
@@ -229,7 +219,7 @@ def main() -> int:
                 return 1
             chosen: list[Mutant] = []
             for module, text in texts.items():
-                places = [one for one in mutants(module, text) if one.name not in _EQUIVALENT]
+                places = list(mutants(module, text))
                 chosen += chance.sample(places, min(options.each, len(places)))
             found = pool.map(lambda one: trees.notices(one.module, one.text, TARGETS[one.module]), chosen)
             survived = []

@@ -93,5 +93,4 @@ def environment(directory: Path, worker: str) -> dict[str, str]:
     package.mkdir(parents=True, exist_ok=True)
     (package / "METADATA").write_text(_METADATA)
     (package / "entry_points.txt").write_text(_POINTS)
-    root = Path(__file__).parents[2]
-    return {"PYTHONPATH": os.pathsep.join([str(path), str(root)]), WORKER_VARIABLE: worker}
+    return {"PYTHONPATH": str(path), WORKER_VARIABLE: worker}

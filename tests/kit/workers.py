@@ -100,12 +100,10 @@ class OurWorker:
 
     def start(self) -> None:
         command = [str(self.programs / "connect-distributed"), str(self._file)]
-        variables = dict(self._variables)
-        if "PYTHONPATH" in variables:
-            # Another version needs its own modules, and test plugins written for them.
-            ours, theirs = (str(programs.parents[1]) for programs in (PROGRAMS, self.programs))
-            path = variables["PYTHONPATH"].split(os.pathsep)
-            variables["PYTHONPATH"] = os.pathsep.join(theirs if entry == ours else entry for entry in path)
+        variables = self._variables
+        if path := variables.get("PYTHONPATH"):
+            # A test plugin is imported from the tree of the programs, whose version it is written for.
+            variables = {**variables, "PYTHONPATH": os.pathsep.join([path, str(self.programs.parents[1])])}
         self.pid = self._keeper.spawn(_WORKER, command, variables, self.log)
 
     @property

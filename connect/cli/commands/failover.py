@@ -334,8 +334,8 @@ def _described(run: FailoverRun) -> str:
 
     begins = counted(len(run.starts) + len(run.begins), "start")
     rules = f"ACLs of {counted(len(run.denied), 'topic')}"
-    groups = f"{counted(len(run.groups), 'group')}{f' ({named(sorted(run.groups))})' if run.groups else ''}"
-    what = f"offsets of {groups}, {begins} of flows and {rules}"
+    names = f" ({named(sorted(run.groups))})" if run.groups else ""
+    what = f"offsets of {counted(len(run.groups), 'group')}{names}, {begins} of flows and {rules}"
     return what + (f"; changed by {run.owner} at {in_utc(run.updated_ms)}: {run.command}" if run.owner else "")
 
 
