@@ -115,6 +115,8 @@ class MirrorSourceConnector:
         self._counts: dict[str, int] = {}
         #: Topics of these that the last poll did not find.
         self._missed: set[str] = set()
+        #: Whether the target's metadata lacked some of what the last refresh created.
+        self._is_late = False
         #: Existing remote topics, by source topic.
         self._remote: dict[str, str] = {}
         self._configs = ConfigSync(settings.flow, source, target, settings.property_filter)
@@ -212,6 +214,7 @@ class MirrorSourceConnector:
             *await make_topics(self._admin, plan.creations, self._refusals),
             *await add_partitions(self._admin, plan.growths, self._refusals),
         ]
+        self._is_late = False
         if changes:
             target = await self._appeared(changes, naming)
             self._sync_acls_soon()
@@ -234,7 +237,7 @@ class MirrorSourceConnector:
     async def _appeared(
         self, changes: Sequence[CreateTopic | AddPartitions], naming: Naming
     ) -> Mapping[str, TopicMetadata]:
-        """Return metadata once it has the changes; those that do not appear in time are left to the next refresh."""
+        """Return metadata once it has the changes; those that do not appear in time are left to the next look."""
         deadline = asyncio.get_running_loop().time() + _APPEAR_TIMEOUT_S
         wanted = {
             change.topic: change.partitions if isinstance(change, CreateTopic) else change.want for change in changes
@@ -246,6 +249,7 @@ class MirrorSourceConnector:
                 return target
             if asyncio.get_running_loop().time() > deadline:
                 log.warning("%s: the target's metadata does not have %s yet", self._settings.flow, ", ".join(late))
+                self._is_late = True
                 return target
             await asyncio.sleep(_LOOK_S)
 
@@ -270,7 +274,7 @@ class MirrorSourceConnector:
         if self._missed - missed:
             self._look_for_deleted(self._missed)
         grown = any(count > self._counts.get(topic, 0) for topic, count in counts.items())
-        if grown:
+        if grown or self._is_late:
             self._schedule.hurry(REFRESH)
         elif self._settings.sync_topic_configs_interval_s is not None and (
             changed := await self._configs.look(self._remote)

@@ -1,11 +1,19 @@
-"""What MirrorSource's connector says its tasks are before it has seen its clusters; the rest needs real ones."""
+"""What MirrorSource's connector says its tasks are, and when it looks again; the rest needs real clusters."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import pytest
+
+from connect.kafka.cluster import ClusterMetadata, PartitionMetadata, TopicMetadata
 from connectors.config.connector_configs import source_settings
+from connectors.source import connector as module
 from connectors.source.connector import MirrorSourceConnector
+from connectors.topic_sync.cluster_changes import CreateTopic
+from connectors.topic_sync.remote_topics import Naming, TopicPlan
+from tests.kit import virtual_time
 
 PROPS = {
     "name": "MirrorSourceConnector",
@@ -35,3 +43,52 @@ def test_before_the_first_look_tasks_keep_what_topics_still_takes() -> None:
 
 def test_without_tasks_there_is_nothing_to_keep() -> None:
     assert unstarted().task_configs(2) == []
+
+
+def topic(name: str) -> TopicMetadata:
+    return TopicMetadata(name, None, 0, {0: PartitionMetadata(0, 0, (0,), 0)})
+
+
+class SlowToShow:
+    """A target whose metadata has a new topic after 40 s, and a source with one topic."""
+
+    def __init__(self, name: str, after_s: float) -> None:
+        self._topic, self._after_s = topic(name), after_s
+
+    async def metadata(self, _: object) -> ClusterMetadata:
+        shown = asyncio.get_running_loop().time() >= self._after_s
+        return ClusterMetadata(None, 0, {}, {self._topic.name: self._topic} if shown else {})
+
+
+@virtual_time.in_virtual_time
+async def test_a_topic_that_the_target_shows_late_is_copied_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    source: Any = SlowToShow("orders", 0)
+    target: Any = SlowToShow("us.orders", 40)
+    create = CreateTopic("us.orders", "orders", 1, 1)
+
+    async def plan_topics(*_: object) -> TopicPlan:
+        there = (await target.metadata(None)).topics
+        return TopicPlan((topic("orders"),), Naming({"orders": "us.orders"}), there, () if there else (create,), ())
+
+    async def make_topics(_: object, creations: tuple[CreateTopic, ...], __: object) -> tuple[CreateTopic, ...]:
+        return creations
+
+    async def nothing(*_: object) -> tuple[()]:
+        return ()
+
+    monkeypatch.setattr(module, "plan_topics", plan_topics)
+    monkeypatch.setattr(module, "make_topics", make_topics)
+    monkeypatch.setattr(module, "add_partitions", nothing)
+    monkeypatch.setattr(module, "refuse_old_clusters", nothing)
+    asked_again = asyncio.Event()
+    context: Any = type("Context", (), {"request_task_reconfiguration": lambda _: asked_again.set()})()
+    settings = source_settings(
+        {**PROPS, "sync.topic.configs.enabled": "false"}, {"offset.storage.topic": "mm2-offsets.us.internal"}
+    )
+    connector = MirrorSourceConnector(settings, PROPS, source, target, CLUSTER)
+    await connector.start(context)
+    assert connector.task_configs(1) == []
+    async with asyncio.timeout(60):  # the next refresh is due after ten minutes
+        await asked_again.wait()
+    assert [config["task.assigned.partitions"] for config in connector.task_configs(1)] == ["orders-0"]
+    await connector.stop()
