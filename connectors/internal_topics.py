@@ -267,10 +267,6 @@ async def read_states(cluster: Cluster, settings: RecordSettings) -> dict[TopicP
     return await read_records(cluster, settings, PARTITION_STATES)
 
 
-#: How many partitions are looked up before other tasks of the loop run; each takes some 4 us.
-_AT_ONCE: Final = 500
-
-
 async def read_stored_offsets(store: Cluster, topic: str) -> status_and_offset_topics.SourceOffsets:
     """Read ``topic``; empty if it does not exist. Raises NotAuthorized if DESCRIBE on it is missing, and what
     :func:`connect.kafka.log.compacted_topic.read_to_end` raises."""
@@ -297,7 +293,7 @@ async def read_copied(
         positions = await read_stored_positions(store, settings.map_topic, settings.name)
         copied: dict[TopicPartition, int] = {}
         altered: dict[TopicPartition, tuple[Position, int | None]] = {}
-        async for one in in_turns(partitions, _AT_ONCE):
+        async for one in in_turns(partitions):
             java, stored = offsets.mirrored_offset(settings.name, settings.source_alias, *one), positions.get(one)
             offset = java
             if stored is not None and stored.was_altered(java):

@@ -119,8 +119,6 @@ class ContactWatch:
 #: One batch is returned whatever its size (KIP-74).
 _SMALLEST: Final = fetch_api.FetchLimits(0, 0, 1, 1, fetch_api.READ_UNCOMMITTED)
 _AT_ONCE: Final = 8
-#: How many partitions are handled before other tasks of the loop run; each takes some 10 us.
-_LOOKED_AT_ONCE: Final = 500
 _FRESH_S: Final = 1.0
 _V2: Final = 2
 _ANSWERS_WITHIN_S: Final = 5.0
@@ -204,7 +202,7 @@ class LagReader:
         )
         found = []
         nameless: dict[TopicPartition, str] = {}
-        async for one in in_turns(partitions, _LOOKED_AT_ONCE):
+        async for one in in_turns(partitions):
             if one in starts and one in ends:
                 try:
                     remote = settings.remote_topic(one.topic)
@@ -219,11 +217,7 @@ class LagReader:
     async def _aged(
         self, lags: Sequence[PartitionLag], ids: Mapping[str, UUID | None], most: int
     ) -> list[PartitionLag]:
-        behind = {
-            TopicPartition(one.topic, one.partition): one
-            async for one in in_turns(lags, _LOOKED_AT_ONCE)
-            if one.records
-        }
+        behind = {TopicPartition(one.topic, one.partition): one async for one in in_turns(lags) if one.records}
         oldest = {one: lag.end - lag.records for one, lag in behind.items()}
         self._stamps = {one: stamp for one, stamp in self._stamps.items() if oldest.get(one) == stamp[0]}
         await asyncio.sleep(0)
@@ -237,7 +231,7 @@ class LagReader:
                 self._stamps[one] = (oldest[one], stamp_ms)
 
         await gather_limited(look, wanted, _AT_ONCE)
-        return [self._with_age(one) async for one in in_turns(lags, _LOOKED_AT_ONCE)]
+        return [self._with_age(one) async for one in in_turns(lags)]
 
     def _with_age(self, one: PartitionLag) -> PartitionLag:
         known = self._stamps.get(TopicPartition(one.topic, one.partition))

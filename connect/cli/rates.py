@@ -20,8 +20,6 @@ NO_TOPICS: Final = "without topics"
 #: State of a flow whose worker has ended by itself.
 ENDED: Final = "ended"
 BATCH_KINDS: Final = ("shallow", "merged", "rebuilt", "dropped")
-#: How many partitions are summed before other tasks of the loop get a turn; each takes about 10 us.
-_AT_ONCE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +262,6 @@ def bytes_text(count: float) -> str:
 
 async def _by_topic(partitions: Iterable[PartitionView]) -> dict[tuple[str, str], _Sums]:
     topics: dict[tuple[str, str], _Sums] = {}
-    async for partition in in_turns(partitions, _AT_ONCE):
+    async for partition in in_turns(partitions):
         topics.setdefault((partition.source_topic, partition.target_topic), _Sums()).add(partition)
     return topics

@@ -34,8 +34,6 @@ log = logging.getLogger(__name__)
 _LOOKUP_TIMEOUT_MS: Final = 10_000
 _BACKOFF_FIRST_S: Final = 0.1
 _BACKOFF_LAST_S: Final = 1.0
-#: The number of topics handled before other tasks on the loop run: a topic of 50 partitions takes 0.2 ms.
-_TOPICS_AT_ONCE: Final = 20
 _NO_ID: Final = UUID(int=0)
 _KEY_TYPES: Final = {"group": 0, "transaction": 1}
 _COORDINATOR_KEYS_FROM: Final = 4
@@ -397,9 +395,7 @@ class Cluster:
             self._brokers.clear()
             raise RetriableError(f"cluster {self.name} asks its clients to bootstrap again")
         brokers = {row.node_id: Broker(row.host, row.port, row.rack) for row in answer.brokers}
-        topics = {
-            row.name: self.leader_epochs.current(_topic(row)) async for row in in_turns(answer.topics, _TOPICS_AT_ONCE)
-        }
+        topics = {row.name: self.leader_epochs.current(_topic(row)) async for row in in_turns(answer.topics)}
         metadata = ClusterMetadata(answer.cluster_id, answer.controller_id, brokers, topics)
         if metadata.brokers:  # a broker that is starting may know none yet
             self._brokers = dict(metadata.brokers)

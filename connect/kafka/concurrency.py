@@ -20,6 +20,8 @@ T = TypeVar("T")
 One = TypeVar("One")
 
 _AT_ONCE: Final = 16
+#: How long a loop over many items keeps the event loop at a time.
+_TURN_S: Final = 0.002
 #: How often a close checks whether tasks have ended or moved on; it gives up after a check without a change.
 _STUCK_S: Final = 10.0
 
@@ -115,13 +117,16 @@ async def gather_limited(look: Callable[[One], Awaitable[T]], these: Iterable[On
     return await together("look at many", [ask(one) for one in these])
 
 
-async def in_turns(these: Iterable[One], at_once: int) -> AsyncIterator[One]:
-    """Yield the items and let other tasks on the loop run after every ``at_once``. Those tasks may do anything that
+async def in_turns(these: Iterable[One]) -> AsyncIterator[One]:
+    """Yield the items, and let other tasks on the loop run after each turn of 2 ms. Those tasks may do anything that
     iterating over ``these`` allows."""
-    for number, one in enumerate(these, 1):
+    clock = asyncio.get_running_loop().time
+    until_s = clock() + _TURN_S
+    for one in these:
         yield one
-        if not number % at_once:
+        if clock() >= until_s:
             await asyncio.sleep(0)
+            until_s = clock() + _TURN_S
 
 
 async def together(name: str, works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

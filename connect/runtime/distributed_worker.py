@@ -30,7 +30,7 @@ from connect.kafka.group_protocol import GroupSettings
 from connect.kafka.log.compacted_log import CompactedLog
 from connect.kafka.log.compacted_topic import LogRecord, ensure_compacted_topic
 from connect.kafka.log.topic_admin import Admin
-from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
+from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings, open_stores
 from connect.kafka.threads import LeaseThread
 from connect.runtime.herder.config_and_status_topics import ConfigStore, LeaderWriter, StatusStore
 from connect.runtime.herder.driver import HerderDriver, WorkerFailed
@@ -310,8 +310,10 @@ class DistributedWorker:
             return None
         return LeaderWriter(self._opened("configs-leader"), self.config.transactional_id)
 
-    def _fencing_connection(self, name: str, props: Mapping[str, str]) -> ConnectionSettings:
-        return client_connection(self.config, self.config.transformer.transform(props), "admin", name)
+    async def _fencing_connection(self, name: str, props: Mapping[str, str]) -> ConnectionSettings:
+        resolved = self.config.transformer.transform(props)
+        await open_stores(resolved)
+        return client_connection(self.config, resolved, "admin", name)
 
     def _is_source(self, props: Mapping[str, str]) -> bool:
         return self._plugins.connector_type(props.get("connector.class")) == "source"

@@ -37,9 +37,9 @@ _PLACES: Final = 6
 _FRAMEWORK: Final = ("connect.runtime", "connect.cli", "connect.kafka", "connect.core")
 
 
-#: Thresholds of Python's garbage collection: scanning all objects of a worker blocks the loop for a tenth of a second
-#: or more on a busy machine, and frees hardly anything.
-_COLLECTIONS: Final = (100_000, 50, 1000)
+#: Thresholds of Python's garbage collection. Scanning 100,000 new objects blocks the loop for up to 20 ms, and scanning
+#: all objects of a worker for a tenth of a second or more, and frees hardly anything.
+_COLLECTIONS: Final = (10_000, 500, 1000)
 
 
 def collect_rarely() -> None:

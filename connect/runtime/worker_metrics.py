@@ -24,8 +24,6 @@ from connect.runtime.task.task_control import Known, Starts, TaskCounters
 from connect.runtime.worker import Worker
 
 PREFIX: Final = "kafka_connect_"
-#: Connectors or tasks read in one turn of the loop.
-_AT_ONCE: Final = 100
 _CONNECTOR_PARTS: Final = ("connector-class", "connector-type", "connector-version")
 _TASK_PARTS: Final = (
     *_CONNECTOR_PARTS,
@@ -125,7 +123,7 @@ async def _of_connectors(workers: Sequence[tuple[str, Worker]], now_ms: int) -> 
     parts = _part_families("connector_metrics", _CONNECTOR_PARTS, _OF_CONNECTOR)
     counted = Gauges(f"{PREFIX}connect_worker_metrics_connector_", _OF_CONNECTOR, _COUNTED)
     for group, worker in workers:
-        async for name, connector in in_turns(list(worker.connectors.items()), _AT_ONCE):
+        async for name, connector in in_turns(list(worker.connectors.items())):
             status.add_metric((group, name, connector.state.lower()), 1)
             _add_parts(parts, _CONNECTOR_PARTS, (group, name), connector.known)
         states: dict[str, Counter[State]] = {}
@@ -146,7 +144,7 @@ async def _of_tasks(workers: Sequence[tuple[str, Worker]], now_ms: int) -> list[
         for kind in ("transform", "predicate")
     }
     for group, worker in workers:
-        async for task, runner in in_turns(list(worker.tasks.items()), _AT_ONCE):
+        async for task, runner in in_turns(list(worker.tasks.items())):
             labels = (group, task.connector, str(task.task))
             counters = runner.counters
             status.add_metric((*labels, runner.state.lower()), 1)

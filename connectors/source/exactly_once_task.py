@@ -40,8 +40,6 @@ log = logging.getLogger(__name__)
 #: Small, because each transaction adds a run to the map and writes the open chunk again.
 MAX_RUNS_PER_CHUNK: Final = 256
 _SKIPS_TOLD_S: Final = 1.0
-#: Partitions of a transaction processed before other coroutines run; each takes some 12 us.
-_AT_ONCE: Final = 500
 
 
 class ExactlyOnceTask(MirrorSourceTask):
@@ -148,7 +146,7 @@ class ExactlyOnceTask(MirrorSourceTask):
         handle.enlisted(wanted, refused)
 
     async def _end_transaction(self, drained: Message) -> None:
-        async for partition in in_turns(drained["partitions"], _AT_ONCE):
+        async for partition in in_turns(drained["partitions"]):
             self._progressed(PartitionProgress.from_wire(partition))
         await self._store_all()
 
@@ -156,13 +154,13 @@ class ExactlyOnceTask(MirrorSourceTask):
         """Commit the open transaction with all reported progress; do nothing if there is none."""
         async with self._committing:
             identity = self._transactions.identity
-            taken = in_turns(self._ledger.take_commits(), _AT_ONCE)
+            taken = in_turns(self._ledger.take_commits())
             if commits := [self._atomic(commit, *identity) async for commit in taken]:
                 await self._store.commit(commits)
-                async for commit in in_turns(commits, _AT_ONCE):
+                async for commit in in_turns(commits):
                     self._ledger.commit_succeeded(commit)
         committed, self._unsynced = self._unsynced, []
-        async for source, runs in in_turns(committed, _AT_ONCE):
+        async for source, runs in in_turns(committed):
             super()._sync(source, runs)
         if self._services.syncs is not None:
             self._services.syncs.commit()

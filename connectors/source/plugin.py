@@ -24,6 +24,7 @@ from connect.kafka.concurrency import Scope, in_turns, wall_ms
 from connect.kafka.log.offsets import EARLIEST, LATEST
 from connect.kafka.log.shared_transactions import SharedTransactions
 from connect.kafka.log.transactions import Superseded
+from connect.kafka.security.connection_settings import open_stores
 from connectors.config.client_config import (
     ClientKind,
     ClusterSide,
@@ -59,8 +60,6 @@ PARTITIONS: Final = "partitions"
 _RUNNING: Final = "running"
 #: The highest ``top`` of a lag report.
 _MOST_NAMED: Final = 1000
-#: Rows made before other coroutines run; each takes some 4 us.
-_AT_ONCE: Final = 500
 
 
 def lag_report(
@@ -93,7 +92,7 @@ async def partition_rows(
     """Return a row for each partition of ``tasks``. Its state is the stored one; else ``running``, or its task's."""
     assigned = zip(tasks, assigned_before([task.config for task in tasks]), strict=True)
     each = ((task, one) for task, partitions in assigned for one in partitions)
-    rows = [_row(settings, task, one, noted.get(one)) async for task, one in in_turns(each, _AT_ONCE)]
+    rows = [_row(settings, task, one, noted.get(one)) async for task, one in in_turns(each)]
     return sorted(rows, key=lambda row: (row["topic"], row["partition"]))
 
 
@@ -243,6 +242,7 @@ class MirrorSource(SourceConnector):
     ) -> Mapping[str, Any] | None:
         if kind not in (LAG, PARTITIONS):
             return None
+        await open_stores(props)
         settings, clients = settings_of(props, self._host)
         async with _parts(self._host, settings, clients) as parts:
             if kind == PARTITIONS:

@@ -35,10 +35,6 @@ _MAX_RETRY_S: Final = 5.0
 #: Brokers forget a transactional id after a week (``transactional.id.expiration.ms``) without a claim or a transaction;
 #: the next claim then gets another producer id, whose markers do not fence our batches.
 _CLAIM_AGAIN_S: Final = 6 * 3600.0
-#: Partitions processed before other coroutines run; each takes some 2 us.
-_AT_ONCE: Final = 1000
-#: The same for resumed partitions, because each has a log line, which takes some 60 us.
-_RESUMED_AT_ONCE: Final = 100
 
 T = TypeVar("T")
 
@@ -189,7 +185,7 @@ class MirrorSourceTask:
         """Take over and copy until a clean end. Raises :class:`SliceLost` if a slice is lost."""
         if not self._loaded and set(self._ledger.entries) != set(self._settings.partitions):
             self._ledger.clear()
-            async for pair in in_turns(await self._before_stop(self._pairs()), _AT_ONCE):
+            async for pair in in_turns(await self._before_stop(self._pairs())):
                 self._ledger.enter([pair])
         handle = self._new_slice()
         following: asyncio.Task[SliceHandle] | None = None
@@ -308,7 +304,7 @@ class MirrorSourceTask:
             await self._commit()  # because a gap may cut the map, which must reach as far as the positions
             starts = {
                 source: self._waiting.starts.get(source) or start_of(entry, has_ended=self._has_ended)
-                async for source, entry in in_turns(known.items(), _AT_ONCE)
+                async for source, entry in in_turns(known.items())
             }
         return await self._plan(self._ledger, starts), starts
 
@@ -357,7 +353,7 @@ class MirrorSourceTask:
         """Resume partitions that need a proof, then store all start positions, before anything is written."""
         unclean, unfenced = [plan for plan in takeover.plans if plan.proof is not None], takeover.unfenced
         resumed = await handle.resume(unclean) if unclean else []
-        async for one in in_turns(resumed, _RESUMED_AT_ONCE):
+        async for one in in_turns(resumed):
             plan = one.plan
             entry = ledger.entries[plan.source]
             if one.refusal:
@@ -370,7 +366,7 @@ class MirrorSourceTask:
                 position = position_of(plan, *takeover.writer_of(plan))
                 ledger.begin(plan.source, position, one.runs, is_fenced=plan.source not in unfenced)
                 self._sync(plan.source, one.runs)
-        async for plan in in_turns(takeover.plans, _AT_ONCE):
+        async for plan in in_turns(takeover.plans):
             if plan.proof is None:
                 ledger.begin(plan.source, position_of(plan, *takeover.writer_of(plan)))
         ledger.abandon(self._changes.wanted)
@@ -470,7 +466,7 @@ class MirrorSourceTask:
         async with self._committing:
             commits: list[Commit] = []
             try:
-                async for commit in in_turns(ledger.take_commits(now_s), _AT_ONCE):
+                async for commit in in_turns(ledger.take_commits(now_s)):
                     commits.append(commit)
                 if commits:
                     await self._store.commit(commits)
@@ -482,7 +478,7 @@ class MirrorSourceTask:
             except BaseException:
                 ledger.give_back(commits)
                 raise
-            async for commit in in_turns(commits, _AT_ONCE):
+            async for commit in in_turns(commits):
                 ledger.commit_succeeded(commit)
             if commits:
                 self._hold_if_full()

@@ -26,6 +26,7 @@ from connect.core.errors import HeliographError
 from connect.core.metrics import Gauges, Rows
 from connect.core.model import State
 from connect.kafka.concurrency import Scope, in_turns
+from connect.kafka.security.connection_settings import open_stores
 from connectors.config.client_config import FlowClients
 from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.flow_progress import (
@@ -53,8 +54,6 @@ from connectors.topic_sync.partition_assignment import assigned_before
 
 _PREFIX: Final = "kafka_connect_mirror_MirrorSourceConnector_"
 _LABELS: Final = ("source", "target", "topic", "partition")
-#: Partitions processed before other coroutines run; each takes some 65 us.
-_AT_ONCE: Final = 100
 
 #: Java's attributes: name, help text, and how to read it from a meter at a time.
 _MEASURED: Final[Rows[PartitionMeter]] = (
@@ -152,10 +151,10 @@ async def mirror_metrics(hosts: Sequence[MirrorHost], now_ms: int) -> list[Metri
             contacts[watch.flow] = host.contact(connector)
         for (connector, _), task in list(host.running.items()):
             contacts[task.flow] = host.contact(connector)
-            async for partition, meter in in_turns(list(task.meters.partitions.items()), _AT_ONCE):
+            async for partition, meter in in_turns(list(task.meters.partitions.items())):
                 labels = (*task.flow, task.target_topic(partition), str(partition.partition))
                 measured.add(labels, meter, now_ms)
-            async for view in in_turns(task.view(now_ms), _AT_ONCE):
+            async for view in in_turns(task.view(now_ms)):
                 labels = (*task.flow, view.target_topic, str(view.target_partition))
                 standing.add(labels, view, now_ms)
                 stands(task.flow, labels, view.state, _lag(host.seen.get(connector), view, now_ms))
@@ -166,7 +165,7 @@ async def mirror_metrics(hosts: Sequence[MirrorHost], now_ms: int) -> list[Metri
                 continue  # it was resumed since the snapshot
             if seen.is_stopped:
                 lags.setdefault(seen.flow, [])
-            async for one in in_turns(seen.resting, _AT_ONCE):
+            async for one in in_turns(seen.resting):
                 if one.task not in running:
                     labels = (*seen.flow, one.target_topic, str(one.source.partition))
                     stands(seen.flow, labels, one.state, seen.resting_lag(one, now_ms))
@@ -200,8 +199,6 @@ _AFTER_ERROR_S: Final = 10.0
 _SHARE: Final = 0.1
 #: Partitions per poll whose oldest record to copy is looked up, because its timestamp gives the lag in time.
 _STAMPS: Final = 200
-#: Partitions processed before other coroutines run; each takes some 4 us.
-_PARTITIONS_AT_ONCE: Final = 500
 #: States in the group of tasks that copy or are about to.
 _TO_RUN: Final = frozenset({State.UNASSIGNED, State.RUNNING, State.RESTARTING})
 #: The state of a partition that no task has.
@@ -313,7 +310,7 @@ class LagWatch:
         running = [task for (connector, _), task in self._host.running.items() if connector == name]
         positions = {
             TopicPartition(view.source_topic, view.source_partition): view.next_source_offset
-            async for view in in_turns(Views(running, 0), _PARTITIONS_AT_ONCE)
+            async for view in in_turns(Views(running, 0))
             if view.next_source_offset >= 0
         }
         starting = self._starting(name, tasks)
@@ -361,6 +358,7 @@ class LagWatch:
         return {one: watched.stored[one] for one in partitions if one in watched.stored}
 
     async def _watch(self, name: str, config: Props) -> _Watched:
+        await open_stores(config)
         settings, clients = settings_of(config, self._host)
         known = self._watched.get(name)
         if known is not None and known.clients == clients:

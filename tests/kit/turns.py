@@ -6,12 +6,15 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable
 from typing import TypeVar
+from unittest.mock import patch
+
+from connect.kafka import concurrency
 
 T = TypeVar("T")
 
 
 async def turns_during(work: Awaitable[T]) -> tuple[int, T]:
-    """The turns that another task had, and what ``work`` returned."""
+    """The turns that another task had, and what ``work`` returned; ``in_turns`` ends a turn with each item here."""
     turns = 0
 
     async def take_turns() -> None:
@@ -22,7 +25,8 @@ async def turns_during(work: Awaitable[T]) -> tuple[int, T]:
 
     other = asyncio.create_task(take_turns(), name="another task")
     try:
-        found = await work
+        with patch.object(concurrency, "_TURN_S", 0.0):
+            found = await work
     finally:
         other.cancel()
         with contextlib.suppress(asyncio.CancelledError):

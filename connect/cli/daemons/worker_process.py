@@ -25,6 +25,7 @@ from connect.core.config.rest_settings import REST_INTERNAL
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.config_topic import ConfigLog
 from connect.core.errors import ConfigError
+from connect.kafka.security.connection_settings import open_stores
 from connect.kafka.security.tls_stores import tls_settings
 from connect.kafka.threads import LeaseThread
 from connect.runtime.distributed_worker import DistributedWorker
@@ -189,6 +190,7 @@ class WorkerNode:
 
     async def start(self) -> None:
         """Bind the listeners, read the internal topics and start to join the group. Raises HeliographError."""
+        await open_stores(self._config.props)
         collect_rarely()
         self._leases.start()
         self._watch.start()

@@ -30,8 +30,6 @@ log = logging.getLogger(__name__)
 
 #: Below every default of ``max.message.bytes``.
 _BATCH_BYTES: Final = 900_000
-#: Records placed before other tasks on the loop run; each takes about 10 us.
-_AT_ONCE: Final = 1000
 #: From version 12 Produce adds partitions to a transaction implicitly (KIP-890), which needs another EndTxn.
 _PRODUCE_AT_MOST: Final = 11
 _ACKS_ALL: Final = -1
@@ -283,7 +281,7 @@ async def place(
     """Return ``records`` as batches of ``identity`` by leader; other tasks on the loop run in between."""
     metadata = await cluster.topics({record.topic for record in records})
     by_partition: dict[Partition, list[OutRecord]] = {}
-    async for record in in_turns(records, _AT_ONCE):
+    async for record in in_turns(records):
         partition = record.partition
         if partition is None:
             by = record.key if record.partition_key is None else record.partition_key
@@ -295,7 +293,7 @@ async def place(
         if leader is None:
             raise RetriableError(f"cluster {cluster.name}: {topic}-{partition} has no leader")
         sequence = sequences.get((topic, partition), 0)
-        batches = _batches(placed, partial(_builder, identity, batch_bytes, codec), sequence)
+        batches = await _batches(placed, partial(_builder, identity, batch_bytes, codec), sequence)
         by_leader.setdefault(leader, {})[topic, partition] = batches
         await asyncio.sleep(0)
     return by_leader
@@ -356,14 +354,14 @@ async def _produce(
     return first
 
 
-def _batches(
+async def _batches(
     records: Sequence[OutRecord], begin: Callable[[int], DefaultRecordBatchBuilder], sequence: int
 ) -> list[Batch]:
     """Return batches of ``records`` in order, each as large as the builder from ``begin`` (given a sequence) allows."""
     now_ms = int(time.time() * 1000)
     batches: list[Batch] = []
     builder, count = None, 0
-    for record in records:
+    async for record in in_turns(records):
         headers = list(record.headers)
         at_ms = now_ms if record.timestamp_ms is None else record.timestamp_ms
         if builder is None or builder.append(count, at_ms, record.key, record.value, headers) is None:

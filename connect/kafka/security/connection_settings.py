@@ -6,6 +6,7 @@ control link. That form includes the secrets, ``repr`` does not.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -21,6 +22,7 @@ SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 #: As Kafka's ``Utils.HOST_PORT_PATTERN``: an optional scheme is ignored, IPv6 addresses are in brackets.
 _HOST_PORT: Final = re.compile(r"(?:[0-9a-zA-Z\-%._]*://)?\[?([0-9a-zA-Z\-%._:]*)]?:([0-9]+)")
+_STORE: Final = re.compile(r"(^|\.)ssl\.(truststore|keystore)\.")
 _BOOTSTRAP: Final = "bootstrap.servers"
 _JAAS: Final = "sasl.jaas.config"
 
@@ -161,6 +163,19 @@ def connection_settings(properties: Mapping[str, str], *, client_id: str, where:
         receive_buffer_bytes=_buffer_bytes(properties, "receive.buffer.bytes", where),
         **sasl,
     )
+
+
+async def open_stores(properties: Mapping[str, str]) -> None:
+    """Open the key stores and trust stores that ``properties`` name under any prefix, so that
+    :func:`connection_settings` does not block the event loop for a tenth of a second. Raises nothing."""
+    if any(_STORE.search(key) for key in properties):
+        await asyncio.to_thread(_open_stores, properties)
+
+
+def _open_stores(properties: Mapping[str, str]) -> None:
+    from connect.kafka.security.tls_stores import open_stores
+
+    open_stores(properties)
 
 
 def parse_bootstrap(value: str | None, where: str) -> tuple[tuple[str, int], ...]:

@@ -6,11 +6,14 @@ executors on other machines need no files. PEM, PKCS#12 and JKS stores become PE
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import lru_cache
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
@@ -20,6 +23,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import pkcs12
 
+from connect.core.config.config_def import trim
 from connect.core.config.security_settings import KEY as SUITES
 from connect.core.config.security_settings import OPENSSL_NAMES, TLS_1_3, unknown_suites
 from connect.core.errors import ConfigError, SecurityError
@@ -28,7 +32,9 @@ from connect.kafka.security.tls import VERSIONS, TlsSettings
 _CERTIFICATE: Final = re.compile(r"-----BEGIN (CERTIFICATE)-----([^-]+)-----END \1-----")
 _PRIVATE_KEY: Final = re.compile(r"-----BEGIN ([A-Z ]*PRIVATE KEY)-----(.+?)-----END \1-----", re.DOTALL)
 _JKS_MAGIC: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
+_PEM: Final = b"-----BEGIN"
 _MOST_STORES: Final = 16
+_PROCESS_TIMEOUT_S: Final = 60.0
 
 
 class StoreError(ValueError):
@@ -73,9 +79,98 @@ def pem_key_chain(text: str, password: str | None) -> KeyChain:
     return KeyChain(_pkcs8(loaded), pem_certificates(text))
 
 
-# Each client of a flow has settings of its own with the same stores, and opening a PKCS#12 store takes 90 ms of CPU.
-@lru_cache(maxsize=_MOST_STORES)
-def trusted_certificates(data: bytes, password: str | None) -> str:
+@dataclass(frozen=True, slots=True, repr=False)
+class _Binary:
+    """A PKCS#12 or JKS store, as hexadecimal text; ``key_password`` None means the store's password, as in Java."""
+
+    name: Literal["truststore", "keystore"]
+    data: str
+    password: str | None
+    key_password: str | None = None
+
+    def open(self) -> KeyChain:
+        """Return the content, a trust store as a chain without a key. Raises StoreError."""
+        data = bytes.fromhex(self.data)
+        if self.name == "truststore":
+            return KeyChain("", _trusted_certificates(data, self.password))
+        assert self.password is not None
+        return _key_chain(data, self.password, self.key_password)
+
+
+#: The content of stores, or why they do not open. Each client of a flow has settings of its own with the same stores,
+#: and opening a PKCS#12 store takes 90 ms of CPU.
+_opened: Final[dict[_Binary, KeyChain | str]] = {}
+_opening: Final = threading.Lock()
+
+
+def open_stores(properties: Mapping[str, str]) -> None:
+    """Open the binary stores in ``properties``, under any prefix, in another process, because OpenSSL does not let
+    other threads run meanwhile. :func:`tls_settings` then finds them opened. Errors are left to it."""
+    with _opening:
+        if not (missing := [one for one in dict.fromkeys(_binaries(properties)) if one not in _opened]):
+            return
+        try:
+            answer = subprocess.run(
+                [sys.executable, "-m", __name__],
+                input=json.dumps([astuple(one) for one in missing]).encode(),
+                stdout=subprocess.PIPE,
+                timeout=_PROCESS_TIMEOUT_S,
+                check=True,
+            ).stdout
+        except (OSError, subprocess.SubprocessError):
+            return
+        for one, found in zip(missing, json.loads(answer), strict=True):
+            _keep(one, found if isinstance(found, str) else KeyChain(*found))
+
+
+def _binaries(properties: Mapping[str, str]) -> Iterator[_Binary]:
+    names: tuple[Literal["truststore", "keystore"], ...] = ("truststore", "keystore")
+    for key, value in properties.items():
+        for name in names:
+            if not key.endswith(f"ssl.{name}.location"):
+                continue
+            prefix = key.removesuffix(f"{name}.location")
+            password, key_password = properties.get(f"{prefix}{name}.password"), properties.get(f"{prefix}key.password")
+            try:
+                data = Path(value.strip()).read_bytes()
+            except OSError:
+                continue
+            if data.lstrip().startswith(_PEM):
+                continue
+            if name == "truststore":
+                yield _Binary(name, data.hex(), _trimmed(password))
+            elif password is not None:
+                yield _Binary(name, data.hex(), _trimmed(password), _trimmed(key_password))
+
+
+def _trimmed(value: str | None) -> str | None:
+    return None if value is None else trim(value)
+
+
+def _content(store: _Binary) -> KeyChain:
+    found = _opened.get(store)
+    if found is None:
+        found = _keep(store, _open(store))
+    if isinstance(found, str):
+        raise StoreError(found)
+    return found
+
+
+def _keep(store: _Binary, found: KeyChain | str) -> KeyChain | str:
+    _opened[store] = found
+    while len(_opened) > _MOST_STORES:
+        _opened.pop(list(_opened)[0], None)  # noqa: RUF015 because another thread may add one meanwhile
+    return found
+
+
+def _open(store: _Binary) -> KeyChain | str:
+    try:
+        return store.open()
+    except StoreError as error:
+        return str(error)
+
+
+def _trusted_certificates(data: bytes, password: str | None) -> str:
     """Return the certificates of a binary trust store as PEM. Raises StoreError. Without a password a JKS store is read
     without its integrity check, and a PKCS#12 store only if it is not encrypted, as in Java."""
     if data.startswith(_JKS_MAGIC):
@@ -89,9 +184,8 @@ def trusted_certificates(data: bytes, password: str | None) -> str:
     return _pem(ders)
 
 
-@lru_cache(maxsize=_MOST_STORES)
-def key_chain(data: bytes, password: str, key_password: str | None) -> KeyChain:
-    """Return the first key of a binary key store; ``key_password`` None means the store's password, as in Java."""
+def _key_chain(data: bytes, password: str, key_password: str | None) -> KeyChain:
+    """Return the first key of a binary key store."""
     if not data.startswith(_JKS_MAGIC):
         opened = _open_pkcs12(data, password)
         if opened.key is None or opened.cert is None:
@@ -120,7 +214,7 @@ def _open_jks(data: bytes, password: str | None, *, decrypt: bool) -> jks.KeySto
 
 
 def _open_pkcs12(data: bytes, password: str | None) -> pkcs12.PKCS12KeyAndCertificates:
-    if data.lstrip().startswith(b"-----BEGIN"):
+    if data.lstrip().startswith(_PEM):
         raise StoreError("holds PEM; set the store's type to PEM")
     if not data.startswith(b"\x30"):
         raise StoreError("is neither a PKCS#12 nor a JKS store")
@@ -260,7 +354,8 @@ def _trust_store(properties: Mapping[str, str], where: str) -> str | None:
         text = store.read_text(location)
         return store.opened("location", lambda: pem_certificates(text))
     data = store.read(location)
-    return store.opened("location", lambda: trusted_certificates(data, password))
+    binary = _Binary("truststore", data.hex(), password)
+    return store.opened("location", lambda: _content(binary).certificate_chain_pem)
 
 
 def _key_store(properties: Mapping[str, str], where: str) -> KeyChain | None:
@@ -297,7 +392,8 @@ def _key_store(properties: Mapping[str, str], where: str) -> KeyChain | None:
             store.key("password"),
         )
     data = store.read(location)
-    return store.opened("location", lambda: key_chain(data, password, key_password))
+    binary = _Binary("keystore", data.hex(), password, key_password)
+    return store.opened("location", lambda: _content(binary))
 
 
 class _Store:
@@ -350,3 +446,13 @@ class _Store:
         except StoreError as error:
             place = f" {self._properties[self.key(name)]}" if name == "location" else ""
             raise SecurityError(f"{self._where}: {self.key(name)}{place} {error}") from None
+
+
+def main() -> None:
+    """Open the stores on standard input, and write what :func:`open_stores` reads."""
+    found = (_open(_Binary(*one)) for one in json.load(sys.stdin))
+    json.dump([one if isinstance(one, str) else astuple(one) for one in found], sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

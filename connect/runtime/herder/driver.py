@@ -33,8 +33,6 @@ _LEVELS: Final[Mapping[str, int]] = {
     "warning": logging.WARNING,
     "error": logging.ERROR,
 }
-#: Effects per turn of the loop, because a rebalance may bring thousands of tasks.
-_AT_ONCE: Final = 50
 _JOIN_AGAIN_S: Final = 1.0
 #: Longest time between ticks, which bounds the effect of a clock that jumps.
 _LONGEST_SLEEP_S: Final = 5.0
@@ -213,7 +211,7 @@ class HerderDriver:
                     if not happened.done():
                         happened.set_result(None)
                     continue
-                async for effect in in_turns(self._herder.step(happened, self._now_ms()), _AT_ONCE):
+                async for effect in in_turns(self._herder.step(happened, self._now_ms())):
                     await self._perform(effect)
                 self._surroundings.stepped()
         except Exception as error:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from connect.core import herder_api
@@ -119,7 +119,7 @@ class ZombieFence:
         core: Herder,
         driver: HerderDriver,
         config: ConfigStore,
-        connection: Callable[[str, Mapping[str, str]], ConnectionSettings],
+        connection: Callable[[str, Mapping[str, str]], Awaitable[ConnectionSettings]],
         is_source: Callable[[Mapping[str, str]], bool],
     ) -> None:
         self._group_id = group_id
@@ -185,7 +185,7 @@ class ZombieFence:
             ) from error
 
     async def _shut_out(self, name: str, config: Mapping[str, str], tasks: int) -> None:
-        cluster = Cluster(self._connection(name, config))
+        cluster = Cluster(await self._connection(name, config))
 
         async def claim(task: int) -> None:
             await init_producer_id(cluster, task_transactional_id(self._group_id, name, task), timeout_s=_TIMEOUT_S)

@@ -20,7 +20,7 @@ from connect.kafka.log.compacted_log import CompactedLog
 from connect.kafka.log.compacted_topic import LogRecord, ensure_compacted_topic
 from connect.kafka.log.producer import PlainWriter
 from connect.kafka.log.topic_admin import Admin
-from connect.kafka.security.connection_settings import ConnectionSettings, parse_bootstrap
+from connect.kafka.security.connection_settings import ConnectionSettings, open_stores, parse_bootstrap
 from connect.runtime.task.client_configs import (
     client_connection,
     client_props,
@@ -78,6 +78,7 @@ class OffsetStores:
             SecurityError: Authentication failed or authorization is missing.
             RetriableError: The topic could not be created or read in time.
         """
+        await open_stores(props)  # for all clients of the connector
         topic = self._own_topic(props)
         if topic is None:
             return ConnectorOffsets(connector, self._worker_topic)

@@ -26,8 +26,6 @@ from connectors.formats.types import RUNNING, Run, TopicPartition
 from connectors.source.positions.partition_pairs import LEAVING, Entry, PartitionPair, PassedGap, plan_of
 from connectors.source.positions.stored_positions import Commit, CommitScope
 
-#: Entries changed before other coroutines run; each takes some 3 us.
-_AT_ONCE: Final = 1000
 _KIND_OF_REASON: Final = {decision.reason: str(decision.kind) for decision in fetched_batches.DECISIONS}
 
 
@@ -85,7 +83,7 @@ class Ledger:
         self.abandon(wanted)
         kept = set(wanted)
         leaving = [entry for source, entry in self.entries.items() if source not in kept]
-        async for entry in in_turns(leaving, _AT_ONCE):
+        async for entry in in_turns(leaving):
             entry.hand_over()
             entry.state = LEAVING
 
@@ -164,12 +162,12 @@ class Ledger:
 
     async def hand_over(self) -> None:
         """Hand over all entries, because their writer ended cleanly."""
-        async for entry in in_turns(list(self.entries.values()), _AT_ONCE):
+        async for entry in in_turns(list(self.entries.values())):
             entry.hand_over()
 
     async def committed_with_records(self) -> None:
         """Mark all positions as committed in the transaction of their records."""
-        async for entry in in_turns(list(self.entries.values()), _AT_ONCE):
+        async for entry in in_turns(list(self.entries.values())):
             if entry.position is not None:
                 entry.position = replace(entry.position, is_atomic=True)
 

@@ -285,10 +285,6 @@ class Clusters:
     missing_rights: MissingRights = field(default_factory=MissingRights)
 
 
-#: Partitions paired before other coroutines run; each takes some 5 us.
-_AT_ONCE: Final = 500
-
-
 class Pairing:
     """Pairs the partitions of one task."""
 
@@ -320,7 +316,7 @@ class Pairing:
         compacted = {name for name, entries in configs.items() if "compact" in (entries.get("cleanup.policy") or "")}
         thinned = await perhaps_compacted(self._source, names) if self._is_countable else names
         found = []
-        async for partition in in_turns(partitions, _AT_ONCE):
+        async for partition in in_turns(partitions):
             name = names[partition.topic]
             here, there = source.get(partition.topic), target.get(name)
             if here and there and partition.partition in here.partitions and partition.partition in there.partitions:

@@ -72,10 +72,6 @@ log = logging.getLogger(__name__)
 
 #: Kafka Connect's default for ``offset.storage.partitions``.
 DEFAULT_PARTITIONS: Final = 25
-#: Partitions of a commit processed before other coroutines run; each takes some 10 us.
-_AT_ONCE: Final = 500
-#: The same if keys are made and hashed for both topics, which takes some 30 us.
-_HASHED_AT_ONCE: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +176,7 @@ class MirrorPositionStore:
             offsets, plain = await read_offsets(self._cluster, self._settings.offsets_topic)
             read = await self._read_map(wanted)
             ours = plain.union(torn)
-            starts = {
-                one: self._start(one, read.positions.get(one), offsets, ours)
-                async for one in in_turns(wanted, _AT_ONCE)
-            }
+            starts = {one: self._start(one, read.positions.get(one), offsets, ours) async for one in in_turns(wanted)}
             moved = {
                 one: (read.positions[one].full, start.committed_source_offset)
                 for one, start in starts.items()
@@ -217,22 +210,22 @@ class MirrorPositionStore:
         incomplete: set[MapPair] = set()
         full: list[Position] = []
         following: list[Position] = []
-        async for commit in in_turns(commits, _AT_ONCE):
+        async for commit in in_turns(commits):
             pair = self._put_into_maps(commit, maps)
             if commit.scope < CommitScope.ALL:
                 incomplete.add(pair)
             (full if self._is_full(commit) else following).append(commit.position)
         complete = maps.keys() - incomplete
         records: list[OutRecord] = []
-        async for pair, writer in in_turns(maps.items(), _AT_ONCE):
+        async for pair, writer in in_turns(maps.items()):
             records += [self._map_record(pair, key, value) for key, value in writer.changes(complete=pair in complete)]
         records += [self._map_record(key.pair, encode_chunk_key(key), None) for key in self._obsolete]
         records += [self._gap_record(commit.position, *gap) for commit in commits for gap in commit.gaps]
-        progress = [self._progress_record(one) async for one in in_turns(following, _AT_ONCE)]
+        progress = [self._progress_record(one) async for one in in_turns(following)]
         positions: dict[TopicPartition, Position] = {}
         if records or full:
             offsets: list[OutRecord] = []
-            async for position in in_turns(full, _AT_ONCE):
+            async for position in in_turns(full):
                 positions[source_of(position)] = position
                 records.append(self._position_record(position, is_complete=MapPair.of(position) in complete))
                 offsets.append(self._offset_record(position))
@@ -240,9 +233,9 @@ class MirrorPositionStore:
         else:
             await self._progress.write(progress)
         self._obsolete.clear()
-        async for pair, writer in in_turns(maps.items(), _AT_ONCE):
+        async for pair, writer in in_turns(maps.items()):
             writer.written(complete=pair in complete)
-        async for source, position in in_turns(positions.items(), _AT_ONCE):
+        async for source, position in in_turns(positions.items()):
             self._full[source] = position
             self._unowned.owned([source])
 
@@ -288,7 +281,7 @@ class MirrorPositionStore:
         of_map: dict[TopicPartition, tuple[str, int]] = {}
         keys: dict[TopicPartition, bytes] = {}
         of_java: dict[TopicPartition, tuple[str, int]] = {}
-        async for one in in_turns(wanted, _HASHED_AT_ONCE):
+        async for one in in_turns(wanted):
             of_map[one] = (settings.map_topic, partition_of(map_partition_key(*one), maps))
             keys[one] = self._java_key(*one)
             of_java[one] = (settings.offsets_topic, partition_of(keys[one], offsets))
@@ -339,7 +332,7 @@ class MirrorPositionStore:
 
         settings = self._settings
         partitions = await partition_count(self._cluster, settings.map_topic)
-        places = {one: partition_of(map_partition_key(*one), partitions) async for one in in_turns(wanted, _AT_ONCE)}
+        places = {one: partition_of(map_partition_key(*one), partitions) async for one in in_turns(wanted)}
         ends = await read_to_end(
             self._cluster,
             settings.map_topic,

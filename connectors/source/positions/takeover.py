@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
@@ -38,9 +37,6 @@ from connectors.source.positions.stored_positions import Start
 from connectors.topic_sync.partition_assignment import Begin, first_offsets, warn_of_left_behind, warn_of_members
 
 log = logging.getLogger(__name__)
-
-#: Partitions planned before other coroutines run; each takes some 3 us.
-_AT_ONCE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +125,7 @@ async def take_over(
     proven, fresh = list[Entry](), list[Entry]()
     for entry in entries:
         (proven if _needs_proof(entry, known[entry.pair.source]) else fresh).append(entry)
-    in_proof = in_turns(proven, _AT_ONCE)
+    in_proof = in_turns(proven)
     plans = [_plan_with_proof(entry, unclean[entry.pair.source], fenced) async for entry in in_proof]
     first = Begin(reset_to, read_committed, initial_group)
     plans += await _plans_afresh(clusters, fresh, known, fenced.marked, first)
@@ -272,7 +268,7 @@ async def _plans_afresh(
         await warn_of_left_behind(clusters.source, resets)
     ends = await list_offsets(clusters.target, [entry.pair.target for entry in entries], LATEST)
     plans = []
-    async for entry in in_turns(entries, _AT_ONCE):
+    async for entry in in_turns(entries):
         pair, start = entry.pair, known[entry.pair.source]
         committed = start.committed_source_offset
         position = None if start.moved else start.position

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from connect.kafka import concurrency
-from connect.kafka.concurrency import Scope, together
+from connect.kafka.concurrency import Scope, in_turns, together
+from tests.kit.virtual_time import VirtualLoop, in_virtual_time
 
 
 async def test_a_closed_scope_has_no_task_and_starts_none() -> None:
@@ -122,3 +123,20 @@ async def test_the_first_error_ends_the_others_before_it_is_raised() -> None:
     with pytest.raises(ValueError, match="first"):
         await together("both", [waits(), fails()])
     assert ended == [True]
+
+
+@in_virtual_time
+async def test_a_turn_over_many_items_ends_by_time() -> None:
+    loop, others = asyncio.get_running_loop(), list[float]()
+    assert isinstance(loop, VirtualLoop)
+
+    async def other() -> None:
+        while True:
+            others.append(loop.time())
+            await asyncio.sleep(0)
+
+    async with Scope("test") as scope:
+        scope.spawn(other(), "other")
+        async for cost_s in in_turns([0.0] * 1000 + [0.05, 0.0, 0.001, 0.0005, 0.0005, 0.0, 0.0]):
+            loop.pass_time(cost_s)
+    assert [round(at_s, 4) for at_s in others] == [0.05, 0.052]

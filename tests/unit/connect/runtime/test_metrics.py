@@ -144,4 +144,4 @@ def test_the_share_of_the_time_in_a_state() -> None:
 async def test_others_of_the_loop_have_their_turn_while_many_tasks_are_looked_at() -> None:
     worker = a_worker("g", **{f"t{index}": State.RUNNING for index in range(1000)})
     turns, _ = await turns_during(worker_metrics(cast(Any, [worker]), 61_000))
-    assert turns >= 10
+    assert turns >= 1000

@@ -71,4 +71,4 @@ def test_a_lag_that_is_not_known_is_never_zero() -> None:
 async def test_others_of_the_loop_have_their_turn_while_thousands_are_told_of() -> None:
     partitions = ",".join(f"a-{index}" for index in range(3000))
     turns, rows = await turns_during(partition_rows(settings(), [task(0, "RUNNING", partitions)], {}))
-    assert len(rows) == 3000 and turns >= 3000 // 500
+    assert len(rows) == 3000 and turns >= 3000

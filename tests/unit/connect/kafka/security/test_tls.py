@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import ssl
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -17,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 
 from connect.core.errors import ConfigError, HeliographError, SecurityError
 from connect.kafka.security import tls_stores
-from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
+from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings, open_stores
 from connect.kafka.security.tls import TlsSettings
 from connect.kafka.security.tls_stores import tls_settings
 from tests.kit.certificates import Party, make_party
@@ -154,7 +156,7 @@ def test_trust_stores(tmp_path: Path, store: str) -> None:
 
 
 def test_a_store_is_opened_once_for_all_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tls_stores.trusted_certificates.cache_clear()
+    tls_stores._opened.clear()
     opened: list[bytes] = []
 
     def load(data: bytes, password: bytes | None) -> Any:
@@ -169,6 +171,45 @@ def test_a_store_is_opened_once_for_all_clients(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "truststore_location").write_bytes(java_trust_store(PASSWORD, parties()["stranger"]))
     tls_settings(props, "cluster us")
     assert len(opened) == 2, "a store that was replaced is read"
+
+
+async def test_several_clients_that_start_have_their_stores_opened_once_and_off_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In another process, because OpenSSL does not let other threads run meanwhile."""
+    client = parties()["client"]
+    named: dict[str, str | bytes] = {
+        "keystore_location": pkcs12_store(PASSWORD, client, parties()["middle"]), "keystore_password": f" {PASSWORD}",
+        "truststore_location": jks_trust_store(PASSWORD, parties()["root"]), "truststore_password": "wrong",
+    }  # fmt: skip
+    given = properties(tmp_path, **named)
+    key_store = {key: value for key, value in given.items() if "keystore" in key}
+    bootstrap = {"bootstrap.servers": "us:1", "security.protocol": "SSL"}
+    tls_stores._opened.clear()
+    expected = connection_settings({**bootstrap, **key_store}, client_id="", where="cluster us")
+    tls_stores._opened.clear()
+    began: list[object] = []
+
+    def run(*arguments: Any, **more: Any) -> Any:
+        began.append(arguments)
+        return subprocess_run(*arguments, **more)
+
+    def load(*_: object) -> None:
+        pytest.fail("the store is opened in the process of the event loop")
+
+    subprocess_run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(pkcs12, "load_pkcs12", load)
+    monkeypatch.setattr(jks.KeyStore, "loads", load)
+    prefixed = {f"source.cluster.{key}": value for key, value in given.items()}
+    await asyncio.gather(open_stores(given), open_stores(prefixed), open_stores({**given, **prefixed}))
+    assert len(began) == 1
+    assert connection_settings({**bootstrap, **key_store}, client_id="", where="cluster us") == expected
+    with pytest.raises(SecurityError, match=r"truststore\.location .* does not open with the password given"):
+        connection_settings({**bootstrap, **given}, client_id="", where="cluster us")
+    assert PASSWORD not in repr([*tls_stores._opened])
+    await open_stores({"ssl.keystore.location": "/nothing/here", "ssl.keystore.password": "x"})
+    assert len(began) == 1
 
 
 def test_a_stranger_is_not_trusted(tmp_path: Path) -> None:

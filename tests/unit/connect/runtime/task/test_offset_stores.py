@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -64,6 +65,21 @@ async def test_a_topic_is_followed_once_as_long_as_somebody_uses_it(stores: Offs
     again = await opened(stores, "own")
     assert Follower.now == ["own"]
     await again.close()
+
+
+@in_virtual_time
+async def test_the_key_stores_of_a_connector_are_opened_before_its_clients_are_made(
+    stores: OffsetStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    async def open_stores(props: Mapping[str, str]) -> None:
+        assert not Follower.begun
+        asked.append(props["name"])
+
+    monkeypatch.setattr(offset_stores, "open_stores", open_stores)
+    await (await opened(stores, "own")).close()
+    assert asked == ["own"]
 
 
 @in_virtual_time

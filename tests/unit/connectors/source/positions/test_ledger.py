@@ -308,6 +308,6 @@ async def test_others_of_the_loop_have_their_turn_while_thousands_are_handed_ove
         entry.was_copied = True
     for work in (made.hand_over, made.committed_with_records, lambda: made.leave([])):
         turns, _ = await turns_during(work())
-        assert turns >= len(sources) // 1000
+        assert turns >= len(sources)
     assert made.leaving() == sources
     assert all(commit.position.is_handed_over and commit.position.is_atomic for commit in taken(made))
