@@ -261,6 +261,8 @@ async def open_with_aiokafka(settings: ConnectionSettings, host: str, port: int)
         ClusterUnreachable: no Kafka listener answers at ``host:port`` in time.
         SecurityError: TLS or SASL failed.
     """
+    if settings.tls is not None:
+        await asyncio.to_thread(settings.tls.ssl_context)  # because the machine's certificates take 20 ms to load
     # max_idle_ms: its timer would close the transport; Cluster replaces idle connections instead.
     arguments = {**settings.create_conn_arguments(), "max_idle_ms": None}
     timeout_ms = min(settings.request_timeout_ms, _OPEN_TIMEOUT_MS)

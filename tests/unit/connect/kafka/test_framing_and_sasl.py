@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import struct
+import threading
 from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connect.kafka.framing_and_sasl import BrokerProtocol, ConnectionLost, skip_tags
+from connect.core.errors import ClusterUnreachable
+from connect.kafka.framing_and_sasl import BrokerProtocol, ConnectionLost, open_with_aiokafka, skip_tags
+from connect.kafka.security.connection_settings import ConnectionSettings
+from connect.kafka.security.tls import TlsSettings
 
 MAX_FRAME_BYTES = 1_000_000
 #: (sizes of bodies, lengths of reads): many small frames byte by byte, and frames beyond the scratch buffer's 64 KiB.
@@ -155,3 +160,16 @@ async def test_a_lost_connection_pauses_no_writer() -> None:
     assert reader.is_write_paused
     reader.eof_received()
     assert not reader.is_write_paused
+
+
+async def test_the_certificates_of_the_machine_are_loaded_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded_in: list[threading.Thread] = []
+    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda *_: loaded_in.append(threading.current_thread()))
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1")
+    port = server.sockets[0].getsockname()[1]
+    server.close()
+    tls = TlsSettings(check_hostname=False, versions=("TLSv1.3",))
+    us = ConnectionSettings((("127.0.0.1", port),), "test", "SSL", tls=tls)
+    with pytest.raises(ClusterUnreachable):
+        await open_with_aiokafka(us, "127.0.0.1", port)
+    assert len(loaded_in) == 1 and loaded_in[0] is not threading.main_thread()
