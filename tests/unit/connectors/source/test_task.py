@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from connect.core.errors import PermanentError, RetriableError
+from connect.kafka import concurrency
 from connectors.control_link.protocol import PartitionPlan, PartitionProgress, SliceSettings
 from connectors.dataplane.resume import Resumed
 from connectors.formats.position import Position
@@ -652,7 +653,10 @@ async def test_others_of_the_loop_have_their_turn_while_many_partitions_are_resu
     assert unfenced == sources[:1]
 
 
-async def test_a_commit_of_thousands_that_is_cancelled_gives_back_what_it_took(world: World) -> None:
+async def test_a_commit_of_thousands_that_is_cancelled_gives_back_what_it_took(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(concurrency, "_TURN_S", 0.0)
     sources = [TopicPartition("orders", index) for index in range(3000)]
     world.pairs = [PartitionPair(one, None, TopicPartition("us.orders", one.partition), None) for one in sources]
     made, ledger = world.task(), Ledger(world.pairs)
