@@ -22,7 +22,7 @@ from connect.cli.daemons.connect_mirror_maker import run as run_mirror
 from connect.cli.demo_shop import REFRESH_PER_S, TOPICS, LastWarning, LiveView, OrderWriter, PlainView, View
 from connect.cli.rates import BATCH_KINDS, FlowRates, RateMeter
 from connect.core.errors import HeliographError
-from connect.kafka.concurrency import Scope
+from connect.kafka.concurrency import first_of
 from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
 from connectors.inspection.topic_verification import VerificationReport, compare_topics
 from connectors.policy import DefaultReplicationPolicy
@@ -201,11 +201,7 @@ async def _watch(running: _Demo, maker: MirrorMaker) -> None:
         f"REST: {maker.rest_url}{SOURCE}/{TARGET}/connectors?expand=status, health and metrics: {maker.rest_url}metrics"
     )
     with running.view:
-        async with Scope("demo") as scope:
-            showing = scope.spawn(_show(running, maker), "demo view")
-            working = scope.spawn(_work(running, maker), "demo writer")
-            await asyncio.wait({showing, working}, return_when="FIRST_COMPLETED")
-            (working if working.done() else showing).result()
+        await first_of("demo", _work(running, maker), _show(running, maker))
 
 
 async def _work(running: _Demo, maker: MirrorMaker) -> None:

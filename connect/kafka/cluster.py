@@ -22,7 +22,7 @@ from kafka.protocol.metadata import (
 )
 
 from connect.core.errors import ClusterUnreachable, PermanentError, RetriableError, SecurityError
-from connect.kafka.concurrency import Scope, in_turns
+from connect.kafka.concurrency import Pauses, Scope, in_turns
 from connect.kafka.connection import Connection
 from connect.kafka.leader_epochs import LeaderEpochs
 from connect.kafka.long_log import LongLogs
@@ -146,7 +146,7 @@ class Cluster:
         """Wait until a broker answers, without a limit; pass the error to ``waiting`` every ``every_s``. Raises
         SecurityError if a broker answers and rejects this client; waiting would not help."""
         clock = asyncio.get_running_loop().time
-        said_s, backoff_s = clock() - every_s, _BACKOFF_FIRST_S
+        said_s, pauses = clock() - every_s, Pauses(_BACKOFF_FIRST_S, _BACKOFF_LAST_S)
         while True:
             try:
                 await self.metadata(())
@@ -157,8 +157,7 @@ class Cluster:
                 if clock() - said_s >= every_s:
                     said_s = clock()
                     waiting(error)
-            await asyncio.sleep(backoff_s)
-            backoff_s = min(2 * backoff_s, _BACKOFF_LAST_S)
+            await pauses.wait()
 
     async def metadata(self, topics: Collection[str] | None) -> ClusterMetadata:
         """Return the metadata of ``topics`` (None: all, empty: brokers only). Never creates topics. Simultaneous calls

@@ -25,9 +25,8 @@ from connect.plugins.transform_fields import (
     REPLACE_NULL_WITH_DEFAULT,
     FieldPath,
     FieldTransformation,
-    OfKey,
-    OfValue,
     field_schema,
+    of_key_and_value,
     require_fields,
 )
 
@@ -35,23 +34,20 @@ from connect.plugins.transform_fields import (
 class ExtractField(FieldTransformation):
     """``org.apache.kafka.connect.transforms.ExtractField``: replaces a struct or map by one of its fields."""
 
-    def __init__(self) -> None:
-        self._path = FieldPath("", nested=False)
+    _path = FieldPath("", nested=False)
 
-    @classmethod
-    def config_def(cls) -> ConfigDef:
-        return ConfigDef.of(
-            Setting("field", Type.STRING, REQUIRED, "Field to extract.", importance=Importance.MEDIUM),
-            REPLACE_NULL_WITH_DEFAULT,
-            Setting(
-                "field.syntax.version",
-                Type.STRING,
-                "V1",
-                "V1: the name of a field; V2: a path such as a.b, with backticks around names that contain dots.",
-                OneOf(("V1", "V2"), any_case=True),
-                Importance.HIGH,
-            ),
-        )
+    CONFIG_DEF = ConfigDef.of(
+        Setting("field", Type.STRING, REQUIRED, "Field to extract.", importance=Importance.MEDIUM),
+        REPLACE_NULL_WITH_DEFAULT,
+        Setting(
+            "field.syntax.version",
+            Type.STRING,
+            "V1",
+            "V1: the name of a field; V2: a path such as a.b, with backticks around names that contain dots.",
+            OneOf(("V1", "V2"), any_case=True),
+            Importance.HIGH,
+        ),
+    )
 
     def configure(self, props: Props) -> None:
         values = self.config_def().parse(props)
@@ -68,25 +64,17 @@ class ExtractField(FieldTransformation):
         return self.changed(record, new_schema, None if fields is None else self._path.value_in(schema, fields))
 
 
-class ExtractFieldKey(OfKey, ExtractField):
-    """``org.apache.kafka.connect.transforms.ExtractField$Key``."""
-
-
-class ExtractFieldValue(OfValue, ExtractField):
-    """``org.apache.kafka.connect.transforms.ExtractField$Value``."""
+ExtractFieldKey, ExtractFieldValue = of_key_and_value(ExtractField)
 
 
 class HoistField(FieldTransformation):
     """``org.apache.kafka.connect.transforms.HoistField``: wraps the key or value in a field."""
 
-    def __init__(self) -> None:
-        self._field = ""
+    _field = ""
 
-    @classmethod
-    def config_def(cls) -> ConfigDef:
-        return ConfigDef.of(
-            Setting("field", Type.STRING, REQUIRED, "Name of the created field.", importance=Importance.MEDIUM)
-        )
+    CONFIG_DEF = ConfigDef.of(
+        Setting("field", Type.STRING, REQUIRED, "Name of the created field.", importance=Importance.MEDIUM)
+    )
 
     def configure(self, props: Props) -> None:
         self._field = self.config_def().parse(props).string("field")
@@ -97,12 +85,7 @@ class HoistField(FieldTransformation):
         return self.changed(record, new_schema, {self._field: self.value_of(record)})
 
 
-class HoistFieldKey(OfKey, HoistField):
-    """``org.apache.kafka.connect.transforms.HoistField$Key``."""
-
-
-class HoistFieldValue(OfValue, HoistField):
-    """``org.apache.kafka.connect.transforms.HoistField$Value``."""
+HoistFieldKey, HoistFieldValue = of_key_and_value(HoistField)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,19 +104,16 @@ class _Renames:
 class ReplaceField(FieldTransformation):
     """``org.apache.kafka.connect.transforms.ReplaceField``: drops and renames fields."""
 
-    def __init__(self) -> None:
-        self._exclude: frozenset[str] = frozenset()
-        self._include: frozenset[str] = frozenset()
-        self._renames: Mapping[str, str] = {}
+    _exclude: frozenset[str] = frozenset()
+    _include: frozenset[str] = frozenset()
+    _renames: Mapping[str, str] = {}
 
-    @classmethod
-    def config_def(cls) -> ConfigDef:
-        return ConfigDef.of(
-            Setting("exclude", Type.LIST, (), "Fields to drop; overrides include.", ValidList(), Importance.MEDIUM),
-            Setting("include", Type.LIST, (), "Fields to keep; empty: all.", ValidList(), Importance.MEDIUM),
-            Setting("renames", Type.LIST, (), "New names of fields, as old:new.", _Renames(), Importance.MEDIUM),
-            REPLACE_NULL_WITH_DEFAULT,
-        )
+    CONFIG_DEF = ConfigDef.of(
+        Setting("exclude", Type.LIST, (), "Fields to drop; overrides include.", ValidList(), Importance.MEDIUM),
+        Setting("include", Type.LIST, (), "Fields to keep; empty: all.", ValidList(), Importance.MEDIUM),
+        Setting("renames", Type.LIST, (), "New names of fields, as old:new.", _Renames(), Importance.MEDIUM),
+        REPLACE_NULL_WITH_DEFAULT,
+    )
 
     def configure(self, props: Props) -> None:
         values = self.config_def().parse(props)
@@ -159,33 +139,25 @@ class ReplaceField(FieldTransformation):
         return self._renames.get(name, name)
 
 
-class ReplaceFieldKey(OfKey, ReplaceField):
-    """``org.apache.kafka.connect.transforms.ReplaceField$Key``."""
-
-
-class ReplaceFieldValue(OfValue, ReplaceField):
-    """``org.apache.kafka.connect.transforms.ReplaceField$Value``."""
+ReplaceFieldKey, ReplaceFieldValue = of_key_and_value(ReplaceField)
 
 
 class ValueToKey(Transformation):
     """``org.apache.kafka.connect.transforms.ValueToKey``: creates the key from fields of the value."""
 
-    def __init__(self) -> None:
-        self._fields: Sequence[str] = ()
+    _fields: Sequence[str] = ()
 
-    @classmethod
-    def config_def(cls) -> ConfigDef:
-        return ConfigDef.of(
-            Setting(
-                "fields",
-                Type.LIST,
-                REQUIRED,
-                "Fields of the value for the new key.",
-                ValidList(may_be_empty=False),
-                Importance.HIGH,
-            ),
-            REPLACE_NULL_WITH_DEFAULT,
-        )
+    CONFIG_DEF = ConfigDef.of(
+        Setting(
+            "fields",
+            Type.LIST,
+            REQUIRED,
+            "Fields of the value for the new key.",
+            ValidList(may_be_empty=False),
+            Importance.HIGH,
+        ),
+        REPLACE_NULL_WITH_DEFAULT,
+    )
 
     def configure(self, props: Props) -> None:
         self._fields = self.config_def().parse(props).strings("fields")
@@ -206,14 +178,11 @@ class ValueToKey(Transformation):
 class Flatten(FieldTransformation):
     """``org.apache.kafka.connect.transforms.Flatten``: flattens nested fields and joins their names."""
 
-    def __init__(self) -> None:
-        self._delimiter = "."
+    _delimiter = "."
 
-    @classmethod
-    def config_def(cls) -> ConfigDef:
-        return ConfigDef.of(
-            Setting("delimiter", Type.STRING, ".", "Delimiter between joined names.", importance=Importance.MEDIUM)
-        )
+    CONFIG_DEF = ConfigDef.of(
+        Setting("delimiter", Type.STRING, ".", "Delimiter between joined names.", importance=Importance.MEDIUM)
+    )
 
     def configure(self, props: Props) -> None:
         self._delimiter = self.config_def().parse(props).string("delimiter")
@@ -261,9 +230,4 @@ class Flatten(FieldTransformation):
         return f"{prefix}{self._delimiter}{name}" if prefix else name
 
 
-class FlattenKey(OfKey, Flatten):
-    """``org.apache.kafka.connect.transforms.Flatten$Key``."""
-
-
-class FlattenValue(OfValue, Flatten):
-    """``org.apache.kafka.connect.transforms.Flatten$Value``."""
+FlattenKey, FlattenValue = of_key_and_value(Flatten)

@@ -6,10 +6,9 @@ fields.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from connect.api.convert import DataError, Transformation
 from connect.api.source import Schema, SourceRecord
@@ -31,15 +30,18 @@ REPLACE_NULL_WITH_DEFAULT: Final = Setting(
 class FieldTransformation(Transformation):
     """A transformation of the key or the value, as selected by :class:`OfKey` or :class:`OfValue`."""
 
-    @abstractmethod
-    def schema_of(self, record: SourceRecord) -> Schema | None: ...
+    def schema_of(self, record: SourceRecord) -> Schema | None:
+        raise NotImplementedError
 
-    @abstractmethod
-    def value_of(self, record: SourceRecord) -> Any: ...
+    def value_of(self, record: SourceRecord) -> Any:
+        raise NotImplementedError
 
-    @abstractmethod
     def changed(self, record: SourceRecord, schema: Schema | None, value: Any) -> SourceRecord:
         """Return the record with another schema and value for the key or the value."""
+        raise NotImplementedError
+
+
+T = TypeVar("T", bound=FieldTransformation)
 
 
 class OfKey(FieldTransformation):
@@ -62,6 +64,13 @@ class OfValue(FieldTransformation):
 
     def changed(self, record: SourceRecord, schema: Schema | None, value: Any) -> SourceRecord:
         return replace(record, value_schema=schema, value=value)
+
+
+def of_key_and_value(transformation: type[T]) -> tuple[type[T], type[T]]:
+    """Return the classes of a transformation for keys and for values, Java's ``$Key`` and ``$Value``."""
+    name, module = transformation.__name__, {"__module__": transformation.__module__}
+    of_key, of_value = (type(name + of.__name__[2:], (of, transformation), module) for of in (OfKey, OfValue))
+    return of_key, of_value
 
 
 def require_fields(schema: Schema | None, value: Any, purpose: str) -> Mapping[str, Any]:

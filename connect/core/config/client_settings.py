@@ -60,11 +60,13 @@ def _list(name: str, default: tuple[str, ...], doc: str, level: Importance = _LO
     return Setting(name, Type.LIST, default, doc, ValidList(), level)
 
 
-def _changed(setting: Setting, default: Value, level: Importance | None = None) -> Setting:
+def changed(setting: Setting, default: Value, level: Importance | None = None) -> Setting:
+    """Return a setting with another default and perhaps another importance."""
     return replace(setting, default=default, importance=setting.importance if level is None else level)
 
 
-_COMMON: Final = ConfigDef.of(
+#: The configs that all clients have.
+COMMON: Final = ConfigDef.of(
     Setting("bootstrap.servers", Type.LIST, REQUIRED, "Addresses of brokers.", ValidList(may_be_empty=False), _HIGH),
     _text(
         "client.dns.lookup",
@@ -104,9 +106,9 @@ _COMMON: Final = ConfigDef.of(
 
 #: The configs of a producer.
 PRODUCER: Final = (
-    _COMMON
+    COMMON
     | ConfigDef.of(
-        _changed(_COMMON.settings["receive.buffer.bytes"], 32_768),
+        changed(COMMON.settings["receive.buffer.bytes"], 32_768),
         _long("buffer.memory", 33_554_432, "Maximum bytes of records that wait to be sent.", _HIGH),
         _int("retries", _RETRIES, "Maximum retries of a failed send.", _HIGH, AtLeast(0, _RETRIES)),
         _text("acks", "all", "Replicas that must acknowledge a record.", _LOW, OneOf(("all", "-1", "0", "1"))),
@@ -144,9 +146,9 @@ PRODUCER: Final = (
 
 #: The configs of a consumer.
 CONSUMER: Final = (
-    _COMMON
+    COMMON
     | ConfigDef.of(
-        _changed(_COMMON.settings["client.id"], "", _LOW),
+        changed(COMMON.settings["client.id"], "", _LOW),
         _text("group.id", None, "Name of the consumer group.", _HIGH),
         _text("group.instance.id", None, "Id of a static member of the group.", _MEDIUM, NonEmpty()),
         _int("session.timeout.ms", 45_000, "Time without heartbeats before the group removes a member.", _HIGH, None),
@@ -198,12 +200,12 @@ CONSUMER: Final = (
 
 #: The configs of an admin client.
 ADMIN: Final = (
-    _COMMON
+    COMMON
     | ConfigDef.of(
-        _changed(replace(_COMMON.settings["bootstrap.servers"], check=ValidList()), ()),
+        changed(replace(COMMON.settings["bootstrap.servers"], check=ValidList()), ()),
         _list("bootstrap.controllers", (), "Controllers for the first connection, instead of brokers.", _HIGH),
-        _changed(_COMMON.settings["connections.max.idle.ms"], 300_000),
-        _changed(_COMMON.settings["enable.metrics.push"], False),
+        changed(COMMON.settings["connections.max.idle.ms"], 300_000),
+        changed(COMMON.settings["enable.metrics.push"], False),
         _int("retries", _RETRIES, "Maximum retries of a failed call.", _LOW, AtLeast(0, _RETRIES)),
         _int("default.api.timeout.ms", 60_000, "Longest duration of API calls without their own timeout."),
     )

@@ -89,8 +89,7 @@ class AutoRestartRule:
         values = AUTO_RESTART.parse({key: config[key] for key in AUTO_RESTART.settings if key in config})
         if not values.boolean(ENABLED):
             return None
-        most = None if values[MAX_RESTARTS] is None else values.integer(MAX_RESTARTS)
-        return cls(most, values.integer(MAX_BACKOFF_MINUTES))
+        return cls(values.integer_or_null(MAX_RESTARTS), values.integer(MAX_BACKOFF_MINUTES))
 
     @classmethod
     def applies(cls, config: Mapping[str, str]) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from connect.core.config.client_settings import COMMON, changed
 from connect.core.config.config_def import (
     REQUIRED,
     AtLeast,
@@ -201,43 +202,27 @@ _STORAGE: Final = ConfigDef.of(
     _factor("status.storage.replication.factor", "status"),
 )
 
-_CLIENT: Final = ConfigDef.of(
-    Setting(
-        "bootstrap.servers",
-        Type.LIST,
-        REQUIRED,
-        "Brokers for the first connection, as host:port.",
-        ValidList(may_be_empty=False),
-        _HIGH,
-    ),
-    Setting(
-        "client.dns.lookup",
-        Type.STRING,
-        "use_all_dns_ips",
-        "How DNS names of brokers are resolved.",
-        OneOf(("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only")),
-        _MEDIUM,
-    ),
-    _text("client.id", "", "Name of the worker's clients in the brokers' logs and quotas."),
-    _long("metadata.max.age.ms", 300_000, "Age at which metadata is refreshed.", AtLeast(0)),
-    _int("request.timeout.ms", 40_000, "Longest wait for the response to a request.", AtLeast(0), _MEDIUM),
-    _long("connections.max.idle.ms", 540_000, "Idle time after which a connection is closed.", None, _MEDIUM),
-    _int("send.buffer.bytes", 131_072, "Send buffer of sockets; -1: the system's default.", AtLeast(-1), _MEDIUM),
-    _int("receive.buffer.bytes", 32_768, "Receive buffer of sockets; -1: the system's default.", AtLeast(-1), _MEDIUM),
-    _long("reconnect.backoff.ms", 50, "First wait before reconnecting.", AtLeast(0)),
-    _long("reconnect.backoff.max.ms", 1000, "Longest wait before reconnecting.", AtLeast(0)),
-    _long("retry.backoff.ms", 100, "First wait before a failed request is retried.", AtLeast(0)),
-    _long("retry.backoff.max.ms", 1000, "Longest wait before a failed request is retried.", AtLeast(0)),
+_CLIENT: Final = COMMON.only(
+    "bootstrap.servers",
+    "client.dns.lookup",
+    "client.id",
+    "connections.max.idle.ms",
+    "metadata.max.age.ms",
+    "metadata.recovery.rebootstrap.trigger.ms",
+    "metadata.recovery.strategy",
+    "receive.buffer.bytes",
+    "reconnect.backoff.max.ms",
+    "reconnect.backoff.ms",
+    "request.timeout.ms",
+    "retry.backoff.max.ms",
+    "retry.backoff.ms",
+    "send.buffer.bytes",
+) | ConfigDef.of(
+    changed(COMMON.settings["client.id"], "", _LOW),
+    changed(COMMON.settings["receive.buffer.bytes"], 32_768),
+    changed(COMMON.settings["request.timeout.ms"], 40_000),
     _long("socket.connection.setup.timeout.ms", 10_000, "Timeout of the first attempt to connect.", AtLeast(0)),
     _long("socket.connection.setup.timeout.max.ms", 30_000, "Longest timeout of an attempt to connect.", AtLeast(0)),
-    Setting(
-        "metadata.recovery.strategy",
-        Type.STRING,
-        "rebootstrap",
-        "What a client does when no known broker is available.",
-        OneOf(("REBOOTSTRAP", "NONE"), any_case=True),
-    ),
-    _long("metadata.recovery.rebootstrap.trigger.ms", 300_000, "Time without metadata before rebootstrap.", AtLeast(0)),
 )
 
 #: Keys that Java does not have.

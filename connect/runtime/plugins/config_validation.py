@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from connect.api.plugins import PluginKind
+from connect.api.plugins import PluginDescription, PluginKind
 from connect.api.source import ExactlyOnceSupport, SourceConnector, TransactionBoundaries
 from connect.core.config.alias_settings import enrich, uses_topic_creation
 from connect.core.config.client_settings import CLIENTS, OverridePolicy
@@ -96,10 +96,15 @@ async def validate_connector(
         props = transformer.transform(raw)
     except ProvidersDeclared as error:
         raise BadRequest(str(error)) from None
-    secrets = secrets_of(transformer, raw).with_more(passwords(_declared(plugins, props), props))
+    secrets = secrets_of(transformer, raw).with_more(passwords(ConfigDef(), props))
     try:
-        with plugin_call(f"the validation of {props[_CLASS]}"):
-            found = await _outcome(props[_CLASS], props, nulls, plugins, worker)
+        plugin, refusals = _plugin(plugins, props)
+        if plugin is None:
+            found = _only_framework(props, nulls, plugins, refusals)
+        else:
+            secrets = secrets.with_more(passwords(plugin.config_def, props))
+            with plugin_call(f"the validation of {props[_CLASS]}"):
+                found = await _outcome(plugin, props, nulls, plugins, worker)
     except Exception as error:
         if not isinstance(error, HeliographError):
             log.error("could not validate a config of %s\n%s", secrets.mask(props[_CLASS]), secrets.trace(error))
@@ -118,30 +123,30 @@ def error_message(infos: ConfigInfos) -> str:
     return "\n".join(lines)
 
 
-def _declared(plugins: Plugins, props: _Props) -> ConfigDef:
-    """Return the connector's own settings; none if there is no such connector."""
+def _plugin(plugins: Plugins, props: _Props) -> tuple[PluginDescription | None, dict[str, str]]:
+    """Return the connector's plugin, or the errors of the keys that name one that does not run here. Raises BadRequest
+    if there is none."""
     try:
-        return plugins.connector(props[_CLASS], props.get(_VERSION)).config_def
-    except (PluginNotFound, InvalidRange):
-        return ConfigDef()
-
-
-async def _outcome(name: str, props: _Props, nulls: list[str], plugins: Plugins, worker: WorkerConfig) -> ConfigInfos:
-    version = props.get(_VERSION)
-    try:
-        connector = plugins.new_connector(name, version)
+        return plugins.connector(props[_CLASS], props.get(_VERSION)), {}
     except SinkRefused as error:
-        return _only_framework(name, props, nulls, plugins, {_CLASS: str(error)})
+        return None, {_CLASS: str(error)}
     except VersionNotFound as error:
-        return _only_framework(name, props, nulls, plugins, {_CLASS: str(error), _VERSION: str(error)})
+        return None, {_CLASS: str(error), _VERSION: str(error)}
     except (PluginNotFound, InvalidRange) as error:
         raise BadRequest(str(error)) from None
+
+
+async def _outcome(
+    plugin: PluginDescription, props: _Props, nulls: list[str], plugins: Plugins, worker: WorkerConfig
+) -> ConfigInfos:
+    name, connector = props[_CLASS], plugin.factory()
+    assert isinstance(connector, SourceConnector), name
     given = {**props, **dict.fromkeys(nulls)}
     framework = enrich(_with_plugins(SOURCE_CONNECTOR, name, props, plugins, worker), given, plugins)
     values = framework.validate(given)
     _check_exactly_once(values, props, connector, worker)
     _check_boundaries(values, props, connector)
-    own = _with_versions_shown(plugins.connector(name, version).config_def, props, plugins)
+    own = _with_versions_shown(plugin.config_def, props, plugins)
     async with PluginThread(f"validation of {name}") as thread:
         own_values = await thread.call(connector.validate, props, own.validate(given))
     converters = [_converter(props, values, plugins, *each) for each in _CONVERTERS]
@@ -156,14 +161,12 @@ async def _outcome(name: str, props: _Props, nulls: list[str], plugins: Plugins,
     )
 
 
-def _only_framework(
-    name: str, props: _Props, nulls: list[str], plugins: Plugins, errors: Mapping[str, str]
-) -> ConfigInfos:
+def _only_framework(props: _Props, nulls: list[str], plugins: Plugins, errors: Mapping[str, str]) -> ConfigInfos:
     """Return the outcome without a connector's own validation."""
     config = _with_versions_shown(CONNECTOR, props, plugins)
     found = config.validate({**props, **dict.fromkeys(nulls)})
     found |= {key: found[key].with_error(error) for key, error in errors.items()}
-    return _infos(name, config, _with_nulls(found, nulls))
+    return _infos(props[_CLASS], config, _with_nulls(found, nulls))
 
 
 def _with_nulls(values: _Values, nulls: Iterable[str]) -> _Values:

@@ -9,9 +9,8 @@ from uuid import UUID
 import pytest
 from kafka.protocol.metadata import MetadataResponse
 
-from connect.kafka import leader_epochs
+from connect.kafka import concurrency, leader_epochs
 from connect.kafka.cluster import Cluster, ClusterMetadata
-from connect.kafka.log import transactions
 from connect.kafka.log.active_producers import ActiveProducer, active_producers
 from connect.kafka.log.offsets import LATEST, epoch_ends, list_offset
 from connect.kafka.security.connection_settings import ConnectionSettings
@@ -134,7 +133,7 @@ class Moving:
 
 
 async def test_a_former_leader_is_not_believed_about_producers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactions, "_BACKOFF_FIRST_S", 0.0)
+    monkeypatch.setattr(concurrency, "_FIRST_PAUSE_S", 0.0)
     moving = Moving()
     assert await active_producers(cast(Cluster, moving), [ORDERS]) == {ORDERS: {7: ActiveProducer(1, 6, -1)}}
     assert moving.epochs == [5, 6]
