@@ -24,6 +24,8 @@ from connect.runtime.herder.loggers import REVEALING
 
 logger = logging.getLogger(__name__)
 
+#: Version of the commands' JSON; incremented if a program that reads the previous one would misread it.
+FORMAT: Final = 1
 EXIT_OK: Final = 0
 #: The demo found a difference.
 EXIT_DIFFERENT: Final = 1

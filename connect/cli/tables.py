@@ -25,8 +25,6 @@ _STYLES: Final = {
 #: A pipe has no width; this one does not break the lines of tables.
 _PIPE_COLUMNS: Final = 240
 _TRACE_CHARACTERS: Final = 200
-#: Version of the commands' JSON; incremented if a program that reads the previous one would misread it.
-FORMAT: Final = 1
 #: Most rows of one kind that are shown without --all.
 _ROWS: Final = 20
 T = TypeVar("T")

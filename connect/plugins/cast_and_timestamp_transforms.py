@@ -10,7 +10,7 @@ import base64
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
@@ -29,6 +29,7 @@ from connect.core.config.config_def import (
     Value,
     invalid,
 )
+from connect.core.config.validation import valid
 from connect.core.errors import ConfigError
 from connect.core.jackson import to_float32
 from connect.plugins.java_values import (
@@ -60,17 +61,12 @@ _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 _FLOAT: Final = re.compile(r"[+-]?(NaN|Infinity|((\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)[fFdD]?)", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class _Spec:
-    """A list of ``field:type`` pairs, or a single type."""
-
-    def __call__(self, name: str, value: Value) -> None:
-        if not isinstance(value, tuple) or not value:
-            raise InvalidValue("Must specify at least one field to cast.")
-        _casts(value)
-
-    def __str__(self) -> str:
-        return "list of colon-delimited pairs, e.g. foo:bar,abc:xyz"
+@valid("list of colon-delimited pairs, e.g. foo:bar,abc:xyz")
+def _spec(name: str, value: Value) -> None:
+    """Require a list of ``field:type`` pairs, or a single type."""
+    if not isinstance(value, tuple) or not value:
+        raise InvalidValue("Must specify at least one field to cast.")
+    _casts(value)
 
 
 def _casts(spec: Sequence[str]) -> dict[str | None, str]:
@@ -115,7 +111,7 @@ class Cast(FieldTransformation):
             "Fields and their types, field1:type,field2:type, or one type for the whole key or value; types are "
             + ", ".join(_TO)
             + ". Bytes can only be cast to strings.",
-            _Spec(),
+            _spec,
             Importance.HIGH,
         ),
         REPLACE_NULL_WITH_DEFAULT,

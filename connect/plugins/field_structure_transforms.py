@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from connect.api.connector import Props
@@ -20,6 +20,7 @@ from connect.core.config.config_def import (
     Value,
     invalid,
 )
+from connect.core.config.validation import valid
 from connect.plugins.java_values import inferred_type, java_class
 from connect.plugins.transform_fields import (
     REPLACE_NULL_WITH_DEFAULT,
@@ -88,17 +89,13 @@ class HoistField(FieldTransformation):
 HoistFieldKey, HoistFieldValue = of_key_and_value(HoistField)
 
 
-@dataclass(frozen=True, slots=True)
-class _Renames:
-    def __call__(self, name: str, value: Value) -> None:
-        assert isinstance(value, tuple)
-        for each in value:
-            old, _, new = each.partition(":")
-            if not old or not new or ":" in new:
-                raise invalid(name, value, f"Invalid rename mapping: {each}")
-
-    def __str__(self) -> str:
-        return "list of colon-delimited pairs, e.g. foo:bar,abc:xyz"
+@valid("list of colon-delimited pairs, e.g. foo:bar,abc:xyz")
+def _rename_pairs(name: str, value: Value) -> None:
+    assert isinstance(value, tuple)
+    for each in value:
+        old, _, new = each.partition(":")
+        if not old or not new or ":" in new:
+            raise invalid(name, value, f"Invalid rename mapping: {each}")
 
 
 class ReplaceField(FieldTransformation):
@@ -111,7 +108,7 @@ class ReplaceField(FieldTransformation):
     CONFIG_DEF = ConfigDef.of(
         Setting("exclude", Type.LIST, (), "Fields to drop; overrides include.", ValidList(), Importance.MEDIUM),
         Setting("include", Type.LIST, (), "Fields to keep; empty: all.", ValidList(), Importance.MEDIUM),
-        Setting("renames", Type.LIST, (), "New names of fields, as old:new.", _Renames(), Importance.MEDIUM),
+        Setting("renames", Type.LIST, (), "New names of fields, as old:new.", _rename_pairs, Importance.MEDIUM),
         REPLACE_NULL_WITH_DEFAULT,
     )
 

@@ -12,7 +12,7 @@ from connect.api.connector import Props
 from connect.api.convert import DataError, Transformation
 from connect.api.source import Schema, SourceRecord
 from connect.core.config.config_def import REQUIRED, ConfigDef, Importance, Setting, Type, ValidList
-from connect.core.config.validation import NonEmpty
+from connect.core.config.validation import non_empty
 from connect.core.errors import ConfigError
 from connect.core.jackson import to_float32
 from connect.plugins.java_values import EPOCH, TIMESTAMP, date_of, java_class
@@ -134,7 +134,7 @@ class MaskField(FieldTransformation):
 
     CONFIG_DEF = ConfigDef.of(
         Setting("fields", Type.LIST, REQUIRED, "Fields to mask.", ValidList(may_be_empty=False), Importance.HIGH),
-        Setting("replacement", Type.STRING, None, "Replaces numbers and strings, instead of 0 and empty.", NonEmpty()),
+        Setting("replacement", Type.STRING, None, "Replaces numbers and strings, instead of 0 and empty.", non_empty),
         REPLACE_NULL_WITH_DEFAULT,
     )
 

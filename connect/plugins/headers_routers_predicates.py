@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from connect.api.connector import Props
@@ -27,16 +27,16 @@ from connect.core.config.config_def import (
     invalid,
 )
 from connect.core.config.java_regex import compile_java
-from connect.core.config.validation import NonEmpty
+from connect.core.config.validation import non_empty, valid
 from connect.core.errors import ConfigError
 from connect.plugins.java_values import date_of, parse_string
 from connect.plugins.simple_date_format import BadPattern, SimpleDateFormat
 from connect.plugins.transform_fields import (
     REPLACE_NULL_WITH_DEFAULT,
     FieldTransformation,
-    JavaRegex,
-    NonEmptyList,
     field_schema,
+    java_regex,
+    non_empty_list,
     of_key_and_value,
     require_fields,
 )
@@ -73,8 +73,8 @@ class HeaderFrom(FieldTransformation):
     _moves = False
 
     CONFIG_DEF = ConfigDef.of(
-        Setting("fields", Type.LIST, REQUIRED, "Fields to copy or move.", NonEmptyList(), Importance.HIGH),
-        Setting("headers", Type.LIST, REQUIRED, "Headers, in the order of fields.", NonEmptyList(), Importance.HIGH),
+        Setting("fields", Type.LIST, REQUIRED, "Fields to copy or move.", non_empty_list, Importance.HIGH),
+        Setting("headers", Type.LIST, REQUIRED, "Headers, in the order of fields.", non_empty_list, Importance.HIGH),
         Setting(
             "operation",
             Type.STRING,
@@ -116,14 +116,10 @@ class HeaderFrom(FieldTransformation):
 HeaderFromKey, HeaderFromValue = of_key_and_value(HeaderFrom)
 
 
-@dataclass(frozen=True, slots=True)
-class _NonNull:
-    def __call__(self, name: str, value: Value) -> None:
-        if value is None:
-            raise invalid(name, value, "entry must be non null")
-
-    def __str__(self) -> str:
-        return "non-null string"
+@valid("non-null string")
+def _non_null(name: str, value: Value) -> None:
+    if value is None:
+        raise invalid(name, value, "entry must be non null")
 
 
 class InsertHeader(Transformation):
@@ -132,8 +128,8 @@ class InsertHeader(Transformation):
     _header = Header("", None)
 
     CONFIG_DEF = ConfigDef.of(
-        Setting("header", Type.STRING, REQUIRED, "Name of the header.", _NonNull(), Importance.HIGH),
-        Setting("value.literal", Type.STRING, REQUIRED, "Value of the header.", _NonNull(), Importance.HIGH),
+        Setting("header", Type.STRING, REQUIRED, "Name of the header.", _non_null, Importance.HIGH),
+        Setting("value.literal", Type.STRING, REQUIRED, "Value of the header.", _non_null, Importance.HIGH),
     )
 
     def configure(self, props: Props) -> None:
@@ -155,7 +151,7 @@ class RegexRouter(Transformation):
     _replacement: Sequence[str | int] = ()
 
     CONFIG_DEF = ConfigDef.of(
-        Setting("regex", Type.STRING, REQUIRED, "Java regular expression for topics.", JavaRegex(), Importance.HIGH),
+        Setting("regex", Type.STRING, REQUIRED, "Java regular expression for topics.", java_regex(), Importance.HIGH),
         Setting(
             "replacement",
             Type.STRING,
@@ -265,9 +261,7 @@ class HasHeaderKey(Predicate):
 
     _name = ""
 
-    CONFIG_DEF = ConfigDef.of(
-        Setting("name", Type.STRING, REQUIRED, "Name of a header.", NonEmpty(), Importance.MEDIUM)
-    )
+    CONFIG_DEF = ConfigDef.of(Setting("name", Type.STRING, REQUIRED, "Name of a header.", non_empty, Importance.MEDIUM))
 
     def configure(self, props: Props) -> None:
         self._name = self.config_def().parse(props).string("name")
@@ -294,7 +288,7 @@ class TopicNameMatches(Predicate):
             Type.STRING,
             REQUIRED,
             "Java regular expression for topics.",
-            JavaRegex(required=True),
+            java_regex(required=True),
             Importance.MEDIUM,
         )
     )

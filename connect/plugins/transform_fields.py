@@ -7,13 +7,14 @@ fields.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from connect.api.convert import DataError, Transformation
 from connect.api.source import Schema, SourceRecord
 from connect.core.config.config_def import Importance, Setting, Type, Value, invalid
 from connect.core.config.java_regex import UnsupportedRegex, compile_java
+from connect.core.config.validation import Valid, valid
 from connect.core.errors import ConfigError
 from connect.plugins.java_values import java_class
 
@@ -166,31 +167,22 @@ def _quoted_step(path: str, start: int) -> tuple[str, int]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class NonEmptyList:
-    """A list with at least one element (``NonEmptyListValidator``)."""
-
-    def __call__(self, name: str, value: Value) -> None:
-        if not value:
-            raise invalid(name, value, "Empty list")
-
-    def __str__(self) -> str:
-        return "non-empty list"
+@valid("non-empty list")
+def non_empty_list(name: str, value: Value) -> None:
+    """Require a list with at least one element (``NonEmptyListValidator``)."""
+    if not value:
+        raise invalid(name, value, "Empty list")
 
 
-@dataclass(frozen=True, slots=True)
-class JavaRegex:
-    """A Java regular expression (``RegexValidator``), not empty if ``required``."""
+def java_regex(*, required: bool = False) -> Valid:
+    """Require a Java regular expression (``RegexValidator``), not empty if ``required``."""
 
-    required: bool = False
-
-    def __call__(self, name: str, value: Value) -> None:
-        if value == "" and self.required:
+    def check(name: str, value: Value) -> None:
+        if value == "" and required:
             raise invalid(name, value, "String must be non-empty")
         try:
             compile_java(value if isinstance(value, str) else "")
         except UnsupportedRegex as error:
             raise invalid(name, value, f"Invalid regex: {error}") from None
 
-    def __str__(self) -> str:
-        return "non-empty string, valid regex" if self.required else "valid regex"
+    return Valid("non-empty string, valid regex" if required else "valid regex", check)

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
-from connect.cli.console import counted
-from connect.cli.tables import ERROR, FORMAT, listed, show, table
+from connect.cli.console import FORMAT, counted
+from connect.cli.tables import ERROR, listed, show, table
 from connect.kafka.concurrency import wall_ms
 from connectors.failover.collect_snapshot import in_utc
+from connectors.failover.execute import FailoverResult, Rehearsal
 from connectors.failover.plan import GroupOutcome, Plan
 from connectors.failover.snapshot import DIFFERS, NOT_COMPARED, SAME, GroupMove, SampleCheck, Snapshot, named
 from connectors.flow_progress import together
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from connectors.failover.execute import FailoverResult, Rehearsal
 
 _COLUMNS: Final = ("group", "partition", "offset", "goes to", "old", "new", "by")
 _REASONS: Final = 10

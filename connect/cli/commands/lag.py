@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from connect.cli.commands.rest_client import RestClient, connector_path
+from connect.cli.commands.rest_client import RestClient
 from connect.cli.console import counted, exit_code
 from connect.cli.rates import age_text, moved_texts
 from connect.cli.tables import ERROR, console, show_json, table, text
@@ -243,7 +243,7 @@ def _reading(worker: RestClient, flow: str | None, top: int) -> Callable[[], Tol
         names = [name for name, each in sorted(known.items()) if _is_mirror(each["info"]["config"])]
         told = []
         for name in names:
-            one = worker.ask("GET", f"{connector_path(name, 'lag')}?top={top}")
+            one = worker.ask("GET", f"{worker.path(name, 'lag')}?top={top}")
             state = known[name].get("status", {}).get("connector", {}).get("state", "")
             no_topics = None if one["partitions"] or one["unknown"] else _NO_TOPICS
             told.append({**one, "problem": _stopped(name, state, worker.shown_url) or no_topics})

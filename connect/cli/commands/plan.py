@@ -16,9 +16,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from connect.cli.console import counted, exit_code
+from connect.cli.console import FORMAT, counted, exit_code
 from connect.cli.daemons.flow_worker import worker_config
-from connect.cli.tables import FORMAT, listed, show_flow, show_json, table
+from connect.cli.tables import listed, show_flow, show_json, table
 from connect.core.errors import ConfigError, HeliographError
 from connect.core.model import NewTopic
 from connectors.checkpoint.connector import objections, topic_of_checkpoints

@@ -14,8 +14,8 @@ from rich.text import Text
 from rich.tree import Tree
 
 from connect.api.policy import ReplicationPolicy
-from connect.cli.console import exit_code
-from connect.cli.tables import ERROR, FORMAT, console, printable, show, show_json, table, text
+from connect.cli.console import FORMAT, exit_code
+from connect.cli.tables import ERROR, console, printable, show, show_json, table, text
 from connect.core.errors import ConfigError, HeliographError
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import wall_ms

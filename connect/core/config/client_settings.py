@@ -26,7 +26,7 @@ from connect.core.config.config_def import (
 )
 from connect.core.config.config_def import text as _text
 from connect.core.config.security_settings import SECURITY
-from connect.core.config.validation import GzipLevel, NonEmpty
+from connect.core.config.validation import gzip_level, non_empty
 from connect.core.errors import ConfigError
 
 #: Java's default of ``transaction.timeout.ms``.
@@ -119,7 +119,7 @@ PRODUCER: Final = (
             _HIGH,
             OneOf(("none", "gzip", "snappy", "lz4", "zstd")),
         ),
-        _int("compression.gzip.level", -1, "Compression level of gzip; -1: the codec's default.", _MEDIUM, GzipLevel()),
+        _int("compression.gzip.level", -1, "Compression level of gzip; -1: the codec's default.", _MEDIUM, gzip_level),
         _int("compression.lz4.level", 9, "Compression level of lz4.", _MEDIUM, AtLeast(1, 17)),
         _int("compression.zstd.level", 3, "Compression level of zstd.", _MEDIUM, AtLeast(-131_072, 22)),
         _int("batch.size", 16_384, "Maximum bytes of a batch."),
@@ -138,7 +138,7 @@ PRODUCER: Final = (
         _list("interceptor.classes", (), "Java classes that intercept records."),
         _flag("enable.idempotence", True, "Prevent duplicates when the producer retries."),
         _int("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS, "Longest duration of a transaction.", _LOW, None),
-        _text("transactional.id", None, "Transactional id of the producer.", _LOW, NonEmpty()),
+        _text("transactional.id", None, "Transactional id of the producer.", _LOW, non_empty),
         _flag("transaction.two.phase.commit.enable", False, "Let an external coordinator end transactions (KIP-939)."),
     )
     | SECURITY
@@ -150,7 +150,7 @@ CONSUMER: Final = (
     | ConfigDef.of(
         changed(COMMON.settings["client.id"], "", _LOW),
         _text("group.id", None, "Name of the consumer group.", _HIGH),
-        _text("group.instance.id", None, "Id of a static member of the group.", _MEDIUM, NonEmpty()),
+        _text("group.instance.id", None, "Id of a static member of the group.", _MEDIUM, non_empty),
         _int("session.timeout.ms", 45_000, "Time without heartbeats before the group removes a member.", _HIGH, None),
         _int("heartbeat.interval.ms", 3000, "Interval of a member's heartbeats to the group coordinator.", _HIGH, None),
         _list(

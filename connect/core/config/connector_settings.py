@@ -26,7 +26,7 @@ from connect.core.config.config_def import (
     Value,
     Width,
 )
-from connect.core.config.validation import ConnectorName, NonEmpty, UniqueAliases
+from connect.core.config.validation import connector_name, non_empty, unique_aliases
 from connect.core.errors import ConfigError
 from connect.core.model import Restarts
 
@@ -199,7 +199,7 @@ CONNECTOR: Final = ConfigDef.of(
         REQUIRED,
         "Name of the connector, unique in the worker group.",
         "Connector name",
-        check=ConnectorName(),
+        check=connector_name,
         importance=_HIGH,
     ),
     _common(2).field(
@@ -245,7 +245,7 @@ CONNECTOR: Final = ConfigDef.of(
         "Aliases of transformations; each has transforms.<alias>.type and its own settings.",
         "Transforms",
         width=Width.LONG,
-        check=UniqueAliases(),
+        check=unique_aliases,
     ),
     _Form(PREDICATES_GROUP, 13).field(
         "predicates",
@@ -254,7 +254,7 @@ CONNECTOR: Final = ConfigDef.of(
         "Aliases of predicates; each has predicates.<alias>.type and its own settings.",
         "Predicates",
         width=Width.LONG,
-        check=UniqueAliases(),
+        check=unique_aliases,
     ),
     _common(14).field(
         "config.action.reload",
@@ -320,7 +320,7 @@ SOURCE_CONNECTOR: Final = CONNECTOR | ConfigDef.of(
         "Topic creation groups; a new topic uses the first group that includes it, else the group default.",
         "Topic Creation Groups",
         width=Width.LONG,
-        check=UniqueAliases(),
+        check=unique_aliases,
     ),
     _Form(EXACTLY_ONCE_GROUP, 2).field(
         "exactly.once.support",
@@ -358,6 +358,6 @@ SOURCE_CONNECTOR: Final = CONNECTOR | ConfigDef.of(
         "Topic of this connector's source offsets; null: the worker's offset.storage.topic.",
         "Offsets topic",
         width=Width.LONG,
-        check=NonEmpty(),
+        check=non_empty,
     ),
 )

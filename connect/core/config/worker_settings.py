@@ -8,7 +8,6 @@ A test compares them with the code.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from connect.core.config.client_settings import COMMON, changed
@@ -29,40 +28,32 @@ from connect.core.config.config_def import long as _long
 from connect.core.config.config_def import text as _text
 from connect.core.config.rest_settings import REST
 from connect.core.config.security_settings import SECURITY
-from connect.core.config.validation import PARTITIONS, REPLICATION_FACTOR
+from connect.core.config.validation import PARTITIONS, REPLICATION_FACTOR, valid
 from connect.core.herder_api import ALGORITHMS, is_known
 
 _HIGH, _MEDIUM, _LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
 _DAY_MS: Final = 24 * 60 * 60 * 1000
 
 
-@dataclass(frozen=True, slots=True)
-class _Algorithm:
-    """A name of Java's ``Mac`` or ``KeyGenerator`` that this worker supports, or a list of such names."""
-
-    def __call__(self, name: str, value: Value) -> None:
-        if value == ():
-            raise invalid(name, value, "At least one signature verification algorithm must be provided")
-        for each in value if isinstance(value, tuple) else (value,):
-            if not isinstance(each, str) or not is_known(each):
-                raise invalid(
-                    name, each, f"the algorithm is not supported; the supported algorithms are: {', '.join(ALGORITHMS)}"
-                )
-
-    def __str__(self) -> str:
-        return f"[{', '.join(ALGORITHMS)}]"
+@valid(f"[{', '.join(ALGORITHMS)}]")
+def _algorithm(name: str, value: Value) -> None:
+    """Require a name of Java's ``Mac`` or ``KeyGenerator`` that this worker supports, or a list of such names."""
+    if value == ():
+        raise invalid(name, value, "At least one signature verification algorithm must be provided")
+    for each in value if isinstance(value, tuple) else (value,):
+        if not isinstance(each, str) or not is_known(each):
+            raise invalid(
+                name, each, f"the algorithm is not supported; the supported algorithms are: {', '.join(ALGORITHMS)}"
+            )
 
 
-@dataclass(frozen=True, slots=True)
-class _Protocol:
-    words: tuple[str, ...]
+_PROTOCOLS: Final = ("eager", "compatible", "sessioned")
 
-    def __call__(self, name: str, value: Value) -> None:
-        if not isinstance(value, str) or value.lower() not in self.words:
-            raise invalid(name, value, f"Invalid Connect protocol compatibility; it can be {', '.join(self.words)}")
 
-    def __str__(self) -> str:
-        return f"[{', '.join(self.words)}]"
+@valid(f"[{', '.join(_PROTOCOLS)}]")
+def _protocol(name: str, value: Value) -> None:
+    if not isinstance(value, str) or value.lower() not in _PROTOCOLS:
+        raise invalid(name, value, f"Invalid Connect protocol compatibility; it can be {', '.join(_PROTOCOLS)}")
 
 
 def _switch(name: str, doc: str) -> Setting:
@@ -167,7 +158,7 @@ _GROUP: Final = ConfigDef.of(
         Type.STRING,
         "sessioned",
         "Protocol of the worker group.",
-        _Protocol(("eager", "compatible", "sessioned")),
+        _protocol,
     ),
     _int(
         "scheduled.rebalance.max.delay.ms",
@@ -177,17 +168,17 @@ _GROUP: Final = ConfigDef.of(
         AtLeast(0, 2**31 - 1),
     ),
     _int("inter.worker.key.ttl.ms", 3_600_000, "Life of the session key of the group.", AtLeast(0, 2**31 - 1)),
-    Setting("inter.worker.key.generation.algorithm", Type.STRING, "HmacSHA256", "Session key algorithm.", _Algorithm()),
+    Setting("inter.worker.key.generation.algorithm", Type.STRING, "HmacSHA256", "Session key algorithm.", _algorithm),
     _int("inter.worker.key.size", None, "Bits of the session key; null: the algorithm's.", AtLeast(40, nullable=True)),
     Setting(
-        "inter.worker.signature.algorithm", Type.STRING, "HmacSHA256", "Algorithm of internal signatures.", _Algorithm()
+        "inter.worker.signature.algorithm", Type.STRING, "HmacSHA256", "Algorithm of internal signatures.", _algorithm
     ),
     Setting(
         "inter.worker.verification.algorithms",
         Type.LIST,
         ("HmacSHA256",),
         "Accepted signature algorithms; inter.worker.signature.algorithm must be one of them.",
-        _Algorithm(),
+        _algorithm,
     ),
 )
 

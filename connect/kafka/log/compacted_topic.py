@@ -37,7 +37,7 @@ from connect.core.errors import (
 )
 from connect.core.model import CLEANED_SOON, NewTopic
 from connect.kafka.cluster import Cluster
-from connect.kafka.concurrency import Patience, Scope, until
+from connect.kafka.concurrency import Patience, Scope, retried, until
 from connect.kafka.log.active_producers import active_producers
 from connect.kafka.log.offsets import EARLIEST, LATEST, list_offsets
 from connect.kafka.log.topic_admin import Admin, ConfigsRefused, TopicExists
@@ -433,7 +433,8 @@ async def _spans(
         firsts = {partition: max(begin, after.get(partition[1], 0)) for partition, begin in begins.items()}
         return {partition[1]: (firsts[partition], end) for partition, end in ends.items() if end > firsts[partition]}
 
-    return await until(math.inf, f"looking for the end of topic {topic}", attempt)
+    patience = Patience(log, f"looking for the end of topic {topic}", _FIRST_RETRY_MS, _FIRST_RETRY_MS)
+    return await retried(attempt, patience.after)
 
 
 async def drain(

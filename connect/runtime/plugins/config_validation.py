@@ -18,7 +18,7 @@ from connect.core.config.client_settings import CLIENTS, OverridePolicy
 from connect.core.config.config_def import ConfigDef, ConfigValue, InvalidValue, PluginClass, Value, convert
 from connect.core.config.connector_settings import CONNECTOR, SOURCE_CONNECTOR
 from connect.core.config.properties import ConfigTransformer, ProvidersDeclared
-from connect.core.config.validation import key_info, value_info
+from connect.core.config.validation import Valid, key_info, valid, value_info
 from connect.core.config.worker_config import ClientKind, WorkerConfig
 from connect.core.errors import ConfigError, HeliographError
 from connect.core.herder_api import BadRequest, Config, ConfigInfo, ConfigInfos
@@ -193,13 +193,13 @@ def _with_plugins(base: ConfigDef, name: str, props: _Props, plugins: Plugins, w
     being the worker's (Kafka's ``ConnectorConfig.enrichedConfigDef``)."""
     found = dict(base.settings)
     versions = plugins.versions_of(CONNECTORS, name)
-    found[_VERSION] = replace(found[_VERSION], default=versions[-1], check=_Range(), recommended=versions)
+    found[_VERSION] = replace(found[_VERSION], default=versions[-1], check=_range, recommended=versions)
     for key, kind, _ in _CONVERTERS:
         of_worker = worker.values.string(key)
         found[key] = replace(
             found[key],
             default=plugins.full_name(of_worker) or of_worker,
-            check=PluginClass(plugins.full_name, _OfKind(plugins, kind)),
+            check=PluginClass(plugins.full_name, _of_kind(plugins, kind)),
             recommended=plugins.names_of(kind),
         )
         named = props.get(key, of_worker)
@@ -210,7 +210,7 @@ def _with_plugins(base: ConfigDef, name: str, props: _Props, plugins: Plugins, w
         found[version.name] = replace(
             version,
             default=wanted or newest,
-            check=_Range(),
+            check=_range,
             recommended=versions,
             visible=plugins.full_name(named) is not None,
         )
@@ -228,29 +228,20 @@ def _with_versions_shown(own: ConfigDef, props: _Props, plugins: Plugins) -> Con
     return ConfigDef({**own.settings, **shown})
 
 
-@dataclass(frozen=True, slots=True)
-class _OfKind:
-    plugins: Plugins
-    kind: PluginKind
-
-    def __call__(self, name: str, value: Value) -> None:
+def _of_kind(plugins: Plugins, kind: PluginKind) -> Valid:
+    def check(name: str, value: Value) -> None:
         if isinstance(value, str):
-            self.plugins.checked(self.kind, value, None)
+            plugins.checked(kind, value, None)
 
-    def __str__(self) -> str:
-        return ""
+    return Valid("", check)
 
 
-@dataclass(frozen=True, slots=True)
-class _Range:
-    def __call__(self, name: str, value: Value) -> None:
-        try:
-            parse_range(value if isinstance(value, str) else "latest")
-        except InvalidRange as error:
-            raise InvalidValue(str(error)) from None
-
-    def __str__(self) -> str:
-        return ""
+@valid("")
+def _range(name: str, value: Value) -> None:
+    try:
+        parse_range(value if isinstance(value, str) else "latest")
+    except InvalidRange as error:
+        raise InvalidValue(str(error)) from None
 
 
 def _check_exactly_once(values: _Values, props: _Props, connector: SourceConnector, worker: WorkerConfig) -> None:

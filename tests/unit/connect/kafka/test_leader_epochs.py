@@ -9,7 +9,8 @@ from uuid import UUID
 import pytest
 from kafka.protocol.metadata import MetadataResponse
 
-from connect.kafka import concurrency, leader_epochs
+from connect.kafka import cluster as module
+from connect.kafka import concurrency
 from connect.kafka.cluster import Cluster, ClusterMetadata
 from connect.kafka.log.active_producers import ActiveProducer, active_producers
 from connect.kafka.log.offsets import LATEST, epoch_ends, list_offset
@@ -68,7 +69,7 @@ async def test_a_leader_of_an_older_epoch_that_stays_is_reported_once(
 ) -> None:
     """As if the cluster was restored from a snapshot."""
     now_s = 1000.0
-    monkeypatch.setattr(leader_epochs, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now_s))
     cluster.leader_epochs.saw("orders", FIRST, 0, 9)
     for _ in range(4):
         await cluster._take(answer(1, 5))
