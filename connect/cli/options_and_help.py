@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -306,24 +305,10 @@ HelpAll = Annotated[
 ]
 
 
-#: What an option means without a value: any cluster, every group.
-_WITHOUT: Final = {"--source-gone": "", "--rewind": "*"}
-
-
-def with_values(args: Sequence[str]) -> list[str]:
-    """Add values to options that lack one, each with a warning."""
-    found: list[str] = []
-    for at, word in enumerate(args):
-        found.append(word)
-        behind = args[at + 1] if at + 1 < len(args) else "--"
-        if word in _WITHOUT and (behind.startswith("-") or Path(behind).is_file()):
-            found.append(_WITHOUT[word])
-            print(f"warning: {word} takes a value; the next release requires it", file=sys.stderr, flush=True)
-    return found
-
-
 class FailoverCommand(DetailedExit):
     """A command whose ``--source-gone`` and ``--rewind`` may lack a value, for one more release."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        from connect.cli.commands.failover import with_values
+
         return super().parse_args(ctx, with_values(args))

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from connect.api import REQUIRED, ConfigDef, Setting, Type
-from connect.api.connector import Props
+from connect.api.connector import REQUIRED, ConfigDef, Props, Setting, Type
 from connect.api.plugins import PluginDescription, PluginKind
 from connect.api.source import SourceConnector, SourceRecord, SourceTask
 

@@ -7,8 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from connect.api import ConfigDef
-from connect.api.connector import Props
+from connect.api.connector import ConfigDef, Props
 from connect.api.plugins import PluginDescription, PluginKind
 from connect.api.source import RecordMetadata, SourceConnector, SourceRecord, SourceTask
 from connect.core.config.worker_config import WorkerConfig

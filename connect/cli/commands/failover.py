@@ -16,29 +16,23 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from connect.cli.commands.failover_view import as_json, show_done, show_plan, show_rehearsal
-from connect.cli.commands.rest_client import RestControl, find_control
 from connect.cli.console import EXIT_OK, counted
 from connect.cli.tables import printable, show_json
 from connect.core.errors import ConfigError, PermanentError
-from connect.kafka.concurrency import wall_ms
-from connect.kafka.security.connection_settings import format_address
-from connectors.config.connector_configs import checkpoint_settings
-from connectors.config.mm2_properties import Connector, Flow, MirrorMakerConfig, load
-from connectors.failover import failback_and_undo, journal, unreplicated
-from connectors.failover.clusters_and_lease import Site, hold, site
-from connectors.failover.collect_snapshot import in_utc
-from connectors.failover.drain import how_to_start
-from connectors.failover.execute import Failover, rehearse
-from connectors.failover.failback_and_undo import Failback
-from connectors.failover.journal import FailoverRun
-from connectors.failover.plan import ACCEPTABLE, Plan, Wish
-from connectors.failover.snapshot import named
-from connectors.failover.unreplicated import HEADER, AppendResult, Unreplicated
 
-_Controls = tuple[RestControl | None, RestControl | None]
+if TYPE_CHECKING:
+    from connect.cli.commands.rest_client import RestControl
+    from connectors.config.mm2_properties import MirrorMakerConfig
+    from connectors.failover.clusters_and_lease import Site
+    from connectors.failover.execute import Failover
+    from connectors.failover.failback_and_undo import Failback
+    from connectors.failover.journal import FailoverRun
+    from connectors.failover.plan import Plan, Wish
+    from connectors.failover.unreplicated import AppendResult, Unreplicated
+
+_Controls = tuple["RestControl | None", "RestControl | None"]
 #: A value of --group that is a group's name: letters, digits, - and _, a dot between two of them, and any character
 #: after a backslash. Every other value is a regular expression.
 _NAME: Final = re.compile(r"(?:[\w-]|(?<=\w)\.(?=\w)|\\[^\w])+", re.ASCII)
@@ -85,11 +79,15 @@ def run_failover(arguments: FailoverArguments) -> int:
 
     Raises ConfigError if the file or an argument is wrong, HeliographError if a cluster does not answer.
     """
+    from connectors.failover.execute import Failover
+
     return _run(arguments, partial(_failover, kind=Failover))
 
 
 def run_failback(arguments: FailoverArguments) -> int:
     """Fail back, as :func:`run_failover`, after the flow back is prepared."""
+    from connectors.failover.failback_and_undo import Failback
+
     return _run(arguments, partial(_failover, kind=Failback))
 
 
@@ -102,6 +100,9 @@ def _run(
     arguments: FailoverArguments,
     work: Callable[[Site, Wish, FailoverArguments, _Controls], Coroutine[object, object, int]],
 ) -> int:
+    from connectors.config.mm2_properties import load
+    from connectors.failover.clusters_and_lease import site
+
     config = load(arguments.file)
     source = arguments.source or find_source(config, arguments.target)
     if arguments.source and sources_of(config, arguments.target) == [source]:
@@ -132,6 +133,8 @@ def find_source(config: MirrorMakerConfig, target: str) -> str:
 
 def sources_of(config: MirrorMakerConfig, target: str) -> list[str]:
     """Return the sources of the file's flows to ``target``; if there are none, the targets of its flows from there."""
+    from connectors.config.mm2_properties import Flow
+
     others = [alias for alias in config.clusters if alias != target]
     there = [alias for alias in others if Flow(config, alias, target).enabled]
     return there or [alias for alias in others if Flow(config, target, alias).enabled]
@@ -143,6 +146,9 @@ def find_controls(closing: ExitStack, arguments: FailoverArguments, config: Mirr
     Raises ConfigError if no worker runs the flow, or its connector there has another name than in ``config``, because
     positions are stored under that name.
     """
+    from connect.cli.commands.rest_client import find_control
+    from connectors.config.mm2_properties import Flow
+
     if not arguments.rest:
         return None, None
     found: list[RestControl | None] = []
@@ -176,6 +182,8 @@ def warn(line: str) -> None:
 
 def wish_of(arguments: FailoverArguments, config: MirrorMakerConfig) -> Wish:
     """Parse the arguments. Raises ConfigError if a pattern, a time or a value of --accept is wrong."""
+    from connectors.failover.plan import ACCEPTABLE, Wish
+
     accepts: dict[str, frozenset[str]] = {}
     for one in arguments.accepts:
         word, _, group = one.partition("=")
@@ -202,7 +210,12 @@ def wish_of(arguments: FailoverArguments, config: MirrorMakerConfig) -> Wish:
 async def _failover(
     site: Site, wish: Wish, arguments: FailoverArguments, controls: _Controls, kind: type[Failover] | type[Failback]
 ) -> int:
+    from connect.cli.commands.failover_view import as_json, show_done, show_plan, show_rehearsal
+    from connect.kafka.security.connection_settings import format_address
+
     if arguments.rehearses:
+        from connectors.failover.execute import rehearse
+
         rehearsal = await rehearse(site, wish)
         show_rehearsal(rehearsal)
         return exit_code(rehearsal.plan)
@@ -276,6 +289,11 @@ def confirmed(arguments: FailoverArguments, question: str) -> bool:
 
 
 async def _undo(site: Site, _wish: Wish, arguments: FailoverArguments, controls: _Controls) -> int:
+    from connect.kafka.concurrency import wall_ms
+    from connectors.failover import failback_and_undo, journal
+    from connectors.failover.clusters_and_lease import hold
+    from connectors.failover.drain import how_to_start
+
     runs: list[FailoverRun] = []
     if arguments.undo is not None:
         warn("--undo FILE is for files of earlier versions; heliograph undo reverts a failover of this version")
@@ -309,6 +327,9 @@ async def _undo(site: Site, _wish: Wish, arguments: FailoverArguments, controls:
 
 def _described(run: FailoverRun) -> str:
     """Describe what a run changed, who ran it, and when."""
+    from connectors.failover.collect_snapshot import in_utc
+    from connectors.failover.snapshot import named
+
     begins = counted(len(run.starts) + len(run.begins), "start")
     rules = f"ACLs of {counted(len(run.denied), 'topic')}"
     names = f" ({named(sorted(run.groups))})" if run.groups else ""
@@ -324,6 +345,9 @@ def _undo_code(left: Sequence[str], run: FailoverRun) -> int:
 
 
 def _takes(arguments: FailoverArguments, config: MirrorMakerConfig) -> Callable[[str], bool]:
+    from connectors.config.connector_configs import checkpoint_settings
+    from connectors.config.mm2_properties import Connector, Flow
+
     if not arguments.groups:
         source = arguments.source or find_source(config, arguments.target)
         flow = Flow(config, source, arguments.target)
@@ -355,6 +379,22 @@ def _at_ms(text: str) -> int:
     return int(when.timestamp() * 1000)
 
 
+#: What an option means without a value: any cluster, every group.
+_WITHOUT: Final = {"--source-gone": "", "--rewind": "*"}
+
+
+def with_values(args: Sequence[str]) -> list[str]:
+    """Add values to options that lack one, each with a warning."""
+    found: list[str] = []
+    for at, word in enumerate(args):
+        found.append(word)
+        behind = args[at + 1] if at + 1 < len(args) else "--"
+        if word in _WITHOUT and (behind.startswith("-") or Path(behind).is_file()):
+            found.append(_WITHOUT[word])
+            print(f"warning: {word} takes a value; the next release requires it", file=sys.stderr, flush=True)
+    return found
+
+
 def run_unreplicated(
     file: Path, source: str | None, target: str, *, export_to: Path | None, appends: bool, as_json: bool
 ) -> int:
@@ -362,6 +402,8 @@ def run_unreplicated(
 
     Raises ConfigError if the file or an argument is wrong, HeliographError if a cluster does not answer.
     """
+    from connectors.config.mm2_properties import load
+
     config = load(file)
     source = source or find_source(config, target)
     done, files = asyncio.run(_unreplicated(config, source, target, export_to, appends))
@@ -387,6 +429,9 @@ def run_unreplicated(
 async def _unreplicated(
     config: MirrorMakerConfig, source: str, target: str, export_to: Path | None, appends: bool
 ) -> tuple[AppendResult, list[Path]]:
+    from connectors.failover import unreplicated
+    from connectors.failover.clusters_and_lease import hold, site
+
     async with site(config, source, target) as place:
         found = await unreplicated.find(place)
         files = await unreplicated.export(place, found, export_to) if export_to is not None else []
@@ -398,6 +443,8 @@ async def _unreplicated(
 
 
 def _show(found: Sequence[Unreplicated], files: Sequence[Path], source: str, target: str, appended: int) -> None:
+    from connectors.failover.unreplicated import HEADER
+
     if not found:
         print(f"cluster {target} has all records of the mirrored topics of cluster {source}")
         return

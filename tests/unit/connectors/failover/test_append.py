@@ -311,7 +311,7 @@ def test_who_left_some_says_so_by_the_exit_code(
     code: int,
 ) -> None:
     monkeypatch.setattr(cli, "_unreplicated", answer((done, [])))
-    monkeypatch.setattr(cli, "load", lambda _: None)
+    monkeypatch.setattr("connectors.config.mm2_properties.load", lambda _: None)
     assert cli.run_unreplicated(tmp_path, "us", "eu", export_to=None, appends=True, as_json=True) == code
     left = {"topic": "orders", "partition": 0, "first": 20, "last": 29, "records": 10, "why": "a doubt"}
     assert json.loads(capsys.readouterr().out)["left"] == ([left] if done.left else [])

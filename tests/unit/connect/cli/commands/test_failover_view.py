@@ -11,10 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from connect.cli.commands import failover
-from connect.cli.commands.failover import FailoverArguments, exit_code, find_source, wish_of
+from connect.cli.commands.failover import FailoverArguments, exit_code, find_source, wish_of, with_values
 from connect.cli.commands.failover_view import show_done
 from connect.cli.main import app
-from connect.cli.options_and_help import with_values
 from connect.core.errors import ConfigError
 from connectors.config.mm2_properties import MirrorMakerConfig, load
 from connectors.failover.execute import FailoverResult
