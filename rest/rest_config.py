@@ -46,14 +46,13 @@ class RestSettings:
     def of(cls, values: Values) -> Self:
         """Return the settings in parsed worker properties; ``REST_INTERNAL`` has only some of them."""
         admin = values.get("admin.listeners", None)
-        scheme = values["rest.advertised.listener"]
-        host, port = values["rest.advertised.host.name"], values["rest.advertised.port"]
+        scheme = values.string_or_null("rest.advertised.listener")
         return cls(
             listeners=tuple(map(parse_listener, values.strings("listeners"))),
             admin_listeners=tuple(map(parse_listener, admin)) if isinstance(admin, tuple) else None,
-            advertised_host=host if isinstance(host, str) and host else None,
-            advertised_port=port if isinstance(port, int) else None,
-            advertised_scheme=scheme.lower() if isinstance(scheme, str) else None,
+            advertised_host=values.string_or_null("rest.advertised.host.name") or None,
+            advertised_port=values.integer_or_null("rest.advertised.port"),
+            advertised_scheme=scheme and scheme.lower(),
             allowed_origins=split_list(values.string("access.control.allow.origin")),
             allowed_methods=split_list(values.string("access.control.allow.methods")),
             header_rules=parse_header_rules(values.string("response.http.headers.config")),

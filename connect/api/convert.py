@@ -9,7 +9,7 @@ in UTC under the schemas of ``org.apache.kafka.connect.data``; decimals are ``de
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 from connect.api.connector import Props
 from connect.api.source import Schema, SourceRecord
@@ -22,7 +22,9 @@ class DataError(PermanentError):
 
 
 class Plugin:
-    """A plugin class that configs name and the worker configures."""
+    """A plugin class that configs name and the worker configures; it declares its settings in ``CONFIG_DEF``."""
+
+    CONFIG_DEF: ClassVar[ConfigDef] = ConfigDef()
 
     @classmethod
     def version(cls) -> str:
@@ -30,7 +32,7 @@ class Plugin:
 
     @classmethod
     def config_def(cls) -> ConfigDef:
-        return ConfigDef()
+        return cls.CONFIG_DEF
 
     def configure(self, props: Props) -> None:
         """Apply the plugin's settings, given without their prefix. Raises ConfigError."""

@@ -12,10 +12,10 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from connect.core.errors import HeliographError
 from connect.kafka.concurrency import unless
@@ -24,9 +24,15 @@ from connect.runtime.herder.loggers import REVEALING
 
 logger = logging.getLogger(__name__)
 
+#: Version of the commands' JSON; incremented if a program that reads the previous one would misread it.
+FORMAT: Final = 1
 EXIT_OK: Final = 0
 #: The demo found a difference.
 EXIT_DIFFERENT: Final = 1
+#: A command that checks something could not check all of it.
+EXIT_UNKNOWN: Final = 1
+#: It has found something to do, as ``terraform plan -detailed-exitcode``.
+EXIT_FOUND: Final = 2
 #: Any error without a code of its own, as in MirrorMaker.main.
 EXIT_ERROR: Final = 2
 #: MirrorMaker.main: the flows or workers could not be started.
@@ -36,8 +42,14 @@ EXIT_BAD_ARGUMENTS: Final = 255
 #: A shell's code for a process that Ctrl-C ended.
 EXIT_INTERRUPTED: Final = 130
 
+_LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 #: Libraries with INFO messages for their authors.
 _QUIET_LOGGERS: Final = ("aiokafka", "kafka", "py4j", "pyspark", "asyncio", "jgo", "urllib3", "httpx", "httpcore")
+
+
+def exit_code(*, unknown: bool, found: bool) -> int:
+    """Return 0 for nothing to do, 1 for an incomplete check whatever it found, 2 for something to do."""
+    return EXIT_UNKNOWN if unknown else EXIT_FOUND if found else EXIT_OK
 
 
 def counted(count: int, noun: str) -> str:
@@ -211,20 +223,7 @@ def version_line() -> str:
     return f"heliograph {version('heliograph')}"
 
 
-class ShowVersion(argparse.Action):
-    """``--version``, which looks the version up only when it is asked for, unlike argparse's own action."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, **settings: Any) -> None:
-        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help="Print the version and exit.", **settings)
-        del dest
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        del namespace, values, option_string
-        print(version_line())
-        parser.exit()
+def add_general_options(parser: argparse.ArgumentParser) -> None:
+    """Add ``--log-level`` and ``--version``."""
+    parser.add_argument("--log-level", choices=_LOG_LEVELS, default="INFO", help="Log level (default INFO).")
+    parser.add_argument("--version", action="version", version=version_line(), help="Print the version and exit.")

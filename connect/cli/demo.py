@@ -13,24 +13,26 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rich.console import Console
 
 from connect.cli.console import EXIT_DIFFERENT, EXIT_OK, configure_logging, stop_signals
 from connect.cli.daemons.connect_mirror_maker import run as run_mirror
+from connect.cli.daemons.mirror_process import MirrorMaker
+from connect.cli.daemons.spark import spark_of_flows
 from connect.cli.demo_shop import REFRESH_PER_S, TOPICS, LastWarning, LiveView, OrderWriter, PlainView, View
 from connect.cli.rates import BATCH_KINDS, FlowRates, RateMeter
 from connect.core.errors import HeliographError
-from connect.kafka.concurrency import Scope
+from connect.core.model import NewTopic
+from connect.embedded.brokers import KafkaCluster
+from connect.kafka.concurrency import first_of
+from connect.kafka.log.topic_admin import Admin
 from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
+from connectors.config.mm2_properties import load, mirrored
+from connectors.flow_progress import FlowProgress
 from connectors.inspection.topic_verification import VerificationReport, compare_topics
 from connectors.policy import DefaultReplicationPolicy
-
-if TYPE_CHECKING:
-    from connect.cli.daemons.mirror_process import MirrorMaker
-    from connect.embedded.brokers import KafkaCluster
-    from connectors.flow_progress import FlowProgress
 
 SOURCE: Final = "us"
 TARGET: Final = "eu"
@@ -123,10 +125,6 @@ def _settings(alias: str, bootstrap: str) -> ConnectionSettings:
 
 def _mirror_maker(file: Path) -> Callable[[], MirrorMaker]:
     """Return a factory of the MirrorMaker that ``heliograph mirror`` would run for the file."""
-    from connect.cli.daemons.mirror_process import MirrorMaker
-    from connect.cli.daemons.spark import spark_of_flows
-    from connectors.config.mm2_properties import load, mirrored
-
     config = load(file)
     flows = config.flows_to_run()
     return lambda: MirrorMaker(config, flows, spark_of_flows(mirrored(flows)))
@@ -165,8 +163,6 @@ async def _clusters(stop: asyncio.Event) -> AsyncIterator[dict[str, KafkaCluster
 
     There may be fewer if ``stop`` was set, because Ctrl-C also reaches a cluster that starts.
     """
-    from connect.embedded.brokers import KafkaCluster
-
     aliases = (SOURCE, TARGET)
     started = await asyncio.gather(
         *(asyncio.to_thread(KafkaCluster.start, alias) for alias in aliases), return_exceptions=True
@@ -182,9 +178,6 @@ async def _clusters(stop: asyncio.Event) -> AsyncIterator[dict[str, KafkaCluster
 
 
 async def _create_topics(settings: ConnectionSettings) -> None:
-    from connect.core.model import NewTopic
-    from connect.kafka.log.topic_admin import Admin
-
     admin = Admin(settings, SOURCE)
     try:
         outcomes = await admin.create_topics([NewTopic(topic.name, topic.partitions, 1) for topic in TOPICS])
@@ -201,11 +194,7 @@ async def _watch(running: _Demo, maker: MirrorMaker) -> None:
         f"REST: {maker.rest_url}{SOURCE}/{TARGET}/connectors?expand=status, health and metrics: {maker.rest_url}metrics"
     )
     with running.view:
-        async with Scope("demo") as scope:
-            showing = scope.spawn(_show(running, maker), "demo view")
-            working = scope.spawn(_work(running, maker), "demo writer")
-            await asyncio.wait({showing, working}, return_when="FIRST_COMPLETED")
-            (working if working.done() else showing).result()
+        await first_of("demo", _work(running, maker), _show(running, maker))
 
 
 async def _work(running: _Demo, maker: MirrorMaker) -> None:

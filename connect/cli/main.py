@@ -10,12 +10,16 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from connect.cli.commands import connectors
-from connect.cli.console import EXIT_DIFFERENT, EXIT_OK, configure_logging, run_command
+from connect.cli.console import EXIT_OK, run_command
 from connect.cli.dev import dev
 from connect.cli.init import init
 from connect.cli.options_and_help import (
     Accept,
+    All,
+    AnyMirrorFile,
+    AsJson,
     DetailedExit,
+    Every,
     Everything,
     Execute,
     FailoverCommand,
@@ -24,6 +28,8 @@ from connect.cli.options_and_help import (
     Json,
     KeepOffset,
     LeaveUnreplicated,
+    MirrorFile,
+    OneFlow,
     Rest,
     Rewind,
     Sample,
@@ -31,9 +37,11 @@ from connect.cli.options_and_help import (
     Target,
     Timeout,
     UndoFile,
+    Watch,
     Yes,
     check,
     completion,
+    finish,
     prepare,
     taught,
 )
@@ -102,39 +110,31 @@ def warm() -> None:
 
 @app.command(cls=DetailedExit, short_help="Print the lag of each flow.")
 def lag(
-    file: Annotated[
-        Path | None,
-        typer.Argument(metavar="mm2.properties", help="The flows and their clusters.", show_default=False),
-    ] = None,
+    file: AnyMirrorFile = None,
     rest: Annotated[
         str | None,
         typer.Option(
             metavar="URL", help="Ask this worker instead; a dedicated mirror is http://host:port/SOURCE/TARGET."
         ),
     ] = None,
-    flow: Annotated[str | None, typer.Option(help="Only this flow, such as us->eu.", show_default=False)] = None,
+    flow: OneFlow = None,
     top: Annotated[int, typer.Option(min=0, help="Number of partitions with the largest lag to list.")] = 10,
-    watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
-    every: Annotated[float, typer.Option(min=0.5, help="Seconds between refreshes.")] = 2.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    watch: Watch = False,
+    every: Every = 2.0,
+    as_json: AsJson = False,
 ) -> None:
     """Print the lag of each flow, read from its clusters, so that no worker has to run, or from a worker.
 
     Exit codes: 0 the lag is known, 1 an error, a partition that could not be checked, or a flow that copies nothing
     because it selects no topic or its connector is stopped or paused."""
-    from connect.cli.commands.lag import EXIT_UNKNOWN, run_lag
+    from connect.cli.commands.lag import run_lag
 
-    configure_logging("CRITICAL")
-    told = partial(run_lag, file, flow=flow, top=top, as_json=as_json, rest=rest, watch=watch, every_s=every)
-    raise typer.Exit(run_command(PROGRAM, told, EXIT_UNKNOWN))
+    finish(partial(run_lag, file, flow=flow, top=top, as_json=as_json, rest=rest, watch=watch, every_s=every))
 
 
 @app.command(cls=DetailedExit, short_help="Print offset, lag and owner for each partition of groups or flows.")
 def offsets(
-    file: Annotated[
-        Path | None,
-        typer.Argument(metavar="mm2.properties", help="The flows and their clusters.", show_default=False),
-    ] = None,
+    file: AnyMirrorFile = None,
     group: Annotated[list[str] | None, typer.Option(metavar="GROUP", help="A consumer group. May be repeated.")] = None,
     cluster: Annotated[str | None, typer.Option(metavar="ALIAS", help="The groups' cluster in the file.")] = None,
     bootstrap_server: Annotated[
@@ -143,36 +143,34 @@ def offsets(
     command_config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Client properties for --bootstrap-server.")
     ] = None,
-    flow: Annotated[str | None, typer.Option(help="Only this flow of the file, such as us->eu.")] = None,
+    flow: OneFlow = None,
     topic: Annotated[str | None, typer.Option(metavar="A,B", help="Only these topics.", show_default=False)] = None,
     broker_info: Annotated[bool, typer.Option("--broker-info", help="Print the brokers too.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
-    every: Annotated[float, typer.Option(min=0.5, help="Seconds between refreshes.")] = 2.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    watch: Watch = False,
+    every: Every = 2.0,
+    as_json: AsJson = False,
 ) -> None:
     """Print offset, log size, lag and owner of every partition of consumer groups, or of the flows of a file.
 
     The columns are those of Kafka's former ConsumerOffsetChecker. Exit codes: 0 all partitions were checked, 1 an
     error, or a partition that could not be checked."""
-    from connect.cli.commands.offsets import EXIT_UNKNOWN, OffsetsQuestion, run_offsets
+    from connect.cli.commands.offsets import OffsetsQuestion, run_offsets
 
-    configure_logging("CRITICAL")
     topics = frozenset(filter(None, (name.strip() for name in (topic or "").split(","))))
     question = OffsetsQuestion(file, cluster, bootstrap_server, command_config, group or (), flow, topics, broker_info)
-    told = partial(run_offsets, question, as_json=as_json, watch=watch, every_s=every)
-    raise typer.Exit(run_command(PROGRAM, told, EXIT_UNKNOWN))
+    finish(partial(run_offsets, question, as_json=as_json, watch=watch, every_s=every))
 
 
 @app.command("map", short_help="Print the offset map: which target offset each source offset has.")
 def offset_map(
-    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="The flows and their clusters.")],
-    flow: Annotated[str | None, typer.Option(help="Only this flow, such as us->eu.", show_default=False)] = None,
+    file: MirrorFile,
+    flow: OneFlow = None,
     topic: Annotated[str | None, typer.Option(help="Only this source topic.", show_default=False)] = None,
     partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.", show_default=False)] = None,
     offset: Annotated[int | None, typer.Option(min=0, help="Translate this source offset.", show_default=False)] = None,
     reverse: Annotated[bool, typer.Option("--reverse", help="The offset is of the remote topic.")] = False,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Rebuild the map below its start from both logs.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print the offset map, or translate an offset of the source to the target, or the reverse.
 
@@ -191,81 +189,73 @@ app.command(cls=DetailedExit, short_help="Check a configuration file.")(check)
 
 @app.command(cls=DetailedExit, short_help="Print what a run would change on the clusters.")
 def plan(
-    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="The flows and their clusters.")],
-    flow: Annotated[str | None, typer.Option(help="Only this flow, such as us->eu.", show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Show all changes.")] = False,
+    file: MirrorFile,
+    flow: OneFlow = None,
+    as_json: AsJson = False,
+    everything: All = False,
 ) -> None:
     """Print what a run would change on the clusters, and change nothing.
 
     Exit codes: 0 nothing to change, 2 changes, 1 an error or an incomplete check."""
-    from connect.cli.commands.plan import EXIT_UNKNOWN, run_plan
+    from connect.cli.commands.plan import run_plan
 
-    configure_logging("CRITICAL")  # because findings are printed
-    planned = partial(run_plan, file, flow=flow, as_json=as_json, everything=everything)
-    raise typer.Exit(run_command(PROGRAM, planned, EXIT_UNKNOWN))
+    finish(partial(run_plan, file, flow=flow, as_json=as_json, everything=everything))
 
 
 @app.command(cls=DetailedExit, short_help="Print how the clusters differ from what the flows set.")
 def drift(
-    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="The flows and their clusters.")],
-    flow: Annotated[str | None, typer.Option(help="Only this flow, such as us->eu.", show_default=False)] = None,
+    file: MirrorFile,
+    flow: OneFlow = None,
     ignore: Annotated[
         list[str] | None, typer.Option(metavar="KIND", help="Leave out this kind of difference, such as acl.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Show all differences.")] = False,
+    as_json: AsJson = False,
+    everything: All = False,
 ) -> None:
     """Print how the clusters differ from what the flows set: what a run would correct, and what it would leave.
 
     Exit codes: 0 no differences, 2 differences, 1 an error or an incomplete check."""
     from connect.cli.commands.plan import run_drift
 
-    configure_logging("CRITICAL")
-    looked = partial(run_drift, file, flow=flow, as_json=as_json, everything=everything, ignored=ignore or ())
-    raise typer.Exit(run_command(PROGRAM, looked, EXIT_DIFFERENT))
+    finish(partial(run_drift, file, flow=flow, as_json=as_json, everything=everything, ignored=ignore or ()))
 
 
 @app.command(cls=DetailedExit, short_help="Show clusters and flows from their heartbeats.")
 def topology(
-    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="The flows and their clusters.")],
+    file: MirrorFile,
     stale_after: Annotated[
         float, typer.Option(min=1, metavar="SECONDS", help="A flow without a heartbeat for this time has stopped.")
     ] = 30.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the clusters and flows of a file from their heartbeats: which flows are alive, and where records come from.
 
     Exit codes: 0 all are alive, 2 a flow has stopped, never started, or carries no heartbeats, 1 an error, or a cluster
     that does not answer."""
-    from connect.cli.commands.topology import EXIT_UNKNOWN, run_topology
+    from connect.cli.commands.topology import run_topology
 
-    configure_logging("CRITICAL")
-    looked = partial(run_topology, file, stale_after_s=stale_after, as_json=as_json)
-    raise typer.Exit(run_command(PROGRAM, looked, EXIT_UNKNOWN))
+    finish(partial(run_topology, file, stale_after_s=stale_after, as_json=as_json))
 
 
 @app.command(cls=DetailedExit, short_help="Check where a start would continue, and what blocks it.")
 def takeover(
-    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="The flows and their clusters.")],
+    file: MirrorFile,
     check: Annotated[bool, typer.Option("--check", help="Required: check, and change nothing.")] = False,
-    flow: Annotated[str | None, typer.Option(help="Only this flow, such as us->eu.", show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Show all partitions.")] = False,
+    flow: OneFlow = None,
+    as_json: AsJson = False,
+    everything: All = False,
 ) -> None:
     """Check where a start would continue after MirrorMaker 2, Java's or Heliograph's, or a MirrorMaker 1 group.
 
     Exit codes: 0 it can start, 2 a start is blocked, 1 an error or an incomplete check."""
     from connect.cli.commands.takeover import run_check
 
-    configure_logging("CRITICAL")
-    checked = partial(run_check, file, flow=flow, as_json=as_json, everything=everything, is_asked=check)
-    raise typer.Exit(run_command(PROGRAM, checked, EXIT_DIFFERENT))
+    finish(partial(run_check, file, flow=flow, as_json=as_json, everything=everything, is_asked=check))
 
 
 @app.command(cls=FailoverCommand, short_help="Move groups to the other cluster of a flow.")
 def failover(
-    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="The flows and their clusters.")],
+    file: MirrorFile,
     target: Target,
     execute: Execute = False,
     yes: Yes = False,
@@ -314,9 +304,8 @@ def failover(
     it again.
 
     Exit codes: 0 all groups moved, 2 none moved, 3 some moved, 1 an error."""
-    from connect.cli.commands.failover import EXIT_FAILED, FailoverArguments, run_failover, run_undo
+    from connect.cli.commands.failover import FailoverArguments, run_failover, run_undo
 
-    configure_logging("CRITICAL")
     _warn_of_old(undo_file)
     arguments = FailoverArguments(
         file, source, target, groups or (), rest or (), executes=execute, asks=not yes, gone=source_gone,
@@ -326,7 +315,7 @@ def failover(
         everything=everything, accepts=accept or (),
     )  # fmt: skip
     run = run_failover if undo is None else run_undo
-    raise typer.Exit(run_command(PROGRAM, partial(run, arguments), EXIT_FAILED))
+    finish(partial(run, arguments))
 
 
 def _warn_of_old(undo_file: Path | None) -> None:
@@ -338,7 +327,7 @@ def _warn_of_old(undo_file: Path | None) -> None:
 
 @app.command(cls=FailoverCommand, short_help="Move groups back to their original cluster.")
 def failback(
-    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="The flows and their clusters.")],
+    file: MirrorFile,
     target: Target,
     execute: Execute = False,
     yes: Yes = False,
@@ -362,21 +351,20 @@ def failback(
     and stopped, and groups move. Stop producers before. Without --execute nothing is changed.
 
     Exit codes: 0 all groups moved, 2 none moved, 3 some moved, 1 an error."""
-    from connect.cli.commands.failover import EXIT_FAILED, FailoverArguments, run_failback
+    from connect.cli.commands.failover import FailoverArguments, run_failback
 
-    configure_logging("CRITICAL")
     _warn_of_old(undo_file)
     arguments = FailoverArguments(
         file, source, target, groups or (), rest or (), executes=execute, asks=not yes, rewinds=rewind or (),
         keeps=keep_offset or (), leaves_unreplicated=leave_unreplicated, sample=sample, timeout_s=timeout,
         as_json=as_json, everything=everything, accepts=accept or (),
     )  # fmt: skip
-    raise typer.Exit(run_command(PROGRAM, partial(run_failback, arguments), EXIT_FAILED))
+    finish(partial(run_failback, arguments))
 
 
 @app.command(cls=DetailedExit, short_help="Undo the last failover or failback.")
 def undo(
-    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="The flows and their clusters.")],
+    file: MirrorFile,
     target: Annotated[
         str, typer.Option("--to", metavar="CLUSTER", help="Cluster that groups were moved to.", show_default=False)
     ],
@@ -391,16 +379,15 @@ def undo(
     A group with a newer offset in any of its partitions is not changed.
 
     Exit codes: 0 all was undone, 2 nothing was, 3 some was, 1 an error."""
-    from connect.cli.commands.failover import EXIT_FAILED, FailoverArguments, run_undo
+    from connect.cli.commands.failover import FailoverArguments, run_undo
 
-    configure_logging("CRITICAL")
     arguments = FailoverArguments(file, source, target, rest=rest or (), executes=execute, asks=not yes)
-    raise typer.Exit(run_command(PROGRAM, partial(run_undo, arguments), EXIT_FAILED))
+    finish(partial(run_undo, arguments))
 
 
 @app.command(cls=DetailedExit, short_help="Print unreplicated records, which only the old primary has.")
 def unreplicated(
-    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="The flows and their clusters.")],
+    file: MirrorFile,
     target: Annotated[str, typer.Option("--to", metavar="CLUSTER", help="The new primary.", show_default=False)],
     source: Annotated[
         str | None,
@@ -412,16 +399,14 @@ def unreplicated(
         Path | None, typer.Option(metavar="DIR", help="Export the records, one file per partition.", show_default=False)
     ] = None,
     append: Annotated[bool, typer.Option("--append", help="Append the records to the new primary.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print the records that only the old primary has. Run it when the old primary is back after an unplanned failover.
 
     Exit codes: 0 there are none, or they were appended; 2 there are some; 1 an error."""
-    from connect.cli.commands.failover import EXIT_FAILED, run_unreplicated
+    from connect.cli.commands.failover import run_unreplicated
 
-    configure_logging("CRITICAL")
-    found = partial(run_unreplicated, file, source, target, export_to=export, appends=append, as_json=as_json)
-    raise typer.Exit(run_command(PROGRAM, found, EXIT_FAILED))
+    finish(partial(run_unreplicated, file, source, target, export_to=export, appends=append, as_json=as_json))
 
 
 @app.command("stranded", cls=DetailedExit, hidden=True)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 import typer.completion
 from typer.core import TyperCommand
 
 from connect.cli.check.findings import FileKind
-from connect.cli.console import EXIT_DIFFERENT, EXIT_ERROR, configure_logging, run_command
+from connect.cli.console import EXIT_DIFFERENT, EXIT_ERROR, EXIT_UNKNOWN, configure_logging, run_command
 from connect.core.errors import ConfigError
 
 _FAILOVER: Final = "mm2.properties --to eu"
@@ -182,6 +182,20 @@ class Answers:
     both_ways: bool = False
 
 
+MirrorFile = Annotated[Path, typer.Argument(metavar="mm2.properties", help="The flows and their clusters.")]
+AnyMirrorFile = Annotated[
+    Path | None,
+    typer.Argument(metavar="mm2.properties", help="The flows and their clusters.", show_default=False),
+]
+OneFlow = Annotated[
+    str | None, typer.Option("--flow", help="Only this flow of the file, such as us->eu.", show_default=False)
+]
+Watch = Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")]
+Every = Annotated[float, typer.Option("--every", min=0.5, help="Seconds between refreshes.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+All = Annotated[bool, typer.Option("--all", help="Show everything that was found.")]
+
+
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to check.", show_default=False)],
     kind: Annotated[
@@ -192,7 +206,7 @@ def check(
         Path | None,
         typer.Option(metavar="DIR", help="Secrets of a Strimzi resource, mounted as DIR/NAME/KEY.", show_default=False),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check a file without changing anything: mm2.properties, a worker's properties, a connector's JSON or properties,
     the two files of kafka-mirror-maker, or a Strimzi resource.
@@ -201,11 +215,15 @@ def check(
     invalid, unknown or without effect, each with its line.
 
     Exit codes: 0 no errors, 2 errors in the file, 1 the check failed or a cluster could not be checked."""
-    from connect.cli.check.check_file import EXIT_UNKNOWN, run_check
+    from connect.cli.check.check_file import run_check
 
+    finish(partial(run_check, file, kind=kind, offline=offline, as_json=as_json, secrets=secrets))
+
+
+def finish(command: Callable[[], int]) -> NoReturn:
+    """Run a command that prints what it finds, so that little is logged, and end with its exit code."""
     configure_logging("CRITICAL")
-    looked = partial(run_check, file, kind=kind, offline=offline, as_json=as_json, secrets=secrets)
-    raise typer.Exit(run_command("heliograph", looked, EXIT_UNKNOWN))
+    raise typer.Exit(run_command(_PROGRAM, command, EXIT_UNKNOWN))
 
 
 class DetailedExit(TyperCommand):

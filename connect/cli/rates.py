@@ -22,7 +22,11 @@ ENDED: Final = "ended"
 BATCH_KINDS: Final = ("shallow", "merged", "rebuilt", "dropped")
 
 
-@dataclass(frozen=True, slots=True)
+_Key = tuple["FlowName", str, str]
+_Counts = dict[_Key, tuple[int, int]]
+
+
+@dataclass(slots=True)
 class TopicRates:
     """One mirrored topic, with its partitions summed up.
 
@@ -33,16 +37,31 @@ class TopicRates:
     flow: FlowName
     source_topic: str
     target_topic: str
-    partitions: int
-    records: int
-    bytes: int
-    records_per_s: float
-    bytes_per_s: float
-    lag_records: int
-    lag_ms: int
-    batches: dict[str, int]
+    partitions: int = 0
+    records: int = 0
+    bytes: int = 0
+    records_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+    lag_records: int = 0
+    lag_ms: int = 0
+    batches: dict[str, int] = field(default_factory=lambda: dict.fromkeys(BATCH_KINDS, 0))
     skipped: int = 0
     stopped: int = 0
+
+    @property
+    def key(self) -> _Key:
+        return self.flow, self.source_topic, self.target_topic
+
+    def add(self, view: PartitionView) -> None:
+        self.partitions += 1
+        self.records += view.records
+        self.bytes += view.bytes
+        self.lag_records += view.lag_records
+        self.lag_ms = max(self.lag_ms, view.lag_ms)
+        self.skipped += view.skipped
+        self.stopped += bool(view.reason)
+        for kind in BATCH_KINDS:
+            self.batches[kind] += view.batches.get(kind, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,35 +108,6 @@ class FlowRates:
         return sum(topic.batches.get(kind, 0) for topic in self.topics)
 
 
-@dataclass(slots=True)
-class _Sums:
-    """Sums over the partitions of a topic."""
-
-    partitions: int = 0
-    records: int = 0
-    bytes: int = 0
-    lag_records: int = 0
-    lag_ms: int = 0
-    skipped: int = 0
-    stopped: int = 0
-    batches: dict[str, int] = field(default_factory=lambda: dict.fromkeys(BATCH_KINDS, 0))
-
-    def add(self, view: PartitionView) -> None:
-        self.partitions += 1
-        self.records += view.records
-        self.bytes += view.bytes
-        self.lag_records += view.lag_records
-        self.lag_ms = max(self.lag_ms, view.lag_ms)
-        self.skipped += view.skipped
-        self.stopped += bool(view.reason)
-        for kind in BATCH_KINDS:
-            self.batches[kind] += view.batches.get(kind, 0)
-
-
-_Key = tuple["FlowName", str, str]
-_Counts = dict[_Key, tuple[int, int]]
-
-
 class RateMeter:
     """Rates over the last ``window_s`` seconds of a monotonic clock."""
 
@@ -127,45 +117,23 @@ class RateMeter:
 
     async def observe(self, now_s: float, flows: Iterable[FlowProgress]) -> list[FlowRates]:
         """Take the current counters and return the rates, a few partitions in a turn of the loop."""
-        summed = [(flow, await _by_topic(flow.partitions)) for flow in flows]
-        counts = {
-            (flow.flow, *topic): (sums.records, sums.bytes) for flow, topics in summed for topic, sums in topics.items()
-        }
+        summed = [(flow, await _by_topic(flow)) for flow in flows]
+        every = [one for _, topics in summed for one in topics]
+        counts = {one.key: (one.records, one.bytes) for one in every}
         self._samples.append((now_s, counts))
         # One sample at or before the window's start stays, so that rates cover the whole window.
         while len(self._samples) > 2 and self._samples[1][0] <= now_s - self._window_s:
             self._samples.popleft()
+        then_s, before = self._samples[0]
+        if now_s > then_s:
+            for one in every:
+                records, size = before.get(one.key, (0, 0))
+                one.records_per_s = max(0, one.records - records) / (now_s - then_s)
+                one.bytes_per_s = max(0, one.bytes - size) / (now_s - then_s)
         return [
-            FlowRates(
-                flow.flow,
-                flow.state,
-                flow.spark_epoch,
-                tuple(self._topic(flow.flow, topic, topics[topic]) for topic in sorted(topics)),
-                flow.contact,
-                flow.at_ms,
-            )
+            FlowRates(flow.flow, flow.state, flow.spark_epoch, topics, flow.contact, flow.at_ms)
             for flow, topics in summed
         ]
-
-    def _topic(self, flow: FlowName, topic: tuple[str, str], sums: _Sums) -> TopicRates:
-        then_s, before = self._samples[0]
-        elapsed_s = self._samples[-1][0] - then_s
-        records_before, bytes_before = before.get((flow, *topic), (0, 0))
-        return TopicRates(
-            flow=flow,
-            source_topic=topic[0],
-            target_topic=topic[1],
-            partitions=sums.partitions,
-            records=sums.records,
-            bytes=sums.bytes,
-            records_per_s=max(0, sums.records - records_before) / elapsed_s if elapsed_s > 0 else 0.0,
-            bytes_per_s=max(0, sums.bytes - bytes_before) / elapsed_s if elapsed_s > 0 else 0.0,
-            lag_records=sums.lag_records,
-            lag_ms=sums.lag_ms,
-            batches=sums.batches,
-            skipped=sums.skipped,
-            stopped=sums.stopped,
-        )
 
 
 def flow_line(rates: FlowRates) -> str:
@@ -260,8 +228,9 @@ def bytes_text(count: float) -> str:
     return f"{count:,.1f} GB"
 
 
-async def _by_topic(partitions: Iterable[PartitionView]) -> dict[tuple[str, str], _Sums]:
-    topics: dict[tuple[str, str], _Sums] = {}
-    async for partition in in_turns(partitions):
-        topics.setdefault((partition.source_topic, partition.target_topic), _Sums()).add(partition)
-    return topics
+async def _by_topic(flow: FlowProgress) -> tuple[TopicRates, ...]:
+    topics: dict[tuple[str, str], TopicRates] = {}
+    async for view in in_turns(flow.partitions):
+        key = view.source_topic, view.target_topic
+        topics.setdefault(key, TopicRates(flow.flow, *key)).add(view)
+    return tuple(topics[key] for key in sorted(topics))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from rich.box import SIMPLE_HEAD
@@ -12,13 +12,15 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
+#: The style of what needs attention.
+ERROR: Final = "bold red"
 _STYLES: Final = {
     "RUNNING": "green",
     "PAUSED": "yellow",
     "STOPPED": "yellow",
     "UNASSIGNED": "yellow",
     "RESTARTING": "yellow",
-    "FAILED": "bold red",
+    "FAILED": ERROR,
 }
 #: A pipe has no width; this one does not break the lines of tables.
 _PIPE_COLUMNS: Final = 240
@@ -38,40 +40,31 @@ def show_json(value: Any) -> None:
 
 def show_connectors(names: Iterable[str], details: Mapping[str, Any]) -> None:
     """Print all connectors: type, state, and running tasks. A connector without a status yet has no details."""
-    table = new_table("connector", "type", "state", "tasks running", "worker")
-    for name in sorted(names):
-        status = details.get(name, {}).get("status")
-        if status is None:
-            table.add_row(_text(name), "", _state("UNASSIGNED"), "", "")
-            continue
-        tasks = status["tasks"]
-        running = sum(task["state"] == "RUNNING" for task in tasks)
-        failed = any(task["state"] == "FAILED" for task in tasks)
-        counted = Text(f"{running} of {len(tasks)}", style=_STYLES["FAILED"] if failed else "")
-        connector = status["connector"]
-        table.add_row(
-            _text(name), _text(status["type"]), _state(connector["state"]), counted, _text(connector["worker_id"])
-        )
-    _show(table, "no connectors")
+    columns = ("connector", "type", "state", "tasks running", "worker")
+    _show(table(columns, (_connector(name, details.get(name, {})) for name in sorted(names))), "no connectors")
+
+
+def _connector(name: str, details: Mapping[str, Any]) -> tuple[str | Text, ...]:
+    status = details.get("status")
+    if status is None:
+        return name, "", _state("UNASSIGNED")
+    states, connector = [task["state"] for task in status["tasks"]], status["connector"]
+    running = f"{states.count('RUNNING')} of {len(states)}"
+    counted = Text(running, style=_STYLES["FAILED"] if "FAILED" in states else "")
+    return name, status["type"], _state(connector["state"]), counted, connector["worker_id"]
 
 
 def show_status(status: Mapping[str, Any]) -> None:
     """Print a connector and its tasks, each with its error if it failed."""
-    table = new_table(status["name"], "state", "worker", "error")
-    for label, each in [
-        ("connector", status["connector"]),
-        *((f"task {task['id']}", task) for task in status["tasks"]),
-    ]:
-        table.add_row(label, _state(each["state"]), _text(each["worker_id"]), _text(_reason(each.get("trace"))))
-    _show(table, "")
+    parts = [("connector", status["connector"]), *((f"task {task['id']}", task) for task in status["tasks"])]
+    rows = ((name, _state(one["state"]), one["worker_id"], _reason(one.get("trace"))) for name, one in parts)
+    _show(table((status["name"], "state", "worker", "error"), rows), "")
 
 
 def show_offsets(offsets: Sequence[Mapping[str, Any]]) -> None:
     """Print partitions with their offsets."""
-    table = new_table("partition", "offset")
-    for each in offsets:
-        table.add_row(_text(_compact(each["partition"])), _text(_compact(each["offset"])))
-    _show(table, "no offsets")
+    rows = ([json.dumps(one[part], ensure_ascii=False) for part in ("partition", "offset")] for one in offsets)
+    _show(table(("partition", "offset"), rows), "no offsets")
 
 
 def _reason(trace: str | None) -> str:
@@ -83,46 +76,67 @@ def _reason(trace: str | None) -> str:
     return reason if len(reason) <= _TRACE_CHARACTERS else reason[:_TRACE_CHARACTERS] + "…"
 
 
-def _compact(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def new_table(*columns: str, whole: Collection[str] = (), right: Collection[str] = ()) -> Table:
-    """Return an empty table; the columns ``whole`` are never folded, those in ``right`` are aligned right."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+def table(
+    columns: Sequence[str],
+    rows: Iterable[Iterable[str | Text]],
+    *,
+    whole: Collection[str] = (),
+    right: Collection[str] = (),
+) -> Table:
+    """Return a table; the columns ``whole`` are never folded, those in ``right`` are aligned right."""
+    made = Table(box=SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         side: JustifyMethod = "right" if column in right else "left"
-        table.add_column(_text(column), overflow="fold", no_wrap=column in whole, justify=side)
-    return table
+        made.add_column(text(column), overflow="fold", no_wrap=column in whole, justify=side)
+    for row in rows:
+        made.add_row(*(cell if isinstance(cell, Text) else text(cell) for cell in row))
+    return made
 
 
-def shortened(rows: Sequence[T], *, everything: bool) -> Sequence[T]:
-    """Return all rows of one kind if there are few or ``everything`` is wanted, else the first ones."""
-    return rows if everything or len(rows) <= _ROWS else rows[: _ROWS // 2]
+def listed(
+    rows: Sequence[T], cells: Callable[[T], Sequence[str]], *, everything: bool, before: Sequence[str] = ()
+) -> Iterator[Sequence[str]]:
+    """Yield the cells of each row or, unless ``everything`` is wanted, of the first ones and a row that counts the
+    others, with the cells ``before`` the count."""
+    shown = rows if everything else rows[:_ROWS]
+    yield from map(cells, shown)
+    if len(shown) < len(rows):
+        yield *before, f"and {len(rows) - len(shown)} more", "--all shows them"
 
 
-def show_flow(headline: str, table: Table, notes: Iterable[str], unknown: Iterable[str]) -> None:
+def show(part: Table | str, style: str = "") -> None:
+    """Print a line as it is, or a table that has rows."""
+    if isinstance(part, str):
+        console().print(printable(part), markup=False, soft_wrap=True, style=style)
+    elif part.row_count:
+        console().print(part)
+
+
+def show_flow(headline: str, found: Table, notes: Iterable[str], unknown: Iterable[str]) -> None:
     """Print the findings about a flow, and what could not be checked."""
-    out = console()
-    out.print(printable(headline), markup=False, soft_wrap=True)
-    if table.row_count:
-        out.print(table)
+    show(headline)
+    show(found)
+    show_remarks(notes, unknown)
+
+
+def show_remarks(notes: Iterable[str], unknown: Iterable[str]) -> None:
+    """Print notes, and what could not be checked."""
     for note in notes:
-        out.print(f"  note: {printable(note)}", markup=False, soft_wrap=True)
+        show(f"  note: {note}")
     for problem in unknown:
-        out.print(f"  not checked: {printable(problem)}", markup=False, soft_wrap=True, style="bold red")
+        show(f"  not checked: {problem}", ERROR)
 
 
-def _show(table: Table, nothing: str) -> None:
-    console().print(table if table.row_count else nothing)
+def _show(found: Table, nothing: str) -> None:
+    console().print(found if found.row_count else nothing)
 
 
 def _state(state: str) -> Text:
-    return Text(printable(state), style=_STYLES.get(state, ""))
+    return text(state, _STYLES.get(state, ""))
 
 
-def _text(value: str) -> Text:
-    return Text(printable(value))
+def text(value: str, style: str = "") -> Text:
+    return Text(printable(value), style=style)
 
 
 def printable(text: str) -> str:

@@ -58,8 +58,6 @@ def classpath(coordinates: Sequence[str]) -> list[Path]:
 
 
 def _fetch(coordinates: Sequence[str], listing: Path, root: Path) -> list[Path]:
-    # Imported here, because jgo and requests take longer to load than the stored class path to read.
-
     jars = fetch(coordinates, root / "maven", os.environ.get(REPOSITORY_VARIABLE))
     listing.parent.mkdir(parents=True, exist_ok=True)
     draft = listing.with_suffix(".draft")

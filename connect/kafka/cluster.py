@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
+import time
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple
 from uuid import UUID
 
 from kafka.errors import for_code
-from kafka.protocol.metadata import (
-    FindCoordinatorRequest,
-    MetadataRequest,
-    MetadataResponse,
-)
+from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest, MetadataResponse
 
 from connect.core.errors import ClusterUnreachable, PermanentError, RetriableError, SecurityError
-from connect.kafka.concurrency import Scope, in_turns
+from connect.kafka.concurrency import Pauses, Scope, in_turns
 from connect.kafka.connection import Connection
-from connect.kafka.leader_epochs import LeaderEpochs
 from connect.kafka.long_log import LongLogs
 from connect.kafka.security.connection_settings import ConnectionSettings, format_address
 
@@ -34,6 +31,8 @@ log = logging.getLogger(__name__)
 _LOOKUP_TIMEOUT_MS: Final = 10_000
 _BACKOFF_FIRST_S: Final = 0.1
 _BACKOFF_LAST_S: Final = 1.0
+#: A deposed broker learns of the new leader sooner than this.
+_HIDDEN_S: Final = 60.0
 _NO_ID: Final = UUID(int=0)
 _KEY_TYPES: Final = {"group": 0, "transaction": 1}
 _COORDINATOR_KEYS_FROM: Final = 4
@@ -104,6 +103,63 @@ class ClusterMetadata:
         return at.leader_epoch if at else -1
 
 
+class LeaderEpochs:
+    """The newest leader epochs, which only grow while a topic keeps its id (Java: ``Metadata.updateLastSeenEpoch``).
+    Topics without an id are not tracked, because their epochs restart when the topic is recreated."""
+
+    def __init__(self, cluster: str) -> None:
+        self._cluster = cluster
+        self._seen: dict[str, tuple[UUID, dict[int, int]]] = {}
+        #: When metadata began to show only leaders of older epochs; infinite once that was logged.
+        self._hidden_since_s: dict[tuple[str, int], float] = {}
+
+    def saw(self, topic: str, topic_id: UUID | None, partition: int, epoch: int) -> None:
+        """Record an epoch that a partition has reached, according to a batch or a stored position."""
+        if topic_id is not None:
+            seen = self._of(topic, topic_id)
+            seen[partition] = max(epoch, seen.get(partition, -1))
+
+    def current(self, topic: TopicMetadata) -> TopicMetadata:
+        """Return the topic without leaders of outdated epochs, and record the epochs of the others."""
+        if topic.topic_id is None:
+            return topic
+        seen = self._of(topic.name, topic.topic_id)
+        over = {}
+        for index, known in topic.partitions.items():
+            if known.leader_epoch < seen.get(index, -1):
+                over[index] = known._replace(leader=-1)
+                if known.leader >= 0:
+                    self._hidden(topic.name, index, known.leader_epoch, seen[index])
+            else:
+                seen[index] = known.leader_epoch
+                self._hidden_since_s.pop((topic.name, index), None)
+        return replace(topic, partitions=topic.partitions | over) if over else topic
+
+    def keep(self, topics: Collection[str]) -> None:
+        """Forget all other topics."""
+        self._seen = {name: seen for name, seen in self._seen.items() if name in topics}
+        self._hidden_since_s = {one: since_s for one, since_s in self._hidden_since_s.items() if one[0] in topics}
+
+    def _hidden(self, topic: str, index: int, epoch: int, newest: int) -> None:
+        now_s = time.monotonic()
+        if now_s - self._hidden_since_s.setdefault((topic, index), now_s) < _HIDDEN_S:
+            return
+        self._hidden_since_s[topic, index] = math.inf
+        log.error(
+            "cluster %s: %s-%d has had a leader of epoch %d for %g s after epoch %d, so the partition is treated as "
+            "leaderless; if the cluster was restored from an older state, reset the stored source offsets of the topic "
+            "and restart this process",
+            *(self._cluster, topic, index, epoch, _HIDDEN_S, newest),
+        )
+
+    def _of(self, topic: str, topic_id: UUID) -> dict[int, int]:
+        known_id, seen = self._seen.get(topic, (None, {}))
+        if known_id != topic_id:
+            seen = {}
+            self._seen[topic] = topic_id, seen
+        return seen
+
+
 class Cluster:
     """Finds brokers and keeps connections to them. ``name`` identifies the cluster in messages, e.g. its alias.
     ``long_logs`` is shared by clients that read the same logs; its owner closes it."""
@@ -144,7 +200,7 @@ class Cluster:
         """Wait until a broker answers, without a limit; pass the error to ``waiting`` every ``every_s``. Raises
         SecurityError if a broker answers and rejects this client; waiting would not help."""
         clock = asyncio.get_running_loop().time
-        said_s, backoff_s = clock() - every_s, _BACKOFF_FIRST_S
+        said_s, pauses = clock() - every_s, Pauses(_BACKOFF_FIRST_S, _BACKOFF_LAST_S)
         while True:
             try:
                 await self.metadata(())
@@ -155,8 +211,7 @@ class Cluster:
                 if clock() - said_s >= every_s:
                     said_s = clock()
                     waiting(error)
-            await asyncio.sleep(backoff_s)
-            backoff_s = min(2 * backoff_s, _BACKOFF_LAST_S)
+            await pauses.wait()
 
     async def metadata(self, topics: Collection[str] | None) -> ClusterMetadata:
         """Return the metadata of ``topics`` (None: all, empty: brokers only). Never creates topics. Simultaneous calls
@@ -305,10 +360,7 @@ class Cluster:
         self._closed = True
         self._own_logs.close()
         await self._scope.close()
-        connections = [
-            *self._connections.values(),
-            *([self._bootstrap] if self._bootstrap else []),
-        ]
+        connections = [*self._connections.values(), *filter(None, [self._bootstrap])]
         self._connections.clear()
         self._bootstrap = None
         await asyncio.gather(*(connection.close() for connection in connections))
@@ -363,12 +415,8 @@ class Cluster:
         yield from dict.fromkeys([*known, *configured])
 
     async def _refresh(self, topics: frozenset[str] | None) -> ClusterMetadata:
-        request = MetadataRequest(
-            topics=None
-            if topics is None
-            else [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(topics)],
-            allow_auto_topic_creation=False,
-        )
+        named = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(topics)]
+        request = MetadataRequest(topics=named, allow_auto_topic_creation=False)
         tries = 1 + len(self._connections) + len(self._brokers) + len(self.settings.bootstrap)
         while True:
             tries -= 1

@@ -1,18 +1,21 @@
 """Starts asyncio tasks in scopes, waits between retries, and reads the wall clock.
 
 * Each task belongs to a scope, which ends it. Only this module starts tasks (``make check`` enforces it).
-* Retries wait longer each time, and each wait is logged.
+* Retries wait longer each time, and the reason of each wait is logged.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
+
+from connect.core.errors import RetriableError
 
 log = logging.getLogger(__name__)
 
@@ -135,26 +138,65 @@ async def together(name: str, works: Iterable[Coroutine[Any, Any, T]]) -> list[T
         return await asyncio.gather(*[scope.spawn(work, name) for work in works])
 
 
+async def first_of(name: str, *works: Coroutine[Any, Any, object]) -> None:
+    """Run ``works`` until the first has ended, and cancel the others. Raises its error."""
+    async with Scope(name) as scope:
+        running = [scope.spawn(work, name) for work in works]
+        await asyncio.wait(running, return_when="FIRST_COMPLETED")
+        for task in running:
+            if task.done():
+                task.result()
+
+
+async def is_set_within(event: asyncio.Event, timeout_s: float) -> bool:
+    """Wait until ``event`` is set, for ``timeout_s`` at most; return whether it is."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    return event.is_set()
+
+
 #: A failure that lasts longer deserves a warning; before, it is usually a leader election.
 _WARN_AFTER_S: Final = 2.0
 #: Java's ``CommonClientConfigs.RETRY_BACKOFF_JITTER`` (KIP-580): clients do not all retry at the same time.
 _JITTER: Final = 0.2
 
 
-class Patience:
-    """The pauses between attempts at one operation. ``what`` starts each log line; pauses grow up to ``last_ms``."""
+#: Pauses of :func:`until`.
+_FIRST_PAUSE_S: Final = 0.02
+_LAST_PAUSE_S: Final = 0.5
 
-    def __init__(self, log: logging.Logger, what: str, first_ms: float, last_ms: float) -> None:
-        self._log = log
-        self._what = what
-        self._first_ms = first_ms
-        self._last_ms = max(first_ms, last_ms)
-        self._pause_ms = first_ms
-        self._began_s: float | None = None
+
+class Pauses:
+    """The pauses between attempts: each is twice as long as the one before, up to ``last_s``."""
+
+    def __init__(self, first_s: float, last_s: float) -> None:
+        self._first_s = self._pause_s = first_s
+        self._last_s = max(first_s, last_s)
 
     def over(self) -> None:
         """Record a success: the next failure starts with the first pause."""
-        self._pause_ms = self._first_ms
+        self._pause_s = self._first_s
+
+    def next_s(self) -> float:
+        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, self._last_s)
+        return pause_s
+
+    async def wait(self) -> None:
+        await asyncio.sleep(self.next_s())
+
+
+class Patience(Pauses):
+    """The pauses between attempts at one operation, each logged with its reason; ``what`` starts each log line."""
+
+    def __init__(self, log: logging.Logger, what: str, first_ms: float, last_ms: float) -> None:
+        super().__init__(first_ms / 1000, last_ms / 1000)
+        self._log = log
+        self._what = what
+        self._began_s: float | None = None
+
+    def over(self) -> None:
+        super().over()
         self._began_s = None
 
     async def after(self, error: Exception) -> None:
@@ -165,8 +207,35 @@ class Patience:
             self._log.info("%s: %s; retrying", self._what, error)
         else:
             self._log.warning("%s: %s; retrying", self._what, error)
-        pause_ms, self._pause_ms = self._pause_ms, min(2 * self._pause_ms, self._last_ms)
-        await asyncio.sleep(pause_ms / 1000 * random.uniform(1 - _JITTER, 1 + _JITTER))
+        await asyncio.sleep(self.next_s() * random.uniform(1 - _JITTER, 1 + _JITTER))
+
+
+async def retried(attempt: Callable[[], Awaitable[T]], wait: Callable[[RetriableError], Awaitable[object]]) -> T:
+    """Repeat ``attempt`` after retriable errors, each passed to ``wait``, which waits or raises."""
+    while True:
+        try:
+            return await attempt()
+        except RetriableError as error:
+            failed = error
+        await wait(failed)
+
+
+async def until(timeout_s: float, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
+    """Repeat ``attempt`` after retriable errors, with growing pauses, for ``timeout_s``; then raise RetriableError."""
+    pauses, reason = Pauses(_FIRST_PAUSE_S, _LAST_PAUSE_S), "no answer"
+
+    async def wait(error: RetriableError) -> None:
+        nonlocal reason
+        if str(error) != reason:
+            log.info("%s: %s; retrying", what, error)
+        reason = str(error)
+        await pauses.wait()
+
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await retried(attempt, wait)
+    except TimeoutError as error:
+        raise RetriableError(f"{what}: not done within {timeout_s:g} s; {reason}") from error
 
 
 def wall_ms() -> int:

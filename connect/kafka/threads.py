@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar
 
 from connect.api.source import SourceTask
-from connect.kafka.concurrency import Scope
+from connect.kafka.concurrency import Scope, is_set_within
 
 T = TypeVar("T")
 
@@ -141,17 +141,13 @@ class LeaseThread:
 
     async def _turn(self) -> None:
         used_s = time.process_time()
-        while not self._over.is_set():
-            try:
-                async with asyncio.timeout(BEAT_S):
-                    await self._over.wait()
-            except TimeoutError:
-                now_s, used_before_s, used_s = time.monotonic(), used_s, time.process_time()
-                stood_s, self._looked_s = now_s - self._looked_s, now_s
-                if _was_frozen(stood_s, used_s - used_before_s):
-                    self.thawed_s = now_s
-                else:
-                    self.longest_beat_s = max(self.longest_beat_s, stood_s)
+        while not await is_set_within(self._over, BEAT_S):
+            now_s, used_before_s, used_s = time.monotonic(), used_s, time.process_time()
+            stood_s, self._looked_s = now_s - self._looked_s, now_s
+            if _was_frozen(stood_s, used_s - used_before_s):
+                self.thawed_s = now_s
+            else:
+                self.longest_beat_s = max(self.longest_beat_s, stood_s)
 
 
 def _was_frozen(stood_s: float, used_s: float) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from connect.api.convert import Plugin
@@ -67,27 +67,20 @@ _PREDICATES: Final[dict[str, type[Plugin]]] = {
     "transforms.predicates.RecordIsTombstone": headers_routers_predicates.RecordIsTombstone,
     "transforms.predicates.TopicNameMatches": headers_routers_predicates.TopicNameMatches,
 }
-_SOURCES: Final[dict[str, type[SourceConnector]]] = {
-    "file.FileStreamSourceConnector": file_source.FileStreamSourceConnector,
-}
 
 
-def _described(kind: PluginKind, name: str, plugin: type[Plugin] | type[SourceConnector]) -> PluginDescription:
-    return PluginDescription(kind, _PACKAGE + name, plugin, plugin.config_def(), KAFKA_VERSION)
+def _described(
+    kind: PluginKind, plugins: Mapping[str, type[Plugin] | type[SourceConnector]]
+) -> Sequence[PluginDescription]:
+    return [
+        PluginDescription(kind, _PACKAGE + name, plugin, plugin.config_def(), KAFKA_VERSION)
+        for name, plugin in plugins.items()
+    ]
 
 
-CONNECTORS: Final[Sequence[PluginDescription]] = [
-    _described(PluginKind.SOURCE, name, plugin) for name, plugin in _SOURCES.items()
-]
-CONVERTERS: Final[Sequence[PluginDescription]] = [
-    _described(PluginKind.CONVERTER, name, plugin) for name, plugin in _CONVERTERS.items()
-]
-HEADER_CONVERTERS: Final[Sequence[PluginDescription]] = [
-    _described(PluginKind.HEADER_CONVERTER, name, plugin) for name, plugin in _HEADER_CONVERTERS.items()
-]
-TRANSFORMATIONS: Final[Sequence[PluginDescription]] = [
-    _described(PluginKind.TRANSFORMATION, name, plugin) for name, plugin in _TRANSFORMATIONS.items()
-]
-PREDICATES: Final[Sequence[PluginDescription]] = [
-    _described(PluginKind.PREDICATE, name, plugin) for name, plugin in _PREDICATES.items()
-]
+_SOURCES: Final = {"file.FileStreamSourceConnector": file_source.FileStreamSourceConnector}
+CONNECTORS: Final = _described(PluginKind.SOURCE, _SOURCES)
+CONVERTERS: Final = _described(PluginKind.CONVERTER, _CONVERTERS)
+HEADER_CONVERTERS: Final = _described(PluginKind.HEADER_CONVERTER, _HEADER_CONVERTERS)
+TRANSFORMATIONS: Final = _described(PluginKind.TRANSFORMATION, _TRANSFORMATIONS)
+PREDICATES: Final = _described(PluginKind.PREDICATE, _PREDICATES)

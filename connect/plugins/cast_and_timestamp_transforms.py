@@ -10,7 +10,7 @@ import base64
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
@@ -29,6 +29,7 @@ from connect.core.config.config_def import (
     Value,
     invalid,
 )
+from connect.core.config.validation import valid
 from connect.core.errors import ConfigError
 from connect.core.jackson import to_float32
 from connect.plugins.java_values import (
@@ -48,8 +49,7 @@ from connect.plugins.simple_date_format import BadPattern, NoDate, SimpleDateFor
 from connect.plugins.transform_fields import (
     REPLACE_NULL_WITH_DEFAULT,
     FieldTransformation,
-    OfKey,
-    OfValue,
+    of_key_and_value,
     require_fields,
 )
 
@@ -61,17 +61,12 @@ _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 _FLOAT: Final = re.compile(r"[+-]?(NaN|Infinity|((\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)[fFdD]?)", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class _Spec:
-    """A list of ``field:type`` pairs, or a single type."""
-
-    def __call__(self, name: str, value: Value) -> None:
-        if not isinstance(value, tuple) or not value:
-            raise InvalidValue("Must specify at least one field to cast.")
-        _casts(value)
-
-    def __str__(self) -> str:
-        return "list of colon-delimited pairs, e.g. foo:bar,abc:xyz"
+@valid("list of colon-delimited pairs, e.g. foo:bar,abc:xyz")
+def _spec(name: str, value: Value) -> None:
+    """Require a list of ``field:type`` pairs, or a single type."""
+    if not isinstance(value, tuple) or not value:
+        raise InvalidValue("Must specify at least one field to cast.")
+    _casts(value)
 
 
 def _casts(spec: Sequence[str]) -> dict[str | None, str]:
@@ -106,24 +101,21 @@ def _casts(spec: Sequence[str]) -> dict[str | None, str]:
 class Cast(FieldTransformation):
     """``org.apache.kafka.connect.transforms.Cast``."""
 
-    def __init__(self) -> None:
-        self._casts: Mapping[str | None, str] = {}
+    _casts: Mapping[str | None, str] = {}
 
-    @classmethod
-    def config_def(cls) -> ConfigDef:
-        return ConfigDef.of(
-            Setting(
-                "spec",
-                Type.LIST,
-                REQUIRED,
-                "Fields and their types, field1:type,field2:type, or one type for the whole key or value; types are "
-                + ", ".join(_TO)
-                + ". Bytes can only be cast to strings.",
-                _Spec(),
-                Importance.HIGH,
-            ),
-            REPLACE_NULL_WITH_DEFAULT,
-        )
+    CONFIG_DEF = ConfigDef.of(
+        Setting(
+            "spec",
+            Type.LIST,
+            REQUIRED,
+            "Fields and their types, field1:type,field2:type, or one type for the whole key or value; types are "
+            + ", ".join(_TO)
+            + ". Bytes can only be cast to strings.",
+            _spec,
+            Importance.HIGH,
+        ),
+        REPLACE_NULL_WITH_DEFAULT,
+    )
 
     def configure(self, props: Props) -> None:
         self._casts = _casts(self.config_def().parse(props).strings("spec"))
@@ -147,12 +139,7 @@ class Cast(FieldTransformation):
         return self.changed(record, schema and replace(schema, fields=tuple(schemas.items())), updated)
 
 
-class CastKey(OfKey, Cast):
-    """``org.apache.kafka.connect.transforms.Cast$Key``."""
-
-
-class CastValue(OfValue, Cast):
-    """``org.apache.kafka.connect.transforms.Cast$Value``."""
+CastKey, CastValue = of_key_and_value(Cast)
 
 
 def cast(value: Any, schema: Schema | None, type_: str) -> Any:
@@ -250,46 +237,43 @@ _LONG: Final = 1 << 63
 class TimestampConverter(FieldTransformation):
     """``org.apache.kafka.connect.transforms.TimestampConverter``; dates are ``datetime`` in UTC."""
 
-    def __init__(self) -> None:
-        self._field = ""
-        self._target = "Timestamp"
-        self._format: SimpleDateFormat | None = None
-        self._unit_ns = _NS_PER_MS
+    _field = ""
+    _target = "Timestamp"
+    _format: SimpleDateFormat | None = None
+    _unit_ns = _NS_PER_MS
 
-    @classmethod
-    def config_def(cls) -> ConfigDef:
-        return ConfigDef.of(
-            Setting(
-                "field",
-                Type.STRING,
-                "",
-                "Field with the timestamp; empty: the whole key or value.",
-                importance=Importance.HIGH,
-            ),
-            Setting(
-                "target.type",
-                Type.STRING,
-                REQUIRED,
-                "Type of converted timestamps.",
-                OneOf(tuple(_TARGETS)),
-                Importance.HIGH,
-            ),
-            Setting(
-                "format",
-                Type.STRING,
-                "",
-                "Format of timestamps as text, as in java.text.SimpleDateFormat.",
-                importance=Importance.MEDIUM,
-            ),
-            Setting(
-                "unix.precision",
-                Type.STRING,
-                "milliseconds",
-                "Unit of numeric timestamps since 1970; fractions of milliseconds are lost.",
-                OneOf(tuple(_PRECISIONS)),
-            ),
-            REPLACE_NULL_WITH_DEFAULT,
-        )
+    CONFIG_DEF = ConfigDef.of(
+        Setting(
+            "field",
+            Type.STRING,
+            "",
+            "Field with the timestamp; empty: the whole key or value.",
+            importance=Importance.HIGH,
+        ),
+        Setting(
+            "target.type",
+            Type.STRING,
+            REQUIRED,
+            "Type of converted timestamps.",
+            OneOf(tuple(_TARGETS)),
+            Importance.HIGH,
+        ),
+        Setting(
+            "format",
+            Type.STRING,
+            "",
+            "Format of timestamps as text, as in java.text.SimpleDateFormat.",
+            importance=Importance.MEDIUM,
+        ),
+        Setting(
+            "unix.precision",
+            Type.STRING,
+            "milliseconds",
+            "Unit of numeric timestamps since 1970; fractions of milliseconds are lost.",
+            OneOf(tuple(_PRECISIONS)),
+        ),
+        REPLACE_NULL_WITH_DEFAULT,
+    )
 
     def configure(self, props: Props) -> None:
         values = self.config_def().parse(props)
@@ -373,12 +357,7 @@ class TimestampConverter(FieldTransformation):
                 return date
 
 
-class TimestampConverterKey(OfKey, TimestampConverter):
-    """``org.apache.kafka.connect.transforms.TimestampConverter$Key``."""
-
-
-class TimestampConverterValue(OfValue, TimestampConverter):
-    """``org.apache.kafka.connect.transforms.TimestampConverter$Value``."""
+TimestampConverterKey, TimestampConverterValue = of_key_and_value(TimestampConverter)
 
 
 def _kind(value: Any, schema: Schema | None) -> str:

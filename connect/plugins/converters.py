@@ -32,9 +32,7 @@ CONVERTER: Final = ConfigDef.of(
 class ConverterOfBoth(Converter, HeaderConverter):
     """A converter that treats keys, values and headers alike."""
 
-    @classmethod
-    def config_def(cls) -> ConfigDef:
-        return CONVERTER
+    CONFIG_DEF = CONVERTER
 
     def from_connect_header(self, topic: str, key: str, schema: Schema | None, value: Any) -> bytes | None:
         return self.from_connect(topic, schema, value)
@@ -68,22 +66,19 @@ class ByteArrayConverter(ConverterOfBoth):
 class StringConverter(ConverterOfBoth):
     """``org.apache.kafka.connect.storage.StringConverter``: the ``toString`` of a value."""
 
-    def __init__(self) -> None:
-        self._encoding = "utf-8"
+    _encoding = "utf-8"
 
-    @classmethod
-    def config_def(cls) -> ConfigDef:
-        return CONVERTER | ConfigDef.of(
-            Setting(
-                "converter.encoding",
-                Type.STRING,
-                "UTF-8",
-                "Character set in which strings are encoded.",
-                importance=Importance.HIGH,
-                width=Width.MEDIUM,
-                display_name="Encoding",
-            )
+    CONFIG_DEF = CONVERTER | ConfigDef.of(
+        Setting(
+            "converter.encoding",
+            Type.STRING,
+            "UTF-8",
+            "Character set in which strings are encoded.",
+            importance=Importance.HIGH,
+            width=Width.MEDIUM,
+            display_name="Encoding",
         )
+    )
 
     def configure(self, props: Props) -> None:
         name = self.config_def().parse(props).string("converter.encoding")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from connect.api.connector import Props
@@ -20,14 +20,14 @@ from connect.core.config.config_def import (
     Value,
     invalid,
 )
+from connect.core.config.validation import valid
 from connect.plugins.java_values import inferred_type, java_class
 from connect.plugins.transform_fields import (
     REPLACE_NULL_WITH_DEFAULT,
     FieldPath,
     FieldTransformation,
-    OfKey,
-    OfValue,
     field_schema,
+    of_key_and_value,
     require_fields,
 )
 
@@ -35,23 +35,20 @@ from connect.plugins.transform_fields import (
 class ExtractField(FieldTransformation):
     """``org.apache.kafka.connect.transforms.ExtractField``: replaces a struct or map by one of its fields."""
 
-    def __init__(self) -> None:
-        self._path = FieldPath("", nested=False)
+    _path = FieldPath("", nested=False)
 
-    @classmethod
-    def config_def(cls) -> ConfigDef:
-        return ConfigDef.of(
-            Setting("field", Type.STRING, REQUIRED, "Field to extract.", importance=Importance.MEDIUM),
-            REPLACE_NULL_WITH_DEFAULT,
-            Setting(
-                "field.syntax.version",
-                Type.STRING,
-                "V1",
-                "V1: the name of a field; V2: a path such as a.b, with backticks around names that contain dots.",
-                OneOf(("V1", "V2"), any_case=True),
-                Importance.HIGH,
-            ),
-        )
+    CONFIG_DEF = ConfigDef.of(
+        Setting("field", Type.STRING, REQUIRED, "Field to extract.", importance=Importance.MEDIUM),
+        REPLACE_NULL_WITH_DEFAULT,
+        Setting(
+            "field.syntax.version",
+            Type.STRING,
+            "V1",
+            "V1: the name of a field; V2: a path such as a.b, with backticks around names that contain dots.",
+            OneOf(("V1", "V2"), any_case=True),
+            Importance.HIGH,
+        ),
+    )
 
     def configure(self, props: Props) -> None:
         values = self.config_def().parse(props)
@@ -68,25 +65,17 @@ class ExtractField(FieldTransformation):
         return self.changed(record, new_schema, None if fields is None else self._path.value_in(schema, fields))
 
 
-class ExtractFieldKey(OfKey, ExtractField):
-    """``org.apache.kafka.connect.transforms.ExtractField$Key``."""
-
-
-class ExtractFieldValue(OfValue, ExtractField):
-    """``org.apache.kafka.connect.transforms.ExtractField$Value``."""
+ExtractFieldKey, ExtractFieldValue = of_key_and_value(ExtractField)
 
 
 class HoistField(FieldTransformation):
     """``org.apache.kafka.connect.transforms.HoistField``: wraps the key or value in a field."""
 
-    def __init__(self) -> None:
-        self._field = ""
+    _field = ""
 
-    @classmethod
-    def config_def(cls) -> ConfigDef:
-        return ConfigDef.of(
-            Setting("field", Type.STRING, REQUIRED, "Name of the created field.", importance=Importance.MEDIUM)
-        )
+    CONFIG_DEF = ConfigDef.of(
+        Setting("field", Type.STRING, REQUIRED, "Name of the created field.", importance=Importance.MEDIUM)
+    )
 
     def configure(self, props: Props) -> None:
         self._field = self.config_def().parse(props).string("field")
@@ -97,43 +86,31 @@ class HoistField(FieldTransformation):
         return self.changed(record, new_schema, {self._field: self.value_of(record)})
 
 
-class HoistFieldKey(OfKey, HoistField):
-    """``org.apache.kafka.connect.transforms.HoistField$Key``."""
+HoistFieldKey, HoistFieldValue = of_key_and_value(HoistField)
 
 
-class HoistFieldValue(OfValue, HoistField):
-    """``org.apache.kafka.connect.transforms.HoistField$Value``."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Renames:
-    def __call__(self, name: str, value: Value) -> None:
-        assert isinstance(value, tuple)
-        for each in value:
-            old, _, new = each.partition(":")
-            if not old or not new or ":" in new:
-                raise invalid(name, value, f"Invalid rename mapping: {each}")
-
-    def __str__(self) -> str:
-        return "list of colon-delimited pairs, e.g. foo:bar,abc:xyz"
+@valid("list of colon-delimited pairs, e.g. foo:bar,abc:xyz")
+def _rename_pairs(name: str, value: Value) -> None:
+    assert isinstance(value, tuple)
+    for each in value:
+        old, _, new = each.partition(":")
+        if not old or not new or ":" in new:
+            raise invalid(name, value, f"Invalid rename mapping: {each}")
 
 
 class ReplaceField(FieldTransformation):
     """``org.apache.kafka.connect.transforms.ReplaceField``: drops and renames fields."""
 
-    def __init__(self) -> None:
-        self._exclude: frozenset[str] = frozenset()
-        self._include: frozenset[str] = frozenset()
-        self._renames: Mapping[str, str] = {}
+    _exclude: frozenset[str] = frozenset()
+    _include: frozenset[str] = frozenset()
+    _renames: Mapping[str, str] = {}
 
-    @classmethod
-    def config_def(cls) -> ConfigDef:
-        return ConfigDef.of(
-            Setting("exclude", Type.LIST, (), "Fields to drop; overrides include.", ValidList(), Importance.MEDIUM),
-            Setting("include", Type.LIST, (), "Fields to keep; empty: all.", ValidList(), Importance.MEDIUM),
-            Setting("renames", Type.LIST, (), "New names of fields, as old:new.", _Renames(), Importance.MEDIUM),
-            REPLACE_NULL_WITH_DEFAULT,
-        )
+    CONFIG_DEF = ConfigDef.of(
+        Setting("exclude", Type.LIST, (), "Fields to drop; overrides include.", ValidList(), Importance.MEDIUM),
+        Setting("include", Type.LIST, (), "Fields to keep; empty: all.", ValidList(), Importance.MEDIUM),
+        Setting("renames", Type.LIST, (), "New names of fields, as old:new.", _rename_pairs, Importance.MEDIUM),
+        REPLACE_NULL_WITH_DEFAULT,
+    )
 
     def configure(self, props: Props) -> None:
         values = self.config_def().parse(props)
@@ -159,33 +136,25 @@ class ReplaceField(FieldTransformation):
         return self._renames.get(name, name)
 
 
-class ReplaceFieldKey(OfKey, ReplaceField):
-    """``org.apache.kafka.connect.transforms.ReplaceField$Key``."""
-
-
-class ReplaceFieldValue(OfValue, ReplaceField):
-    """``org.apache.kafka.connect.transforms.ReplaceField$Value``."""
+ReplaceFieldKey, ReplaceFieldValue = of_key_and_value(ReplaceField)
 
 
 class ValueToKey(Transformation):
     """``org.apache.kafka.connect.transforms.ValueToKey``: creates the key from fields of the value."""
 
-    def __init__(self) -> None:
-        self._fields: Sequence[str] = ()
+    _fields: Sequence[str] = ()
 
-    @classmethod
-    def config_def(cls) -> ConfigDef:
-        return ConfigDef.of(
-            Setting(
-                "fields",
-                Type.LIST,
-                REQUIRED,
-                "Fields of the value for the new key.",
-                ValidList(may_be_empty=False),
-                Importance.HIGH,
-            ),
-            REPLACE_NULL_WITH_DEFAULT,
-        )
+    CONFIG_DEF = ConfigDef.of(
+        Setting(
+            "fields",
+            Type.LIST,
+            REQUIRED,
+            "Fields of the value for the new key.",
+            ValidList(may_be_empty=False),
+            Importance.HIGH,
+        ),
+        REPLACE_NULL_WITH_DEFAULT,
+    )
 
     def configure(self, props: Props) -> None:
         self._fields = self.config_def().parse(props).strings("fields")
@@ -206,14 +175,11 @@ class ValueToKey(Transformation):
 class Flatten(FieldTransformation):
     """``org.apache.kafka.connect.transforms.Flatten``: flattens nested fields and joins their names."""
 
-    def __init__(self) -> None:
-        self._delimiter = "."
+    _delimiter = "."
 
-    @classmethod
-    def config_def(cls) -> ConfigDef:
-        return ConfigDef.of(
-            Setting("delimiter", Type.STRING, ".", "Delimiter between joined names.", importance=Importance.MEDIUM)
-        )
+    CONFIG_DEF = ConfigDef.of(
+        Setting("delimiter", Type.STRING, ".", "Delimiter between joined names.", importance=Importance.MEDIUM)
+    )
 
     def configure(self, props: Props) -> None:
         self._delimiter = self.config_def().parse(props).string("delimiter")
@@ -261,9 +227,4 @@ class Flatten(FieldTransformation):
         return f"{prefix}{self._delimiter}{name}" if prefix else name
 
 
-class FlattenKey(OfKey, Flatten):
-    """``org.apache.kafka.connect.transforms.Flatten$Key``."""
-
-
-class FlattenValue(OfValue, Flatten):
-    """``org.apache.kafka.connect.transforms.Flatten$Value``."""
+FlattenKey, FlattenValue = of_key_and_value(Flatten)

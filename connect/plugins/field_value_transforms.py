@@ -11,16 +11,15 @@ from typing import Any, Final
 from connect.api.connector import Props
 from connect.api.convert import DataError, Transformation
 from connect.api.source import Schema, SourceRecord
-from connect.core.config.config_def import REQUIRED, ConfigDef, Importance, Setting, Type, ValidList, Values
-from connect.core.config.validation import NonEmpty
+from connect.core.config.config_def import REQUIRED, ConfigDef, Importance, Setting, Type, ValidList
+from connect.core.config.validation import non_empty
 from connect.core.errors import ConfigError
 from connect.core.jackson import to_float32
 from connect.plugins.java_values import EPOCH, TIMESTAMP, date_of, java_class
 from connect.plugins.transform_fields import (
     REPLACE_NULL_WITH_DEFAULT,
     FieldTransformation,
-    OfKey,
-    OfValue,
+    of_key_and_value,
     require_fields,
 )
 
@@ -40,75 +39,64 @@ class _Insertion:
     optional: bool
 
     @classmethod
-    def of(cls, values: Values, key: str) -> _Insertion | None:
-        if values[key] is None:
-            return None
-        text = values.string(key)
+    def of(cls, text: str) -> _Insertion:
         return cls(text[:-1] if text.endswith(("?", "!")) else text, not text.endswith("!"))
+
+
+_INSERTED: Final = ("topic", "partition", "offset", "timestamp", "static")
+
+
+def _inserted(key: str, doc: str) -> Setting:
+    return Setting(key, Type.STRING, None, doc, importance=Importance.MEDIUM)
 
 
 class InsertField(FieldTransformation):
     """``org.apache.kafka.connect.transforms.InsertField``: inserts metadata of the record, or a constant."""
 
-    def __init__(self) -> None:
-        self._topic: _Insertion | None = None
-        self._partition: _Insertion | None = None
-        self._offset: _Insertion | None = None
-        self._timestamp: _Insertion | None = None
-        self._static: _Insertion | None = None
-        self._static_value = ""
-
-    @classmethod
-    def config_def(cls) -> ConfigDef:
-        def field(key: str, doc: str) -> Setting:
-            return Setting(key, Type.STRING, None, doc, importance=Importance.MEDIUM)
-
-        return ConfigDef.of(
-            field("topic.field", "Field for the topic; suffix !: required, ?: optional (the default)."),
-            field("partition.field", "Field for the partition; suffix !: required, ?: optional (the default)."),
-            field("offset.field", "Field for the offset (sinks only); suffix !: required, ?: optional (the default)."),
-            field("timestamp.field", "Field for the timestamp; suffix !: required, ?: optional (the default)."),
-            field("static.field", "Field for static.value; suffix !: required, ?: optional (the default)."),
-            field("static.value", "Constant value of static.field."),
-            REPLACE_NULL_WITH_DEFAULT,
-        )
+    CONFIG_DEF = ConfigDef.of(
+        _inserted("topic.field", "Field for the topic; suffix !: required, ?: optional (the default)."),
+        _inserted("partition.field", "Field for the partition; suffix !: required, ?: optional (the default)."),
+        _inserted("offset.field", "Field for the offset (sinks only); suffix !: required, ?: optional (the default)."),
+        _inserted("timestamp.field", "Field for the timestamp; suffix !: required, ?: optional (the default)."),
+        _inserted("static.field", "Field for static.value; suffix !: required, ?: optional (the default)."),
+        _inserted("static.value", "Constant value of static.field."),
+        REPLACE_NULL_WITH_DEFAULT,
+    )
+    _insertions: Mapping[str, _Insertion] = {}
+    _static_value: str | None = None
 
     def configure(self, props: Props) -> None:
         values = self.config_def().parse(props)
-        self._topic = _Insertion.of(values, "topic.field")
-        self._partition = _Insertion.of(values, "partition.field")
-        self._offset = _Insertion.of(values, "offset.field")
-        self._timestamp = _Insertion.of(values, "timestamp.field")
-        self._static = _Insertion.of(values, "static.field")
-        if not any((self._topic, self._partition, self._offset, self._timestamp, self._static)):
+        named = {what: values.string_or_null(f"{what}.field") for what in _INSERTED}
+        self._insertions = {what: _Insertion.of(text) for what, text in named.items() if text is not None}
+        self._static_value = values.string_or_null("static.value")
+        if not self._insertions:
             raise ConfigError("No field insertion configured")
-        if self._static is not None and values["static.value"] is None:
+        if "static" in self._insertions and self._static_value is None:
             raise ConfigError(
                 "Invalid value null for configuration static.value: No value specified for static field: "
-                + self._static.name,
+                + self._insertions["static"].name,
                 "static.value",
             )
-        self._static_value = "" if self._static is None else values.string("static.value")
 
     def apply(self, record: SourceRecord) -> SourceRecord:
         schema, value = self.schema_of(record), self.value_of(record)
         if value is None:
             return record
         updated = dict(require_fields(schema, value, "field insertion"))
-        if self._offset is not None:
+        if "offset" in self._insertions:
             raise DataError(
                 "Only SinkRecord supported for [field insertion], found: org.apache.kafka.connect.source.SourceRecord"
             )
-        added: list[tuple[_Insertion | None, Any, Schema]] = [
-            (self._topic, record.topic, Schema("string")),
-            (self._partition, record.partition, Schema("int32")),
-            (self._timestamp, self._timestamp_value(record, schema), TIMESTAMP),
-            (self._static, self._static_value, Schema("string")),
-        ]
+        known: dict[str, tuple[Any, Schema]] = {
+            "topic": (record.topic, Schema("string")),
+            "partition": (record.partition, Schema("int32")),
+            "timestamp": (self._timestamp_value(record, schema), TIMESTAMP),
+            "static": (self._static_value, Schema("string")),
+        }
         fields = [] if schema is None else list(schema.fields)
-        for insertion, inserted, type_ in added:
-            if insertion is None:
-                continue
+        for what, insertion in self._insertions.items():
+            inserted, type_ = known[what]
             fields.append((insertion.name, replace(type_, optional=insertion.optional)))
             if inserted is not None:
                 updated[insertion.name] = inserted
@@ -121,12 +109,7 @@ class InsertField(FieldTransformation):
         return date_of(record.timestamp_ms)
 
 
-class InsertFieldKey(OfKey, InsertField):
-    """``org.apache.kafka.connect.transforms.InsertField$Key``."""
-
-
-class InsertFieldValue(OfValue, InsertField):
-    """``org.apache.kafka.connect.transforms.InsertField$Value``."""
+InsertFieldKey, InsertFieldValue = of_key_and_value(InsertField)
 
 
 #: The masks of values by Java class.
@@ -146,24 +129,19 @@ _BITS: Final = {"int8": 8, "int16": 16, "int32": 32}
 class MaskField(FieldTransformation):
     """``org.apache.kafka.connect.transforms.MaskField``: clears or replaces the values of fields."""
 
-    def __init__(self) -> None:
-        self._fields: tuple[str, ...] = ()
-        self._replacement: str | None = None
+    _fields: tuple[str, ...] = ()
+    _replacement: str | None = None
 
-    @classmethod
-    def config_def(cls) -> ConfigDef:
-        return ConfigDef.of(
-            Setting("fields", Type.LIST, REQUIRED, "Fields to mask.", ValidList(may_be_empty=False), Importance.HIGH),
-            Setting(
-                "replacement", Type.STRING, None, "Replaces numbers and strings, instead of 0 and empty.", NonEmpty()
-            ),
-            REPLACE_NULL_WITH_DEFAULT,
-        )
+    CONFIG_DEF = ConfigDef.of(
+        Setting("fields", Type.LIST, REQUIRED, "Fields to mask.", ValidList(may_be_empty=False), Importance.HIGH),
+        Setting("replacement", Type.STRING, None, "Replaces numbers and strings, instead of 0 and empty.", non_empty),
+        REPLACE_NULL_WITH_DEFAULT,
+    )
 
     def configure(self, props: Props) -> None:
         values = self.config_def().parse(props)
         self._fields = values.strings("fields")
-        self._replacement = None if values["replacement"] is None else values.string("replacement")
+        self._replacement = values.string_or_null("replacement")
 
     def apply(self, record: SourceRecord) -> SourceRecord:
         schema, value = self.schema_of(record), self.value_of(record)
@@ -185,12 +163,7 @@ class MaskField(FieldTransformation):
         return mask()
 
 
-class MaskFieldKey(OfKey, MaskField):
-    """``org.apache.kafka.connect.transforms.MaskField$Key``."""
-
-
-class MaskFieldValue(OfValue, MaskField):
-    """``org.apache.kafka.connect.transforms.MaskField$Value``."""
+MaskFieldKey, MaskFieldValue = of_key_and_value(MaskField)
 
 
 def _replaced(value: Any, schema: Schema | None, replacement: str) -> Any:
@@ -214,22 +187,19 @@ def _replaced(value: Any, schema: Schema | None, replacement: str) -> Any:
 class SetSchemaMetadata(FieldTransformation):
     """``org.apache.kafka.connect.transforms.SetSchemaMetadata``: sets the name and version of a schema."""
 
-    def __init__(self) -> None:
-        self._name: str | None = None
-        self._version: int | None = None
+    _name: str | None = None
+    _version: int | None = None
 
-    @classmethod
-    def config_def(cls) -> ConfigDef:
-        return ConfigDef.of(
-            Setting("schema.name", Type.STRING, None, "Schema name to set.", importance=Importance.HIGH),
-            Setting("schema.version", Type.INT, None, "Schema version to set.", importance=Importance.HIGH),
-            REPLACE_NULL_WITH_DEFAULT,
-        )
+    CONFIG_DEF = ConfigDef.of(
+        Setting("schema.name", Type.STRING, None, "Schema name to set.", importance=Importance.HIGH),
+        Setting("schema.version", Type.INT, None, "Schema version to set.", importance=Importance.HIGH),
+        REPLACE_NULL_WITH_DEFAULT,
+    )
 
     def configure(self, props: Props) -> None:
         values = self.config_def().parse(props)
-        self._name = None if values["schema.name"] is None else values.string("schema.name")
-        self._version = None if values["schema.version"] is None else values.integer("schema.version")
+        self._name = values.string_or_null("schema.name")
+        self._version = values.integer_or_null("schema.version")
         if self._name is None and self._version is None:
             raise ConfigError("Neither schema name nor version configured")
 
@@ -244,9 +214,4 @@ class SetSchemaMetadata(FieldTransformation):
         return self.changed(record, replace(schema, name=name, version=version), value)
 
 
-class SetSchemaMetadataKey(OfKey, SetSchemaMetadata):
-    """``org.apache.kafka.connect.transforms.SetSchemaMetadata$Key``."""
-
-
-class SetSchemaMetadataValue(OfValue, SetSchemaMetadata):
-    """``org.apache.kafka.connect.transforms.SetSchemaMetadata$Value``."""
+SetSchemaMetadataKey, SetSchemaMetadataValue = of_key_and_value(SetSchemaMetadata)

@@ -27,7 +27,7 @@ from connect.api.source import (
     SourceTask,
 )
 from connect.core.config.config_def import REQUIRED, ConfigDef, Importance, Setting, Type
-from connect.core.config.validation import NonEmpty
+from connect.core.config.validation import non_empty
 from connect.core.errors import PermanentError
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ _CONFIG: Final = ConfigDef.of(
         "Source filename. If not specified, the standard input will be used",
         importance=Importance.HIGH,
     ),
-    Setting("topic", Type.STRING, REQUIRED, "The topic to publish data to", NonEmpty(), Importance.HIGH),
+    Setting("topic", Type.STRING, REQUIRED, "The topic to publish data to", non_empty, Importance.HIGH),
     Setting(
         "batch.size",
         Type.INT,

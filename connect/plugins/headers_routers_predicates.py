@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from connect.api.connector import Props
@@ -27,18 +27,17 @@ from connect.core.config.config_def import (
     invalid,
 )
 from connect.core.config.java_regex import compile_java
-from connect.core.config.validation import NonEmpty
+from connect.core.config.validation import non_empty, valid
 from connect.core.errors import ConfigError
 from connect.plugins.java_values import date_of, parse_string
 from connect.plugins.simple_date_format import BadPattern, SimpleDateFormat
 from connect.plugins.transform_fields import (
     REPLACE_NULL_WITH_DEFAULT,
     FieldTransformation,
-    JavaRegex,
-    NonEmptyList,
-    OfKey,
-    OfValue,
     field_schema,
+    java_regex,
+    non_empty_list,
+    of_key_and_value,
     require_fields,
 )
 
@@ -46,21 +45,18 @@ from connect.plugins.transform_fields import (
 class DropHeaders(Transformation):
     """``org.apache.kafka.connect.transforms.DropHeaders``."""
 
-    def __init__(self) -> None:
-        self._names: frozenset[str] = frozenset()
+    _names: frozenset[str] = frozenset()
 
-    @classmethod
-    def config_def(cls) -> ConfigDef:
-        return ConfigDef.of(
-            Setting(
-                "headers",
-                Type.LIST,
-                REQUIRED,
-                "Names of the headers to remove.",
-                ValidList(may_be_empty=False),
-                Importance.HIGH,
-            )
+    CONFIG_DEF = ConfigDef.of(
+        Setting(
+            "headers",
+            Type.LIST,
+            REQUIRED,
+            "Names of the headers to remove.",
+            ValidList(may_be_empty=False),
+            Importance.HIGH,
         )
+    )
 
     def configure(self, props: Props) -> None:
         self._names = frozenset(self.config_def().parse(props).strings("headers"))
@@ -72,28 +68,23 @@ class DropHeaders(Transformation):
 class HeaderFrom(FieldTransformation):
     """``org.apache.kafka.connect.transforms.HeaderFrom``: copies or moves fields to headers."""
 
-    def __init__(self) -> None:
-        self._fields: Sequence[str] = ()
-        self._headers: Sequence[str] = ()
-        self._moves = False
+    _fields: Sequence[str] = ()
+    _headers: Sequence[str] = ()
+    _moves = False
 
-    @classmethod
-    def config_def(cls) -> ConfigDef:
-        return ConfigDef.of(
-            Setting("fields", Type.LIST, REQUIRED, "Fields to copy or move.", NonEmptyList(), Importance.HIGH),
-            Setting(
-                "headers", Type.LIST, REQUIRED, "Headers, in the order of fields.", NonEmptyList(), Importance.HIGH
-            ),
-            Setting(
-                "operation",
-                Type.STRING,
-                REQUIRED,
-                "move removes the fields, copy keeps them.",
-                OneOf(("move", "copy")),
-                Importance.HIGH,
-            ),
-            REPLACE_NULL_WITH_DEFAULT,
-        )
+    CONFIG_DEF = ConfigDef.of(
+        Setting("fields", Type.LIST, REQUIRED, "Fields to copy or move.", non_empty_list, Importance.HIGH),
+        Setting("headers", Type.LIST, REQUIRED, "Headers, in the order of fields.", non_empty_list, Importance.HIGH),
+        Setting(
+            "operation",
+            Type.STRING,
+            REQUIRED,
+            "move removes the fields, copy keeps them.",
+            OneOf(("move", "copy")),
+            Importance.HIGH,
+        ),
+        REPLACE_NULL_WITH_DEFAULT,
+    )
 
     def configure(self, props: Props) -> None:
         values = self.config_def().parse(props)
@@ -122,36 +113,24 @@ class HeaderFrom(FieldTransformation):
         return self.changed(record, schema, left)
 
 
-class HeaderFromKey(OfKey, HeaderFrom):
-    """``org.apache.kafka.connect.transforms.HeaderFrom$Key``."""
+HeaderFromKey, HeaderFromValue = of_key_and_value(HeaderFrom)
 
 
-class HeaderFromValue(OfValue, HeaderFrom):
-    """``org.apache.kafka.connect.transforms.HeaderFrom$Value``."""
-
-
-@dataclass(frozen=True, slots=True)
-class _NonNull:
-    def __call__(self, name: str, value: Value) -> None:
-        if value is None:
-            raise invalid(name, value, "entry must be non null")
-
-    def __str__(self) -> str:
-        return "non-null string"
+@valid("non-null string")
+def _non_null(name: str, value: Value) -> None:
+    if value is None:
+        raise invalid(name, value, "entry must be non null")
 
 
 class InsertHeader(Transformation):
     """``org.apache.kafka.connect.transforms.InsertHeader``: adds a header, whose type is inferred, to every record."""
 
-    def __init__(self) -> None:
-        self._header = Header("", None)
+    _header = Header("", None)
 
-    @classmethod
-    def config_def(cls) -> ConfigDef:
-        return ConfigDef.of(
-            Setting("header", Type.STRING, REQUIRED, "Name of the header.", _NonNull(), Importance.HIGH),
-            Setting("value.literal", Type.STRING, REQUIRED, "Value of the header.", _NonNull(), Importance.HIGH),
-        )
+    CONFIG_DEF = ConfigDef.of(
+        Setting("header", Type.STRING, REQUIRED, "Name of the header.", _non_null, Importance.HIGH),
+        Setting("value.literal", Type.STRING, REQUIRED, "Value of the header.", _non_null, Importance.HIGH),
+    )
 
     def configure(self, props: Props) -> None:
         values = self.config_def().parse(props)
@@ -168,24 +147,19 @@ _NAMED: Final = re.compile(r"\$\{([a-zA-Z][a-zA-Z0-9]*)\}")
 class RegexRouter(Transformation):
     """``org.apache.kafka.connect.transforms.RegexRouter``: renames topics that match a regular expression."""
 
-    def __init__(self) -> None:
-        self._regex = re.compile("")
-        self._replacement: Sequence[str | int] = ()
+    _regex = re.compile("")
+    _replacement: Sequence[str | int] = ()
 
-    @classmethod
-    def config_def(cls) -> ConfigDef:
-        return ConfigDef.of(
-            Setting(
-                "regex", Type.STRING, REQUIRED, "Java regular expression for topics.", JavaRegex(), Importance.HIGH
-            ),
-            Setting(
-                "replacement",
-                Type.STRING,
-                REQUIRED,
-                "Replacement of the match; $1 is the first group.",
-                importance=Importance.HIGH,
-            ),
-        )
+    CONFIG_DEF = ConfigDef.of(
+        Setting("regex", Type.STRING, REQUIRED, "Java regular expression for topics.", java_regex(), Importance.HIGH),
+        Setting(
+            "replacement",
+            Type.STRING,
+            REQUIRED,
+            "Replacement of the match; $1 is the first group.",
+            importance=Importance.HIGH,
+        ),
+    )
 
     def configure(self, props: Props) -> None:
         values = self.config_def().parse(props)
@@ -245,28 +219,25 @@ def _bad_replacement(why: str) -> ConfigError:
 class TimestampRouter(Transformation):
     """``org.apache.kafka.connect.transforms.TimestampRouter``: adds the record's timestamp to the topic's name."""
 
-    def __init__(self) -> None:
-        self._topic_format = ""
-        self._timestamp_format = SimpleDateFormat("")
+    _topic_format = ""
+    _timestamp_format = SimpleDateFormat("")
 
-    @classmethod
-    def config_def(cls) -> ConfigDef:
-        return ConfigDef.of(
-            Setting(
-                "topic.format",
-                Type.STRING,
-                "${topic}-${timestamp}",
-                "Format of the new topic, with ${topic} and ${timestamp}.",
-                importance=Importance.HIGH,
-            ),
-            Setting(
-                "timestamp.format",
-                Type.STRING,
-                "yyyyMMdd",
-                "Format of the timestamp, as in java.text.SimpleDateFormat.",
-                importance=Importance.HIGH,
-            ),
-        )
+    CONFIG_DEF = ConfigDef.of(
+        Setting(
+            "topic.format",
+            Type.STRING,
+            "${topic}-${timestamp}",
+            "Format of the new topic, with ${topic} and ${timestamp}.",
+            importance=Importance.HIGH,
+        ),
+        Setting(
+            "timestamp.format",
+            Type.STRING,
+            "yyyyMMdd",
+            "Format of the timestamp, as in java.text.SimpleDateFormat.",
+            importance=Importance.HIGH,
+        ),
+    )
 
     def configure(self, props: Props) -> None:
         values = self.config_def().parse(props)
@@ -288,12 +259,9 @@ class TimestampRouter(Transformation):
 class HasHeaderKey(Predicate):
     """``HasHeaderKey``: selects records with a given header."""
 
-    def __init__(self) -> None:
-        self._name = ""
+    _name = ""
 
-    @classmethod
-    def config_def(cls) -> ConfigDef:
-        return ConfigDef.of(Setting("name", Type.STRING, REQUIRED, "Name of a header.", NonEmpty(), Importance.MEDIUM))
+    CONFIG_DEF = ConfigDef.of(Setting("name", Type.STRING, REQUIRED, "Name of a header.", non_empty, Importance.MEDIUM))
 
     def configure(self, props: Props) -> None:
         self._name = self.config_def().parse(props).string("name")
@@ -312,21 +280,18 @@ class RecordIsTombstone(Predicate):
 class TopicNameMatches(Predicate):
     """``TopicNameMatches``: selects records whose complete topic name matches a Java regular expression."""
 
-    def __init__(self) -> None:
-        self._pattern = re.compile("")
+    _pattern = re.compile("")
 
-    @classmethod
-    def config_def(cls) -> ConfigDef:
-        return ConfigDef.of(
-            Setting(
-                "pattern",
-                Type.STRING,
-                REQUIRED,
-                "Java regular expression for topics.",
-                JavaRegex(required=True),
-                Importance.MEDIUM,
-            )
+    CONFIG_DEF = ConfigDef.of(
+        Setting(
+            "pattern",
+            Type.STRING,
+            REQUIRED,
+            "Java regular expression for topics.",
+            java_regex(required=True),
+            Importance.MEDIUM,
         )
+    )
 
     def configure(self, props: Props) -> None:
         self._pattern = compile_java(self.config_def().parse(props).string("pattern"))

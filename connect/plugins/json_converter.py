@@ -282,9 +282,7 @@ class JsonConverter(ConverterOfBoth):
         self._numeric_decimals = False
         self._read_schema: Schema | None = None
 
-    @classmethod
-    def config_def(cls) -> ConfigDef:
-        return _CONFIG
+    CONFIG_DEF = _CONFIG
 
     def configure(self, props: Props) -> None:
         values = self.config_def().parse(props)

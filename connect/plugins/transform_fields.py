@@ -6,15 +6,15 @@ fields.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any, Final, TypeVar
 
 from connect.api.convert import DataError, Transformation
 from connect.api.source import Schema, SourceRecord
 from connect.core.config.config_def import Importance, Setting, Type, Value, invalid
 from connect.core.config.java_regex import UnsupportedRegex, compile_java
+from connect.core.config.validation import Valid, valid
 from connect.core.errors import ConfigError
 from connect.plugins.java_values import java_class
 
@@ -31,15 +31,18 @@ REPLACE_NULL_WITH_DEFAULT: Final = Setting(
 class FieldTransformation(Transformation):
     """A transformation of the key or the value, as selected by :class:`OfKey` or :class:`OfValue`."""
 
-    @abstractmethod
-    def schema_of(self, record: SourceRecord) -> Schema | None: ...
+    def schema_of(self, record: SourceRecord) -> Schema | None:
+        raise NotImplementedError
 
-    @abstractmethod
-    def value_of(self, record: SourceRecord) -> Any: ...
+    def value_of(self, record: SourceRecord) -> Any:
+        raise NotImplementedError
 
-    @abstractmethod
     def changed(self, record: SourceRecord, schema: Schema | None, value: Any) -> SourceRecord:
         """Return the record with another schema and value for the key or the value."""
+        raise NotImplementedError
+
+
+T = TypeVar("T", bound=FieldTransformation)
 
 
 class OfKey(FieldTransformation):
@@ -62,6 +65,13 @@ class OfValue(FieldTransformation):
 
     def changed(self, record: SourceRecord, schema: Schema | None, value: Any) -> SourceRecord:
         return replace(record, value_schema=schema, value=value)
+
+
+def of_key_and_value(transformation: type[T]) -> tuple[type[T], type[T]]:
+    """Return the classes of a transformation for keys and for values, Java's ``$Key`` and ``$Value``."""
+    name, module = transformation.__name__, {"__module__": transformation.__module__}
+    of_key, of_value = (type(name + of.__name__[2:], (of, transformation), module) for of in (OfKey, OfValue))
+    return of_key, of_value
 
 
 def require_fields(schema: Schema | None, value: Any, purpose: str) -> Mapping[str, Any]:
@@ -157,31 +167,22 @@ def _quoted_step(path: str, start: int) -> tuple[str, int]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class NonEmptyList:
-    """A list with at least one element (``NonEmptyListValidator``)."""
-
-    def __call__(self, name: str, value: Value) -> None:
-        if not value:
-            raise invalid(name, value, "Empty list")
-
-    def __str__(self) -> str:
-        return "non-empty list"
+@valid("non-empty list")
+def non_empty_list(name: str, value: Value) -> None:
+    """Require a list with at least one element (``NonEmptyListValidator``)."""
+    if not value:
+        raise invalid(name, value, "Empty list")
 
 
-@dataclass(frozen=True, slots=True)
-class JavaRegex:
-    """A Java regular expression (``RegexValidator``), not empty if ``required``."""
+def java_regex(*, required: bool = False) -> Valid:
+    """Require a Java regular expression (``RegexValidator``), not empty if ``required``."""
 
-    required: bool = False
-
-    def __call__(self, name: str, value: Value) -> None:
-        if value == "" and self.required:
+    def check(name: str, value: Value) -> None:
+        if value == "" and required:
             raise invalid(name, value, "String must be non-empty")
         try:
             compile_java(value if isinstance(value, str) else "")
         except UnsupportedRegex as error:
             raise invalid(name, value, f"Invalid regex: {error}") from None
 
-    def __str__(self) -> str:
-        return "non-empty string, valid regex" if self.required else "valid regex"
+    return Valid("non-empty string, valid regex" if required else "valid regex", check)

@@ -13,11 +13,10 @@ from connect.api.connector import Props
 from connect.api.source import OffsetReader, SourceConnector
 from connect.core.errors import NotRunning
 from connect.core.model import Phase, State, Step, TargetState, step_to
-from connect.kafka.concurrency import Scope
 from connect.kafka.threads import PluginThread
 from connect.runtime.plugins.plugin_errors import masked, plugin_call
 from connect.runtime.task.connector_offsets import ConnectorOffsets
-from connect.runtime.task.task_control import FailureTrace, Known, Starts, WorkerListener
+from connect.runtime.task.task_control import FailureTrace, Known, Runner, Starts, WorkerListener
 
 T = TypeVar("T")
 
@@ -45,18 +44,15 @@ class _Interrupted(Exception):
 Make = Callable[[Known], Awaitable[Instance]]
 
 
-class ConnectorRunner:
+class ConnectorRunner(Runner):
     """One connector in one task, which alone calls the connector's ``start`` and ``stop``. A newer target state
     replaces one that is still pending."""
 
     def __init__(self, name: str, make: Make, target: TargetState, listener: WorkerListener, starts: Starts) -> None:
+        super().__init__(f"connector {name}", starts)
         self.name = name
-        #: The last reported state, for metrics.
-        self.state = State.UNASSIGNED
-        self.known = Known()
         self._make = make
         self._listener = listener
-        self._starts: Starts | None = starts
         self._phase = Phase.INIT
         self._instance: Instance | None = None
         #: Whether the connector's start was called and its stop was not.
@@ -64,23 +60,14 @@ class ConnectorRunner:
         self._target: TargetState | None = target
         self._failure: Exception | None = None
         self._stopping = False
-        self._abandoned = False
         self._changed = asyncio.Event()
         self._changed.set()
         #: The running start, if it is a coroutine.
         self._starting: asyncio.Task[None] | None = None
         self._asking: set[asyncio.Task[Sequence[Props]]] = set()
         self._present: Sequence[Props] = ()
-        self._scope = Scope(f"connector {name}")
         self._thread = PluginThread(f"connector {name}")
         self._loop = asyncio.get_running_loop()
-        self._running: asyncio.Task[None] | None = None
-        self._leaving: asyncio.Task[None] | None = None
-
-    def begin(self) -> asyncio.Task[None]:
-        """Start to run; the returned task ends when the instance has stopped, and never raises."""
-        self._running = self._scope.spawn(self._run(), f"connector {self.name}")
-        return self._running
 
     def set_target(self, target: TargetState) -> None:
         self._target = target
@@ -110,10 +97,6 @@ class ConnectorRunner:
         if self._running is not None:
             self._running.cancel()
         self._leaving = self._scope.spawn(self._close(), f"connector {self.name}, abandoned")
-
-    def unfinished(self) -> list[asyncio.Task[None]]:
-        """Return its tasks that still run."""
-        return [each for each in (self._running, self._leaving) if each is not None and not each.done()]
 
     async def task_configs(self, present: Sequence[Props]) -> tuple[Instance, Sequence[Props]]:
         """Ask the connector for its task configs; ``present`` are the current ones.
@@ -306,9 +289,5 @@ class ConnectorRunner:
     def _tell(self, state: State, failure: FailureTrace | None = None) -> None:
         if self._abandoned:
             return
-        if self._starts is not None:
-            # The first reported state says whether the start succeeded.
-            self._starts.ended(well=state is not State.FAILED)
-            self._starts = None
-        self.state = state
-        self._listener.connector_changed(self.name, state, failure, self.known.version)
+        self._reported(state)
+        self._listener.reported(self.name, state, failure, self.known.version)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from connect.api.plugins import PluginKind
@@ -39,7 +39,6 @@ from connect.runtime.task.offset_stores import OffsetStores
 from connect.runtime.task.record_conversion import (
     Conversion,
     ErrorHandler,
-    Interrupted,
     Role,
     converter_settings,
     make_chain,
@@ -54,7 +53,15 @@ from connect.runtime.task.source_config import (
     topic_groups,
 )
 from connect.runtime.task.source_task import EngineWork, SourceWork, TaskContext, TaskRunner
-from connect.runtime.task.task_control import Known, TaskControl, TaskRun, WorkerListener
+from connect.runtime.task.task_control import (
+    Check,
+    ClaimChecks,
+    Interrupted,
+    Known,
+    TaskControl,
+    TaskRun,
+    WorkerListener,
+)
 
 _CONVERTERS: Final[tuple[tuple[Role, PluginKind], ...]] = (
     ("key", PluginKind.CONVERTER),
@@ -94,13 +101,10 @@ log = logging.getLogger(__name__)
 #: Connectors and tasks created in one turn of the loop.
 _AT_ONCE: Final = 8
 
-#: Awaited while a task starts under exactly-once.
-Check = Callable[[], Awaitable[None]]
-
 
 @dataclass(frozen=True, slots=True)
 class TaskOrder:
-    """A task to create, with raw configs. ``before`` and ``after``: see ``ExactlyOnce``."""
+    """A task to create, with raw configs. ``before`` and ``after``: see :class:`ClaimChecks`."""
 
     task: TaskId
     connector: Mapping[str, str]
@@ -122,6 +126,11 @@ def _interrupted_by_stop(control: TaskControl, check: Check | None) -> Check | N
     return interrupted
 
 
+def _checks(order: TaskOrder, control: TaskControl) -> ClaimChecks:
+    before, after = (_interrupted_by_stop(control, check) for check in (order.before, order.after))
+    return ClaimChecks(before, after, lambda: control.is_stopping)
+
+
 def check_task_count(connector: str, tasks: int, tasks_max: int, *, enforced: bool) -> None:
     """Raise TooManyTasks if there are too many tasks, or warn if ``tasks.max`` is not enforced."""
     if tasks <= tasks_max:
@@ -136,52 +145,45 @@ def check_task_count(connector: str, tasks: int, tasks_max: int, *, enforced: bo
     )
 
 
+@dataclass(eq=False)
 class Maker:
     """Creates the connectors and tasks of one worker."""
 
-    def __init__(
-        self,
-        config: WorkerConfig,
-        plugins: Plugins,
-        listener: WorkerListener,
-        transformer: ConfigTransformer,
-        stores: OffsetStores,
-    ) -> None:
-        self._config = config
-        self._plugins = plugins
-        self._listener = listener
-        self._transformer = transformer
-        self._stores = stores
-        self._turns = asyncio.Semaphore(_AT_ONCE)
+    config: WorkerConfig
+    plugins: Plugins
+    listener: WorkerListener
+    transformer: ConfigTransformer
+    stores: OffsetStores
+    _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE), init=False)
 
     async def connector(self, name: str, raw: Mapping[str, str], known: Known) -> Instance:
         """Create a connector without starting it. Raises whatever prevents that, also the connector's errors."""
         await self._turn()
-        known.secrets = secrets_of(self._transformer, raw)
-        props = self._transformer.transform(raw)
+        known.secrets = secrets_of(self.transformer, raw)
+        props = self.transformer.transform(raw)
         connector = self._new(props, known)
         settings = source_settings(props)
-        offsets = await self._stores.open(name, props)
+        offsets = await self.stores.open(name, props)
         return Instance(connector, props, offsets, settings.tasks_max, settings.tasks_max_enforced)
 
     def task_props(self, order: TaskOrder) -> Mapping[str, str]:
         """Return the resolved config of a new or running task. Raises ConfigError or TooManyTasks."""
-        settings = source_settings(self._transformer.transform(order.connector))
+        settings = source_settings(self.transformer.transform(order.connector))
         name = order.task.connector
         check_task_count(name, order.task_count, settings.tasks_max, enforced=settings.tasks_max_enforced)
-        return self._transformer.transform(order.config)
+        return self.transformer.transform(order.config)
 
     async def task(self, order: TaskOrder, runner: TaskRunner) -> TaskRun:
         """Create a task without starting it. Raises whatever prevents that, also the connector's errors."""
         await self._turn()
-        runner.known.secrets = secrets_of(self._transformer, order.connector, order.config)
-        connector_props = self._transformer.transform(order.connector)
+        runner.known.secrets = secrets_of(self.transformer, order.connector, order.config)
+        connector_props = self.transformer.transform(order.connector)
         connector = self._new(connector_props, runner.known)
         settings = source_settings(connector_props)
         name = order.task.connector
         props = self.task_props(order)
         async with AsyncExitStack() as undo:
-            offsets = await self._stores.open(name, connector_props)
+            offsets = await self.stores.open(name, connector_props)
             undo.push_async_callback(offsets.close)
             task = connector.make_task()
             runner.known.parts |= {"task-class": connector.task_class(), "task-version": connector.version()}
@@ -191,9 +193,7 @@ class Maker:
                     connector,
                     TaskContext(props, offsets, PluginThread(f"task {order.task}")),
                     offsets,
-                    before=_interrupted_by_stop(runner.control, order.before),
-                    after=_interrupted_by_stop(runner.control, order.after),
-                    is_stopping=lambda: runner.control.is_stopping,
+                    _checks(order, runner.control),
                 )
             else:
                 work = self._source(order, runner, task, connector_props, props, settings, offsets)
@@ -218,17 +218,17 @@ class Maker:
         secrets = runner.known.secrets
         errors = ErrorHandler(order.task, settings.errors, runner.counters, secrets, runner.control.stopping)
         conversion = Conversion(
-            make_chain(connector, self._plugins), make_converters(connector, self._config, self._plugins), errors
+            make_chain(connector, self.plugins), make_converters(connector, self.config, self.plugins), errors
         )
-        runner.known.parts.update(converter_parts(connector, self._config, self._plugins))
-        runner.known.steps.extend(steps(connector, self._plugins))
-        boundaries = settings.boundaries(self._config.offset_flush_interval_ms)
+        runner.known.parts.update(converter_parts(connector, self.config, self.plugins))
+        runner.known.steps.extend(steps(connector, self.plugins))
+        boundaries = settings.boundaries(self.config.offset_flush_interval_ms)
         transactions = boundaries if isinstance(boundaries, ConnectorBoundaries) else None
         thread = PluginThread(f"task {order.task}")
         callbacks = TaskCallbacks(order.task, task, secrets, thread)
-        topics = TopicsInUse(order.task, self._listener, tracked=self._config.topic_tracking_enable)
+        topics = TopicsInUse(order.task, self.listener, tracked=self.config.topic_tracking_enable)
         delivery: Delivery
-        if self._config.exactly_once_enabled:
+        if self.config.exactly_once_enabled:
             delivery = ExactlyOnceDelivery(
                 order.task,
                 self._transactional_producer(order.task, connector),
@@ -237,22 +237,20 @@ class Maker:
                 topics,
                 boundaries,
                 runner.counters,
-                before=_interrupted_by_stop(runner.control, order.before),
-                after=_interrupted_by_stop(runner.control, order.after),
-                is_stopping=lambda: runner.control.is_stopping,
+                _checks(order, runner.control),
             )
         else:
             transactions = None
             delivery = AtLeastOnceDelivery(
                 order.task,
-                RecordProducer(producer_settings(self._config, connector, str(order.task), None)),
+                RecordProducer(producer_settings(self.config, connector, str(order.task), None)),
                 offsets,
                 callbacks,
                 topics,
                 errors,
                 runner.counters,
-                flush_interval_ms=self._config.offset_flush_interval_ms,
-                flush_timeout_ms=self._config.offset_flush_timeout_ms,
+                flush_interval_ms=self.config.offset_flush_interval_ms,
+                flush_timeout_ms=self.config.offset_flush_timeout_ms,
             )
         return SourceWork(
             order.task,
@@ -266,35 +264,35 @@ class Maker:
         )
 
     def _transactional_producer(self, task: TaskId, connector: Mapping[str, str]) -> RecordProducer:
-        for sentence in ignored_under_exactly_once(self._config, connector):
+        for sentence in ignored_under_exactly_once(self.config, connector):
             log.warning("task %s: %s", task, sentence)
-        transactional_id = task_transactional_id(self._config.group_id, task.connector, task.task)
-        return RecordProducer(producer_settings(self._config, connector, str(task), transactional_id))
+        transactional_id = task_transactional_id(self.config.group_id, task.connector, task.task)
+        return RecordProducer(producer_settings(self.config, connector, str(task), transactional_id))
 
     def _topic_creation(self, task: TaskId, connector: Mapping[str, str]) -> TopicCreation:
-        groups = topic_groups(connector) if self._config.topic_creation_enable else []
+        groups = topic_groups(connector) if self.config.topic_creation_enable else []
         if not groups:
             return TopicCreation([], None)
-        return TopicCreation(groups, Admin(client_connection(self._config, connector, "admin", str(task))))
+        return TopicCreation(groups, Admin(client_connection(self.config, connector, "admin", str(task))))
 
     def _new(self, props: Mapping[str, str], known: Known) -> SourceConnector:
         if "connector.class" not in props:
             raise ConfigError("connector.class is missing; name the connector's class", "connector.class")
-        connector = self._plugins.new_connector(props["connector.class"], props.get("connector.plugin.version"))
+        connector = self.plugins.new_connector(props["connector.class"], props.get("connector.plugin.version"))
         known.version = connector.version()
         known.parts |= {
-            "connector-class": self._plugins.full_name(props["connector.class"].strip()) or props["connector.class"],
+            "connector-class": self.plugins.full_name(props["connector.class"].strip()) or props["connector.class"],
             "connector-type": "source",
             "connector-version": known.version,
         }
         known.secrets = known.secrets.with_more(passwords(connector.config_def(), props))
-        check_overrides(self._plugins.override_policy(self._config), props, self._kinds(props))
+        check_overrides(self.plugins.override_policy(self.config), props, self._kinds(props))
         return connector
 
     def _kinds(self, props: Mapping[str, str]) -> list[ClientKind]:
         """Return the kinds of clients that a connector uses."""
-        own_offsets = self._config.exactly_once_enabled or "offsets.storage.topic" in props
+        own_offsets = self.config.exactly_once_enabled or "offsets.storage.topic" in props
         kinds: list[ClientKind] = ["producer"]
-        if own_offsets or (self._config.topic_creation_enable and uses_topic_creation(props)):
+        if own_offsets or (self.config.topic_creation_enable and uses_topic_creation(props)):
             kinds.append("admin")
         return [*kinds, "consumer"] if own_offsets else kinds

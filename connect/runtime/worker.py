@@ -22,8 +22,8 @@ from connect.runtime.plugins.plugin_registry import Plugins
 from connect.runtime.task.connector_offsets import OffsetTopic
 from connect.runtime.task.offset_stores import OffsetStores
 from connect.runtime.task.source_task import TaskRunner
-from connect.runtime.task.task_control import Starts, WorkerListener
-from connect.runtime.task_builder import Check, Maker, TaskOrder, check_task_count
+from connect.runtime.task.task_control import Check, Starts, WorkerListener
+from connect.runtime.task_builder import Maker, TaskOrder, check_task_count
 
 log = logging.getLogger(__name__)
 

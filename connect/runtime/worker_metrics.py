@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily
@@ -34,62 +35,53 @@ _TASK_PARTS: Final = (
 _OF_CONNECTOR: Final = ("group", "connector")
 _OF_TASK: Final = ("group", "connector", "task")
 
-_TASK: Final[Rows[TaskCounters]] = (
-    ("source_task_metrics_source_record_poll_total", "Records polled.", lambda task, _: task.polled),
-    ("source_task_metrics_source_record_poll_rate", "Rate of polling.", lambda task, now: task.poll_records.rate(now)),
-    ("source_task_metrics_source_record_write_total", "Records written.", lambda task, _: task.written),
-    (
-        "source_task_metrics_source_record_write_rate",
-        "Records written per second.",
-        lambda task, now: task.written_records.rate(now),
+#: By domain.
+_TASK: Final[Mapping[str, Rows[TaskCounters]]] = {
+    "source_task_metrics": (
+        ("source_record_poll_total", "Records polled.", lambda of, _: of.polled),
+        ("source_record_poll_rate", "Rate of polling.", lambda of, now: of.poll_records.rate(now)),
+        ("source_record_write_total", "Records written.", lambda of, _: of.written),
+        ("source_record_write_rate", "Records written per second.", lambda of, now: of.written_records.rate(now)),
+        ("source_record_active_count", "Records in flight.", lambda of, _: of.active),
+        ("source_record_active_count_max", "Most records in flight.", lambda of, now: of.active_records.most(now)),
+        ("source_record_active_count_avg", "Mean of records in flight.", lambda of, now: of.active_records.mean(now)),
+        ("poll_batch_max_time_ms", "Longest poll.", lambda of, now: of.poll_ms.most(now)),
+        ("poll_batch_avg_time_ms", "Mean poll duration.", lambda of, now: of.poll_ms.mean(now)),
     ),
-    ("source_task_metrics_source_record_active_count", "Records in flight.", lambda task, _: task.active),
-    (
-        "source_task_metrics_source_record_active_count_max",
-        "Most records in flight.",
-        lambda task, now: task.active_records.most(now),
+    "connector_task_metrics": (
+        ("running_ratio", "Time RUNNING.", lambda of, now: of.states.ratio(State.RUNNING, now)),
+        ("pause_ratio", "Time PAUSED.", lambda of, now: of.states.ratio(State.PAUSED, now)),
+        ("batch_size_max", "Largest batch polled.", lambda of, now: of.batch_records.most(now)),
+        ("batch_size_avg", "Mean batch polled.", lambda of, now: of.batch_records.mean(now)),
+        ("offset_commit_max_time_ms", "Longest commit.", lambda of, now: of.commit_ms.most(now)),
+        ("offset_commit_avg_time_ms", "Mean commit.", lambda of, now: of.commit_ms.mean(now)),
+        (
+            "offset_commit_success_percentage",
+            "Share of successful commits.",
+            lambda of, now: of.commits_well.share(now),
+        ),
+        (
+            "offset_commit_failure_percentage",
+            "Share of failed commits.",
+            lambda of, now: complement(of.commits_well, now),
+        ),
     ),
-    (
-        "source_task_metrics_source_record_active_count_avg",
-        "Mean of records in flight.",
-        lambda task, now: task.active_records.mean(now),
+    "task_error_metrics": (
+        ("total_record_failures", "Failed attempts.", lambda of, _: of.failures),
+        ("total_record_errors", "Failed records.", lambda of, _: of.errors),
+        ("total_records_skipped", "Records skipped after errors.", lambda of, _: of.skipped),
+        ("total_retries", "Retried attempts.", lambda of, _: of.retries),
+        ("total_errors_logged", "Errors logged.", lambda of, _: of.logged),
+        ("deadletterqueue_produce_requests", "For sinks only; 0.", lambda _of, _now: 0),
+        ("deadletterqueue_produce_failures", "For sinks only; 0.", lambda _of, _now: 0),
+        ("last_error_timestamp", "Time of the last error, ms.", lambda of, _: of.last_error_ms),
     ),
-    ("source_task_metrics_poll_batch_max_time_ms", "Longest poll.", lambda task, now: task.poll_ms.most(now)),
-    ("source_task_metrics_poll_batch_avg_time_ms", "Mean poll duration.", lambda task, now: task.poll_ms.mean(now)),
-    ("connector_task_metrics_running_ratio", "Time RUNNING.", lambda task, now: task.states.ratio(State.RUNNING, now)),
-    ("connector_task_metrics_pause_ratio", "Time PAUSED.", lambda task, now: task.states.ratio(State.PAUSED, now)),
-    ("connector_task_metrics_batch_size_max", "Largest batch polled.", lambda task, now: task.batch_records.most(now)),
-    ("connector_task_metrics_batch_size_avg", "Mean batch polled.", lambda task, now: task.batch_records.mean(now)),
-    ("connector_task_metrics_offset_commit_max_time_ms", "Longest commit.", lambda task, now: task.commit_ms.most(now)),
-    ("connector_task_metrics_offset_commit_avg_time_ms", "Mean commit.", lambda task, now: task.commit_ms.mean(now)),
-    (
-        "connector_task_metrics_offset_commit_success_percentage",
-        "Share of successful commits.",
-        lambda task, now: task.commits_well.share(now),
-    ),
-    (
-        "connector_task_metrics_offset_commit_failure_percentage",
-        "Share of failed commits.",
-        lambda task, now: complement(task.commits_well, now),
-    ),
-    ("task_error_metrics_total_record_failures", "Failed attempts.", lambda task, _: task.failures),
-    ("task_error_metrics_total_record_errors", "Failed records.", lambda task, _: task.errors),
-    ("task_error_metrics_total_records_skipped", "Records skipped after errors.", lambda task, _: task.skipped),
-    ("task_error_metrics_total_retries", "Retried attempts.", lambda task, _: task.retries),
-    ("task_error_metrics_total_errors_logged", "Errors logged.", lambda task, _: task.logged),
-    ("task_error_metrics_deadletterqueue_produce_requests", "For sinks only; 0.", lambda _task, _now: 0),
-    ("task_error_metrics_deadletterqueue_produce_failures", "For sinks only; 0.", lambda _task, _now: 0),
-    ("task_error_metrics_last_error_timestamp", "Time of the last error, ms.", lambda task, _: task.last_error_ms),
-)
+}
 #: Only after the first transaction, as Java has these metrics only with exactly-once.
 _TRANSACTIONS: Final[Rows[TaskCounters]] = (
-    (
-        "source_task_metrics_transaction_size_min",
-        "Smallest transaction, in records.",
-        lambda of, now: of.transaction_records.least(now),
-    ),
-    ("source_task_metrics_transaction_size_max", "Largest one.", lambda of, now: of.transaction_records.most(now)),
-    ("source_task_metrics_transaction_size_avg", "Mean size.", lambda of, now: of.transaction_records.mean(now)),
+    ("size_min", "Smallest transaction, in records.", lambda of, now: of.transaction_records.least(now)),
+    ("size_max", "Largest one.", lambda of, now: of.transaction_records.most(now)),
+    ("size_avg", "Mean size.", lambda of, now: of.transaction_records.mean(now)),
 )
 
 
@@ -137,8 +129,8 @@ async def _of_connectors(workers: Sequence[tuple[str, Worker]], now_ms: int) -> 
 async def _of_tasks(workers: Sequence[tuple[str, Worker]], now_ms: int) -> list[Metric]:
     status = _family("connector_task_metrics_status", "1, with the state.", _OF_TASK, "status")
     parts = _part_families("connector_task_metrics", _TASK_PARTS, _OF_TASK)
-    gauges = Gauges(PREFIX, _OF_TASK, _TASK)
-    transactions = Gauges(PREFIX, _OF_TASK, _TRANSACTIONS)
+    gauges = [Gauges(f"{PREFIX}{domain}_", _OF_TASK, rows) for domain, rows in _TASK.items()]
+    transactions = Gauges(f"{PREFIX}source_task_metrics_transaction_", _OF_TASK, _TRANSACTIONS)
     steps = {
         kind: _part_families(f"connector_{kind}_metrics", (f"{kind}-class", f"{kind}-version"), (*_OF_TASK, kind))
         for kind in ("transform", "predicate")
@@ -149,14 +141,15 @@ async def _of_tasks(workers: Sequence[tuple[str, Worker]], now_ms: int) -> list[
             counters = runner.counters
             status.add_metric((*labels, runner.state.lower()), 1)
             _add_parts(parts, _TASK_PARTS, labels, runner.known)
-            gauges.add(labels, counters, now_ms)
+            for each in gauges:
+                each.add(labels, counters, now_ms)
             if counters.transaction_records.recorded:
                 transactions.add(labels, counters, now_ms)
             for kind, alias, *told in runner.known.steps:
                 for family, part in zip(steps[kind], told, strict=True):
                     family.add_metric((*labels, alias, part), 1)
     of_steps = (family for families in steps.values() for family in families)
-    return [status, *parts, *gauges, *transactions, *of_steps]
+    return [status, *parts, *chain(*gauges), *transactions, *of_steps]
 
 
 def _family(name: str, text: str, labels: Iterable[str], *more: str) -> GaugeMetricFamily:
@@ -183,11 +176,11 @@ def _add_parts(
 
 def _starts(kind: str, of: Callable[[Worker], Starts]) -> Rows[DistributedWorker]:
     """Return the metrics of the starts of one kind of work."""
-    prefix, kinds = f"connect_worker_metrics_{kind}_startup", f"{kind.capitalize()}s"
+    prefix = f"{kind}_startup"
     return (
         (
             f"{prefix}_attempts_total",
-            f"{kinds} started on this worker.",
+            f"{kind.capitalize()}s started on this worker.",
             lambda one, _: of(one.worker).succeeded + of(one.worker).failed,
         ),
         (f"{prefix}_success_total", "Successful starts.", lambda one, _: of(one.worker).succeeded),
@@ -205,49 +198,44 @@ def _starts(kind: str, of: Callable[[Worker], Starts]) -> Rows[DistributedWorker
     )
 
 
-_WORKER: Final[Rows[DistributedWorker]] = (
-    ("app_info_start_time_ms", "Start time of the worker.", lambda one, _: one.made_ms),
-    ("connect_worker_metrics_connector_count", "Connectors here.", lambda one, _: len(one.worker.connectors)),
-    ("connect_worker_metrics_task_count", "Tasks here.", lambda one, _: len(one.worker.tasks)),
-    *_starts("connector", lambda worker: worker.connector_starts),
-    *_starts("task", lambda worker: worker.task_starts),
-    (
-        "connect_worker_rebalance_metrics_completed_rebalances_total",
-        "Completed rebalances.",
-        lambda one, _: one.rebalances.completed,
+#: By domain.
+_WORKER: Final[Mapping[str, Rows[DistributedWorker]]] = {
+    "app_info": (("start_time_ms", "Start time of the worker.", lambda one, _: one.made_ms),),
+    "connect_worker_metrics": (
+        ("connector_count", "Connectors here.", lambda one, _: len(one.worker.connectors)),
+        ("task_count", "Tasks here.", lambda one, _: len(one.worker.tasks)),
+        *_starts("connector", lambda worker: worker.connector_starts),
+        *_starts("task", lambda worker: worker.task_starts),
     ),
-    (
-        "connect_worker_rebalance_metrics_rebalancing",
-        "1 during a rebalance.",
-        lambda one, _: float(one.rebalances.began_ms is not None),
+    "connect_worker_rebalance_metrics": (
+        ("completed_rebalances_total", "Completed rebalances.", lambda one, _: one.rebalances.completed),
+        ("rebalancing", "1 during a rebalance.", lambda one, _: float(one.rebalances.began_ms is not None)),
+        ("epoch", "The group's generation.", lambda one, _: one.core.generation),
+        (
+            "rebalance_max_time_ms",
+            "Longest rebalance of the last minute.",
+            lambda one, _: one.rebalances.took_ms.most(one.steady_ms()),
+        ),
+        (
+            "rebalance_avg_time_ms",
+            "Mean duration of its rebalances.",
+            lambda one, _: one.rebalances.took_ms.mean(one.steady_ms()),
+        ),
+        (
+            "time_since_last_rebalance_ms",
+            "Since the end of the last rebalance.",
+            lambda one, _: math.nan if (ended := one.rebalances.ended_ms) is None else one.steady_ms() - ended,
+        ),
     ),
-    ("connect_worker_rebalance_metrics_epoch", "The group's generation.", lambda one, _: one.core.generation),
-    (
-        "connect_worker_rebalance_metrics_rebalance_max_time_ms",
-        "Longest rebalance of the last minute.",
-        lambda one, _: one.rebalances.took_ms.most(one.steady_ms()),
+    "connect_coordinator_metrics": (
+        (
+            "assigned_connectors",
+            "Connectors assigned to this worker.",
+            lambda one, _: len(one.core.assignment.connectors),
+        ),
+        ("assigned_tasks", "Tasks assigned to this worker.", lambda one, _: len(one.core.assignment.tasks)),
     ),
-    (
-        "connect_worker_rebalance_metrics_rebalance_avg_time_ms",
-        "Mean duration of its rebalances.",
-        lambda one, _: one.rebalances.took_ms.mean(one.steady_ms()),
-    ),
-    (
-        "connect_worker_rebalance_metrics_time_since_last_rebalance_ms",
-        "Since the end of the last rebalance.",
-        lambda one, _: math.nan if (ended := one.rebalances.ended_ms) is None else one.steady_ms() - ended,
-    ),
-    (
-        "connect_coordinator_metrics_assigned_connectors",
-        "Connectors assigned to this worker.",
-        lambda one, _: len(one.core.assignment.connectors),
-    ),
-    (
-        "connect_coordinator_metrics_assigned_tasks",
-        "Tasks assigned to this worker.",
-        lambda one, _: len(one.core.assignment.tasks),
-    ),
-)
+}
 
 _GROUP: Final[Rows[GroupMeters]] = (
     ("heartbeat_response_time_max", "Longest heartbeat, in ms.", lambda of, now_ms: of.heartbeat_ms.most(now_ms)),
@@ -300,14 +288,15 @@ async def worker_metrics(workers: Sequence[DistributedWorker], now_ms: int) -> l
 
 
 def _of_workers(workers: Sequence[DistributedWorker], now_ms: int) -> Iterator[Metric]:
-    gauges = Gauges(PREFIX, _LABELS, _WORKER)
+    gauges = [Gauges(f"{PREFIX}{domain}_", _LABELS, rows) for domain, rows in _WORKER.items()]
     texts = [(told_family(name, text, _LABELS), value) for name, text, value in _TEXTS]
     for worker in workers:
         labels = (worker.config.group_id,)
-        gauges.add(labels, worker, now_ms)
+        for each in gauges:
+            each.add(labels, worker, now_ms)
         for family, value in texts:
             family.add_metric((*labels, value(worker)), 1)
-    yield from gauges
+    yield from chain(*gauges)
     yield from (family for family, _ in texts)
 
 

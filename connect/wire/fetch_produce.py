@@ -160,7 +160,7 @@ def decode_produce(body: memoryview, version: int) -> ProduceAnswer:
             partitions.append(
                 ProducedPartition(topic, index, error, base, appended, log_start, message, faults, leader)
             )
-        at = _skip_tags(body, at)
+        _, at = read_tags(body, at)
     return ProduceAnswer(_INT32.unpack_from(body, at)[0], partitions)
 
 
@@ -175,7 +175,7 @@ def decode_fetch(body: memoryview, version: int) -> FetchAnswer:
         for _ in range(inner - 1):
             fetched, at = _fetched_partition(body, at, topic)
             partitions.append(fetched)
-        at = _skip_tags(body, at)
+        _, at = read_tags(body, at)
     return FetchAnswer(throttle, error, session, partitions)
 
 
@@ -186,7 +186,7 @@ def _fetched_partition(body: memoryview, at: int, topic: bytes) -> tuple[Fetched
     aborted = []
     for _ in range(count - 1):
         aborted.append(_ABORTED.unpack_from(body, at))
-        at = _skip_tags(body, at + 16)
+        _, at = read_tags(body, at + 16)
     replica = _INT32.unpack_from(body, at)[0]
     length, at = read_uvarint(body, at + 4)
     records = body[at : at + max(length - 1, 0)]
@@ -218,32 +218,16 @@ def _produce_trailer(body: memoryview, at: int) -> tuple[_Trailer, int]:
         index = _INT32.unpack_from(body, at)[0]
         text, at = _nullable_text(body, at + 4)
         faults.append((index, text))
-        at = _skip_tags(body, at)
+        _, at = read_tags(body, at)
     message, at = _nullable_text(body, at)
-    leader: tuple[int, int] | None = None
-    tags, at = read_uvarint(body, at)
-    for _ in range(tags):
-        tag, at = read_uvarint(body, at)
-        size, at = read_uvarint(body, at)
-        if tag == 0:
-            leader = _LEADER.unpack_from(body, at)
-        at += size
-    return (message, tuple(faults), leader), at
+    tags, at = read_tags(body, at)
+    return (message, tuple(faults), _LEADER.unpack_from(body, tags[0]) if 0 in tags else None), at
 
 
 def _fetch_tags(body: memoryview, at: int) -> tuple[tuple[int, int] | None, tuple[int, int] | None, int]:
-    diverging: tuple[int, int] | None = None
-    leader: tuple[int, int] | None = None
-    tags, at = read_uvarint(body, at)
-    for _ in range(tags):
-        tag, at = read_uvarint(body, at)
-        size, at = read_uvarint(body, at)
-        if tag == 0:
-            diverging = _EPOCH_END.unpack_from(body, at)
-        elif tag == 1:
-            leader = _LEADER.unpack_from(body, at)
-        at += size
-    return diverging, leader, at
+    tags, at = read_tags(body, at)
+    diverging = _EPOCH_END.unpack_from(body, tags[0]) if 0 in tags else None
+    return diverging, _LEADER.unpack_from(body, tags[1]) if 1 in tags else None, at
 
 
 def _nullable_text(body: memoryview, at: int) -> tuple[str | None, int]:
@@ -254,10 +238,13 @@ def _nullable_text(body: memoryview, at: int) -> tuple[str | None, int]:
     return str(body[at:end], "utf-8", "replace"), end
 
 
-def _skip_tags(body: memoryview, at: int) -> int:
+def read_tags(body: memoryview, at: int) -> tuple[dict[int, int], int]:
+    """Return the positions of the tagged fields (KIP-482) at ``at``, by tag, and the position after them."""
     count, at = read_uvarint(body, at)
+    found: dict[int, int] = {}
     for _ in range(count):
-        _, at = read_uvarint(body, at)
+        tag, at = read_uvarint(body, at)
         size, at = read_uvarint(body, at)
+        found[tag] = at
         at += size
-    return at
+    return found, at

@@ -15,7 +15,7 @@ from connect.core.config import client_settings
 from connect.core.config.client_settings import BOOTSTRAP_SERVERS, SUPPORTED_SECURITY
 from connect.core.config.config_def import AtLeast, ConfigDef, OneOf, Values
 from connect.core.config.properties import ClientProperties, Properties
-from connect.core.config.validation import NonEmpty
+from connect.core.config.validation import non_empty
 from connect.core.errors import ConfigError
 from connect.kafka.group_protocol import CONSUMER as CONSUMER_PROTOCOL
 from connect.kafka.group_protocol import GroupSettings
@@ -230,7 +230,7 @@ CONSUMER: Final = client_settings.CONSUMER.only(
     "retry.backoff.ms",
     "retry.backoff.max.ms",
 ) | ConfigDef.of(
-    replace(client_settings.CONSUMER.settings["group.id"], check=NonEmpty()),
+    replace(client_settings.CONSUMER.settings["group.id"], check=non_empty),
     replace(client_settings.CONSUMER.settings["auto.offset.reset"], check=OneOf(("earliest", "latest"))),
     # No default, because the copy's own is better.
     *(

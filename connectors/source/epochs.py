@@ -21,6 +21,7 @@ from math import inf
 from typing import Final, Protocol
 
 from connect.core.errors import RetriableError
+from connect.kafka.concurrency import Pauses
 from connectors.formats.types import RUNNING, ProducerIdAndEpoch, TopicPartition
 from connectors.source.positions.ledger import Ledger
 from connectors.source.positions.partition_pairs import STARTING, PartitionPair
@@ -131,17 +132,17 @@ class Reconfiguring:
         Raises :class:`SliceLost` if the slice ends by itself, and errors that are not retriable.
         """
         clock = asyncio.get_running_loop().time
-        ends_s, delay_s = clock() + length_s, _RETRY_S
+        ends_s, pauses = clock() + length_s, Pauses(_RETRY_S, _MAX_RETRY_S)
         while clock() < min(ends_s, self._due_s()):
             self._changed.clear()
             try:
                 again_s = await self._step(handle)
-                delay_s = _RETRY_S
+                pauses.over()
             except SliceLost:
                 raise
             except RetriableError as error:
                 log.warning("%s: its partitions cannot be changed now: %s; retrying", self._name, error)
-                again_s, delay_s = delay_s, min(delay_s * 2, _MAX_RETRY_S)
+                again_s = pauses.next_s()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(min(ends_s, self._due_s(), clock() + again_s)):
                     await self._changed.wait()

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Self
 from connect.core.errors import HeliographError
 from connect.core.model import NewTopic
 from connect.kafka.cluster import Cluster
-from connect.kafka.concurrency import Scope
+from connect.kafka.concurrency import Pauses, Scope
 from connect.kafka.log.producer import OutRecord, PlainWriter
 from connect.kafka.log.topic_admin import Admin, TopicExists
 from connectors.config.client_config import FlowClients
@@ -297,16 +297,15 @@ class SyncWriter:
         self._wanted.set()
 
     async def _write_forever(self) -> None:
-        delay_s = _RETRY_S
+        pauses = Pauses(_RETRY_S, _MAX_RETRY_S)
         while True:
             await self._wanted.wait()
             self._wanted.clear()
             while (count := await self._write_some()) is not None:
                 if not count:
-                    await asyncio.sleep(delay_s)
-                    delay_s = min(2 * delay_s, _MAX_RETRY_S)
+                    await pauses.wait()
                     continue
-                delay_s = _RETRY_S
+                pauses.over()
                 if count < _MOST_AT_ONCE:
                     await self._pause()
             if not self._wanted.is_set():

@@ -18,11 +18,12 @@ from connect.core.errors import ConfigError, RetriableError
 from connect.core.model import CLEANED_SOON, NewTopic
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import until
 from connect.kafka.log import transactions
 from connect.kafka.log.compacted_topic import LogRecord, read_to_end
 from connect.kafka.log.producer import OutRecord, PlainWriter, TransactionalWriter, place, produce_all
 from connect.kafka.log.topic_admin import Admin
-from connect.kafka.log.transactions import Superseded, TransactionalIdRefused, claim, until
+from connect.kafka.log.transactions import Superseded, TransactionalIdRefused, claim
 from connect.kafka.security.connection_settings import connection_settings
 from connectors.formats.position import KeyKind, Position, decode_kind
 from connectors.formats.types import TopicPartition

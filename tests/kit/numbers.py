@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from connect.api.connector import Props
+from connect.api.connector import REQUIRED, ConfigDef, Props, Setting, Type
 from connect.api.plugins import PluginDescription, PluginKind
 from connect.api.source import SourceConnector, SourceRecord, SourceTask
-from connect.core.config.config_def import REQUIRED, ConfigDef, Setting, Type
 
 CLASS: Final = "NumberSource"
 #: What a worker calls itself in its records.

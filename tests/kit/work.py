@@ -7,10 +7,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from connect.api.connector import Props
+from connect.api.connector import ConfigDef, Props
 from connect.api.plugins import PluginDescription, PluginKind
 from connect.api.source import RecordMetadata, SourceConnector, SourceRecord, SourceTask
-from connect.core.config.config_def import ConfigDef
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.model import State, TaskId
 from connect.kafka.log.compacted_topic import LogRecord
@@ -58,14 +57,8 @@ class Heard:
         self.failed: list[str] = []
         self.failed_at_end: set[str | TaskId] = set()
 
-    def connector_changed(self, name: str, state: State, failure: FailureTrace | None, version: str | None) -> None:
-        self._changed(name, state, failure, version)
-
     def connector_failed(self, name: str) -> None:
         self.failed.append(name)
-
-    def task_changed(self, task: TaskId, state: State, failure: FailureTrace | None, version: str | None) -> None:
-        self._changed(task, state, failure, version)
 
     def task_configs_wanted(self, name: str) -> None:
         self.wanted.append(name)
@@ -80,7 +73,7 @@ class Heard:
     def last(self, work: str | TaskId) -> State | None:
         return next(iter(reversed(self.of(work))), None)
 
-    def _changed(self, work: str | TaskId, state: State, failure: FailureTrace | None, version: str | None) -> None:
+    def reported(self, work: str | TaskId, state: State, failure: FailureTrace | None, version: str | None) -> None:
         self.states.append((work, state))
         self.traces[work] = failure.trace if failure is not None else None
         self.versions[work] = version

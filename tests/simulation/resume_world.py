@@ -19,8 +19,7 @@ from unittest.mock import patch
 from uuid import UUID
 
 from connect.core.errors import RetriableError
-from connect.kafka.cluster import Cluster, ClusterMetadata, PartitionMetadata, TopicMetadata
-from connect.kafka.leader_epochs import LeaderEpochs
+from connect.kafka.cluster import Cluster, ClusterMetadata, LeaderEpochs, PartitionMetadata, TopicMetadata
 from connect.kafka.log.offsets import EARLIEST
 from connect.kafka.log.transactions import ProducerIdentity, Superseded, TransactionalIdRefused
 from connect.wire import batch as wire

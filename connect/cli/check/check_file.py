@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from rich.table import Table
 from rich.text import Text
 
 from connect.cli.check.connector_config import check_connector, in_properties, of_json, of_properties, of_values
-from connect.cli.check.findings import CheckReport, FileKind, Level, kind_of_properties, kind_of_text, report_as_json
+from connect.cli.check.findings import (
+    CheckReport,
+    FileKind,
+    Level,
+    SeenCluster,
+    kind_of_properties,
+    kind_of_text,
+    report_as_json,
+)
 from connect.cli.check.properties_files import check_client, check_mirror, check_worker_file
 from connect.cli.check.strimzi import check_strimzi
-from connect.cli.console import EXIT_OK
-from connect.cli.tables import console, new_table, printable, show_json
+from connect.cli.console import exit_code
+from connect.cli.tables import ERROR, printable, show, show_json, table, text
 from connect.core.config.properties import MAX_FILE_BYTES, load_properties
 from connect.core.errors import ConfigError
 
-_STYLES: Final = {Level.ERROR: "bold red", Level.UNKNOWN: "bold red", Level.WARNING: "yellow", Level.NOTE: ""}
+_STYLES: Final = {Level.ERROR: ERROR, Level.UNKNOWN: ERROR, Level.WARNING: "yellow", Level.NOTE: ""}
 _WORDS: Final = {
     Level.ERROR: ("error", "errors"),
     Level.UNKNOWN: ("item not checked", "items not checked"),
@@ -30,12 +36,16 @@ _WORDS: Final = {
 
 def show_report(report: CheckReport) -> None:
     """Print the outcomes, the clusters, the findings, and the verdict as the last line."""
-    out = console()
-    out.print(f"{printable(report.file)}, for {report.runs_with}", markup=False, soft_wrap=True)
-    for table in (_outcomes(report), _clusters(report), _findings(report)):
-        if table.row_count:
-            out.print(table)
-    out.print(verdict(report), markup=False, soft_wrap=True)
+    show(f"{report.file}, for {report.runs_with}")
+    outcomes = (("" if at else one.what, does) for one in report.outcomes for at, does in enumerate(one.does))
+    show(table(("what", "would do"), outcomes))
+    show(table(("cluster", "addresses", "brokers", "Kafka", "cluster id"), map(_cluster, report.clusters)))
+    found = (
+        ("" if one.line is None else str(one.line), text(one.level, _STYLES[one.level]), one.text)
+        for one in report.findings
+    )
+    show(table(("line", "", "finding"), found))
+    show(verdict(report))
 
 
 def verdict(report: CheckReport) -> str:
@@ -45,45 +55,13 @@ def verdict(report: CheckReport) -> str:
     return f"{printable(report.file)}: {', '.join(told) or 'no problems'}"
 
 
-def _outcomes(report: CheckReport) -> Table:
-    table = new_table("what", "would do")
-    for one in report.outcomes:
-        for at, sentence in enumerate(one.does):
-            table.add_row(_text("" if at else one.what), _text(sentence))
-    return table
+def _cluster(one: SeenCluster) -> tuple[str | Text, ...]:
+    if one.error:
+        return one.name, one.addresses, text("no answer", ERROR)
+    release = f"{one.release} or later" if one.release else "unknown"
+    return one.name, one.addresses, str(one.brokers), release, one.cluster_id
 
 
-def _clusters(report: CheckReport) -> Table:
-    table = new_table("cluster", "addresses", "brokers", "Kafka", "cluster id")
-    for one in report.clusters:
-        if one.error:
-            table.add_row(_text(one.name), _text(one.addresses), _text("no answer", _STYLES[Level.ERROR]), "", "")
-            continue
-        release = f"{one.release} or later" if one.release else "unknown"
-        table.add_row(*map(_text, (one.name, one.addresses, str(one.brokers), release, one.cluster_id)))
-    return table
-
-
-def _findings(report: CheckReport) -> Table:
-    table = new_table("line", "", "finding")
-    for row in _rows(report):
-        table.add_row(*row)
-    return table
-
-
-def _rows(report: CheckReport) -> Iterator[tuple[Text, Text, Text]]:
-    for one in report.findings:
-        line = "" if one.line is None else str(one.line)
-        yield _text(line), _text(one.level, _STYLES[one.level]), _text(one.text)
-
-
-def _text(text: str, style: str = "") -> Text:
-    return Text(printable(text), style=style)
-
-
-#: As of ``heliograph plan``, ``drift`` and ``takeover``.
-EXIT_UNKNOWN: Final = 1
-EXIT_PROBLEMS: Final = 2
 _RUNS_WITH: Final = {
     FileKind.MIRROR: "connect-mirror-maker",
     FileKind.WORKER: "connect-distributed",
@@ -106,9 +84,8 @@ def run_check(file: Path, *, kind: FileKind | None, offline: bool, as_json: bool
         show_json(report_as_json(report))
     else:
         show_report(report)
-    if report.count(Level.ERROR):
-        return EXIT_PROBLEMS
-    return EXIT_UNKNOWN if report.count(Level.UNKNOWN) else EXIT_OK
+    errors = bool(report.count(Level.ERROR))
+    return exit_code(unknown=not errors and bool(report.count(Level.UNKNOWN)), found=errors)
 
 
 async def checked(file: Path, kind: FileKind | None, *, offline: bool, secrets: Path | None = None) -> CheckReport:

@@ -21,7 +21,6 @@ from connectors.topic_sync.partition_assignment import selected
 
 _READ, _WRITE, _DESCRIBE = Operation.READ, Operation.WRITE, Operation.DESCRIBE
 _STORE: Final = frozenset({_READ, _WRITE, _DESCRIBE, Operation.DESCRIBE_CONFIGS})
-_SHOWN: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +45,7 @@ class Lack:
         what = " and ".join(self.operations)
         if not self.topics:
             return f"{what} on the cluster is missing"
-        names = ", ".join(self.topics[:_SHOWN])
-        more = f" and {len(self.topics) - _SHOWN} more" if len(self.topics) > _SHOWN else ""
-        on = f"topic{'s' if len(self.topics) > 1 else ''} {names}{more}"
+        on = f"topic{'s' if len(self.topics) > 1 else ''} {one_line(self.topics)}"
         if self.is_certain:
             return f"{what} on {on} is missing"
         return f"{on} cannot be seen. Check that {what} is granted by name or prefix"

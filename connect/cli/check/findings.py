@@ -12,10 +12,8 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
+from connect.cli.console import FORMAT
 from connect.core.errors import ConfigError
-
-#: Version of the JSON; incremented if a program that reads the previous one would misread it.
-FORMAT: Final = 1
 
 
 class Level(StrEnum):

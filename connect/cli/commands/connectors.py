@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -119,17 +120,15 @@ DEFAULT_URL: Final = "http://localhost:8083"
 def list_connectors(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """List all connectors with their states."""
 
-    def work(worker: RestClient) -> None:
-        from connect.cli.tables import show_connectors, show_json
+    from connect.cli import tables
 
+    with _worker(url) as worker:
         names = worker.ask("GET", "/connectors")
         details = worker.ask("GET", "/connectors?expand=status&expand=info")
         if as_json:
-            show_json(details)
+            tables.show_json(details)
         else:
-            show_connectors(names, details)
-
-    _with_worker(url, work)
+            tables.show_connectors(names, details)
 
 
 @app.command()
@@ -160,37 +159,31 @@ def create(
         raise ConfigError("--replace keeps the current state. Remove initial_state", "initial_state", file)
     begins = state or found.state
 
-    def work(worker: RestClient) -> None:
-        from connect.cli.commands.rest_client import connector_path
-        from connect.cli.tables import show_json
+    from connect.cli import tables
 
+    with _worker(url) as worker:
         if replace:
-            info = worker.ask("PUT", connector_path(name, "config"), config)
+            info = worker.ask("PUT", worker.path(name, "config"), config)
         else:
             body = {"name": name, "config": config}
             if begins is not None:
                 body["initial_state"] = begins.upper()
             info = worker.ask("POST", "/connectors", body)
         if as_json:
-            show_json(info)
+            tables.show_json(info)
         else:
             print(f"{name}: {'stored' if replace else 'created'}")
-
-    _with_worker(url, work)
 
 
 @app.command()
 def status(name: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Show a connector, its tasks, and why they failed."""
 
-    def work(worker: RestClient) -> None:
-        from connect.cli.commands.rest_client import connector_path
-        from connect.cli.tables import show_json, show_status
+    from connect.cli import tables
 
-        answer = worker.ask("GET", connector_path(name, "status"))
-        (show_json if as_json else show_status)(answer)
-
-    _with_worker(url, work)
+    with _worker(url) as worker:
+        answer = worker.ask("GET", worker.path(name, "status"))
+        (tables.show_json if as_json else tables.show_status)(answer)
 
 
 @app.command()
@@ -230,27 +223,24 @@ def restart(
     if task is not None and (tasks or failed):
         raise ConfigError("--task restarts one task. Leave --tasks and --failed out", "--task")
 
-    def work(worker: RestClient) -> None:
-        from connect.cli.commands.rest_client import connector_path
-        from connect.cli.tables import show_json, show_status
+    from connect.cli import tables
 
+    with _worker(url) as worker:
         if task is not None:
-            worker.ask("POST", connector_path(name, "tasks", str(task), "restart"))
+            worker.ask("POST", worker.path(name, "tasks", str(task), "restart"))
             if as_json:
-                show_json({"name": name, "restarted": True, "task": task})
+                tables.show_json({"name": name, "restarted": True, "task": task})
             else:
                 print(f"{name}: task {task} restarted")
             return
         query = f"includeTasks={str(tasks).lower()}&onlyFailed={str(failed).lower()}"
-        planned = worker.ask("POST", f"{connector_path(name, 'restart')}?{query}")
+        planned = worker.ask("POST", f"{worker.path(name, 'restart')}?{query}")
         if as_json:
-            show_json({"name": name, "restarted": True} if planned is None else planned)
+            tables.show_json({"name": name, "restarted": True} if planned is None else planned)
         elif planned is None:
             print(f"{name}: restarted")
         else:
-            show_status(planned)
-
-    _with_worker(url, work)
+            tables.show_status(planned)
 
 
 @app.command()
@@ -274,42 +264,36 @@ def offsets(
         raise ConfigError("--reset and --set cannot be combined", "--reset")
     body = None if alter is None else read_json(alter.read_bytes(), str(alter))
 
-    def work(worker: RestClient) -> None:
-        from connect.cli.commands.rest_client import connector_path
-        from connect.cli.tables import show_json, show_offsets
+    from connect.cli import tables
 
-        path = connector_path(name, "offsets")
+    with _worker(url) as worker:
+        path = worker.path(name, "offsets")
         if reset or body is not None:
             answer = worker.ask("DELETE", path) if reset else worker.ask("PATCH", path, body)
             print(f"{name}: {answer['message']}")
             return
         answer = worker.ask("GET", path)
         if as_json:
-            show_json(answer)
+            tables.show_json(answer)
         else:
-            show_offsets(answer["offsets"])
-
-    _with_worker(url, work)
+            tables.show_offsets(answer["offsets"])
 
 
 def _each(names: list[str], url: str, method: str, what: str | None, done: str) -> None:
-    def work(worker: RestClient) -> None:
-        from connect.cli.commands.rest_client import connector_path
-
+    with _worker(url) as worker:
         for name in names:
-            worker.ask(method, connector_path(name, *(() if what is None else (what,))))
+            worker.ask(method, worker.path(name, *(() if what is None else (what,))))
             print(f"{name}: {done}")
 
-    _with_worker(url, work)
 
-
-def _with_worker(url: str, work: Callable[[RestClient], None]) -> None:
-    """Do ``work``; if the worker refuses it, print one line and exit with 1."""
+@contextmanager
+def _worker(url: str) -> Iterator[RestClient]:
+    """Give the worker; if it refuses a request, print one line and exit with 1."""
     from connect.cli.commands.rest_client import RestClient, WorkerRefused
 
     try:
         with RestClient(url) as worker:
-            work(worker)
+            yield worker
     except WorkerRefused as error:
         print(f"heliograph connectors: error: {error}", file=sys.stderr)
         raise typer.Exit(EXIT_REFUSED) from None

@@ -36,8 +36,6 @@ _Controls = tuple["RestControl | None", "RestControl | None"]
 #: A value of --group that is a group's name: letters, digits, - and _, a dot between two of them, and any character
 #: after a backslash. Every other value is a regular expression.
 _NAME: Final = re.compile(r"(?:[\w-]|(?<=\w)\.(?=\w)|\\[^\w])+", re.ASCII)
-#: An error, such as a cluster that does not answer.
-EXIT_FAILED: Final = 1
 #: Nothing could be moved, or undone.
 EXIT_NO_GO: Final = 2
 #: Some groups were not moved.

@@ -5,27 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-
-from connect.cli.console import counted
-from connect.cli.tables import console, printable
+from connect.cli.console import FORMAT, counted
+from connect.cli.tables import ERROR, listed, show, table
 from connect.kafka.concurrency import wall_ms
 from connectors.failover.collect_snapshot import in_utc
+from connectors.failover.execute import FailoverResult, Rehearsal
 from connectors.failover.plan import GroupOutcome, Plan
 from connectors.failover.snapshot import DIFFERS, NOT_COMPARED, SAME, GroupMove, SampleCheck, Snapshot, named
 from connectors.flow_progress import together
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from connectors.failover.execute import FailoverResult, Rehearsal
-
-#: Version of the JSON; incremented if a program that reads the previous one would misread it.
-FORMAT: Final = 1
-_ROWS: Final = 30
+_COLUMNS: Final = ("group", "partition", "offset", "goes to", "old", "new", "by")
 _REASONS: Final = 10
 
 
@@ -78,21 +70,20 @@ def as_json(plan: Plan, done: FailoverResult | None) -> dict[str, Any]:
 def show_plan(plan: Plan, *, everything: bool) -> None:
     """Print a summary, what is blocked, and the old and new offset of every partition that moves."""
     found = plan.snapshot
-    _say(f"from {found.source} to {found.target}: {_summary(plan)}")
+    show(f"from {found.source} to {found.target}: {_summary(plan)}")
     if found.lag is not None:
         whole = together(found.lag.partitions)
         count = counted(whole.partitions, "partition")
         behind = f"{whole.records} records behind" if whole.records else "no lag"
-        _say(f"  {found.source}->{found.target}: {behind} in {count}")
+        show(f"  {found.source}->{found.target}: {behind} in {count}")
         if whole.lost:
-            _say(f"  {whole.lost} offsets were deleted on cluster {found.source} before they were copied", "bold red")
+            show(f"  {whole.lost} offsets were deleted on cluster {found.source} before they were copied", ERROR)
     for line in _last_known(found):
-        _say(f"  {line}")
+        show(f"  {line}")
     _show_blocked(plan)
-    if plan.moves:
-        console().print(_table(plan.moves, everything=everything))
+    _show_moves(plan.moves, everything=everything)
     for note in found.notes:
-        _say(f"  note: {note}")
+        show(f"  note: {note}")
 
 
 def _last_known(found: Snapshot) -> Iterator[str]:
@@ -122,7 +113,7 @@ def _show_blocked(plan: Plan, shown: Plan | None = None) -> None:
     known = {} if shown is None else _blocked(shown)
     for line, style in _blocked(plan).items():
         if line not in known:
-            _say(f"  {line}", style)
+            show(f"  {line}", style)
 
 
 def _blocked(plan: Plan) -> dict[str, str]:
@@ -132,21 +123,21 @@ def _blocked(plan: Plan) -> dict[str, str]:
         f"blocked: group {one.group}: {reason.why}; {reason.remedy}" for one in plan.blocked for reason in one.reasons
     ]
     notes = [f"note: group {one.group}: {note}" for one in plan.groups for note in one.notes]
-    return {**dict.fromkeys(lines, "bold red"), **dict.fromkeys(notes, "yellow")}
+    return {**dict.fromkeys(lines, ERROR), **dict.fromkeys(notes, "yellow")}
 
 
 def show_rehearsal(done: Rehearsal) -> None:
     """Print how long a failover would take, what it would lose, and what is blocked."""
     plan = done.plan
-    _say(f"rehearsal from {plan.snapshot.source} to {plan.snapshot.target}: {_summary(plan)}; nothing was changed")
+    show(f"rehearsal from {plan.snapshot.source} to {plan.snapshot.target}: {_summary(plan)}; nothing was changed")
     measured, estimated = (
         ", ".join(f"{step} {step_s:.1f} s" for step, step_s in some.items()) for some in (done.took_s, done.estimated_s)
     )
-    _say(f"  RTO: {done.rto_s:.1f} s (measured: {measured}; estimated: {estimated})")
+    show(f"  RTO: {done.rto_s:.1f} s (measured: {measured}; estimated: {estimated})")
     until_ms = plan.snapshot.copied_until_ms
     ago = f"{max(wall_ms() - until_ms, 0) / 1000:.1f} s, by the last mirrored heartbeat" if until_ms >= 0 else "unknown"
-    _say(f"  RPO, if {plan.snapshot.source} were lost now: {ago}")
-    _say(f"  read from {done.read} of {len(plan.moves)} target offsets")
+    show(f"  RPO, if {plan.snapshot.source} were lost now: {ago}")
+    show(f"  read from {done.read} of {len(plan.moves)} target offsets")
     show_proofs(done.proofs, everything=False)
     _show_blocked(plan)
 
@@ -156,15 +147,15 @@ def show_done(done: FailoverResult, looked: Plan, file: Path, *, everything: boo
     plan = done.plan
     known = set(looked.moves)
     if changed := [one for one in plan.moves if one not in known]:
-        _say("changed since the plan:")
-        console().print(_table(changed, everything=everything))
+        show("changed since the plan:")
+        _show_moves(changed, everything=everything)
     show_proofs(done.proofs, everything=everything)
     _show_blocked(plan, looked)
     if done.late:
-        _say(f"  {done.late}", "bold red")
+        show(f"  {done.late}", ERROR)
     moved = len(plan.ready)
     left = f" ({named([one.group for one in plan.blocked])})" if plan.blocked else ""
-    _say(
+    show(
         f"done: {counted(moved, 'group')} moved, {len(plan.of(GroupOutcome.IN_PLACE))} already in place, "
         f"{len(plan.blocked)} not moved{left}. Start consumers and producers on cluster {plan.snapshot.target}. "
         f"To undo: heliograph undo {file} --to {plan.snapshot.target} --execute"
@@ -175,24 +166,24 @@ def show_proofs(proofs: Sequence[SampleCheck], *, everything: bool) -> None:
     """Print how many samples are the same, each that differs, and why others were not compared."""
     counts = Counter(one.outcome for one in proofs)
     records = sum(one.records for one in proofs if one.outcome == SAME)
-    _say(
+    show(
         f"sample: {counts[SAME]} of {len(proofs)} target offsets match ({records} records), {counts[DIFFERS]} differ, "
         f"{counts[NOT_COMPARED]} could not be compared"
     )
     together: dict[tuple[str, str], list[SampleCheck]] = {}
     for one in proofs:
         if one.outcome == DIFFERS:
-            _say(f"  {one.outcome}: {_named(one)}: {one.why}", "bold red")
+            show(f"  {one.outcome}: {_named(one)}: {one.why}", ERROR)
         elif one.why and everything:
-            _say(f"  {one.outcome}: {_named(one)}: {one.why}")
+            show(f"  {one.outcome}: {_named(one)}: {one.why}")
         elif one.why:
             together.setdefault((one.outcome, one.why), []).append(one)
     most = sorted(together.items(), key=lambda each: -len(each[1]))
     for (outcome, why), some in most[:_REASONS]:
         so_many = "" if len(some) == 1 else f"{len(some)} target offsets, such as "
-        _say(f"  {outcome}: {so_many}{_named(some[0])}: {why}")
+        show(f"  {outcome}: {so_many}{_named(some[0])}: {why}")
     if rest := sum(len(some) for _, some in most[_REASONS:]):
-        _say(f"  and {rest} more, for other reasons: --all shows them")
+        show(f"  and {rest} more, for other reasons: --all shows them")
 
 
 def _named(one: SampleCheck) -> str:
@@ -206,30 +197,17 @@ def _summary(plan: Plan) -> str:
     return ", ".join(parts) + ("" if plan.can_go else "; nothing can be moved now")
 
 
-def _table(moves: Sequence[GroupMove], *, everything: bool) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("group", "partition", "offset", "goes to", "old", "new", "by"):
-        table.add_column(name, overflow="fold", justify="right" if name in ("offset", "old", "new") else "left")
-    for row in _rows(moves, everything=everything):
-        table.add_row(*map(printable, row))
-    return table
+def _show_moves(moves: Sequence[GroupMove], *, everything: bool) -> None:
+    show(table(_COLUMNS, listed(moves, _cells, everything=everything), right=("offset", "old", "new")))
 
 
-def _rows(moves: Sequence[GroupMove], *, everything: bool) -> Iterator[tuple[str, ...]]:
-    shown = moves if everything else moves[:_ROWS]
-    for one in shown:
-        yield (
-            one.group,
-            f"{one.source[0]}-{one.source[1]}",
-            "" if one.source_offset < 0 else str(one.source_offset),
-            f"{one.target[0]}-{one.target[1]}",
-            "" if one.before is None else str(one.before),
-            f"{one.after} (there)" if one.is_done else str(one.after),
-            one.how.value,
-        )
-    if len(shown) < len(moves):
-        yield (f"and {len(moves) - len(shown)} more", "--all shows them", "", "", "", "", "")
-
-
-def _say(line: str, style: str = "") -> None:
-    console().print(printable(line), markup=False, soft_wrap=True, style=style)
+def _cells(one: GroupMove) -> tuple[str, ...]:
+    return (
+        one.group,
+        f"{one.source[0]}-{one.source[1]}",
+        "" if one.source_offset < 0 else str(one.source_offset),
+        f"{one.target[0]}-{one.target[1]}",
+        "" if one.before is None else str(one.before),
+        f"{one.after} (there)" if one.is_done else str(one.after),
+        one.how.value,
+    )

@@ -15,10 +15,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from connect.cli.commands.rest_client import RestClient, connector_path
-from connect.cli.console import EXIT_OK, counted
+from connect.cli.commands.rest_client import RestClient
+from connect.cli.console import counted, exit_code
 from connect.cli.rates import age_text, moved_texts
-from connect.cli.tables import console, new_table, printable, show_json
+from connect.cli.tables import ERROR, console, show_json, table, text
 from connect.core.config.rest_settings import REST_INTERNAL
 from connect.core.errors import ConfigError
 from connect.core.model import State
@@ -68,18 +68,18 @@ def _speed(before: tuple[float, int] | None, now_s: float, records: int) -> floa
 
 
 def _flow(one: Mapping[str, Any], speed: float | None, *, is_wide: bool) -> Iterator[RenderableType]:
-    yield Text(printable(f"{one['flow']}: {_headline(one)}{_trend(speed)}"))
+    yield text(f"{one['flow']}: {_headline(one)}{_trend(speed)}")
     if one.get("problem"):
-        yield Text(printable(f"  {one['problem']}"), style="bold red")
+        yield text(f"  {one['problem']}", ERROR)
     if "source_answers" in one:
         yield Text(f"  {_contact(one)}")
     if one["furthest"]:
         yield _table(one["furthest"], is_wide=is_wide)
     unknown = list(one["unknown"].items())
     for _, why in unknown[:_UNKNOWN_NAMED]:
-        yield Text(printable(f"  not checked: {why}"), style="bold red")
+        yield text(f"  not checked: {why}", ERROR)
     if len(unknown) > _UNKNOWN_NAMED:
-        yield Text(f"  not checked: {len(unknown) - _UNKNOWN_NAMED} more", style="bold red")
+        yield text(f"  not checked: {len(unknown) - _UNKNOWN_NAMED} more", ERROR)
 
 
 def _headline(one: Mapping[str, Any]) -> str:
@@ -113,18 +113,18 @@ def _trend(speed: float | None) -> str:
 
 def _table(rows: Sequence[Mapping[str, Any]], *, is_wide: bool) -> Table:
     numbers = (*(("position", "end") if is_wide else ()), "records", "bytes (est.)", "oldest", "lost")
-    table = new_table("partition", *numbers, whole=numbers, right=numbers)
-    for one in rows:
-        offsets = (str(one["position"]), str(one["end"])) if is_wide else ()
-        table.add_row(
-            printable(f"{one['topic']}-{one['partition']}"),
-            *offsets,
+    cells = (
+        (
+            f"{one['topic']}-{one['partition']}",
+            *((str(one["position"]), str(one["end"])) if is_wide else ()),
             f"{one['records']:,}",
             bytes_text(one["bytes"]),
             age_text(one["ms"]),
             f"{one['lost']:,}" if one["lost"] else "",
         )
-    return table
+        for one in rows
+    )
+    return table(("partition", *numbers), cells, whole=numbers, right=numbers)
 
 
 def bytes_text(count: int) -> str:
@@ -137,8 +137,6 @@ def bytes_text(count: int) -> str:
     return f"{value:.1f} {_UNITS[unit]}" if unit else f"{count} B"
 
 
-#: An incomplete check, as of ``heliograph plan``.
-EXIT_UNKNOWN: Final = 1
 _NO_TOPICS: Final = "no source topic is selected, so nothing is copied. Check the flow's topics and topics.exclude"
 _CLASSES: Final = ("MirrorSourceConnector", "MirrorSource")
 #: The lag of each flow, in JSON's form.
@@ -245,7 +243,7 @@ def _reading(worker: RestClient, flow: str | None, top: int) -> Callable[[], Tol
         names = [name for name, each in sorted(known.items()) if _is_mirror(each["info"]["config"])]
         told = []
         for name in names:
-            one = worker.ask("GET", f"{connector_path(name, 'lag')}?top={top}")
+            one = worker.ask("GET", f"{worker.path(name, 'lag')}?top={top}")
             state = known[name].get("status", {}).get("connector", {}).get("state", "")
             no_topics = None if one["partitions"] or one["unknown"] else _NO_TOPICS
             told.append({**one, "problem": _stopped(name, state, worker.shown_url) or no_topics})
@@ -266,4 +264,4 @@ def _show(told: Told, *, as_json: bool) -> int:
         show_json(told)
     else:
         show_lags(told)
-    return EXIT_UNKNOWN if any(one["unknown"] or one["problem"] for one in told) else EXIT_OK
+    return exit_code(unknown=any(one["unknown"] or one["problem"] for one in told), found=False)

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from connect.cli.commands.lag import readers_of
-from connect.cli.console import EXIT_ERROR, EXIT_OK, counted
-from connect.cli.tables import console, printable, show_json
+from connect.cli.console import EXIT_ERROR, EXIT_OK, counted, exit_code
+from connect.cli.tables import printable, show, show_json, table
 from connect.core.config.properties import ClientProperties, load_properties
 from connect.core.errors import ConfigError
 from connect.kafka.cluster import Cluster
@@ -31,8 +30,6 @@ from connectors.config.mm2_properties import Flow, chosen_flows, load
 from connectors.lag_reader import LagReader
 from connectors.offset_map.view_and_rebuild import MEANING, MapQuery, PairView, Rebuilt, read_map, rebuild_maps
 
-#: An incomplete check, as of ``heliograph lag``.
-EXIT_UNKNOWN: Final = 1
 #: The columns of ConsumerOffsetChecker, with its widths.
 _LINE: Final = "{:<15} {:<30} {:<3} {:<15} {:<15} {:<15} {}"
 _HEADER: Final = ("Group", "Topic", "Pid", "Offset", "logSize", "Lag", "Owner")
@@ -115,7 +112,7 @@ async def _run(question: OffsetsQuestion, *, as_json: bool, every_s: float | Non
                 show_json(told.to_json())
             else:
                 print("\n".join(lines(told)))
-            return EXIT_UNKNOWN if told.unknown else EXIT_OK
+            return exit_code(unknown=bool(told.unknown), found=False)
         with Live(auto_refresh=False) as shown:
             while True:
                 shown.update(Text("\n".join(lines(await ask())), no_wrap=True), refresh=True)
@@ -282,21 +279,20 @@ def _show(flow: str, views: list[PairView], question: MapQuery) -> None:
             print(f"{flow}: {_answer(view, question.offset, is_reverse=question.is_reverse)}")
         return
     print(f"{flow}: {counted(len(views), 'pair')} of partitions")
-    table = Table(box=None)
-    for name in _COLUMNS:
-        table.add_column(name, justify="left" if name in _COLUMNS[:2] else "right")
-    for view in views:
-        remote = f"{view.target_topic}-{view.target_partition}"
-        table.add_row(
-            f"{view.source_topic}-{view.source_partition}",
-            remote if view.is_current else f"{remote} (previous)",
-            str(view.copied_to) if view.copied_to >= 0 else "",
-            _range(view.source_begin, view.source_end),
-            _range(view.target_begin, view.target_end),
-            str(view.chunks),
-            str(view.runs),
-        )
-    console().print(table)
+    show(table(_COLUMNS, map(_cells, views), right=_COLUMNS[2:]))
+
+
+def _cells(view: PairView) -> tuple[str, ...]:
+    remote = f"{view.target_topic}-{view.target_partition}"
+    return (
+        f"{view.source_topic}-{view.source_partition}",
+        remote if view.is_current else f"{remote} (previous)",
+        str(view.copied_to) if view.copied_to >= 0 else "",
+        _range(view.source_begin, view.source_end),
+        _range(view.target_begin, view.target_end),
+        str(view.chunks),
+        str(view.runs),
+    )
 
 
 def _answer(view: PairView, offset: int, *, is_reverse: bool) -> str:

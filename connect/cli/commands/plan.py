@@ -11,12 +11,14 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from connect.cli.console import EXIT_OK, counted
+from connect.cli.console import FORMAT, counted, exit_code
 from connect.cli.daemons.flow_worker import worker_config
-from connect.cli.tables import new_table, printable, shortened, show_flow, show_json
+from connect.cli.tables import listed, show_flow, show_json, table
 from connect.core.errors import ConfigError, HeliographError
 from connect.core.model import NewTopic
 from connectors.checkpoint.connector import objections, topic_of_checkpoints
@@ -49,8 +51,7 @@ from connectors.topic_sync.cluster_changes import (
     MoveGroup,
 )
 
-#: Version of the JSON; incremented if a program that reads the previous one would misread it.
-FORMAT: Final = 1
+_COLUMNS: Final = ("cluster", "what", "how")
 _ACTIONS: Final[dict[type[Change], tuple[str, str, str]]] = {
     CreateTopic: ("create-topic", "+ create topic", "topics to create"),
     AddPartitions: ("add-partitions", "~ add partitions", "topics to grow"),
@@ -84,13 +85,11 @@ def plan_as_json(plans: Sequence[FlowPlan]) -> dict[str, Any]:
 def show_plans(plans: Sequence[FlowPlan], *, everything: bool) -> None:
     """Print a table for each flow, of all changes if ``everything``."""
     for plan in plans:
-        table = new_table("change", "cluster", "what", "how", whole=("change",))
-        for row in plan_rows(plan, everything=everything):
-            table.add_row(*map(printable, row))
+        rows = table(("change", *_COLUMNS), plan_rows(plan, everything=everything), whole=("change",))
         kinds = Counter(type(one.change) for one in plan.changes)
         counts = [(kinds[kind], words) for kind, (_, _, words) in _ACTIONS.items()]
         summary = _summary(counts, "nothing to change", unknown=bool(plan.unknown))
-        show_flow(f"{plan.flow}: {summary}", table, plan.notes, plan.unknown)
+        show_flow(f"{plan.flow}: {summary}", rows, plan.notes, plan.unknown)
 
 
 def _summary(counts: Sequence[tuple[int, str]], nothing: str, *, unknown: bool) -> str:
@@ -98,17 +97,16 @@ def _summary(counts: Sequence[tuple[int, str]], nothing: str, *, unknown: bool) 
     return ", ".join([*parts, *(["not everything could be checked"] if unknown else [])]) or nothing
 
 
-def plan_rows(plan: FlowPlan, *, everything: bool) -> Iterator[tuple[str, str, str, str]]:
+def plan_rows(plan: FlowPlan, *, everything: bool) -> Iterator[Sequence[str]]:
     """Yield change, cluster, what and how."""
     for kind, (_, words, _) in _ACTIONS.items():
         of_kind = [one for one in plan.changes if isinstance(one.change, kind)]
-        shown = shortened(of_kind, everything=everything)
-        for one in shown:
-            yield (words, one.cluster, *in_words(one.change))
-        if len(shown) < len(of_kind):
-            yield (words, "", f"and {len(of_kind) - len(shown)} more", "--all shows them")
-    for one in plan.later:
-        yield ("  later", one.cluster, *in_words(one.change))
+        yield from listed(of_kind, partial(_cells, words), everything=everything, before=(words, ""))
+    yield from map(partial(_cells, "  later"), plan.later)
+
+
+def _cells(words: str, one: Planned) -> tuple[str, ...]:
+    return words, one.cluster, *in_words(one.change)
 
 
 def in_words(change: Change) -> tuple[str, str]:
@@ -163,10 +161,6 @@ def _utc(at_ms: int) -> str:
 
 T = TypeVar("T")
 
-#: As ``terraform plan -detailed-exitcode`` has them.
-EXIT_UNKNOWN: Final = 1
-EXIT_CHANGES: Final = 2
-
 
 def run_plan(file: Path, *, flow: str | None, as_json: bool, everything: bool) -> int:
     """Print the plan and return the exit code. Raises ConfigError if the file is wrong."""
@@ -175,12 +169,7 @@ def run_plan(file: Path, *, flow: str | None, as_json: bool, everything: bool) -
         show_json(plan_as_json(plans))
     else:
         show_plans(plans, everything=everything)
-    return exit_code(unknown=any(plan.unknown for plan in plans), changes=any(plan.changes for plan in plans))
-
-
-def exit_code(*, unknown: bool, changes: bool) -> int:
-    """Return 0 for nothing to do, 1 for an incomplete check whatever it found, 2 for something to do."""
-    return EXIT_UNKNOWN if unknown else EXIT_CHANGES if changes else EXIT_OK
+    return exit_code(unknown=any(plan.unknown for plan in plans), found=any(plan.changes for plan in plans))
 
 
 async def _plan_all(flows: Sequence[Flow]) -> list[FlowPlan]:
@@ -307,7 +296,7 @@ def run_drift(file: Path, *, flow: str | None, as_json: bool, everything: bool, 
         show_drifts(drifts, everything=everything)
     return exit_code(
         unknown=any(one.unknown or one.plan.unknown for one in drifts),
-        changes=any(one.left or one.plan.changes for one in drifts),
+        found=any(one.left or one.plan.changes for one in drifts),
     )
 
 
@@ -333,25 +322,24 @@ def drift_as_json(drifts: Sequence[FlowDrift]) -> dict[str, Any]:
 def show_drifts(drifts: Sequence[FlowDrift], *, everything: bool) -> None:
     """Print a table for each flow: what a run would set, then what it would leave."""
     for one in drifts:
-        table = new_table("a run", "difference", "cluster", "what", "how", whole=("a run", "difference"))
-        for change in plan_rows(replace(one.plan, later=()), everything=everything):
-            table.add_row("sets", *map(printable, change))
-        for row in _rows(one.left, everything=everything):
-            table.add_row("leaves", *map(printable, row))
+        sets = plan_rows(replace(one.plan, later=()), everything=everything)
+        leaves = _rows(one.left, everything=everything)
+        rows = chain((("sets", *row) for row in sets), (("leaves", *row) for row in leaves))
+        found = table(("a run", "difference", *_COLUMNS), rows, whole=("a run", "difference"))
         unknown = dict.fromkeys((*one.plan.unknown, *one.unknown))
         counts = [(len(one.plan.changes), "set by a run"), (len(one.left), "left by a run")]
         summary = _summary(counts, "no differences", unknown=bool(unknown))
-        show_flow(f"{one.plan.flow}: {summary}", table, one.plan.notes, unknown)
+        show_flow(f"{one.plan.flow}: {summary}", found, one.plan.notes, unknown)
 
 
-def _rows(left: Sequence[Drift], *, everything: bool) -> Iterator[tuple[str, str, str, str]]:
+def _rows(left: Sequence[Drift], *, everything: bool) -> Iterator[Sequence[str]]:
     for kind in dict.fromkeys(one.kind for one in left):
         of_kind = [one for one in left if one.kind is kind]
-        shown = shortened(of_kind, everything=everything)
-        for one in shown:
-            yield (_WORDS[kind], one.cluster, one.resource, _how(one))
-        if len(shown) < len(of_kind):
-            yield (_WORDS[kind], "", f"and {len(of_kind) - len(shown)} more", "--all shows them")
+        yield from listed(of_kind, _left_cells, everything=everything, before=(_WORDS[kind], ""))
+
+
+def _left_cells(one: Drift) -> tuple[str, ...]:
+    return _WORDS[one.kind], one.cluster, one.resource, _how(one)
 
 
 def _how(one: Drift) -> str:

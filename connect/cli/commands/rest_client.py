@@ -58,6 +58,11 @@ class RestClient:
     ) -> None:
         self._client.close()
 
+    @staticmethod
+    def path(name: str, *rest: str) -> str:
+        """Return the path of a connector, whose name may have any character."""
+        return "/".join(("/connectors", quote(name, safe=""), *rest))
+
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """Send a request and return the JSON of the answer, None if it is empty.
 
@@ -93,11 +98,6 @@ class RestClient:
             ) from None
 
 
-def connector_path(name: str, *rest: str) -> str:
-    """Return the path of a connector, whose name may have any character."""
-    return "/".join(("/connectors", quote(name, safe=""), *rest))
-
-
 _NOT_FOUND: Final = 404
 _CLASSES: Final = ("MirrorSourceConnector", "MirrorSource")
 _CHECKPOINT_CLASSES: Final = ("MirrorCheckpointConnector", "MirrorCheckpoint")
@@ -131,7 +131,7 @@ class RestControl:
             await self._ask("PUT", "resume", name)
 
     async def _ask(self, method: str, what: str, name: str = "") -> Any:
-        return await asyncio.to_thread(self._worker.ask, method, connector_path(name or self.name, what))
+        return await asyncio.to_thread(self._worker.ask, method, RestClient.path(name or self.name, what))
 
 
 def find_control(closing: ExitStack, urls: Sequence[str], source: str, target: str, name: str) -> RestControl | None:

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from rich.table import Table
-
-from connect.cli.commands.plan import exit_code
-from connect.cli.console import counted
+from connect.cli.console import FORMAT, counted, exit_code
 from connect.cli.daemons.flow_worker import worker_config
-from connect.cli.tables import console, new_table, printable, show_json
+from connect.cli.tables import ERROR, listed, show, show_json, show_remarks, table
 from connect.core.errors import ConfigError, HeliographError
 from connectors.config.mm2_properties import Flow, chosen_flows
 from connectors.inspection.takeover_check import WATCH_S, PartitionStart, TakeoverCheck, check_takeover, stop_order
 from connectors.source.worker_context import looked_at_parts
 
-#: Version of the JSON; incremented if a program that reads the previous one would misread it.
-FORMAT: Final = 1
-_ROWS: Final = 20
+_COLUMNS: Final = ("partition", "starts at", "by", "log", "to copy", "lost", "remote end")
 _BECAUSE: Final = {
     "position": "stored position",
     "stored-offset": "stored offset",
@@ -53,7 +48,7 @@ def run_check(
     else:
         for one in checks:
             _show(one, everything=everything)
-    return exit_code(unknown=any(one.unknown for one in checks), changes=any(one.obstacles for one in checks))
+    return exit_code(unknown=any(one.unknown for one in checks), found=any(one.obstacles for one in checks))
 
 
 async def _check_all(flows: Sequence[Flow], watch_s: float) -> list[TakeoverCheck]:
@@ -91,55 +86,34 @@ def _as_json(checked: TakeoverCheck) -> dict[str, Any]:
 
 
 def _show(checked: TakeoverCheck, *, everything: bool) -> None:
-    out = console()
-
-    def say(line: str, style: str = "") -> None:
-        out.print(printable(line), markup=False, soft_wrap=True, style=style)
-
-    behind = sum(one.lag for one in checked.partitions)
-    partitions, records = counted(len(checked.partitions), "partition"), counted(behind, "record")
-    say(f"{checked.flow}: {partitions}, {records} to copy from where a run would start")
-    if checked.partitions:
-        out.print(_table(checked.partitions, everything=everything))
-    for group in checked.groups:
-        members = ", ".join(group.state.members) or "no members"
-        say(f"  group {group.group} on cluster {group.cluster}: {group.state.state}, {members}")
-    for one in checked.transactional_ids:
-        say(f"  would be fenced: transactional id {one.name} ({one.state})")
-    for obstacle in checked.obstacles:
-        say(f"  blocked: {obstacle}", "bold red")
-    for note in checked.notes:
-        say(f"  note: {note}")
-    for problem in checked.unknown:
-        say(f"  not checked: {problem}", "bold red")
-    for number, step in enumerate(stop_order(checked), 1):
-        say(f"  {number}. {step}")
-
-
-def _table(partitions: Sequence[PartitionStart], *, everything: bool) -> Table:
-    names = ("partition", "starts at", "by", "log", "to copy", "lost", "remote end")
-    table = new_table(*names, right=("starts at", "to copy", "lost", "remote end"))
-    for row in _rows(partitions, everything=everything):
-        table.add_row(*map(printable, row))
-    return table
-
-
-def _rows(partitions: Sequence[PartitionStart], *, everything: bool) -> Iterator[tuple[str, ...]]:
     # What needs attention first.
     ordered = sorted(
-        partitions,
+        checked.partitions,
         key=lambda one: (not one.stops, not one.met, -one.lost, -one.beyond, -one.lag, one.topic, one.partition),
     )
-    shown = ordered if everything else ordered[:_ROWS]
-    for one in shown:
-        yield (
-            f"{one.topic}-{one.partition}",
-            "" if one.stops else str(one.begins_at),
-            next((f"stops: {met.state}" for met in one.met if met.stops), _BECAUSE[one.because]),
-            f"{one.log_start} to {one.end}",
-            str(one.lag),
-            str(one.lost) if one.lost else "",
-            str(one.target_end) if one.target_end >= 0 else "does not exist",
-        )
-    if len(shown) < len(ordered):
-        yield (f"and {len(ordered) - len(shown)} more", "", "--all shows them", "", "", "", "")
+    behind = sum(one.lag for one in ordered)
+    partitions, records = counted(len(ordered), "partition"), counted(behind, "record")
+    show(f"{checked.flow}: {partitions}, {records} to copy from where a run would start")
+    show(table(_COLUMNS, listed(ordered, _cells, everything=everything), right=("starts at", *_COLUMNS[4:])))
+    for group in checked.groups:
+        members = ", ".join(group.state.members) or "no members"
+        show(f"  group {group.group} on cluster {group.cluster}: {group.state.state}, {members}")
+    for one in checked.transactional_ids:
+        show(f"  would be fenced: transactional id {one.name} ({one.state})")
+    for obstacle in checked.obstacles:
+        show(f"  blocked: {obstacle}", ERROR)
+    show_remarks(checked.notes, checked.unknown)
+    for number, step in enumerate(stop_order(checked), 1):
+        show(f"  {number}. {step}")
+
+
+def _cells(one: PartitionStart) -> tuple[str, ...]:
+    return (
+        f"{one.topic}-{one.partition}",
+        "" if one.stops else str(one.begins_at),
+        next((f"stops: {met.state}" for met in one.met if met.stops), _BECAUSE[one.because]),
+        f"{one.log_start} to {one.end}",
+        str(one.lag),
+        str(one.lost) if one.lost else "",
+        str(one.target_end) if one.target_end >= 0 else "does not exist",
+    )

@@ -14,8 +14,8 @@ from rich.text import Text
 from rich.tree import Tree
 
 from connect.api.policy import ReplicationPolicy
-from connect.cli.console import EXIT_OK
-from connect.cli.tables import console, new_table, printable, show_json
+from connect.cli.console import FORMAT, exit_code
+from connect.cli.tables import ERROR, console, printable, show, show_json, table, text
 from connect.core.errors import ConfigError, HeliographError
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import wall_ms
@@ -38,8 +38,8 @@ from connectors.policy import make_policy
 
 _STYLES: Final = {
     FlowState.ALIVE: "green",
-    FlowState.STOPPED: "bold red",
-    FlowState.NONE: "bold red",
+    FlowState.STOPPED: ERROR,
+    FlowState.NONE: ERROR,
     FlowState.OFF: "",
     FlowState.UNKNOWN: "yellow",
 }
@@ -48,20 +48,22 @@ _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 def show_topology(clusters: Sequence[ClusterHeartbeats], flows: Sequence[FlowHealth], ways: Sequence[Way]) -> None:
     """Print the flows, then the trees, then the clusters that could not be checked."""
-    out = console()
-    table = new_table("flow", "its worker", "last heartbeat")
-    for flow in flows:
-        state = Text(flow.state.value, style=_STYLES[flow.state])
-        name = flow.name if flow.in_file else f"{flow.name} (not in the file)"
-        table.add_row(printable(name), state, age_words(flow.age))
-    out.print(table)
-    out.print("Sources of records, from mirrored heartbeats:\n", soft_wrap=True)
+    rows = (
+        (
+            one.name if one.in_file else f"{one.name} (not in the file)",
+            text(one.state.value, _STYLES[one.state]),
+            age_words(one.age),
+        )
+        for one in flows
+    )
+    console().print(table(("flow", "its worker", "last heartbeat"), rows))
+    console().print("Sources of records, from mirrored heartbeats:\n", soft_wrap=True)
     for cluster in clusters:
-        out.print(_tree(cluster, [way for way in ways if way.cluster == cluster.alias]))
+        console().print(_tree(cluster, [way for way in ways if way.cluster == cluster.alias]))
     for cluster in clusters:
         if cluster.error:
-            line = f"\nnot checked: {printable(cluster.error)}"
-            out.print(line, markup=False, soft_wrap=True, style="bold red")
+            print()
+            show(f"not checked: {cluster.error}", ERROR)
 
 
 def _tree(cluster: ClusterHeartbeats, ways: Sequence[Way]) -> Tree:
@@ -97,10 +99,6 @@ def age_words(age: Age | None) -> str:
     return f"more than {told} ago" if age.at_least else f"{told} ago"
 
 
-#: Version of the JSON; incremented if a program that reads the previous one would misread it.
-FORMAT: Final = 1
-EXIT_UNKNOWN: Final = 1
-EXIT_STOPPED: Final = 2
 _TIMEOUT_S: Final = 15.0
 
 
@@ -118,9 +116,7 @@ def run_topology(file: Path, *, stale_after_s: float, as_json: bool) -> int:
         show_json(topology_as_json(list(seen.values()), health, ways))
     else:
         show_topology(list(seen.values()), health, ways)
-    if any(one.error for one in seen.values()):
-        return EXIT_UNKNOWN
-    return EXIT_STOPPED if has_stopped(health, ways) else EXIT_OK
+    return exit_code(unknown=any(one.error for one in seen.values()), found=has_stopped(health, ways))
 
 
 def topology_as_json(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from connect.cli.console import (
     EXIT_NOT_STARTED,
     EXIT_OK,
-    ShowVersion,
+    add_general_options,
     configure_logging,
     describe,
     imported,
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PROGRAM: Final = "connect-distributed"
-LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 #: Orchestrators kill a process after 30 s by default.
 EXIT_WITHIN_S: Final = 25.0
 
@@ -53,8 +52,7 @@ def parse_arguments(program: str, arguments: Sequence[str]) -> DistributedArgume
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("config", metavar="worker.properties", help="The worker's configuration file.")
-    parser.add_argument("--log-level", choices=LOG_LEVELS, default="INFO", help="Log level.")
-    parser.add_argument("--version", action=ShowVersion)
+    add_general_options(parser)
     namespace = parser.parse_args(arguments)
     return DistributedArguments(Path(namespace.config), namespace.log_level)
 

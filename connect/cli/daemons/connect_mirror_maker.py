@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -23,7 +22,7 @@ from connect.cli.console import (
     EXIT_ERROR,
     EXIT_NOT_STARTED,
     EXIT_OK,
-    ShowVersion,
+    add_general_options,
     configure_logging,
     describe,
     imported,
@@ -32,7 +31,7 @@ from connect.cli.console import (
 )
 from connect.cli.rates import RateMeter, idle_text, status_line
 from connect.core.errors import HeliographError, PermanentError, RetriableError
-from connect.kafka.concurrency import Scope, unless
+from connect.kafka.concurrency import Pauses, first_of, is_set_within, unless
 from connectors.flow_progress import Contact
 
 if TYPE_CHECKING:
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PROGRAM: Final = "connect-mirror-maker"
-LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 #: A process is expected to end within 10 s after SIGTERM. Stopping times out a moment earlier.
 EXIT_WITHIN_S: Final = 9.8
 STOP_TIMEOUT_S: Final = 9.3
@@ -53,8 +51,8 @@ SUMMARY_INTERVAL_S: Final = 10.0
 _LOOK_S: Final = 1.0
 #: A flow that copies nothing is logged as a warning once in this time, at INFO otherwise.
 IDLE_WARNING_S: Final = 60.0
-#: Delays between attempts to start while a cluster does not answer; the last one repeats.
-START_DELAYS_S: Final = (1.0, 2.0, 3.0, 5.0)
+#: The first and the longest pause between attempts to start while a cluster does not answer.
+START_DELAYS_S: Final = (1.0, 5.0)
 
 
 class Parser(argparse.ArgumentParser):
@@ -88,8 +86,7 @@ def parser_of(program: str) -> Parser:
     parser.add_argument(
         "--clusters", nargs="+", metavar="CLUSTER", default=(), help="Target cluster to use for this node."
     )
-    parser.add_argument("--log-level", choices=LOG_LEVELS, default="INFO", help="Log level.")
-    parser.add_argument("--version", action=ShowVersion)
+    add_general_options(parser)
     return parser
 
 
@@ -234,22 +231,16 @@ async def run(
     if maker is None:
         return
     try:
-        async with Scope("watch flows") as scope:
-            watching = scope.spawn(watch(maker), "watch flows")
-            running = scope.spawn(maker.run_until(stop), "flows")
-            await asyncio.wait({watching, running}, return_when="FIRST_COMPLETED")
-            if not running.done():
-                watching.result()
-            await running
+        await first_of("flows", maker.run_until(stop), watch(maker))
     finally:
         await _stop(maker)
 
 
 async def _start(make: Callable[[], MirrorMaker], stop: asyncio.Event) -> MirrorMaker | None:
     """Return a started MirrorMaker, or None if ``stop`` was set first."""
-    delays_s = chain(START_DELAYS_S, repeat(START_DELAYS_S[-1]))
+    pauses = Pauses(*START_DELAYS_S)
     while not stop.is_set():
-        maker, delay_s, started = make(), next(delays_s), False
+        maker, delay_s, started = make(), pauses.next_s(), False
         try:
             await unless(stop, maker.start(), "start")
             started = not stop.is_set()
@@ -265,7 +256,7 @@ async def _start(make: Callable[[], MirrorMaker], stop: asyncio.Event) -> Mirror
         if started:
             return maker
         if not stop.is_set():
-            await unless(stop, asyncio.sleep(delay_s), "delay before the next start")
+            await is_set_within(stop, delay_s)
     return None
 
 

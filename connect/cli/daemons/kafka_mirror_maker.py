@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from connect.cli.console import EXIT_OK, ShowVersion, configure_logging, imported, run_command, stop_signals
+from connect.cli.console import (
+    EXIT_OK,
+    add_general_options,
+    configure_logging,
+    imported,
+    run_command,
+    stop_signals,
+)
 from connect.core.config.properties import load_properties
 from connect.core.errors import ConfigError
 from connect.kafka.concurrency import Scope
@@ -24,7 +31,6 @@ if TYPE_CHECKING:
     from connectors.mirror_maker_1.process import MirrorMaker1
 
 PROGRAM: Final = "kafka-mirror-maker"
-LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 #: MirrorMaker 1's code for every failure (Kafka's ``CommandLineUtils`` and ``MirrorMakerThread``).
 EXIT_FAILED: Final = 1
 _DEFAULT_COMMIT_MS: Final = 1_000
@@ -195,10 +201,7 @@ def _parser() -> _ArgumentParser:
     )
     _add_plugins(parser.add_argument_group("plugins"))
     _add_old(parser.add_argument_group("accepted without effect"))
-    parser.add_argument(
-        "--log-level", dest="log_level", choices=LOG_LEVELS, default="INFO", help="Log level (default INFO)."
-    )
-    parser.add_argument("--version", action=ShowVersion)
+    add_general_options(parser)
     return parser
 
 

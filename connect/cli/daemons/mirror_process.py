@@ -8,13 +8,12 @@ import logging
 import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
-from itertools import chain, repeat
 from typing import TYPE_CHECKING, Final
 
 from connect.cli.daemons.flow_worker import FlowWorker, check_flow, worker_config
 from connect.cli.rates import ENDED
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
-from connect.kafka.concurrency import Scope, together
+from connect.kafka.concurrency import Pauses, Scope, is_set_within, together
 from connect.kafka.threads import LeaseThread
 from connect.runtime.event_loop_monitor import LoopWatch, collect_rarely
 from connect.runtime.herder.driver import WorkerFailed
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.25
-#: Delays before a worker for heartbeats only is restarted; the last one repeats.
-_RESTART_DELAYS_S: Final = (5.0, 10.0, 30.0)
+#: The first and the longest pause before a worker for heartbeats only is restarted.
+_RESTART_DELAYS_S: Final = (5.0, 30.0)
 
 
 class FlowsFailed(PermanentError):
@@ -101,13 +100,8 @@ class MirrorMaker:
     async def run_until(self, stop: asyncio.Event) -> None:
         """Run until ``stop`` is set. Raises :class:`FlowsFailed` if all flows have failed and cannot be restarted over
         REST."""
-        while not stop.is_set():
+        while not await is_set_within(stop, _LOOK_S):
             self._raise_if_failed()
-            try:
-                async with asyncio.timeout(_LOOK_S):
-                    await stop.wait()
-            except TimeoutError:
-                continue
 
     async def stop(self) -> None:
         """Stop copying, store positions, leave the groups and end Spark, within seconds. Raises :class:`StopFailed`."""
@@ -168,7 +162,7 @@ class MirrorMaker:
 
     async def _keep_up(self, index: int) -> None:
         """Run a worker for heartbeats only; restart it after errors that a retry may resolve, log any other error."""
-        delays_s = chain(_RESTART_DELAYS_S, repeat(_RESTART_DELAYS_S[-1]))
+        pauses = Pauses(*_RESTART_DELAYS_S)
         while True:
             worker = self._workers[index]
             try:
@@ -176,7 +170,7 @@ class MirrorMaker:
                 await worker.ended()
                 return
             except (RetriableError, WorkerFailed) as error:
-                delay_s = next(delays_s)
+                delay_s = pauses.next_s()
                 log.warning("%s: no heartbeats: %s; retrying in %.0f s", worker.flow, error, delay_s)
             except Exception as error:
                 ours = isinstance(error, HeliographError)

@@ -11,16 +11,22 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, Final
 
 import javaproperties
 
-from connect.cli.console import EXIT_NOT_STARTED, EXIT_OK, configure_logging, describe, imported, stop_signals
+from connect.cli.console import (
+    EXIT_NOT_STARTED,
+    EXIT_OK,
+    add_general_options,
+    configure_logging,
+    describe,
+    imported,
+    stop_signals,
+)
 from connect.cli.daemons.connect_distributed import EXIT_WITHIN_S
 from connect.cli.daemons.connect_mirror_maker import (
-    LOG_LEVELS,
     START_DELAYS_S,
     SUMMARY_INTERVAL_S,
     NotStarted,
@@ -36,7 +42,7 @@ from connect.core.config.security_settings import SECRETS
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
 from connect.core.model import TargetState
-from connect.kafka.concurrency import Scope, unless
+from connect.kafka.concurrency import Pauses, Scope, is_set_within, unless
 from connect.runtime.distributed_worker import DistributedWorker
 from connectors.config.client_config import flow_clients
 from connectors.config.connector_configs import checkpoint_settings, source_settings
@@ -86,10 +92,10 @@ async def run_until_signal(found: TranslatedResource, config: WorkerConfig) -> N
         HeliographError: The error that ended the worker.
     """
     async with stop_signals(exit_within_s=EXIT_WITHIN_S) as stop:
-        delays_s = chain(START_DELAYS_S, repeat(START_DELAYS_S[-1]))
+        pauses = Pauses(*START_DELAYS_S)
         await imported(stop, plugins=True)
         while not stop.is_set():
-            node, delay_s = _ResourceNode(found, config), next(delays_s)
+            node, delay_s = _ResourceNode(found, config), pauses.next_s()
             try:
                 await unless(stop, node.start(), "start")
                 if not stop.is_set():
@@ -103,7 +109,7 @@ async def run_until_signal(found: TranslatedResource, config: WorkerConfig) -> N
                 raise NotStarted(error) from error
             finally:
                 await node.stop()
-            await unless(stop, asyncio.sleep(delay_s), "delay before the next start")
+            await is_set_within(stop, delay_s)
 
 
 class _ResourceNode:
@@ -272,7 +278,7 @@ def parser_of(program: str) -> Parser:
     )
     parser.add_argument("--print", action="store_true", help="Print the resulting files, and start nothing.")
     parser.add_argument("--json", action="store_true", help="With --print: print JSON.")
-    parser.add_argument("--log-level", choices=LOG_LEVELS, default="INFO", help="Log level.")
+    add_general_options(parser)
     return parser
 
 

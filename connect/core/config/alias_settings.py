@@ -23,7 +23,7 @@ from connect.core.config.config_def import (
     split_list,
 )
 from connect.core.config.connector_settings import PREDICATES_GROUP, TOPIC_CREATION_GROUP, TRANSFORMS_GROUP
-from connect.core.config.validation import PARTITIONS, REPLICATION_FACTOR, JavaPatterns
+from connect.core.config.validation import PARTITIONS, REPLICATION_FACTOR, Valid, java_patterns
 
 #: A kind of plugin that a connector names by alias.
 AliasKind = Literal["transformation", "predicate"]
@@ -77,45 +77,32 @@ _TRANSFORMS: Final = _Aliases(
 _PREDICATES: Final = _Aliases("predicate", "predicates", PREDICATES_GROUP, "Predicate", ConfigDef())
 
 
-@dataclass(frozen=True, slots=True)
-class _TypeCheck:
-    """The check of ``<alias>.type`` in Java's ``EnrichablePlugin``."""
+def _type_check(aliases: _Aliases, alias: str, props: Mapping[str, str | None], definitions: Definitions) -> Valid:
+    """Return the check of ``<alias>.type`` in Java's ``EnrichablePlugin``."""
 
-    aliases: _Aliases
-    alias: str
-    props: Mapping[str, str | None]
-    definitions: Definitions
-
-    def __call__(self, name: str, value: Value) -> None:
-        prefix = f"{self.aliases.key}.{self.alias}."
+    def check(name: str, value: Value) -> None:
+        prefix = f"{aliases.key}.{alias}."
         negate, predicate = f"{prefix}negate", f"{prefix}predicate"
-        if self.aliases is _TRANSFORMS and negate in self.props and predicate not in self.props:
+        if aliases is _TRANSFORMS and negate in props and predicate not in props:
             raise InvalidValue(
                 f"Config '{negate}' was provided but there is no config '{predicate}' defining a predicate to be "
                 "negated."
             )
         if isinstance(value, str):
-            self.definitions.definition(self.aliases.kind, value, self.props.get(f"{prefix}plugin.version"))
+            definitions.definition(aliases.kind, value, props.get(f"{prefix}plugin.version"))
 
-    def __str__(self) -> str:
-        return f"valid configs for {self.alias} {self.aliases.interface.lower()}"
+    return Valid(f"valid configs for {alias} {aliases.interface.lower()}", check)
 
 
-@dataclass(frozen=True, slots=True)
-class _VersionCheck:
-    """The check that a class is available in the requested version. :class:`_TypeCheck` reports a missing class."""
+def _version_check(kind: AliasKind, class_name: str | None, definitions: Definitions) -> Valid:
+    """Return the check that a class is available in the requested version; :func:`_type_check` reports a missing
+    class."""
 
-    aliases: _Aliases
-    class_name: str | None
-    definitions: Definitions
+    def check(name: str, value: Value) -> None:
+        if isinstance(value, str) and class_name is not None and definitions.versions(kind, class_name):
+            definitions.definition(kind, class_name, value)
 
-    def __call__(self, name: str, value: Value) -> None:
-        kind = self.aliases.kind
-        if isinstance(value, str) and self.class_name is not None and self.definitions.versions(kind, self.class_name):
-            self.definitions.definition(kind, self.class_name, value)
-
-    def __str__(self) -> str:
-        return "a version, or a range of versions"
+    return Valid("a version, or a range of versions", check)
 
 
 def enrich(base: ConfigDef, props: Mapping[str, str | None], definitions: Definitions) -> ConfigDef:
@@ -138,7 +125,7 @@ def _of_alias(aliases: _Aliases, alias: str, props: Mapping[str, str | None], de
         Type.CLASS,
         REQUIRED,
         f"Class for the '{alias}' {kind}.",
-        PluginClass(definitions.full_name, _TypeCheck(aliases, alias, props, definitions)),
+        PluginClass(definitions.full_name, _type_check(aliases, alias, props, definitions)),
         Importance.HIGH,
         group,
         0,
@@ -151,7 +138,7 @@ def _of_alias(aliases: _Aliases, alias: str, props: Mapping[str, str | None], de
         Type.STRING,
         versions[-1] if versions else None,
         f"Version of the '{alias}' {kind}.",
-        _VersionCheck(aliases, full_name, definitions),
+        _version_check(aliases.kind, full_name, definitions),
         Importance.HIGH,
         group,
         1,
@@ -194,7 +181,7 @@ def topic_group(
 ) -> ConfigDef:
     """Return the configs of a topic creation group with the defaults for its numbers."""
     form, prefix = f"{TOPIC_CREATION_GROUP}: {name}", f"topic.creation.{name}."
-    patterns = JavaPatterns()
+    patterns = java_patterns
     settings = (
         Setting("include", Type.LIST, include, "Topics in the group: names and regular expressions.", patterns),
         Setting("exclude", Type.LIST, (), "Topics excluded from the group; takes precedence over include.", patterns),

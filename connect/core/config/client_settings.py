@@ -26,7 +26,7 @@ from connect.core.config.config_def import (
 )
 from connect.core.config.config_def import text as _text
 from connect.core.config.security_settings import SECURITY
-from connect.core.config.validation import GzipLevel, NonEmpty
+from connect.core.config.validation import gzip_level, non_empty
 from connect.core.errors import ConfigError
 
 #: Java's default of ``transaction.timeout.ms``.
@@ -60,11 +60,13 @@ def _list(name: str, default: tuple[str, ...], doc: str, level: Importance = _LO
     return Setting(name, Type.LIST, default, doc, ValidList(), level)
 
 
-def _changed(setting: Setting, default: Value, level: Importance | None = None) -> Setting:
+def changed(setting: Setting, default: Value, level: Importance | None = None) -> Setting:
+    """Return a setting with another default and perhaps another importance."""
     return replace(setting, default=default, importance=setting.importance if level is None else level)
 
 
-_COMMON: Final = ConfigDef.of(
+#: The configs that all clients have.
+COMMON: Final = ConfigDef.of(
     Setting("bootstrap.servers", Type.LIST, REQUIRED, "Addresses of brokers.", ValidList(may_be_empty=False), _HIGH),
     _text(
         "client.dns.lookup",
@@ -104,9 +106,9 @@ _COMMON: Final = ConfigDef.of(
 
 #: The configs of a producer.
 PRODUCER: Final = (
-    _COMMON
+    COMMON
     | ConfigDef.of(
-        _changed(_COMMON.settings["receive.buffer.bytes"], 32_768),
+        changed(COMMON.settings["receive.buffer.bytes"], 32_768),
         _long("buffer.memory", 33_554_432, "Maximum bytes of records that wait to be sent.", _HIGH),
         _int("retries", _RETRIES, "Maximum retries of a failed send.", _HIGH, AtLeast(0, _RETRIES)),
         _text("acks", "all", "Replicas that must acknowledge a record.", _LOW, OneOf(("all", "-1", "0", "1"))),
@@ -117,7 +119,7 @@ PRODUCER: Final = (
             _HIGH,
             OneOf(("none", "gzip", "snappy", "lz4", "zstd")),
         ),
-        _int("compression.gzip.level", -1, "Compression level of gzip; -1: the codec's default.", _MEDIUM, GzipLevel()),
+        _int("compression.gzip.level", -1, "Compression level of gzip; -1: the codec's default.", _MEDIUM, gzip_level),
         _int("compression.lz4.level", 9, "Compression level of lz4.", _MEDIUM, AtLeast(1, 17)),
         _int("compression.zstd.level", 3, "Compression level of zstd.", _MEDIUM, AtLeast(-131_072, 22)),
         _int("batch.size", 16_384, "Maximum bytes of a batch."),
@@ -136,7 +138,7 @@ PRODUCER: Final = (
         _list("interceptor.classes", (), "Java classes that intercept records."),
         _flag("enable.idempotence", True, "Prevent duplicates when the producer retries."),
         _int("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS, "Longest duration of a transaction.", _LOW, None),
-        _text("transactional.id", None, "Transactional id of the producer.", _LOW, NonEmpty()),
+        _text("transactional.id", None, "Transactional id of the producer.", _LOW, non_empty),
         _flag("transaction.two.phase.commit.enable", False, "Let an external coordinator end transactions (KIP-939)."),
     )
     | SECURITY
@@ -144,11 +146,11 @@ PRODUCER: Final = (
 
 #: The configs of a consumer.
 CONSUMER: Final = (
-    _COMMON
+    COMMON
     | ConfigDef.of(
-        _changed(_COMMON.settings["client.id"], "", _LOW),
+        changed(COMMON.settings["client.id"], "", _LOW),
         _text("group.id", None, "Name of the consumer group.", _HIGH),
-        _text("group.instance.id", None, "Id of a static member of the group.", _MEDIUM, NonEmpty()),
+        _text("group.instance.id", None, "Id of a static member of the group.", _MEDIUM, non_empty),
         _int("session.timeout.ms", 45_000, "Time without heartbeats before the group removes a member.", _HIGH, None),
         _int("heartbeat.interval.ms", 3000, "Interval of a member's heartbeats to the group coordinator.", _HIGH, None),
         _list(
@@ -198,12 +200,12 @@ CONSUMER: Final = (
 
 #: The configs of an admin client.
 ADMIN: Final = (
-    _COMMON
+    COMMON
     | ConfigDef.of(
-        _changed(replace(_COMMON.settings["bootstrap.servers"], check=ValidList()), ()),
+        changed(replace(COMMON.settings["bootstrap.servers"], check=ValidList()), ()),
         _list("bootstrap.controllers", (), "Controllers for the first connection, instead of brokers.", _HIGH),
-        _changed(_COMMON.settings["connections.max.idle.ms"], 300_000),
-        _changed(_COMMON.settings["enable.metrics.push"], False),
+        changed(COMMON.settings["connections.max.idle.ms"], 300_000),
+        changed(COMMON.settings["enable.metrics.push"], False),
         _int("retries", _RETRIES, "Maximum retries of a failed call.", _LOW, AtLeast(0, _RETRIES)),
         _int("default.api.timeout.ms", 60_000, "Longest duration of API calls without their own timeout."),
     )

@@ -11,9 +11,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 from connect.core.errors import ConfigError
+
+T_co = TypeVar("T_co", covariant=True)
 
 
 class Type(StrEnum):
@@ -225,6 +227,28 @@ class Values(Mapping[str, Value]):
         value = self._values[name]
         assert isinstance(value, tuple), name
         return value
+
+    def integer_or_null(self, name: str) -> int | None:
+        return None if self._values[name] is None else self.integer(name)
+
+    def string_or_null(self, name: str) -> str | None:
+        return None if self._values[name] is None else self.string(name)
+
+
+class _HasValues(Protocol):
+    @property
+    def values(self) -> Values: ...
+
+
+class Read(Generic[T_co]):
+    """An attribute of a class with ``values`` that reads one of them, such as ``Read("group.id", Values.string)``."""
+
+    def __init__(self, name: str, read: Callable[[Values, str], T_co]) -> None:
+        self._name = name
+        self._read = read
+
+    def __get__(self, owner: _HasValues, _: object = None) -> T_co:
+        return self._read(owner.values, self._name)
 
 
 @dataclass(frozen=True)

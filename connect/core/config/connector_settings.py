@@ -26,7 +26,7 @@ from connect.core.config.config_def import (
     Value,
     Width,
 )
-from connect.core.config.validation import ConnectorName, NonEmpty, UniqueAliases
+from connect.core.config.validation import connector_name, non_empty, unique_aliases
 from connect.core.errors import ConfigError
 from connect.core.model import Restarts
 
@@ -89,8 +89,7 @@ class AutoRestartRule:
         values = AUTO_RESTART.parse({key: config[key] for key in AUTO_RESTART.settings if key in config})
         if not values.boolean(ENABLED):
             return None
-        most = None if values[MAX_RESTARTS] is None else values.integer(MAX_RESTARTS)
-        return cls(most, values.integer(MAX_BACKOFF_MINUTES))
+        return cls(values.integer_or_null(MAX_RESTARTS), values.integer(MAX_BACKOFF_MINUTES))
 
     @classmethod
     def applies(cls, config: Mapping[str, str]) -> bool:
@@ -200,7 +199,7 @@ CONNECTOR: Final = ConfigDef.of(
         REQUIRED,
         "Name of the connector, unique in the worker group.",
         "Connector name",
-        check=ConnectorName(),
+        check=connector_name,
         importance=_HIGH,
     ),
     _common(2).field(
@@ -246,7 +245,7 @@ CONNECTOR: Final = ConfigDef.of(
         "Aliases of transformations; each has transforms.<alias>.type and its own settings.",
         "Transforms",
         width=Width.LONG,
-        check=UniqueAliases(),
+        check=unique_aliases,
     ),
     _Form(PREDICATES_GROUP, 13).field(
         "predicates",
@@ -255,7 +254,7 @@ CONNECTOR: Final = ConfigDef.of(
         "Aliases of predicates; each has predicates.<alias>.type and its own settings.",
         "Predicates",
         width=Width.LONG,
-        check=UniqueAliases(),
+        check=unique_aliases,
     ),
     _common(14).field(
         "config.action.reload",
@@ -321,7 +320,7 @@ SOURCE_CONNECTOR: Final = CONNECTOR | ConfigDef.of(
         "Topic creation groups; a new topic uses the first group that includes it, else the group default.",
         "Topic Creation Groups",
         width=Width.LONG,
-        check=UniqueAliases(),
+        check=unique_aliases,
     ),
     _Form(EXACTLY_ONCE_GROUP, 2).field(
         "exactly.once.support",
@@ -359,6 +358,6 @@ SOURCE_CONNECTOR: Final = CONNECTOR | ConfigDef.of(
         "Topic of this connector's source offsets; null: the worker's offset.storage.topic.",
         "Offsets topic",
         width=Width.LONG,
-        check=NonEmpty(),
+        check=non_empty,
     ),
 )

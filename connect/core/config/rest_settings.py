@@ -19,6 +19,7 @@ from connect.core.config.config_def import (
     invalid,
 )
 from connect.core.config.config_def import text as _text
+from connect.core.config.validation import Valid, valid
 
 _LISTENER: Final = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)")
 _ACTIONS: Final = ("set", "add", "setDate", "addDate")
@@ -93,41 +94,29 @@ def _header_rule(text: str) -> HeaderRule:
     return HeaderRule(known[action.lower()], name.strip(), values[0].strip())
 
 
-@dataclass(frozen=True, slots=True)
-class _Listeners:
-    may_be_empty: bool
-
-    def __call__(self, name: str, value: Value) -> None:
-        if value is None and self.may_be_empty:
+def _listeners(*, may_be_empty: bool) -> Valid:
+    def check(name: str, value: Value) -> None:
+        if value is None and may_be_empty:
             return
-        ValidList(may_be_empty=self.may_be_empty)(name, value)
+        ValidList(may_be_empty=may_be_empty)(name, value)
         assert isinstance(value, tuple)
         for each in value:
             parse_listener(each)
 
-    def __str__(self) -> str:
-        return "URLs such as http://localhost:8083,https://localhost:8443"
+    return Valid("URLs such as http://localhost:8083,https://localhost:8443", check)
 
 
-@dataclass(frozen=True, slots=True)
-class _Headers:
-    def __call__(self, name: str, value: Value) -> None:
-        assert isinstance(value, str)
-        if value:
-            parse_header_rules(value)
-
-    def __str__(self) -> str:
-        return "rules [action] [header name]:[header value], in double quotes if they contain commas"
+@valid("rules [action] [header name]:[header value], in double quotes if they contain commas")
+def _headers(name: str, value: Value) -> None:
+    assert isinstance(value, str)
+    if value:
+        parse_header_rules(value)
 
 
-@dataclass(frozen=True, slots=True)
-class _Scheme:
-    def __call__(self, name: str, value: Value) -> None:
-        if isinstance(value, str) and value.lower() not in ("http", "https"):
-            raise invalid(name, value, "it must be http or https")
-
-    def __str__(self) -> str:
-        return "[http, https]"
+@valid("[http, https]")
+def _scheme(name: str, value: Value) -> None:
+    if isinstance(value, str) and value.lower() not in ("http", "https"):
+        raise invalid(name, value, "it must be http or https")
 
 
 #: Keys that Java does not have.
@@ -148,18 +137,18 @@ REST_INTERNAL: Final = OWN_REST | ConfigDef.of(
         Type.LIST,
         ("http://localhost:8083",),
         "Addresses of the REST API; http://:8083 is port 8083 of all interfaces. The REST API has no authentication.",
-        _Listeners(may_be_empty=False),
+        _listeners(may_be_empty=False),
     ),
     _text("rest.advertised.host.name", None, "Host at which other workers connect to this worker."),
     Setting("rest.advertised.port", Type.INT, None, "Port at which other workers connect to this worker."),
-    Setting("rest.advertised.listener", Type.STRING, None, "Scheme of the listener for other workers.", _Scheme()),
+    Setting("rest.advertised.listener", Type.STRING, None, "Scheme of the listener for other workers.", _scheme),
     _text(
         "access.control.allow.origin",
         "",
         "Origins of allowed cross-origin requests, as regular expressions; * allows all, empty none.",
     ),
     _text("access.control.allow.methods", "", "Methods of cross-origin requests; empty: GET, POST and HEAD."),
-    Setting("response.http.headers.config", Type.STRING, "", "Headers of every response.", _Headers()),
+    Setting("response.http.headers.config", Type.STRING, "", "Headers of every response.", _headers),
     Setting(
         "ssl.client.auth",
         Type.STRING,
@@ -177,6 +166,6 @@ REST: Final = REST_INTERNAL | ConfigDef.of(
         Type.LIST,
         None,
         "Addresses of the endpoints for loggers; null: same as listeners; empty: no endpoints for loggers.",
-        _Listeners(may_be_empty=True),
+        _listeners(may_be_empty=True),
     ),
 )

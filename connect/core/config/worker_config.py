@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Final, Literal, Self
 
 from connect.core.config.client_settings import ADMIN
-from connect.core.config.config_def import Values
+from connect.core.config.config_def import Read, Values
 from connect.core.config.properties import NOTHING, ConfigTransformer, Properties, ProviderFactory
 from connect.core.config.rest_settings import RestListener, parse_listener
 from connect.core.config.security_settings import suites_notice
@@ -69,50 +69,26 @@ class WorkerConfig:
         """Return the error with the file and line of its key, if there is a file, and without resolved secrets."""
         return _located(error, self.raw, self.props)
 
-    @property
-    def may_read_files(self) -> bool:
-        """Whether FileStreamSource is available."""
-        return self.values.boolean("file.stream.source.enable")
+    #: Whether FileStreamSource is available.
+    may_read_files = Read("file.stream.source.enable", Values.boolean)
 
     # the group
 
-    @property
-    def group_id(self) -> str:
-        return self.values.string("group.id")
-
-    @property
-    def client_id(self) -> str:
-        """``client.id``; empty if it is not set."""
-        return self.values.string("client.id")
+    group_id = Read("group.id", Values.string)
+    #: ``client.id``; empty if it is not set.
+    client_id = Read("client.id", Values.string)
 
     @property
     def connect_protocol(self) -> str:
         """eager, compatible or sessioned."""
         return self.values.string("connect.protocol").lower()
 
-    @property
-    def session_timeout_ms(self) -> int:
-        return self.values.integer("session.timeout.ms")
-
-    @property
-    def rebalance_timeout_ms(self) -> int:
-        return self.values.integer("rebalance.timeout.ms")
-
-    @property
-    def heartbeat_interval_ms(self) -> int:
-        return self.values.integer("heartbeat.interval.ms")
-
-    @property
-    def sync_timeout_ms(self) -> int:
-        return self.values.integer("worker.sync.timeout.ms")
-
-    @property
-    def unsync_backoff_ms(self) -> int:
-        return self.values.integer("worker.unsync.backoff.ms")
-
-    @property
-    def max_delay_ms(self) -> int:
-        return self.values.integer("scheduled.rebalance.max.delay.ms")
+    session_timeout_ms = Read("session.timeout.ms", Values.integer)
+    rebalance_timeout_ms = Read("rebalance.timeout.ms", Values.integer)
+    heartbeat_interval_ms = Read("heartbeat.interval.ms", Values.integer)
+    sync_timeout_ms = Read("worker.sync.timeout.ms", Values.integer)
+    unsync_backoff_ms = Read("worker.unsync.backoff.ms", Values.integer)
+    max_delay_ms = Read("scheduled.rebalance.max.delay.ms", Values.integer)
 
     @property
     def max_delay_is_set(self) -> bool:
@@ -132,31 +108,13 @@ class WorkerConfig:
         half_ms, late_ms = self.session_timeout_ms // 2, self.heartbeat_interval_ms * 3 // 2
         return min(_LEASE_MS, max(half_ms, late_ms), self.session_timeout_ms)
 
-    @property
-    def progress_timeout_ms(self) -> int:
-        """How long the loop may block before leases and the group membership are no longer renewed."""
-        return self.values.integer("worker.progress.timeout.ms")
-
-    @property
-    def key_algorithm(self) -> str:
-        return self.values.string("inter.worker.key.generation.algorithm")
-
-    @property
-    def key_size_bits(self) -> int | None:
-        value = self.values["inter.worker.key.size"]
-        return value if isinstance(value, int) else None
-
-    @property
-    def key_ttl_ms(self) -> int:
-        return self.values.integer("inter.worker.key.ttl.ms")
-
-    @property
-    def signature_algorithm(self) -> str:
-        return self.values.string("inter.worker.signature.algorithm")
-
-    @property
-    def verification_algorithms(self) -> tuple[str, ...]:
-        return self.values.strings("inter.worker.verification.algorithms")
+    #: How long the loop may block before leases and the group membership are no longer renewed.
+    progress_timeout_ms = Read("worker.progress.timeout.ms", Values.integer)
+    key_algorithm = Read("inter.worker.key.generation.algorithm", Values.string)
+    key_size_bits = Read("inter.worker.key.size", Values.integer_or_null)
+    key_ttl_ms = Read("inter.worker.key.ttl.ms", Values.integer)
+    signature_algorithm = Read("inter.worker.signature.algorithm", Values.string)
+    verification_algorithms = Read("inter.worker.verification.algorithms", Values.strings)
 
     # topics
 
@@ -191,39 +149,16 @@ class WorkerConfig:
     def transactional_id(self) -> str:
         return f"connect-cluster-{self.group_id}"
 
-    @property
-    def task_shutdown_timeout_ms(self) -> int:
-        """The time for all tasks together to stop."""
-        return self.values.integer("task.shutdown.graceful.timeout.ms")
-
-    @property
-    def offset_flush_interval_ms(self) -> int:
-        return self.values.integer("offset.flush.interval.ms")
-
-    @property
-    def offset_flush_timeout_ms(self) -> int:
-        return self.values.integer("offset.flush.timeout.ms")
-
-    @property
-    def topic_creation_enable(self) -> bool:
-        return self.values.boolean("topic.creation.enable")
-
-    @property
-    def topic_tracking_enable(self) -> bool:
-        return self.values.boolean("topic.tracking.enable")
-
-    @property
-    def topic_tracking_allow_reset(self) -> bool:
-        return self.values.boolean("topic.tracking.allow.reset")
-
-    @property
-    def override_policy(self) -> str:
-        """The name or class for :func:`connect.core.config.client_settings.make_policy`."""
-        return self.values.string("connector.client.config.override.policy")
-
-    @property
-    def override_allowlist(self) -> tuple[str, ...]:
-        return self.values.strings("connector.client.config.override.allowlist")
+    #: The time for all tasks together to stop.
+    task_shutdown_timeout_ms = Read("task.shutdown.graceful.timeout.ms", Values.integer)
+    offset_flush_interval_ms = Read("offset.flush.interval.ms", Values.integer)
+    offset_flush_timeout_ms = Read("offset.flush.timeout.ms", Values.integer)
+    topic_creation_enable = Read("topic.creation.enable", Values.boolean)
+    topic_tracking_enable = Read("topic.tracking.enable", Values.boolean)
+    topic_tracking_allow_reset = Read("topic.tracking.allow.reset", Values.boolean)
+    #: The name or class for :func:`connect.core.config.client_settings.make_policy`.
+    override_policy = Read("connector.client.config.override.policy", Values.string)
+    override_allowlist = Read("connector.client.config.override.allowlist", Values.strings)
 
     # REST
 

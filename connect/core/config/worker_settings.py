@@ -8,9 +8,9 @@ A test compares them with the code.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
+from connect.core.config.client_settings import COMMON, changed
 from connect.core.config.config_def import (
     REQUIRED,
     AtLeast,
@@ -28,40 +28,32 @@ from connect.core.config.config_def import long as _long
 from connect.core.config.config_def import text as _text
 from connect.core.config.rest_settings import REST
 from connect.core.config.security_settings import SECURITY
-from connect.core.config.validation import PARTITIONS, REPLICATION_FACTOR
+from connect.core.config.validation import PARTITIONS, REPLICATION_FACTOR, valid
 from connect.core.herder_api import ALGORITHMS, is_known
 
 _HIGH, _MEDIUM, _LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
 _DAY_MS: Final = 24 * 60 * 60 * 1000
 
 
-@dataclass(frozen=True, slots=True)
-class _Algorithm:
-    """A name of Java's ``Mac`` or ``KeyGenerator`` that this worker supports, or a list of such names."""
-
-    def __call__(self, name: str, value: Value) -> None:
-        if value == ():
-            raise invalid(name, value, "At least one signature verification algorithm must be provided")
-        for each in value if isinstance(value, tuple) else (value,):
-            if not isinstance(each, str) or not is_known(each):
-                raise invalid(
-                    name, each, f"the algorithm is not supported; the supported algorithms are: {', '.join(ALGORITHMS)}"
-                )
-
-    def __str__(self) -> str:
-        return f"[{', '.join(ALGORITHMS)}]"
+@valid(f"[{', '.join(ALGORITHMS)}]")
+def _algorithm(name: str, value: Value) -> None:
+    """Require a name of Java's ``Mac`` or ``KeyGenerator`` that this worker supports, or a list of such names."""
+    if value == ():
+        raise invalid(name, value, "At least one signature verification algorithm must be provided")
+    for each in value if isinstance(value, tuple) else (value,):
+        if not isinstance(each, str) or not is_known(each):
+            raise invalid(
+                name, each, f"the algorithm is not supported; the supported algorithms are: {', '.join(ALGORITHMS)}"
+            )
 
 
-@dataclass(frozen=True, slots=True)
-class _Protocol:
-    words: tuple[str, ...]
+_PROTOCOLS: Final = ("eager", "compatible", "sessioned")
 
-    def __call__(self, name: str, value: Value) -> None:
-        if not isinstance(value, str) or value.lower() not in self.words:
-            raise invalid(name, value, f"Invalid Connect protocol compatibility; it can be {', '.join(self.words)}")
 
-    def __str__(self) -> str:
-        return f"[{', '.join(self.words)}]"
+@valid(f"[{', '.join(_PROTOCOLS)}]")
+def _protocol(name: str, value: Value) -> None:
+    if not isinstance(value, str) or value.lower() not in _PROTOCOLS:
+        raise invalid(name, value, f"Invalid Connect protocol compatibility; it can be {', '.join(_PROTOCOLS)}")
 
 
 def _switch(name: str, doc: str) -> Setting:
@@ -166,7 +158,7 @@ _GROUP: Final = ConfigDef.of(
         Type.STRING,
         "sessioned",
         "Protocol of the worker group.",
-        _Protocol(("eager", "compatible", "sessioned")),
+        _protocol,
     ),
     _int(
         "scheduled.rebalance.max.delay.ms",
@@ -176,17 +168,17 @@ _GROUP: Final = ConfigDef.of(
         AtLeast(0, 2**31 - 1),
     ),
     _int("inter.worker.key.ttl.ms", 3_600_000, "Life of the session key of the group.", AtLeast(0, 2**31 - 1)),
-    Setting("inter.worker.key.generation.algorithm", Type.STRING, "HmacSHA256", "Session key algorithm.", _Algorithm()),
+    Setting("inter.worker.key.generation.algorithm", Type.STRING, "HmacSHA256", "Session key algorithm.", _algorithm),
     _int("inter.worker.key.size", None, "Bits of the session key; null: the algorithm's.", AtLeast(40, nullable=True)),
     Setting(
-        "inter.worker.signature.algorithm", Type.STRING, "HmacSHA256", "Algorithm of internal signatures.", _Algorithm()
+        "inter.worker.signature.algorithm", Type.STRING, "HmacSHA256", "Algorithm of internal signatures.", _algorithm
     ),
     Setting(
         "inter.worker.verification.algorithms",
         Type.LIST,
         ("HmacSHA256",),
         "Accepted signature algorithms; inter.worker.signature.algorithm must be one of them.",
-        _Algorithm(),
+        _algorithm,
     ),
 )
 
@@ -201,43 +193,27 @@ _STORAGE: Final = ConfigDef.of(
     _factor("status.storage.replication.factor", "status"),
 )
 
-_CLIENT: Final = ConfigDef.of(
-    Setting(
-        "bootstrap.servers",
-        Type.LIST,
-        REQUIRED,
-        "Brokers for the first connection, as host:port.",
-        ValidList(may_be_empty=False),
-        _HIGH,
-    ),
-    Setting(
-        "client.dns.lookup",
-        Type.STRING,
-        "use_all_dns_ips",
-        "How DNS names of brokers are resolved.",
-        OneOf(("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only")),
-        _MEDIUM,
-    ),
-    _text("client.id", "", "Name of the worker's clients in the brokers' logs and quotas."),
-    _long("metadata.max.age.ms", 300_000, "Age at which metadata is refreshed.", AtLeast(0)),
-    _int("request.timeout.ms", 40_000, "Longest wait for the response to a request.", AtLeast(0), _MEDIUM),
-    _long("connections.max.idle.ms", 540_000, "Idle time after which a connection is closed.", None, _MEDIUM),
-    _int("send.buffer.bytes", 131_072, "Send buffer of sockets; -1: the system's default.", AtLeast(-1), _MEDIUM),
-    _int("receive.buffer.bytes", 32_768, "Receive buffer of sockets; -1: the system's default.", AtLeast(-1), _MEDIUM),
-    _long("reconnect.backoff.ms", 50, "First wait before reconnecting.", AtLeast(0)),
-    _long("reconnect.backoff.max.ms", 1000, "Longest wait before reconnecting.", AtLeast(0)),
-    _long("retry.backoff.ms", 100, "First wait before a failed request is retried.", AtLeast(0)),
-    _long("retry.backoff.max.ms", 1000, "Longest wait before a failed request is retried.", AtLeast(0)),
+_CLIENT: Final = COMMON.only(
+    "bootstrap.servers",
+    "client.dns.lookup",
+    "client.id",
+    "connections.max.idle.ms",
+    "metadata.max.age.ms",
+    "metadata.recovery.rebootstrap.trigger.ms",
+    "metadata.recovery.strategy",
+    "receive.buffer.bytes",
+    "reconnect.backoff.max.ms",
+    "reconnect.backoff.ms",
+    "request.timeout.ms",
+    "retry.backoff.max.ms",
+    "retry.backoff.ms",
+    "send.buffer.bytes",
+) | ConfigDef.of(
+    changed(COMMON.settings["client.id"], "", _LOW),
+    changed(COMMON.settings["receive.buffer.bytes"], 32_768),
+    changed(COMMON.settings["request.timeout.ms"], 40_000),
     _long("socket.connection.setup.timeout.ms", 10_000, "Timeout of the first attempt to connect.", AtLeast(0)),
     _long("socket.connection.setup.timeout.max.ms", 30_000, "Longest timeout of an attempt to connect.", AtLeast(0)),
-    Setting(
-        "metadata.recovery.strategy",
-        Type.STRING,
-        "rebootstrap",
-        "What a client does when no known broker is available.",
-        OneOf(("REBOOTSTRAP", "NONE"), any_case=True),
-    ),
-    _long("metadata.recovery.rebootstrap.trigger.ms", 300_000, "Time without metadata before rebootstrap.", AtLeast(0)),
 )
 
 #: Keys that Java does not have.

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from kafka.protocol.admin.transactions import DescribeProducersRequest
 
-from connect.core.errors import PermanentError, RetriableError
-from connect.kafka.cluster import Cluster, NotAuthorized, error_name, is_asked_again
+from connect.kafka.cluster import Cluster, NotAuthorized, error_name, refusal_of
+from connect.kafka.concurrency import until
 from connect.kafka.connection import UnsupportedVersion
-from connect.kafka.log.offsets import confirm_leader
-from connect.kafka.log.transactions import REFUSED_CODES, Partition, ProducerIdentity, fence, until
+from connect.kafka.log.offsets import by_leader, by_topic, confirm_leader
+from connect.kafka.log.transactions import REFUSED_CODES, Partition, ProducerIdentity, fence
 
 log = logging.getLogger(__name__)
 
@@ -104,14 +104,8 @@ async def active_producers(
 
     async def attempt() -> None:
         missing = [partition for partition in partitions if partition not in found]
-        by_leader: dict[int, list[Partition]] = {}
         metadata = await cluster.topics({topic for topic, _ in missing})
-        for topic, partition in missing:
-            leader = metadata.leader(topic, partition)
-            if leader is None:
-                raise RetriableError(f"{topic}-{partition} has no leader")
-            by_leader.setdefault(leader, []).append((topic, partition))
-        for leader, led in by_leader.items():
+        for leader, led in by_leader(cluster, missing, metadata).items():
             described = await _describe(cluster, leader, led)
             await confirm_leader(cluster, leader, led, metadata)
             found.update(described)
@@ -124,18 +118,9 @@ async def _describe(
     cluster: Cluster, leader: int, led: Collection[Partition]
 ) -> dict[Partition, dict[int, ActiveProducer]]:
     found: dict[Partition, dict[int, ActiveProducer]] = {}
-    topics: dict[str, list[int]] = {}
-    for topic, partition in led:
-        topics.setdefault(topic, []).append(partition)
-    connection = await cluster.connection(leader)
-    answer = await connection.call(
-        DescribeProducersRequest(
-            topics=[
-                DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=indexes)
-                for topic, indexes in topics.items()
-            ]
-        )
-    )
+    row_of = DescribeProducersRequest.TopicRequest
+    topics = [row_of(name=topic, partition_indexes=indexes) for topic, indexes in by_topic(led).items()]
+    answer = await (await cluster.connection(leader)).call(DescribeProducersRequest(topics=topics))
     failed: tuple[Partition, int] | None = None
     refused: dict[Partition, int] = {}
     for result in answer.topics:
@@ -162,6 +147,6 @@ async def _describe(
         )
     if failed:
         (topic, number), code = failed
-        kind = RetriableError if is_asked_again(code) else PermanentError
-        raise kind(f"broker {leader} cannot describe the producers of {topic}-{number}: {error_name(code)}")
+        line = f"broker {leader} cannot describe the producers of {topic}-{number}: {error_name(code)}"
+        raise refusal_of(code, line, changes=False)
     return found

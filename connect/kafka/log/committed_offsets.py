@@ -21,8 +21,10 @@ from kafka.protocol.producer.transaction import TxnOffsetCommitRequest
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, NotAuthorized, error_name, refusal_of
+from connect.kafka.concurrency import until
 from connect.kafka.connection import Connection
-from connect.kafka.log.transactions import ProducerIdentity, check, until
+from connect.kafka.log.offsets import by_topic
+from connect.kafka.log.transactions import ProducerIdentity, check
 
 _T = TypeVar("_T")
 
@@ -45,7 +47,7 @@ class TimeLimit:
         return min(connection.request_timeout_ms, int(left_s * _OF_WHAT_IS_LEFT * 1000))
 
     async def run(self, what: str, attempt: Callable[[], Awaitable[_T]], *, once: bool) -> _T:
-        """Run ``attempt``, with retries as in :func:`~connect.kafka.log.transactions.until` unless ``once``. Raises
+        """Run ``attempt``, with retries as in :func:`~connect.kafka.concurrency.until` unless ``once``. Raises
         RetriableError."""
         if not once:
             return await until(self._timeout_s, what, attempt)
@@ -189,7 +191,9 @@ async def committed(
 
     async def attempt() -> dict[Partition, Committed]:
         one_of = OffsetFetchRequest.OffsetFetchRequestTopic
-        named = [one_of(name=one, partition_indexes=indexes) for one, indexes in _by_topic(partitions or ()).items()]
+        named = [
+            one_of(name=one, partition_indexes=indexes) for one, indexes in by_topic(sorted(partitions or ())).items()
+        ]
         request = OffsetFetchRequest(group, None if partitions is None else named, require_stable=stable)
         connection = await cluster.coordinator(group, "group")
         answer = await connection.call(request, at_most=_OFFSET_FETCH_AT_MOST, timeout_ms=limit.of_call_ms(connection))
@@ -358,13 +362,6 @@ async def described_group(cluster: Cluster, group: str) -> Any:
         return found
 
     return await until(_TIMEOUT_S, f"asking cluster {cluster.name} for the members of group {group}", attempt)
-
-
-def _by_topic(partitions: Collection[Partition]) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = {}
-    for topic, index in sorted(partitions):
-        topics.setdefault(topic, []).append(index)
-    return topics
 
 
 def _refusal(cluster: Cluster, what: str, group: str, code: int, right: str = _LOOKING) -> HeliographError:

@@ -17,7 +17,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, ClusterMetadata
-from connect.kafka.concurrency import Patience, Scope
+from connect.kafka.concurrency import Patience, Pauses, Scope
 from connect.kafka.log.compacted_topic import LogRecord, check_reads, log_record, progressing, reader, reading
 from connect.kafka.log.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
 from connect.kafka.log.producer import OutRecord, PlainWriter
@@ -273,7 +273,7 @@ class CompactedLog:
         return ends
 
     async def _reach(self, ends: dict[int, int]) -> None:
-        readings, pause_s = self._readings, _WATCH_FIRST_S
+        readings, pauses = self._readings, Pauses(_WATCH_FIRST_S, _WATCH_LAST_S)
         while True:
             if self._failure is not None:
                 raise _as_heliograph(self._where, self._failure)
@@ -282,8 +282,7 @@ class CompactedLog:
                 raise _ReadAnew
             if all(self._positions.get(partition, -1) >= end for partition, end in ends.items()):
                 return
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _WATCH_LAST_S)
+            await pauses.wait()
 
     async def _note_positions(self) -> None:
         """Copy the consumer's positions. A position also moves past markers without a record, and past a record in the

@@ -37,7 +37,7 @@ from connect.core.errors import (
 )
 from connect.core.model import CLEANED_SOON, NewTopic
 from connect.kafka.cluster import Cluster
-from connect.kafka.concurrency import Patience, Scope
+from connect.kafka.concurrency import Patience, Scope, retried, until
 from connect.kafka.log.active_producers import active_producers
 from connect.kafka.log.offsets import EARLIEST, LATEST, list_offsets
 from connect.kafka.log.topic_admin import Admin, ConfigsRefused, TopicExists
@@ -153,7 +153,6 @@ _COMPACT: Final = "compact"
 _POLL_MS: Final = 250
 #: Records passed to ``apply`` before other tasks on the loop run: 10 ms at 20 us per record.
 _POLL_RECORDS: Final = 500
-_RETRY_S: Final = 0.25
 #: Of attempts to create a topic.
 _FIRST_RETRY_MS: Final = 250
 _LAST_RETRY_MS: Final = 10_000
@@ -413,37 +412,29 @@ async def partition_count(cluster: Cluster, topic: str, *, timeout_s: float = 60
         RetriableError: no broker knows the topic within ``timeout_s``.
         SecurityError: DESCRIBE on the topic is missing.
     """
-    give_up_s = asyncio.get_running_loop().time() + timeout_s
-    while True:
-        try:
-            return len((await cluster.topics({topic})).topics[topic].partitions)
-        except RetriableError as error:
-            if asyncio.get_running_loop().time() > give_up_s:
-                raise
-            log.info("%s; retrying", error)
-        await asyncio.sleep(_RETRY_S)
+
+    async def attempt() -> int:
+        return len((await cluster.topics({topic})).topics[topic].partitions)
+
+    return await until(timeout_s, f"counting the partitions of topic {topic}", attempt)
 
 
 async def _spans(
     cluster: Cluster, topic: str, wanted: Collection[int] | None, after: Mapping[int, int]
 ) -> dict[int, tuple[int, int]]:
-    """Return the (first offset to read, end) of each partition that has records there."""
-    while True:
-        try:
-            metadata = await cluster.topics({topic})
-            partitions = [
-                (topic, each) for each in metadata.topics[topic].partitions if wanted is None or each in wanted
-            ]
-            begins = await list_offsets(cluster, partitions, EARLIEST)
-            ends = await list_offsets(cluster, partitions, LATEST)
-        except RetriableError as error:
-            log.info("%s; retrying", error)
-        else:
-            firsts = {partition: max(begin, after.get(partition[1], 0)) for partition, begin in begins.items()}
-            return {
-                partition[1]: (firsts[partition], end) for partition, end in ends.items() if end > firsts[partition]
-            }
-        await asyncio.sleep(_RETRY_S)  # created just now, or without leaders: brokers catch up within moments
+    """Return the (first offset to read, end) of each partition that has records there. Retries without limit: if the
+    topic was created just now, or has no leaders, brokers catch up within moments."""
+
+    async def attempt() -> dict[int, tuple[int, int]]:
+        metadata = await cluster.topics({topic})
+        partitions = [(topic, each) for each in metadata.topics[topic].partitions if wanted is None or each in wanted]
+        begins = await list_offsets(cluster, partitions, EARLIEST)
+        ends = await list_offsets(cluster, partitions, LATEST)
+        firsts = {partition: max(begin, after.get(partition[1], 0)) for partition, begin in begins.items()}
+        return {partition[1]: (firsts[partition], end) for partition, end in ends.items() if end > firsts[partition]}
+
+    patience = Patience(log, f"looking for the end of topic {topic}", _FIRST_RETRY_MS, _FIRST_RETRY_MS)
+    return await retried(attempt, patience.after)
 
 
 async def drain(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -64,17 +64,15 @@ async def told_offsets(
         return {}, {}
     metadata = await cluster.metadata({topic for topic, _ in partitions})
     found: dict[Partition, int] = {}
-    missing: dict[Partition, str] = {}
-    by_leader: dict[int, list[Partition]] = {}
-    for partition in partitions:
-        leader = metadata.leader(*partition)
-        if leader is None:
-            missing[partition] = f"{partition[0]}-{partition[1]} has no leader now"
-        else:
-            by_leader.setdefault(leader, []).append(partition)
+    missing = {
+        (topic, index): f"{topic}-{index} has no leader now"
+        for topic, index in partitions
+        if metadata.leader(topic, index) is None
+    }
+    of_leader = by_leader(cluster, [one for one in partitions if one not in missing], metadata)
 
     async def ask(leader: int) -> None:
-        led = by_leader[leader]
+        led = of_leader[leader]
         try:
             async with asyncio.timeout(leader_s):
                 answered = await _ask_leader(cluster, leader, led, timestamp_ms, isolation, metadata)
@@ -89,7 +87,7 @@ async def told_offsets(
                 else:
                     found[partition] = offset
 
-    await gather_limited(ask, by_leader)
+    await gather_limited(ask, of_leader)
     return found, missing
 
 
@@ -124,7 +122,7 @@ async def epoch_ends(cluster: Cluster, epochs: Mapping[Partition, int]) -> dict[
     if not wanted:
         return found
     metadata = await cluster.metadata({topic for topic, _ in wanted})
-    for leader, led in _by_leader(cluster, wanted, metadata).items():
+    for leader, led in by_leader(cluster, wanted, metadata).items():
         answer = await (await cluster.connection(leader)).call(_epochs_request(led, wanted, metadata))
         for topic in answer.topics:
             for row in topic.partitions:
@@ -177,14 +175,14 @@ async def _ask(
     if metadata is None:
         metadata = await cluster.metadata({topic for topic, _ in partitions})
     ask = partial(_ask_leader, cluster, timestamp_ms=timestamp_ms, isolation=isolation, metadata=metadata)
-    by_leader = _by_leader(cluster, partitions, metadata)
+    led = by_leader(cluster, partitions, metadata)
     found: dict[Partition, tuple[int, int]] = {}
-    for answered in await gather_limited(lambda leader: ask(leader, by_leader[leader]), by_leader):
+    for answered in await gather_limited(lambda leader: ask(leader, led[leader]), led):
         found |= answered
     return found
 
 
-def _by_leader(
+def by_leader(
     cluster: Cluster, partitions: Collection[Partition], metadata: ClusterMetadata
 ) -> dict[int, list[Partition]]:
     """Group partitions by leader. Raises RetriableError if one has no leader now."""
@@ -194,6 +192,13 @@ def _by_leader(
         if leader is None:
             raise RetriableError(f"cluster {cluster.name}: {topic}-{index} has no leader now")
         found.setdefault(leader, []).append((topic, index))
+    return found
+
+
+def by_topic(partitions: Iterable[Partition]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        found.setdefault(topic, []).append(index)
     return found
 
 

@@ -21,10 +21,10 @@ from kafka.protocol.producer.produce import ProduceRequest
 
 from connect.core.errors import ClusterUnreachable, HeliographError, PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, NotAuthorized, error_name
-from connect.kafka.concurrency import in_turns, together
+from connect.kafka.concurrency import in_turns, retried, together, until
 from connect.kafka.log import active_producers, transactions
 from connect.kafka.log.committed_offsets import Committed, commit_in_transaction
-from connect.kafka.log.transactions import MarkersPending, Partition, ProducerIdentity
+from connect.kafka.log.transactions import Partition, ProducerIdentity
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,6 @@ _ACKS_ALL: Final = -1
 _LAPSE_MS: Final = 2_000
 #: Of a producer in a partition; 0 follows the last one.
 SEQUENCES: Final = 2**31
-_MARKERS_WAIT_S: Final = 0.005
 #: For errors that pass in moments: a leader that moved, a topic that its broker does not know yet.
 _RETRY_FOR_S: Final = 5.0
 _RETRY_PAUSE_S: Final = 0.05
@@ -174,7 +173,7 @@ class TransactionalWriter:
 
     async def _claim(self) -> None:
         what = f"claiming {self._transactional_id} on cluster {self._cluster.name}"
-        self._identity = await transactions.until(self._timeout_s, what, self._ask_identity)
+        self._identity = await until(self._timeout_s, what, self._ask_identity)
         self._sequences.clear()
         self._in_doubt = False
 
@@ -192,7 +191,8 @@ class TransactionalWriter:
         by_leader = await place(
             self._cluster, records, identity, self._sequences, batch_bytes=self._batch_bytes, codec=self._codec
         )
-        await self._add(identity, [partition for placed in by_leader.values() for partition in placed])
+        partitions = [partition for placed in by_leader.values() for partition in placed]
+        await transactions.add_after_markers(self._cluster, self._transactional_id, identity, partitions)
         for group, of_group in offsets.items():
             await transactions.add_offsets(self._cluster, self._transactional_id, identity, group)
             await commit_in_transaction(self._cluster, self._transactional_id, identity, group, of_group)
@@ -210,13 +210,6 @@ class TransactionalWriter:
                 written = sum(batch.records for batch in batches)
                 self._sequences[partition] = (self._sequences.get(partition, 0) + written) % SEQUENCES
         return is_allowed
-
-    async def _add(self, identity: ProducerIdentity, partitions: Sequence[Partition]) -> None:
-        while True:
-            try:
-                return await transactions.add_partitions(self._cluster, self._transactional_id, identity, partitions)
-            except MarkersPending:  # of the previous transaction; limited by the write's timeout
-                await asyncio.sleep(_MARKERS_WAIT_S)
 
 
 class PlainWriter:
@@ -257,16 +250,14 @@ async def waiting_out(write: Callable[[], Awaitable[T]]) -> T:
     """Retry for a few seconds, but not if no broker answers, which is left to the caller."""
     clock = asyncio.get_running_loop().time
     give_up_s = clock() + _RETRY_FOR_S
-    while True:
-        try:
-            return await write()
-        except ClusterUnreachable:
-            raise
-        except RetriableError as error:
-            if clock() > give_up_s:
-                raise
-            log.debug("%s; retrying", error)
+
+    async def wait(error: RetriableError) -> None:
+        if isinstance(error, ClusterUnreachable) or clock() > give_up_s:
+            raise error
+        log.debug("%s; retrying", error)
         await asyncio.sleep(_RETRY_PAUSE_S)
+
+    return await retried(write, wait)
 
 
 async def place(

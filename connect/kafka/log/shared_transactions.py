@@ -19,7 +19,7 @@ from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.log import active_producers, transactions
 from connect.kafka.log.producer import SEQUENCES, OutRecord, place, produce_all, waiting_out
-from connect.kafka.log.transactions import MarkersPending, Partition, ProducerIdentity
+from connect.kafka.log.transactions import Partition, ProducerIdentity
 
 #: From this level of the feature ``transaction.version``, Produce adds partitions to a transaction implicitly and
 #: EndTxn raises the epoch (KIP-890).
@@ -28,7 +28,6 @@ IMPLICIT_FROM: Final = 2
 _PRODUCE_EXPLICIT: Final = 11
 _PRODUCE_IMPLICIT: Final = 12
 _FEATURES_FROM: Final = 3
-_MARKERS_WAIT_S: Final = 0.005
 
 
 class SharedTransactions:
@@ -104,12 +103,7 @@ class SharedTransactions:
         if not wanted:
             return
         async with asyncio.timeout(self._timeout_s):
-            while True:
-                try:
-                    await transactions.add_partitions(self._cluster, self.transactional_id, self.identity, wanted)
-                    break
-                except MarkersPending:  # of the previous transaction
-                    await asyncio.sleep(_MARKERS_WAIT_S)
+            await transactions.add_after_markers(self._cluster, self.transactional_id, self.identity, wanted)
         self._added.update(wanted)
 
     async def write(self, records: Iterable[OutRecord]) -> None:

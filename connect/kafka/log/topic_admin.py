@@ -25,6 +25,7 @@ from kafka.protocol.admin import (
 from connect.core.errors import HeliographError, PermanentError, RetriableError, SecurityError
 from connect.core.model import NewTopic
 from connect.kafka.cluster import Cluster, TopicMetadata, error_name, refusal_of
+from connect.kafka.connection import Connection
 from connect.kafka.security.connection_settings import ConnectionSettings
 
 #: Topics in one request.
@@ -79,20 +80,8 @@ async def describe(
     Raises :class:`RetriableError` if no broker answers."""
     found: dict[str, TopicConfigs | HeliographError] = {}
     for batch in _batches(sorted(topics)):
-        request = DescribeConfigsRequest(
-            resources=[
-                DescribeConfigsRequest.DescribeConfigsResource(
-                    resource_type=_TOPIC,
-                    resource_name=topic,
-                    configuration_keys=None if keys is None else list(keys),
-                )
-                for topic in batch
-            ],
-            include_synonyms=False,
-            include_documentation=False,
-        )
-        for row in (await (await cluster.any_connection()).call(request)).results:
-            refused = _refusal(cluster, "describe configs of", _LOOKING, row)
+        for row in await _described(await cluster.any_connection(), _TOPIC, batch, keys):
+            refused = _refusal(cluster.name, "describe configs of", _LOOKING, row.resource_name, row)
             found[row.resource_name] = refused or {
                 entry.name: TopicConfig(
                     entry.value, ConfigSource(entry.config_source), bool(entry.read_only), bool(entry.is_sensitive)
@@ -100,6 +89,18 @@ async def describe(
                 for entry in row.configs
             }
     return found
+
+
+async def _described(connection: Connection, kind: int, names: Sequence[str], keys: Sequence[str] | None) -> list[Any]:
+    resource = DescribeConfigsRequest.DescribeConfigsResource
+    wanted = None if keys is None else list(keys)
+    request = DescribeConfigsRequest(
+        resources=[resource(resource_type=kind, resource_name=name, configuration_keys=wanted) for name in names],
+        include_synonyms=False,
+        include_documentation=False,
+    )
+    rows: list[Any] = (await connection.call(request)).results
+    return rows
 
 
 async def max_message_bytes(cluster: Cluster, topic: str) -> int | None:
@@ -139,11 +140,7 @@ async def is_perhaps_true(cluster: Cluster, setting: str) -> bool | None:
     :class:`RetriableError` if a broker does not or cannot answer now."""
     is_told = True
     for node in sorted((await cluster.metadata(())).brokers):
-        resource = DescribeConfigsRequest.DescribeConfigsResource(
-            resource_type=_BROKER, resource_name=str(node), configuration_keys=[setting]
-        )
-        request = DescribeConfigsRequest(resources=[resource], include_synonyms=False, include_documentation=False)
-        for row in (await (await cluster.connection(node)).call(request)).results:
+        for row in await _described(await cluster.connection(node), _BROKER, [str(node)], [setting]):
             if row.error_code and for_code(row.error_code).retriable:
                 raise RetriableError(f"cluster {cluster.name}: broker {node} cannot describe its configs now")
             if any((entry.value or "true").lower() == "true" for entry in row.configs):
@@ -176,7 +173,9 @@ async def alter(cluster: Cluster, wanted: Mapping[str, Mapping[str, str | None]]
             validate_only=False,
         )
         for row in (await (await cluster.any_connection()).call(request)).responses:
-            outcomes[row.resource_name] = _refusal(cluster, "alter configs of", "ALTER_CONFIGS", row)
+            outcomes[row.resource_name] = _refusal(
+                cluster.name, "alter configs of", "ALTER_CONFIGS", row.resource_name, row
+            )
     return outcomes
 
 
@@ -184,16 +183,24 @@ def _batches(topics: Sequence[str]) -> Iterator[Sequence[str]]:
     return (topics[start : start + BATCH] for start in range(0, len(topics), BATCH))
 
 
-def _refusal(cluster: Cluster, verb: str, right: str, row: Any) -> HeliographError | None:
-    code, topic = row.error_code, row.resource_name
-    if not code:
+def _refusal(
+    cluster: str, verb: str, right: str, topic: str, row: Any, fewer_replicas: str = ""
+) -> HeliographError | None:
+    """Return the error in a response's row about a topic, if it is one."""
+    if not (code := row.error_code):
         return None
-    said = f": {row.error_message}" if row.error_message else ""
-    line = f"cluster {cluster.name}: cannot {verb} topic {topic}: {error_name(code)}{said}"
+    said = getattr(row, "error_message", None)
+    line = f"cluster {cluster}: cannot {verb} topic {topic}: {error_name(code)}" + (f": {said}" if said else "")
     if code in _REFUSED:
         return SecurityError(f"{line}; grant {right} on topic {topic}")
     if code == _UNKNOWN_TOPIC_OR_PARTITION:
         return UnknownTopic(line)
+    if code == _TOPIC_ALREADY_EXISTS:
+        return TopicExists(line)
+    if code in _CONFIGS_REFUSED:
+        return ConfigsRefused(line)
+    if code == _INVALID_REPLICATION_FACTOR:
+        line += f"; start more brokers, or {fewer_replicas}"
     return refusal_of(code, line, changes=right != _LOOKING)
 
 
@@ -263,7 +270,7 @@ class Admin:
         if not rows:
             return {}
         request = CreateTopicsRequest(topics=rows, timeout_ms=self._controller_ms, validate_only=validate_only)
-        return self._outcomes("create", "CREATE on", await self._ask_controller(request))
+        return self._outcomes("create", "CREATE", await self._ask_controller(request))
 
     async def create_partitions(self, counts: Mapping[str, int]) -> dict[str, HeliographError | None]:
         """Raise the partition counts of topics to ``counts``. Return by name None or an error."""
@@ -272,7 +279,7 @@ class Admin:
         row = CreatePartitionsRequest.CreatePartitionsTopic
         rows = [row(name=name, count=count, assignments=None) for name, count in counts.items()]
         request = CreatePartitionsRequest(topics=rows, timeout_ms=self._controller_ms, validate_only=False)
-        return self._outcomes("add partitions to", "ALTER on", await self._ask_controller(request))
+        return self._outcomes("add partitions to", "ALTER", await self._ask_controller(request))
 
     async def delete_topics(self, topics: Collection[str]) -> dict[str, HeliographError | None]:
         """Delete topics. Return by name None or an error."""
@@ -280,7 +287,7 @@ class Admin:
             return {}
         request = DeleteTopicsRequest(topic_names=list(topics), timeout_ms=self._controller_ms)
         rows = await self._ask_controller(request, at_most=_DELETED_BY_NAME)
-        return self._outcomes("delete", "DELETE on", rows)
+        return self._outcomes("delete", "DELETE", rows)
 
     async def describe_topic_configs(self, topics: Collection[str]) -> dict[str, dict[str, str | None]]:
         """Return all configs in effect by topic, defaults included; none for a topic that may not be described."""
@@ -307,22 +314,7 @@ class Admin:
         return rows
 
     def _outcomes(self, verb: str, right: str, rows: Iterable[Any]) -> dict[str, HeliographError | None]:
-        return {row.name: self._outcome(verb, right, row) for row in rows}
-
-    def _outcome(self, verb: str, right: str, row: Any) -> HeliographError | None:
-        code = row.error_code
-        if not code:
-            return None
-        said = getattr(row, "error_message", None) or ""
-        line = f"cluster {self.name}: cannot {verb} topic {row.name}: {error_name(code)}"
-        line += f": {said}" if said else ""
-        if code == _TOPIC_ALREADY_EXISTS:
-            return TopicExists(line)
-        if code == _INVALID_REPLICATION_FACTOR:
-            line += f"; start more brokers, or {self._fewer_replicas}"
-        if code in _REFUSED:
-            return SecurityError(f"{line}; grant {right} topic {row.name}")
-        return ConfigsRefused(line) if code in _CONFIGS_REFUSED else refusal_of(code, line)
+        return {row.name: _refusal(self.name, verb, right, row.name, row, self._fewer_replicas) for row in rows}
 
 
 async def known_topic(cluster: Cluster, name: str) -> TopicMetadata | None:

@@ -9,9 +9,8 @@ a marker in each, even in one never written to; from then on the partition rejec
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Collection
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Collection
+from typing import Any, Final, NamedTuple
 
 from kafka.errors import for_code
 from kafka.protocol.producer.transaction import (
@@ -22,13 +21,12 @@ from kafka.protocol.producer.transaction import (
 )
 
 from connect.core.config.client_settings import TRANSACTION_TIMEOUT_MS
-from connect.core.errors import HeliographError, PermanentError, RetriableError
+from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, NotAuthorized, error_name
-
-log = logging.getLogger(__name__)
+from connect.kafka.concurrency import Pauses, until
+from connect.kafka.log.offsets import by_topic
 
 Partition = tuple[str, int]
-T = TypeVar("T")
 
 #: Used instead if brokers allow less and the caller named no timeout.
 _SHORTER_TIMEOUTS_MS: Final = (1_000, 10_000)
@@ -45,6 +43,7 @@ _GROUP_AUTHORIZATION_FAILED: Final = 30
 _END_TXN_RENEWING: Final = 5
 #: Coordinators that are loading or moved, pending markers: nothing has changed yet.
 _NOT_YET: Final = frozenset({14, 15, 16, 51})
+_MARKERS_WAIT_S: Final = 0.005
 _COMMIT_PAUSES_S: Final = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
@@ -184,7 +183,7 @@ async def claim(
 
     With ``current`` it fails if another process has claimed the id since; brokers before 2.5 (KIP-360) cannot check.
     """
-    waiting_s = _BACKOFF_FIRST_S
+    pauses = Pauses(_BACKOFF_FIRST_S, _BACKOFF_LAST_S)
     asked_ms = [timeout_ms] if timeout_ms is not None else [*_SHORTER_TIMEOUTS_MS, TRANSACTION_TIMEOUT_MS]
     while True:
         answer = await _ask(
@@ -204,8 +203,7 @@ async def claim(
         if answer.error_code != _CONCURRENT_TRANSACTIONS:
             break
         # Markers are being written; the caller waits until they are complete.
-        await asyncio.sleep(waiting_s)
-        waiting_s = min(2 * waiting_s, _BACKOFF_LAST_S)
+        await pauses.wait()
     if answer.error_code == _INVALID_TRANSACTION_TIMEOUT:
         raise PermanentError(
             f"cluster {cluster.name} rejects transaction.timeout.ms={asked_ms[-1]}; lower it, or raise the "
@@ -219,9 +217,6 @@ async def add_partitions(
     cluster: Cluster, transactional_id: str, identity: ProducerIdentity, partitions: Collection[Partition]
 ) -> None:
     """Send AddPartitionsToTxn once, so that the partitions may be written to. Errors as ``fence``."""
-    topics: dict[str, list[int]] = {}
-    for topic, partition in sorted(partitions):
-        topics.setdefault(topic, []).append(partition)
     answer = await _ask(
         cluster,
         transactional_id,
@@ -231,7 +226,7 @@ async def add_partitions(
             v3_and_below_producer_epoch=identity.epoch,
             v3_and_below_topics=[
                 AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=indexes)
-                for topic, indexes in topics.items()
+                for topic, indexes in by_topic(sorted(partitions)).items()
             ],
         ),
         _ADD_PARTITIONS_AT_MOST,
@@ -258,6 +253,17 @@ async def add_partitions(
         )
     for _, topic, partition, code in sorted(codes):
         check(cluster, transactional_id, "AddPartitionsToTxn", code, f"{topic}-{partition}")
+
+
+async def add_after_markers(
+    cluster: Cluster, transactional_id: str, identity: ProducerIdentity, partitions: Collection[Partition]
+) -> None:
+    """Add partitions once the markers of the previous transaction are complete; the caller limits the time."""
+    while True:
+        try:
+            return await add_partitions(cluster, transactional_id, identity, partitions)
+        except MarkersPending:
+            await asyncio.sleep(_MARKERS_WAIT_S)
 
 
 async def add_offsets(cluster: Cluster, transactional_id: str, identity: ProducerIdentity, group: str) -> None:
@@ -350,22 +356,3 @@ def check(cluster: Cluster, transactional_id: str, api: str, code: int, partitio
     if code in _START_AGAIN or for_code(code).retriable:
         raise RetriableError(what)
     raise PermanentError(what)
-
-
-async def until(timeout_s: float, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
-    """Repeat ``attempt`` after retriable errors, with growing pauses, for ``timeout_s``; then raise RetriableError."""
-    waiting_s = _BACKOFF_FIRST_S
-    reason: HeliographError | None = None
-    try:
-        async with asyncio.timeout(timeout_s):
-            while True:
-                try:
-                    return await attempt()
-                except RetriableError as error:
-                    if reason is None or str(error) != str(reason):
-                        log.info("%s: %s; retrying", what, error)
-                    reason = error
-                await asyncio.sleep(waiting_s)
-                waiting_s = min(2 * waiting_s, _BACKOFF_LAST_S)
-    except TimeoutError as error:
-        raise RetriableError(f"{what}: not done within {timeout_s:g} s; {reason or 'no answer'}") from error

@@ -30,7 +30,7 @@ from connect.core.status_and_offset_topics import (
     topic_removal,
 )
 from connect.kafka.cluster import Cluster
-from connect.kafka.concurrency import Patience, Scope
+from connect.kafka.concurrency import Patience, Scope, is_set_within
 from connect.kafka.log.compacted_log import CompactedLog
 from connect.kafka.log.compacted_topic import LogRecord, ensure_compacted_topic, partition_count, pass_over
 from connect.kafka.log.producer import OutRecord, TransactionalWriter
@@ -232,10 +232,7 @@ class StatusStore:
     async def stop(self) -> None:
         """Write queued statuses within 5 s, then stop."""
         if self._writing is not None:
-            try:
-                async with asyncio.timeout(_FLUSH_TIMEOUT_S):
-                    await self._idle.wait()
-            except TimeoutError:
+            if not await is_set_within(self._idle, _FLUSH_TIMEOUT_S):
                 log.warning("%d statuses were not written to %s before the stop", len(self._waiting), self._topic.name)
             await self._scope.close()
             self._writing = None

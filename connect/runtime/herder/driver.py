@@ -19,7 +19,7 @@ from connect.core.herder import events
 from connect.core.herder.events import Effect, Event, Operation
 from connect.core.herder.herder import Herder
 from connect.core.model import State, TaskId
-from connect.kafka.concurrency import Scope, in_turns
+from connect.kafka.concurrency import Scope, in_turns, is_set_within
 from connect.kafka.group_member import GroupMember
 from connect.runtime.herder.config_and_status_topics import ConfigStore
 from connect.runtime.herder.rebalance_stages import Rebalances, Stages
@@ -227,11 +227,7 @@ class HerderDriver:
         self._arrived.clear()
         deadline_ms = self._herder.next_deadline_ms()
         left_s = _LONGEST_SLEEP_S if deadline_ms is None else (deadline_ms - self._now_ms()) / 1000
-        try:
-            async with asyncio.timeout(max(min(left_s, _LONGEST_SLEEP_S), 0.001)):
-                await self._arrived.wait()
-        except TimeoutError:
-            return
+        await is_set_within(self._arrived, max(min(left_s, _LONGEST_SLEEP_S), 0.001))
 
     async def _perform(self, effect: Effect) -> None:
         assert self._group is not None

@@ -12,6 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Protocol
 
 from connect.core import herder_api
@@ -26,7 +28,7 @@ from connect.core.herder_api import BadRequest, ElsewhereError, NotFound, Reques
 from connect.core.model import Restarts, State, Status, TaskId, connector_of
 from connect.core.status_and_offset_topics import StatusLog, TopicUse
 from connect.kafka.cluster import Cluster
-from connect.kafka.concurrency import Patience, Scope, together
+from connect.kafka.concurrency import Patience, Scope, retried, together
 from connect.kafka.log.transactions import init_producer_id
 from connect.kafka.security.connection_settings import ConnectionSettings
 from connect.runtime.herder.config_and_status_topics import ConfigStore, StatusStore
@@ -105,6 +107,7 @@ _AT_ONCE: Final = 16
 _Key = tuple[str, int | None]
 
 
+@dataclass(eq=False)
 class ZombieFence:
     """Zombie fencing of connectors; concurrent requests for one connector share a round.
 
@@ -113,23 +116,14 @@ class ZombieFence:
         is_source: Whether a raw config is a source connector's.
     """
 
-    def __init__(
-        self,
-        group_id: str,
-        core: Herder,
-        driver: HerderDriver,
-        config: ConfigStore,
-        connection: Callable[[str, Mapping[str, str]], Awaitable[ConnectionSettings]],
-        is_source: Callable[[Mapping[str, str]], bool],
-    ) -> None:
-        self._group_id = group_id
-        self._core = core
-        self._driver = driver
-        self._config = config
-        self._connection = connection
-        self._is_source = is_source
-        self._scope = Scope("fencing")
-        self._rounds: dict[_Key, asyncio.Task[None]] = {}
+    group_id: str
+    core: Herder
+    driver: HerderDriver
+    config: ConfigStore
+    connection: Callable[[str, Mapping[str, str]], Awaitable[ConnectionSettings]]
+    is_source: Callable[[Mapping[str, str]], bool]
+    _scope: Scope = field(default_factory=lambda: Scope("fencing"), init=False)
+    _rounds: dict[_Key, asyncio.Task[None]] = field(default_factory=dict, init=False)
 
     async def fence(self, name: str) -> None:
         """Return once no older task of the connector can write.
@@ -141,14 +135,14 @@ class ZombieFence:
             RetriableError: It took too long, or the cluster did not answer.
         """
         # As an event, because a follower may send a request before this worker knows that it leads.
-        await self._driver.request(events.CheckFence(name))
-        config = self._core.snapshot.connector_config(name)
+        await self.driver.request(events.CheckFence(name))
+        config = self.core.snapshot.connector_config(name)
         if config is None:
             raise NotFound(f"Connector {name} not found")
-        if not self._is_source(config):
+        if not self.is_source(config):
             raise BadRequest(f"Connector {name} is not a source connector")
         # A round for older tasks fails in the end, so newer tasks must not share it.
-        key = (name, self._core.snapshot.task_generation(name))
+        key = (name, self.core.snapshot.task_generation(name))
         running = self._rounds.get(key)
         if running is None:
             running = self._scope.spawn(self._round(name, config), f"fence {name}")
@@ -167,8 +161,8 @@ class ZombieFence:
     async def _round(self, name: str, config: Mapping[str, str]) -> None:
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                await self._config.read_to_end(_TIMEOUT_S)
-                snapshot = self._core.snapshot
+                await self.config.read_to_end(_TIMEOUT_S)
+                snapshot = self.core.snapshot
                 if not snapshot.pending_fencing(name):
                     return
                 generation, count = snapshot.task_generation(name), snapshot.task_count(name)
@@ -178,17 +172,17 @@ class ZombieFence:
                     await self._shut_out(name, config, before)
                 if snapshot.task_generation(name) != generation or generation is None:
                     raise RequestConflict(f"The tasks of connector {name} were reconfigured while they were fenced")
-                await self._driver.request(events.PutTaskCount(name, count, generation))
+                await self.driver.request(events.PutTaskCount(name, count, generation))
         except TimeoutError as error:
             raise RetriableError(
                 f"connector {name}: its older tasks were not fenced within {_TIMEOUT_S:.0f} s"
             ) from error
 
     async def _shut_out(self, name: str, config: Mapping[str, str], tasks: int) -> None:
-        cluster = Cluster(await self._connection(name, config))
+        cluster = Cluster(await self.connection(name, config))
 
         async def claim(task: int) -> None:
-            await init_producer_id(cluster, task_transactional_id(self._group_id, name, task), timeout_s=_TIMEOUT_S)
+            await init_producer_id(cluster, task_transactional_id(self.group_id, name, task), timeout_s=_TIMEOUT_S)
 
         try:
             for first in range(0, tasks, _AT_ONCE):
@@ -235,6 +229,7 @@ class InternalRequests(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class Around:
     """The effects outside group and config topic, and the events of connectors and tasks.
 
@@ -244,53 +239,37 @@ class Around:
         changed: Called after every event of the herder.
     """
 
-    def __init__(
-        self,
-        config: WorkerConfig,
-        core: Herder,
-        driver: HerderDriver,
-        config_store: ConfigStore,
-        statuses: StatusStore,
-        restarts: AutoRestarts,
-        fence: ZombieFence,
-        internal: InternalRequests,
-        loggers: Loggers,
-        *,
-        worker_id: str,
-        now_ms: Callable[[], int],
-        changed: Callable[[], None],
-    ) -> None:
-        self._config = config
-        self._core = core
-        self._driver = driver
-        self._config_store = config_store
-        self._statuses = statuses
-        self._restarts = restarts
-        self._fence = fence
-        self._internal = internal
-        self._loggers = loggers
-        self._worker_id = worker_id
-        self._now_ms = now_ms
-        self._changed = changed
-        #: Set by the owner, because a worker needs its listener first.
-        self.worker: Worker | None = None
+    config: WorkerConfig
+    core: Herder
+    driver: HerderDriver
+    config_store: ConfigStore
+    statuses: StatusStore
+    restarts: AutoRestarts
+    fence: ZombieFence
+    internal: InternalRequests
+    loggers: Loggers
+    worker_id: str
+    now_ms: Callable[[], int]
+    changed: Callable[[], None]
+    #: Set by the owner, because a worker needs its listener first.
+    worker: Worker | None = field(default=None, init=False)
 
     # -- effects of the herder -------------------------------------------------------------------------
 
     def start_connector(self, effect: events.StartConnector) -> None:
-        props = self._core.snapshot.connector_config(effect.name)
+        props = self.core.snapshot.connector_config(effect.name)
         assert props is not None
         assert self.worker is not None
         self.worker.start_connector(effect.name, props, effect.target)
 
     def start_task(self, effect: events.StartTask) -> None:
-        task, snapshot = effect.task, self._core.snapshot
+        task, snapshot = effect.task, self.core.snapshot
         connector, props = snapshot.connector_config(task.connector), snapshot.task_config(task)
         assert connector is not None
         assert props is not None
         assert self.worker is not None
         generation = snapshot.task_generation(task.connector)
-        fenced = self._config.exactly_once_enabled
+        fenced = self.config.exactly_once_enabled
         self.worker.start_task(
             task,
             connector,
@@ -302,7 +281,7 @@ class Around:
         )
 
     def reconfigure_task(self, task: TaskId) -> bool:
-        snapshot = self._core.snapshot
+        snapshot = self.core.snapshot
         connector, props = snapshot.connector_config(task.connector), snapshot.task_config(task)
         if connector is None or props is None:
             return False
@@ -310,15 +289,15 @@ class Around:
         return self.worker.reconfigure_task(task, connector, props, task_count=snapshot.task_count(task.connector))
 
     def write_status(self, work: str | TaskId, state: State, *, safe: bool) -> None:
-        status = Status(state, self._worker_id, self._core.generation, restarts=self._restarts.last(work))
-        self._statuses.put(work, status, safe=safe)
+        status = Status(state, self.worker_id, self.core.generation, restarts=self.restarts.last(work))
+        self.statuses.put(work, status, safe=safe)
 
     def forget_topics(self, connector: str) -> None:
-        self._statuses.forget_topics(connector)
+        self.statuses.forget_topics(connector)
 
     def set_level(self, namespace: str, level: str) -> None:
         try:
-            changed = self._loggers.set(namespace, level)
+            changed = self.loggers.set(namespace, level)
         except NotFound as error:
             log.warning("the group's level of %s was not set here: %s", namespace, error)
             return
@@ -326,11 +305,11 @@ class Around:
 
     async def send_task_configs(self, leader_url: str, name: str, configs: Sequence[Mapping[str, str]]) -> None:
         """Wait until the leader answers (a retry would be written twice), or another worker leads."""
-        request = self._internal.post_task_configs(leader_url, name, configs, self._signer())
+        request = self.internal.post_task_configs(leader_url, name, configs, self._signer())
         async with Scope(f"task configs of {name}") as scope:
             sending = scope.spawn(request, f"task configs of {name} to {leader_url}")
             while not sending.done():
-                if self._core.leader_url not in (leader_url, None):
+                if self.core.leader_url not in (leader_url, None):
                     raise RetriableError(
                         f"connector {name}: {leader_url} no longer leads and did not answer whether it took the task "
                         "configs"
@@ -339,36 +318,30 @@ class Around:
             await sending
 
     def stepped(self) -> None:
-        self._changed()
+        self.changed()
 
     # -- events of connectors and tasks ----------------------------------------------------------------
 
-    def connector_changed(self, name: str, state: State, failure: FailureTrace | None, version: str | None) -> None:
-        self._tell(name, state, failure, version)
-
     def connector_failed(self, name: str) -> None:
-        self._driver.put(events.ConnectorFailed(name))
-
-    def task_changed(self, task: TaskId, state: State, failure: FailureTrace | None, version: str | None) -> None:
-        self._tell(task, state, failure, version)
+        self.driver.put(events.ConnectorFailed(name))
 
     def task_configs_wanted(self, name: str) -> None:
-        self._driver.put(events.TaskConfigsWanted(name))
+        self.driver.put(events.TaskConfigsWanted(name))
 
     def topic_used(self, topic: str, task: TaskId) -> None:
-        if self._config.topic_tracking_enable:
-            self._statuses.topic_used(TopicUse(topic, task.connector, task.task, self._now_ms()))
+        if self.config.topic_tracking_enable:
+            self.statuses.topic_used(TopicUse(topic, task.connector, task.task, self.now_ms()))
 
-    def _tell(self, work: str | TaskId, state: State, failure: FailureTrace | None, version: str | None) -> None:
+    def reported(self, work: str | TaskId, state: State, failure: FailureTrace | None, version: str | None) -> None:
         wait_ms = None
         if failure is not None and not failure.is_at_end:
-            wait_ms = self._restarts.failed(work, may_recover=failure.may_recover)
-        restarts = self._restarts.last(work)
+            wait_ms = self.restarts.failed(work, may_recover=failure.may_recover)
+        restarts = self.restarts.last(work)
         if restarts is not None:
-            self._driver.put(events.ScheduleAutoRestart(work, wait_ms))
+            self.driver.put(events.ScheduleAutoRestart(work, wait_ms))
         trace = None if failure is None else failure.trace
-        status = Status(state, self._worker_id, self._core.generation, trace, version, restarts)
-        self._statuses.put(work, status, safe=state in _SAFE)
+        status = Status(state, self.worker_id, self.core.generation, trace, version, restarts)
+        self.statuses.put(work, status, safe=state in _SAFE)
 
     # -- exactly-once ----------------------------------------------------------------------------------
 
@@ -392,31 +365,26 @@ class Around:
             await patience.after(refusal)
 
     async def _fence_by_leader(self, connector: str) -> None:
-        if self._core.is_leader:
-            await self._fence.fence(connector)
+        if self.core.is_leader:
+            await self.fence.fence(connector)
             return
-        url = self._core.leader_url
+        url = self.core.leader_url
         if url is None:
             raise NoLeader(f"connector {connector}: its older tasks cannot be fenced: the group has no leader")
-        await self._internal.put_fence(url, connector, self._signer())
+        await self.internal.put_fence(url, connector, self._signer())
 
     async def _check_newest(self, task: TaskId, generation: int | None) -> None:
         """Check, once the task's transactional id is claimed, that the task is still ours and its configs the newest.
         While the topic cannot be read it waits, as Java does, without limit."""
         patience = Patience(log, f"check whether task {task} is still ours", _AGAIN_FIRST_MS, _AGAIN_LAST_MS)
-        while True:
-            try:
-                await self._config_store.read_to_end(self._config.sync_timeout_ms / 1000)
-                break
-            except RetriableError as error:
-                await patience.after(error)
-        await self._driver.turn()
-        if self._core.snapshot.task_generation(task.connector) != generation or task not in self._core.assignment.tasks:
+        await retried(partial(self.config_store.read_to_end, self.config.sync_timeout_ms / 1000), patience.after)
+        await self.driver.turn()
+        if self.core.snapshot.task_generation(task.connector) != generation or task not in self.core.assignment.tasks:
             raise TaskOutdated(f"task {task} was reconfigured or given to another worker while it started")
 
     def _signer(self) -> Sign | None:
-        key = self._core.snapshot.session_key
-        if self._core.protocol != SESSIONED or key is None:
+        key = self.core.snapshot.session_key
+        if self.core.protocol != SESSIONED or key is None:
             return None
-        algorithm = self._config.signature_algorithm
+        algorithm = self.config.signature_algorithm
         return lambda body: {SIGNATURE_HEADER: herder_api.sign(key, algorithm, body), ALGORITHM_HEADER: algorithm}

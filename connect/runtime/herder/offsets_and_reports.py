@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 from connect.api.source import SourceConnector, TaskReport
@@ -36,14 +37,14 @@ class OffsetsRefused(PermanentError):
     """Offsets that cannot be altered."""
 
 
+@dataclass(eq=False)
 class OffsetsApi:
     """Reads and changes the stored offsets of connectors."""
 
-    def __init__(self, config: WorkerConfig, plugins: Plugins, opened: OpenOffsets, fence: ZombieFence) -> None:
-        self._config = config
-        self._plugins = plugins
-        self._opened = opened
-        self._fence = fence
+    config: WorkerConfig
+    plugins: Plugins
+    opened: OpenOffsets
+    fence: ZombieFence
 
     async def read(self, name: str, raw: Mapping[str, str], *, moving: bool) -> list[SourceOffset]:
         """Return every source partition with an offset.
@@ -55,7 +56,7 @@ class OffsetsApi:
         Raises:
             RetriableError: The topic could not be read in time.
         """
-        async with _in_time(name, "read"), self._opened(name, self._resolved(raw), False) as offsets:
+        async with _in_time(name, "read"), self.opened(name, self._resolved(raw), False) as offsets:
             return [SourceOffset(*each) for each in await offsets.all(committed_only=moving)]
 
     async def modify(self, name: str, modifiable: Modifiable, offsets: Sequence[SourceOffset] | None) -> str:
@@ -68,14 +69,14 @@ class OffsetsApi:
         """
         async with _in_time(name, "reset" if offsets is None else "altered"):
             raw = await modifiable()
-            if self._config.exactly_once_enabled:
-                await self._fence.fence(name)
+            if self.config.exactly_once_enabled:
+                await self.fence.fence(name)
                 # Fencing may take long; the connector may have been resumed meanwhile.
                 raw = await modifiable()
             props = self._resolved(raw)
             with plugin_call(f"the constructor of {props['connector.class']}"):
-                connector = self._plugins.new_connector(props["connector.class"], props.get("connector.plugin.version"))
-            async with self._opened(name, props, True) as stored:
+                connector = self.plugins.new_connector(props["connector.class"], props.get("connector.plugin.version"))
+            async with self.opened(name, props, True) as stored:
                 wanted = await _wanted(stored, offsets)
                 vouches = await _asked(connector, props, wanted, self._secrets(connector, raw, props))
                 values = {encoded_key(name, partition): encoded_offset(offset) for partition, offset in wanted}
@@ -84,10 +85,10 @@ class OffsetsApi:
         return _message("reset" if offsets is None else "altered", vouches)
 
     def _resolved(self, raw: Mapping[str, str]) -> dict[str, str]:
-        return self._config.transformer.transform(raw)
+        return self.config.transformer.transform(raw)
 
     def _secrets(self, connector: SourceConnector, raw: Mapping[str, str], props: Mapping[str, str]) -> SecretMask:
-        found = secrets_of(self._config.transformer, raw)
+        found = secrets_of(self.config.transformer, raw)
         return found.with_more(passwords(connector.config_def(), props))
 
 
@@ -152,16 +153,14 @@ async def _in_time(connector: str, done: str) -> AsyncIterator[None]:
 _REPORT_TIMEOUT_S: Final = 60.0
 
 
+@dataclass(eq=False)
 class Reports:
     """Reports of connectors, each from a new instance of the connector's class; any worker can serve them."""
 
-    def __init__(
-        self, config: WorkerConfig, plugins: Plugins, snapshot: Callable[[], ConfigLog], statuses: StatusLog
-    ) -> None:
-        self._config = config
-        self._plugins = plugins
-        self._snapshot = snapshot
-        self._statuses = statuses
+    config: WorkerConfig
+    plugins: Plugins
+    snapshot: Callable[[], ConfigLog]
+    statuses: StatusLog
 
     async def report(self, name: str, raw: Mapping[str, str], kind: str, query: Mapping[str, str]) -> Mapping[str, Any]:
         """Return a connector's report.
@@ -171,9 +170,9 @@ class Reports:
             BadRequest: The ``query`` is wrong.
             RetriableError: The report failed for now, or took too long.
         """
-        transformer = self._config.transformer
+        transformer = self.config.transformer
         props = transformer.transform(raw)
-        connector = self._plugins.new_connector(props["connector.class"], props.get("connector.plugin.version"))
+        connector = self.plugins.new_connector(props["connector.class"], props.get("connector.plugin.version"))
         secrets = secrets_of(transformer, raw).with_more(passwords(connector.config_def(), props))
         try:
             async with asyncio.timeout(_REPORT_TIMEOUT_S) as timeout:
@@ -192,11 +191,11 @@ class Reports:
         return told
 
     def _tasks(self, name: str) -> list[TaskReport]:
-        snapshot = self._snapshot()
+        snapshot = self.snapshot()
         return [self._task(task, snapshot.task_config(task) or {}) for task in snapshot.task_ids(name)]
 
     def _task(self, task: TaskId, config: Mapping[str, str]) -> TaskReport:
-        status = self._statuses.status(task)
+        status = self.statuses.status(task)
         if status is None:
             return TaskReport(task.task, State.UNASSIGNED.value, "", config)
         return TaskReport(task.task, status.state.value, status.worker_id, config)

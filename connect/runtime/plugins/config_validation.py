@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from connect.api.plugins import PluginKind
+from connect.api.plugins import PluginDescription, PluginKind
 from connect.api.source import ExactlyOnceSupport, SourceConnector, TransactionBoundaries
 from connect.core.config.alias_settings import enrich, uses_topic_creation
 from connect.core.config.client_settings import CLIENTS, OverridePolicy
 from connect.core.config.config_def import ConfigDef, ConfigValue, InvalidValue, PluginClass, Value, convert
 from connect.core.config.connector_settings import CONNECTOR, SOURCE_CONNECTOR
 from connect.core.config.properties import ConfigTransformer, ProvidersDeclared
-from connect.core.config.validation import key_info, value_info
+from connect.core.config.validation import Valid, key_info, valid, value_info
 from connect.core.config.worker_config import ClientKind, WorkerConfig
 from connect.core.errors import ConfigError, HeliographError
 from connect.core.herder_api import BadRequest, Config, ConfigInfo, ConfigInfos
@@ -96,10 +96,15 @@ async def validate_connector(
         props = transformer.transform(raw)
     except ProvidersDeclared as error:
         raise BadRequest(str(error)) from None
-    secrets = secrets_of(transformer, raw).with_more(passwords(_declared(plugins, props), props))
+    secrets = secrets_of(transformer, raw).with_more(passwords(ConfigDef(), props))
     try:
-        with plugin_call(f"the validation of {props[_CLASS]}"):
-            found = await _outcome(props[_CLASS], props, nulls, plugins, worker)
+        plugin, refusals = _plugin(plugins, props)
+        if plugin is None:
+            found = _only_framework(props, nulls, plugins, refusals)
+        else:
+            secrets = secrets.with_more(passwords(plugin.config_def, props))
+            with plugin_call(f"the validation of {props[_CLASS]}"):
+                found = await _outcome(plugin, props, nulls, plugins, worker)
     except Exception as error:
         if not isinstance(error, HeliographError):
             log.error("could not validate a config of %s\n%s", secrets.mask(props[_CLASS]), secrets.trace(error))
@@ -118,30 +123,30 @@ def error_message(infos: ConfigInfos) -> str:
     return "\n".join(lines)
 
 
-def _declared(plugins: Plugins, props: _Props) -> ConfigDef:
-    """Return the connector's own settings; none if there is no such connector."""
+def _plugin(plugins: Plugins, props: _Props) -> tuple[PluginDescription | None, dict[str, str]]:
+    """Return the connector's plugin, or the errors of the keys that name one that does not run here. Raises BadRequest
+    if there is none."""
     try:
-        return plugins.connector(props[_CLASS], props.get(_VERSION)).config_def
-    except (PluginNotFound, InvalidRange):
-        return ConfigDef()
-
-
-async def _outcome(name: str, props: _Props, nulls: list[str], plugins: Plugins, worker: WorkerConfig) -> ConfigInfos:
-    version = props.get(_VERSION)
-    try:
-        connector = plugins.new_connector(name, version)
+        return plugins.connector(props[_CLASS], props.get(_VERSION)), {}
     except SinkRefused as error:
-        return _only_framework(name, props, nulls, plugins, {_CLASS: str(error)})
+        return None, {_CLASS: str(error)}
     except VersionNotFound as error:
-        return _only_framework(name, props, nulls, plugins, {_CLASS: str(error), _VERSION: str(error)})
+        return None, {_CLASS: str(error), _VERSION: str(error)}
     except (PluginNotFound, InvalidRange) as error:
         raise BadRequest(str(error)) from None
+
+
+async def _outcome(
+    plugin: PluginDescription, props: _Props, nulls: list[str], plugins: Plugins, worker: WorkerConfig
+) -> ConfigInfos:
+    name, connector = props[_CLASS], plugin.factory()
+    assert isinstance(connector, SourceConnector), name
     given = {**props, **dict.fromkeys(nulls)}
     framework = enrich(_with_plugins(SOURCE_CONNECTOR, name, props, plugins, worker), given, plugins)
     values = framework.validate(given)
     _check_exactly_once(values, props, connector, worker)
     _check_boundaries(values, props, connector)
-    own = _with_versions_shown(plugins.connector(name, version).config_def, props, plugins)
+    own = _with_versions_shown(plugin.config_def, props, plugins)
     async with PluginThread(f"validation of {name}") as thread:
         own_values = await thread.call(connector.validate, props, own.validate(given))
     converters = [_converter(props, values, plugins, *each) for each in _CONVERTERS]
@@ -156,14 +161,12 @@ async def _outcome(name: str, props: _Props, nulls: list[str], plugins: Plugins,
     )
 
 
-def _only_framework(
-    name: str, props: _Props, nulls: list[str], plugins: Plugins, errors: Mapping[str, str]
-) -> ConfigInfos:
+def _only_framework(props: _Props, nulls: list[str], plugins: Plugins, errors: Mapping[str, str]) -> ConfigInfos:
     """Return the outcome without a connector's own validation."""
     config = _with_versions_shown(CONNECTOR, props, plugins)
     found = config.validate({**props, **dict.fromkeys(nulls)})
     found |= {key: found[key].with_error(error) for key, error in errors.items()}
-    return _infos(name, config, _with_nulls(found, nulls))
+    return _infos(props[_CLASS], config, _with_nulls(found, nulls))
 
 
 def _with_nulls(values: _Values, nulls: Iterable[str]) -> _Values:
@@ -190,13 +193,13 @@ def _with_plugins(base: ConfigDef, name: str, props: _Props, plugins: Plugins, w
     being the worker's (Kafka's ``ConnectorConfig.enrichedConfigDef``)."""
     found = dict(base.settings)
     versions = plugins.versions_of(CONNECTORS, name)
-    found[_VERSION] = replace(found[_VERSION], default=versions[-1], check=_Range(), recommended=versions)
+    found[_VERSION] = replace(found[_VERSION], default=versions[-1], check=_range, recommended=versions)
     for key, kind, _ in _CONVERTERS:
         of_worker = worker.values.string(key)
         found[key] = replace(
             found[key],
             default=plugins.full_name(of_worker) or of_worker,
-            check=PluginClass(plugins.full_name, _OfKind(plugins, kind)),
+            check=PluginClass(plugins.full_name, _of_kind(plugins, kind)),
             recommended=plugins.names_of(kind),
         )
         named = props.get(key, of_worker)
@@ -207,7 +210,7 @@ def _with_plugins(base: ConfigDef, name: str, props: _Props, plugins: Plugins, w
         found[version.name] = replace(
             version,
             default=wanted or newest,
-            check=_Range(),
+            check=_range,
             recommended=versions,
             visible=plugins.full_name(named) is not None,
         )
@@ -225,29 +228,20 @@ def _with_versions_shown(own: ConfigDef, props: _Props, plugins: Plugins) -> Con
     return ConfigDef({**own.settings, **shown})
 
 
-@dataclass(frozen=True, slots=True)
-class _OfKind:
-    plugins: Plugins
-    kind: PluginKind
-
-    def __call__(self, name: str, value: Value) -> None:
+def _of_kind(plugins: Plugins, kind: PluginKind) -> Valid:
+    def check(name: str, value: Value) -> None:
         if isinstance(value, str):
-            self.plugins.checked(self.kind, value, None)
+            plugins.checked(kind, value, None)
 
-    def __str__(self) -> str:
-        return ""
+    return Valid("", check)
 
 
-@dataclass(frozen=True, slots=True)
-class _Range:
-    def __call__(self, name: str, value: Value) -> None:
-        try:
-            parse_range(value if isinstance(value, str) else "latest")
-        except InvalidRange as error:
-            raise InvalidValue(str(error)) from None
-
-    def __str__(self) -> str:
-        return ""
+@valid("")
+def _range(name: str, value: Value) -> None:
+    try:
+        parse_range(value if isinstance(value, str) else "latest")
+    except InvalidRange as error:
+        raise InvalidValue(str(error)) from None
 
 
 def _check_exactly_once(values: _Values, props: _Props, connector: SourceConnector, worker: WorkerConfig) -> None:

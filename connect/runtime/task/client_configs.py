@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from connect.core.config.client_settings import CLIENTS, OverridePolicy
-from connect.core.config.config_def import ConfigDef
+from connect.core.config.config_def import Read, Values
 from connect.core.config.worker_config import ClientKind, WorkerConfig
 from connect.core.errors import ConfigError
 from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
@@ -21,41 +21,49 @@ _CONNECT_DEFAULTS: Final[Mapping[str, str]] = {
     "enable.idempotence": "false",
 }
 #: The producer keys that are used, besides the keys of the connection.
-_HEEDED: Final = ConfigDef.of(
-    *(
-        CLIENTS["producer"].settings[name]
-        for name in (
-            "acks",
-            "batch.size",
-            "compression.type",
-            "delivery.timeout.ms",
-            "enable.idempotence",
-            "linger.ms",
-            "max.request.size",
-            "metadata.max.age.ms",
-            "retry.backoff.ms",
-            "transaction.timeout.ms",
-        )
-    )
+_HEEDED: Final = CLIENTS["producer"].only(
+    "acks",
+    "batch.size",
+    "compression.type",
+    "delivery.timeout.ms",
+    "enable.idempotence",
+    "linger.ms",
+    "max.request.size",
+    "metadata.max.age.ms",
+    "retry.backoff.ms",
+    "transaction.timeout.ms",
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ProducerSettings:
-    """The parsed settings of a producer of records; without transactions if ``transactional_id`` is None."""
+    """The settings of a producer of records; without transactions if ``transactional_id`` is None."""
 
     connection: ConnectionSettings
-    acks: int
-    batch_bytes: int
-    compression: str | None
-    delivery_timeout_ms: int
-    idempotent: bool
-    linger_ms: int
-    max_request_bytes: int
-    metadata_max_age_ms: int
-    retry_backoff_ms: int
-    transaction_timeout_ms: int
+    values: Values
     transactional_id: str | None
+
+    batch_bytes = Read("batch.size", Values.integer)
+    delivery_timeout_ms = Read("delivery.timeout.ms", Values.integer)
+    linger_ms = Read("linger.ms", Values.integer)
+    max_request_bytes = Read("max.request.size", Values.integer)
+    metadata_max_age_ms = Read("metadata.max.age.ms", Values.integer)
+    retry_backoff_ms = Read("retry.backoff.ms", Values.integer)
+    transaction_timeout_ms = Read("transaction.timeout.ms", Values.integer)
+
+    @property
+    def acks(self) -> int:
+        acks = self.values.string("acks")
+        return -1 if acks == "all" else int(acks)
+
+    @property
+    def compression(self) -> str | None:
+        codec = self.values.string("compression.type")
+        return None if codec == "none" else codec
+
+    @property
+    def idempotent(self) -> bool:
+        return self.values.boolean("enable.idempotence") or self.transactional_id is not None
 
 
 def client_props(config: WorkerConfig, connector: Mapping[str, str], kind: ClientKind) -> dict[str, str]:
@@ -89,24 +97,10 @@ def producer_settings(
     With a transactional id, keys that would break exactly-once have no effect, as in Java.
     """
     values = _HEEDED.parse({**_CONNECT_DEFAULTS, **client_props(config, connector, "producer")})
-    acks, compression = values.string("acks"), values.string("compression.type")
-    idempotent = values.boolean("enable.idempotence") or transactional_id is not None
-    if idempotent and acks in ("0", "1"):
-        raise ConfigError(f"producer of {who}: acks is {acks}, but an idempotent producer needs all", "acks")
-    return ProducerSettings(
-        connection=client_connection(config, connector, "producer", who),
-        acks=-1 if acks == "all" else int(acks),
-        batch_bytes=values.integer("batch.size"),
-        compression=None if compression == "none" else compression,
-        delivery_timeout_ms=values.integer("delivery.timeout.ms"),
-        idempotent=idempotent,
-        linger_ms=values.integer("linger.ms"),
-        max_request_bytes=values.integer("max.request.size"),
-        metadata_max_age_ms=values.integer("metadata.max.age.ms"),
-        retry_backoff_ms=values.integer("retry.backoff.ms"),
-        transaction_timeout_ms=values.integer("transaction.timeout.ms"),
-        transactional_id=transactional_id,
-    )
+    settings = ProducerSettings(client_connection(config, connector, "producer", who), values, transactional_id)
+    if settings.idempotent and settings.acks != -1:
+        raise ConfigError(f"producer of {who}: acks is {settings.acks}, but an idempotent producer needs all", "acks")
+    return settings
 
 
 def check_overrides(policy: OverridePolicy, connector: Mapping[str, str], kinds: Collection[ClientKind]) -> None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from connect.api.source import RecordMetadata, SourceRecord
 from connect.core.errors import PermanentError, RetriableError
 from connect.core.model import TaskId
-from connect.kafka.concurrency import Patience
+from connect.kafka.concurrency import Patience, retried
 from connect.runtime.task.connector_offsets import ConnectorOffsets, PendingOffsets, Values, encoded_key
-from connect.runtime.task.record_conversion import Interrupted
 from connect.runtime.task.record_delivery import (
     OutgoingRecord,
     ProducerFenced,
@@ -23,11 +22,9 @@ from connect.runtime.task.record_delivery import (
     TopicsInUse,
 )
 from connect.runtime.task.source_config import Boundaries, Ending
-from connect.runtime.task.task_control import TaskCounters
+from connect.runtime.task.task_control import ClaimChecks, TaskCounters
 
 log = logging.getLogger(__name__)
-
-Check = Callable[[], Awaitable[None]]
 
 _RETRY_MS: Final = 100
 _TIMED_OUT: Final = (
@@ -45,9 +42,6 @@ class ExactlyOnceDelivery:
 
     Args:
         task: The task of these records.
-        before: Awaited before the transactional id is claimed: zombie fencing.
-        after: Awaited after that: is the task still ours? What either raises fails the task.
-        is_stopping: Whether the task is stopping; then it claims nothing, because a successor may have.
     """
 
     def __init__(
@@ -59,10 +53,7 @@ class ExactlyOnceDelivery:
         topics: TopicsInUse,
         boundaries: Boundaries,
         counters: TaskCounters,
-        *,
-        before: Check | None,
-        after: Check | None,
-        is_stopping: Callable[[], bool],
+        checks: ClaimChecks,
     ) -> None:
         self._task = task
         self._producer = producer
@@ -71,9 +62,7 @@ class ExactlyOnceDelivery:
         self._topics = topics
         self._boundaries = boundaries
         self._counters = counters
-        self._before = before
-        self._after = after
-        self._is_stopping = is_stopping
+        self._checks = checks
         self._pending = PendingOffsets()
         self._open = False
         self._records = 0
@@ -84,13 +73,10 @@ class ExactlyOnceDelivery:
         offsets.written_by(self._write_offsets)
 
     async def start(self) -> None:
-        if self._before is not None:
-            await self._before()
-        if self._is_stopping():
-            raise Interrupted
+        await self._checks.may_claim()
         await self._producer.start()
-        if self._after is not None:
-            await self._after()
+        if self._checks.after is not None:
+            await self._checks.after()
 
     def enter(self) -> None:
         self._boundaries.begin(_now_ms())
@@ -210,12 +196,7 @@ class ExactlyOnceDelivery:
     async def _write_offsets(self, topic: str, values: Values) -> None:
         patience = Patience(log, f"task {self._task}: its offsets cannot be written yet", _RETRY_MS, _RETRY_MS)
         for key, value in values.items():
-            while True:
-                try:
-                    await self._hand_over(OutgoingRecord(topic, key, value), self._settle)
-                    break
-                except RetriableError as error:
-                    await patience.after(error)
+            await retried(partial(self._hand_over, OutgoingRecord(topic, key, value), self._settle), patience.after)
 
     async def _all_settled(self) -> None:
         """Wait for the outcome of all sent records; raise the first failure."""

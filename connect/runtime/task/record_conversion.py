@@ -28,10 +28,11 @@ from connect.api.transformations import NamedStep, TransformationStep, named_ste
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import HeliographError, RetriableError
 from connect.core.model import TaskId
+from connect.kafka.concurrency import is_set_within
 from connect.runtime.plugins.plugin_errors import SecretMask
 from connect.runtime.plugins.plugin_registry import Plugins
 from connect.runtime.task.record_delivery import OutgoingRecord
-from connect.runtime.task.task_control import TaskCounters
+from connect.runtime.task.task_control import Interrupted, TaskCounters
 
 log = logging.getLogger(__name__)
 
@@ -58,10 +59,6 @@ class LeftOut(Exception):
     """The record is skipped; never leaves the task's loop."""
 
 
-class Interrupted(Exception):
-    """The task stops and must not continue with this record; never leaves the task's loop."""
-
-
 @dataclass(frozen=True, slots=True)
 class ErrorSettings:
     """The ``errors.*`` keys of a connector; ``retry_timeout_ms`` -1 has no limit."""
@@ -83,26 +80,19 @@ def retry_delay_ms(attempt: int, max_ms: int, left_ms: float, chance: float) -> 
     return max(0.0, min(delay_ms, left_ms))
 
 
+@dataclass(eq=False)
 class ErrorHandler:
     """The error handling of one task. ``stopping`` is set when the task stops."""
 
-    def __init__(
-        self,
-        task: TaskId,
-        settings: ErrorSettings,
-        counters: TaskCounters,
-        secrets: SecretMask,
-        stopping: asyncio.Event,
-    ) -> None:
-        self._task = task
-        self._settings = settings
-        self._counters = counters
-        self._secrets = secrets
-        self._stopping = stopping
+    task: TaskId
+    settings: ErrorSettings
+    counters: TaskCounters
+    secrets: SecretMask
+    stopping: asyncio.Event
 
     @property
     def tolerates_all(self) -> bool:
-        return self._settings.tolerates_all
+        return self.settings.tolerates_all
 
     async def attempt(self, stage: Stage, doing: object, record: SourceRecord, operation: Callable[[], T]) -> T:
         """Run ``operation`` of the plugin ``doing`` for ``record``, with retries; return its result.
@@ -119,12 +109,12 @@ class ErrorHandler:
         except MemoryError:
             raise  # not an error of the record; Java tolerates no ``Error`` either
         except Exception as error:
-            self._counters.failures += 1
+            self.counters.failures += 1
             raise self._given_up(stage, doing, record, error) from error
 
     def failed(self, stage: Stage, doing: object, record: SourceRecord, error: Exception) -> None:
         """Handle a final failure outside of :meth:`attempt`; raise ToleranceExceeded unless it is tolerated."""
-        self._counters.failures += 1
+        self.counters.failures += 1
         outcome = self._given_up(stage, doing, record, error)
         if isinstance(outcome, ToleranceExceeded):
             raise outcome from error
@@ -133,17 +123,17 @@ class ErrorHandler:
         self, stage: Stage, doing: object, record: SourceRecord, operation: Callable[[], T], error: Exception
     ) -> T:
         clock = asyncio.get_running_loop().time
-        timeout_ms = self._settings.retry_timeout_ms
+        timeout_ms = self.settings.retry_timeout_ms
         give_up_s = clock() + timeout_ms / 1000 if timeout_ms >= 0 else float("inf")
         attempt = 0
         while True:
             attempt += 1
-            self._counters.failures += 1
+            self.counters.failures += 1
             left_ms = (give_up_s - clock()) * 1000
             if left_ms <= 0:
                 raise self._given_up(stage, doing, record, error) from error
-            await self._wait(retry_delay_ms(attempt, self._settings.retry_delay_max_ms, left_ms, random.random()))
-            self._counters.retries += 1
+            await self._wait(retry_delay_ms(attempt, self.settings.retry_delay_max_ms, left_ms, random.random()))
+            self.counters.retries += 1
             try:
                 return operation()
             except RetriableError as again:
@@ -151,38 +141,34 @@ class ErrorHandler:
             except MemoryError:
                 raise
             except Exception as final:
-                self._counters.failures += 1
+                self.counters.failures += 1
                 raise self._given_up(stage, doing, record, final) from final
 
     async def _wait(self, delay_ms: float) -> None:
-        try:
-            async with asyncio.timeout(delay_ms / 1000):
-                await self._stopping.wait()
-        except TimeoutError:
-            return
-        raise Interrupted
+        if await is_set_within(self.stopping, delay_ms / 1000):
+            raise Interrupted
 
     def _given_up(self, stage: Stage, doing: object, record: SourceRecord, error: Exception) -> Exception:
-        self._counters.errors += 1
-        self._counters.last_error_ms = int(time.time() * 1000)
-        if self._settings.log_enabled:
+        self.counters.errors += 1
+        self.counters.last_error_ms = int(time.time() * 1000)
+        if self.settings.log_enabled:
             self._report(stage, doing, record, error)
-        if not self._settings.tolerates_all:
+        if not self.settings.tolerates_all:
             return ToleranceExceeded("Tolerance exceeded in error handler")
-        self._counters.skipped += 1
+        self.counters.skipped += 1
         return LeftOut()
 
     def _report(self, stage: Stage, doing: object, record: SourceRecord, error: Exception) -> None:
-        shown = f", where source record is = {record}" if self._settings.log_includes_messages else ""
+        shown = f", where source record is = {record}" if self.settings.log_includes_messages else ""
         log.error(
             "Error encountered in task %s. Executing stage '%s' with class '%s'%s.\n%s",
-            self._task,
+            self.task,
             stage,
             class_name(doing),
-            self._secrets.mask(shown),
-            self._secrets.trace(error).rstrip(),
+            self.secrets.mask(shown),
+            self.secrets.trace(error).rstrip(),
         )
-        self._counters.logged += 1
+        self.counters.logged += 1
 
 
 def class_name(plugin: object) -> str:

@@ -22,7 +22,7 @@ from aiokafka.structs import RecordMetadata as Acknowledged
 from connect.api.source import RecordMetadata, SourceRecord, SourceTask
 from connect.core.errors import ClusterUnreachable, HeliographError, PermanentError, RetriableError, SecurityError
 from connect.core.model import TaskId
-from connect.kafka.concurrency import Patience
+from connect.kafka.concurrency import Patience, retried
 from connect.kafka.log.aiokafka_producer import cut_off, hush, make_producer
 from connect.kafka.threads import PluginThread
 from connect.runtime.plugins.plugin_errors import SecretMask, plugin_call
@@ -85,24 +85,20 @@ class RecordProducer:
         patience = Patience(
             log, f"producer {self._settings.connection.client_id}", _START_RETRY_FIRST_MS, _START_RETRY_LAST_MS
         )
-        while True:
-            producer = self._made()
-            try:
-                await producer.start()
-                # The producer may have been closed meanwhile.
-                self._check_open()
-            except aiokafka.errors.KafkaError as error:
-                await producer.stop()
-                translated = self._translated(error)
-                if not isinstance(translated, RetriableError):
-                    raise translated from error
-            except BaseException:
-                await producer.stop()
-                raise
-            else:
-                self._producer = producer
-                return
-            await patience.after(translated)
+        self._producer = await retried(self._connected, patience.after)
+
+    async def _connected(self) -> AIOKafkaProducer:
+        producer = self._made()
+        try:
+            await producer.start()
+            # The producer may have been closed meanwhile.
+            self._check_open()
+        except BaseException as error:
+            await producer.stop()
+            if isinstance(error, aiokafka.errors.KafkaError):
+                raise self._translated(error) from error
+            raise
+        return producer
 
     async def send(self, record: OutgoingRecord, done: Done) -> None:
         """Send a record, after waiting for space and metadata; ``done`` receives the outcome. It is called before this

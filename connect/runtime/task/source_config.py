@@ -33,25 +33,12 @@ class Ending(Enum):
     ABORT = auto()
 
 
-class Boundaries(Protocol):
-    """Decides after each record and batch, and before a pause or stop. Times are monotonic, in ms."""
+class Boundaries:
+    """Decides after each record and batch, and before a pause or stop. Times are monotonic, in ms. By itself it is
+    ``poll``: a transaction per batch."""
 
     def begin(self, now_ms: float) -> None:
         """Note that the task enters its loop, at first or after a pause."""
-        ...
-
-    def after_record(self, record: SourceRecord) -> Ending: ...
-
-    def after_batch(self, now_ms: float) -> Ending: ...
-
-    def at_end(self) -> Ending: ...
-
-
-class PollBoundaries:
-    """``poll``: a transaction per batch."""
-
-    def begin(self, now_ms: float) -> None:
-        pass
 
     def after_record(self, record: SourceRecord) -> Ending:
         return Ending.NONE
@@ -63,7 +50,7 @@ class PollBoundaries:
         return Ending.COMMIT
 
 
-class IntervalBoundaries(PollBoundaries):
+class IntervalBoundaries(Boundaries):
     """``interval``: a commit after the first batch that ends after the interval."""
 
     def __init__(self, interval_ms: int) -> None:
@@ -80,7 +67,7 @@ class IntervalBoundaries(PollBoundaries):
         return Ending.COMMIT
 
 
-class ConnectorBoundaries:
+class ConnectorBoundaries(Boundaries):
     """``connector``: as the task requests through this :class:`connect.api.source.TransactionContext`."""
 
     def __init__(self) -> None:
@@ -93,9 +80,6 @@ class ConnectorBoundaries:
 
     def abort_transaction(self, record: SourceRecord | None = None) -> None:
         self._request(record, Ending.ABORT)
-
-    def begin(self, now_ms: float) -> None:
-        pass
 
     def after_record(self, record: SourceRecord) -> Ending:
         _, endings = self._records.pop(id(record), (record, set()))
@@ -137,7 +121,7 @@ class SourceSettings:
         """Return the transaction boundaries of a task; ``flush_interval_ms`` is the worker's."""
         match self.boundary:
             case "poll":
-                return PollBoundaries()
+                return Boundaries()
             case "interval":
                 interval_ms = self.boundary_interval_ms
                 return IntervalBoundaries(flush_interval_ms if interval_ms is None else interval_ms)
@@ -148,7 +132,6 @@ class SourceSettings:
 def source_settings(props: Mapping[str, str]) -> SourceSettings:
     """Parse the settings in a connector's resolved config. Raises ConfigError for one that is missing or wrong."""
     values = SOURCE_CONNECTOR.parse(props)
-    interval_ms, offsets_topic = values["transaction.boundary.interval.ms"], values["offsets.storage.topic"]
     return SourceSettings(
         tasks_max=values.integer("tasks.max"),
         tasks_max_enforced=values.boolean("tasks.max.enforce"),
@@ -160,8 +143,8 @@ def source_settings(props: Mapping[str, str]) -> SourceSettings:
             log_includes_messages=values.boolean("errors.log.include.messages"),
         ),
         boundary=values.string("transaction.boundary").lower(),
-        boundary_interval_ms=interval_ms if isinstance(interval_ms, int) else None,
-        offsets_topic=offsets_topic if isinstance(offsets_topic, str) else None,
+        boundary_interval_ms=values.integer_or_null("transaction.boundary.interval.ms"),
+        offsets_topic=values.string_or_null("offsets.storage.topic"),
     )
 
 

@@ -20,12 +20,14 @@ from connect.kafka.concurrency import Patience, Scope
 from connect.kafka.threads import PluginThread
 from connect.runtime.plugins.plugin_errors import SecretMask, masked, plugin_call
 from connect.runtime.task.connector_offsets import ConnectorOffsets
-from connect.runtime.task.record_conversion import Conversion, Interrupted, LeftOut
+from connect.runtime.task.record_conversion import Conversion, LeftOut
 from connect.runtime.task.record_delivery import CLOSE_S, Delivery
 from connect.runtime.task.source_config import TopicCreation
 from connect.runtime.task.task_control import (
+    ClaimChecks,
     FailureTrace,
-    Known,
+    Interrupted,
+    Runner,
     Starts,
     TaskControl,
     TaskCounters,
@@ -199,14 +201,10 @@ class SourceWork:
         await self._delivery.send(record, outgoing)
 
 
-Check = Callable[[], Awaitable[None]]
-
-
 class EngineWork:
     """Implements :class:`connect.runtime.task.task_control.TaskRun`; each engine is a new task of ``connector``.
 
-    ``before`` and ``after`` are those of :class:`connect.runtime.task.exactly_once.ExactlyOnceDelivery`. The engine
-    claims the transactional id itself in between, so it calls ``after``.
+    The engine claims the transactional id itself, so it also calls the check after that.
     """
 
     def __init__(
@@ -215,26 +213,18 @@ class EngineWork:
         connector: SourceConnector,
         context: TaskContext,
         offsets: ConnectorOffsets,
-        *,
-        before: Check | None,
-        after: Check | None,
-        is_stopping: Callable[[], bool],
+        checks: ClaimChecks,
     ) -> None:
         self._id = task_id
         self._connector = connector
         self._context = context
         self._offsets = offsets
-        self._before = before
-        self._after = after
-        self._is_stopping = is_stopping
+        self._checks = checks
         self._engine: EngineTask | None = None
         self._is_ended = True
 
     async def start(self) -> None:
-        if self._before is not None:
-            await self._before()
-        if self._is_stopping():
-            raise Interrupted
+        await self._checks.may_claim()
         self._engine = self._new()
 
     async def execute(self, control: TaskControl, tell: Tell) -> None:
@@ -271,7 +261,7 @@ class EngineWork:
         engine = self._connector.make_task()
         assert isinstance(engine, EngineTask)
         engine.initialize(self._context)
-        engine.check_newest = self._after
+        engine.check_newest = self._checks.after
         return engine
 
     async def _run(self, engine: EngineTask, control: TaskControl) -> bool:
@@ -303,29 +293,17 @@ async def _run(engine: EngineTask) -> None:
 Make = Callable[["TaskRunner"], Awaitable[TaskRun]]
 
 
-class TaskRunner:
-    """Runs one task in its own asyncio task. ``counters`` and ``state`` are for metrics."""
+class TaskRunner(Runner):
+    """Runs one task. ``counters`` are for metrics."""
 
     def __init__(self, task: TaskId, make: Make, target: TargetState, listener: WorkerListener, starts: Starts) -> None:
+        super().__init__(f"task {task}", starts)
         self.id = task
         self.counters = TaskCounters()
         self.control = TaskControl(target)
-        self.known = Known()
-        #: The last reported state.
-        self.state = State.UNASSIGNED
         self._make = make
         self._listener = listener
-        self._starts: Starts | None = starts
-        self._abandoned = False
         self._work: TaskRun | None = None
-        self._scope = Scope(f"task {task}")
-        self._running: asyncio.Task[None] | None = None
-        self._leaving: asyncio.Task[None] | None = None
-
-    def begin(self) -> asyncio.Task[None]:
-        """Start to run; the returned task ends when everything has stopped, and never raises."""
-        self._running = self._scope.spawn(self._run(), f"task {self.id}")
-        return self._running
 
     def reconfigure(self, make_props: Callable[[], Mapping[str, str]]) -> bool:
         """Offer the running task a new config. Return False if it has to be restarted."""
@@ -351,10 +329,6 @@ class TaskRunner:
             self._running.cancel()
         if self._work is not None:
             self._leaving = self._scope.spawn(self._leave(self._work), f"task {self.id}, abandoned")
-
-    def unfinished(self) -> list[asyncio.Task[None]]:
-        """Return its tasks that still run."""
-        return [each for each in (self._running, self._leaving) if each is not None and not each.done()]
 
     async def _run(self) -> None:
         try:
@@ -406,10 +380,6 @@ class TaskRunner:
     def _tell(self, state: State, failure: FailureTrace | None = None) -> None:
         if self._abandoned:
             return
-        if self._starts is not None:
-            # The first reported state says whether the start succeeded.
-            self._starts.ended(well=state is not State.FAILED)
-            self._starts = None
-        self.state = state
+        self._reported(state)
         self.counters.changed(state)
-        self._listener.task_changed(self.id, state, failure, self.known.version)
+        self._listener.reported(self.id, state, failure, self.known.version)

@@ -19,8 +19,12 @@ from typing import Protocol
 from connect.core.errors import may_recover
 from connect.core.metrics import StateTimes, Windowed
 from connect.core.model import State, TargetState, TaskId
-from connect.kafka.concurrency import wall_ms
+from connect.kafka.concurrency import Scope, wall_ms
 from connect.runtime.plugins.plugin_errors import SecretMask
+
+
+class Interrupted(Exception):
+    """The task stops and must not continue with this record; never leaves the task's loop."""
 
 
 class TaskControl:
@@ -202,6 +206,31 @@ class TaskRun(Protocol):
         ...
 
 
+Check = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimChecks:
+    """What a task awaits when it claims its transactional id; whatever it raises fails the task.
+
+    Args:
+        before: Zombie fencing, before the claim.
+        after: After the claim: is the task still ours?
+        is_stopping: Whether the task is stopping; then it claims nothing, because a successor may have.
+    """
+
+    before: Check | None
+    after: Check | None
+    is_stopping: Callable[[], bool]
+
+    async def may_claim(self) -> None:
+        """Raise Interrupted if the task is stopping."""
+        if self.before is not None:
+            await self.before()
+        if self.is_stopping():
+            raise Interrupted
+
+
 @dataclass(slots=True)
 class Known:
     """Facts filled in step by step, so that after an error the known ones are shown and all known secrets masked."""
@@ -228,20 +257,48 @@ class FailureTrace:
         return cls(secrets.trace(error), may_recover(error), is_at_end)
 
 
+class Runner:
+    """A connector or task in its own asyncio task. ``state`` is the last reported one, for metrics."""
+
+    def __init__(self, name: str, starts: Starts) -> None:
+        self.state = State.UNASSIGNED
+        self.known = Known()
+        self._starts: Starts | None = starts
+        self._abandoned = False
+        self._scope = Scope(name)
+        self._running: asyncio.Task[None] | None = None
+        self._leaving: asyncio.Task[None] | None = None
+
+    def begin(self) -> asyncio.Task[None]:
+        """Start to run; the returned task ends when everything has stopped, and never raises."""
+        self._running = self._scope.spawn(self._run(), self._scope.name)
+        return self._running
+
+    def unfinished(self) -> list[asyncio.Task[None]]:
+        """Return its tasks that still run."""
+        return [each for each in (self._running, self._leaving) if each is not None and not each.done()]
+
+    def _reported(self, state: State) -> None:
+        if self._starts is not None:
+            # The first reported state says whether the start succeeded.
+            self._starts.ended(well=state is not State.FAILED)
+            self._starts = None
+        self.state = state
+
+    async def _run(self) -> None:
+        raise NotImplementedError
+
+
 class WorkerListener(Protocol):
     """Notified of every change, in order, in the worker's loop; must neither block nor raise. ``failure`` is given with
     FAILED; ``version`` is that of the connector's plugin."""
 
-    def connector_changed(self, name: str, state: State, failure: FailureTrace | None, version: str | None) -> None:
-        """Note that an instance is RUNNING, PAUSED, STOPPED, FAILED, or no longer here (UNASSIGNED)."""
+    def reported(self, work: str | TaskId, state: State, failure: FailureTrace | None, version: str | None) -> None:
+        """Note that a connector or task is RUNNING, PAUSED, STOPPED, FAILED, or no longer here (UNASSIGNED)."""
         ...
 
     def connector_failed(self, name: str) -> None:
         """Note that a running instance FAILED; not called if it failed while stopping: another may start by then."""
-        ...
-
-    def task_changed(self, task: TaskId, state: State, failure: FailureTrace | None, version: str | None) -> None:
-        """Note that a task is RUNNING, PAUSED, FAILED, or no longer here (UNASSIGNED)."""
         ...
 
     def task_configs_wanted(self, name: str) -> None:

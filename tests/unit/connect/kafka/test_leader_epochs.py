@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 from kafka.protocol.metadata import MetadataResponse
 
-from connect.kafka import leader_epochs
+from connect.kafka import cluster as module
+from connect.kafka import concurrency
 from connect.kafka.cluster import Cluster, ClusterMetadata
-from connect.kafka.log import transactions
 from connect.kafka.log.active_producers import ActiveProducer, active_producers
 from connect.kafka.log.offsets import LATEST, epoch_ends, list_offset
 from connect.kafka.security.connection_settings import ConnectionSettings
@@ -69,7 +69,7 @@ async def test_a_leader_of_an_older_epoch_that_stays_is_reported_once(
 ) -> None:
     """As if the cluster was restored from a snapshot."""
     now_s = 1000.0
-    monkeypatch.setattr(leader_epochs, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now_s))
     cluster.leader_epochs.saw("orders", FIRST, 0, 9)
     for _ in range(4):
         await cluster._take(answer(1, 5))
@@ -134,7 +134,7 @@ class Moving:
 
 
 async def test_a_former_leader_is_not_believed_about_producers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactions, "_BACKOFF_FIRST_S", 0.0)
+    monkeypatch.setattr(concurrency, "_FIRST_PAUSE_S", 0.0)
     moving = Moving()
     assert await active_producers(cast(Cluster, moving), [ORDERS]) == {ORDERS: {7: ActiveProducer(1, 6, -1)}}
     assert moving.epochs == [5, 6]

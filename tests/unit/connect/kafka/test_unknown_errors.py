@@ -9,9 +9,10 @@ from typing import Any, cast
 import pytest
 
 from connect.core.errors import PermanentError, RetriableError
+from connect.kafka import concurrency
 from connect.kafka.authorization import AclBinding, create_acls, describe_acls
 from connect.kafka.cluster import Cluster
-from connect.kafka.log import topic_admin, transactions
+from connect.kafka.log import topic_admin
 from connect.kafka.log.active_producers import ActiveProducer, active_producers
 from connect.kafka.log.committed_offsets import Committed, committed, list_groups
 from connect.kafka.log.offsets import LATEST, list_offset
@@ -72,7 +73,7 @@ class Broker:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactions, "_BACKOFF_FIRST_S", 0.0)
+    monkeypatch.setattr(concurrency, "_FIRST_PAUSE_S", 0.0)
 
 
 async def test_what_only_reads_asks_again() -> None:

@@ -11,7 +11,11 @@ import pytest
 from connect.api.convert import DataError
 from connect.api.source import OPTIONAL_STRING, STRING, Schema, SourceRecord
 from connect.core.errors import ConfigError
-from connect.plugins.cast_and_timestamp_transforms import TimestampConverterKey, TimestampConverterValue
+from connect.plugins.cast_and_timestamp_transforms import (
+    TimestampConverter,
+    TimestampConverterKey,
+    TimestampConverterValue,
+)
 from connect.plugins.java_values import DATE, TIME, TIMESTAMP
 
 FORMAT = "yyyy MM dd HH mm ss SSS z"
@@ -21,7 +25,7 @@ UNIX = 86_401_234
 INT64 = Schema("int64")
 
 
-def converter(**settings: str) -> TimestampConverterValue:
+def converter(**settings: str) -> TimestampConverter:
     made = TimestampConverterValue()
     made.configure({key.replace("_", "."): value for key, value in settings.items()})
     return made

@@ -190,7 +190,7 @@ async def test_too_few_brokers_name_the_setting_of_checkpoints(monkeypatch: pyte
     await asyncio.sleep(0)
     await connector.stop()
     row = SimpleNamespace(name="us.checkpoints.internal", error_code=38, error_message="1 broker")
-    said = str(admins[0]._outcome("create", "CREATE on", row))
+    said = str(admins[0]._outcomes("create", "CREATE", [row])[row.name])
     assert said.endswith("start more brokers, or set checkpoints.topic.replication.factor lower")
 
 

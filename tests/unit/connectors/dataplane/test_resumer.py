@@ -13,8 +13,7 @@ from uuid import UUID
 import pytest
 
 from connect.core.errors import RetriableError
-from connect.kafka.cluster import Cluster, PartitionMetadata, TopicMetadata
-from connect.kafka.leader_epochs import LeaderEpochs
+from connect.kafka.cluster import Cluster, LeaderEpochs, PartitionMetadata, TopicMetadata
 from connect.kafka.log.offsets import LATEST
 from connect.wire import batch as wire
 from connect.wire import records

@@ -12,10 +12,9 @@ from uuid import UUID
 import pytest
 
 from connect.core.errors import PermanentError, RetriableError
-from connect.kafka.cluster import Cluster, ClusterMetadata, PartitionMetadata, TopicMetadata
+from connect.kafka.cluster import Cluster, ClusterMetadata, LeaderEpochs, PartitionMetadata, TopicMetadata
 from connect.kafka.connection import Connection
 from connect.kafka.error_causes import Causes, cause_of
-from connect.kafka.leader_epochs import LeaderEpochs
 from connect.wire import fetch_produce
 from connectors.control_link.protocol import PartitionPlan, SliceSettings
 from connectors.dataplane import fetch_api

@@ -124,7 +124,7 @@ async def test_it_runs_until_told_to_stop_and_then_stops() -> None:
 async def test_an_unreachable_cluster_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(connect_mirror_maker, "START_DELAYS_S", (0.0,))
+    monkeypatch.setattr(connect_mirror_maker, "START_DELAYS_S", (0.0, 0.0))
     down = [FakeMirrorMaker(ClusterUnreachable("cluster eu at 10.0.0.1:9092: connection refused")) for _ in range(3)]
     up, stop = FakeMirrorMaker(), asyncio.Event()
     task = asyncio.create_task(run(makes(*down, up), stop, watch=watch_nothing))
@@ -160,7 +160,7 @@ async def test_a_signal_ends_a_start_that_hangs() -> None:
 
 
 async def test_a_signal_ends_the_delay_between_two_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connect_mirror_maker, "START_DELAYS_S", (3600.0,))
+    monkeypatch.setattr(connect_mirror_maker, "START_DELAYS_S", (3600.0, 3600.0))
     stop, made = asyncio.Event(), asyncio.Event()
 
     def make() -> Any:

@@ -134,7 +134,7 @@ async def test_a_flow_whose_worker_has_failed_leaves_its_group_and_the_others_go
 async def test_heartbeats_alone_come_back_and_hold_up_no_mirror(
     monkeypatch: pytest.MonkeyPatch, config: MirrorMakerConfig, how: str
 ) -> None:
-    monkeypatch.setattr(mirror_process, "_RESTART_DELAYS_S", (0.0,))
+    monkeypatch.setattr(mirror_process, "_RESTART_DELAYS_S", (0.0, 0.0))
     failing = [RetriableError("no answer")] if how == "cannot start yet" else []
     beside = a_flow("eu->us", enabled=False, raises_in_starting=failing)
     mirrors, _ = made(monkeypatch, config, a_flow("us->eu"), beside)
@@ -152,7 +152,7 @@ async def test_heartbeats_alone_come_back_and_hold_up_no_mirror(
 async def test_heartbeats_that_are_refused_for_good_are_told_once(
     monkeypatch: pytest.MonkeyPatch, config: MirrorMakerConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(mirror_process, "_RESTART_DELAYS_S", (0.0,))
+    monkeypatch.setattr(mirror_process, "_RESTART_DELAYS_S", (0.0, 0.0))
     beside = a_flow("eu->us", enabled=False, raises_in_starting=[PermanentError("topics are not made here")])
     mirrors, _ = made(monkeypatch, config, a_flow("us->eu"), beside)
     with caplog.at_level(logging.ERROR):

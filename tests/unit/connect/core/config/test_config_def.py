@@ -23,15 +23,15 @@ from connect.core.config.config_def import (
     convert,
     split_list,
 )
-from connect.core.config.validation import ConnectorName, UniqueAliases
+from connect.core.config.validation import connector_name, unique_aliases
 from connect.core.errors import ConfigError
 
 CONFIG = ConfigDef.of(
-    Setting("name", Type.STRING, "x", "The name.", ConnectorName(), Importance.HIGH),
+    Setting("name", Type.STRING, "x", "The name.", connector_name, Importance.HIGH),
     Setting("alias", Type.STRING, "us", "An alias."),
     Setting("topics", Type.LIST, (".*",), "Topics.", ValidList(), Importance.HIGH),
     Setting("formats", Type.LIST, ("legacy",), "Formats.", ValidList(("legacy", "new"), may_be_empty=False)),
-    Setting("transforms", Type.LIST, (), "Aliases.", UniqueAliases()),
+    Setting("transforms", Type.LIST, (), "Aliases.", unique_aliases),
     Setting("tasks.max", Type.INT, 1, "Most tasks.", AtLeast(1)),
     Setting("factor", Type.SHORT, 3, "Factor."),
     Setting("ratio", Type.DOUBLE, 0.8, "Ratio.", AtLeast(0.5, 1.0)),

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from connect.core.errors import RetriableError
-from connect.kafka.log import committed_offsets, transactions
+from connect.kafka import concurrency
+from connect.kafka.log import committed_offsets
 from connect.kafka.log.committed_offsets import Committed, committed, move
 from tests.kit import virtual_time
 from tests.kit.virtual_time import in_virtual_time
@@ -44,7 +45,7 @@ class Coordinator:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactions, "_BACKOFF_FIRST_S", 0.0)
+    monkeypatch.setattr(concurrency, "_FIRST_PAUSE_S", 0.0)
 
 
 @pytest.mark.parametrize("stable", [False, True])

@@ -119,7 +119,7 @@ class Target:
             [topic] = topics
             self.asked.append(dict(topic.configs))
             row = SimpleNamespace(name=topic.name, error_code=code * (not topic.configs.keys().isdisjoint(refused)))
-            return {topic.name: self.admin._outcome("create", "CREATE on", row)}
+            return self.admin._outcomes("create", "CREATE", [row])
 
         monkeypatch.setattr(self.admin, "create_topics", create_topics)
 

@@ -10,9 +10,9 @@ import pytest
 
 from connect.core.errors import RetriableError
 from connect.kafka import cluster as clusters
+from connect.kafka import concurrency
 from connect.kafka.cluster import Cluster
 from connect.kafka.connection import Connection
-from connect.kafka.log import transactions
 from connect.kafka.log.committed_offsets import committed, group_state, listed_group
 from connect.kafka.log.transactions import ProducerIdentity, commit_transaction, end_transaction, init_producer_id
 from connect.kafka.security.connection_settings import connection_settings
@@ -184,4 +184,4 @@ async def test_no_more_coordinators_are_kept_than_the_bound(stage: Stage, monkey
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactions, "_BACKOFF_FIRST_S", 0.0)
+    monkeypatch.setattr(concurrency, "_FIRST_PAUSE_S", 0.0)

@@ -13,10 +13,9 @@ from connect.kafka.threads import PluginThread
 from connect.runtime.plugins.plugin_errors import SecretMask
 from connect.runtime.task.connector_offsets import ConnectorOffsets
 from connect.runtime.task.exactly_once import ExactlyOnceDelivery
-from connect.runtime.task.record_conversion import Interrupted
 from connect.runtime.task.record_delivery import OutgoingRecord, ProducerFenced, SendFailed, TaskCallbacks, TopicsInUse
-from connect.runtime.task.source_config import Boundaries, ConnectorBoundaries, IntervalBoundaries, PollBoundaries
-from connect.runtime.task.task_control import TaskCounters
+from connect.runtime.task.source_config import Boundaries, ConnectorBoundaries, IntervalBoundaries
+from connect.runtime.task.task_control import ClaimChecks, Interrupted, TaskCounters
 from tests.kit.virtual_time import in_virtual_time
 from tests.kit.work import Heard, ObedientProducer, memory_topic, record
 
@@ -55,11 +54,13 @@ class Bench:
             ConnectorOffsets("c", topic),
             TaskCallbacks(TASK, Told(self.log), SecretMask(), PluginThread("task")),
             TopicsInUse(TASK, Heard(), tracked=True),
-            boundaries or PollBoundaries(),
+            boundaries or Boundaries(),
             self.counters,
-            before=lambda: self._checked("before"),
-            after=lambda: self._checked("after"),
-            is_stopping=lambda: self.stopping,
+            ClaimChecks(
+                before=lambda: self._checked("before"),
+                after=lambda: self._checked("after"),
+                is_stopping=lambda: self.stopping,
+            ),
         )
 
     @property

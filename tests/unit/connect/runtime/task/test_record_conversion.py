@@ -17,13 +17,12 @@ from connect.runtime.plugins.plugin_errors import SecretMask
 from connect.runtime.task.record_conversion import (
     ErrorHandler,
     ErrorSettings,
-    Interrupted,
     LeftOut,
     Stage,
     ToleranceExceeded,
     retry_delay_ms,
 )
-from connect.runtime.task.task_control import TaskCounters
+from connect.runtime.task.task_control import Interrupted, TaskCounters
 from tests.kit import virtual_time
 from tests.kit.virtual_time import in_virtual_time
 from tests.kit.work import record

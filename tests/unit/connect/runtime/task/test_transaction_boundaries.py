@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from connect.core.errors import PermanentError
-from connect.runtime.task.source_config import ConnectorBoundaries, Ending, IntervalBoundaries, PollBoundaries
+from connect.runtime.task.source_config import Boundaries, ConnectorBoundaries, Ending, IntervalBoundaries
 from tests.kit.work import record
 
 
 def test_poll_commits_each_batch_and_no_record() -> None:
-    poll = PollBoundaries()
+    poll = Boundaries()
     assert poll.after_record(record(1)) is Ending.NONE
     assert poll.after_batch(0) is Ending.COMMIT
     assert poll.at_end() is Ending.COMMIT
