@@ -344,7 +344,7 @@ async def _read_positions(
         key = decode_position_key(record.key)
         if not wanted(key.connector):
             return
-        of = key.connector, TopicPartition(key.source_topic, key.source_partition)
+        of = key.connector, key.source
         stored = fold_position(found.get(of), kind, key, record.value, record.headers)
         found.pop(of, None)
         if stored is not None:

@@ -21,6 +21,8 @@ _HEARTBEATS: Final = "heartbeats"
 _DEFAULT_SEPARATOR: Final = "."
 #: The longest name of a topic (Kafka ``Topic.MAX_NAME_LENGTH``).
 LONGEST_NAME: Final = 249
+#: The characters of such names (``Topic.validate``).
+IN_NAMES: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 #: Topics whose names never use the policy's separator: a worker's three, and the offset map.
 _ALWAYS_DOTTED: Final = (
     "mm2-configs.",

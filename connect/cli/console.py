@@ -40,11 +40,6 @@ EXIT_INTERRUPTED: Final = 130
 _QUIET_LOGGERS: Final = ("aiokafka", "kafka", "py4j", "pyspark", "asyncio", "jgo", "urllib3", "httpx", "httpcore")
 
 
-def counted(count: int, noun: str) -> str:
-    """Format a count: ``1 partition``, ``2 partitions``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 class OneLineFormatter(logging.Formatter):
     """Time, level and message in one line, with line breaks escaped.
 

@@ -85,7 +85,7 @@ class Gap:
 
     def to_wire(self) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in _PLAIN}
-        return {**values, "old_id": _id_text(self.old_id), "new_id": _id_text(self.new_id)}
+        return {**values, "old_id": id_text(self.old_id), "new_id": id_text(self.new_id)}
 
     @classmethod
     def from_wire(cls, data: dict[str, Any]) -> Self:
@@ -97,7 +97,7 @@ class Gap:
 _PLAIN: Final = ("kind", "first", "last", "target_first", "target_last", "go_on_at", "leader_epoch")
 
 
-def _id_text(value: UUID | None) -> str | None:
+def id_text(value: UUID | None) -> str | None:
     return str(value) if value else None
 
 

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from connect.core.errors import PermanentError, UnreadableRecord
+from connectors.formats.types import OfPair, TopicPartition
 
 VERSION: Final = 1
 #: First bytes and kinds of later versions; anything else was not written by Heliograph.
@@ -74,9 +75,13 @@ class PositionKey(NamedTuple):
     source_topic: str
     source_partition: int
 
+    @property
+    def source(self) -> TopicPartition:
+        return TopicPartition(self.source_topic, self.source_partition)
+
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class Position(OfPair):
     """How far one partition is certainly copied.
 
     Args:

@@ -154,9 +154,7 @@ class GroupPositionStore:
     async def commit(self, commits: Sequence[Commit]) -> None:
         await self._offsets.write(
             {
-                TopicPartition(position.source_topic, position.source_partition): Committed(
-                    position.next_source_offset, encode_pair(position)
-                )
+                position.source: Committed(position.next_source_offset, encode_pair(position))
                 for position in (commit.position for commit in commits)
             }
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import struct
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ from uuid import UUID
 from connect.api.policy import ReplicationPolicy
 from connect.core.errors import PermanentError
 from connect.kafka.cluster import Cluster, TopicMetadata
+from connect.kafka.concurrency import wall_ms
 from connect.kafka.log.topic_admin import Admin
 from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.formats.position import VERSION, KeyKind, Reader, check_version, front, text
@@ -199,7 +199,7 @@ class TopicDeletion:
         """
         if self._since_ms is None:
             self._since_ms = await self._records.load()
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = wall_ms()
         plan = await self._plan(self._since_ms, now_ms)
         newly = dict.fromkeys(plan.newly, now_ms)
         if newly or plan.settled:
@@ -225,7 +225,7 @@ class TopicDeletion:
     async def plan(self) -> GonePlan:
         """Return what :meth:`run` would find now, and change nothing. Raises RetriableError or SecurityError."""
         since_ms = await read_records(self._target, self._where, GONE)
-        return await self._plan(since_ms, time.time_ns() // 1_000_000)
+        return await self._plan(since_ms, wall_ms())
 
     async def _plan(self, since_ms: Mapping[str, int], now_ms: int) -> GonePlan:
         target = (await self._target.metadata(None)).topics

@@ -18,9 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from connect.cli.console import EXIT_OK, counted
+from connect.cli.console import EXIT_OK
 from connect.cli.tables import printable, show_json
 from connect.core.errors import ConfigError, PermanentError
+from connect.core.wording import counted, named
 
 if TYPE_CHECKING:
     from connect.cli.commands.rest_client import RestControl
@@ -178,7 +179,6 @@ def tell_on_stderr(line: str) -> None:
 
 
 def warn(line: str) -> None:
-    """Print a warning about something that the next release drops."""
     print(f"warning: {line}", file=sys.stderr, flush=True)
 
 
@@ -330,7 +330,6 @@ async def _undo(site: Site, _wish: Wish, arguments: FailoverArguments, controls:
 def _described(run: FailoverRun) -> str:
     """Describe what a run changed, who ran it, and when."""
     from connectors.failover.collect_snapshot import in_utc
-    from connectors.failover.snapshot import named
 
     begins = counted(len(run.starts) + len(run.begins), "start")
     rules = f"ACLs of {counted(len(run.denied), 'topic')}"
@@ -450,8 +449,8 @@ def _show(found: Sequence[Unreplicated], files: Sequence[Path], source: str, tar
     if not found:
         print(f"cluster {target} has all records of the mirrored topics of cluster {source}")
         return
-    count = counted(len(found), "partition")
-    print(f"{sum(one.own.records for one in found)} records in {count} exist only on cluster {source}:")
+    records = counted(sum(one.own.records for one in found), "record")
+    print(f"only cluster {source} has {records} in {counted(len(found), 'partition')}:")
     for one in found:
         print(f"  {printable(str(one.own))}")
         if one.doubt:
@@ -460,6 +459,6 @@ def _show(found: Sequence[Unreplicated], files: Sequence[Path], source: str, tar
         print(f"exported to {file}")
     if appended:
         print(
-            f"appended {appended} records to cluster {target}. {target}->{source} copies them to cluster {source} too, "
-            f"so consumers there read them twice, the second time with the header {HEADER}"
+            f"appended {counted(appended, 'record')} to cluster {target}. {target}->{source} copies them to cluster "
+            f"{source} too, so consumers there read them twice, the second time with the header {HEADER}"
         )

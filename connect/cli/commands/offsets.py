@@ -19,10 +19,11 @@ from rich.table import Table
 from rich.text import Text
 
 from connect.cli.commands.lag import readers_of
-from connect.cli.console import EXIT_ERROR, EXIT_OK, counted
+from connect.cli.console import EXIT_ERROR, EXIT_OK
 from connect.cli.tables import console, printable, show_json
 from connect.core.config.properties import ClientProperties, load_properties
 from connect.core.errors import ConfigError
+from connect.core.wording import counted
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.committed_offsets import Committed, Partition, committed, owners
 from connect.kafka.log.offsets import LATEST, told_offsets

@@ -14,11 +14,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from connect.cli.console import EXIT_OK, counted
+from connect.cli.console import EXIT_OK
 from connect.cli.daemons.flow_worker import worker_config
 from connect.cli.tables import new_table, printable, shortened, show_flow, show_json
 from connect.core.errors import ConfigError, HeliographError
 from connect.core.model import NewTopic
+from connect.core.wording import counted
 from connectors.checkpoint.connector import objections, topic_of_checkpoints
 from connectors.checkpoint.group_offset_sync import GroupOffsetSyncPlan, plan_groups
 from connectors.config.connector_configs import MirrorSourceSettings, checkpoint_settings

@@ -11,10 +11,10 @@ from typing import Any, Final
 from rich.table import Table
 
 from connect.cli.commands.plan import exit_code
-from connect.cli.console import counted
 from connect.cli.daemons.flow_worker import worker_config
 from connect.cli.tables import console, new_table, printable, show_json
 from connect.core.errors import ConfigError, HeliographError
+from connect.core.wording import counted
 from connectors.config.mm2_properties import Flow, chosen_flows
 from connectors.inspection.takeover_check import WATCH_S, PartitionStart, TakeoverCheck, check_takeover, stop_order
 from connectors.source.worker_context import looked_at_parts
