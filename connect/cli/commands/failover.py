@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from connect.cli.console import EXIT_OK
 from connect.cli.tables import printable, show_json
-from connect.core.errors import ConfigError, PermanentError
+from connect.core.errors import ConfigError
 from connect.core.wording import counted, named
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _Controls = tuple["RestControl | None", "RestControl | None"]
 _NAME: Final = re.compile(r"(?:[\w-]|(?<=\w)\.(?=\w)|\\[^\w])+", re.ASCII)
 #: An error, such as a cluster that does not answer.
 EXIT_FAILED: Final = 1
-#: Nothing could be moved, or undone.
+#: Nothing was or could be moved, or undone; also after a no to the question.
 EXIT_NO_GO: Final = 2
 #: Some groups were not moved.
 EXIT_SOME_LEFT: Final = 3
@@ -106,6 +106,8 @@ def _run(
     from connectors.config.mm2_properties import load
     from connectors.failover.clusters_and_lease import site
 
+    if arguments.rehearses and arguments.executes:
+        raise ConfigError("a rehearsal changes nothing. Use either --rehearse or --execute", "--rehearse")
     config = load(arguments.file)
     source = arguments.source or find_source(config, arguments.target)
     if arguments.source and sources_of(config, arguments.target) == [source]:
@@ -240,7 +242,7 @@ async def _failover(
         return exit_code(looked)
     if not confirmed(arguments, f"Move {counted(len(looked.ready), 'group')} to {site.flow.target_alias}?"):
         print("nothing was changed")
-        return exit_code(looked)
+        return EXIT_NO_GO
     done = await steps.run(f"heliograph {kind.__name__.lower()}", looked)
     if arguments.as_json:
         show_json(as_json(done.plan, done))
@@ -248,17 +250,18 @@ async def _failover(
         show_done(done, looked, arguments.file, everything=arguments.everything)
         servers = ",".join(format_address(*one) for one in site.target.settings.bootstrap)
         print(f"for its clients: bootstrap.servers = {servers}")
-    if arguments.on_done is not None:
-        await _on_done(arguments.on_done, exit_code(done.plan))
-    return exit_code(done.plan)
+    code = exit_code(done.plan)
+    return code if arguments.on_done is None else await _on_done(arguments.on_done, code)
 
 
-async def _on_done(command: str, code: int) -> None:
-    """Run the operator's command with the exit code in its environment. Raises PermanentError if it fails."""
+async def _on_done(command: str, code: int) -> int:
+    """Run the operator's command with the exit code in its environment. Return that code; if it is 0 and the command
+    fails, 1."""
     environment = {**os.environ, "HELIOGRAPH_EXIT_CODE": str(code)}
     running = await asyncio.create_subprocess_shell(command, env=environment)
     if failed := await running.wait():
-        raise PermanentError(f"the groups were moved, but --on-done failed with exit code {failed}: {command}")
+        warn(f"--on-done failed with exit code {failed}: {command}")
+    return code or (EXIT_FAILED if failed else EXIT_OK)
 
 
 def exit_code(plan: Plan) -> int:
@@ -313,9 +316,12 @@ async def _undo(site: Site, _wish: Wish, arguments: FailoverArguments, controls:
     for line in would_stay:
         print(f"would not be undone: {line}")
     before = failback_and_undo.newest([one for one in runs if one.id < run.id and journal.is_open(one, wall_ms())])
-    if not arguments.executes or not confirmed(arguments, "Undo this?"):
-        print("nothing was changed" + ("" if arguments.executes else "; run again with --execute to undo it"))
+    if not arguments.executes:
+        print("nothing was changed; run again with --execute to undo it")
         return _undo_code(would_stay, run)
+    if not confirmed(arguments, "Undo this?"):
+        print("nothing was changed")
+        return EXIT_NO_GO
     async with hold(site, "heliograph undo") as lease:
         run = await failback_and_undo.read_again(site, run) if runs else run
         left = await failback_and_undo.take_back(site, run, lease, tell_on_stderr, controls)
