@@ -11,15 +11,17 @@ successor's position, and a version that knows full records only still finds one
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from connect.core.errors import PermanentError, UnreadableRecord
 from connectors.formats.types import OfPair, TopicPartition
+
+T = TypeVar("T")
 
 VERSION: Final = 1
 #: First bytes and kinds of later versions; anything else was not written by Heliograph.
@@ -373,6 +375,15 @@ class Reader:
             shift += 7
             if shift > 63:
                 raise UnknownFormat("offset map record holds a number of more than 64 bits")
+
+    def rest(self) -> bytes:
+        return self.take(len(self._data) - self._at)
+
+    def whole(self, take: Callable[[Reader], T]) -> T:
+        """Return what ``take`` reads. Raises UnknownFormat if that is not all."""
+        taken = take(self)
+        self.end()
+        return taken
 
     def end(self) -> None:
         if self._at != len(self._data):

@@ -16,7 +16,7 @@ from connect.kafka.cluster import Cluster, TopicMetadata
 from connect.kafka.concurrency import wall_ms
 from connect.kafka.log.topic_admin import Admin
 from connectors.config.connector_configs import MirrorSourceSettings
-from connectors.formats.position import VERSION, KeyKind, Reader, check_version, front, text
+from connectors.formats.position import KeyKind, text
 from connectors.internal_topics import RecordKind, Records, read_all_positions, read_records, record_settings
 from connectors.topic_sync.cluster_changes import DeleteTopic
 from connectors.transforms.target_names import RemoteNames
@@ -127,34 +127,14 @@ def plan_deletions(gone: Mapping[str, str], since_ms: Mapping[str, int], now_ms:
 _SINCE: Final = struct.Struct(">q")  # milliseconds since 1970
 
 
-def encode_gone_key(connector: str, topic: str) -> bytes:
-    return front(KeyKind.GONE) + text(connector) + text(topic)
-
-
-def decode_gone_key(key: bytes) -> tuple[str, str]:
-    """Return connector and source topic. Raises UnknownFormat."""
-    reader = Reader(key, len(front(KeyKind.GONE)))
-    connector, topic = reader.text(), reader.text()
-    reader.end()
-    return connector, topic
-
-
-def encode_gone(since_ms: int) -> bytes:
-    return bytes((VERSION,)) + _SINCE.pack(since_ms)
-
-
-def decode_gone(value: bytes) -> int:
-    """Decode the time. Raises UnknownFormat."""
-    check_version(value, "deleted topic")
-    reader = Reader(value, 1)
-    (since_ms,) = reader.fixed(_SINCE)
-    reader.end()
-    return since_ms
-
-
 #: Milliseconds since 1970, by source topic.
 GONE: Final[RecordKind[str, int]] = RecordKind(
-    KeyKind.GONE, b"gone", encode_gone_key, decode_gone_key, encode_gone, decode_gone
+    KeyKind.GONE,
+    b"gone",
+    lambda connector, topic: text(connector) + text(topic),
+    lambda reader: (reader.text(), reader.text()),
+    _SINCE.pack,
+    lambda reader: reader.fixed(_SINCE)[0],
 )
 
 

@@ -32,7 +32,7 @@ from connectors.formats.position import (
     fold_position,
 )
 from connectors.formats.types import TopicPartition
-from connectors.internal_topics import PARTITION_STATES, PartitionState, encode_state
+from connectors.internal_topics import PARTITION_STATES, PartitionState
 from connectors.offset_map.runs_and_chunks import MapRun, decode_chunk, decode_chunk_key, encode_chunk, first_downstream
 from connectors.topic_sync.acl_sync import ACLS
 from connectors.topic_sync.topic_deletion import GONE
@@ -49,7 +49,7 @@ _RIGHT = [
     encode_progress(_POSITION, None),
     encode_chunk([MapRun(5, 2, 300), MapRun(306, 302, 1)]),
     *encode_gap(_GAP),
-    encode_state(_STATE),
+    PARTITION_STATES.encode_value(_STATE),
     b"\x01",
 ]
 _READERS: dict[str, Callable[[bytes], object]] = {
