@@ -6,7 +6,6 @@ Clients also need SCRAM users, quotas and the like, which may exist only on the 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, Final, TypeVar
@@ -17,7 +16,7 @@ from kafka.protocol.admin import (
 )
 
 from connect.core.errors import ClusterUnreachable, HeliographError
-from connect.core.wording import named
+from connect.core.wording import in_utc, named
 from connect.kafka.authorization import SecurityDisabled, describe_acls
 from connect.kafka.cluster import Cluster, error_name, refusal_of
 from connect.kafka.concurrency import Scope, wall_ms
@@ -385,7 +384,3 @@ async def groups_now(site: Site, wish: Wish) -> Groups:
     target_offsets = TargetOffsets(site, site.source)
     await target_offsets.begin()
     return await GroupsLook(site, wish, site.source, target_offsets).groups()
-
-
-def in_utc(at_ms: int) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at_ms / 1000))

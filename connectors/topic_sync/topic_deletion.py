@@ -6,12 +6,12 @@ import logging
 import struct
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from connect.api.policy import ReplicationPolicy
 from connect.core.errors import PermanentError
+from connect.core.wording import in_utc
 from connect.kafka.cluster import Cluster, TopicMetadata
 from connect.kafka.concurrency import wall_ms
 from connect.kafka.log.topic_admin import Admin
@@ -197,7 +197,7 @@ class TopicDeletion:
                     change.source_topic,
                     self._settings.source_alias,
                     change.topic,
-                    _utc(change.due_ms),
+                    in_utc(change.due_ms),
                 )
         for change in plan.due(now_ms):
             await self._delete(change)
@@ -261,7 +261,7 @@ class TopicDeletion:
             self._flow,
             change.topic,
             change.source_topic,
-            _utc(change.gone_since_ms),
+            in_utc(change.gone_since_ms),
         )
         outcome = (await self._admin.delete_topics([change.topic])).get(change.topic)
         if outcome is None:
@@ -270,7 +270,3 @@ class TopicDeletion:
             log.error("%s: remote topic was not deleted: %s", self._flow, outcome)
         else:
             log.warning("%s: remote topic was not deleted: %s; retrying", self._flow, outcome)
-
-
-def _utc(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(" ", "seconds")

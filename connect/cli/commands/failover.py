@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from connect.cli.console import EXIT_OK
 from connect.cli.tables import printable, show_json
 from connect.core.errors import ConfigError
-from connect.core.wording import counted, named
+from connect.core.wording import counted, in_utc, named
 
 if TYPE_CHECKING:
     from connect.cli.commands.rest_client import RestControl
@@ -335,8 +335,6 @@ async def _undo(site: Site, _wish: Wish, arguments: FailoverArguments, controls:
 
 def _described(run: FailoverRun) -> str:
     """Describe what a run changed, who ran it, and when."""
-    from connectors.failover.collect_snapshot import in_utc
-
     begins = counted(len(run.starts) + len(run.begins), "start")
     rules = f"ACLs of {counted(len(run.denied), 'topic')}"
     names = f" ({named(sorted(run.groups))})" if run.groups else ""

@@ -11,9 +11,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from connect.cli.tables import console, printable
-from connect.core.wording import counted, named
+from connect.core.wording import counted, in_utc, named
 from connect.kafka.concurrency import wall_ms
-from connectors.failover.collect_snapshot import in_utc
 from connectors.failover.plan import GroupOutcome, Plan
 from connectors.failover.snapshot import DIFFERS, NOT_COMPARED, SAME, GroupMove, SampleCheck, Snapshot
 from connectors.flow_progress import together
