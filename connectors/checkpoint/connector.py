@@ -16,7 +16,7 @@ from typing import Any, Final
 from connect.api.connector import Props
 from connect.api.plugins import KAFKA_VERSION
 from connect.api.source import BYTES, RecordMetadata, SourceConnector, SourceRecord, SourceTask
-from connect.core.config.config_def import ConfigDef, ConfigValue
+from connect.core.config.config_def import ConfigDef, ConfigValue, add_errors
 from connect.core.errors import HeliographError
 from connect.core.model import NewTopic
 from connect.kafka.cluster import Cluster
@@ -249,7 +249,7 @@ class MirrorCheckpointConnector(SourceConnector):
     async def validate(self, props: Props, values: dict[str, ConfigValue]) -> dict[str, ConfigValue]:
         amended = dict(values)
         for name, objection in objections(props).items():
-            amended[name] = amended.get(name, ConfigValue(name, None)).with_error(objection)
+            add_errors(amended, name, objection)
         return amended
 
     async def start(self, props: Props) -> None:

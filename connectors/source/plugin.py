@@ -16,7 +16,7 @@ from typing import Any, Final
 from connect.api.connector import Props
 from connect.api.plugins import KAFKA_VERSION
 from connect.api.source import EngineTask, ExactlyOnceSupport, SourceConnector, TaskReport
-from connect.core.config.config_def import ConfigDef, ConfigValue
+from connect.core.config.config_def import ConfigDef, ConfigValue, add_errors
 from connect.core.errors import ConfigError, PermanentError, RetriableError
 from connect.core.model import State
 from connect.kafka.concurrency import Scope, in_turns, is_set_within, wall_ms
@@ -210,9 +210,8 @@ class MirrorSource(SourceConnector):
         """Validate settings together: converters, transforms, whether exactly-once is possible, offset syncs that are
         disabled and configured (Java's ``validateEmitOffsetSyncConfigs``), and the query, by Spark."""
         if props.get(_EMIT_SYNCS) == "false" and any(key.startswith(_OF_SYNCS) for key in props):
-            known = values.get(_EMIT_SYNCS, ConfigValue(_EMIT_SYNCS, None))
             said = f"MirrorSourceConnector can't setup offset-syncs feature while {_EMIT_SYNCS} set to false"
-            values[_EMIT_SYNCS] = known.with_error(said)
+            add_errors(values, _EMIT_SYNCS, said)
         if any(value.errors for value in values.values()):
             return values
         try:
@@ -225,13 +224,8 @@ class MirrorSource(SourceConnector):
             if settings.enabled and settings.transform_sql:
                 await _check_query(self._host, settings.transform_sql)
         except ConfigError as error:
-            key = error.key or "name"
-            known = values.get(key, ConfigValue(key, None))
-            values[key] = ConfigValue(key, known.value, (*known.errors, error.message))
-        if errors := support_errors(props):
-            key = "exactly.once.support"
-            known = values.get(key, ConfigValue(key, None))
-            values[key] = ConfigValue(key, known.value, (*known.errors, *errors))
+            add_errors(values, error.key or "name", error.message)
+        add_errors(values, "exactly.once.support", *support_errors(props))
         return values
 
     def exactly_once_support(self, props: Props) -> ExactlyOnceSupport:
