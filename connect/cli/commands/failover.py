@@ -45,8 +45,6 @@ EXIT_NO_GO: Final = 2
 EXIT_SOME_LEFT: Final = 3
 #: An old value of --accept, which applied to all groups.
 _AHEAD: Final = "ahead"
-#: In a list of groups: every group.
-EVERY: Final = "*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +184,7 @@ def warn(line: str) -> None:
 
 def wish_of(arguments: FailoverArguments, config: MirrorMakerConfig) -> Wish:
     """Parse the arguments. Raises ConfigError if a pattern, a time or a value of --accept is wrong."""
-    from connectors.failover.plan import ACCEPTABLE, Wish
+    from connectors.failover.plan import ACCEPTABLE, EVERY, Wish
 
     accepts: dict[str, frozenset[str]] = {}
     for one in arguments.accepts:
@@ -396,7 +394,7 @@ def with_values(args: Sequence[str]) -> list[str]:
         behind = args[at + 1] if at + 1 < len(args) else "--"
         if word in _WITHOUT and (behind.startswith("-") or Path(behind).is_file()):
             found.append(_WITHOUT[word])
-            print(f"warning: {word} takes a value; the next release requires it", file=sys.stderr, flush=True)
+            warn(f"{word} takes a value; the next release requires it")
     return found
 
 
