@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from itertools import islice
-from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final, NamedTuple
 
 from connect.api.plugins import named
 from connect.api.policy import ReplicationPolicy
@@ -132,22 +132,13 @@ def separators(props: Mapping[str, str]) -> tuple[str, str]:
     return separator, separator if enabled else _DEFAULT_SEPARATOR
 
 
-@runtime_checkable
-class KnowsItsWay(Protocol):
-    """A replication policy that reads a name differently if it knows which cluster to look for."""
-
-    def has_passed(self, topic: str, alias: str) -> bool:
-        """Whether ``topic`` has passed the cluster ``alias``."""
-        ...
-
-
 def is_cycle(policy: ReplicationPolicy, topic: str, target_alias: str) -> bool:
     """Whether mirroring ``topic`` to ``target_alias`` brings records back to where they have been.
 
     Kafka's ``MirrorSourceConnector.isCycle``: some hop in the name is the target. It ends with any third-party policy:
     at a name that was seen before, and at one that no topic can have.
     """
-    if isinstance(policy, KnowsItsWay):
+    if isinstance(policy, MappingReplicationPolicy):
         return policy.has_passed(topic, target_alias)
     seen: set[str] = set()
     while topic not in seen and (source := policy.topic_source(topic)) is not None:
@@ -244,6 +235,7 @@ class MappingReplicationPolicy(DefaultReplicationPolicy):
         return topic
 
     def has_passed(self, topic: str, alias: str) -> bool:
+        """Whether ``topic`` has passed the cluster ``alias``: a name may read differently if that is asked."""
         return any(back.source == alias for back in self._way(topic, alias))
 
     def _way(self, topic: str, *aliases: str) -> Iterator[_Reading]:

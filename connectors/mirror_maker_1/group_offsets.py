@@ -162,9 +162,6 @@ class GroupPositionStore:
     def runs_of(self, position: Position) -> list[MapRun]:
         return []
 
-    async def close(self) -> None:
-        """Do nothing: the cluster belongs to the member."""
-
 
 def start_of(partition: TopicPartition, stored: Committed | None) -> Start:
     """Return where a partition continues. An offset without a position, or with that of another offset, was stored by

@@ -128,7 +128,6 @@ class MirrorSourceTask:
         finally:
             await scope.close()
             self._skip_log.tell(time.monotonic(), is_last=True)
-            await self._store.close()
 
     def _watched_states(self, scope: Scope) -> list[asyncio.Task[None]]:
         """Record which partitions are not copied; end the task if none is left that could be."""

@@ -265,9 +265,6 @@ class MirrorPositionStore:
     def runs_of(self, position: Position) -> list[MapRun]:
         return self._map_of(MapPair.of(position)).open_runs()
 
-    async def close(self) -> None:
-        """Do nothing: the cluster owns the connections, and the next store aborts an open transaction."""
-
     async def _open(self) -> None:
         self._plain = None
         try:

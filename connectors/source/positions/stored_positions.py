@@ -333,9 +333,6 @@ class PositionStore(Protocol):
     def runs_of(self, position: Position) -> list[MapRun]:
         """Return the newest stored runs of a position's pair, ascending; there may be older ones."""
 
-    async def close(self) -> None:
-        """Release resources."""
-
 
 @dataclass(slots=True)
 class StoredRecords:

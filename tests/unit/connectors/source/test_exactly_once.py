@@ -153,9 +153,6 @@ class World:
     async def runs_of(self, *_: object) -> list[Any]:
         return []
 
-    async def close(self) -> None:
-        self.changed()
-
     async def _pairs(self) -> list[PartitionPair]:
         return [PAIR]
 

@@ -162,9 +162,6 @@ class World:
     def runs_of(self, position: Position) -> list[MapRun]:
         return []
 
-    async def close(self) -> None:
-        self.changed()
-
     async def load_more(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Start]:
         return await self.load(partitions)
 
