@@ -266,10 +266,7 @@ def decode_kind(key: bytes | None) -> KeyKind | None:
 
 @lru_cache(maxsize=65_536)  # because an uncleaned topic repeats each key many times
 def decode_position_key(key: bytes) -> PositionKey:
-    reader = Reader(key, _FRONT.size)
-    decoded = PositionKey(reader.text(), reader.text(), reader.int32())
-    reader.end()
-    return decoded
+    return Reader(key, _FRONT.size).whole(lambda one: PositionKey(one.text(), one.text(), one.int32()))
 
 
 def decode_position(key: PositionKey, value: bytes) -> Position:

@@ -31,7 +31,7 @@ from connect.kafka.log.compacted_topic import LogRecord, ensure_compacted_topic,
 from connect.kafka.log.producer import OutRecord, PlainWriter, TransactionalWriter, partition_of
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.log.transactions import TransactionalIdRefused
-from connectors.formats.gap import Gap, GapKey, GapRecord, encode_gap
+from connectors.formats.gap import Gap, GapRecord, encode_gap
 from connectors.formats.position import (
     KeyKind,
     Position,
@@ -418,9 +418,8 @@ class MirrorPositionStore:
         return PositionKey(self._settings.connector, *position.source)
 
     def _gap_record(self, position: Position, found_ms: int, gap: Gap) -> OutRecord:
-        key = GapKey(self._settings.connector, *position.source, found_ms)
-        encoded = encode_gap(GapRecord(key, gap, position.target_topic))
-        return OutRecord(self._settings.map_topic, *encoded, map_partition_key(*position.source))
+        record = GapRecord(self._settings.connector, *position.source, found_ms, gap, position.target_topic)
+        return OutRecord(self._settings.map_topic, *encode_gap(record), map_partition_key(*position.source))
 
     def _map_record(self, pair: MapPair, key: bytes, value: bytes | None) -> OutRecord:
         return OutRecord(self._settings.map_topic, key, value, map_partition_key(*pair.source))
