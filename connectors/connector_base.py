@@ -105,6 +105,22 @@ class Schedule:
 _MOST: Final = (1 << 31) - 1
 
 
+def check_offsets(
+    offsets: Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]], *keys: str, only_zero: bool
+) -> bool:
+    """Return True if all source partitions have these ``keys`` and valid offsets, which are 0 if ``only_zero``; a reset
+    (None) is always valid. Raises PermanentError."""
+    for partition, offset in offsets:
+        if offset is not None:
+            for key in keys:
+                if key == "partition":
+                    require_partition(partition)
+                else:
+                    require_string(partition, key)
+            require_offset(partition, offset, only_zero=only_zero)
+    return True
+
+
 def require_string(partition: Mapping[str, Any], key: str) -> None:
     """Raise PermanentError unless the source partition has a string under ``key``."""
     value = _required(partition, key)

@@ -5,7 +5,6 @@ The lag is per partition, topic and flow, in records, bytes and time. A snapshot
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -13,9 +12,10 @@ from heapq import nsmallest
 from typing import Any, Final, Protocol
 
 from connect.core.metrics import Windowed
+from connect.kafka.concurrency import wall_ms
 from connectors.control_link.protocol import PartitionProgress
 from connectors.formats.gap import STATES, Gap
-from connectors.formats.types import QUARANTINED, STOPPED, FlowName, TopicPartition
+from connectors.formats.types import QUARANTINED, STOPPED, FlowName, OfPair, TopicPartition
 
 SOURCE: Final = "source"
 TARGET: Final = "target"
@@ -239,7 +239,7 @@ def is_stopped(state: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionView:
+class PartitionView(OfPair):
     """One partition pair. ``state`` is ``starting``, ``running``, ``waiting`` (for a take-over), ``stopped``,
     ``QUARANTINED`` (the target rejects its records permanently), what became of a log (``connectors.formats.gap``) or
     ``healing`` (a policy continues after that). All but the first two have a ``reason``, and a ``gap`` if a log has
@@ -345,7 +345,7 @@ class LagSnapshot:
     def lag_of(self, view: PartitionView, now_ms: int) -> PartitionLag | None:
         """Return the lag of a partition that its task reports now; None if it was not read. No waiting record is older
         than the last one copied."""
-        lag = self.lags.get(TopicPartition(view.source_topic, view.source_partition))
+        lag = self.lags.get(view.source)
         if lag is None or view.next_source_offset < 0:
             return lag
         end = max(lag.end, view.source_end_offset)
@@ -384,7 +384,7 @@ class Meters:
 
     def answered(self, source_ago_s: float | None, target_ago_s: float | None) -> None:
         """Take a slice's report about its clusters."""
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = wall_ms()
         if source_ago_s is not None:
             self.fetched_ms = max(self.fetched_ms, now_ms - round(source_ago_s * 1000))
         if target_ago_s is not None:

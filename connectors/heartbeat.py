@@ -35,7 +35,7 @@ from connect.kafka.security.connection_settings import connection_settings
 from connectors.client import all_sources
 from connectors.config.client_config import connector_client, inner_client_id
 from connectors.config.definitions import HEARTBEAT
-from connectors.connector_base import Latencies, Task, WrittenLatencies, require_offset, require_string
+from connectors.connector_base import Latencies, Task, WrittenLatencies, check_offsets
 from connectors.formats.mirror_records import Heartbeat
 from connectors.internal_topics import keep_making
 from connectors.policy import make_policy
@@ -119,12 +119,7 @@ class MirrorHeartbeatConnector(SourceConnector):
         self, props: Props, offsets: Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]
     ) -> bool:
         """Check offsets, which mean nothing here: accept only those that a task could have written, and any reset."""
-        for partition, offset in offsets:
-            if offset is not None:
-                require_string(partition, _SOURCE)
-                require_string(partition, _TARGET)
-                require_offset(partition, offset, only_zero=True)
-        return True
+        return check_offsets(offsets, _SOURCE, _TARGET, only_zero=True)
 
 
 class MirrorHeartbeatTask(SourceTask):

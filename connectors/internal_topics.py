@@ -126,14 +126,31 @@ class RecordKind(Generic[K, V]):
 
     Args:
         partition_key: Selects the partition of all records of the kind, so that only one has to be read.
+        pack_key: What is behind the kind; ``take_key`` reads it.
+        pack_value: What is behind the version; ``take_value`` reads it.
     """
 
     kind: KeyKind
     partition_key: bytes
-    encode_key: Callable[[str, K], bytes]
-    decode_key: Callable[[bytes], tuple[str, K]]
-    encode_value: Callable[[V], bytes]
-    decode_value: Callable[[bytes], V]
+    pack_key: Callable[[str, K], bytes]
+    take_key: Callable[[Reader], tuple[str, K]]
+    pack_value: Callable[[V], bytes]
+    take_value: Callable[[Reader], V]
+
+    def encode_key(self, connector: str, about: K) -> bytes:
+        return front(self.kind) + self.pack_key(connector, about)
+
+    def decode_key(self, key: bytes) -> tuple[str, K]:
+        """Return the connector and what the record is about. Raises UnknownFormat."""
+        return Reader(key, len(front(self.kind))).whole(self.take_key)
+
+    def encode_value(self, value: V) -> bytes:
+        return bytes((VERSION,)) + self.pack_value(value)
+
+    def decode_value(self, value: bytes) -> V:
+        """Decode a value. Raises LaterFormat or UnreadableRecord."""
+        check_version(value, f"{self.kind.name} record")
+        return Reader(value, 1).whole(self.take_value)
 
 
 class Records(Generic[K, V]):
@@ -227,38 +244,28 @@ class PartitionState:
         return {"state": self.state, "reason": self.reason, "since_ms": self.since_ms, "gap": gap}
 
 
-def encode_state_key(connector: str, partition: TopicPartition) -> bytes:
-    return front(KeyKind.STATE) + text(connector) + text(partition.topic) + _INT32.pack(partition.partition)
-
-
-def decode_state_key(key: bytes) -> tuple[str, TopicPartition]:
-    """Return connector and source partition. Raises UnknownFormat."""
-    reader = Reader(key, len(front(KeyKind.STATE)))
-    connector, partition = reader.text(), TopicPartition(reader.text(), reader.int32())
-    reader.end()
-    return connector, partition
-
-
-def encode_state(state: PartitionState) -> bytes:
+def _pack_state(state: PartitionState) -> bytes:
     gap = b"" if state.gap is None else pack_gap(state.gap)
     texts = text(state.state) + text(state.reason[:_LONGEST_REASON]) + text(state.target_topic)
-    return bytes((VERSION,)) + _INT64.pack(state.since_ms) + texts + bytes((state.gap is not None,)) + gap
+    return _INT64.pack(state.since_ms) + texts + bytes((state.gap is not None,)) + gap
 
 
-def decode_state(value: bytes) -> PartitionState:
-    """Decode a state. Raises UnknownFormat."""
-    check_version(value, "partition state")
-    reader = Reader(value, 1)
+def _take_state(reader: Reader) -> PartitionState:
     since_ms = reader.fixed(_INT64)[0]
     state, reason, target_topic = reader.text(), reader.text(), reader.text()
     gap = unpack_gap(reader) if reader.fixed(_BOOLEAN)[0] else None
-    reader.end()
     return PartitionState(state, reason, target_topic, since_ms, gap)
 
 
 StateRecords = Records[TopicPartition, PartitionState]
+#: By source partition.
 PARTITION_STATES: Final[RecordKind[TopicPartition, PartitionState]] = RecordKind(
-    KeyKind.STATE, b"states", encode_state_key, decode_state_key, encode_state, decode_state
+    KeyKind.STATE,
+    b"states",
+    lambda connector, one: text(connector) + text(one.topic) + _INT32.pack(one.partition),
+    lambda reader: (reader.text(), TopicPartition(reader.text(), reader.int32())),
+    _pack_state,
+    _take_state,
 )
 
 
@@ -340,7 +347,7 @@ async def _read_positions(
         key = decode_position_key(record.key)
         if not wanted(key.connector):
             return
-        of = key.connector, TopicPartition(key.source_topic, key.source_partition)
+        of = key.connector, key.source
         stored = fold_position(found.get(of), kind, key, record.value, record.headers)
         found.pop(of, None)
         if stored is not None:

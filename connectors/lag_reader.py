@@ -134,19 +134,9 @@ class LagReader:
 
     def __init__(self, settings: MirrorSourceSettings, source: Cluster, store: Cluster) -> None:
         self._settings = settings
-        self._source = source
-        self._store = store
+        self.source = source
+        self.store = store
         self._stamps: dict[TopicPartition, tuple[int, int]] = {}
-
-    @property
-    def source(self) -> Cluster:
-        """The cluster whose end offsets are read."""
-        return self._source
-
-    @property
-    def store(self) -> Cluster:
-        """The cluster that stores positions."""
-        return self._store
 
     async def all(self) -> FlowLag:
         """Read every partition that the flow selects, in order, by stored positions."""
@@ -155,7 +145,7 @@ class LagReader:
 
     async def positions(self) -> dict[TopicPartition, int]:
         """Return where the flow continues, or begins, in every partition that it selects."""
-        settings, source = self._settings, self._source
+        settings, source = self._settings, self.source
         topics = selected(settings.should_mirror, (await source.metadata(None)).topics)
         partitions = [TopicPartition(topic.name, index) for topic in topics for index in sorted(topic.partitions)]
         stored = await self.stored(partitions) if partitions else {}
@@ -170,10 +160,10 @@ class LagReader:
         """
         try:
             async with asyncio.timeout(_ANSWERS_WITHIN_S):
-                await asyncio.gather(self._source.metadata(()), self._store.metadata(()))
+                await asyncio.gather(self.source.metadata(()), self.store.metadata(()))
             found = await self.all()
         except TimeoutError:
-            why = f"{self._source.name} or {self._store.name} did not answer within {_ANSWERS_WITHIN_S:.0f} s"
+            why = f"{self.source.name} or {self.store.name} did not answer within {_ANSWERS_WITHIN_S:.0f} s"
             return last.lost(self._settings.flow, why)
         except RetriableError as error:
             return last.lost(self._settings.flow, str(error))
@@ -181,13 +171,13 @@ class LagReader:
 
     async def stored(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the next offset of partitions that have one."""
-        copied = await read_copied(self._store, self._settings, partitions)
+        copied = await read_copied(self.store, self._settings, partitions)
         return {one: offset + 1 for one, offset in copied.items()}
 
     async def of(self, positions: Mapping[TopicPartition, int], most_stamps: int) -> FlowLag:
         """Return the lag of those of ``positions`` that the source has; the timestamp of the oldest waiting record is
         read for the ``most_stamps`` partitions of greatest lag."""
-        source, settings = self._source, self._settings
+        source, settings = self.source, self._settings
         topics = (await source.metadata({topic for topic, _ in positions})).topics
         partitions = [
             one for one in sorted(positions) if one.topic in topics and one.partition in topics[one.topic].partitions
@@ -226,7 +216,7 @@ class LagReader:
 
         async def look(one: TopicPartition) -> None:
             topic = fetch_api.TopicOnWire(one.topic, ids[one.topic])
-            stamp_ms = await _timestamp(self._source, topic, one.partition, oldest[one])
+            stamp_ms = await _timestamp(self.source, topic, one.partition, oldest[one])
             if stamp_ms >= 0:
                 self._stamps[one] = (oldest[one], stamp_ms)
 
@@ -307,12 +297,8 @@ async def _sizes(source: Cluster, partitions: Collection[TopicPartition]) -> dic
 
 async def _timestamp(source: Cluster, topic: fetch_api.TopicOnWire, index: int, offset: int) -> int:
     """Return the timestamp of the batch at ``offset``, in milliseconds since 1970; -1 if it has none or was deleted."""
-    leader = (await source.metadata({topic.name})).leader(topic.name, index)
-    if leader is None:
-        return -1
     try:
-        connection = await source.connection(leader)
-        row = await fetch_api.fetch_one(connection, topic, index, (offset, -1, -1), _SMALLEST)
+        row = await fetch_api.fetch_from_leader(source, topic, index, offset, _SMALLEST)
     except HeliographError:
         return -1  # the age of one partition; the rest holds without it
     for start, size, magic in wire.extents(row.records):

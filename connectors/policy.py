@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from itertools import islice
-from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final, NamedTuple
 
 from connect.api.plugins import named
 from connect.api.policy import ReplicationPolicy
@@ -21,6 +21,8 @@ _HEARTBEATS: Final = "heartbeats"
 _DEFAULT_SEPARATOR: Final = "."
 #: The longest name of a topic (Kafka ``Topic.MAX_NAME_LENGTH``).
 LONGEST_NAME: Final = 249
+#: The characters of such names (``Topic.validate``).
+IN_NAMES: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 #: Topics whose names never use the policy's separator: a worker's three, and the offset map.
 _ALWAYS_DOTTED: Final = (
     "mm2-configs.",
@@ -130,22 +132,13 @@ def separators(props: Mapping[str, str]) -> tuple[str, str]:
     return separator, separator if enabled else _DEFAULT_SEPARATOR
 
 
-@runtime_checkable
-class KnowsItsWay(Protocol):
-    """A replication policy that reads a name differently if it knows which cluster to look for."""
-
-    def has_passed(self, topic: str, alias: str) -> bool:
-        """Whether ``topic`` has passed the cluster ``alias``."""
-        ...
-
-
 def is_cycle(policy: ReplicationPolicy, topic: str, target_alias: str) -> bool:
     """Whether mirroring ``topic`` to ``target_alias`` brings records back to where they have been.
 
     Kafka's ``MirrorSourceConnector.isCycle``: some hop in the name is the target. It ends with any third-party policy:
     at a name that was seen before, and at one that no topic can have.
     """
-    if isinstance(policy, KnowsItsWay):
+    if isinstance(policy, MappingReplicationPolicy):
         return policy.has_passed(topic, target_alias)
     seen: set[str] = set()
     while topic not in seen and (source := policy.topic_source(topic)) is not None:
@@ -242,6 +235,7 @@ class MappingReplicationPolicy(DefaultReplicationPolicy):
         return topic
 
     def has_passed(self, topic: str, alias: str) -> bool:
+        """Whether ``topic`` has passed the cluster ``alias``: a name may read differently if that is asked."""
         return any(back.source == alias for back in self._way(topic, alias))
 
     def _way(self, topic: str, *aliases: str) -> Iterator[_Reading]:

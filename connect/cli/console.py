@@ -52,11 +52,6 @@ def exit_code(*, unknown: bool, found: bool) -> int:
     return EXIT_UNKNOWN if unknown else EXIT_FOUND if found else EXIT_OK
 
 
-def counted(count: int, noun: str) -> str:
-    """Format a count: ``1 partition``, ``2 partitions``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 class OneLineFormatter(logging.Formatter):
     """Time, level and message in one line, with line breaks escaped.
 

@@ -282,7 +282,7 @@ def summary_lines(written: int, elapsed_s: float, flows: Iterable[FlowRates], re
         return [*lines, f"DIFFERENT after {report.records:,} equal records: {report.difference}"]
     if report.records != written:
         return [*lines, f"DIFFERENT: {report.records:,} records are equal, {written:,} were written"]
-    return [*lines, f"EQUAL      {report.records:>12,} records in {len(report.partitions)} partitions"]
+    return [*lines, f"EQUAL      {report.records:>12,} records in {report.partitions} partitions"]
 
 
 def _stopped_text(running: _Demo) -> str:

@@ -303,7 +303,8 @@ def failover(
     flow is drained and stopped, the next records of each group are compared, and groups move. After an interruption run
     it again.
 
-    Exit codes: 0 all groups moved, 2 none moved, 3 some moved, 1 an error."""
+    Exit codes: 0 all groups moved, 2 none moved, 3 some moved, 1 an error. A no to the question is 2. If all groups
+    moved and the command of --on-done fails, it is 1."""
     from connect.cli.commands.failover import FailoverArguments, run_failover, run_undo
 
     _warn_of_old(undo_file)
@@ -350,7 +351,7 @@ def failback(
     The flow back starts where the flow from the old primary ended, and copies none of its records. Then it is drained
     and stopped, and groups move. Stop producers before. Without --execute nothing is changed.
 
-    Exit codes: 0 all groups moved, 2 none moved, 3 some moved, 1 an error."""
+    Exit codes: 0 all groups moved, 2 none moved, 3 some moved, 1 an error. A no to the question is 2."""
     from connect.cli.commands.failover import FailoverArguments, run_failback
 
     _warn_of_old(undo_file)
@@ -378,7 +379,7 @@ def undo(
 
     A group with a newer offset in any of its partitions is not changed.
 
-    Exit codes: 0 all was undone, 2 nothing was, 3 some was, 1 an error."""
+    Exit codes: 0 all was undone, 2 nothing was, 3 some was, 1 an error. A no to the question is 2."""
     from connect.cli.commands.failover import FailoverArguments, run_undo
 
     arguments = FailoverArguments(file, source, target, rest=rest or (), executes=execute, asks=not yes)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from connect.cli.console import counted
+from connect.core.wording import counted
 from connect.kafka.concurrency import in_turns
 from connectors.flow_progress import NOTHING_KNOWN, SOURCE, TARGET, UNKNOWN, Contact, since_text
 

@@ -12,6 +12,7 @@ import logging
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -38,14 +39,21 @@ class Scope:
         self.tasks: set[asyncio.Task[Any]] = set()
         self.is_closed = False
 
-    def spawn(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        """Start ``work``. Raises RuntimeError once the scope is closed; then ``work`` does not run."""
+    def spawn(
+        self, work: Coroutine[Any, Any, T], name: str, failed: Callable[[BaseException], None] | None = None
+    ) -> asyncio.Task[T]:
+        """Start ``work``; ``failed`` is called with the error that ends it.
+
+        Raises RuntimeError once the scope is closed; then ``work`` does not run.
+        """
         if self.is_closed:
             work.close()
             raise RuntimeError(f"{self.name}: {name} was not started, because its scope is closed")
         task = asyncio.create_task(work, name=name)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
+        if failed is not None:
+            task.add_done_callback(partial(_report, failed))
         return task
 
     def cancel(self) -> None:
@@ -88,6 +96,11 @@ class Scope:
         await self.close()
 
 
+def _report(failed: Callable[[BaseException], None], task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        failed(error)
+
+
 def _waits(task: asyncio.Task[Any]) -> list[object]:
     """Return the task's coroutines, outermost first, and what the innermost awaits: each await has its own object."""
     found: list[object] = []
@@ -96,6 +109,14 @@ def _waits(task: asyncio.Task[Any]) -> list[object]:
         found.append(awaited)
         awaited = getattr(awaited, "cr_await", None)
     return found
+
+
+async def is_set_within(event: asyncio.Event, timeout_s: float) -> bool:
+    """Wait until ``event`` is set, for ``timeout_s`` at most; return whether it is."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    return event.is_set()
 
 
 async def unless(
@@ -146,14 +167,6 @@ async def first_of(name: str, *works: Coroutine[Any, Any, object]) -> None:
         for task in running:
             if task.done():
                 task.result()
-
-
-async def is_set_within(event: asyncio.Event, timeout_s: float) -> bool:
-    """Wait until ``event`` is set, for ``timeout_s`` at most; return whether it is."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(timeout_s):
-            await event.wait()
-    return event.is_set()
 
 
 #: A failure that lasts longer deserves a warning; before, it is usually a leader election.

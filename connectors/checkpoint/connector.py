@@ -16,7 +16,7 @@ from typing import Any, Final
 from connect.api.connector import Props
 from connect.api.plugins import KAFKA_VERSION
 from connect.api.source import BYTES, RecordMetadata, SourceConnector, SourceRecord, SourceTask
-from connect.core.config.config_def import ConfigDef, ConfigValue
+from connect.core.config.config_def import ConfigDef, ConfigValue, add_errors
 from connect.core.errors import HeliographError
 from connect.core.model import NewTopic
 from connect.kafka.cluster import Cluster
@@ -34,9 +34,7 @@ from connectors.connector_base import (
     Schedule,
     Task,
     WrittenLatencies,
-    require_offset,
-    require_partition,
-    require_string,
+    check_offsets,
 )
 from connectors.formats.mirror_records import Checkpoint, MalformedRecord
 from connectors.internal_topics import keep_making
@@ -251,7 +249,7 @@ class MirrorCheckpointConnector(SourceConnector):
     async def validate(self, props: Props, values: dict[str, ConfigValue]) -> dict[str, ConfigValue]:
         amended = dict(values)
         for name, objection in objections(props).items():
-            amended[name] = amended.get(name, ConfigValue(name, None)).with_error(objection)
+            add_errors(amended, name, objection)
         return amended
 
     async def start(self, props: Props) -> None:
@@ -327,13 +325,7 @@ class MirrorCheckpointConnector(SourceConnector):
         self, props: Props, offsets: Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]
     ) -> bool:
         """Check offsets, which mean nothing here: accept only those that a task could have written, and any reset."""
-        for partition, offset in offsets:
-            if offset is not None:
-                require_string(partition, "group")
-                require_string(partition, "topic")
-                require_partition(partition)
-                require_offset(partition, offset, only_zero=True)
-        return True
+        return check_offsets(offsets, "group", "topic", "partition", only_zero=True)
 
 
 def topic_of_checkpoints(settings: CheckpointSettings) -> NewTopic:

@@ -37,7 +37,7 @@ from connect.kafka.log.topic_admin import known_topic
 from connectors.checkpoint.offset_translation import OffsetSyncReader, Translator
 from connectors.config.connector_configs import CheckpointSettings
 from connectors.formats.mirror_records import Checkpoint
-from connectors.formats.position import VERSION, KeyKind, Reader, check_version, front, text
+from connectors.formats.position import KeyKind, Reader, text
 from connectors.formats.types import TopicPartition
 from connectors.internal_topics import RecordKind, read_all_records
 from connectors.offset_map.reader import MapReader
@@ -274,30 +274,18 @@ class GroupLook:
 Live = Mapping[TopicPartition, UUID | None]
 
 
-def _encode_key(flow: str, group: str) -> bytes:
-    return front(KeyKind.LIVE_OFFSETS) + text(flow) + text(group)
-
-
-def _decode_key(key: bytes) -> tuple[str, str]:
-    reader = Reader(key, len(front(KeyKind.LIVE_OFFSETS)))
-    decoded = reader.text(), reader.text()
-    reader.end()
-    return decoded
-
-
-def encode_live(live: Live) -> bytes:
+def _pack_live(live: Live) -> bytes:
     topics: dict[str, tuple[str | None, list[int]]] = {}
     for place, topic_id in sorted(live.items()):
         known = topics.setdefault(place.topic, (None if topic_id is None else str(topic_id), []))
         known[1].append(place.partition)
-    return bytes((VERSION,)) + json.dumps(topics).encode()
+    return json.dumps(topics).encode()
 
 
-def decode_live(value: bytes) -> Live:
-    """Decode a record. Raises UnreadableRecord."""
-    check_version(value, "live offsets of a group")
+def _take_live(reader: Reader) -> Live:
+    """Raises UnreadableRecord."""
     try:
-        topics = json.loads(value[1:])
+        topics = json.loads(reader.rest())
         return {
             TopicPartition(topic, index): None if topic_id is None else UUID(topic_id)
             for topic, (topic_id, indexes) in topics.items()
@@ -308,7 +296,12 @@ def decode_live(value: bytes) -> Live:
 
 
 LIVE_OFFSETS: Final[RecordKind[str, Live]] = RecordKind(
-    KeyKind.LIVE_OFFSETS, b"live offsets", _encode_key, _decode_key, encode_live, decode_live
+    KeyKind.LIVE_OFFSETS,
+    b"live offsets",
+    lambda flow, group: text(flow) + text(group),
+    lambda reader: (reader.text(), reader.text()),
+    _pack_live,
+    _take_live,
 )
 
 
@@ -364,8 +357,9 @@ class LiveOffsets:
             self._stored = await read_live(self._target, self._topic, self._flow)
         due = {group: self._due(group, self._stored) for group in self._wanted}
         changed = {group: one for group, one in due.items() if one is not None and one != self._stored.get(group)}
+        kind = LIVE_OFFSETS
         await self._writer.write(
-            OutRecord(self._topic, _encode_key(self._flow, group), encode_live(live), LIVE_OFFSETS.partition_key)
+            OutRecord(self._topic, kind.encode_key(self._flow, group), kind.encode_value(live), kind.partition_key)
             for group, live in sorted(changed.items())
         )
         self._stored |= changed

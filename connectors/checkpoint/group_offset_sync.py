@@ -45,16 +45,15 @@ def to_move(
 ) -> dict[Partition, Committed]:
     """Return what to store for a group: checkpoints later than ``present``, or where no offset is stored."""
     return {
-        (place.topic, place.partition): Committed(checkpoint.downstream_offset, checkpoint.metadata)
+        place: Committed(checkpoint.downstream_offset, checkpoint.metadata)
         for place, checkpoint in checkpoints.items()
-        if (known := present.get((place.topic, place.partition))) is None or known.offset < checkpoint.downstream_offset
+        if (known := present.get(place)) is None or known.offset < checkpoint.downstream_offset
     }
 
 
 def count_ahead(checkpoints: Mapping[TopicPartition, Checkpoint], present: Mapping[Partition, Committed]) -> int:
     """Count partitions in which a group is past its checkpoint, because a consumer has read there."""
-    found = {place: present.get((place.topic, place.partition)) for place in checkpoints}
-    return sum(one is not None and one.offset > checkpoints[place].downstream_offset for place, one in found.items())
+    return sum(place in present and present[place].offset > one.downstream_offset for place, one in checkpoints.items())
 
 
 def why_left(group: GroupListing | None) -> str:
@@ -126,14 +125,7 @@ class GroupOffsetSync:
     async def _move(self, group: str, checkpoints: Mapping[TopicPartition, Checkpoint]) -> str:
         """Move a group; return why it was skipped, in full or in part; empty if it was not."""
         # A commit in an open transaction may be ahead of the stored offset; storing anything would undo it.
-        present = await committed(
-            self._target,
-            group,
-            [(place.topic, place.partition) for place in checkpoints],
-            stable=True,
-            timeout_s=_CALL_S,
-            once=True,
-        )
+        present = await committed(self._target, group, [*checkpoints], stable=True, timeout_s=_CALL_S, once=True)
         self._tell_ahead(group, count_ahead(checkpoints, present))
         wanted = to_move(checkpoints, present)
         if not wanted:
@@ -228,9 +220,8 @@ def groups_left(
 ) -> Iterator[GroupLeft]:
     """Return what stays different: all differences if the group is skipped (``why``), else partitions ahead."""
     for place, checkpoint in sorted(wanted.items()):
-        known = present.get((place.topic, place.partition))
+        known = present.get(place)
         found = None if known is None else known.offset
         is_ahead = found is not None and found > checkpoint.downstream_offset
         if is_ahead or (why and found != checkpoint.downstream_offset):
-            at = (place.topic, place.partition, checkpoint.downstream_offset, found)
-            yield GroupLeft(checkpoint.group, *at, why or AHEAD)
+            yield GroupLeft(checkpoint.group, *place, checkpoint.downstream_offset, found, why or AHEAD)

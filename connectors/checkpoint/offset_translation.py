@@ -250,8 +250,7 @@ class Translator:
         if self._has_map:
             self._copied_to = {}
         for pair in pairs:
-            source = TopicPartition(pair.source_topic, pair.source_partition)
-            self._copied_to.setdefault(source, set()).add(pair.target_topic)
+            self._copied_to.setdefault(pair.source, set()).add(pair.target_topic)
         self._source_ids = await _ids(self._source, {pair.source_topic for pair in pairs})
         self._target_ids = await _ids(self._target, {pair.target_topic for pair in pairs})
         await self._beginnings.follow([pair for pair in pairs if pair.target_topic in self._target_ids])
@@ -306,7 +305,7 @@ class Translator:
             # What the group has not read yet and is no longer on the target never was there, or was deleted.
             return self._readable(pair, begin)
         by_syncs = self._by_syncs(source, offset)
-        if by_syncs is None or by_syncs.target != _target(pair):
+        if by_syncs is None or by_syncs.target != pair.target:
             # The copy has begun again elsewhere, and syncs do not name their remote topic.
             return None
             # Syncs may be of an earlier topic of the same name: never go past the beginning of the map.
@@ -315,7 +314,7 @@ class Translator:
     def _readable(self, pair: MapPair, offset: int, *, by_map: bool = True) -> TranslatedOffset | None:
         """Return None if the log start is unknown: it may be later than ``offset``."""
         place = self._beginnings.readable(pair, offset)
-        return None if place is None else TranslatedOffset(_target(pair), place, by_map)
+        return None if place is None else TranslatedOffset(pair.target, place, by_map)
 
     def _is_current(self, pair: MapPair) -> bool:
         """Whether its topics are those that exist now; without ids this is assumed."""
@@ -343,10 +342,6 @@ class Translator:
             return TopicPartition(policy.format_remote_topic(self._settings.source_alias, topic), source.partition)
         except PermanentError:  # the records' connector has reported that it is not mirrored
             return None
-
-
-def _target(pair: MapPair) -> TopicPartition:
-    return TopicPartition(pair.target_topic, pair.target_partition)
 
 
 async def _ids(cluster: Cluster, topics: Collection[str]) -> dict[str, UUID | None]:

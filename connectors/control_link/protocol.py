@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
+from itertools import islice
 from operator import attrgetter
 from typing import Any, Final, Self, TypeVar
 from uuid import UUID
@@ -33,7 +34,7 @@ import orjson
 
 from connect.core.errors import RetriableError
 from connect.kafka.error_causes import cause_of
-from connectors.formats.gap import Gap
+from connectors.formats.gap import Gap, id_text
 from connectors.formats.types import (
     DEFAULT_BATCH_BYTES,
     DEFAULT_MAX_MESSAGE_BYTES,
@@ -89,8 +90,8 @@ class PartitionPlan:
             **{one.name: getattr(self, one.name) for one in fields(self)},
             "source": list(self.source),
             "target": list(self.target),
-            "source_topic_id": _id_text(self.source_topic_id),
-            "target_topic_id": _id_text(self.target_topic_id),
+            "source_topic_id": id_text(self.source_topic_id),
+            "target_topic_id": id_text(self.target_topic_id),
             "ways": list(self.ways),
             "proof": asdict(self.proof) if self.proof else None,
             "producer": asdict(self.producer) if self.producer else None,
@@ -245,10 +246,6 @@ class PartitionProgress:
 _progress_of: Final = attrgetter(*(one.name for one in fields(PartitionProgress) if one.name not in ("source", "gap")))
 
 
-def _id_text(topic_id: UUID | None) -> str | None:
-    return str(topic_id) if topic_id else None
-
-
 def _id_from(text: str | None) -> UUID | None:
     return UUID(text) if text else None
 
@@ -359,20 +356,10 @@ class Link:
         self._writer.transport.abort()
 
 
-def pieces(entries: Iterable[T], size: Callable[[T], int] = lambda _: 1) -> Iterator[list[T]]:
-    """Split ``entries`` into lists for one message each, of at most :data:`MAX_ENTRIES` as ``size`` counts them.
-
-    A larger entry gets a separate list. Without entries there is no list.
-    """
-    piece: list[T] = []
-    total = 0
-    for entry in entries:
-        if piece and total + size(entry) > MAX_ENTRIES:
-            yield piece
-            piece, total = [], 0
-        piece.append(entry)
-        total += size(entry)
-    if piece:
+def pieces(entries: Iterable[T]) -> Iterator[list[T]]:
+    """Split ``entries`` into lists for one message each, of at most :data:`MAX_ENTRIES`; none without entries."""
+    left = iter(entries)
+    while piece := list(islice(left, MAX_ENTRIES)):
         yield piece
 
 

@@ -31,7 +31,7 @@ from connect.wire.batch import NO_TIMESTAMP
 from connect.wire.records import Record
 from connectors.control_link.protocol import PartitionPlan, PartitionProgress, SliceSettings
 from connectors.dataplane.batches import error_codes
-from connectors.dataplane.batches.copier_variants import UNFIT
+from connectors.dataplane.batches.copier import UNFIT
 from connectors.dataplane.batches.error_codes import add_skip
 from connectors.dataplane.batches.outgoing_batches import halves
 from connectors.dataplane.by_key_producer import Destinations, HandlerPlan, NoTarget, Refused, Sender, answers
@@ -118,8 +118,7 @@ class ByKey:
         for plan in plans:
             self.consumer.seek(Library(*plan.source), plan.next_source_offset)
         for partition in partitions:
-            task = self._scope.spawn(partition.run(), f"copy {partition.plan.source} by key")
-            task.add_done_callback(self._ended)
+            self._scope.spawn(partition.run(), f"copy {partition.plan.source} by key", self._fail)
         return partitions
 
     async def stop(self) -> None:
@@ -136,10 +135,6 @@ class ByKey:
             return [[_mirrored(record, None)] for record in records]
         in_thread = asyncio.get_running_loop().run_in_executor
         return await in_thread(self._thread, lambda: [_answer(handler, record) for record in records])
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)
 
 
 class KeyedPartition:

@@ -35,7 +35,27 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 class HandlerUnusable(PermanentError):
-    """A message handler cannot be created in the process that copies records."""
+    """A message handler or a listener cannot be created in this process."""
+
+
+def make_object(what: str, reference: str, args: str | None) -> Any:
+    """Create an instance of ``package.module:Class``, with ``args`` if they are given; ``what`` begins the message.
+
+    Raises HandlerUnusable, which names a user's error by type: its text may hold secrets.
+    """
+    try:
+        found = pkgutil.resolve_name(reference)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise HandlerUnusable(
+            f"{what} {reference} cannot be imported ({type(error).__name__}); write package.module:Class, of a Python "
+            "package that is installed wherever it runs"
+        ) from error
+    try:
+        return found() if args is None else found(args)
+    except MemoryError:  # because it says nothing about the class
+        raise
+    except Exception as error:
+        raise HandlerUnusable(f"{what} {reference} cannot be created: {type(error).__name__}") from error
 
 
 class NoTarget(PermanentError):
@@ -50,22 +70,8 @@ class HandlerPlan:
     args: str | None = None
 
     def make(self) -> MessageHandler:
-        """Create the handler. Raises HandlerUnusable, which names a user's error by type: its text may hold secrets."""
-        try:
-            found = pkgutil.resolve_name(self.reference)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise HandlerUnusable(
-                f"message handler {self.reference} cannot be imported ({type(error).__name__}); write "
-                "package.module:Class, and install its package for the Python of every executor"
-            ) from error
-        try:
-            made = found() if self.args is None else found(self.args)
-        except MemoryError:  # because it says nothing about the handler
-            raise
-        except Exception as error:
-            raise HandlerUnusable(
-                f"message handler {self.reference} cannot be created: {type(error).__name__}"
-            ) from error
+        """Create the handler. Raises HandlerUnusable."""
+        made = make_object("message handler", self.reference, self.args)
         if not callable(getattr(made, "handle", None)):
             raise HandlerUnusable(f"message handler {self.reference} has no method handle(record)")
         handler: MessageHandler = made

@@ -14,6 +14,7 @@ from uuid import UUID
 from kafka.protocol.consumer.fetch import FetchRequest
 
 from connect.core.errors import RetriableError
+from connect.kafka.cluster import Cluster
 from connect.kafka.connection import Connection
 from connect.wire import fetch_produce
 from connectors.dataplane.batches import error_codes
@@ -195,6 +196,17 @@ async def fetch(connection: Connection, version: int, body: bytes, max_wait_ms: 
     timeout_s = (connection.request_timeout_ms + max_wait_ms) / 1000
     answer = await connection.answer(connection.send(FETCH, version, [body]), "a fetch", timeout_s)
     return fetch_produce.decode_fetch(answer, version)
+
+
+async def fetch_from_leader(
+    cluster: Cluster, topic: TopicOnWire, index: int, offset: int, limits: FetchLimits
+) -> fetch_produce.FetchedPartition:
+    """Fetch a partition once from its leader, as :func:`fetch_one`. Raises RetriableError if it has none, and what
+    ``cluster.metadata`` raises."""
+    leader = (await cluster.metadata({topic.name})).leader(topic.name, index)
+    if leader is None:
+        raise RetriableError(f"cluster {cluster.name}: {topic.name}-{index} has no leader now")
+    return await fetch_one(await cluster.connection(leader), topic, index, (offset, -1, -1), limits)
 
 
 async def fetch_one(

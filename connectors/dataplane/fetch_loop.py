@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
-from typing import Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
@@ -27,6 +27,9 @@ from connectors.dataplane.batches.error_codes import unread
 from connectors.dataplane.batches.fetched_batches import CORRUPT_TRIES, CorruptBatch
 from connectors.dataplane.fetch_api import FetchSession, TopicOnWire
 from connectors.dataplane.leader_connections import Pace
+
+if TYPE_CHECKING:
+    from connectors.dataplane.source_reader import SourceReader
 
 log = logging.getLogger(__name__)
 
@@ -91,29 +94,11 @@ class Nearby:
             self._shunned_until_s = self._now_s() + SHUN_S
 
 
-class LoopOwner(Protocol):
-    """What a fetch loop needs of the reader that owns it."""
-
-    now_s: Callable[[], float]
-    partitions: int
-    nearby: Nearby
-
-    def has_room(self) -> bool: ...
-    def lose(self, copier: PartitionCopier) -> None: ...
-    def follow(self, copier: PartitionCopier, node: int, leader_epoch: int) -> None: ...
-    def look_into(
-        self, copier: PartitionCopier, leader_epoch: int, diverging: tuple[int, int] | None = None
-    ) -> None: ...
-    def goes_on(self, copier: PartitionCopier) -> None: ...
-    def took(self, copiers: Collection[PartitionCopier]) -> None: ...
-    def spread(self, node: int, loop: FetchLoop) -> None: ...
-
-
 class FetchLoop:
     """One of a broker's fetch loops; ``number`` counts them from 1."""
 
     def __init__(
-        self, reader: LoopOwner, cluster: Cluster, settings: SliceSettings, node: int, number: int = 1
+        self, reader: SourceReader, cluster: Cluster, settings: SliceSettings, node: int, number: int = 1
     ) -> None:
         self.wake = asyncio.Event()
         self.is_far = number > 1

@@ -20,10 +20,10 @@ from connect.wire import fetch_produce
 from connectors.control_link.protocol import PartitionPlan, SliceSettings, TransactionTerms
 from connectors.dataplane.batches import error_codes
 from connectors.dataplane.batches.copier import PartitionCopier
-from connectors.dataplane.batches.copier_variants import TransactionLost
 from connectors.dataplane.batches.error_codes import Refusal
 from connectors.dataplane.batches.outgoing_batches import Outgoing
 from connectors.dataplane.batches.send_queue import TargetTruncated
+from connectors.dataplane.batches.transaction import TransactionLost
 from connectors.dataplane.leader_connections import Leaders, Pace, Turns
 from connectors.dataplane.produce_recovery import Fenced, Recoveries
 from connectors.formats.types import TopicPartition
@@ -83,8 +83,7 @@ class TargetWriter:
     def start(self, copiers: Iterable[PartitionCopier], leaders: Leaders) -> None:
         """Write to leaders that are known and connected; find the others first."""
         if self._watch is None:
-            self._watch = self._scope.spawn(self._watch_forever(), f"watch produce {self._settings.flow}")
-            self._watch.add_done_callback(self._ended)
+            self._watch = self._scope.spawn(self._watch_forever(), f"watch {self._settings.flow}", self._fail)
         for copier in copiers:
             leader = leaders.of(copier.plan.target, copier.plan.target_topic_id)
             connection = self._cluster.opened(leader.node, "copy") if leader is not None else None
@@ -194,10 +193,6 @@ class TargetWriter:
                 self, connection, self._settings, node, self._may_write, self._transactions, is_probing=is_probing
             )
         return pump
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)
 
     async def _watch_forever(self) -> None:
         """Close connections whose oldest request is overdue, so that all their batches recover."""

@@ -24,9 +24,8 @@ from connect.wire.records import Record
 from connectors.control_link.protocol import PartitionPlan, SliceSettings
 from connectors.dataplane import fetch_api, log_divergence
 from connectors.dataplane.batches import error_codes
-from connectors.dataplane.batches.copier_variants import opened
 from connectors.dataplane.batches.error_codes import unread
-from connectors.dataplane.batches.fetched_batches import CORRUPT_TRIES, CorruptBatch
+from connectors.dataplane.batches.fetched_batches import CORRUPT_TRIES, CorruptBatch, opened
 from connectors.dataplane.batches.outgoing_batches import append_run
 from connectors.dataplane.batches.outgoing_batches import segments as dense_segments
 from connectors.dataplane.smt_stage import TransformStage, outcome_of

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from connect.core.errors import HeliographError, RetriableError
 from connect.kafka.cluster import Cluster
-from connect.kafka.concurrency import Scope
+from connect.kafka.concurrency import Scope, is_set_within
 from connect.kafka.security.connection_settings import ConnectionSettings
 from connectors.control_link.code_version import running_code, running_from
 from connectors.control_link.protocol import (
@@ -36,13 +36,8 @@ from connectors.control_link.protocol import (
     pieces,
     telling,
 )
-from connectors.dataplane.batches.copier import PartitionCopier
-from connectors.dataplane.batches.copier_variants import (
-    Filling,
-    RecordsCopier,
-    TransactionalCopier,
-    TransactionalRecordsCopier,
-)
+from connectors.dataplane.batches.copier import PartitionCopier, Transform
+from connectors.dataplane.batches.transaction import Filling
 from connectors.dataplane.by_key_copier import ByKey, KeyedPartition
 from connectors.dataplane.leader_connections import Leaders
 from connectors.dataplane.producer import TargetWriter
@@ -185,8 +180,7 @@ class Slice:
         """Run until the worker stops the slice, it is fenced, or its lease runs out; a lost link ends it quietly."""
         self._ended = asyncio.get_running_loop().create_future()
         self._scope.spawn(self._steer(), "control link")
-        reporting = self._scope.spawn(self._report_forever(), "progress")
-        reporting.add_done_callback(self._ended_early)
+        self._scope.spawn(self._report_forever(), "progress", self._end)
         try:
             await self._ended
         except LinkClosed:
@@ -215,6 +209,7 @@ class Slice:
             self._end(error)
 
     async def _obey(self, message: Message) -> None:
+        """Long work runs in tasks, so that the link answers the lease meanwhile."""
         kind = message["type"]
         if kind == "lease":
             self._renew()
@@ -225,9 +220,10 @@ class Slice:
                 self._stage = ChainStage(Chain(ChainPlan.from_wire(self._settings.chain)), self._stage)
             self._renew()  # after transforms are imported, which may take longer than a lease
             topics = message["source_topics"], message["target_topics"]
-            self._do_beside(self._open_clusters(self._settings, *topics), "open clusters")
+            self._scope.spawn(self._open_clusters(self._settings, *topics), "open clusters", self._end)
         elif kind == "resume":
-            self._do_beside(self._resume([PartitionPlan.from_wire(plan) for plan in message["plans"]]), "resume")
+            plans = [PartitionPlan.from_wire(plan) for plan in message["plans"]]
+            self._scope.spawn(self._resume(plans), "resume", self._end)
         elif kind == "go":
             await self._go(message)
         elif kind == "add":
@@ -236,7 +232,7 @@ class Slice:
             assert self._reader, "«hold» before «go»"
             self._reader.hold(is_held=message["is_held"])
         elif kind == "stop":
-            self._do_beside(self._finish(), "drain")
+            self._scope.spawn(self._finish(), "drain", self._end)
         elif kind == "begin":
             assert self._filling, "«begin» without transactions"
             self._filling.begin(ProducerIdAndEpoch(**message["producer"]), restarts=message["restarts"])
@@ -247,16 +243,6 @@ class Slice:
         elif kind == "refused":
             self.is_stale = message["stale"]
             raise LinkClosed(f"the worker refused this slice: {message['reason']}")
-
-    def _do_beside(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
-        """Run long work in a task, so that the link answers the lease meanwhile."""
-        task = self._scope.spawn(work, name)
-        task.add_done_callback(self._ended_early)
-        return task
-
-    def _ended_early(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._end(error)
 
     def _renew(self) -> None:
         """Renew the lease. Raises LeaseOver if it has run out: what a frozen slice reads was sent long ago, by a worker
@@ -321,7 +307,7 @@ class Slice:
         )
         self._add(message)
         if self._filling is not None:
-            self._filling_task = self._do_beside(self._filling.run(), "transactions")
+            self._filling_task = self._scope.spawn(self._filling.run(), "transactions", self._end)
         self._started = True
 
     def _add(self, message: Message) -> None:
@@ -335,26 +321,25 @@ class Slice:
         self._writer.start(added, of_target)
         self._reader.start(added, of_source)
         if self._filling is not None:
-            self._filling.add([copier for copier in added if isinstance(copier, TransactionalCopier)])
+            self._filling.add(added)
 
     def _made(
         self, plans: Iterable[dict[str, Any]], producer: ProducerIdAndEpoch, settings: SliceSettings
     ) -> list[PartitionCopier]:
-        parsed = map(PartitionPlan.from_wire, plans)
-        by: dict[str, Any] = {}
-        if self._stage is not None:
-            by = {"submit": self._stage.submit, "ready": self._came_back}
-        if (filling := self._filling) is not None:
-            transactional = TransactionalRecordsCopier if by else TransactionalCopier
-            return [transactional(plan, producer, settings, filling, **by) for plan in parsed]
-        told: dict[str, Any] = {
-            "read_committed": settings.read_committed,
-            "skip_refused": settings.skip_refused,
-            "compression": settings.compression,
-            "batch_bytes": settings.batch_bytes,
-        }
-        kind = RecordsCopier if by else PartitionCopier
-        return [kind(plan, producer, **told, **by) for plan in parsed]
+        stage = self._stage
+        return [
+            PartitionCopier(
+                plan,
+                producer,
+                read_committed=settings.read_committed,
+                skip_refused=settings.skip_refused,
+                compression=settings.compression,
+                batch_bytes=settings.batch_bytes,
+                transaction=self._filling,
+                transform=None if stage is None else Transform(stage.submit, self._came_back),
+            )
+            for plan in map(PartitionPlan.from_wire, plans)
+        ]
 
     def _came_back(self, copier: PartitionCopier) -> None:
         """Send transformed batches, and wake the reader: if none came of the records, no answer of the target would."""
@@ -390,9 +375,7 @@ class Slice:
         until_s = time.monotonic() + _LAST_SEND_S
         while any(copier.has_unsent for copier in self._copiers) and time.monotonic() < until_s:
             self._answered.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LAST_SEND_S):
-                    await self._answered.wait()
+            await is_set_within(self._answered, _LAST_SEND_S)
 
     async def _settled(self, leaving: Sequence[PartitionCopier | KeyedPartition]) -> list[list[Any]]:
         """Stop these from sending anything new, and wait while answers come; refusals do not count, because they may
@@ -408,9 +391,7 @@ class Slice:
             elif now_s - since_s > _DRAIN_STILL_S + 2 * (self._writer.expected_s if self._writer else 0.0):
                 break
             self._answered.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_DRAIN_LOOK_S):
-                    await self._answered.wait()
+            await is_set_within(self._answered, _DRAIN_LOOK_S)
         return [list(copier.plan.source) for copier in _unanswered(leaving)]
 
     def _made_room(self) -> None:

@@ -47,11 +47,9 @@ class ChainStage:
         self._waiting: deque[tuple[PartitionPlan, Outcome, Done]] = deque()
         self._some = asyncio.Event()
         self._scope = Scope("transforms")
-        self._broken: Callable[[BaseException], None] | None = None
 
     async def start(self, broken: Callable[[BaseException], None]) -> None:
-        self._broken = broken
-        self._scope.spawn(self._work(), "transforms").add_done_callback(self._ended)
+        self._scope.spawn(self._work(), "transforms", broken)
         if self._before is not None:
             await self._before.start(broken)
 
@@ -85,7 +83,3 @@ class ChainStage:
                         await asyncio.sleep(0)
                         until_s = time.monotonic() + _TURN_S
                 done(outcome)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None and self._broken is not None:
-            self._broken(error)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from typing import Final
 
 from connect.core.errors import RetriableError
+from connect.core.wording import named
 from connect.kafka.cluster import Cluster, TopicMetadata
 from connect.kafka.concurrency import Scope
 from connect.kafka.error_causes import because
@@ -144,12 +145,7 @@ class SourceReader:
         self._taken(copiers)
 
     def _spawn(self, coroutine: Coroutine[None, None, None], name: str) -> None:
-        self._scope.spawn(coroutine, name).add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """Fail the slice if a loop ended without cancellation, because its partitions would stop unnoticed."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)
+        self._scope.spawn(coroutine, name, self._fail)  # else its partitions would stop unnoticed
 
     async def _place_forever(self) -> None:
         while True:
@@ -189,11 +185,11 @@ class SourceReader:
         self._unplaced = {copier for copier in self._unplaced if copier.is_read}
         waiting &= self._unplaced
         if gone := sorted({copier.plan.source.topic for copier in waiting} & self._gone_since.keys()):
-            names = ", ".join(gone[:_MOST_NAMED])
+            names = named(gone, _MOST_NAMED)
             cause = because(f"{self._settings.source_alias}: no topic {names}")
             log.warning("%s: source topic %s does not exist; retrying", self._settings.flow, names, extra=cause)
         elif waiting:
-            names = ", ".join(sorted(str(copier.plan.source) for copier in waiting)[:_MOST_NAMED])
+            names = named(sorted(copier.plan.source for copier in waiting), _MOST_NAMED)
             cause = because(f"{self._settings.source_alias}: no leader")  # the same cause for any partitions
             log.warning("%s: no leader for source %s; retrying", self._settings.flow, names, extra=cause)
 

@@ -6,7 +6,6 @@ Clients also need SCRAM users, quotas and the like, which may exist only on the 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, Final, TypeVar
@@ -14,13 +13,14 @@ from typing import Any, Final, TypeVar
 from kafka.protocol.admin import (
     DescribeClientQuotasRequest,
     DescribeUserScramCredentialsRequest,
-    ListTransactionsRequest,
 )
 
 from connect.core.errors import ClusterUnreachable, HeliographError
+from connect.core.wording import in_utc, named
 from connect.kafka.authorization import SecurityDisabled, describe_acls
 from connect.kafka.cluster import Cluster, error_name, refusal_of
 from connect.kafka.concurrency import Scope, wall_ms
+from connect.kafka.log.active_producers import list_transactions
 from connect.kafka.log.committed_offsets import group_state
 from connect.kafka.log.topic_admin import topic_values
 from connectors.dataplane.log_divergence import known_topics
@@ -31,7 +31,7 @@ from connectors.failover.group_offsets import GroupsLook, in_topics, why_silent
 from connectors.failover.offset_lookup import TargetOffsets
 from connectors.failover.plan import Wish
 from connectors.failover.reverse_flow import find_diverged, way_back
-from connectors.failover.snapshot import GroupFinding, GroupRule, Groups, How, Snapshot, named
+from connectors.failover.snapshot import GroupFinding, GroupRule, Groups, How, Snapshot
 from connectors.flow_progress import FlowLag
 from connectors.formats.types import TopicPartition
 from connectors.heartbeat import read_heartbeats
@@ -87,14 +87,7 @@ async def quotas(cluster: Cluster) -> set[str]:
 
 
 async def transactional_ids(cluster: Cluster) -> set[str]:
-    """Return ids that were used recently."""
-    found: set[str] = set()
-    for node in (await cluster.metadata(frozenset())).brokers:
-        connection = await cluster.connection(node)
-        answer = await connection.call(ListTransactionsRequest(state_filters=[], producer_id_filters=[]))
-        _check(cluster, answer.error_code, _IDS)
-        found |= {one.transactional_id for one in answer.transaction_states}
-    return found
+    return set(await list_transactions(cluster))
 
 
 async def acls(cluster: Cluster) -> set[str]:
@@ -327,7 +320,7 @@ async def not_copied(site: Site, source: Cluster | None) -> dict[str, str]:
 def as_notes(stopped: Mapping[str, str]) -> list[str]:
     """As notes, for a source that is gone: these partitions move only as far as they were copied."""
     whys = [f"{name}: {why}" for name, why in stopped.items()]
-    return [f"not copied to their ends: {named(whys, '; ')}"] if whys else []
+    return [f"not copied to their ends: {named(whys, between='; ')}"] if whys else []
 
 
 async def _operators(site: Site, *, has_source: bool) -> list[str]:
@@ -391,7 +384,3 @@ async def groups_now(site: Site, wish: Wish) -> Groups:
     target_offsets = TargetOffsets(site, site.source)
     await target_offsets.begin()
     return await GroupsLook(site, wish, site.source, target_offsets).groups()
-
-
-def in_utc(at_ms: int) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at_ms / 1000))

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Protocol
 
 from connect.api.policy import ReplicationPolicy
 from connect.core.errors import PermanentError, RetriableError
+from connect.core.wording import counted, named
 from connect.kafka.authorization import (
     EVERYBODY,
     AclBinding,
@@ -35,13 +36,11 @@ from connectors.dataplane.batches import error_codes
 from connectors.dataplane.log_divergence import known_topics
 from connectors.failover.clusters_and_lease import Site
 from connectors.failover.log_comparison import is_kept
-from connectors.failover.snapshot import named
 from connectors.flow_progress import FlowLag, PartitionLag, together
 from connectors.formats.position import Position
 from connectors.formats.types import TopicPartition
 from connectors.internal_topics import read_positions
 from connectors.lag_reader import LagReader
-from connectors.source.positions.position_checks import target_of
 
 #: With this setting Kafka's authorizer opens a resource without ACLs to everyone; its first ACL closes it.
 _OPEN: Final = "allow.everyone.if.no.acl.found"
@@ -178,8 +177,8 @@ async def drain(
             )
         denied = {*denied} - unseen
         if now.is_copied:
-            count = len(now.lag.partitions)
-            tell(f"{site.flow.flow} has copied everything: 0 records behind in {count} partitions")
+            count = counted(len(now.lag.partitions), "partition")
+            tell(f"{site.flow.flow} has copied everything: 0 records behind in {count}")
             return
         if now.records != least or now.open:
             least, moved_s = now.records, clock()
@@ -237,7 +236,8 @@ async def why_running(site: Site, control: FlowControl | None) -> str:
     positions = await _positions(site)
     if positions and _are_handed_over(positions):
         return ""
-    return f"group {site.flow_workers} on cluster {site.target.name} has {len(members)} members, such as {members[0]}"
+    count = counted(len(members), "member")
+    return f"group {site.flow_workers} on cluster {site.target.name} has {count}, such as {members[0]}"
 
 
 async def why_back_runs(site: Site, control: FlowControl | None) -> str:
@@ -271,7 +271,7 @@ def written_on(
     """Return by target partition what a flow wrote after its stored position; ``ends`` are by source partition."""
     found: dict[TopicPartition, list[Range]] = {}
     for one, position in positions.items():
-        found.setdefault(target_of(position), []).extend(ends[one].written if one in ends else ())
+        found.setdefault(position.target, []).extend(ends[one].written if one in ends else ())
     return {target: merged(ranges) for target, ranges in found.items()}
 
 
@@ -282,9 +282,7 @@ async def copied_ends(
     ``tell``, writers that did not hand over are fenced first, and reported. Raises what
     :func:`connect.kafka.log.transactions.fence` raises."""
     positions = {
-        one: position
-        for one, position in (await _positions(site)).items()
-        if among is None or target_of(position) in among
+        one: position for one, position in (await _positions(site)).items() if among is None or position.target in among
     }
     if tell is not None:
         await fence_writers(site, tell)
@@ -332,10 +330,7 @@ async def _end_of(target: Cluster, position: Position, known: TopicMetadata | No
     at = max(position.target_end, (await list_offsets(target, [(name, index)], EARLIEST))[name, index])
     topic = fetch_api.TopicOnWire(name, known.topic_id)
     while at < log_end:
-        leader = (await target.metadata({name})).leader(name, index)
-        if leader is None:
-            raise RetriableError(f"cluster {target.name}: {name}-{index} has no leader")
-        row = await fetch_api.fetch_one(await target.connection(leader), topic, index, (at, -1, -1), _HEADERS)
+        row = await fetch_api.fetch_from_leader(target, topic, index, at, _HEADERS)
         if row.error_code:
             raise RetriableError(
                 f"cluster {target.name}: {name}-{index} cannot be read: {error_codes.code_name(row.error_code)}"
@@ -372,21 +367,20 @@ class Behind:
 
     def __str__(self) -> str:
         if self.records:
-            return f"{self.records} records behind"
-        more = f" and {len(self.open) - 1} more" if len(self.open) > 1 else ""
-        return f"a producer's transaction is open in {self.open[0]}{more}" if self.open else "0 records behind"
+            return f"{counted(self.records, 'record')} behind"
+        return f"a producer's transaction is open in {named(self.open, 1)}" if self.open else "0 records behind"
 
 
 async def behind(site: Site, left_out: Collection[str] = ()) -> Behind:
     """Read the lag without ``left_out`` partitions, such as ``orders-0``."""
     lag = await LagReader(site.flow, site.source, site.target).all()
-    counted = [
+    kept = [
         one
         for one in without_heartbeats(lag.partitions, site.flow.policy)
         if f"{one.topic}-{one.partition}" not in left_out
     ]
     unknown = {name: why for name, why in lag.unknown.items() if name not in left_out}
-    lag = replace(lag, partitions=tuple(counted), unknown=unknown)
+    lag = replace(lag, partitions=tuple(kept), unknown=unknown)
     if not site.flow.read_committed or not lag.partitions:
         return Behind(lag)
     # Read afterwards: what is written meanwhile counts as open, and is checked again.

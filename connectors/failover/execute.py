@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
+from connect.core.wording import counted, named
 from connect.kafka.concurrency import gather_limited
 from connect.kafka.log.committed_offsets import NO_OFFSET, Committed, Partition, committed, listed_group
 from connect.kafka.log.producer import TransactionalWriter
@@ -46,7 +47,7 @@ from connectors.failover.log_comparison import first_records, prove
 from connectors.failover.offset_lookup import about
 from connectors.failover.plan import Plan, Wish, differing, gone_on, plan
 from connectors.failover.reverse_flow import starts_due, store_starts, way_back
-from connectors.failover.snapshot import GroupFinding, GroupMove, GroupRule, SampleCheck, Snapshot, named
+from connectors.failover.snapshot import GroupFinding, GroupMove, GroupRule, SampleCheck, Snapshot
 from connectors.flow_progress import together
 from connectors.formats.types import TopicPartition
 
@@ -112,7 +113,7 @@ class GroupMover:
             while waiting:
                 one = waiting.popleft()
                 if (why := await self._change(one, writer)) is None:
-                    self._tell(f"group {one.group} {done} in {len(one.before)} partitions")
+                    self._tell(f"group {one.group} {done} in {counted(len(one.before), 'partition')}")
                 else:
                     findings.append(why)
 
@@ -270,7 +271,7 @@ class Failover:
         """Make the plan again. Raises PermanentError if no group can be moved now."""
         now = await self.look()
         if now.obstacles:
-            raise PermanentError(f"{named(now.obstacles, '; ')}. Then run this again")
+            raise PermanentError(f"{named(now.obstacles, between='; ')}. Then run this again")
         return now
 
     async def _move(self, lease: Lease, journal: Journal, now: Plan) -> Plan:
@@ -298,11 +299,12 @@ class Failover:
         site = self._site
         due, objections = await way_back(site, ends, self._back, leaves_unreplicated=self._wish.leaves_unreplicated)
         if objections:
-            raise PermanentError(f"{named(objections, '; ')}. Then run this again")
+            raise PermanentError(f"{named(objections, between='; ')}. Then run this again")
         if due:
             await journal.store(starts=due)
             await store_starts(site, due)
-            self._tell(f"{site.back.flow} will begin after what {site.flow.flow} copied, in {len(due)} partitions")
+            count = counted(len(due), "partition")
+            self._tell(f"{site.back.flow} will begin after what {site.flow.flow} copied, in {count}")
 
     async def _deny(self, lease: Lease, journal: Journal) -> None:
         await self._step(lease, "deny writes")
@@ -319,7 +321,7 @@ class Failover:
         if not {*topics} <= ours:
             await journal.store(denied=tuple(sorted({*ours, *topics})))
         await deny_writes(site.source, topics)
-        self._tell(f"cluster {site.flow.source_alias} refuses writers of {len(topics)} topics")
+        self._tell(f"cluster {site.flow.source_alias} refuses writers of {counted(len(topics), 'topic')}")
 
     async def _check_drained(self, left_out: Collection[str]) -> None:
         site = self._site

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from connect.core.errors import ConfigError, HeliographError, PermanentError
+from connect.core.wording import counted, named
 from connect.kafka.concurrency import gather_limited
 from connect.kafka.log.committed_offsets import NO_OFFSET, Committed, Partition, committed
 from connectors.failover.clusters_and_lease import Lease, Site, hold, returns
@@ -34,9 +35,8 @@ from connectors.failover.drain import (
 from connectors.failover.execute import Change, Failover, FailoverResult, GroupMover
 from connectors.failover.journal import FailoverRun, GroupBefore, Journal, RunState, StartBefore, denied_by, read_runs
 from connectors.failover.plan import Plan, Wish, plan
-from connectors.failover.reverse_flow import WayBack, comes_back, find_diverged, store_starts, undo_starts, way_back
-from connectors.failover.snapshot import Snapshot, named
-from connectors.failover.unreplicated import find
+from connectors.failover.reverse_flow import WayBack, comes_back, store_starts, undo_starts, way_back, would_skip
+from connectors.failover.snapshot import Snapshot
 from connectors.internal_topics import read_positions, read_states, record_settings
 
 
@@ -78,23 +78,16 @@ class Failback:
         stopped = still_stopped(looked.stopped, denied, site.flow.remote_topic)
         if ended := len(looked.stopped) - len(stopped):
             note = (
-                f"{ended} partitions are stopped while cluster {site.flow.target_alias} refuses writers; this run "
-                f"allows them again and restarts {site.flow.flow}"
+                f"stopped because cluster {site.flow.target_alias} refuses writers: {counted(ended, 'partition')}; "
+                f"this run allows them again and restarts {site.flow.flow}"
             )
             looked = replace(looked, stopped=stopped, notes=(*looked.notes, note))
         if not await self._keeps_names():
             return looked
         due, objections = await self._way_there()
         if not self._wish.leaves_unreplicated:
-            # What only diverged partitions hold is reported for the groups that read them.
-            diverged = await find_diverged(there)
-            objections += [
-                f"only cluster {site.flow.target_alias} holds {one.own}: {there.flow.flow} would skip them. Append "
-                "them (heliograph unreplicated --append) or use --leave-unreplicated"
-                for one in await find(there)
-                if one.source not in diverged
-            ]
-        note = f"{site.flow.flow} begins where {there.flow.flow} ended, in {len(due)} partitions"
+            objections += await would_skip(there)
+        note = f"{site.flow.flow} begins where {there.flow.flow} ended, in {counted(len(due), 'partition')}"
         return replace(
             looked,
             obstacles=(*looked.obstacles, *objections),
@@ -135,7 +128,7 @@ class Failback:
         """Allow writes, for this flow too: partitions stopped by the denial stay so until it is restarted."""
         site = self._site
         await allow_writes(site.target, denied)
-        self._tell(f"cluster {site.flow.target_alias} accepts writers of {len(denied)} topics again")
+        self._tell(f"cluster {site.flow.target_alias} accepts writers of {counted(len(denied), 'topic')} again")
         states = await read_states(site.target, record_settings(site.flow))
         still = [str(one) for one, state in sorted(states.items()) if state.target_topic in denied]
         if still:
@@ -263,7 +256,7 @@ async def take_back(
     if refused := journal.denied:
         await lease.check()
         await allow_writes(site.source, refused)
-        tell(f"cluster {site.flow.source_alias} accepts writers of {len(refused)} topics again")
+        tell(f"cluster {site.flow.source_alias} accepts writers of {counted(len(refused), 'topic')} again")
     # What was not undone stays in the journal, and can be undone later.
     state = RunState.OPEN if left else RunState.UNDONE
     await journal.store(state=state, starts=starts, begins=begins, denied=())

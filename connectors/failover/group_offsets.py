@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 from uuid import UUID
 
 from connect.core.errors import HeliographError
+from connect.core.wording import named
 from connect.kafka.cluster import Cluster, TopicMetadata
 from connect.kafka.concurrency import gather_limited
 from connect.kafka.log.committed_offsets import (
@@ -29,7 +30,7 @@ from connectors.dataplane.log_divergence import known_topics
 from connectors.failover.clusters_and_lease import Site
 from connectors.failover.offset_lookup import LEADER_S, TargetOffsets, about, readable, without_empty_steps
 from connectors.failover.plan import Wish
-from connectors.failover.snapshot import GroupFinding, GroupMove, GroupRule, Groups, How, TargetOffset, move_of, named
+from connectors.failover.snapshot import GroupFinding, GroupMove, GroupRule, Groups, How, TargetOffset, move_of
 from connectors.formats.mirror_records import Checkpoint
 from connectors.formats.types import TopicPartition
 

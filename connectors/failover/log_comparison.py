@@ -17,6 +17,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as ConsumerPartition
 
 from connect.core.errors import RetriableError
+from connect.core.wording import counted
 from connect.kafka.cluster import Cluster, TopicMetadata
 from connect.kafka.log.committed_offsets import Partition
 from connect.kafka.log.compacted_topic import reader, reading
@@ -27,7 +28,7 @@ from connectors.failover.clusters_and_lease import Site
 from connectors.failover.snapshot import DIFFERS, NOT_COMPARED, SAME, GroupMove, How, SampleCheck
 from connectors.formats.position import Position
 from connectors.formats.types import TopicPartition
-from connectors.inspection.partition_comparison import abbreviate
+from connectors.inspection.topic_verification import abbreviate
 from connectors.offset_map.reader import MapReader
 
 #: Type of a timestamp that a producer gave its record.
@@ -45,7 +46,7 @@ class Own:
     records: int
 
     def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}: {self.records} records, offsets {self.first} to {self.last}"
+        return f"{self.topic}-{self.partition}: {counted(self.records, 'record')}, offsets {self.first} to {self.last}"
 
 
 async def own_ranges(
@@ -184,7 +185,7 @@ async def prove(site: Site, moves: Sequence[GroupMove], count: int, *, is_gone: 
             elif not ours[one.source]:
                 more = len(theirs[one.target])
                 why = "nothing follows on the source"
-                why += f"; the target continues with {more} records or more" if more else ""
+                why += f"; {_more('target', more)}" if more else ""
             if why:
                 found.append(_proof(one, 0, NOT_COMPARED, why))
             else:
@@ -228,9 +229,13 @@ def compare(move: GroupMove, ours: Sequence[Any], theirs: Sequence[Any]) -> Samp
         if mine[at] != other[begin + at]:
             return _proof(move, at, DIFFERS, _difference(ours[at], theirs[begin + at]))
     if len(mine) > shared:
-        return _proof(move, shared, DIFFERS, f"the source continues with {len(mine) - shared} records or more")
+        return _proof(move, shared, DIFFERS, _more("source", len(mine) - shared))
     surplus = len(other) - begin - shared
-    return _proof(move, shared, SAME, f"the target continues with {surplus} records or more" if surplus else "")
+    return _proof(move, shared, SAME, _more("target", surplus) if surplus else "")
+
+
+def _more(side: str, records: int) -> str:
+    return f"the {side} continues with {counted(records, 'record')} or more"
 
 
 def _identities(ours: Sequence[Any], theirs: Sequence[Any]) -> list[list[tuple[Any, ...]]]:

@@ -22,7 +22,7 @@ from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.failover.snapshot import GroupFinding, GroupMove, GroupRule, How, LastKnown, TargetOffset
 from connectors.formats.position import Position
 from connectors.formats.types import TopicPartition
-from connectors.offset_map.reader import MapLimits, MapReader, source_of, target_of
+from connectors.offset_map.reader import MapLimits, MapReader
 from connectors.offset_map.runs_and_chunks import MapPair, MappedOffset
 from connectors.offset_map.runs_and_chunks import OffsetLocation as Lies
 
@@ -71,7 +71,7 @@ class _Map:
     def pair_to(self, target: TopicPartition) -> MapPair | None:
         """Return where a target partition is copied from."""
         for pair in self.reader.pairs_to(target):
-            if pair == self.reader.current(source_of(pair)) and self._is_there(pair):
+            if pair == self.reader.current(pair.source) and self._is_there(pair):
                 return pair
         return None
 
@@ -91,9 +91,9 @@ class _Map:
         look_up, inverse = (
             (self.reader.reverse, self.reader.forward) if back else (self.reader.forward, self.reader.reverse)
         )
-        position = self.reader.position(source_of(pair))
+        position = self.reader.position(pair.source)
         passed = -1 if position is None else position.target_end if back else position.next_source_offset
-        target = source_of(pair) if back else target_of(pair)
+        target = pair.source if back else pair.target
         found = await look_up(pair, offset)
         return await _candidate(found, offset, target, partial(inverse, pair), is_passed=offset <= passed)
 
@@ -187,14 +187,14 @@ class TargetOffsets:
         if neither map knows."""
         source = TopicPartition(*log)
         found = list[MappedOffset | None]()
-        if (pair := self._there.pair_of(source)) is not None and target_of(pair) == target:
+        if (pair := self._there.pair_of(source)) is not None and pair.target == target:
             position = self.there.position(source)
             assert position is not None, "it is copied"
             # Without a map nothing has arrived: the first is the one to be copied next.
             found.append(
                 await self.there.reverse(pair, offset) or MappedOffset(position.next_source_offset, Lies.BELOW)
             )
-        if self._back is not None and (pair := self._back.pair_to(source)) is not None and source_of(pair) == target:
+        if self._back is not None and (pair := self._back.pair_to(source)) is not None and pair.source == target:
             found.append(await self._back.reader.forward(pair, offset))
         return first_of(found)
 
@@ -204,7 +204,7 @@ class TargetOffsets:
         records left out cannot be distinguished from records never read."""
         flow, pair = self.flow, self.there.current(TopicPartition(*log))
         begins_later = flow.auto_offset_reset == "latest" or flow.initial_offsets_group
-        return "" if pair is None or target_of(pair) != target or begins_later else flow.changing_key
+        return "" if pair is None or pair.target != target or begins_later else flow.changing_key
 
     async def by_checkpoint(self, target: Partition, upstream: int) -> TargetOffset | None:
         """Translate a checkpoint's upstream offset by the map; None if the map does not know its topic."""
@@ -215,7 +215,7 @@ class TargetOffsets:
     def copied_from(self, target: TopicPartition) -> Position | None:
         """Return how far, and from which topic, ``target`` is copied now; None if that is unknown."""
         for pair in self.there.pairs_to(target):
-            position = self.there.position(source_of(pair))
+            position = self.there.position(pair.source)
             if position is not None and pair == MapPair.of(position):
                 return position
         return None

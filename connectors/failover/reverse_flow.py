@@ -13,6 +13,7 @@ from connect.core import status_and_offset_topics
 from connect.core.errors import PermanentError
 from connect.core.model import CLEANED_SOON, NewTopic
 from connect.core.status_and_offset_topics import SourceOffsets
+from connect.core.wording import counted
 from connect.kafka.cluster import Cluster, NotAuthorized
 from connect.kafka.log.compacted_topic import ensure_compacted_topic
 from connect.kafka.log.offsets import EARLIEST, LATEST, list_offsets
@@ -27,7 +28,6 @@ from connectors.formats.types import TopicPartition
 from connectors.internal_topics import read_copied, read_positions, read_stored_offsets
 from connectors.offset_map.reader import MapReader
 from connectors.offset_map.runs_and_chunks import OffsetLocation
-from connectors.source.positions.position_checks import target_of
 
 
 class Due(NamedTuple):
@@ -54,13 +54,13 @@ async def starts_due(site: Site, ends: Mapping[TopicPartition, CopiedEnd]) -> Du
         if one in ends and returns(site.flow, site.back, one.topic, position.target_topic)
     }
     # A mirror of one direction may have no right to read the other's offsets.
-    back = [target_of(position) for position in returning.values()]
+    back = [position.target for position in returning.values()]
     stored = await _begun(site, back) if back else {}
     logs = await logs_now(site.source, returning)
     due = Due([], await comes_back(site, positions), {one: log for one, log in logs.items() if log.fate is Fate.CUT})
     parts = await _parting(site, due.diverged)
     for one, position in sorted(returning.items()):
-        end, before = parts.get(one, ends[one].offset), stored.get(target_of(position))
+        end, before = parts.get(one, ends[one].offset), stored.get(position.target)
         if one in due.diverged and one not in parts:
             due.refused.append(
                 f"cluster {site.flow.source_alias} has lost the end of {one}, and the offset map does not say where "
@@ -111,7 +111,7 @@ async def find_diverged(site: Site) -> dict[TopicPartition, str]:
         one: f"cluster {source} has lost the end of {one}, which cluster {target} has: they are the same up to offset "
         f"{log.same_to} of {positions[one].next_source_offset}, and from there cluster {source} "
         + (
-            f"holds {own[one].records} other records, offsets {own[one].first} to {own[one].last}"
+            f"holds {counted(own[one].records, 'other record')}, offsets {own[one].first} to {own[one].last}"
             if one in own
             else "holds no other records"
         )
@@ -180,16 +180,21 @@ async def way_back(
             "first"
         )
     if due and not leaves_unreplicated:
-        # The tail of a log that was replaced stays; it is reported for the groups that read it.
-        diverged = await find_diverged(site.turned())
         begins = {TopicPartition(one.topic, one.partition): one.after + 1 for one in due}
-        objections += [
-            f"only cluster {site.flow.target_alias} holds {one.own}, which {site.back.flow} has not copied and would "
-            "skip. Append them (heliograph unreplicated --append) or use --leave-unreplicated"
-            for one in await find(site.turned(), begins)
-            if one.source not in diverged
-        ]
+        objections += await would_skip(site.turned(), begins)
     return WayBack(due, objections)
+
+
+async def would_skip(site: Site, until: Mapping[TopicPartition, int] | None = None) -> list[str]:
+    """Name records that only the flow's source holds, and that the flow would skip; ``until`` as in :func:`find`. The
+    tail of a log that was replaced stays; it is reported for the groups that read it."""
+    diverged = await find_diverged(site)
+    return [
+        f"only cluster {site.flow.source_alias} holds {one.own}, which {site.flow.flow} has not copied and would skip. "
+        "Append them (heliograph unreplicated --append) or use --leave-unreplicated"
+        for one in await find(site, until)
+        if one.source not in diverged
+    ]
 
 
 class CopiedPartition(NamedTuple):

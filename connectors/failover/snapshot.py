@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -15,15 +15,6 @@ if TYPE_CHECKING:
 SAME: Final = "same"
 DIFFERS: Final = "differs"
 NOT_COMPARED: Final = "not compared"
-
-
-_NAMED: Final = 5
-
-
-def named(names: Collection[str], between: str = ", ") -> str:
-    """Join the first few names."""
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{between.join([*names][:_NAMED])}{more}"
 
 
 class How(StrEnum):

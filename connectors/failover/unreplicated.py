@@ -20,6 +20,7 @@ from uuid import UUID
 from aiokafka.record.default_records import DefaultRecordBatch
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
+from connect.core.wording import counted
 from connect.kafka.concurrency import gather_limited
 from connect.kafka.log.log_ranges import Range, read_ranges, without
 from connect.kafka.log.offsets import EARLIEST, LATEST, READ_COMMITTED, list_offsets
@@ -43,7 +44,6 @@ from connectors.formats.position import text
 from connectors.formats.types import TopicPartition
 from connectors.internal_topics import read_copied, read_positions
 from connectors.offset_map.reader import MapReader
-from connectors.source.positions.position_checks import target_of
 from connectors.topic_sync.partition_assignment import selected
 
 _FORMAT: Final = 2
@@ -128,7 +128,7 @@ async def find(site: Site, until: Mapping[TopicPartition, int] | None = None) ->
     copies = MapReader(site.source, site.back.map_topic, connector=site.back.name)
     await copies.follow()
     written = await copied_ends(site)
-    targets = {one: target_of(positions[one]) for one in there}
+    targets = {one: positions[one].target for one in there}
     targets |= {one: TopicPartition(site.flow.remote_topic(one.topic), one.partition) for one in new}
     names = {one.topic for one in targets.values()}
     topics = (await site.target.metadata(names)).topics if names else {}
@@ -330,7 +330,7 @@ async def append_all(site: Site, lease: Lease, control: FlowControl | None, tell
         records += made
         if why:
             reasons[one.source] = why
-        tell(f"not appended: {why}" if why else f"{one.source}: {made} records appended to {one.target}")
+        tell(f"not appended: {why}" if why else f"{one.source}: {counted(made, 'record')} appended to {one.target}")
     return AppendResult(found, [one for one in found if one.source in reasons], records, reasons)
 
 

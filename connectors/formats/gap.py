@@ -85,7 +85,7 @@ class Gap:
 
     def to_wire(self) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in _PLAIN}
-        return {**values, "old_id": _id_text(self.old_id), "new_id": _id_text(self.new_id)}
+        return {**values, "old_id": id_text(self.old_id), "new_id": id_text(self.new_id)}
 
     @classmethod
     def from_wire(cls, data: dict[str, Any]) -> Self:
@@ -97,7 +97,7 @@ class Gap:
 _PLAIN: Final = ("kind", "first", "last", "target_first", "target_last", "go_on_at", "leader_epoch")
 
 
-def _id_text(value: UUID | None) -> str | None:
+def id_text(value: UUID | None) -> str | None:
     return str(value) if value else None
 
 
@@ -129,17 +129,13 @@ class GapPolicy:
         return False
 
 
-class GapKey(NamedTuple):
-    """The key of a passed gap's record; ``found_ms`` (since 1970) distinguishes the gaps of a partition."""
+class GapRecord(NamedTuple):
+    """A passed gap; ``found_ms`` (since 1970) distinguishes the gaps of a partition."""
 
     connector: str
     source_topic: str
     source_partition: int
     found_ms: int
-
-
-class GapRecord(NamedTuple):
-    key: GapKey
     gap: Gap
     target_topic: str
 
@@ -163,21 +159,17 @@ def unpack_gap(reader: Reader) -> Gap:
 
 def encode_gap(record: GapRecord) -> tuple[bytes, bytes]:
     """Return the key and value of a gap's record."""
-    key = record.key
-    encoded = front(KeyKind.GAP) + text(key.connector) + text(key.source_topic)
+    encoded = front(KeyKind.GAP) + text(record.connector) + text(record.source_topic)
     return (
-        encoded + _INT32.pack(key.source_partition) + _INT64.pack(key.found_ms),
+        encoded + _INT32.pack(record.source_partition) + _INT64.pack(record.found_ms),
         bytes((VERSION,)) + pack_gap(record.gap) + text(record.target_topic),
     )
 
 
 def decode_gap(key: bytes, value: bytes) -> GapRecord:
     """Decode a gap's record. Raises UnknownFormat."""
-    reader = Reader(key, len(front(KeyKind.GAP)))
-    gap_key = GapKey(reader.text(), reader.text(), reader.int32(), reader.fixed(_INT64)[0])
-    reader.end()
     check_version(value, "gap")
-    reader = Reader(value, 1)
-    gap, target_topic = unpack_gap(reader), reader.text()
-    reader.end()
-    return GapRecord(gap_key, gap, target_topic)
+    about = Reader(key, len(front(KeyKind.GAP))).whole(
+        lambda reader: (reader.text(), reader.text(), reader.int32(), reader.fixed(_INT64)[0])
+    )
+    return GapRecord(*about, *Reader(value, 1).whole(lambda reader: (unpack_gap(reader), reader.text())))

@@ -11,14 +11,17 @@ successor's position, and a version that knows full records only still finds one
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from connect.core.errors import PermanentError, UnreadableRecord
+from connectors.formats.types import OfPair, TopicPartition
+
+T = TypeVar("T")
 
 VERSION: Final = 1
 #: First bytes and kinds of later versions; anything else was not written by Heliograph.
@@ -74,9 +77,13 @@ class PositionKey(NamedTuple):
     source_topic: str
     source_partition: int
 
+    @property
+    def source(self) -> TopicPartition:
+        return TopicPartition(self.source_topic, self.source_partition)
+
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class Position(OfPair):
     """How far one partition is certainly copied.
 
     Args:
@@ -259,10 +266,7 @@ def decode_kind(key: bytes | None) -> KeyKind | None:
 
 @lru_cache(maxsize=65_536)  # because an uncleaned topic repeats each key many times
 def decode_position_key(key: bytes) -> PositionKey:
-    reader = Reader(key, _FRONT.size)
-    decoded = PositionKey(reader.text(), reader.text(), reader.int32())
-    reader.end()
-    return decoded
+    return Reader(key, _FRONT.size).whole(lambda one: PositionKey(one.text(), one.text(), one.int32()))
 
 
 def decode_position(key: PositionKey, value: bytes) -> Position:
@@ -368,6 +372,15 @@ class Reader:
             shift += 7
             if shift > 63:
                 raise UnknownFormat("offset map record holds a number of more than 64 bits")
+
+    def rest(self) -> bytes:
+        return self.take(len(self._data) - self._at)
+
+    def whole(self, take: Callable[[Reader], T]) -> T:
+        """Return what ``take`` reads. Raises UnknownFormat if that is not all."""
+        taken = take(self)
+        self.end()
+        return taken
 
     def end(self) -> None:
         if self._at != len(self._data):

@@ -40,6 +40,24 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+class OfPair:
+    """What concerns a source partition and the target partition that it is copied to."""
+
+    __slots__ = ()
+    source_topic: str
+    source_partition: int
+    target_topic: str
+    target_partition: int
+
+    @property
+    def source(self) -> TopicPartition:
+        return TopicPartition(self.source_topic, self.source_partition)
+
+    @property
+    def target(self) -> TopicPartition:
+        return TopicPartition(self.target_topic, self.target_partition)
+
+
 @dataclass(frozen=True, slots=True)
 class ProducerIdAndEpoch:
     producer_id: int

@@ -7,7 +7,6 @@ setting excludes it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -18,6 +17,7 @@ from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.core.model import NewTopic
 from connect.kafka.authorization import AclBinding, SecurityDisabled
 from connect.kafka.cluster import Cluster, TopicMetadata
+from connect.kafka.concurrency import wall_ms
 from connect.kafka.log.topic_admin import ConfigSource, TopicConfigs, describe
 from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.formats.position import Position
@@ -144,7 +144,7 @@ async def _add_deletions(found: _Findings, settings: MirrorSourceSettings, parts
     clusters = parts.clusters
     deletion = TopicDeletion(settings, settings.topic_deletion_delay_ms, clusters.source, clusters.target, parts.admin)
     plan = await deletion.plan()
-    due = plan.due(time.time_ns() // 1_000_000)
+    due = plan.due(wall_ms())
     found.changes += [Planned(settings.target_alias, change) for change in due]
     found.later += [Planned(settings.target_alias, change) for change in plan.deletions if change not in due]
 

@@ -10,13 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from kafka.errors import for_code
-from kafka.protocol.admin import ListTransactionsRequest
-
 from connect.core import status_and_offset_topics
-from connect.core.errors import HeliographError, PermanentError, RetriableError
-from connect.kafka.cluster import Cluster, TopicMetadata, error_name
-from connect.kafka.connection import UnsupportedVersion
+from connect.core.errors import HeliographError
+from connect.kafka.cluster import Cluster, TopicMetadata
+from connect.kafka.log.active_producers import list_transactions
 from connect.kafka.log.committed_offsets import GroupState, committed_offsets, group_state
 from connect.kafka.log.offsets import EARLIEST, LATEST, list_offsets
 from connectors.config.connector_configs import MirrorSourceSettings
@@ -29,7 +26,7 @@ from connectors.offset_map.reader import MapReader
 from connectors.offset_map.runs_and_chunks import MapPair, MapRun
 from connectors.source.positions.gap_policy import rewound
 from connectors.source.positions.partition_pairs import Entry, PartitionPair
-from connectors.source.positions.position_checks import refuse_topic, refuse_truncated, target_of
+from connectors.source.positions.position_checks import refuse_topic, refuse_truncated
 from connectors.source.positions.stored_positions import Start, read_offsets, start_of
 from connectors.source.positions.takeover import begin_at
 from connectors.source.worker_context import FlowParts
@@ -71,7 +68,7 @@ def judged(
     entry = Entry(PartitionPair(source, here.topic_id, target, there.topic_id if there else None))
     refuse_topic("source", entry, start, here)
     position = None if start.moved else start.position
-    if entry.is_stopped or position is None or target_of(position) != target:
+    if entry.is_stopped or position is None or position.target != target:
         return entry
     refuse_topic("target", entry, start, there)
     if entry.gap is None and target_end is not None:
@@ -379,23 +376,12 @@ async def _groups(
 
 async def _transactional_ids(target: Cluster, prefix: str, unknown: list[str]) -> list[TransactionalId]:
     """Return the transactional ids of the connector's tasks on the target, which a start fences."""
-    found: list[TransactionalId] = []
     try:
-        for node in (await target.metadata(())).brokers:
-            answer = await (await target.connection(node)).call(ListTransactionsRequest())
-            if answer.error_code:
-                kind = RetriableError if for_code(answer.error_code).retriable else PermanentError
-                raise kind(f"cluster {target.name} does not list transactions: {error_name(answer.error_code)}")
-            found += [
-                TransactionalId(row.transactional_id, row.transaction_state)
-                for row in answer.transaction_states
-                if row.transactional_id.startswith(prefix)
-            ]
-    except UnsupportedVersion as error:  # brokers before 3.0
-        unknown.append(f"transactional ids: {error}")
+        states = await list_transactions(target)
     except HeliographError as error:
-        unknown.append(str(error))
-    return sorted(found, key=lambda one: one.name)
+        unknown.append(f"transactional ids: {error}")
+        return []
+    return [TransactionalId(*one) for one in sorted(states.items()) if one[0].startswith(prefix)]
 
 
 def stop_order(checked: TakeoverCheck) -> Sequence[str]:

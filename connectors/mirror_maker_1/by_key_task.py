@@ -17,7 +17,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from connect.core.errors import RetriableError
-from connect.kafka.concurrency import Scope, unless
+from connect.kafka.concurrency import Scope, is_set_within, unless
 from connect.kafka.log.committed_offsets import Committed
 from connect.kafka.log.offsets import EARLIEST, LATEST, told_offsets
 from connectors.control_link.protocol import PartitionPlan, PartitionProgress
@@ -78,8 +78,7 @@ def _until_reset(source: TopicPartition, group_id: str) -> str:
 
 log = logging.getLogger(__name__)
 
-_RETRY_S: Final = 0.2
-_MAX_RETRY_S: Final = 5.0
+_LOST_S: Final = 5.0
 #: A slice ends cleanly after this time, and the next one begins.
 _SLICE_S: Final = 3_600.0
 #: How often to check the source for recreated topics, and for missing topics that appeared.
@@ -185,29 +184,25 @@ class ByKeyTask:
 
     async def run(self) -> None:
         """Copy until stopped. Raises PermanentError if a retry cannot help."""
-        delay_s = _RETRY_S
         while not self._stopping.is_set():
             began_s = time.monotonic()
             try:
                 await self._copy()
                 self._defects.forget()
             except RetriableError as error:
-                lasted_s = time.monotonic() - began_s
+                delay_s = 0.0
                 if self._stopping.is_set():
                     log.warning("%s: at its end: %s", self._name, error)
                     with contextlib.suppress(RetriableError):
                         await self._store()
                 else:
-                    self._defects.count(error, lasted_s)
-                    delay_s = _RETRY_S if lasted_s > _MAX_RETRY_S else min(delay_s * 2, _MAX_RETRY_S)
+                    delay_s = self._defects.delay_s(error, time.monotonic() - began_s)
                     log.warning("%s: copy failed: %s; retrying", self._name, error)
                 if isinstance(error, SliceLost):
                     # What it has sent should arrive before a successor sends anything, also in another process.
-                    await asyncio.sleep(_MAX_RETRY_S)
+                    await asyncio.sleep(_LOST_S)
                 else:
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(delay_s):
-                            await self._stopping.wait()
+                    await is_set_within(self._stopping, delay_s)
 
     async def _copy(self) -> None:
         """Run one slice from the stored offsets to a clean end. Raises SliceLost, or another RetriableError."""

@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final, Protocol
 
 from connect.core.errors import PermanentError, RetriableError
+from connect.core.wording import named
 from connect.kafka.cluster import TopicMetadata
-from connect.kafka.concurrency import Scope
+from connect.kafka.concurrency import Scope, is_set_within, wall_ms
 from connect.kafka.log.transactions import Superseded
 from connectors.flow_progress import PartitionView, is_stopped
 from connectors.formats.gap import GapKind, GapPolicy, OnSourceGap, OnTopicRecreated
@@ -34,8 +35,6 @@ _RETRY_S: Final = 0.5
 _MAX_RETRY_S: Final = 5.0
 #: How often to check whether topics that were left out can be copied.
 _LEFT_OUT_S: Final = 30.0
-#: How many topics are named in a log line.
-_MOST_NAMED: Final = 5
 #: As a consumer continues after lost records: at the first record that is left, so as to lose the least.
 _GAPS: Final = GapPolicy(OnSourceGap.SKIP, OnTopicRecreated.RESTART)
 
@@ -83,7 +82,7 @@ class Copying:
 
     def view(self) -> list[PartitionView]:
         """Return a view of every partition."""
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = wall_ms()
         return [one for task in self._tasks.values() for one in task.view(now_ms)]
 
     async def run(self) -> None:
@@ -148,9 +147,7 @@ class Copying:
                 if time.monotonic() - began_s > _MAX_RETRY_S:
                     delay_s = _RETRY_S
                 log.warning("%s: copy failed: %s; retrying in %.1f s", self._name, error, delay_s)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(delay_s):
-                        await self._stopping.wait()
+                await is_set_within(self._stopping, delay_s)
                 delay_s = min(2 * delay_s, _MAX_RETRY_S)
 
     async def _shared_out(self) -> tuple[list[TopicPartition], list[TopicPartition]]:
@@ -161,7 +158,8 @@ class Copying:
             return [], self._partitions
         source = await shown(lent.clusters.source, names)
         if gone := names - source.keys():
-            log.warning("%s: the source does not have %s now; the other topics are copied", self._name, _named(gone))
+            missing = named(sorted(gone))
+            log.warning("%s: the source does not have %s now; the other topics are copied", self._name, missing)
         target = await make_missing(lent.clusters, lent.admin, source, self._refused, self._stopping)
         self._left_out = names - target.keys()
         self.target_counts = {name: _count(topic) for name, topic in target.items()}
@@ -173,16 +171,12 @@ class Copying:
 
     async def _look_for_left_out(self) -> None:
         """End this generation cleanly once both clusters have such a topic: the next one includes it."""
-        while not self._stopping.is_set():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LEFT_OUT_S):
-                    await self._stopping.wait()
-                return
+        while not await is_set_within(self._stopping, _LEFT_OUT_S):
             with contextlib.suppress(RetriableError):
                 clusters, admin = self._lent.clusters, self._lent.admin
                 source = await shown(clusters.source, self._left_out)
                 if found := await make_missing(clusters, admin, source, self._refused, self._stopping):
-                    log.info("%s: %s can be copied now", self._name, _named(found))
+                    log.info("%s: %s can be copied now", self._name, named(sorted(found)))
                     self.stop()
 
     def _pair_task(self, partitions: Sequence[TopicPartition]) -> MirrorSourceTask:
@@ -214,7 +208,7 @@ class Copying:
                     raise UnsendableRecord(self._told(one))
 
     def _told(self, one: PartitionView) -> str:
-        source = TopicPartition(one.source_topic, one.source_partition)
+        source = one.source
         # It may have stopped just now, before its task has worded the reason.
         reason = by_key_task.stop_message_at_end(one.state, source, one.reason, self._group_id)
         return f"{source} cannot be copied further than source offset {one.next_source_offset}: {reason}"
@@ -230,9 +224,3 @@ class Copying:
 
 def _count(topic: TopicMetadata) -> int:
     return len(topic.partitions)
-
-
-def _named(topics: Collection[str]) -> str:
-    names = sorted(topics)
-    more = len(names) - _MOST_NAMED
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

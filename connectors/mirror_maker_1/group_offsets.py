@@ -154,18 +154,13 @@ class GroupPositionStore:
     async def commit(self, commits: Sequence[Commit]) -> None:
         await self._offsets.write(
             {
-                TopicPartition(position.source_topic, position.source_partition): Committed(
-                    position.next_source_offset, encode_pair(position)
-                )
+                position.source: Committed(position.next_source_offset, encode_pair(position))
                 for position in (commit.position for commit in commits)
             }
         )
 
     def runs_of(self, position: Position) -> list[MapRun]:
         return []
-
-    async def close(self) -> None:
-        """Do nothing: the cluster belongs to the member."""
 
 
 def start_of(partition: TopicPartition, stored: Committed | None) -> Start:

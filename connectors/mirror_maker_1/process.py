@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import logging
 import secrets
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AsyncExitStack
 from typing import Any, Final, NamedTuple
 
-from connect.core.errors import ConfigError, RetriableError
+from connect.core.errors import RetriableError
+from connect.core.wording import named
 from connect.kafka.cluster import Cluster, TopicMetadata
-from connect.kafka.concurrency import Scope, unless
+from connect.kafka.concurrency import Scope, is_set_within, unless
 from connect.kafka.group_member import GroupMember, LeftGroup, Membership
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.threads import LeaseThread, PluginThread
@@ -42,27 +42,6 @@ log = logging.getLogger(__name__)
 
 _WITHIN_S: Final = 10.0
 _METHODS: Final = {"assigned": "on_partitions_assigned", "revoked": "on_partitions_revoked"}
-
-
-def load(reference: str, args: str | None, option: str) -> Any:
-    """Make an instance of ``package.module:Class``, with ``args`` if they are given.
-
-    Raises:
-        ConfigError: It cannot be imported or created; the error has the option.
-    """
-    module, _, path = reference.replace(":", ".").rpartition(".")
-    try:
-        found: Any = getattr(importlib.import_module(module), path)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"--{option} {reference} cannot be imported ({type(error).__name__}). A Java class cannot run here: write "
-            "package.module:Class of an installed Python package",
-            option,
-        ) from None
-    try:
-        return found() if args is None else found(args)
-    except Exception as error:  # third-party code; its message may contain a secret
-        raise ConfigError(f"--{option} {reference} cannot be created: {type(error).__name__}", option) from error
 
 
 class RebalanceListener:
@@ -176,7 +155,8 @@ class Stream:
     async def _generation(self, joined: Membership) -> None:
         """Copy our partitions until the next rebalance, or the end."""
         mine = assignors.decode_assignment(joined.assignment)
-        log.info("%s: generation %d assigns us %s", self._name, joined.generation, _told(mine))
+        assigned = named(sorted(mine), 10) or "no partition"
+        log.info("%s: generation %d assigns us %s", self._name, joined.generation, assigned)
         await self._tell("assigned", mine)
         copying = self._copying = Copying(self._lent, self._offsets, mine, self._refused, lambda: self._member.holds)
         scope = Scope(self._name)
@@ -251,9 +231,7 @@ class Stream:
                 log.warning("%s: topics could not be read: %s; retrying", self._name, error)
                 if self._stopping.is_set():
                     return _NOTHING
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_AGAIN_S):
-                        await self._stopping.wait()
+                await is_set_within(self._stopping, _AGAIN_S)
             else:
                 if not found.here:
                     log.warning("%s: the source has no topic that is to be copied yet", self._name)
@@ -274,7 +252,7 @@ class Stream:
                 "%s: these topics have names of internal topics (__..., ....internal, ...-internal), so they are not "
                 "copied, whatever the command line says: %s",
                 self._lent.source.flow,
-                _some(sorted(found)),
+                named(sorted(found), 10),
             )
         self._left_out |= found
 
@@ -318,16 +296,6 @@ def _count(topic: TopicMetadata) -> int:
 
 def _counts(topics: Mapping[str, TopicMetadata]) -> dict[str, int]:
     return {name: _count(topic) for name, topic in topics.items()}
-
-
-def _told(partitions: Collection[TopicPartition]) -> str:
-    return _some([str(one) for one in sorted(partitions)]) or "no partition"
-
-
-def _some(names: Sequence[str]) -> str:
-    most = 10
-    shown = ", ".join(names[:most])
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
 _INSTANCE_BYTES: Final = 5

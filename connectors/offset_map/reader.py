@@ -56,6 +56,8 @@ _LONGEST_KEPT: Final = 4096
 _ENTRY_BYTES: Final = 250
 #: Loads a chunk's runs by its number in the index, cut at the beginning of the next chunk.
 Load = Callable[[int], Awaitable[RunList]]
+#: Returns the runs of a chunk on either side of an offset.
+_Beside = Callable[[RunList, int], tuple[MapRun | None, MapRun | None]]
 
 
 class ChunkPlace(NamedTuple):
@@ -103,24 +105,19 @@ class PairIndex:
 
     async def forward(self, upstream: int, load: Load) -> MappedOffset | None:
         """Translate as ``RunList.forward``, over all chunks."""
-        if not len(self):
-            return None
-        at = max(bisect_right(self._upstreams, upstream) - 1, 0)
-        beside = await self._beside(at, (await load(at)).beside_upstream(upstream), load)
-        return beside.forward(upstream)
+        return (await self._beside(self._upstreams, upstream, load, RunList.beside_upstream)).forward(upstream)
 
     async def reverse(self, downstream: int, load: Load) -> MappedOffset | None:
         """Translate as ``RunList.reverse``, over all chunks."""
-        if not len(self):
-            return None
-        at = max(bisect_right(self._downstreams, downstream) - 1, 0)
-        beside = await self._beside(at, (await load(at)).beside_downstream(downstream), load)
-        return beside.reverse(downstream)
+        return (await self._beside(self._downstreams, downstream, load, RunList.beside_downstream)).reverse(downstream)
 
-    async def _beside(self, at: int, known: tuple[MapRun | None, MapRun | None], load: Load) -> RunList:
-        """Return the runs on either side of an offset in chunk ``at``; from a neighbour if the chunk begins before its
-        first run, or is empty once it is cut."""
-        before, after = known
+    async def _beside(self, begins: array[int], offset: int, load: Load, beside: _Beside) -> RunList:
+        """Return the runs on either side of an offset, by where chunks begin on its side; from a neighbour if its chunk
+        begins before its first run, or is empty once it is cut."""
+        if not len(self):
+            return RunList()
+        at = max(bisect_right(begins, offset) - 1, 0)
+        before, after = beside(await load(at), offset)
         earlier, later = at - 1, at + 1
         while before is None and earlier >= 0:
             before = (await load(earlier)).last
@@ -296,7 +293,7 @@ class MapReader:
 
     def sources(self) -> list[TopicPartition]:
         """Return every source partition with a stored position or map, in order."""
-        mapped = {source_of(pair) for pair in self._pairs}
+        mapped = {pair.source for pair in self._pairs}
         return sorted(mapped | self._positions.keys())
 
     def chunks(self, pair: MapPair) -> list[ChunkPlace]:
@@ -318,7 +315,7 @@ class MapReader:
         known = self._cache.get(pair, chunk)
         if known is None:
             key = encode_chunk_key(ChunkKey(pair, chunk.begin[0]))
-            index = self._partition_of(pair)
+            index = self._place_of(*pair.source)
             value = self._kept.get(key, chunk.offset) or await self._value(index, chunk.offset, key)
             try:
                 known = cut_chunk(chunk, value)
@@ -327,7 +324,7 @@ class MapReader:
                 known = RunList()
             self._cache.put(pair, chunk, known)
         if chunk.limit is None:
-            for stored in self._positions.get(source_of(pair), {}).values():
+            for stored in self._positions.get(pair.source, {}).values():
                 if stored.last_run is not None and MapPair.of(stored.position) == pair:
                     known.lengthen(stored.last_run)
         return known
@@ -407,7 +404,7 @@ class MapReader:
         if kind in (KeyKind.POSITION, KeyKind.PROGRESS):
             assert record.key is not None, "it has a kind"
             key = decode_position_key(record.key)
-            source = TopicPartition(key.source_topic, key.source_partition)
+            source = key.source
             if self._connector not in (None, key.connector) or not self._wants(source):
                 return
             self.stored_ms = max(self.stored_ms, record.timestamp_ms)
@@ -422,7 +419,7 @@ class MapReader:
         elif kind is KeyKind.CHUNK:
             assert record.key is not None, "it has a kind"
             pair, upstream = decode_chunk_key(record.key)
-            if self._wants(source_of(pair)):
+            if self._wants(pair.source):
                 self._kept.put(record.key, record.offset, record.value)
                 self._fold_chunk(pair, upstream, record)
 
@@ -432,34 +429,27 @@ class MapReader:
             if record.value is None:
                 return
             index = self._pairs[pair] = PairIndex()
-            self._by_source.setdefault(source_of(pair), set()).add(pair)
-            self._by_target.setdefault(target_of(pair), set()).add(pair)
+            self._by_source.setdefault(pair.source, set()).add(pair)
+            self._by_target.setdefault(pair.target, set()).add(pair)
         if record.value is None:
             index.drop(upstream)
             if not len(index):
                 del self._pairs[pair]
-                self._by_source[source_of(pair)].discard(pair)
-                self._by_target[target_of(pair)].discard(pair)
+                self._by_source[pair.source].discard(pair)
+                self._by_target[pair.target].discard(pair)
         else:
             index.put(upstream, first_downstream(record.value), record.offset)
 
     def _wants(self, source: TopicPartition) -> bool:
         return self._wanted is None or source in self._wanted
 
-    def _partition_of(self, pair: MapPair) -> int:
-        return self._place_of(pair.source_topic, pair.source_partition)
-
     def _place_of(self, topic: str, partition: int) -> int:
         return partition_of(map_partition_key(topic, partition), self._partition_count)
 
     async def _value(self, partition: int, offset: int, key: bytes) -> bytes:
         """Fetch one record's value. Raises ChunkRewritten if the cleaner removed it because there is a newer one."""
-        leader = (await self._cluster.metadata({self._topic})).leader(self._topic, partition)
-        if leader is None:
-            raise RetriableError(f"cluster {self._cluster.name}: {self._topic}-{partition} has no leader now")
-        connection = await self._cluster.connection(leader)
         topic = fetch_api.TopicOnWire(self._topic, self._topic_id)
-        row = await fetch_api.fetch_one(connection, topic, partition, (offset, -1, -1), _ONE_BATCH)
+        row = await fetch_api.fetch_from_leader(self._cluster, topic, partition, offset, _ONE_BATCH)
         if row.error_code:
             if row.error_code == error_codes.OFFSET_OUT_OF_RANGE:
                 raise ChunkRewritten
@@ -473,14 +463,6 @@ class MapReader:
                 if record.offset == offset and record.key == key and record.value is not None:
                     return record.value
         raise ChunkRewritten
-
-
-def source_of(pair: MapPair) -> TopicPartition:
-    return TopicPartition(pair.source_topic, pair.source_partition)
-
-
-def target_of(pair: MapPair) -> TopicPartition:
-    return TopicPartition(pair.target_topic, pair.target_partition)
 
 
 class ChunkRewritten(RetriableError):

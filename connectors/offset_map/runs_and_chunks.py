@@ -32,6 +32,7 @@ from connectors.formats.position import (
     text,
     topic_id,
 )
+from connectors.formats.types import OfPair
 
 MAX_RUNS_PER_CHUNK: Final = 4096
 #: Most runs of a pair with a compacted target, whose log start does not advance: about 200 MB in the map topic.
@@ -155,42 +156,34 @@ class RunList:
         source, or was copied without a map, and is then read too. Before the first run it is its start, and behind the
         last run its end, both marked, for the caller to decide.
         """
-        if not self._runs:
-            return None
-        at = bisect_right(self._upstreams, upstream) - 1
-        if at < 0:
-            return MappedOffset(self._runs[0].downstream, OffsetLocation.BELOW)
-        run = self._runs[at]
-        if upstream < run.upstream_end:
-            return MappedOffset(run.downstream + upstream - run.upstream, OffsetLocation.INSIDE)
-        if at + 1 < len(self._runs):
-            return MappedOffset(run.downstream_end, OffsetLocation.GAP)
-        return MappedOffset(
-            run.downstream_end, OffsetLocation.INSIDE if upstream == run.upstream_end else OffsetLocation.BEYOND
-        )
+        return self._look_up(upstream, self._upstreams, 0, 1)
 
     def reverse(self, downstream: int) -> MappedOffset | None:
         """Return the source offset where a consumer that would read ``downstream`` next continues; None if empty.
 
         In a gap (markers, records of other producers) this is behind the last record mirrored before it.
         """
+        return self._look_up(downstream, self._downstreams, 1, 0)
+
+    def _look_up(self, offset: int, begins: Sequence[int], here: int, there: int) -> MappedOffset | None:
+        """Translate. ``begins``: where the runs begin on the side of ``offset``; ``here`` and ``there``: the indexes of
+        both sides in a run."""
         if not self._runs:
             return None
-        at = bisect_right(self._downstreams, downstream) - 1
+        at = bisect_right(begins, offset) - 1
         if at < 0:
-            return MappedOffset(self._runs[0].upstream, OffsetLocation.BELOW)
+            return MappedOffset(self._runs[0][there], OffsetLocation.BELOW)
         run = self._runs[at]
-        if downstream < run.downstream_end:
-            return MappedOffset(run.upstream + downstream - run.downstream, OffsetLocation.INSIDE)
-        if at + 1 < len(self._runs):
-            return MappedOffset(run.upstream_end, OffsetLocation.GAP)
-        return MappedOffset(
-            run.upstream_end, OffsetLocation.INSIDE if downstream == run.downstream_end else OffsetLocation.BEYOND
-        )
+        into = offset - run[here]
+        if into < run.length:
+            return MappedOffset(run[there] + into, OffsetLocation.INSIDE)
+        is_last = at + 1 == len(self._runs)
+        behind = OffsetLocation.INSIDE if into == run.length else OffsetLocation.BEYOND
+        return MappedOffset(run[there] + run.length, behind if is_last else OffsetLocation.GAP)
 
 
 @dataclass(frozen=True, slots=True)
-class MapPair:
+class MapPair(OfPair):
     """A source partition and the target partition it is copied to; an id is None if the brokers have none."""
 
     source_topic: str

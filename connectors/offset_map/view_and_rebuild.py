@@ -269,12 +269,8 @@ class LogFeed:
         ]
 
     async def _fetch(self, position: int) -> fetch_produce.FetchedPartition:
-        topic, index = self._partition
-        leader = (await self._cluster.metadata({topic})).leader(topic, index)
-        if leader is None:
-            raise RetriableError(f"{self._where} has no leader now")
-        connection = await self._cluster.connection(leader, "rebuild")
-        row = await fetch_api.fetch_one(connection, self._topic, index, (position, -1, -1), self._limits)
+        index = self._partition.partition
+        row = await fetch_api.fetch_from_leader(self._cluster, self._topic, index, position, self._limits)
         if row.error_code not in (0, error_codes.OFFSET_OUT_OF_RANGE):
             raise RetriableError(f"{self._where} cannot be read: {error_codes.code_name(row.error_code)}")
         return row
@@ -336,12 +332,12 @@ class Rebuilder:
         return Rebuilt(*names, top, found.records, lowest.upstream, lowest.downstream, len(made))
 
     def _feeds(self, pair: MapPair, top: tuple[int, int]) -> dict[LogSide, LogFeed]:
-        source = TopicPartition(pair.source_topic, pair.source_partition)
-        target = TopicPartition(pair.target_topic, pair.target_partition)
         read_committed = self._settings.read_committed
         return {
-            LogSide.SOURCE: LogFeed(self._source, source, pair.source_topic_id, top[0], read_committed=read_committed),
-            LogSide.TARGET: LogFeed(self._target, target, pair.target_topic_id, top[1], read_committed=True),
+            LogSide.SOURCE: LogFeed(
+                self._source, pair.source, pair.source_topic_id, top[0], read_committed=read_committed
+            ),
+            LogSide.TARGET: LogFeed(self._target, pair.target, pair.target_topic_id, top[1], read_committed=True),
         }
 
     def _begin(self, pair: MapPair, position: Position) -> tuple[int, int]:
@@ -353,7 +349,7 @@ class Rebuilder:
         """Write the newest chunk first, so that an interruption leaves no hole."""
         await self._maps.follow()
         floor = self._begin(pair, position)  # the flow may have cut its map while the logs were read
-        partition_key = map_partition_key(pair.source_topic, pair.source_partition)
+        partition_key = map_partition_key(*pair.source)
         await PlainWriter(self._target).write(
             OutRecord(
                 self._settings.map_topic, encode_chunk_key(ChunkKey(pair, upstream)), value, partition_key=partition_key

@@ -16,11 +16,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Final, Protocol
 
 from connect.core.errors import RetriableError
+from connect.core.wording import named
 from connect.kafka.concurrency import Pauses
 from connectors.formats.types import RUNNING, ProducerIdAndEpoch, TopicPartition
 from connectors.source.positions.ledger import Ledger
@@ -41,8 +42,6 @@ _LOOK_S: Final = 5.0
 _RETRY_S: Final = 1.0
 _MAX_RETRY_S: Final = 10.0
 _OPEN_AGAIN_S: Final = 5.0
-#: Partitions that one log line names.
-_MOST_NAMED: Final = 5
 
 
 class Joins(Protocol):
@@ -285,10 +284,3 @@ async def close_opening(opening: asyncio.Task[SliceHandle] | None) -> None:
         opening.cancel()
         (opened,) = await asyncio.gather(opening, return_exceptions=True)
         await close_quietly(opened if isinstance(opened, SliceHandle) else None)
-
-
-def named(partitions: Collection[TopicPartition]) -> str:
-    """Return the names of the first partitions, and how many more there are."""
-    names = ", ".join(str(one) for one in list(partitions)[:_MOST_NAMED])
-    more = len(partitions) - _MOST_NAMED
-    return f"{names} and {more} more" if more > 0 else names

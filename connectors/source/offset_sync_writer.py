@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Self
 from connect.core.errors import HeliographError
 from connect.core.model import NewTopic
 from connect.kafka.cluster import Cluster
-from connect.kafka.concurrency import Pauses, Scope
+from connect.kafka.concurrency import Pauses, Scope, is_set_within
 from connect.kafka.log.producer import OutRecord, PlainWriter
 from connect.kafka.log.topic_admin import Admin, TopicExists
 from connectors.config.client_config import FlowClients
@@ -307,7 +307,7 @@ class SyncWriter:
                     continue
                 pauses.over()
                 if count < _MOST_AT_ONCE:
-                    await self._pause()
+                    await is_set_within(self._ending, _PAUSE_S)
             if not self._wanted.is_set():
                 self._idle.set()
 
@@ -321,11 +321,6 @@ class SyncWriter:
                 return len(syncs)
             self._syncs.give_back(syncs)
             return 0
-
-    async def _pause(self) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_PAUSE_S):
-                await self._ending.wait()
 
     async def _write(self, syncs: Sequence[OffsetSync]) -> bool:
         records = [OutRecord(self._topic, sync.key(), sync.value(), partition=_PARTITION) for sync in syncs]

@@ -6,7 +6,6 @@ It has Java's class name. Any worker of the group can report the mirror's lag an
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,10 +16,10 @@ from typing import Any, Final
 from connect.api.connector import Props
 from connect.api.plugins import KAFKA_VERSION
 from connect.api.source import EngineTask, ExactlyOnceSupport, SourceConnector, TaskReport
-from connect.core.config.config_def import ConfigDef, ConfigValue
+from connect.core.config.config_def import ConfigDef, ConfigValue, add_errors
 from connect.core.errors import ConfigError, PermanentError, RetriableError
 from connect.core.model import State
-from connect.kafka.concurrency import Scope, in_turns, wall_ms
+from connect.kafka.concurrency import Scope, in_turns, is_set_within, wall_ms
 from connect.kafka.log.offsets import EARLIEST, LATEST
 from connect.kafka.log.shared_transactions import SharedTransactions
 from connect.kafka.log.transactions import Superseded
@@ -35,7 +34,7 @@ from connectors.config.client_config import (
 )
 from connectors.config.connector_configs import CONVERTERS, MirrorSourceSettings, source_settings
 from connectors.config.definitions import SOURCE
-from connectors.connector_base import require_offset, require_partition, require_string
+from connectors.connector_base import check_offsets
 from connectors.control_link.protocol import SliceSettings
 from connectors.flow_progress import FlowLag
 from connectors.formats.types import TopicPartition
@@ -210,9 +209,8 @@ class MirrorSource(SourceConnector):
         """Validate settings together: converters, transforms, whether exactly-once is possible, offset syncs that are
         disabled and configured (Java's ``validateEmitOffsetSyncConfigs``), and the query, by Spark."""
         if props.get(_EMIT_SYNCS) == "false" and any(key.startswith(_OF_SYNCS) for key in props):
-            known = values.get(_EMIT_SYNCS, ConfigValue(_EMIT_SYNCS, None))
             said = f"MirrorSourceConnector can't setup offset-syncs feature while {_EMIT_SYNCS} set to false"
-            values[_EMIT_SYNCS] = known.with_error(said)
+            add_errors(values, _EMIT_SYNCS, said)
         if any(value.errors for value in values.values()):
             return values
         try:
@@ -225,13 +223,8 @@ class MirrorSource(SourceConnector):
             if settings.enabled and settings.transform_sql:
                 await _check_query(self._host, settings.transform_sql)
         except ConfigError as error:
-            key = error.key or "name"
-            known = values.get(key, ConfigValue(key, None))
-            values[key] = ConfigValue(key, known.value, (*known.errors, error.message))
-        if errors := support_errors(props):
-            key = "exactly.once.support"
-            known = values.get(key, ConfigValue(key, None))
-            values[key] = ConfigValue(key, known.value, (*known.errors, *errors))
+            add_errors(values, error.key or "name", error.message)
+        add_errors(values, "exactly.once.support", *support_errors(props))
         return values
 
     def exactly_once_support(self, props: Props) -> ExactlyOnceSupport:
@@ -256,13 +249,7 @@ class MirrorSource(SourceConnector):
         self, props: Props, offsets: Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]
     ) -> bool:
         """Check offsets as Java does (``MirrorUtils.validateSourcePartition`` and others); a reset is always valid."""
-        for partition, offset in offsets:
-            if offset is not None:
-                require_string(partition, "cluster")
-                require_string(partition, "topic")
-                require_partition(partition)
-                require_offset(partition, offset, only_zero=False)
-        return True
+        return check_offsets(offsets, "cluster", "topic", "partition", only_zero=False)
 
     async def _look(self, settings: MirrorSourceSettings, parts: FlowParts) -> None:
         """Start the inner connector once both clusters answer, then request task configs; report permanent errors."""
@@ -318,9 +305,7 @@ class MirrorSourceEngineTask(EngineTask):
                     log.warning("%s task %d: %s; claiming it again", settings.flow, index, error)
                     # A delay by task number, so that two tasks that interrupt each other do not do so again.
                     delay_s = _CLAIM_AGAIN_S * attempt * (1 + index % _APART)
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(delay_s):
-                            await self._stopping.wait()
+                    await is_set_within(self._stopping, delay_s)
                 else:
                     return
 

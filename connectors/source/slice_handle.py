@@ -376,6 +376,9 @@ async def close_quietly(handle: SliceHandle | None) -> None:
 _MOST: Final = 3
 #: A slice that has copied for this time resets the count.
 _HEALTHY_S: Final = 60.0
+#: The first and the longest delay between two attempts.
+_RETRY_S: Final = 0.2
+_MAX_RETRY_S: Final = 5.0
 
 
 class TaskDefective(PermanentError):
@@ -388,6 +391,7 @@ class Defects:
     def __init__(self, name: str) -> None:
         self._name = name
         self._count = 0
+        self._delay_s = _RETRY_S
 
     def count(self, error: RetriableError, lasted_s: float) -> None:
         """Count a defect; raise :class:`TaskDefective` if retries have not helped. ``lasted_s``: how long it copied."""
@@ -399,6 +403,13 @@ class Defects:
                 f"{self._name}: {self._count} slices in a row ended with what looks like a bug in Heliograph, the "
                 f"last with {error}. Positions are unchanged. Please report it with this log"
             ) from error
+
+    def delay_s(self, error: RetriableError, lasted_s: float) -> float:
+        """Return how long to wait before the next attempt; raise as :meth:`count`, which this includes."""
+        self.count(error, lasted_s)
+        delay_s = _RETRY_S if lasted_s > _MAX_RETRY_S else self._delay_s
+        self._delay_s = min(2 * delay_s, _MAX_RETRY_S)
+        return delay_s
 
     def forget(self) -> None:
         """Reset the count, after an epoch without a defect."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -11,12 +10,13 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from connect.core.errors import RetriableError
-from connect.kafka.concurrency import Scope, in_turns
+from connect.core.wording import named
+from connect.kafka.concurrency import Scope, in_turns, is_set_within, wall_ms
 from connectors.control_link.protocol import PartitionPlan, PartitionProgress
 from connectors.flow_progress import Meters, PartitionView
 from connectors.formats.gap import OnTopicRecreated
 from connectors.formats.types import FlowName, ProducerIdAndEpoch, Run, TopicPartition
-from connectors.source.epochs import Reconfiguring, close_opening, named, open_next
+from connectors.source.epochs import Reconfiguring, close_opening, open_next
 from connectors.source.positions import partition_notes
 from connectors.source.positions.gap_policy import GapPasser, advice, is_gone, look_for_returned
 from connectors.source.positions.ledger import Cadence, Ledger, trim_forever
@@ -30,8 +30,6 @@ from connectors.source.slice_handle import Defects, SliceHandle, SliceLost, Task
 log = logging.getLogger(__name__)
 #: How often to check whether positions are due.
 _COMMIT_S: Final = 1.0
-_RETRY_S: Final = 0.2
-_MAX_RETRY_S: Final = 5.0
 #: Brokers forget a transactional id after a week (``transactional.id.expiration.ms``) without a claim or a transaction;
 #: the next claim then gets another producer id, whose markers do not fence our batches.
 _CLAIM_AGAIN_S: Final = 6 * 3600.0
@@ -126,7 +124,6 @@ class MirrorSourceTask:
         finally:
             await scope.close()
             self._skip_log.tell(time.monotonic(), is_last=True)
-            await self._store.close()
 
     def _watched_states(self, scope: Scope) -> list[asyncio.Task[None]]:
         """Record which partitions are not copied; end the task if none is left that could be."""
@@ -164,7 +161,6 @@ class MirrorSourceTask:
     # -- copying ----------------------------------------------------------------------------------
 
     async def _copy_until_stopped(self) -> None:
-        delay_s = _RETRY_S
         while not self._stopping.done():
             began_s = time.monotonic()
             try:
@@ -173,13 +169,9 @@ class MirrorSourceTask:
                 if self._stopping.done():
                     return
                 self.state = "recovering"
-                lasted_s = time.monotonic() - began_s
-                self._defects.count(error, lasted_s)
-                if lasted_s > _MAX_RETRY_S:
-                    delay_s = _RETRY_S
+                delay_s = self._defects.delay_s(error, time.monotonic() - began_s)
                 log.warning("%s: %s; taking over again in %.1f s", self._name, error, delay_s)
                 await asyncio.wait({self._stopping}, timeout=delay_s)
-                delay_s = min(delay_s * 2, _MAX_RETRY_S)
 
     async def _copy(self) -> None:
         """Take over and copy until a clean end. Raises :class:`SliceLost` if a slice is lost."""
@@ -313,7 +305,7 @@ class MirrorSourceTask:
     ) -> Takeover:
         known = ledger.going()
         await self._pairing.renew(known)
-        passer = GapPasser(self._name, self._settings.gap_policy, self._store.runs_of, time.time_ns() // 1_000_000)
+        passer = GapPasser(self._name, self._settings.gap_policy, self._store.runs_of, wall_ms())
         takeover = await take_over(
             self._services.clusters,
             self._settings.transactional_id,
@@ -413,7 +405,7 @@ class MirrorSourceTask:
         self._skip_log.add(progress.source, progress.skips)
         if late := self._ledger.late_records(progress):
             partition_notes.log_late_records(str(self.flow), progress.source, late)
-        self.meters.apply(progress, time.time_ns() // 1_000_000)
+        self.meters.apply(progress, wall_ms())
         stopped = self._ledger.apply(progress)
         self._hold_if_full()
         self._sync(progress.source, progress.runs)
@@ -438,9 +430,7 @@ class MirrorSourceTask:
 
     async def _commit_forever(self) -> None:
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(_COMMIT_S, self._settings.flush_interval_ms / 1000)):
-                    await self._filled.wait()
+            await is_set_within(self._filled, min(_COMMIT_S, self._settings.flush_interval_ms / 1000))
             self._filled.clear()
             self._skip_log.tell(time.monotonic())
             if self._loaded:

@@ -25,7 +25,7 @@ from connect.api.source import ConnectorHere, TaskReport
 from connect.core.errors import HeliographError
 from connect.core.metrics import Gauges, Rows
 from connect.core.model import State
-from connect.kafka.concurrency import Scope, in_turns
+from connect.kafka.concurrency import Scope, in_turns, wall_ms
 from connect.kafka.security.connection_settings import open_stores
 from connectors.config.client_config import FlowClients
 from connectors.config.connector_configs import MirrorSourceSettings
@@ -309,7 +309,7 @@ class LagWatch:
     async def _look_at(self, name: str, watched: _Watched, tasks: Sequence[TaskReport]) -> None:
         running = [task for (connector, _), task in self._host.running.items() if connector == name]
         positions = {
-            TopicPartition(view.source_topic, view.source_partition): view.next_source_offset
+            view.source: view.next_source_offset
             async for view in in_turns(Views(running, 0))
             if view.next_source_offset >= 0
         }
@@ -324,7 +324,7 @@ class LagWatch:
         seen = {TopicPartition(one.topic, one.partition): one for one in lag.partitions}
         idle = [one for one in tasks if (name, one.task) not in self._host.running and one.task not in starting]
         resting = await _resting(watched, idle)
-        self._host.seen[name] = LagSnapshot(watched.settings.flow_name, _now_ms(), seen, resting)
+        self._host.seen[name] = LagSnapshot(watched.settings.flow_name, wall_ms(), seen, resting)
 
     async def _look_at_all(self, name: str, watched: _Watched) -> None:
         """Poll the lag of a connector without tasks, from its stored positions."""
@@ -394,11 +394,7 @@ def _of_stopped(
         Resting(None, one, lag.target_topic, noted[one].state if one in noted else _WITHOUT_TASK)
         for one, lag in lags.items()
     )
-    return LagSnapshot(flow, _now_ms(), lags, resting, is_stopped=True)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    return LagSnapshot(flow, wall_ms(), lags, resting, is_stopped=True)
 
 
 async def _resting(watched: _Watched, idle: Sequence[TaskReport]) -> tuple[Resting, ...]:

@@ -330,7 +330,8 @@ class SparkEngine:
             printing.cancel()
             if process.stdin is not None:
                 process.stdin.close()
-            self._lost(end or self._ended_silently())
+            last_words = " | ".join(self._printed) or "nothing"
+            self._lost(end or EngineLost(f"Spark's driver process ended; it last printed: {last_words}"))
 
     def _why_broken(self, failure: SparkFailure) -> Exception:
         """Return EngineLost if a retry may help, as for a cluster; a local JVM that ended several times is broken."""
@@ -342,12 +343,6 @@ class SparkEngine:
         if failure.settings:
             return EngineBroken(f"Spark does not start: {failure.text}; check the spark.* keys")
         return EngineLost(f"Spark at {self._settings.place} does not accept the application: {failure.text}")
-
-    def _ended_silently(self) -> EngineLost:
-        return EngineLost(f"Spark's driver process ended; {self._last_words()}")
-
-    def _last_words(self) -> str:
-        return "it last printed: " + (" | ".join(self._printed) or "nothing")
 
     async def _read_printed(self, output: asyncio.StreamReader) -> None:
         """Read what Spark, its JVM and its Python workers print, for the debug log and for the message when it ends."""

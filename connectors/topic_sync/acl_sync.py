@@ -30,7 +30,7 @@ from connect.kafka.authorization import (
 from connect.kafka.cluster import Cluster, NotAuthorized
 from connect.kafka.log.topic_admin import Admin
 from connectors.config.connector_configs import AccessSettings
-from connectors.formats.position import VERSION, KeyKind, Reader, check_version, front, text
+from connectors.formats.position import KeyKind, Reader, text
 from connectors.internal_topics import RecordKind, Records, RecordSettings, read_all_records, read_records
 from connectors.topic_sync.acl_plan import AccessPlan, Names, full_rules, plan_access, topic_rules
 from connectors.topic_sync.cluster_changes import CreateAcl, DeleteAcl
@@ -38,7 +38,7 @@ from connectors.topic_sync.cluster_changes import CreateAcl, DeleteAcl
 _CODES: Final = struct.Struct(">bbbb")  # resource type, pattern type, operation, permission
 
 
-def encode_acl_key(connector: str, rule: AclBinding) -> bytes:
+def _pack_key(connector: str, rule: AclBinding) -> bytes:
     codes = (
         code(RESOURCE_TYPES, rule.resource_type),
         code(PATTERN_TYPES, rule.pattern_type),
@@ -46,15 +46,12 @@ def encode_acl_key(connector: str, rule: AclBinding) -> bytes:
         code(PERMISSIONS, rule.permission),
     )
     names = (connector, rule.resource_name, rule.principal, rule.host)
-    return front(KeyKind.ACL) + _CODES.pack(*codes) + b"".join(map(text, names))
+    return _CODES.pack(*codes) + b"".join(map(text, names))
 
 
-def decode_acl_key(key: bytes) -> tuple[str, AclBinding]:
-    """Return the connector and the ACL. Raises UnknownFormat."""
-    reader = Reader(key, len(front(KeyKind.ACL)))
+def _take_key(reader: Reader) -> tuple[str, AclBinding]:
     resource, pattern, operation, permission = reader.fixed(_CODES)
     connector, name, principal, host = (reader.text() for _ in range(4))
-    reader.end()
     rule = AclBinding(
         word(RESOURCE_TYPES, resource),
         name,
@@ -67,14 +64,9 @@ def decode_acl_key(key: bytes) -> tuple[str, AclBinding]:
     return connector, rule
 
 
-def _check_value(value: bytes) -> bool:
-    check_version(value, "ACL record")
-    return True
-
-
 #: A record says that the ACL was created.
 ACLS: Final[RecordKind[AclBinding, bool]] = RecordKind(
-    KeyKind.ACL, b"acls", encode_acl_key, decode_acl_key, lambda _: bytes((VERSION,)), _check_value
+    KeyKind.ACL, b"acls", _pack_key, _take_key, lambda _: b"", lambda _: True
 )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from connect.core.wording import named
 from connect.kafka.cluster import Cluster, TopicMetadata
 from connect.kafka.log.committed_offsets import committed_offsets, group_state
 from connect.kafka.log.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
@@ -98,8 +99,6 @@ def decode_partitions(text: str) -> list[TopicPartition]:
 
 log = logging.getLogger(__name__)
 
-_MOST_NAMED: Final = 5
-
 
 @dataclass(frozen=True, slots=True)
 class Begin:
@@ -160,12 +159,10 @@ async def warn_of_left_behind(source: Cluster, ends: Mapping[TopicPartition, int
     starts = await list_offsets(source, list(ends), EARLIEST) if ends else {}
     behind = sorted(one for one, end in ends.items() if starts[one] < end)
     if behind:
-        names = ", ".join(f"{one} at offset {ends[one]}" for one in behind[:_MOST_NAMED])
         log.warning(
             "cluster %s: no offset is stored for %d partitions that have records, and auto.offset.reset = latest skips "
-            "these records: %s%s; with earliest they would be copied",
+            "these records: %s; with earliest they would be copied",
             source.name,
             len(behind),
-            names,
-            f" and {len(behind) - _MOST_NAMED} more" if len(behind) > _MOST_NAMED else "",
+            named(f"{one} at offset {ends[one]}" for one in behind),
         )

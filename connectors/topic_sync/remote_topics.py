@@ -21,7 +21,7 @@ from connect.kafka.log.topic_admin import ConfigSource, TopicConfig, TopicConfig
 from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.formats.types import TopicPartition
 from connectors.internal_topics import read_positions
-from connectors.policy import LONGEST_NAME
+from connectors.policy import IN_NAMES, LONGEST_NAME
 from connectors.topic_sync.cluster_changes import AddPartitions, AlterConfig, CreateTopic, alter_configs
 from connectors.topic_sync.partition_assignment import selected
 
@@ -172,8 +172,6 @@ class ConfigSync:
 
 
 _READABLE: Final = 0
-#: Kafka's ``Topic.validate``.
-_IN_NAMES: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +245,7 @@ def _shared(names: Mapping[str, Sequence[str]]) -> dict[str, tuple[Sequence[str]
 def _wrong_name(name: str) -> str | None:
     if len(name) > LONGEST_NAME:
         return f"{name[:40]}... has {len(name)} characters, and Kafka allows {LONGEST_NAME}"
-    if not name or name in (".", "..") or not _IN_NAMES.issuperset(name):
+    if not name or name in (".", "..") or not IN_NAMES.issuperset(name):
         return f"'{name}' is not valid in Kafka"
     return None
 

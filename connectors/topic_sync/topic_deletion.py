@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import logging
 import struct
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from connect.api.policy import ReplicationPolicy
 from connect.core.errors import PermanentError
+from connect.core.wording import in_utc
 from connect.kafka.cluster import Cluster, TopicMetadata
+from connect.kafka.concurrency import wall_ms
 from connect.kafka.log.topic_admin import Admin
 from connectors.config.connector_configs import MirrorSourceSettings
-from connectors.formats.position import VERSION, KeyKind, Reader, check_version, front, text
+from connectors.formats.position import KeyKind, text
 from connectors.internal_topics import RecordKind, Records, read_all_positions, read_records, record_settings
 from connectors.topic_sync.cluster_changes import DeleteTopic
 from connectors.transforms.target_names import RemoteNames
@@ -127,34 +127,14 @@ def plan_deletions(gone: Mapping[str, str], since_ms: Mapping[str, int], now_ms:
 _SINCE: Final = struct.Struct(">q")  # milliseconds since 1970
 
 
-def encode_gone_key(connector: str, topic: str) -> bytes:
-    return front(KeyKind.GONE) + text(connector) + text(topic)
-
-
-def decode_gone_key(key: bytes) -> tuple[str, str]:
-    """Return connector and source topic. Raises UnknownFormat."""
-    reader = Reader(key, len(front(KeyKind.GONE)))
-    connector, topic = reader.text(), reader.text()
-    reader.end()
-    return connector, topic
-
-
-def encode_gone(since_ms: int) -> bytes:
-    return bytes((VERSION,)) + _SINCE.pack(since_ms)
-
-
-def decode_gone(value: bytes) -> int:
-    """Decode the time. Raises UnknownFormat."""
-    check_version(value, "deleted topic")
-    reader = Reader(value, 1)
-    (since_ms,) = reader.fixed(_SINCE)
-    reader.end()
-    return since_ms
-
-
 #: Milliseconds since 1970, by source topic.
 GONE: Final[RecordKind[str, int]] = RecordKind(
-    KeyKind.GONE, b"gone", encode_gone_key, decode_gone_key, encode_gone, decode_gone
+    KeyKind.GONE,
+    b"gone",
+    lambda connector, topic: text(connector) + text(topic),
+    lambda reader: (reader.text(), reader.text()),
+    _SINCE.pack,
+    lambda reader: reader.fixed(_SINCE)[0],
 )
 
 
@@ -199,7 +179,7 @@ class TopicDeletion:
         """
         if self._since_ms is None:
             self._since_ms = await self._records.load()
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = wall_ms()
         plan = await self._plan(self._since_ms, now_ms)
         newly = dict.fromkeys(plan.newly, now_ms)
         if newly or plan.settled:
@@ -217,7 +197,7 @@ class TopicDeletion:
                     change.source_topic,
                     self._settings.source_alias,
                     change.topic,
-                    _utc(change.due_ms),
+                    in_utc(change.due_ms),
                 )
         for change in plan.due(now_ms):
             await self._delete(change)
@@ -225,7 +205,7 @@ class TopicDeletion:
     async def plan(self) -> GonePlan:
         """Return what :meth:`run` would find now, and change nothing. Raises RetriableError or SecurityError."""
         since_ms = await read_records(self._target, self._where, GONE)
-        return await self._plan(since_ms, time.time_ns() // 1_000_000)
+        return await self._plan(since_ms, wall_ms())
 
     async def _plan(self, since_ms: Mapping[str, int], now_ms: int) -> GonePlan:
         target = (await self._target.metadata(None)).topics
@@ -281,7 +261,7 @@ class TopicDeletion:
             self._flow,
             change.topic,
             change.source_topic,
-            _utc(change.gone_since_ms),
+            in_utc(change.gone_since_ms),
         )
         outcome = (await self._admin.delete_topics([change.topic])).get(change.topic)
         if outcome is None:
@@ -290,7 +270,3 @@ class TopicDeletion:
             log.error("%s: remote topic was not deleted: %s", self._flow, outcome)
         else:
             log.warning("%s: remote topic was not deleted: %s; retrying", self._flow, outcome)
-
-
-def _utc(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(" ", "seconds")

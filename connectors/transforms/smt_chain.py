@@ -23,7 +23,7 @@ from connect.core.config.config_def import Values
 from connect.core.errors import ConfigError, HeliographError, PermanentError
 from connect.wire.batch import NO_TIMESTAMP, is_text, readable
 from connectors.control_link.protocol import PartitionPlan
-from connectors.policy import LONGEST_NAME
+from connectors.policy import IN_NAMES, LONGEST_NAME
 
 if TYPE_CHECKING:
     from connect.wire.records import Record
@@ -32,7 +32,6 @@ TOPIC_KEY: Final = "transform.topic"
 OTHERS_KEY: Final = "transform.other.topics"
 #: The placeholder for the source topic.
 UNCHANGED: Final = "${topic}"
-_IN_NAMES: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ NO_ROUTES: Final = TopicRoutes()
 def routes_message(topic: object) -> str:
     """Return the text for a topic computed from a record. An invalid topic name is not shown, because it may contain
     any part of the record."""
-    is_name = isinstance(topic, str) and len(topic) <= LONGEST_NAME and _IN_NAMES.issuperset(topic)
+    is_name = isinstance(topic, str) and len(topic) <= LONGEST_NAME and IN_NAMES.issuperset(topic)
     return str(topic) if is_name else "an invalid topic name"
 
 
@@ -67,7 +66,7 @@ def topic_routes(values: Values) -> TopicRoutes:
     """Return the topics in the settings. Raises ConfigError if a name is invalid, or ``own`` is in ``others``."""
     routes = TopicRoutes(values.string(TOPIC_KEY).strip(), values.strings(OTHERS_KEY))
     for key, name in ((TOPIC_KEY, routes.own), *((OTHERS_KEY, other) for other in routes.others)):
-        if not name or not _IN_NAMES.issuperset(name.replace(UNCHANGED, "")):
+        if not name or not IN_NAMES.issuperset(name.replace(UNCHANGED, "")):
             raise ConfigError(f"{key} has '{name}', which is not a topic name; {UNCHANGED} is the source topic", key)
     if routes.own in routes.others:
         raise ConfigError(

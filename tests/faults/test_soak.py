@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.formats.gap import Gap, GapKey, GapKind, GapRecord
+from connectors.formats.gap import Gap, GapKind, GapRecord
 from tests.kit.processes import Role
 from tests.kit.soak import lost_ranges, run
 from tests.kit.soak_judge import Lost, Seen, judge
@@ -73,7 +73,7 @@ def test_what_is_missing_is_exactly_what_gap_records_name(count: int, data: st.D
 
 def test_gap_records_tell_which_topic_of_the_name_they_are_about() -> None:
     def record(found_ms: int, gap: Gap) -> GapRecord:
-        return GapRecord(GapKey("MirrorSourceConnector", "anew", 0, found_ms), gap, "us.anew")
+        return GapRecord("MirrorSourceConnector", "anew", 0, found_ms, gap, "us.anew")
 
     gaps = [
         record(1, Gap(GapKind.SOURCE_GAP, 3, 4)),

@@ -66,7 +66,7 @@ class World:
 
 async def _stored_gaps(bootstrap: str, alias: str) -> dict[str, Gap]:
     """By source topic, the last one of each."""
-    return {one.key.source_topic: one.gap for one in await stored_gaps(bootstrap, alias)}
+    return {one.source_topic: one.gap for one in await stored_gaps(bootstrap, alias)}
 
 
 def make_anew(broker: Broker, topic: str) -> None:

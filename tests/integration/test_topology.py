@@ -256,6 +256,5 @@ async def note_copied(us: str, bootstrap: str, connector: str, *topics: str) -> 
             ]
         )
     finally:
-        await store.close()
         await cluster.close()
         await admin.close()

@@ -23,7 +23,7 @@ from aiokafka import AIOKafkaProducer
 
 from connect.embedded.kafka_releases import DEFAULT_VERSION, Release
 from connect.kafka.security.connection_settings import connection_settings
-from connectors.inspection.topic_verification import READ_COMMITTED, compare_topics
+from connectors.inspection.topic_verification import compare_topics
 from tests.kit.kill import run
 from tests.kit.old_messages import FORMATS, write_old
 from tests.kit.processes import Role
@@ -137,8 +137,8 @@ async def _compare_shapes(stage: Stage, topics: Sequence[str]) -> tuple[int, lis
         connection_settings({"bootstrap.servers": cluster.bootstrap}, client_id="compat", where=name)
         for name, cluster in (("us", stage.us), ("eu", stage.eu))
     )
-    report = await compare_topics(us, eu, {topic: f"us.{topic}" for topic in topics}, isolation_level=READ_COMMITTED)
-    return report.records, [str(report.difference)] if report.difference else []
+    report = await compare_topics(us, eu, {topic: f"us.{topic}" for topic in topics})
+    return report.records, [report.difference] if report.difference else []
 
 
 def _compare_stored(stage: Stage) -> list[str]:

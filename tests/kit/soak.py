@@ -253,7 +253,7 @@ class Soak:
         report.gap_records = len(gaps)
         for topic, feeder in stage.feeders.items():
             for index in range(feeder.partitions):
-                own = [one for one in gaps if (one.key.source_topic, one.key.source_partition) == (topic, index)]
+                own = [one for one in gaps if (one.source_topic, one.source_partition) == (topic, index)]
                 self._judge_partition(topic, index, own)
                 # The judge of the map does not know which records of a filtered topic have no copy.
                 if stage.feeds[topic].fate is not Fate.FILTERED:

@@ -63,4 +63,4 @@ async def stored_gaps(bootstrap: str, alias: str) -> list[GapRecord]:
         await read_to_end(cluster, f"mm2-offset-map.{alias}.internal", fold, read_committed=True)
     finally:
         await cluster.close()
-    return sorted(found, key=lambda one: one.key.found_ms)
+    return sorted(found, key=lambda one: one.found_ms)

@@ -157,8 +157,6 @@ class Store:
     def runs_of(self, _: Position) -> list[MapRun]:
         return []
 
-    async def close(self) -> None: ...
-
 
 class World:
     """All that is random comes of ``seed``."""

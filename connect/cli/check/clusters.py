@@ -9,9 +9,10 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Final
 
-from connect.cli.check.findings import CheckFinding, Level, SeenCluster, of_error, one_line
+from connect.cli.check.findings import CheckFinding, Level, SeenCluster, of_error
 from connect.core.errors import HeliographError, PermanentError, RetriableError, SecurityError
 from connect.core.model import NewTopic
+from connect.core.wording import named
 from connect.kafka.authorization import NO_RIGHT, Allowed, Operation, Operations, allowed, group_rights
 from connect.kafka.cluster import Cluster, NotAuthorized
 from connect.kafka.security.connection_settings import ConnectionSettings
@@ -45,7 +46,7 @@ class Lack:
         what = " and ".join(self.operations)
         if not self.topics:
             return f"{what} on the cluster is missing"
-        on = f"topic{'s' if len(self.topics) > 1 else ''} {one_line(self.topics)}"
+        on = f"topic{'s' if len(self.topics) > 1 else ''} {named(self.topics, 3)}"
         if self.is_certain:
             return f"{what} on {on} is missing"
         return f"{on} cannot be seen. Check that {what} is granted by name or prefix"
@@ -208,7 +209,7 @@ async def _topics(sides: Sides, source: Cluster | None, looked: Looked) -> list[
     shown = (await source.metadata(None)).topics
     chosen = [topic.name for topic in selected(sides.settings.should_mirror, shown)]
     if chosen:
-        looked.does.append(f"selects {len(chosen)} of the {len(shown)} topics it can see now: {one_line(chosen)}")
+        looked.does.append(f"selects {len(chosen)} of the {len(shown)} topics it can see now: {named(chosen, 3)}")
     else:
         said = f"{sides.flow}: topics selects none of the {len(shown)} topics that are visible on {sides.source}"
         looked.findings.append(CheckFinding(Level.WARNING, said, line=sides.line))
@@ -262,7 +263,7 @@ def _factors(sides: Sides, name: str, wanted: Iterable[tuple[str, int]], found: 
             too_many[factor].append(topic)
     for factor, topics in too_many.items():
         brokers = "1 broker" if found.brokers == 1 else f"{found.brokers} brokers"
-        said = f"replication factor {factor} is too high for {brokers}: cannot create {one_line(topics)}"
+        said = f"replication factor {factor} is too high for {brokers}: cannot create {named(topics, 3)}"
         looked.findings.append(CheckFinding(Level.ERROR, f"{sides.flow}, cluster {name}: {said}", line=sides.line))
 
 

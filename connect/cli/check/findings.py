@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
@@ -105,13 +105,6 @@ def report_as_json(report: CheckReport) -> dict[str, Any]:
         ],
         "findings": [asdict(one) for one in report.findings],
     }
-
-
-def one_line(parts: Sequence[str]) -> str:
-    """Shorten a list of names for a sentence: ``a, b, c and 3 more``."""
-    shown = 3
-    more = f" and {len(parts) - shown} more" if len(parts) > shown else ""
-    return ", ".join(parts[:shown]) + more
 
 
 _OF_NAMED: Final = re.compile(r"((?:.*\.)?(?:config\.providers|transforms|predicates))\.[^.]+\.(?:class|type)")

@@ -22,11 +22,12 @@ from connect.cli.check.connector_config import (
     plugins_of,
     sides_of,
 )
-from connect.cli.check.findings import CheckFinding, CheckOutcome, CheckReport, Level, SeenCluster, of_error, one_line
+from connect.cli.check.findings import CheckFinding, CheckOutcome, CheckReport, Level, SeenCluster, of_error
 from connect.core.config.config_def import split_list
 from connect.core.config.properties import Provider, ProviderFactory
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import ConfigError, HeliographError
+from connect.core.wording import named
 from connect.runtime.plugins.plugin_errors import secrets_of
 from connectors.strimzi.resource import Mirror, resource, resources_in
 from connectors.strimzi.security import PROVIDER, PROVIDER_CLASS, SecretKey, keys_in, mounted_secrets
@@ -98,7 +99,7 @@ def not_asked(found: TranslatedResource, config: Mapping[str, str], secrets: Giv
     line = next((one.node.line for one in found.missing if one.secret in names), None)
     word = "secret" if len(names) == 1 else "secrets"
     return CheckFinding(
-        Level.UNKNOWN, f"the clusters were not checked without {word} {one_line(names)}: {where}", line=line
+        Level.UNKNOWN, f"the clusters were not checked without {word} {named(names, 3)}: {where}", line=line
     )
 
 

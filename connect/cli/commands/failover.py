@@ -18,9 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from connect.cli.console import EXIT_OK, counted
+from connect.cli.console import EXIT_OK
 from connect.cli.tables import printable, show_json
-from connect.core.errors import ConfigError, PermanentError
+from connect.core.errors import ConfigError
+from connect.core.wording import counted, in_utc, named
 
 if TYPE_CHECKING:
     from connect.cli.commands.rest_client import RestControl
@@ -36,14 +37,14 @@ _Controls = tuple["RestControl | None", "RestControl | None"]
 #: A value of --group that is a group's name: letters, digits, - and _, a dot between two of them, and any character
 #: after a backslash. Every other value is a regular expression.
 _NAME: Final = re.compile(r"(?:[\w-]|(?<=\w)\.(?=\w)|\\[^\w])+", re.ASCII)
-#: Nothing could be moved, or undone.
+#: An error, such as a cluster that does not answer.
+EXIT_FAILED: Final = 1
+#: Nothing was or could be moved, or undone; also after a no to the question.
 EXIT_NO_GO: Final = 2
 #: Some groups were not moved.
 EXIT_SOME_LEFT: Final = 3
 #: An old value of --accept, which applied to all groups.
 _AHEAD: Final = "ahead"
-#: In a list of groups: every group.
-EVERY: Final = "*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,8 @@ def _run(
     from connectors.config.mm2_properties import load
     from connectors.failover.clusters_and_lease import site
 
+    if arguments.rehearses and arguments.executes:
+        raise ConfigError("a rehearsal changes nothing. Use either --rehearse or --execute", "--rehearse")
     config = load(arguments.file)
     source = arguments.source or find_source(config, arguments.target)
     if arguments.source and sources_of(config, arguments.target) == [source]:
@@ -176,13 +179,12 @@ def tell_on_stderr(line: str) -> None:
 
 
 def warn(line: str) -> None:
-    """Print a warning about something that the next release drops."""
     print(f"warning: {line}", file=sys.stderr, flush=True)
 
 
 def wish_of(arguments: FailoverArguments, config: MirrorMakerConfig) -> Wish:
     """Parse the arguments. Raises ConfigError if a pattern, a time or a value of --accept is wrong."""
-    from connectors.failover.plan import ACCEPTABLE, Wish
+    from connectors.failover.plan import ACCEPTABLE, EVERY, Wish
 
     accepts: dict[str, frozenset[str]] = {}
     for one in arguments.accepts:
@@ -238,7 +240,7 @@ async def _failover(
         return exit_code(looked)
     if not confirmed(arguments, f"Move {counted(len(looked.ready), 'group')} to {site.flow.target_alias}?"):
         print("nothing was changed")
-        return exit_code(looked)
+        return EXIT_NO_GO
     done = await steps.run(f"heliograph {kind.__name__.lower()}", looked)
     if arguments.as_json:
         show_json(as_json(done.plan, done))
@@ -246,17 +248,18 @@ async def _failover(
         show_done(done, looked, arguments.file, everything=arguments.everything)
         servers = ",".join(format_address(*one) for one in site.target.settings.bootstrap)
         print(f"for its clients: bootstrap.servers = {servers}")
-    if arguments.on_done is not None:
-        await _on_done(arguments.on_done, exit_code(done.plan))
-    return exit_code(done.plan)
+    code = exit_code(done.plan)
+    return code if arguments.on_done is None else await _on_done(arguments.on_done, code)
 
 
-async def _on_done(command: str, code: int) -> None:
-    """Run the operator's command with the exit code in its environment. Raises PermanentError if it fails."""
+async def _on_done(command: str, code: int) -> int:
+    """Run the operator's command with the exit code in its environment. Return that code; if it is 0 and the command
+    fails, 1."""
     environment = {**os.environ, "HELIOGRAPH_EXIT_CODE": str(code)}
     running = await asyncio.create_subprocess_shell(command, env=environment)
     if failed := await running.wait():
-        raise PermanentError(f"the groups were moved, but --on-done failed with exit code {failed}: {command}")
+        warn(f"--on-done failed with exit code {failed}: {command}")
+    return code or (EXIT_FAILED if failed else EXIT_OK)
 
 
 def exit_code(plan: Plan) -> int:
@@ -311,9 +314,12 @@ async def _undo(site: Site, _wish: Wish, arguments: FailoverArguments, controls:
     for line in would_stay:
         print(f"would not be undone: {line}")
     before = failback_and_undo.newest([one for one in runs if one.id < run.id and journal.is_open(one, wall_ms())])
-    if not arguments.executes or not confirmed(arguments, "Undo this?"):
-        print("nothing was changed" + ("" if arguments.executes else "; run again with --execute to undo it"))
+    if not arguments.executes:
+        print("nothing was changed; run again with --execute to undo it")
         return _undo_code(would_stay, run)
+    if not confirmed(arguments, "Undo this?"):
+        print("nothing was changed")
+        return EXIT_NO_GO
     async with hold(site, "heliograph undo") as lease:
         run = await failback_and_undo.read_again(site, run) if runs else run
         left = await failback_and_undo.take_back(site, run, lease, tell_on_stderr, controls)
@@ -327,9 +333,6 @@ async def _undo(site: Site, _wish: Wish, arguments: FailoverArguments, controls:
 
 def _described(run: FailoverRun) -> str:
     """Describe what a run changed, who ran it, and when."""
-    from connectors.failover.collect_snapshot import in_utc
-    from connectors.failover.snapshot import named
-
     begins = counted(len(run.starts) + len(run.begins), "start")
     rules = f"ACLs of {counted(len(run.denied), 'topic')}"
     names = f" ({named(sorted(run.groups))})" if run.groups else ""
@@ -391,7 +394,7 @@ def with_values(args: Sequence[str]) -> list[str]:
         behind = args[at + 1] if at + 1 < len(args) else "--"
         if word in _WITHOUT and (behind.startswith("-") or Path(behind).is_file()):
             found.append(_WITHOUT[word])
-            print(f"warning: {word} takes a value; the next release requires it", file=sys.stderr, flush=True)
+            warn(f"{word} takes a value; the next release requires it")
     return found
 
 
@@ -448,8 +451,8 @@ def _show(found: Sequence[Unreplicated], files: Sequence[Path], source: str, tar
     if not found:
         print(f"cluster {target} has all records of the mirrored topics of cluster {source}")
         return
-    count = counted(len(found), "partition")
-    print(f"{sum(one.own.records for one in found)} records in {count} exist only on cluster {source}:")
+    records = counted(sum(one.own.records for one in found), "record")
+    print(f"only cluster {source} has {records} in {counted(len(found), 'partition')}:")
     for one in found:
         print(f"  {printable(str(one.own))}")
         if one.doubt:
@@ -458,6 +461,6 @@ def _show(found: Sequence[Unreplicated], files: Sequence[Path], source: str, tar
         print(f"exported to {file}")
     if appended:
         print(
-            f"appended {appended} records to cluster {target}. {target}->{source} copies them to cluster {source} too, "
-            f"so consumers there read them twice, the second time with the header {HEADER}"
+            f"appended {counted(appended, 'record')} to cluster {target}. {target}->{source} copies them to cluster "
+            f"{source} too, so consumers there read them twice, the second time with the header {HEADER}"
         )

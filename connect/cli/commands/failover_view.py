@@ -8,13 +8,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from connect.cli.console import FORMAT, counted
+from connect.cli.console import FORMAT
 from connect.cli.tables import ERROR, listed, show, table
+from connect.core.wording import counted, in_utc, named
 from connect.kafka.concurrency import wall_ms
-from connectors.failover.collect_snapshot import in_utc
 from connectors.failover.execute import FailoverResult, Rehearsal
 from connectors.failover.plan import GroupOutcome, Plan
-from connectors.failover.snapshot import DIFFERS, NOT_COMPARED, SAME, GroupMove, SampleCheck, Snapshot, named
+from connectors.failover.snapshot import DIFFERS, NOT_COMPARED, SAME, GroupMove, SampleCheck, Snapshot
 from connectors.flow_progress import together
 
 _COLUMNS: Final = ("group", "partition", "offset", "goes to", "old", "new", "by")
@@ -74,10 +74,11 @@ def show_plan(plan: Plan, *, everything: bool) -> None:
     if found.lag is not None:
         whole = together(found.lag.partitions)
         count = counted(whole.partitions, "partition")
-        behind = f"{whole.records} records behind" if whole.records else "no lag"
+        behind = f"{counted(whole.records, 'record')} behind" if whole.records else "no lag"
         show(f"  {found.source}->{found.target}: {behind} in {count}")
         if whole.lost:
-            show(f"  {whole.lost} offsets were deleted on cluster {found.source} before they were copied", ERROR)
+            lost = counted(whole.lost, "offset")
+            show(f"  deleted on cluster {found.source} before they were copied: {lost}", ERROR)
     for line in _last_known(found):
         show(f"  {line}")
     _show_blocked(plan)
@@ -100,7 +101,9 @@ def _last_known(found: Snapshot) -> Iterator[str]:
         yield f"last known lag: unknown, because cluster {found.target} has no stored position of the flow"
         return
     age = f", last stored {_ago(now_ms - known.stored_ms)}" if known.stored_ms >= 0 else ""
-    behind = f"at least {known.ahead} records behind, by checkpoints" if known.ahead else "no checkpoint is ahead"
+    behind = (
+        f"at least {counted(known.ahead, 'record')} behind, by checkpoints" if known.ahead else "no checkpoint is ahead"
+    )
     yield f"last known lag, by stored positions of {counted(known.partitions, 'partition')}{age}: {behind}"
 
 
@@ -167,8 +170,8 @@ def show_proofs(proofs: Sequence[SampleCheck], *, everything: bool) -> None:
     counts = Counter(one.outcome for one in proofs)
     records = sum(one.records for one in proofs if one.outcome == SAME)
     show(
-        f"sample: {counts[SAME]} of {len(proofs)} target offsets match ({records} records), {counts[DIFFERS]} differ, "
-        f"{counts[NOT_COMPARED]} could not be compared"
+        f"sample: {counts[SAME]} of {len(proofs)} target offsets match ({counted(records, 'record')}), "
+        f"{counts[DIFFERS]} differ, {counts[NOT_COMPARED]} could not be compared"
     )
     together: dict[tuple[str, str], list[SampleCheck]] = {}
     for one in proofs:

@@ -18,10 +18,11 @@ from rich.live import Live
 from rich.text import Text
 
 from connect.cli.commands.lag import readers_of
-from connect.cli.console import EXIT_ERROR, EXIT_OK, counted, exit_code
+from connect.cli.console import EXIT_ERROR, EXIT_OK, exit_code
 from connect.cli.tables import printable, show, show_json, table
 from connect.core.config.properties import ClientProperties, load_properties
 from connect.core.errors import ConfigError
+from connect.core.wording import counted
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.committed_offsets import Committed, Partition, committed, owners
 from connect.kafka.log.offsets import LATEST, told_offsets

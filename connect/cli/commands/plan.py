@@ -10,17 +10,17 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from connect.cli.console import FORMAT, counted, exit_code
+from connect.cli.console import FORMAT, exit_code
 from connect.cli.daemons.flow_worker import worker_config
 from connect.cli.tables import listed, show_flow, show_json, table
 from connect.core.errors import ConfigError, HeliographError
 from connect.core.model import NewTopic
+from connect.core.wording import counted, in_utc
 from connectors.checkpoint.connector import objections, topic_of_checkpoints
 from connectors.checkpoint.group_offset_sync import GroupOffsetSyncPlan, plan_groups
 from connectors.config.connector_configs import MirrorSourceSettings, checkpoint_settings
@@ -121,9 +121,8 @@ def in_words(change: Change) -> tuple[str, str]:
         case AlterConfig():
             return change.topic, f"{change.key}: {_value(change.before)} -> {_value(change.after)}"
         case DeleteTopic():
-            return change.topic, f"{change.source_topic} missing since {_utc(change.gone_since_ms)}, due " + _utc(
-                change.due_ms
-            )
+            since, due = in_utc(change.gone_since_ms), in_utc(change.due_ms)
+            return change.topic, f"{change.source_topic} missing since {since}, due {due}"
         case MoveGroup():
             before = "none" if change.before is None else change.before
             return change.group, f"{change.topic}-{change.partition}: {before} -> {change.after}"
@@ -153,10 +152,6 @@ def _factor(factor: int) -> str:
 
 def _value(value: str | None) -> str:
     return "default" if value is None else value or "empty"
-
-
-def _utc(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(" ", "seconds")
 
 
 T = TypeVar("T")

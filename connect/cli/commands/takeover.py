@@ -8,10 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from connect.cli.console import FORMAT, counted, exit_code
+from connect.cli.console import FORMAT, exit_code
 from connect.cli.daemons.flow_worker import worker_config
 from connect.cli.tables import ERROR, listed, show, show_json, show_remarks, table
 from connect.core.errors import ConfigError, HeliographError
+from connect.core.wording import counted
 from connectors.config.mm2_properties import Flow, chosen_flows
 from connectors.inspection.takeover_check import WATCH_S, PartitionStart, TakeoverCheck, check_takeover, stop_order
 from connectors.source.worker_context import looked_at_parts

@@ -291,9 +291,8 @@ def run_with_arguments(arguments: Sequence[str]) -> int:
 
 
 def _settings(parsed: KafkaMirrorMakerArguments) -> MirrorSettings:
-    from connectors.dataplane.by_key_producer import HandlerPlan, HandlerUnusable
+    from connectors.dataplane.by_key_producer import HandlerPlan, HandlerUnusable, make_object
     from connectors.mirror_maker_1.config import Options, mirror_settings
-    from connectors.mirror_maker_1.process import load
     from connectors.mirror_maker_1.topics import is_lone_asterisk, takes
 
     if is_lone_asterisk(parsed.include):
@@ -301,16 +300,16 @@ def _settings(parsed: KafkaMirrorMakerArguments) -> MirrorSettings:
             "%s %s: taken as .*, all topics, as in Kafka's documentation; Java's MirrorMaker refuses it",
             *(parsed.list_option, parsed.include),
         )
-    handler = None
-    if parsed.handler is not None:
-        handler = HandlerPlan(parsed.handler, parsed.handler_args)
-        try:
+    handler, listener, option = None, None, "message.handler"
+    try:
+        if parsed.handler is not None:
+            handler = HandlerPlan(parsed.handler, parsed.handler_args)
             handler.make()
-        except HandlerUnusable as error:
-            raise ConfigError(f"--message.handler: {error}", "message.handler") from None
-    listener = None
-    if parsed.listener is not None:
-        listener = load(parsed.listener, parsed.listener_args, "consumer.rebalance.listener")
+        if parsed.listener is not None:
+            option = "consumer.rebalance.listener"
+            listener = make_object("listener", parsed.listener, parsed.listener_args)
+    except HandlerUnusable as error:
+        raise ConfigError(f"--{option}: {error}. A Java class cannot run here", option) from None
     options = Options(
         takes=takes(parsed.include, parsed.exclude, parsed.list_option),
         streams=parsed.streams,

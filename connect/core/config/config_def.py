@@ -191,6 +191,12 @@ class ConfigValue:
         return replace(self, errors=(*self.errors, *errors))
 
 
+def add_errors(values: dict[str, ConfigValue], key: str, *errors: str) -> None:
+    """Add errors to the value of a key, which may be missing."""
+    if errors:
+        values[key] = values.get(key, ConfigValue(key, None)).with_error(*errors)
+
+
 class Values(Mapping[str, Value]):
     """Converted settings by name. Each typed getter requires that the key is declared with that type."""
 

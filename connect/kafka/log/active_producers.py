@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection
 from typing import NamedTuple
 
-from kafka.protocol.admin.transactions import DescribeProducersRequest
+from kafka.protocol.admin.transactions import DescribeProducersRequest, ListTransactionsRequest
 
 from connect.kafka.cluster import Cluster, NotAuthorized, error_name, refusal_of
 from connect.kafka.concurrency import until
@@ -32,6 +32,20 @@ class ActiveProducer(NamedTuple):
     epoch: int
     last_sequence: int
     open_since: int
+
+
+async def list_transactions(cluster: Cluster) -> dict[str, str]:
+    """Return the transactional ids that were used recently, each with its state in Kafka's words. Raises the cluster's
+    refusal, or UnsupportedVersion for brokers before 3.0."""
+    found: dict[str, str] = {}
+    for node in (await cluster.metadata(frozenset())).brokers:
+        request = ListTransactionsRequest(state_filters=[], producer_id_filters=[])
+        answer = await (await cluster.connection(node)).call(request)
+        if answer.error_code:
+            line = f"cluster {cluster.name} does not list its transactions: {error_name(answer.error_code)}"
+            raise refusal_of(answer.error_code, line, changes=False)
+        found |= {one.transactional_id: one.transaction_state for one in answer.transaction_states}
+    return found
 
 
 async def end_left_open(

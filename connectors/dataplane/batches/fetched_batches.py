@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -167,6 +167,34 @@ def cut(
         else:
             yield Cut(batch, header, decision)
             at += size
+
+
+class Opened(NamedTuple):
+    """The records of one source batch that are to be copied, the source offset behind the batch, and the decision."""
+
+    records: Sequence[records.Record]
+    codec: int
+    following: int
+    leader_epoch: int
+    decision: Decision
+
+
+def open_batch(batch: memoryview, header: wire.BatchHeader | None, decision: Decision, position: int) -> Opened:
+    """Decode what :func:`cut` yielded, from ``position`` on; nothing of a dropped batch."""
+    found = [] if decision.kind is BatchKind.DROPPED else list(records.decode(batch, batch[16]))
+    kept = [record for record in found if record.offset >= position]
+    if header is None:
+        following = max((record.offset + 1 for record in found), default=position)
+        return Opened(kept, batch[_OLD_ATTRIBUTES_AT] & wire.CODEC_MASK, following, -1, decision)
+    return Opened(kept, header.codec, header.last_offset + 1, header.leader_epoch, decision)
+
+
+def opened(fetched: memoryview, position: int, aborted: Iterable[tuple[int, int]] | None) -> Iterator[Opened]:
+    """Yield the records of fetched batches from ``position`` on, whatever their size. Raises :class:`CorruptBatch`."""
+    for batch, header, decision, _ in cut(fetched, position, aborted, wire.SEQUENCE_MODULUS):
+        part = open_batch(batch, header, decision, position)
+        yield part
+        position = max(position, part.following)
 
 
 def _end_of_old(fetched: memoryview, at: int) -> int:

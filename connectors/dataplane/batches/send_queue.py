@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
-from typing import Final
+from typing import Final, Protocol
 
 from connect.wire import batch as wire
 from connect.wire.merge import Unmergeable
@@ -49,11 +49,21 @@ class AnotherWrites(CopiesUnderWay):
     """The target has batches of our producer id that we did not send: a predecessor was not fenced and still writes."""
 
 
-class SendQueue:
-    """The state of one partition: what waits, what is in flight, and the position behind what is acknowledged."""
+class OpenTransaction(Protocol):
+    """The transaction of a slice, if it copies in transactions."""
 
-    #: Attribute bits of produced batches, in addition to the codec's.
-    marks = 0
+    def admits(self, copier: SendQueue, /) -> bool:
+        """Return whether a batch of the copier may be sent for the first time."""
+
+    def sends(self, copier: SendQueue, /) -> None:
+        """Note that it sends one."""
+
+
+class SendQueue:
+    """The state of one partition: what waits, what is in flight, and the position behind what is acknowledged.
+
+    With a ``transaction``, batches are transactional, under a producer id and epoch that may change with each.
+    """
 
     def __init__(
         self,
@@ -64,8 +74,10 @@ class SendQueue:
         skip_refused: bool = False,
         compression: Compression = NO_COMPRESSION,
         batch_bytes: int = DEFAULT_BATCH_BYTES,
+        transaction: OpenTransaction | None = None,
     ) -> None:
         self.plan = plan
+        self._transaction = transaction
         self.producer = plan.producer or producer
         self.max_message_bytes = plan.max_message_bytes
         self.fetch_offset = plan.next_source_offset
@@ -129,16 +141,6 @@ class SendQueue:
             last.skips += tuple(skips)
 
     @property
-    def buffered_bytes(self) -> int:
-        """Bytes read but not acknowledged, as on the wire."""
-        return self._queued_bytes
-
-    @property
-    def held_bytes(self) -> int:
-        """Approximate memory of these batches, decoded records included."""
-        return self.buffered_bytes
-
-    @property
     def has_unsent(self) -> bool:
         return bool(self._queue)
 
@@ -149,8 +151,21 @@ class SendQueue:
 
     @property
     def holds_up_end(self) -> bool:
-        """Whether a clean end must wait for answers. A stopped partition is never handed over, so it waits for none."""
-        return self.has_unacknowledged and not self.stopped
+        """Whether a clean end must wait for answers. A stopped partition is never handed over, so it waits for
+        none, except in a transaction, which its batches in flight may still join."""
+        in_transaction = self._transaction is not None and self.unanswered > 0
+        return in_transaction or (self.has_unacknowledged and not self.stopped)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is known of every batch that was sent if it is in the log."""
+        return not self.unanswered and not self.faulted and not self.has_unacknowledged
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether it is unknown, once the partition is stopped, which of its batches are in the log."""
+        waiting = (*self._in_flight, *self._queue)
+        return any(one.is_doubtful or one.base_offset is not None for one in waiting if one.sent)
 
     @property
     def stopped(self) -> bool:
@@ -178,13 +193,28 @@ class SendQueue:
             return None
         if self._in_flight and (self.lacks_replicas or not self.pipelined):
             return None
+        if self._transaction is not None and not self._queue[0].sent and not self._transaction.admits(self):
+            return None
         outgoing = self._queue.popleft()
         if not outgoing.sent:
             outgoing = self._made_ready(outgoing, saved_s)
             outgoing.sent = True
         self._in_flight.append(outgoing)
         self.unanswered += 1
+        if self._transaction is not None:
+            self._transaction.sends(self)
         return outgoing
+
+    def begin(self, producer: ProducerIdAndEpoch, *, restarts: bool) -> None:
+        """Begin the next transaction, as ``producer``; sequences start at 0 if ``restarts``."""
+        if producer.producer_id != self.producer.producer_id:
+            self.pipelined = False  # because its leader does not know this id
+        self.producer = producer
+        if restarts:
+            self.next_sequence = self._queued_sequence = 0
+            for outgoing in self._queue:
+                outgoing.base_sequence = self._queued_sequence
+                self._queued_sequence = wire.add_sequence(self._queued_sequence, outgoing.count)
 
     def _made_ready(self, first: Outgoing, saved_s: float) -> Outgoing:
         """Return ``first`` as one batch with our producer and codec, merged with later ones if that is worthwhile."""
@@ -197,7 +227,8 @@ class SendQueue:
         return first
 
     def _stamp_of(self, outgoing: Outgoing) -> Stamp:
-        return self.marks, self.producer.producer_id, self.producer.epoch, outgoing.base_sequence
+        marks = 0 if self._transaction is None else wire.TRANSACTIONAL
+        return marks, self.producer.producer_id, self.producer.epoch, outgoing.base_sequence
 
     def _merge(self, parts: list[Outgoing]) -> Outgoing:
         """Merge ``parts`` into one batch; if that fails, return the first alone and queue the others again."""
@@ -285,7 +316,7 @@ class SendQueue:
         ``last_sequence`` None: the leader does not know our producer id. Raises :class:`TargetTruncated` if it has
         less than it acknowledged, :class:`AnotherWrites` if it has batches that we did not send.
         """
-        acknowledged_before = self._first_open_sequence()
+        acknowledged_before = self._in_flight[0].base_sequence if self._in_flight else self.next_sequence
         if last_sequence is None:
             if self.pipelined and not self._nothing_written():
                 raise TargetTruncated("its leader does not know the producer id whose batches it had acknowledged")
@@ -424,11 +455,8 @@ class SendQueue:
         return progress
 
     def _nothing_written(self) -> bool:
-        """Return whether a fence's marker made the id known and no batch was acknowledged since."""
-        return self.next_sequence == self.plan.next_sequence == 0
-
-    def _first_open_sequence(self) -> int:
-        return self._in_flight[0].base_sequence if self._in_flight else self.next_sequence
+        """Return whether a fence's or a transaction's marker made the id known and no batch was acknowledged since."""
+        return self.next_sequence == 0 and (self._transaction is not None or self.plan.next_sequence == 0)
 
     def _account(self) -> None:
         in_flight = self._in_flight

@@ -230,7 +230,7 @@ class Ledger:
         return self._unstored_bytes >= MAX_UNSTORED_BYTES or bool(self._too_long)
 
     def commit_succeeded(self, commit: Commit) -> None:
-        source = _source_of(commit)
+        source = commit.position.source
         entry = self.entries.get(source)
         if entry is not None:
             self._unstored_bytes -= entry.taken[0] - entry.stored[0]
@@ -243,17 +243,13 @@ class Ledger:
         if any(commit.scope is CommitScope.ALL for commit in commits):
             self._completed_s = float("-inf")
         for commit in commits:
-            entry = self.entries[_source_of(commit)]
+            entry = self.entries[commit.position.source]
             newer, entry.runs = entry.runs, list(commit.runs)
             if commit.gaps:
                 entry.passing = PassedGap(*commit.gaps[0], commit.target_truncated_to, commit.source_truncated_to)
             for run in newer:
                 append_run(entry.runs, run)
             entry.is_dirty = True
-
-
-def _source_of(commit: Commit) -> TopicPartition:
-    return TopicPartition(commit.position.source_topic, commit.position.source_partition)
 
 
 def _commit_of(entry: Entry, position: Position, scope: CommitScope) -> Commit:

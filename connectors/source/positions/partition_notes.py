@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from connect.core.errors import HeliographError, PermanentError
+from connect.kafka.concurrency import wall_ms
 from connectors.control_link.protocol import PartitionPlan
 from connectors.dataplane.batches import error_codes
 from connectors.dataplane.resume import Resumed
@@ -202,7 +202,7 @@ class StateNotes:
         if self._noted is None:
             self._noted = await records.load()
         here = self._entries()
-        states = states_of(here, time.time_ns() // 1_000_000)
+        states = states_of(here, wall_ms())
         copied = {entry.pair.source for entry in here if entry.is_copied}
         if changed := changes(self._noted, states, copied):
             await records.store(changed)

@@ -97,7 +97,7 @@ async def out_of_reach(
 
     Raises :class:`RetriableError` if a cluster does not answer.
     """
-    marked = {entry.pair.source: target_of(position) for entry in entries if (position := _unclean(entry, starts))}
+    marked = {entry.pair.source: position.target for entry in entries if (position := _unclean(entry, starts))}
     asked = {entry.pair.source for entry in entries if _asks_the_source(starts[entry.pair.source])}
     here, there, least = await asyncio.gather(
         source.metadata({partition.topic for partition in asked}),
@@ -146,11 +146,6 @@ async def still_away(
         for pair in pairs
         if _has(here, pair.source.topic) and _has(there, pair.target.topic)
     }
-
-
-def target_of(position: Position) -> TopicPartition:
-    """Return the partition that a position's writer wrote to; under another replication policy it was another topic."""
-    return TopicPartition(position.target_topic, position.target_partition)
 
 
 def _has(cluster: ClusterMetadata, name: str) -> bool:
@@ -349,4 +344,4 @@ def _of_target(entry: Entry, start: Start) -> Position | None:
     position = start.position
     if position is None or start.moved:
         return None
-    return position if TopicPartition(position.target_topic, position.target_partition) == entry.pair.target else None
+    return position if position.target == entry.pair.target else None

@@ -31,7 +31,7 @@ from connect.kafka.log.compacted_topic import LogRecord, ensure_compacted_topic,
 from connect.kafka.log.producer import OutRecord, PlainWriter, TransactionalWriter, partition_of
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.log.transactions import TransactionalIdRefused
-from connectors.formats.gap import Gap, GapKey, GapRecord, encode_gap
+from connectors.formats.gap import Gap, GapRecord, encode_gap
 from connectors.formats.position import (
     KeyKind,
     Position,
@@ -64,7 +64,6 @@ from connectors.source.positions.stored_positions import (
     Unowned,
     fold_chunk,
     read_offsets,
-    source_of,
     start_of,
 )
 
@@ -158,7 +157,7 @@ class MirrorPositionStore:
         wanted = set(partitions)
         read, starts = await self._read(wanted)
         # Forget what was known of these partitions, because other tasks have written since.
-        for pair in [pair for pair in self._maps if TopicPartition(pair.source_topic, pair.source_partition) in wanted]:
+        for pair in [pair for pair in self._maps if pair.source in wanted]:
             del self._maps[pair]
             self._committed.discard(pair)
         for partition in wanted:
@@ -226,7 +225,7 @@ class MirrorPositionStore:
         if records or full:
             offsets: list[OutRecord] = []
             async for position in in_turns(full):
-                positions[source_of(position)] = position
+                positions[position.source] = position
                 records.append(self._position_record(position, is_complete=MapPair.of(position) in complete))
                 offsets.append(self._offset_record(position))
             await self._write([*records, *progress], offsets, positions)
@@ -258,9 +257,6 @@ class MirrorPositionStore:
 
     def runs_of(self, position: Position) -> list[MapRun]:
         return self._map_of(MapPair.of(position)).open_runs()
-
-    async def close(self) -> None:
-        """Do nothing: the cluster owns the connections, and the next store aborts an open transaction."""
 
     async def _open(self) -> None:
         self._plain = None
@@ -349,7 +345,7 @@ class MirrorPositionStore:
     ) -> None:
         assert record.key is not None
         key = decode_position_key(record.key)
-        partition = TopicPartition(key.source_topic, key.source_partition)
+        partition = key.source
         if key.connector != self._settings.connector or partition not in wanted:
             return
         found = fold_position(stored.positions.get(partition), kind, key, record.value, record.headers)
@@ -383,14 +379,13 @@ class MirrorPositionStore:
 
     def _is_full(self, commit: Commit) -> bool:
         position = commit.position
-        full = self._full.get(source_of(position))
+        full = self._full.get(position.source)
         return commit.scope > CommitScope.PROGRESS or full is None or not can_follow(position, full)
 
     def _left_pair(self, pair: MapPair) -> MapPair | None:
         """Return the pair that a source partition was copied to until now, if it is another one, whose map stays."""
-        source = TopicPartition(pair.source_topic, pair.source_partition)
-        stored = self._stored.positions.get(source)
-        full = self._full.get(source, stored.position if stored else None)
+        stored = self._stored.positions.get(pair.source)
+        full = self._full.get(pair.source, stored.position if stored else None)
         before = MapPair.of(full) if full else pair
         return before if before != pair and (before in self._maps or before in self._stored.chunks) else None
 
@@ -400,7 +395,7 @@ class MirrorPositionStore:
             self._settings.map_topic,
             encode_position_key(self._position_key(position)),
             encode_position(position),
-            map_partition_key(position.source_topic, position.source_partition),
+            map_partition_key(*position.source),
             (encode_run_header(last_run),) if last_run else (),
         )
 
@@ -409,21 +404,18 @@ class MirrorPositionStore:
             self._settings.map_topic,
             encode_position_key(self._position_key(position), KeyKind.PROGRESS),
             encode_progress(position, self._map_of(MapPair.of(position)).last_run),
-            map_partition_key(position.source_topic, position.source_partition),
+            map_partition_key(*position.source),
         )
 
     def _position_key(self, position: Position) -> PositionKey:
-        return PositionKey(self._settings.connector, position.source_topic, position.source_partition)
+        return PositionKey(self._settings.connector, *position.source)
 
     def _gap_record(self, position: Position, found_ms: int, gap: Gap) -> OutRecord:
-        topic, partition = position.source_topic, position.source_partition
-        key = GapKey(self._settings.connector, topic, partition, found_ms)
-        encoded = encode_gap(GapRecord(key, gap, position.target_topic))
-        return OutRecord(self._settings.map_topic, *encoded, map_partition_key(topic, partition))
+        record = GapRecord(self._settings.connector, *position.source, found_ms, gap, position.target_topic)
+        return OutRecord(self._settings.map_topic, *encode_gap(record), map_partition_key(*position.source))
 
     def _map_record(self, pair: MapPair, key: bytes, value: bytes | None) -> OutRecord:
-        partition_key = map_partition_key(pair.source_topic, pair.source_partition)
-        return OutRecord(self._settings.map_topic, key, value, partition_key)
+        return OutRecord(self._settings.map_topic, key, value, map_partition_key(*pair.source))
 
     def _outdate_predecessors(self, pair: MapPair) -> None:
         """Mark the chunks of recreated topics that ``pair`` replaces for deletion."""

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass, field
 from enum import IntEnum
 from math import inf
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol
 
 from connect.core import status_and_offset_topics
 from connect.core.errors import RetriableError, UnreadableRecord
@@ -68,15 +68,25 @@ class PositionsTaken(RetriableError):
         super().__init__(f"another task has stored positions of {names} meanwhile")
 
 
-class _UnownedStart(Protocol):
-    @property
-    def position(self) -> Position | None: ...
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What is stored of a partition.
 
-    @property
-    def claimant(self) -> str: ...
+    Args:
+        committed_source_offset: Offset of the last record copied, in Java's record; None if there is none.
+        moved: The position does not match that offset: an operator or a Java worker has changed it since, or, if
+            ``decided``, a gap policy has.
+        claimant: The store id of the task that is taking the partition over from the position's writer, if any.
+    """
+
+    position: Position | None
+    committed_source_offset: int | None
+    moved: bool
+    decided: bool = False
+    claimant: str = ""
 
 
-def is_unowned(start: _UnownedStart) -> bool:
+def is_unowned(start: Start) -> bool:
     """Return whether no task owns the partition of ``start``."""
     return not start.claimant and (start.position is None or start.position.is_handed_over)
 
@@ -101,7 +111,7 @@ class Unowned:
         self._partitions: dict[TopicPartition, int] = {}
         self._read_to: dict[TopicPartition, ReadTo] = {}
 
-    def read(self, starts: Mapping[TopicPartition, _UnownedStart], read_to: Mapping[TopicPartition, ReadTo]) -> None:
+    def read(self, starts: Mapping[TopicPartition, Start], read_to: Mapping[TopicPartition, ReadTo]) -> None:
         """Note the ``starts`` that the store has read."""
         self.owned(starts)
         self._partitions.update((source, read_to[source].partition) for source in starts)
@@ -167,7 +177,7 @@ class Unowned:
         if record.key is None or decode_kind(record.key) not in (KeyKind.POSITION, KeyKind.PROGRESS):
             return None
         key = decode_position_key(record.key)
-        return TopicPartition(key.source_topic, key.source_partition) if key.connector == self._connector else None
+        return key.source if key.connector == self._connector else None
 
 
 def _is_by(position: Position, record: LogRecord) -> bool:
@@ -178,25 +188,12 @@ def _is_by(position: Position, record: LogRecord) -> bool:
     return decode_position(decode_position_key(record.key), record.value).producer_id == position.producer_id
 
 
-def source_of(position: Position) -> TopicPartition:
-    return TopicPartition(position.source_topic, position.source_partition)
-
-
 _STORE: Final = "-commit"
 
 
-class _FencedStart(Protocol):
-    @property
-    def position(self) -> Position | None: ...
-
-    @property
-    def claimant(self) -> str: ...
-
-
-StartT = TypeVar("StartT", bound=_FencedStart)
 #: The transactional id of a task's records, and whether it has to be claimed together with the store's id.
 _Owner = tuple[str, bool]
-Read = Callable[[Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, StartT]]]
+Read = Callable[[Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, Start]]]
 Claim = Callable[[TransactionalWriter, Collection[TopicPartition]], Awaitable[None]]
 
 
@@ -216,8 +213,8 @@ class Predecessors:
         self._rights = rights
 
     async def shut_out(
-        self, starts: Mapping[TopicPartition, StartT], read: Read[StartT], claim: Claim
-    ) -> dict[TopicPartition, StartT]:
+        self, starts: Mapping[TopicPartition, Start], read: Read, claim: Claim
+    ) -> dict[TopicPartition, Start]:
         """Fence other tasks from storing positions of the partitions in ``starts``; return what is stored then."""
         known = dict(starts)
         #: One writer per name, because a second one would fence the first.
@@ -243,7 +240,7 @@ class Predecessors:
             await claim(writer, sources)
         return known
 
-    def _owner(self, start: _FencedStart) -> _Owner | None:
+    def _owner(self, start: Start) -> _Owner | None:
         """Return which task to fence from a partition, if any."""
         position = start.position
         is_atomic = position is not None and position.is_atomic
@@ -277,24 +274,6 @@ class Predecessors:
 
 #: The header of a Java record that was not written in a transaction with its position.
 WRITTEN_PLAINLY: Final = ("heliograph.plain", b"1")
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """What is stored of a partition.
-
-    Args:
-        committed_source_offset: Offset of the last record copied, in Java's record; None if there is none.
-        moved: The position does not match that offset: an operator or a Java worker has changed it since, or, if
-            ``decided``, a gap policy has.
-        claimant: The store id of the task that is taking the partition over from the position's writer, if any.
-    """
-
-    position: Position | None
-    committed_source_offset: int | None
-    moved: bool
-    decided: bool = False
-    claimant: str = ""
 
 
 class CommitScope(IntEnum):
@@ -354,9 +333,6 @@ class PositionStore(Protocol):
     def runs_of(self, position: Position) -> list[MapRun]:
         """Return the newest stored runs of a position's pair, ascending; there may be older ones."""
 
-    async def close(self) -> None:
-        """Release resources."""
-
 
 @dataclass(slots=True)
 class StoredRecords:
@@ -375,14 +351,14 @@ class StoredRecords:
 
     def last_run_of(self, pair: MapPair) -> LastRun | None:
         """Return the last run in the newest position, if that position belongs to this pair."""
-        stored = self.positions.get(TopicPartition(pair.source_topic, pair.source_partition))
+        stored = self.positions.get(pair.source)
         return stored.last_run if stored is not None and MapPair.of(stored.position) == pair else None
 
     def renew(self, partitions: Collection[TopicPartition], read: StoredRecords) -> None:
         """Replace the records of source ``partitions`` with those just ``read``."""
         known: dict[MapPair, Any]
         for known in (self.chunks, self.newest):
-            for pair in [one for one in known if TopicPartition(one.source_topic, one.source_partition) in partitions]:
+            for pair in [one for one in known if one.source in partitions]:
                 del known[pair]
         for partition in partitions:
             self.positions.pop(partition, None)
@@ -428,7 +404,7 @@ def start_of(stored: StoredPosition | None, committed: int | None, *, plainly: b
 def fold_chunk(stored: StoredRecords, wanted: set[TopicPartition], record: LogRecord) -> None:
     assert record.key is not None
     pair, upstream = decode_chunk_key(record.key)
-    if TopicPartition(pair.source_topic, pair.source_partition) not in wanted:
+    if pair.source not in wanted:
         return
     chunks = stored.chunks_of(pair)
     if record.value is None:

@@ -31,7 +31,6 @@ from connectors.source.positions.position_checks import (
     out_of_reach,
     refuse_topics_gone,
     refuse_truncated_targets,
-    target_of,
 )
 from connectors.source.positions.stored_positions import Start
 from connectors.topic_sync.partition_assignment import Begin, first_offsets, warn_of_left_behind, warn_of_members
@@ -138,7 +137,7 @@ def _needs_proof(entry: Entry, start: Start) -> bool:
     if position is None or position.is_handed_over or position.is_atomic or start.moved:
         return False
     # Under another replication policy or separator the target is another topic, which has nothing of that writer.
-    return target_of(position) == entry.pair.target
+    return position.target == entry.pair.target
 
 
 async def _fence_allowed(
@@ -154,12 +153,12 @@ async def _fence_allowed(
         try:
             return await _fence(clusters, transactional_id, unclean, running, timeout_ms)
         except TopicsRefused as error:
-            refused = {source for source, position in unclean.items() if target_of(position) in error.partitions}
+            refused = {source for source, position in unclean.items() if position.target in error.partitions}
             if not refused:
                 raise
             for entry in entries:
                 if entry.pair.source in refused:
-                    target = target_of(unclean.pop(entry.pair.source))
+                    target = unclean.pop(entry.pair.source).target
                     entry.stop(f"target {target}: {error}, then start the flow again", QUARANTINED)
 
 
@@ -174,18 +173,18 @@ async def _fence(
     by_id: dict[str, list[Position]] = {}
     for position in unclean.values():
         by_id.setdefault(position.transactional_id, []).append(position)
-    unfenced = {target_of(position) for position in by_id.pop("", [])}
+    unfenced = {position.target for position in by_id.pop("", [])}
     own = by_id.pop(transactional_id, [])
     for other, positions in by_id.items():
         try:
             unfenced |= await _fence_one(clusters.target, other, positions)
         except TransactionalIdRefused as error:
             clusters.missing_rights.announce(error)
-            unfenced |= {target_of(position) for position in positions}
+            unfenced |= {position.target for position in positions}
     if running is not None:
         assert not own, "a task does not fence the id that its slice writes under"
         return _Fenced(running, transactional_id, frozenset(), frozenset(unfenced))
-    marked = {target_of(position) for position in own}
+    marked = {position.target for position in own}
     try:
         if own:
             identity = await fence(clusters.target, transactional_id, sorted(marked), transaction_timeout_ms=timeout_ms)
@@ -218,16 +217,14 @@ async def _beyond_raised(
 
 async def _fence_one(target: Cluster, transactional_id: str, positions: Sequence[Position]) -> set[TopicPartition]:
     """Fence an id; return the partitions that this did not fence."""
-    identity = await fence(target, transactional_id, [target_of(position) for position in positions])
+    identity = await fence(target, transactional_id, [position.target for position in positions])
     return _of_another_id(identity.producer_id, positions)
 
 
 def _of_another_id(producer_id: int, positions: Sequence[Position]) -> set[TopicPartition]:
     """Return the partitions whose writer had another producer id, and so is not fenced by our markers: brokers forget a
     transactional id that is unused for a week. A writer in transactions is fenced by the claim alone."""
-    return {
-        target_of(position) for position in positions if position.producer_id != producer_id and not position.is_atomic
-    }
+    return {position.target for position in positions if position.producer_id != producer_id and not position.is_atomic}
 
 
 def _plan_with_proof(entry: Entry, position: Position, fenced: _Fenced) -> PartitionPlan:
@@ -272,7 +269,7 @@ async def _plans_afresh(
         pair, start = entry.pair, known[entry.pair.source]
         committed = start.committed_source_offset
         position = None if start.moved else start.position
-        if position is not None and target_of(position) == pair.target and ends[pair.target] < position.target_end:
+        if position is not None and position.target == pair.target and ends[pair.target] < position.target_end:
             raise RetriableError(f"target {pair.target} was truncated while it was taken over")
         if start.moved and not start.decided:
             log.info(

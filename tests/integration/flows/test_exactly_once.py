@@ -71,7 +71,7 @@ class Site:
             for one in (self.us, self.eu)
         )
         pairs = {topic: f"{ALIAS}.{topic}"}
-        report = await compare_topics(source, target, pairs, isolation_level="read_committed")
+        report = await compare_topics(source, target, pairs)
         assert report.difference is None, report.difference
         assert report.records == records
 

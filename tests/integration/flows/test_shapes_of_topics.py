@@ -52,7 +52,6 @@ class Shapes:
             self.settings(self.us, "us"),
             self.settings(self.eu, "eu"),
             {topic: f"{ALIAS}.{topic}"},
-            isolation_level="read_committed",
         )
         assert report.difference is None, report.difference
         assert report.records == records

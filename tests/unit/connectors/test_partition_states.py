@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from connectors.formats.gap import Gap, GapKind
 from connectors.formats.position import KeyKind, LaterFormat, decode_kind
 from connectors.formats.types import TopicPartition
-from connectors.internal_topics import PartitionState, decode_state, decode_state_key, encode_state, encode_state_key
+from connectors.internal_topics import PARTITION_STATES as STATES
+from connectors.internal_topics import PartitionState
 
 GAP = Gap(GapKind.SOURCE_GAP, 20, 26, go_on_at=27)
 STATE = PartitionState("source-gap", "it begins at 27", "us.orders", 1_700_000_000_000, GAP)
@@ -21,17 +22,17 @@ STATE = PartitionState("source-gap", "it begins at 27", "us.orders", 1_700_000_0
 def test_what_is_stored_comes_back(reason: str, index: int, has_gap: bool) -> None:
     partition = TopicPartition("orders", index)
     state = replace(STATE, reason=reason, gap=GAP if has_gap else None)
-    key = encode_state_key("mirror", partition)
+    key = STATES.encode_key("mirror", partition)
     assert decode_kind(key) is KeyKind.STATE
-    assert decode_state_key(key) == ("mirror", partition)
-    assert decode_state(encode_state(state)) == state
+    assert STATES.decode_key(key) == ("mirror", partition)
+    assert STATES.decode_value(STATES.encode_value(state)) == state
 
 
 def test_a_later_version_is_refused_and_a_long_reason_is_cut() -> None:
-    value = encode_state(replace(STATE, reason="x" * 40_000))
-    assert decode_state(value).reason == "x" * 4_000
+    value = STATES.encode_value(replace(STATE, reason="x" * 40_000))
+    assert STATES.decode_value(value).reason == "x" * 4_000
     with pytest.raises(LaterFormat):
-        decode_state(b"\x02" + value[1:])
+        STATES.decode_value(b"\x02" + value[1:])
 
 
 def test_the_time_makes_no_difference() -> None:

@@ -11,7 +11,7 @@ import pytest
 from connect.core.errors import RetriableError, UnreadableRecord
 from connect.kafka.log.producer import OutRecord, PlainWriter
 from connectors.checkpoint import group_checkpoints
-from connectors.checkpoint.group_checkpoints import LIVE_OFFSETS, Live, LiveOffsets, decode_live, encode_live
+from connectors.checkpoint.group_checkpoints import LIVE_OFFSETS, Live, LiveOffsets
 from connectors.failover.group_offsets import why_not_live
 from connectors.formats.mirror_records import Checkpoint
 from connectors.formats.position import KeyKind, decode_kind
@@ -41,12 +41,12 @@ def test_a_checkpoint_of_what_the_group_lost_is_stale(live: Live | None, now: UU
 
 def test_records_are_read_as_they_were_written() -> None:
     live = {ORDERS: OLD, TopicPartition("us.orders", 7): OLD, MAIL: None}
-    assert decode_live(encode_live(live)) == live
-    assert decode_live(encode_live({})) == {}
+    assert LIVE_OFFSETS.decode_value(LIVE_OFFSETS.encode_value(live)) == live
+    assert LIVE_OFFSETS.decode_value(LIVE_OFFSETS.encode_value({})) == {}
     key = LIVE_OFFSETS.encode_key("us->eu", "billing")
     assert (decode_kind(key), LIVE_OFFSETS.decode_key(key)) == (KeyKind.LIVE_OFFSETS, ("us->eu", "billing"))
     with pytest.raises(UnreadableRecord):
-        decode_live(encode_live({})[:1] + b"[1]")
+        LIVE_OFFSETS.decode_value(LIVE_OFFSETS.encode_value({})[:1] + b"[1]")
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def topic(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             raise stored["error"]
         for one in records:
             assert one.value is not None
-            stored[LIVE_OFFSETS.decode_key(one.key)[1]] = decode_live(one.value)
+            stored[LIVE_OFFSETS.decode_key(one.key)[1]] = LIVE_OFFSETS.decode_value(one.value)
 
     monkeypatch.setattr(group_checkpoints, "known_topic", known)
     monkeypatch.setattr(group_checkpoints, "read_live", read)

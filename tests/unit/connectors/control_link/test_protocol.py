@@ -68,5 +68,4 @@ async def test_a_frame_over_the_bound_closes_the_link() -> None:
 
 def test_lists_are_split_by_what_their_entries_count() -> None:
     assert [len(piece) for piece in pieces(range(2 * MAX_ENTRIES + 1))] == [MAX_ENTRIES, MAX_ENTRIES, 1]
-    assert list(pieces([1, MAX_ENTRIES * 9, 1, 2], size=lambda entry: entry)) == [[1], [MAX_ENTRIES * 9], [1, 2]]
     assert list(pieces([])) == []

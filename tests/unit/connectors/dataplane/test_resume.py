@@ -14,7 +14,7 @@ from connect.wire import records
 from connectors.control_link.protocol import PartitionPlan
 from connectors.dataplane import resume
 from connectors.dataplane.batches.copier import PartitionCopier
-from connectors.dataplane.batches.copier_variants import opened
+from connectors.dataplane.batches.fetched_batches import opened
 from connectors.formats.types import Compression, ProducerIdAndEpoch, ResumeProof, TopicPartition
 from tests.kit.logs import TargetPartition, control_batch, fetched_from, source_batch
 from tests.unit.connectors.dataplane.batches.test_copier import logs

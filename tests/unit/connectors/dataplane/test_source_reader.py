@@ -541,6 +541,6 @@ async def test_partitions_without_a_leader_are_one_cause_for_all_slices(
     await until(lambda: len(caplog.records) >= 6, "six warnings")
     for reader in readers:
         await reader.stop()
-    assert "no leader for source t-0, t-1, t-2; retrying" in caplog.text
+    assert "no leader for source t-0, t-1, t-2 and 2 more; retrying" in caplog.text
     found = [cause_of(record) for record in caplog.records]
     assert [causes.needs_warning(cause) for cause in found if cause is not None] == [True] + [False] * (len(found) - 1)

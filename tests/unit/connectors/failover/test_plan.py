@@ -165,7 +165,7 @@ def test_the_same_records_are_the_same_and_others_are_not() -> None:
     ours = [record(b"1"), record(b"2")]
     assert compare(MOVE, ours, ours).outcome == SAME
     more = compare(MOVE, ours[:1], ours)
-    assert (more.outcome, more.why) == (SAME, "the target continues with 1 records or more")
+    assert (more.outcome, more.why) == (SAME, "the target continues with 1 record or more")
     lacks = compare(MOVE, ours, ours[:1])
     assert (lacks.outcome, lacks.records) == (DIFFERS, 1)
     other = compare(MOVE, ours, [record(b"1"), record(b"3")])

@@ -213,8 +213,8 @@ async def test_a_run_that_fails_behind_its_stop_says_that_the_flow_is_stopped(
     ("enabled", "positions", "control", "words"),
     [
         (False, {}, None, ""),
-        (True, {}, None, "group us-mm2 .* has 1 members"),
-        (False, {ORDERS: POSITION}, None, "group us-mm2 .* has 1 members"),
+        (True, {}, None, "group us-mm2 .* has 1 member"),
+        (False, {ORDERS: POSITION}, None, "group us-mm2 .* has 1 member"),
         (False, {}, Control("RUNNING"), "its connector is RUNNING"),
     ],
 )

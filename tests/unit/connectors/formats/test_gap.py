@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from connectors.formats.gap import (
     Gap,
-    GapKey,
     GapKind,
     GapPolicy,
     GapRecord,
@@ -31,14 +30,14 @@ GAPS = st.builds(
 @given(GAPS)
 def test_a_gap_comes_back_from_link_and_store_as_it_was(gap: Gap) -> None:
     assert Gap.from_wire(gap.to_wire()) == gap
-    record = GapRecord(GapKey("MirrorSourceConnector", "orders", 3, 1_700_000_000_000), gap, "us.orders")
+    record = GapRecord("MirrorSourceConnector", "orders", 3, 1_700_000_000_000, gap, "us.orders")
     key, value = encode_gap(record)
     assert decode_kind(key) is KeyKind.GAP
     assert decode_gap(key, value) == record
 
 
 def test_a_later_version_is_refused() -> None:
-    key, value = encode_gap(GapRecord(GapKey("c", "orders", 0, 1), Gap(GapKind.SOURCE_GAP), "us.orders"))
+    key, value = encode_gap(GapRecord("c", "orders", 0, 1, Gap(GapKind.SOURCE_GAP), "us.orders"))
     with pytest.raises(LaterFormat):
         decode_gap(key, b"\x02" + value[1:])
 

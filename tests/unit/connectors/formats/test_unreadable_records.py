@@ -18,7 +18,7 @@ from connect.core.status_and_offset_topics import StatusLog
 from connect.kafka.log.compacted_topic import pass_over
 from connectors.checkpoint.offset_translation import OffsetSyncStore
 from connectors.failover.clusters_and_lease import decode_object
-from connectors.formats.gap import Gap, GapKey, GapKind, GapRecord, decode_gap, encode_gap
+from connectors.formats.gap import Gap, GapKind, GapRecord, decode_gap, encode_gap
 from connectors.formats.mirror_records import OffsetSync
 from connectors.formats.position import (
     KeyKind,
@@ -32,7 +32,7 @@ from connectors.formats.position import (
     fold_position,
 )
 from connectors.formats.types import TopicPartition
-from connectors.internal_topics import PARTITION_STATES, PartitionState, encode_state
+from connectors.internal_topics import PARTITION_STATES, PartitionState
 from connectors.offset_map.runs_and_chunks import MapRun, decode_chunk, decode_chunk_key, encode_chunk, first_downstream
 from connectors.topic_sync.acl_sync import ACLS
 from connectors.topic_sync.topic_deletion import GONE
@@ -40,7 +40,7 @@ from connectors.topic_sync.topic_deletion import GONE
 _POSITION = Position("t", 0, None, 5, 1, "us.t", 0, None, 7, "id", 1, 2, 3)
 _KEY = PositionKey("c", "t", 0)
 _FULL = fold_position(None, KeyKind.POSITION, _KEY, encode_position(_POSITION), ())
-_GAP = GapRecord(GapKey("c", "t", 0, 1), Gap(GapKind.SOURCE_GAP), "us.t")
+_GAP = GapRecord("c", "t", 0, 1, Gap(GapKind.SOURCE_GAP), "us.t")
 _STATE = PartitionState("QUARANTINED", "why", "us.t", 1, Gap(GapKind.SOURCE_GAP))
 
 #: Values that are right, to be damaged.
@@ -49,7 +49,7 @@ _RIGHT = [
     encode_progress(_POSITION, None),
     encode_chunk([MapRun(5, 2, 300), MapRun(306, 302, 1)]),
     *encode_gap(_GAP),
-    encode_state(_STATE),
+    PARTITION_STATES.encode_value(_STATE),
     b"\x01",
 ]
 _READERS: dict[str, Callable[[bytes], object]] = {

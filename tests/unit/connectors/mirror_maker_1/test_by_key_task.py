@@ -26,6 +26,7 @@ from connectors.mirror_maker_1.config import Options, mirror_settings
 from connectors.mirror_maker_1.group_offsets import GroupOffsets, encode_by_key, topic_id_of
 from connectors.mirror_maker_1.process_context import ProcessContext
 from connectors.mirror_maker_1.topics import takes
+from connectors.source import slice_handle
 from connectors.source.slice_handle import SliceDefect, SliceLost, TaskDefective
 from connectors.topic_sync import partition_assignment
 from tests.kit.members import until
@@ -163,7 +164,8 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
     monkeypatch.setattr(by_key_task, "told_offsets", told_offsets)
     monkeypatch.setattr(partition_assignment, "list_offsets", list_offsets)
     monkeypatch.setattr(by_key_task, "SliceHandle", lambda *args: Slice(scene, args[-1]))
-    monkeypatch.setattr(by_key_task, "_MAX_RETRY_S", 0.01)
+    monkeypatch.setattr(by_key_task, "_LOST_S", 0.01)
+    monkeypatch.setattr(slice_handle, "_MAX_RETRY_S", 0.01)
     monkeypatch.setattr(by_key_task, "_LOOK_S", 0.01)
     monkeypatch.setattr(topics, "_SHOWN_WITHIN_S", 0)
     monkeypatch.setattr(log_divergence, "_ASK_AGAIN_S", 0)
@@ -196,7 +198,7 @@ async def test_behind_a_lost_slice_it_goes_on_at_what_was_reported(scene: Scene)
 async def test_at_a_stop_no_successor_begins_before_what_was_in_flight_should_have_arrived(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, already_lost: bool
 ) -> None:
-    monkeypatch.setattr(by_key_task, "_MAX_RETRY_S", 0.3)
+    monkeypatch.setattr(by_key_task, "_LOST_S", 0.3)
     scene.unclean = [ONE]
     began_s = asyncio.get_running_loop().time()
     async with scene.running():

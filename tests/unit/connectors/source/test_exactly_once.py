@@ -14,7 +14,7 @@ from connect.kafka.log.transactions import ProducerIdentity as Identity
 from connectors.config.client_config import Rhythm
 from connectors.control_link.protocol import PartitionPlan, PartitionProgress, SliceSettings, TransactionTerms
 from connectors.formats.types import FlowName, ProducerIdAndEpoch, ResumeProof, TopicPartition
-from connectors.source import exactly_once_task, task
+from connectors.source import exactly_once_task, slice_handle, task
 from connectors.source.exactly_once_task import ExactlyOnceTask
 from connectors.source.positions.partition_pairs import Clusters, Entry, PartitionPair
 from connectors.source.positions.stored_positions import Commit, PositionStore, Start
@@ -113,7 +113,7 @@ class World:
 
         monkeypatch.setattr(task, "SliceHandle", Slice)
         monkeypatch.setattr(task, "take_over", self._take_over)
-        monkeypatch.setattr(task, "_RETRY_S", 0.001)
+        monkeypatch.setattr(slice_handle, "_RETRY_S", 0.001)
         monkeypatch.setattr(exactly_once_task, "init_producer_id", claimed)
         monkeypatch.setattr(MirrorSourceTask, "_pairs", lambda _: self._pairs())
 
@@ -152,9 +152,6 @@ class World:
 
     async def runs_of(self, *_: object) -> list[Any]:
         return []
-
-    async def close(self) -> None:
-        self.changed()
 
     async def _pairs(self) -> list[PartitionPair]:
         return [PAIR]

@@ -58,10 +58,7 @@ class Worker:
         return {A: 5, B: 9, C: 5}
 
     def runs(self, index: int, state: str, *told: TopicPartition) -> None:
-        views = [
-            SimpleNamespace(source_topic=one.topic, source_partition=one.partition, next_source_offset=7)
-            for one in told
-        ]
+        views = [SimpleNamespace(source=one, next_source_offset=7) for one in told]
         self.host.running["us-eu", index] = SimpleNamespace(state=state, view=lambda _: views)
 
     async def look(self) -> tuple[dict[TopicPartition, int], list[int]]:

@@ -118,7 +118,7 @@ class World:
 
         monkeypatch.setattr(task, "SliceHandle", Here)
         monkeypatch.setattr(task, "take_over", self._take_over)
-        monkeypatch.setattr(task, "_MAX_RETRY_S", 0.001)
+        monkeypatch.setattr(slice_handle, "_MAX_RETRY_S", 0.001)
         for name in ("_OPEN_AGAIN_S", "_TOGETHER_S", "_APART_S", "_LOOK_S", "_LATE_LOOK_S"):
             monkeypatch.setattr(epochs, name, 0.001)
         monkeypatch.setattr(MirrorSourceTask, "find", lambda _, wanted: self._find(wanted))
@@ -162,9 +162,6 @@ class World:
 
     def runs_of(self, position: Position) -> list[MapRun]:
         return []
-
-    async def close(self) -> None:
-        self.changed()
 
     async def load_more(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Start]:
         return await self.load(partitions)

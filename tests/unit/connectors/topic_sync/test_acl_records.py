@@ -8,21 +8,21 @@ from hypothesis import strategies as st
 
 from connect.kafka.authorization import OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES, AclBinding
 from connectors.formats.position import KeyKind, UnknownFormat, decode_kind
-from connectors.topic_sync.acl_sync import decode_acl_key, encode_acl_key
+from connectors.topic_sync.acl_sync import ACLS
 
 RULE = AclBinding("TOPIC", "us.o", "PREFIXED", "User:bob", "*", "READ", "DENY")
 BYTES = b"\x01\x05\x02\x04\x03\x02\x00\x01C\x00\x04us.o\x00\x08User:bob\x00\x01*"
 
 
 def test_the_bytes() -> None:
-    assert encode_acl_key("C", RULE) == BYTES
+    assert ACLS.encode_key("C", RULE) == BYTES
     assert decode_kind(BYTES) is KeyKind.ACL
 
 
 @pytest.mark.parametrize("raw", [BYTES[:-1], BYTES + b"x", BYTES[:5]])
 def test_what_is_cut_or_too_long_is_refused(raw: bytes) -> None:
     with pytest.raises(UnknownFormat):
-        decode_acl_key(raw)
+        ACLS.decode_key(raw)
 
 
 def of(words: dict[int, str]) -> st.SearchStrategy[str]:
@@ -45,4 +45,4 @@ def of(words: dict[int, str]) -> st.SearchStrategy[str]:
     )
 )
 def test_there_and_back(key: tuple[str, AclBinding]) -> None:
-    assert decode_acl_key(encode_acl_key(*key)) == key
+    assert ACLS.decode_key(ACLS.encode_key(*key)) == key

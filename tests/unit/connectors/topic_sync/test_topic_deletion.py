@@ -22,13 +22,10 @@ from connectors.policy import DefaultReplicationPolicy, IdentityReplicationPolic
 from connectors.topic_sync import topic_deletion
 from connectors.topic_sync.cluster_changes import DeleteTopic
 from connectors.topic_sync.topic_deletion import (
+    GONE,
     Copy,
     TopicDeletion,
-    decode_gone,
-    decode_gone_key,
     deletable,
-    encode_gone,
-    encode_gone_key,
     is_copied_cluster,
     plan_deletions,
 )
@@ -253,10 +250,10 @@ def test_only_what_is_gone_since_that_long_is_due(
 
 @given(st.text(max_size=5), st.text(max_size=5), st.integers(0, 2**63 - 1))
 def test_records(connector: str, topic: str, since_ms: int) -> None:
-    assert decode_gone_key(encode_gone_key(connector, topic)) == (connector, topic)
-    assert decode_gone(encode_gone(since_ms)) == since_ms
+    assert GONE.decode_key(GONE.encode_key(connector, topic)) == (connector, topic)
+    assert GONE.decode_value(GONE.encode_value(since_ms)) == since_ms
 
 
 def test_a_record_of_a_later_version_is_refused() -> None:
     with pytest.raises(LaterFormat):
-        decode_gone(b"\x02" + encode_gone(5)[1:])
+        GONE.decode_value(b"\x02" + GONE.encode_value(5)[1:])

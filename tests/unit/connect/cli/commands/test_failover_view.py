@@ -18,7 +18,7 @@ from connect.core.errors import ConfigError
 from connectors.config.mm2_properties import MirrorMakerConfig, load
 from connectors.failover.execute import FailoverResult
 from connectors.failover.journal import FailoverRun
-from connectors.failover.plan import Wish, plan
+from connectors.failover.plan import Plan, Wish, plan
 from connectors.failover.snapshot import GroupFinding, GroupMove, GroupRule, Groups, How, Snapshot
 
 
@@ -156,3 +156,61 @@ def test_an_undo_names_the_groups_that_it_would_change() -> None:
     assert failover._described(run).startswith(
         "offsets of 2 groups (billing, mail), 0 starts of flows and ACLs of 0 topics"
     )
+
+
+class Steps:
+    """A failover that would move group a, and would leave b where it is blocked; ``ran`` is whether it did."""
+
+    def __init__(self, *blocked: str) -> None:
+        self.ran = False
+        moves = tuple(GroupMove(group, ("t", 0), 1, ("us.t", 0), None, "", 1, "", How.EXACT) for group in "ab")
+        findings = tuple(GroupFinding(name, GroupRule.NO_OFFSET, "is not copied") for name in blocked)
+        self.plan = plan(Snapshot("us", "eu", groups=Groups(("a", "b"), moves, findings)), Wish())
+
+    async def look(self) -> Plan:
+        return self.plan
+
+    async def run(self, *_: object) -> FailoverResult:
+        self.ran = True
+        return FailoverResult(self.plan)
+
+
+async def code_of(steps: Steps, **options: Any) -> int:
+    site: Any = SimpleNamespace(
+        flow=SimpleNamespace(target_alias="eu"), target=SimpleNamespace(settings=SimpleNamespace(bootstrap=[]))
+    )
+    arguments = FailoverArguments(Path("f"), "us", "eu", executes=True, **options)
+    made: Any = lambda *_: steps  # noqa: E731
+    made.__name__ = "Failover"
+    return await failover._failover(site, Wish(), arguments, (None, None), made)
+
+
+@pytest.mark.parametrize(("answer", "code"), [("no", failover.EXIT_NO_GO), ("yes", 0)])
+async def test_a_no_is_told_from_what_was_done(monkeypatch: pytest.MonkeyPatch, answer: str, code: int) -> None:
+    monkeypatch.setattr(failover, "can_ask", lambda _: True)
+    monkeypatch.setattr("builtins.input", lambda _: answer)
+    steps = Steps()
+    assert await code_of(steps, asks=True) == code
+    assert steps.ran == (answer == "yes")
+
+
+@pytest.mark.parametrize(
+    ("blocked", "command", "code"),
+    [
+        ([], "exit 0", 0),
+        ([], "exit 5", failover.EXIT_FAILED),
+        (["b"], "exit 5", failover.EXIT_SOME_LEFT),
+        (["b"], "test $HELIOGRAPH_EXIT_CODE = 3", failover.EXIT_SOME_LEFT),
+    ],
+)
+async def test_a_command_that_fails_does_not_hide_what_was_left(
+    capsys: pytest.CaptureFixture[str], blocked: list[str], command: str, code: int
+) -> None:
+    assert await code_of(Steps(*blocked), on_done=command) == code
+    assert ("--on-done failed with exit code 5" in capsys.readouterr().err) == (command == "exit 5")
+
+
+def test_a_rehearsal_executes_nothing(tmp_path: Path) -> None:
+    arguments = FailoverArguments(tmp_path / "none", None, "eu", executes=True, rehearses=True)
+    with pytest.raises(ConfigError, match="Use either --rehearse or --execute"):
+        failover.run_failover(arguments)

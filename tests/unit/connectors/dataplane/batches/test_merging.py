@@ -226,9 +226,17 @@ def test_what_cannot_be_read_is_not_compressed() -> None:
     assert target.batches[1][wire.HEADER_BYTES :] == bad[wire.HEADER_BYTES :]
 
 
+class Open:
+    """A transaction that takes whatever is sent."""
+
+    def admits(self, _: object) -> bool:
+        return True
+
+    def sends(self, _: object) -> None: ...
+
+
 def test_a_compressed_batch_keeps_the_other_marks() -> None:
-    machine = copier(compression=ZSTD)
-    machine.marks = wire.TRANSACTIONAL
+    machine = copier(compression=ZSTD, transaction=Open())
     machine.take(fetched(large(0), large(3)))
     outgoing = machine.next_batch()
     assert outgoing is not None

@@ -14,8 +14,7 @@ from connectors.control_link.protocol import PartitionPlan
 from connectors.dataplane import resume
 from connectors.dataplane.batches import fetched_batches
 from connectors.dataplane.batches.copier import PartitionCopier
-from connectors.dataplane.batches.copier_variants import opened
-from connectors.dataplane.batches.fetched_batches import CorruptBatch, cut
+from connectors.dataplane.batches.fetched_batches import CorruptBatch, cut, opened
 from connectors.formats.types import NO_COMPRESSION, Compression, ProducerIdAndEpoch, TopicPartition
 from tests.kit.logs import TargetPartition, control_batch, fetched, source_batch
 from tests.kit.old import LOG_APPEND_TIME, message, wrapper

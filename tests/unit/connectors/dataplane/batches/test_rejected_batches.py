@@ -13,8 +13,8 @@ from connect.wire import records
 from connectors.control_link.protocol import PartitionPlan
 from connectors.dataplane import resume
 from connectors.dataplane.batches.copier import PartitionCopier
-from connectors.dataplane.batches.copier_variants import opened
 from connectors.dataplane.batches.error_codes import Refusal
+from connectors.dataplane.batches.fetched_batches import opened
 from connectors.dataplane.batches.sequencer import CopiesUnderWay
 from connectors.formats.types import ProducerIdAndEpoch, ResumeProof, TopicPartition
 from tests.kit.logs import FENCED, control_batch, fetched_from, held, settle, source_batch

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from connect.wire import batch as wire
-from connectors.control_link.protocol import PartitionPlan, SliceSettings, TransactionTerms
+from connectors.control_link.protocol import PartitionPlan, TransactionTerms
 from connectors.dataplane.batches import error_codes
-from connectors.dataplane.batches.copier_variants import Filling, TransactionalCopier, TransactionLost
+from connectors.dataplane.batches.copier import PartitionCopier
 from connectors.dataplane.batches.outgoing_batches import Outgoing
+from connectors.dataplane.batches.transaction import Filling, TransactionLost
 from connectors.formats.types import QUARANTINED, ProducerIdAndEpoch, TopicPartition
 from tests.kit.logs import source_batch
 
 FIRST, SECOND = ProducerIdAndEpoch(7, 3), ProducerIdAndEpoch(7, 4)
-SETTINGS = SliceSettings("us->eu", 0, {}, {})
 #: No test lasts as long as the pauses between transactions may.
 NEVER_MS = 3_600_000
 
@@ -29,12 +29,12 @@ class Stand:
         self, partitions: int = 1, *, version: int = 2, spacing_ms: int = 0, length_ms: int = NEVER_MS
     ) -> None:
         self.said: list[dict[str, Any]] = []
-        self.offered: list[TransactionalCopier] = []
+        self.offered: list[PartitionCopier] = []
         terms = TransactionTerms("group-mirror-0", version, spacing_ms, length_ms)
         self.filling = Filling(terms, send=self.said.append, collect=self._collect, offer=self._offer)
         pairs = [TopicPartition("t", index) for index in range(partitions)]
         plans = [PartitionPlan(pair, None, pair, None, 0, -1, 0, 0, pipelined=True) for pair in pairs]
-        self.copiers = [TransactionalCopier(plan, FIRST, SETTINGS, self.filling) for plan in plans]
+        self.copiers = [PartitionCopier(plan, FIRST, read_committed=False, transaction=self.filling) for plan in plans]
         self.filling.add(self.copiers)
         self._target_end = 0
 
@@ -47,7 +47,7 @@ class Stand:
     def drained(self) -> list[dict[str, Any]]:
         return [message for message in self.said if message["type"] == "drained"]
 
-    def acknowledge(self, copier: TransactionalCopier, outgoing: Outgoing) -> None:
+    def acknowledge(self, copier: PartitionCopier, outgoing: Outgoing) -> None:
         base, self._target_end = self._target_end, self._target_end + outgoing.count
         copier.acknowledged(outgoing, base)
         self.filling.answered()

@@ -8,10 +8,11 @@ import pytest
 
 from connect.wire import batch as wire
 from connect.wire.records import Record
-from connectors.control_link.protocol import PartitionPlan, SliceSettings, TransactionTerms
+from connectors.control_link.protocol import PartitionPlan, TransactionTerms
 from connectors.dataplane.batches import error_codes
-from connectors.dataplane.batches.copier_variants import UNFIT, Filling, RecordsCopier, TransactionalRecordsCopier
+from connectors.dataplane.batches.copier import UNFIT, PartitionCopier, Transform
 from connectors.dataplane.batches.error_codes import Refusal
+from connectors.dataplane.batches.transaction import Filling
 from connectors.formats.gap import Gap, GapKind
 from connectors.formats.types import QUARANTINED, STOPPED, ProducerIdAndEpoch, TopicPartition
 from connectors.transforms.smt_chain import Outcome, Unfit
@@ -26,17 +27,16 @@ PLAN = PartitionPlan(SOURCE, None, TopicPartition("us.orders", 0), None, 0, -1, 
 class Stage:
     """What was given to it and has not come back."""
 
-    def __init__(self, *, skips: bool = False, copier: RecordsCopier | None = None) -> None:
+    def __init__(self, *, skips: bool = False, copier: PartitionCopier | None = None) -> None:
         self.waiting: list[tuple[Sequence[Record], Callable[[Outcome], None]]] = []
         #: how much was held whenever it was told of something
         self.held: list[int] = []
-        self.copier = copier or RecordsCopier(
+        self.copier = copier or PartitionCopier(
             PLAN,
             ProducerIdAndEpoch(7, 0),
             read_committed=False,
             skip_refused=skips,
-            submit=self.submit,
-            ready=lambda copier: self.held.append(copier.held_bytes),
+            transform=Transform(self.submit, lambda copier: self.held.append(copier.held_bytes)),
         )
 
     def submit(self, _: PartitionPlan, part: Sequence[Record], done: Callable[[Outcome], None]) -> None:
@@ -129,14 +129,9 @@ def test_under_exactly_once_what_is_transformed_later_belongs_to_a_later_transac
     told: list = []
     filling = Filling(TransactionTerms("id", 2, 0, 500), send=told.append, collect=list, offer=lambda _: None)
     stage = Stage()
-    copier = TransactionalRecordsCopier(
-        PLAN,
-        ProducerIdAndEpoch(7, 0),
-        SliceSettings("us->eu", 0, {}, {}),
-        filling,
-        submit=stage.submit,
-        ready=lambda _: None,
-    )
+    transform = Transform(stage.submit, lambda _: None)
+    producer = ProducerIdAndEpoch(7, 0)
+    copier = PartitionCopier(PLAN, producer, read_committed=False, transaction=filling, transform=transform)
     stage.copier = copier
     filling.add([copier])
     stage.read(source_batch(range(10)), source_batch(range(10, 20)))

@@ -53,7 +53,7 @@ async def taken(
     """Of ``positions``, in a write whose first record has the offset ``first``."""
     answer(patch, records, after=_READ_TO)
     known = Unowned(cast(Cluster, None), "map", "mirror")
-    ours = {stored_positions.source_of(one): one for one in positions}
+    ours = {one.source: one for one in positions}
     known.read(dict.fromkeys(ours, Start(None, None, False)), dict.fromkeys(ours, ReadTo(0, _READ_TO)))
     assert known.concern(ours)
     assert await known.may_commit(ours, {("map", 0): first}) == (not known.taken)

@@ -1,0 +1,23 @@
+"""Words of messages: counts, times, and lists of names cut short."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+
+def counted(count: int, noun: str) -> str:
+    """Format a count: ``1 partition``, ``2 partitions``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def in_utc(at_ms: int) -> str:
+    """Format a time: ``2026-01-01 14:03:02 UTC``."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def named(names: Iterable[object], most: int = 5, between: str = ", ") -> str:
+    """Join the first names: ``a, b and 3 more``."""
+    texts = list(map(str, names))
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return between.join(texts[:most]) + more
