@@ -6,7 +6,7 @@ import struct
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from connect.wire import batch as wire
@@ -17,7 +17,6 @@ from connectors.dataplane.batches.copier import PartitionCopier
 from connectors.dataplane.batches.copier_variants import opened
 from connectors.formats.types import Compression, ProducerIdAndEpoch, ResumeProof, TopicPartition
 from tests.kit.logs import TargetPartition, control_batch, fetched_from, source_batch
-from tests.unit.connectors.dataplane.batches.test_copier import logs
 
 OLD = ProducerIdAndEpoch(7, 3)
 NEW = ProducerIdAndEpoch(7, 5)
@@ -45,65 +44,6 @@ def walk(log, position, wanted):
 
 def agree(walking, scanning):
     return walking.fingerprint.equals(scanning.fingerprint, ignore_timestamps=scanning.has_own_timestamps)
-
-
-def values(entries):
-    return [(record.key, record.value) for record in entries]
-
-
-@settings(max_examples=200, deadline=None)
-@given(logs(), st.integers(0, 12), st.integers(0, 12), st.booleans(), st.sampled_from([0, 4]))
-def test_after_any_crash_the_copy_continues_exactly_there(log, stored_batches, sent_batches, recompressed, codec):
-    target = TargetPartition()
-    old = copier(OLD, 0, 0, 0, True, codec)
-    target.mark(OLD.producer_id, OLD.epoch - 1)
-    old.target_end = target.end
-    old.take(fetched_from(log))
-    for _ in range(stored_batches):
-        if (outgoing := old.next_batch()) is not None:
-            old.acknowledged(outgoing, target.append(bytes(outgoing.batch))[1])
-    stored = (old.next_source_offset, old.target_end, old.next_sequence)
-    for _ in range(sent_batches):
-        if (outgoing := old.next_batch()) is not None:
-            target.append(bytes(outgoing.batch))
-    target.mark(NEW.producer_id, NEW.epoch - 1)
-    if recompressed:
-        target.batches = [recompress(batch) for batch in target.batches]
-
-    scanning = scan(target, ResumeProof(OLD, stored[2], True), stored[1])
-    assert (scanning.doubt, scanning.is_over, scanning.is_another_log) == ("", True, False)
-    assert scanning.end == target.end
-    walking = walk(log, stored[0], scanning.arrived)
-    assert walking.remaining == 0
-    assert agree(walking, scanning)
-    runs = resume.pair_runs(walking.segments, scanning.segments)
-    new = copier(NEW, walking.position, target.end, 0, True)
-    new.take(fetched_from(log, walking.position))
-    while (outgoing := new.next_batch()) is not None:
-        error, base = target.append(bytes(outgoing.batch))
-        assert error == 0
-        new.acknowledged(outgoing, base)
-    data = [batch for batch in log if not wire.read_header(batch).is_control]
-    expected = [record for batch in data for record in records.decode(batch, 2)]
-    assert values(target.records()) == values(expected)
-    at = {record.offset: record.value for record in target.records()}
-    source = {record.offset: record.value for record in expected}
-    for up, down, count in runs:
-        for i in range(count):
-            assert at[down + i] == source[up + i]
-    assert sum(count for _, _, count in runs) == scanning.arrived
-
-
-def recompress(batch):
-    """As a target with a compression.type of its own stores it: other codec and size, same producer and sequences."""
-    header = wire.read_header(batch)
-    if header.is_control:
-        return batch
-    built = records.build(
-        list(records.decode(batch, 2)), 4, header.producer_id, header.producer_epoch, header.base_sequence
-    )
-    struct.pack_into(">q", built, 0, header.base_offset)
-    return bytes(built)
 
 
 def ours(first_sequence, count):
@@ -226,7 +166,9 @@ def test_sequences_wrap_around():
 def test_the_record_before_the_stored_end_must_be_the_one_that_was_acknowledged(last, next_sequence, another):
     target = target_of(last, marker())
     end = wire.read_header(last).last_offset_delta + 1
-    assert scan(target, ResumeProof(OLD, next_sequence, True, is_last_ours=True), end).is_another_log is another
+    proof = ResumeProof(OLD, next_sequence, True, is_last_ours=True)
+    assert scan(target, proof, end).is_another_log is another
+    assert resume.is_another_log(proof, end, target.fetch(end - 1)) is another
 
 
 def test_a_record_of_another_producer_proves_nothing_against_a_writer_that_has_come_back():
@@ -235,8 +177,11 @@ def test_a_record_of_another_producer_proves_nothing_against_a_writer_that_has_c
 
 
 def test_a_last_record_that_was_compacted_away_proves_nothing_against_its_log():
-    found = scan(target_of(FOREIGN, 1, ours(5, 1), marker()), ResumeProof(OLD, 5, True, is_last_ours=True), 4)
+    target, proof = target_of(FOREIGN, 1, ours(5, 1), marker()), ResumeProof(OLD, 5, True, is_last_ours=True)
+    found = scan(target, proof, 4)
     assert (found.is_another_log, found.arrived, found.doubt) == (False, 1, "")
+    assert not resume.is_another_log(proof, 4, target.fetch(3))
+    assert not resume.is_another_log(proof, 4, target.fetch(99))
 
 
 @pytest.mark.parametrize("batch", [ours(3, 4), FOREIGN])

@@ -22,6 +22,7 @@ from connectors.control_link.protocol import PartitionPlan, SliceSettings
 from connectors.dataplane import fetch_api, log_divergence, resume
 from connectors.dataplane.batches import error_codes
 from connectors.dataplane.batches.copier import PartitionCopier
+from connectors.dataplane.batches.fetched_batches import CORRUPT_TRIES
 from connectors.dataplane.resume import Resumed, Resumer
 from connectors.dataplane.smt_stage import TransformStage
 from connectors.formats.types import ProducerIdAndEpoch, ResumeProof
@@ -89,6 +90,9 @@ class Site:
         #: The same of the source's.
         self.source_shown: list[int] = []
         self.aborted: tuple[tuple[int, int], ...] = ()
+        self.reads_committed = False
+        #: What the next fetches of a side answer, instead of records.
+        self.errors: dict[str, list[int]] = {}
         #: Whether each fetch brings one batch, and every second one fails, a minute later.
         self.is_flaky = False
         self.fetched: list[tuple[str, int]] = []
@@ -133,11 +137,19 @@ class Site:
         target: Any = OneBroker("target")
         target.leaders = iter(self.target_leaders)
         clusters: tuple[Cluster, Cluster] = (source, target)
+        self.reads_committed = read_committed
         settings = SliceSettings("us->eu", 0, {}, {}, read_committed=read_committed)
         return await Resumer(*clusters, settings, stage).resume(left())
 
-    async def _fetch(self, connection: str, _topic: object, _index: int, position: Any, _limits: object) -> Any:
+    async def _fetch(
+        self, connection: str, _topic: object, _index: int, position: Any, limits: fetch_api.FetchLimits
+    ) -> Any:
         assert position[1] == LEADER_EPOCH, "no former leader may answer"
+        assert connection == "source" or position[2] == -1, "the target's epochs are not those of the source"
+        is_committed = connection == "source" and self.reads_committed
+        assert limits.isolation == (fetch_api.READ_COMMITTED if is_committed else fetch_api.READ_UNCOMMITTED)
+        if errors := self.errors.get(connection):
+            return SimpleNamespace(error_code=errors.pop(0))
         if self.diverging is not None and connection == "source" and position[2] >= 0:
             nothing = memoryview(b"")
             return SimpleNamespace(
@@ -165,7 +177,7 @@ class Site:
             if self.starts_later:
                 found = memoryview(bytearray(wanted[0] if wanted else b""))
                 self.source_start = self.starts_later.pop(0)
-        ends = {"last_stable_offset": end, "high_watermark": end}
+        ends = {"last_stable_offset": end if is_committed else -1, "high_watermark": end}
         return SimpleNamespace(error_code=0, records=found, aborted=self.aborted, diverging=None, **ends)
 
 
@@ -353,6 +365,42 @@ def test_a_new_leader_of_the_target_is_read_from_the_beginning(site: Site, leade
     assert site.fetched[:4] == [("target", 0), ("target", 0), ("target", 1), ("target", at)]
 
 
+@pytest.mark.parametrize("side", ["source", "target"])
+async def test_a_log_that_may_not_be_read_stops_its_partition(site: Site, side: str) -> None:
+    site.copied(ROWS[:3])
+    site.source, site.errors = [source_batch(ROWS)], {side: [error_codes.TOPIC_AUTHORIZATION_FAILED]}
+    found = await site.resume()
+    assert found.refusal.startswith(f"{side} ")
+    assert found.refusal.endswith(", then start the flow again")
+    assert found.plan.proof is not None
+
+
+@pytest.mark.parametrize(("side", "error"), [("source", 6), ("target", 6), ("target", error_codes.OFFSET_OUT_OF_RANGE)])
+async def test_other_errors_are_retried(site: Site, side: str, error: int) -> None:
+    site.copied(ROWS[:3])
+    site.source, site.errors = [source_batch(ROWS)], {side: [error]}
+    assert (await site.resume()).plan.next_source_offset == 8
+
+
+def test_a_log_that_cannot_be_read_is_left_to_a_later_takeover_after_half_a_minute(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(resume, "_RETRY_S", 0.25)
+    site.copied(ROWS[:3])
+    site.source, site.errors = [source_batch(ROWS)], {"source": [6] * 1000}
+
+    async def timed() -> tuple[Resumed, float]:
+        clock = asyncio.get_running_loop().time
+        began_s = clock()
+        return await site.resume(), clock() - began_s
+
+    found, seconds = virtual_time.run(timed())
+    assert found.later
+    # The first try had read the target.
+    assert seconds == pytest.approx(30.25)
+    assert len([one for one in caplog.records if "cannot be resumed now" in one.getMessage()]) == 1
+
+
 async def test_a_source_damaged_where_it_is_read_stops_its_partition_only(site: Site) -> None:
     rows = [(5, 998, b"a", b"1"), (6, 999, b"b", b"1")]
     site.copied(rows)
@@ -360,6 +408,7 @@ async def test_a_source_damaged_where_it_is_read_stops_its_partition_only(site: 
     found = await site.resume()
     assert "the checksum of the batch at source offset 5 is wrong" in found.refusal
     assert found.plan.proof is not None
+    assert site.fetched.count(("source", 5)) == CORRUPT_TRIES
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
