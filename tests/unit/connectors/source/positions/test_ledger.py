@@ -57,6 +57,23 @@ def test_records_left_out_are_counted_and_shown() -> None:
     assert (view.skipped, view.state, view.next_source_offset) == (5, RUNNING, 20)
 
 
+def test_reports_add_up() -> None:
+    made = ledger()
+    made.apply(report(timestamp_ms=9, dropped=2, changed=3, batches={"as it is": 2, "old magic": 1}))
+    made.apply(report(timestamp_ms=5, dropped=1, changed=1, batches={"as it is": 4}))
+    entry = made.entries[SOURCE]
+    assert (entry.timestamp_ms, entry.records, entry.bytes, entry.dropped, entry.changed) == (9, 30, 200, 3, 4)
+    assert {kind: count for kind, count in entry.batches.items() if count} == {"shallow": 6, "rebuilt": 1}
+
+
+def test_plans_say_where_a_fence_has_made_the_producer_known() -> None:
+    made = ledger()
+    assert {plan.source: plan.pipelined for plan in made.plans([OTHER])} == {SOURCE: False, OTHER: True}
+    made.entries[SOURCE].wait("its leader is away")
+    assert [plan.source for plan in made.plans()] == [OTHER]
+    assert made.waiting() == [made.entries[SOURCE]]
+
+
 @pytest.mark.parametrize(("is_fenced", "late"), [(True, 0), (False, 6)])
 def test_what_an_unfenced_predecessor_wrote_before_our_first_batch_is_counted_once(is_fenced: bool, late: int) -> None:
     made = ledger()
