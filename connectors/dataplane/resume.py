@@ -82,8 +82,7 @@ class Resumed:
 class Fingerprint:
     """A running hash of records in order, with and without their timestamps. Comparable within one process only."""
 
-    def __init__(self) -> None:
-        self._with_times = self._without = 0
+    _with_times = _without = 0
 
     def add(self, record: records.Record) -> None:
         content = hash((record.key, record.value, tuple(record.headers)))
@@ -281,7 +280,8 @@ log = logging.getLogger(__name__)
 #: Small enough to decode in one turn of the loop.
 _FETCH_BYTES: Final = 1024 * 1024
 _RETRY_S: Final = 0.25
-_WAIT_MS: Final = 100
+_UNCOMMITTED: Final = fetch_api.FetchLimits(100, 1, _FETCH_BYTES, _FETCH_BYTES, fetch_api.READ_UNCOMMITTED)
+_COMMITTED: Final = replace(_UNCOMMITTED, isolation=fetch_api.READ_COMMITTED)
 #: How long a log may be unreadable before its partition is left to a later take-over.
 _PATIENCE_S: Final = 30.0
 
@@ -431,10 +431,7 @@ class Resumer:
         of_source = cluster is self._source
         side = "source" if of_source else "target"
         topic = fetch_api.TopicOnWire(partition.topic, plan.source_topic_id if of_source else plan.target_topic_id)
-        isolation = (
-            fetch_api.READ_COMMITTED if of_source and self._settings.read_committed else fetch_api.READ_UNCOMMITTED
-        )
-        limits = fetch_api.FetchLimits(_WAIT_MS, 1, _FETCH_BYTES, _FETCH_BYTES, isolation)
+        limits = _COMMITTED if of_source and self._settings.read_committed else _UNCOMMITTED
         leader = metadata.leader(*partition)
         if leader is None:
             raise RetriableError(f"{partition} has no leader now")
@@ -454,7 +451,7 @@ class Resumer:
                 raise RetriableError(why)
             if row.diverging is not None:
                 return  # because the copy explains this when it fetches there
-            end = row.last_stable_offset if isolation == fetch_api.READ_COMMITTED else row.high_watermark
+            end = row.last_stable_offset if limits is _COMMITTED else row.high_watermark
             try:
                 if await take(row):
                     return
@@ -466,7 +463,7 @@ class Resumer:
             finally:
                 done.read += reader.position - before
             position = reader.position
-            if end <= position or (position == before and not row.records):
+            if end <= position or position == before:
                 if row.high_watermark >= await list_offset(cluster, partition, LATEST):
                     return
                 if position == before:

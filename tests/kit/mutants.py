@@ -260,7 +260,8 @@ def main() -> int:
     chosen: list[Mutant] = []
     for module, text in texts:
         places = list(mutants(module, text))
-        chosen += random.Random(f"{options.seed} {module}").sample(places, min(options.each, len(places)))
+        random.Random(f"{options.seed} {module}").shuffle(places)
+        chosen += places[: options.each]
     survived = []
     changed = [(one.module, one.text, most_s[one.module]) for one in chosen]
     for index, noticed, _ in _ends(changed, options.processes):

@@ -16,7 +16,8 @@ from connectors.dataplane import resume
 from connectors.dataplane.batches.copier import PartitionCopier
 from connectors.dataplane.batches.copier_variants import opened
 from connectors.formats.types import Compression, ProducerIdAndEpoch, ResumeProof, TopicPartition
-from tests.kit.logs import TargetPartition, control_batch, fetched_from, source_batch
+from tests.kit.logs import TargetPartition, control_batch, fetched, fetched_from, source_batch
+from tests.kit.old import message
 
 OLD = ProducerIdAndEpoch(7, 3)
 NEW = ProducerIdAndEpoch(7, 5)
@@ -80,6 +81,7 @@ def target_of(*batches, begin=0):
         ((ours(5, 2), FOREIGN, ours(7, 4), marker()), 6),
         ((ours(5, 2), marker(), FOREIGN, marker(OLD.epoch + 3)), 2),  # fenced twice: nothing follows the first marker
         ((ours(5, 2), marker(0, producer_id=98), ours(7, 1), marker()), 3),
+        ((ours(5, 2), marker(OLD.epoch), ours(7, 1), marker()), 3),  # its own marker of a transaction
     ],
 )
 def test_a_log_without_a_hole_tells_how_many_records_arrived(batches, arrived):
@@ -130,6 +132,27 @@ def test_batches_of_a_lower_epoch_came_in_late():
     assert (found.arrived, found.late, found.doubt) == (2, 3, "")
 
 
+def test_records_that_came_in_late_may_appear_twice() -> None:
+    name = TopicPartition("t", 0)
+    plan = PartitionPlan(name, None, name, None, 0, -1, 0, 0, False)
+    late = records_of(ProducerIdAndEpoch(OLD.producer_id, OLD.epoch - 1), 40, 3)
+    found = scan(target_of(late, ours(0, 2)), ResumeProof(OLD, 0, False), 0)
+    assert resume.exact(plan, found, None).may_double == 3
+    fallback = resume.fallback(plan, found, "why")
+    assert (fallback.arrived, fallback.may_double) == (2, 5)
+
+
+def test_a_target_with_an_old_message_format_proves_nothing() -> None:
+    messages = [message(1, offset, b"k", b"v") for offset in range(2, 5)]
+    found = resume.TargetScan(ResumeProof(OLD, 5, True), 3, 0)
+    assert found.take(fetched(messages[0]), found.start) == 3
+    assert found.doubt == "", "it is the record before the stored end"
+    assert found.take(fetched(*messages[1:]), 3) == 5
+    assert found.doubt == "the target keeps a message format without sequences"
+    assert (found.end, found.arrived) == (5, 2)
+    assert not resume.is_another_log(ResumeProof(OLD, 5, True), 3, fetched(messages[0]))
+
+
 def test_a_raised_epoch_is_above_all_in_the_log():
     """As if it was fenced by a task that had the rights, and stored nothing; the leader would refuse a lower one."""
     name = TopicPartition("t", 0)
@@ -156,6 +179,7 @@ def test_sequences_wrap_around():
         (FOREIGN, 5, True),  # the log was cut, and another producer has written since
         (marker(0, producer_id=98), 5, True),
         (marker(OLD.epoch - 1), 0, False),
+        (marker(OLD.epoch), 0, False),
         (ours(3, 1), 5, True),
         (ours(3, 2), 0, True),
         (marker(), 5, True),
