@@ -198,7 +198,7 @@ class TargetScan:
         if header.record_count != count:
             self.doubt = "the target was compacted behind the stored position"
             return
-        for record in records.decode(batch, 2):
+        for record in records.decode(batch, header.magic):
             self.fingerprint.add(record)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
+import gc
 import os
 import random
 import resource
@@ -16,12 +17,10 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec, SourceFileLoader
-from importlib.util import spec_from_file_location
 from io import StringIO
 from pathlib import Path
-from types import CodeType
-from typing import Any, Final, cast
+from types import CodeType, FunctionType
+from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -71,7 +70,6 @@ _FOUND_SHARE: Final = 0.9
 _MORE_S: Final = 5
 _FOREVER_S: Final = 600
 _MOST_BYTES: Final = 4 * 1024**3
-_OURS: Final = ("connect", "connectors", "rest", "tests")
 _OPTIONS: Final = (
     *("-x", "-q", "-n0", "-p", "no:cacheprovider", "-p", "no:randomly", "--noconftest"),
     *("--timeout", str(_FOREVER_S), "-W", "ignore::pytest.PytestAssertRewriteWarning"),
@@ -140,6 +138,8 @@ def _left_alone(node: ast.AST) -> Iterator[ast.AST]:
             yield node.annotation
         case ast.Raise() | ast.Assert() | ast.JoinedStr():
             yield node
+        case ast.Expr(ast.Call(ast.Attribute(ast.Call(ast.Name("super"))))):
+            yield node
         case ast.Expr(ast.Call(ast.Attribute(ast.Name("_log" | "_LOG" | "log")))) | ast.Expr(ast.Constant()):
             yield node
         case ast.Call(ast.Name("range" | "len" | "cast" | "isinstance")):
@@ -174,23 +174,9 @@ def _changes(node: ast.AST) -> Iterator[ast.AST]:
             yield ast.Pass()
 
 
-class _ChangedSource(SourceFileLoader):
-    """Loads one module, as a finder on ``sys.meta_path``, from another text than its file's."""
-
-    def __init__(self, module: str, text: str) -> None:
-        super().__init__(module.removesuffix(".py").replace("/", "."), str(ROOT / module))
-        self._text = text
-
-    def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
-        return spec_from_file_location(name, self.path, loader=self) if name == self.name else None
-
-    def get_code(self, _: str) -> CodeType:
-        return compile(self._text, self.path, "exec", dont_inherit=True)
-
-
-def _preload(tests: Iterable[str]) -> None:
-    """Import what the tests need of other projects, so that a fork has it, and forget what they import of this one. Of
-    hypothesis they get a few examples, the same each time."""
+def _preload(tests: Iterable[str]) -> list[FunctionType]:
+    """Import the tests and what they need, so that a fork has it; return all functions. Of hypothesis the tests get a
+    few examples, the same each time."""
     phases, slow = (Phase.explicit, Phase.generate), [HealthCheck.too_slow]
     settings.register_profile(
         "mutants", deadline=None, derandomize=True, max_examples=50, phases=phases, suppress_health_check=slow
@@ -198,12 +184,28 @@ def _preload(tests: Iterable[str]) -> None:
     settings.load_profile("mutants")
     with redirect_stdout(StringIO()):
         pytest.main(["--collect-only", *_OPTIONS, *tests])
-    for name, module in list(sys.modules.items()):
-        if name.split(".")[0] in _OURS and str(getattr(module, "__file__", None)).endswith(".py"):
-            del sys.modules[name]
+    functions = [one for one in gc.get_objects() if isinstance(one, FunctionType)]
+    gc.freeze()  # because pytest collects garbage several times
+    return functions
 
 
-def _start(module: str, text: str, most_s: int) -> int:
+def _change(functions: Iterable[FunctionType], module: str, text: str) -> None:
+    """Give the functions of a module the code that they have in this text of it."""
+    path = str(ROOT / module)
+    codes = dict(_codes(compile(text, path, "exec", dont_inherit=True)))
+    for one in functions:
+        if one.__code__.co_filename == path:
+            one.__code__ = codes[one.__code__.co_qualname]
+
+
+def _codes(code: CodeType) -> Iterator[tuple[str, CodeType]]:
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield inner.co_qualname, inner
+            yield from _codes(inner)
+
+
+def _start(functions: Iterable[FunctionType], module: str, text: str, most_s: int) -> int:
     """Run the tests of a module with this text of it in a fork; return its process id. The fork ends with 0 if no test
     notices, and with a signal if the tests take more than ``most_s`` of the processor."""
     pid = os.fork()
@@ -214,7 +216,7 @@ def _start(module: str, text: str, most_s: int) -> int:
     silence = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
         os.dup2(silence, stream)
-    sys.meta_path.insert(0, cast(Any, _ChangedSource(module, text)))
+    _change(functions, module, text)
     os._exit(pytest.main([*_OPTIONS, *_tests_of(module)]))
 
 
@@ -223,12 +225,14 @@ def _tests_of(module: str) -> list[str]:
     return [str(folder / name) for name in TARGETS[module]]
 
 
-def _ends(texts: Iterable[tuple[str, str, int]], processes: int) -> Iterator[tuple[int, bool, float]]:
+def _ends(
+    functions: Iterable[FunctionType], texts: Iterable[tuple[str, str, int]], processes: int
+) -> Iterator[tuple[int, bool, float]]:
     """Run the tests for each (module, text, most seconds of the processor). Yield, as each ends, its index, whether a
     test notices, and the seconds."""
     running: dict[int, int] = {}
     for index, one in enumerate(texts):
-        running[_start(*one)] = index
+        running[_start(functions, *one)] = index
         if len(running) == processes:
             yield _ended(running)
     while running:
@@ -249,10 +253,10 @@ def main() -> int:
     options = parser.parse_args()
     os.chdir(ROOT)
     print(f"mutants, seed {options.seed}", flush=True)
-    _preload({test for module in options.modules for test in _tests_of(module)})
+    functions = _preload({test for module in options.modules for test in _tests_of(module)})
     texts = [(module, (ROOT / module).read_text()) for module in options.modules]
     most_s: dict[str, int] = {}
-    for index, fails, seconds in _ends([(*one, _FOREVER_S) for one in texts], options.processes):
+    for index, fails, seconds in _ends(functions, [(*one, _FOREVER_S) for one in texts], options.processes):
         if fails:
             print(f"the tests of {texts[index][0]} fail without a change; repair them first")
             return 1
@@ -264,7 +268,7 @@ def main() -> int:
         chosen += places[: options.each]
     survived = []
     changed = [(one.module, one.text, most_s[one.module]) for one in chosen]
-    for index, noticed, _ in _ends(changed, options.processes):
+    for index, noticed, _ in _ends(functions, changed, options.processes):
         one = chosen[index]
         found = "found   " if noticed else "SURVIVED"
         print(f"{found} {one.module}:{one.line}: {one.before} -> {one.after}", flush=True)

@@ -74,7 +74,7 @@ class PartitionCopier(SendQueue):
         if decision.kind is fetched_batches.BatchKind.DROPPED:
             self._pass_over(following, header.leader_epoch)
         else:
-            self._rebuild(list(records.decode(batch, 2)), header.codec, following, header.leader_epoch)
+            self._rebuild(list(records.decode(batch, header.magic)), header.codec, following, header.leader_epoch)
         self.fetch_offset = max(self.fetch_offset, following)
         self.last_fetched_epoch = header.leader_epoch
 

@@ -442,10 +442,12 @@ class TestMapWriter:
             writer.append(MapRun(11 * at, 10 * at, 10))
         writer.written()
         writer.append(MapRun(20, 19, 1))
-        values = [value for _, value in writer.changes()]
-        assert values[:2] == [None, None]
-        assert None not in values[2:]
-        assert [value for _, value in writer.values()] == values[2:]
+        assert [(decode_chunk_key(key).first_upstream, value is None) for key, value in writer.changes()] == [
+            (33, True),
+            (66, True),
+            (20, False),
+        ]
+        assert [upstream for upstream, _ in writer.values()] == [20]
 
 
 def test_predecessors_differ_in_a_known_id() -> None:

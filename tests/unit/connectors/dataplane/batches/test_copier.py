@@ -175,6 +175,7 @@ def test_a_transaction_of_one_record_is_aborted_from_its_first_offset_on():
 
 def test_a_report_counts_what_happened_since_the_last():
     machine, target = copier(pipelined=True), TargetPartition()
+    assert not machine.holds_up_end
     begin = machine.report()
     assert begin == PartitionProgress(machine.plan.source, 0, -1, 0, 0, -1, -1, -1, 0, 0, {})
     assert machine.report() is None
@@ -215,6 +216,15 @@ def test_one_batch_is_in_flight_until_the_leader_knows_the_producer():
     assert machine.next_batch() is not None
 
 
+def test_a_leader_that_has_a_batch_of_the_producer_knows_it():
+    machine = copier()
+    machine.take(fetched(*(source_batch(range(first, first + 3)) for first in range(0, 9, 3))))
+    machine.failed(machine.next_batch(), None)
+    machine.settle({0: 0})
+    assert machine.next_batch() is not None
+    assert machine.next_batch() is not None
+
+
 def test_an_offset_given_twice_means_that_the_target_was_truncated():
     machine = copier(pipelined=True)
     machine.take(fetched(source_batch(range(3)), source_batch(range(3, 6))))
@@ -233,6 +243,17 @@ def test_a_leader_that_knows_less_than_it_acknowledged_was_truncated():
         machine.appended_unknown(1)
     with pytest.raises(TargetTruncated):
         machine.appended_unknown(None)
+
+
+def test_only_batches_at_offsets_that_are_not_known_are_looked_for():
+    machine = copier(pipelined=True)
+    machine.take(fetched(*(source_batch(range(first, first + 3)) for first in range(0, 9, 3))))
+    first, second, third = (machine.next_batch() for _ in range(3))
+    machine.failed(first, None)
+    machine.acknowledged(second, 3)
+    machine.failed(third, None)
+    assert machine.appended_unknown(8) == [first, third]
+    assert machine.appended_unknown(5) == [first]
 
 
 def test_a_leader_whose_last_sequence_is_ahead_has_batches_of_another():
@@ -287,6 +308,12 @@ def test_what_was_refused_for_good_is_not_given_back():
     assert machine.has_refused
 
 
+def test_a_partition_that_is_to_stop_behind_nothing_stops_at_once():
+    machine = copier()
+    machine.stop_reading("the topic is gone", "source-deleted", None)
+    assert machine.stopped
+
+
 def test_a_partition_whose_source_is_gone_gives_nothing_back():
     machine = copier()
     machine.take(fetched(source_batch(range(3))))
@@ -314,8 +341,10 @@ def test_a_stopped_partition_holds_nothing_that_is_not_under_way():
     first = machine.next_batch()
     machine.acknowledged(first, target.append(bytes(first.batch))[1])
     under_way, answered = machine.next_batch(), machine.next_batch()
+    assert machine.holds_up_end
     machine.quarantine("no right", "29")
     assert not machine.has_unsent
+    assert not machine.holds_up_end
     assert machine.buffered_bytes == len(under_way.batch) + len(answered.batch)
     assert machine.has_unacknowledged, "a successor must fence"
     machine.acknowledged(answered, target.append(bytes(answered.batch))[1])

@@ -263,6 +263,20 @@ def test_a_partition_that_ends_stops_once_its_last_batch_was_left_out():
     assert machine.next_source_offset == 1
 
 
+def test_what_was_left_out_behind_a_waiting_batch_is_reported_with_it():
+    target = PickyTarget(compacted=True)
+    machine = fenced(target)
+    machine.take(fetched_from([source_batch(range(3)), source_batch([3], null_keys=[3])]))
+    first, second = send_all(machine)
+    machine.failed(first, 19)
+    machine.refused(second, Refusal(INVALID_RECORD, (0,)))
+    settle(machine, target, PRODUCER_ID)
+    machine.mend()
+    copy(machine, target)
+    report = machine.report()
+    assert (report.skips, report.next_source_offset) == ([(3, 3, INVALID_RECORD)], 4)
+
+
 def test_what_an_answer_lists_beyond_the_batch_is_not_believed():
     machine = copier(pipelined=True)
     machine.take(fetched_from([source_batch(range(4))]))

@@ -95,6 +95,10 @@ async def test_a_topic_made_anew_begins_at_its_beginning(monkeypatch: pytest.Mon
     assert (await begun(monkeypatch, entry, 4))[SOURCE].committed_source_offset == 3
     assert entry.passing is not None
     assert (entry.passing.gap.first, entry.passing.gap.last) == (0, 3)
+    entry = stopped(target)
+    await begun(monkeypatch, entry, 0)
+    assert entry.passing is not None
+    assert (entry.passing.gap.first, entry.passing.gap.last) == (-1, -1)
 
 
 @pytest.mark.parametrize("kind", [GapKind.SOURCE_GAP, GapKind.SOURCE_RECREATED, GapKind.TARGET_RECREATED])

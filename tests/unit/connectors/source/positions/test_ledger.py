@@ -276,6 +276,15 @@ async def test_a_successor_finds_the_whole_map_of_a_partition_that_stopped_befor
     assert taken(clock.ledger) == []
 
 
+def test_runs_that_could_not_be_stored_are_stored_with_newer_ones() -> None:
+    made = ledger()
+    made.apply(report(next_source_offset=9, runs=[(0, 0, 9)]))
+    commits = taken(made)
+    made.apply(report(runs=[(9, 9, 4), (20, 13, 2)]))
+    made.give_back(commits)
+    assert [list(commit.runs) for commit in taken(made) if commit.runs] == [[(0, 0, 13), (20, 13, 2)]]
+
+
 def test_what_could_not_be_stored_is_due_at_once() -> None:
     clock = Clock()
     for _ in range(9):
