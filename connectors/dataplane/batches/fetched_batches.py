@@ -161,7 +161,7 @@ def cut(
             small_bytes, most_bytes = run_limits(header.codec)
             if size <= small_bytes:
                 run = plain_run(fetched, at, header, small_bytes, most_bytes)
-        if run is not None and run.batches > 1:
+        if run is not None:
             yield Cut(fetched[at : run.end], header, decision, run)
             at = run.end
         else:

@@ -408,6 +408,7 @@ class TestMapWriter:
         topic.write(writer)
         chunks = {upstream: first_downstream(value) for upstream, value in topic.values.items()}
         smaller = MapWriter.load(PAIR, chunks, topic.values[44], max_runs=1)
+        assert smaller.last_run is None, "the stored chunk is complete"
         smaller.append(MapRun(55, 50, 10))
         assert smaller.upstreams == [0, 22, 44, 55]
 
@@ -436,18 +437,34 @@ class TestMapWriter:
         topic.write(writer)
         assert topic.dense() == dense([MapRun(0, 0, 10)])
 
+    def test_what_is_behind_the_end_of_either_log_is_cut_off(self) -> None:
+        writer = MapWriter(PAIR)
+        writer.append(MapRun(10, 0, 10))
+        writer.cut_source(15)
+        assert writer.last == MapRun(10, 0, 5)
+        writer.cut(2)
+        assert writer.last == MapRun(10, 0, 2)
+
+    @pytest.mark.parametrize("run", [MapRun(133, 70, 1), MapRun(200, 30, 1)])
+    def test_a_chunk_that_is_replaced_from_its_beginning_is_gone(self, run: MapRun) -> None:
+        writer = MapWriter(PAIR)
+        for at in range(7):
+            writer.append(MapRun(100 + 11 * at, 10 * at, 10))
+        writer.append(run)
+        assert writer.upstreams == [100, 133]
+
     def test_tombstones_come_before_what_replaces_them(self) -> None:
         writer = MapWriter(PAIR)
         for at in range(7):
-            writer.append(MapRun(11 * at, 10 * at, 10))
+            writer.append(MapRun(100 + 11 * at, 10 * at, 10))
         writer.written()
-        writer.append(MapRun(20, 19, 1))
+        writer.append(MapRun(120, 19, 1))
         assert [(decode_chunk_key(key).first_upstream, value is None) for key, value in writer.changes()] == [
-            (33, True),
-            (66, True),
-            (20, False),
+            (133, True),
+            (166, True),
+            (120, False),
         ]
-        assert [upstream for upstream, _ in writer.values()] == [20]
+        assert [upstream for upstream, _ in writer.values()] == [120]
 
 
 def test_predecessors_differ_in_a_known_id() -> None:
