@@ -99,18 +99,18 @@ def _merged(
     level: int | None,
 ) -> bytearray:
     codec, first = attributes & wire.CODEC_MASK, wire.read_header(regions[0])
-    first_ms, max_ms = first.base_timestamp, -(2**63)
+    first_ms, latest_ms = first.base_timestamp, list[int]()
     parts: list[bytes | memoryview] = [b""]
     offset = 0
     rebase_batches = _Opened(first.codec).rebase_batches if first.codec else rebase.rebase_batches
     for region in regions:
-        offset, latest_ms = rebase_batches(parts, memoryview(region), offset, first_ms)
-        max_ms = max(max_ms, latest_ms)
+        offset, its_ms = rebase_batches(parts, memoryview(region), offset, first_ms)
+        latest_ms.append(its_ms)
     if codec:
         parts = [b"", records.compress(b"".join(parts), codec, level)]
     length = wire.HEADER_BYTES - wire.LOG_OVERHEAD_BYTES + sum(map(len, parts))
-    fields = (length, -1, 2, 0, attributes, offset - 1, first_ms, max_ms, producer_id, producer_epoch, base_sequence)
-    parts[0] = _HEADER.pack(0, *fields, offset)
+    times, producer = (first_ms, max(latest_ms)), (producer_id, producer_epoch, base_sequence)
+    parts[0] = _HEADER.pack(0, length, -1, 2, 0, attributes, offset - 1, *times, *producer, offset)
     merged = bytearray().join(parts)
     _CRC.pack_into(merged, 17, wire.checksum(merged))
     return merged
@@ -127,17 +127,16 @@ class _Opened:
     def rebase_batches(
         self, parts: list[bytes | memoryview], region: memoryview, offset: int, first_ms: int
     ) -> tuple[int, int]:
-        end, latest_ms = 0, -(2**63)
-        for start, size, _ in wire.extents(region):
-            end = start + size
+        batches, latest_ms = list(wire.extents(region)), list[int]()
+        if sum(size for _, size, _ in batches) != len(region):
+            raise Unmergeable("a batch is truncated, or its length is wrong")
+        for start, size, _ in batches:
             last, base_ms, its_ms = _COUNT_AND_TIMES.unpack_from(region, start + _AT)
-            payload = bytes(region[start + wire.HEADER_BYTES : end])
+            payload = bytes(region[start + wire.HEADER_BYTES : start + size])
             opened = records.open_payload(payload, self._codec, MOST_OPENED_BYTES - self._bytes, self._zstd)
             self._bytes += len(opened)
-            latest_ms = max(latest_ms, its_ms)
+            latest_ms.append(its_ms)
             following = offset + last + 1
             rebase.rebase_records(parts, memoryview(opened), 0, len(opened), offset, following, base_ms - first_ms)
             offset = following
-        if end != len(region):
-            raise Unmergeable("a batch is truncated, or its length is wrong")
-        return offset, latest_ms
+        return offset, max(latest_ms)

@@ -81,8 +81,7 @@ class Resumed:
 class Fingerprint:
     """A running hash of records in order, with and without their timestamps. Comparable within one process only."""
 
-    def __init__(self) -> None:
-        self._with_times = self._without = 0
+    _with_times = _without = 0
 
     def add(self, record: records.Record) -> None:
         content = hash((record.key, record.value, tuple(record.headers)))
@@ -165,16 +164,17 @@ class TargetScan:
         if header.base_offset > self.end:
             self.doubt = _LOST
         self.end = header.last_offset + 1
-        if is_ours and header.producer_epoch > self.highest.epoch:
-            self.highest = replace(wrote, epoch=header.producer_epoch)
-        if is_ours and header.is_control and header.producer_epoch > wrote.epoch and self._proof.is_fenced:
-            self.is_over = True
-        elif is_ours and not header.is_control and header.producer_epoch == wrote.epoch:
+        count, has_data = header.last_offset_delta + 1, is_ours and not header.is_control
+        if is_ours:
+            self.highest = replace(wrote, epoch=max(header.producer_epoch, self.highest.epoch))
+        if has_data and header.producer_epoch < wrote.epoch:
+            self.late += count
+        if has_data and header.producer_epoch == wrote.epoch:
             self._count(header, batch)
+        elif is_ours and header.is_control and header.producer_epoch > wrote.epoch and self._proof.is_fenced:
+            self.is_over = True
         else:
-            if is_ours and not header.is_control and header.producer_epoch < wrote.epoch:
-                self.late += header.last_offset_delta + 1
-            self._foreign_offsets += header.last_offset_delta + 1
+            self._foreign_offsets += count
 
     def _is_last_stored(self, header: wire.BatchHeader) -> bool:
         """Return whether a batch can be the last one before the stored end."""
@@ -197,21 +197,17 @@ class TargetScan:
         if header.record_count != count:
             self.doubt = "the target was compacted behind the stored position"
             return
-        for record in records.decode(batch, 2):
+        for record in records.decode(batch, header.magic):
             self.fingerprint.add(record)
 
 
 def is_another_log(proof: ResumeProof, target_end: int, fetched: memoryview) -> bool:
-    """Return whether a fetch of the record before the stored end shows that the log was truncated and has grown again;
-    False if that record was compacted away."""
+    """Return whether a fetch of the record before the stored end, whose first batch holds it, shows that the log was
+    truncated and has grown again; False if that record was compacted away."""
     scan = TargetScan(proof, target_end, 0)
-    for start, size, magic in wire.extents(fetched):
-        batch = fetched[start : start + size]
-        if magic < 2 or wire.read_header(batch).base_offset >= target_end:
-            break
-        scan.take(batch, scan.start)
-        if wire.read_header(batch).last_offset >= scan.start:
-            break
+    size = wire.whole_batch(fetched, 0)
+    if size and fetched[16] == 2:
+        scan.take(fetched[:size], scan.start)
     return scan.is_another_log
 
 
@@ -283,7 +279,8 @@ log = logging.getLogger(__name__)
 #: Small enough to decode in one turn of the loop.
 _FETCH_BYTES: Final = 1024 * 1024
 _RETRY_S: Final = 0.25
-_WAIT_MS: Final = 100
+_UNCOMMITTED: Final = fetch_api.FetchLimits(100, 1, _FETCH_BYTES, _FETCH_BYTES, fetch_api.READ_UNCOMMITTED)
+_COMMITTED: Final = replace(_UNCOMMITTED, isolation=fetch_api.READ_COMMITTED)
 #: How long a log may be unreadable before its partition is left to a later take-over.
 _PATIENCE_S: Final = 30.0
 
@@ -292,29 +289,19 @@ class UnreadableLog(Exception):
     """A log that a retry could not read either."""
 
 
+@dataclass(slots=True)
 class _Done:
     """How far both logs are read, kept between tries.
 
     The scan begins again with each new leader of the target, because it may have lost what the last one showed.
+    ``read`` is the number of offsets read in both logs, some more than once.
     """
 
-    def __init__(self, plan: PartitionPlan) -> None:
-        self.scan: TargetScan | None = None
-        self.is_scanned = False
-        self.walk: SourceWalk | None = None
-        self.leader: tuple[int | None, int] | None = None
-        self._begins_at = plan.next_source_offset
-        self._before = 0
-
-    def begin(self, scan: TargetScan, leader: tuple[int | None, int]) -> None:
-        self._before = self.read
-        self.scan, self.leader, self.is_scanned, self.walk = scan, leader, False, None
-
-    @property
-    def read(self) -> int:
-        """The number of offsets read in both logs, some more than once."""
-        scanned = self.scan.position - self.scan.start if self.scan else 0
-        return self._before + scanned + (self.walk.position - self._begins_at if self.walk else 0)
+    scan: TargetScan | None = None
+    leader: tuple[int | None, int] | None = None
+    is_scanned: bool = False
+    walk: SourceWalk | None = None
+    read: int = 0
 
 
 class Resumer:
@@ -333,7 +320,7 @@ class Resumer:
         damaged log is refused as in the copy."""
         damaged, said, clock = 0, "", asyncio.get_running_loop().time
         until_s: float | None = None
-        done = _Done(plan)
+        done = _Done()
         while True:
             before = done.read
             try:
@@ -377,7 +364,7 @@ class Resumer:
 
     async def _count_off(self, plan: PartitionPlan, scan: TargetScan, done: _Done) -> Resumed:
         walk = done.walk = done.walk or SourceWalk(plan.next_source_offset, scan.arrived, plan.last_source_epoch)
-        await self._walk_source(plan, walk)
+        await self._walk_source(plan, walk, done)
         if walk.remaining:
             return fallback(plan, scan, f"the source has {walk.remaining} records fewer there than arrived")
         if not walk.fingerprint.equals(scan.fingerprint, ignore_timestamps=scan.has_own_timestamps):
@@ -390,8 +377,8 @@ class Resumer:
         leader = metadata.leader(*plan.target), metadata.leader_epoch(*plan.target)
         if done.scan is None or (leader[0] is not None and leader != done.leader):
             log_start = await list_offset(self._target, plan.target, EARLIEST)
-            done.begin(TargetScan(plan.proof, plan.target_end, log_start), leader)
-        assert done.scan is not None
+            scan = TargetScan(plan.proof, plan.target_end, log_start)
+            done.scan, done.leader, done.is_scanned, done.walk = scan, leader, False, None
         scan = done.scan
         if done.is_scanned:
             return scan
@@ -400,7 +387,7 @@ class Resumer:
             scan.position = scan.take(row.records, scan.position)
             return scan.is_over
 
-        await self._read(self._target, plan.target, plan, metadata, scan, take)
+        await self._read(self._target, plan.target, plan, metadata, scan, take, done)
         if not plan.proof.is_fenced:
             scan.end_at(await list_offset(self._target, plan.target, LATEST))
         elif not scan.is_over:
@@ -409,7 +396,7 @@ class Resumer:
         done.is_scanned = True
         return scan
 
-    async def _walk_source(self, plan: PartitionPlan, walk: SourceWalk) -> None:
+    async def _walk_source(self, plan: PartitionPlan, walk: SourceWalk, done: _Done) -> None:
         async def take(row: fetch_produce.FetchedPartition) -> bool:
             for part in opened(row.records, walk.position, row.aborted if self._settings.read_committed else None):
                 walk.take(await self._given(plan, part.records), part.following, part.leader_epoch)
@@ -418,7 +405,7 @@ class Resumer:
             return False
 
         metadata = await self._source.metadata({plan.source.topic})
-        await self._read(self._source, plan.source, plan, metadata, walk, take)
+        await self._read(self._source, plan.source, plan, metadata, walk, take, done)
 
     async def _given(self, plan: PartitionPlan, found: Sequence[Record]) -> Sequence[Record]:
         if self._stage is None:
@@ -433,6 +420,7 @@ class Resumer:
         metadata: ClusterMetadata,
         reader: TargetScan | SourceWalk,
         take: Callable[[fetch_produce.FetchedPartition], Awaitable[bool]],
+        done: _Done,
     ) -> None:
         """Fetch from the reader's position until ``take`` returns True, or to the end of the log.
 
@@ -442,10 +430,7 @@ class Resumer:
         of_source = cluster is self._source
         side = "source" if of_source else "target"
         topic = fetch_api.TopicOnWire(partition.topic, plan.source_topic_id if of_source else plan.target_topic_id)
-        isolation = (
-            fetch_api.READ_COMMITTED if of_source and self._settings.read_committed else fetch_api.READ_UNCOMMITTED
-        )
-        limits = fetch_api.FetchLimits(_WAIT_MS, 1, _FETCH_BYTES, _FETCH_BYTES, isolation)
+        limits = _COMMITTED if of_source and self._settings.read_committed else _UNCOMMITTED
         leader = metadata.leader(*partition)
         if leader is None:
             raise RetriableError(f"{partition} has no leader now")
@@ -465,7 +450,7 @@ class Resumer:
                 raise RetriableError(why)
             if row.diverging is not None:
                 return  # because the copy explains this when it fetches there
-            end = row.last_stable_offset if isolation == fetch_api.READ_COMMITTED else row.high_watermark
+            end = row.last_stable_offset if limits is _COMMITTED else row.high_watermark
             try:
                 if await take(row):
                     return
@@ -474,8 +459,10 @@ class Resumer:
             except Exception as error:
                 what = f"{side} {partition}: a batch after offset {reader.position - 1}"
                 raise UnreadableLog(f"{what} cannot be decoded: {type(error).__name__}: {error}") from error
+            finally:
+                done.read += reader.position - before
             position = reader.position
-            if end <= position or (position == before and not row.records):
+            if end <= position or position == before:
                 if row.high_watermark >= await list_offset(cluster, partition, LATEST):
                     return
                 if position == before:

@@ -292,7 +292,7 @@ def gone_on(before: Plan, now: Groups) -> list[GroupFinding]:
     """Block groups that were used at the source since ``before``, unless blocked there."""
     ours = {one.group for one in before.groups if one.outcome is not GroupOutcome.BLOCKED}
     was = {(one.group, one.source): one.source_offset for one in before.moves}
-    used = {one.group for one in now.moves if was.get((one.group, one.source), -1) != one.source_offset}
+    used = {one.group for one in now.moves if was.get((one.group, one.source)) != one.source_offset}
     used |= {one.group for one in now.findings if one.rule is GroupRule.USED_AT_SOURCE}
     return [
         GroupFinding(group, GroupRule.USED_MEANWHILE, "was used at the source while it was moved")

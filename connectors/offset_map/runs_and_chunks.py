@@ -37,7 +37,8 @@ from connectors.formats.types import OfPair
 MAX_RUNS_PER_CHUNK: Final = 4096
 #: Most runs of a pair with a compacted target, whose log start does not advance: about 200 MB in the map topic.
 MAX_RUNS: Final = 2**26
-_NO_LIMIT: Final = (2**63, 2**63)
+_FAR: Final = 2**63
+_NO_LIMIT: Final = (_FAR, _FAR)
 _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
 _CHUNK_FRONT: Final = struct.Struct(">bqH")  # version, first downstream, runs
@@ -146,8 +147,8 @@ class RunList:
     def lengthen(self, last_run: LastRun) -> None:
         """Take the length of the last run from a position that is newer than the chunk."""
         last = self.last
-        if last and last.upstream == last_run.upstream and last.length < last_run.length:
-            self._runs[-1] = MapRun(last.upstream, last.downstream, last_run.length)
+        if last and last.upstream == last_run.upstream:
+            self._runs[-1] = MapRun(last.upstream, last.downstream, max(last.length, last_run.length))
 
     def forward(self, upstream: int) -> MappedOffset | None:
         """Return the target offset where a consumer that would read ``upstream`` next continues; None if empty.
@@ -156,30 +157,28 @@ class RunList:
         source, or was copied without a map, and is then read too. Before the first run it is its start, and behind the
         last run its end, both marked, for the caller to decide.
         """
-        return self._look_up(upstream, self._upstreams, 0, 1)
+        return self._mapped(upstream, self._upstreams, self._downstreams)
 
     def reverse(self, downstream: int) -> MappedOffset | None:
         """Return the source offset where a consumer that would read ``downstream`` next continues; None if empty.
 
         In a gap (markers, records of other producers) this is behind the last record mirrored before it.
         """
-        return self._look_up(downstream, self._downstreams, 1, 0)
+        return self._mapped(downstream, self._downstreams, self._upstreams)
 
-    def _look_up(self, offset: int, begins: Sequence[int], here: int, there: int) -> MappedOffset | None:
-        """Translate. ``begins``: where the runs begin on the side of ``offset``; ``here`` and ``there``: the indexes of
-        both sides in a run."""
-        if not self._runs:
+    def _mapped(self, offset: int, begins: Sequence[int], others: Sequence[int]) -> MappedOffset | None:
+        """``begins`` and ``others``: where each run begins in the log of ``offset``, and in the other log."""
+        if not begins:
             return None
         at = bisect_right(begins, offset) - 1
         if at < 0:
-            return MappedOffset(self._runs[0][there], OffsetLocation.BELOW)
-        run = self._runs[at]
-        into = offset - run[here]
-        if into < run.length:
-            return MappedOffset(run[there] + into, OffsetLocation.INSIDE)
-        is_last = at + 1 == len(self._runs)
-        behind = OffsetLocation.INSIDE if into == run.length else OffsetLocation.BEYOND
-        return MappedOffset(run[there] + run.length, behind if is_last else OffsetLocation.GAP)
+            return MappedOffset(others[0], OffsetLocation.BELOW)
+        distance, length = offset - begins[at], self._runs[at].length
+        if distance < length:
+            return MappedOffset(others[at] + distance, OffsetLocation.INSIDE)
+        behind_last = OffsetLocation.INSIDE if distance == length else OffsetLocation.BEYOND
+        is_last = at + 1 == len(begins)
+        return MappedOffset(others[at] + length, behind_last if is_last else OffsetLocation.GAP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,14 +273,16 @@ def first_downstream(value: bytes) -> int:
 
 def encode_chunk(runs: Sequence[MapRun]) -> bytes:
     """Encode a chunk of 1 to 4096 ascending runs; the upstream start of the first is in its key."""
-    return _OpenChunk.of(runs, (runs[0].upstream, runs[0].downstream)).value()
+    return _OpenChunk.of(runs, (runs[0].upstream, runs[0].downstream), MAX_RUNS_PER_CHUNK).value()
 
 
 class _OpenChunk:
     """A growing chunk that encodes each run once, because it is rewritten with every commit until it is full."""
 
-    def __init__(self, first: MapRun, begin: tuple[int, int], max_runs: int | None = None) -> None:
-        self._max_runs = max_runs or MAX_RUNS_PER_CHUNK
+    def __init__(self, first: MapRun, begin: tuple[int, int], max_runs: int) -> None:
+        self._max_runs = max_runs
+        self.is_changed = True  # whether it differs from the stored chunk, not only in the length of its last run
+        self.has_grown = False  # whether the last run is longer than in the stored chunk
         self.begin = begin  # (upstream, downstream), at or before the first run
         self.last = first
         self._count = 1
@@ -289,12 +290,12 @@ class _OpenChunk:
         self._settled_upstream, self._settled_downstream = begin
 
     @classmethod
-    def of(cls, runs: Sequence[MapRun], begin: tuple[int, int], max_runs: int | None = None) -> _OpenChunk:
-        chunk = cls(runs[0], begin)
+    def of(cls, runs: Sequence[MapRun], begin: tuple[int, int], max_runs: int) -> _OpenChunk:
+        chunk = cls(runs[0], begin, MAX_RUNS_PER_CHUNK)
         for run in runs[1:]:
             if not chunk.take(run):
                 raise ValueError(f"more than {MAX_RUNS_PER_CHUNK} runs in a chunk")
-        chunk._max_runs = max_runs or MAX_RUNS_PER_CHUNK
+        chunk._max_runs = max_runs
         return chunk
 
     def take(self, run: MapRun) -> bool:
@@ -302,6 +303,7 @@ class _OpenChunk:
         last = self.last
         if last.upstream_end == run.upstream and last.downstream_end == run.downstream:
             self.last = MapRun(last.upstream, last.downstream, last.length + run.length)
+            self.has_grown = True
             return True
         if self._count >= self._max_runs:
             return False
@@ -309,6 +311,7 @@ class _OpenChunk:
         self._settled_upstream, self._settled_downstream = last.upstream_end, last.downstream_end
         self.last = run
         self._count += 1
+        self.is_changed = True
         return True
 
     def value(self) -> bytes:
@@ -336,12 +339,10 @@ class MapWriter:
 
     def __init__(self, pair: MapPair, *, max_runs: int | None = None) -> None:
         self.pair = pair
-        self._max_runs = max_runs
+        self._max_runs = max_runs or MAX_RUNS_PER_CHUNK
         #: (first upstream, first downstream) of every chunk, ascending; an open chunk is the last.
         self._begins: list[tuple[int, int]] = []
         self._open: _OpenChunk | None = None
-        self._open_changed = False
-        self._open_grown = False  # whether the last run is longer than in the stored chunk
         self._changed: dict[int, bytes | None] = {}  # other chunks by first upstream; None deletes
         self._limit = _NO_LIMIT  # where the next chunk begins at the latest
 
@@ -369,8 +370,8 @@ class MapWriter:
             stored = runs.last
             if last_run is not None:
                 runs.lengthen(last_run)
-            writer._open = _OpenChunk.of(list(runs), begin, max_runs)
-            writer._open_grown = runs.last != stored
+            writer._open = chunk = _OpenChunk.of(list(runs), begin, writer._max_runs)
+            chunk.is_changed, chunk.has_grown = False, runs.last != stored
         return writer
 
     @property
@@ -381,8 +382,8 @@ class MapWriter:
     @property
     def last_run(self) -> LastRun | None:
         """The newest run as a position carries it; None if the stored chunk is complete."""
-        last = self.last if self._open_grown else None
-        return LastRun(last.upstream, last.length) if last else None
+        chunk = self._open
+        return LastRun(chunk.last.upstream, chunk.last.length) if chunk and chunk.has_grown else None
 
     @property
     def chunks(self) -> int:
@@ -397,24 +398,19 @@ class MapWriter:
         """Add a run that was copied just now; if it begins before the known end, it replaces what is behind it."""
         _check(run)
         self._cut(run.upstream, run.downstream)
-        before = self.last
         if self._open is None or not self._open.take(run):
             self._close()
             begin = min(self._limit[0], run.upstream), min(self._limit[1], run.downstream)
             self._open, self._limit = _OpenChunk(run, begin, self._max_runs), _NO_LIMIT
             self._begins.append(begin)
-        if before and self._open.last.upstream == before.upstream:
-            self._open_grown = True
-        else:
-            self._open_changed = True
 
     def cut(self, downstream_end: int) -> None:
         """Remove what is at or behind ``downstream_end``: the target was truncated there."""
-        self._cut(_NO_LIMIT[0], downstream_end)
+        self._cut(_FAR, downstream_end)
 
     def cut_source(self, upstream_end: int) -> None:
         """Remove what is at or behind ``upstream_end``: the source was truncated there, or is copied again."""
-        self._cut(upstream_end, _NO_LIMIT[1])
+        self._cut(upstream_end, _FAR)
 
     def open_runs(self) -> list[MapRun]:
         """Return the runs of the open chunk, ascending; empty if a cut left only closed chunks."""
@@ -425,7 +421,7 @@ class MapWriter:
         beyond a number that may hold MAX_RUNS; never the last."""
         below = max(bisect_right(self._begins, log_start, key=lambda begin: begin[1]) - 1, 0)
         if is_compacted:
-            below = max(below, len(self._begins) - MAX_RUNS // (self._max_runs or MAX_RUNS_PER_CHUNK))
+            below = max(below, len(self._begins) - MAX_RUNS // self._max_runs)
         for upstream, _ in self._begins[:below]:
             self._changed[upstream] = None
         del self._begins[:below]
@@ -441,22 +437,21 @@ class MapWriter:
         even if only its last run grew, so that :attr:`last_run` is not needed.
         """
         values = dict(self._changed)
-        if self._open and (self._open_changed or (complete and self._open_grown)):
-            values[self._open.begin[0]] = self._open.value()
+        if (chunk := self._open) and (chunk.is_changed or (complete and chunk.has_grown)):
+            values[chunk.begin[0]] = chunk.value()
         ordered = sorted(values.items(), key=lambda change: (change[1] is not None, change[0]))
         return [(encode_chunk_key(ChunkKey(self.pair, upstream)), value) for upstream, value in ordered]
 
     def written(self, *, complete: bool = False) -> None:
         """Note that what ``changes`` returned is stored."""
         self._changed.clear()
-        if self._open_changed or complete:
-            self._open_grown = False
-        self._open_changed = False
+        if chunk := self._open:
+            chunk.has_grown &= not (chunk.is_changed or complete)
+            chunk.is_changed = False
 
     def _close(self) -> None:
-        if self._open and (self._open_changed or self._open_grown):
-            self._changed[self._open.begin[0]] = self._open.value()
-        self._open, self._open_changed, self._open_grown = None, False, False
+        if (chunk := self._open) and (chunk.is_changed or chunk.has_grown):
+            self._changed[chunk.begin[0]] = chunk.value()
 
     def _cut(self, upstream_end: int, downstream_end: int) -> None:
         while self._begins:
@@ -465,7 +460,7 @@ class MapWriter:
                 break
             self._begins.pop()
             self._changed[upstream] = None
-            self._open, self._open_changed, self._open_grown = None, False, False
+            self._open = None
             self._limit = min(self._limit[0], upstream), min(self._limit[1], downstream)
         if self._open is None:
             self._limit = min(self._limit[0], upstream_end), min(self._limit[1], downstream_end)
@@ -480,7 +475,7 @@ class MapWriter:
             kept.cut(upstream_end, downstream_end)
             if not kept:
                 return False
-            self._open, self._open_changed = _OpenChunk.of(list(kept), self._open.begin, self._max_runs), True
+            self._open = _OpenChunk.of(list(kept), self._open.begin, self._max_runs)
         return True
 
 

@@ -9,36 +9,53 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
+import gc
 import os
 import random
-import shutil
-import subprocess
+import resource
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
-from queue import SimpleQueue
+from types import CodeType, FunctionType
 from typing import Final
 
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+
 ROOT: Final = Path(__file__).parents[2]
-#: Modules, and the tests below ``tests/unit`` that must notice a change in them.
+_QUEUE_TESTS: Final = (
+    "test_copier.py",
+    "test_merging.py",
+    "test_rejected_batches.py",
+    "test_transactional_copier.py",
+    "test_transforming_copier.py",
+    "test_another_writer.py",
+    "test_parsing.py",
+    "test_copier_model.py",
+)
+#: Modules, and the files in their folder of ``tests/unit`` that must notice a change in them, the likeliest first.
 TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
-    "connectors/dataplane/batches/copier.py": ("connectors/dataplane/batches",),
-    "connectors/dataplane/batches/send_queue.py": ("connectors/dataplane/batches",),
-    "connectors/dataplane/batches/sequencer.py": ("connectors/dataplane/batches",),
-    "connectors/dataplane/batches/fetched_batches.py": ("connectors/dataplane",),
-    "connectors/dataplane/resume.py": ("connectors/dataplane/test_resume.py", "connectors/dataplane/test_resumer.py"),
-    "connectors/offset_map/runs_and_chunks.py": ("connectors/offset_map", "connectors/checkpoint"),
-    "connectors/offset_map/log_alignment.py": ("connectors/offset_map",),
-    "connectors/source/positions/ledger.py": ("connectors/source/positions",),
-    "connectors/source/positions/gap_policy.py": ("connectors/source/positions",),
-    "connectors/checkpoint/offset_translation.py": ("connectors/checkpoint",),
-    "connectors/failover/plan.py": ("connectors/failover", "connect/cli/commands"),
-    "connect/core/herder/membership.py": ("connect/core/herder",),
-    "connect/core/herder/assignor.py": ("connect/core/herder",),
-    "connect/wire/merge.py": ("connect/wire",),
+    "connectors/dataplane/batches/copier.py": _QUEUE_TESTS,
+    "connectors/dataplane/batches/send_queue.py": _QUEUE_TESTS,
+    "connectors/dataplane/batches/sequencer.py": ("test_rejected_batches.py", "test_merging.py"),
+    "connectors/dataplane/batches/fetched_batches.py": ("test_decisions.py", "test_parsing.py", "test_copier.py"),
+    "connectors/dataplane/resume.py": ("test_resume.py", "test_resumer.py", "batches/test_copier_model.py"),
+    "connectors/offset_map/runs_and_chunks.py": ("test_runs_and_chunks.py",),
+    "connectors/offset_map/log_alignment.py": ("test_log_alignment.py",),
+    "connectors/source/positions/ledger.py": ("test_ledger.py", "test_map_trimming.py", "test_position_store.py"),
+    "connectors/source/positions/gap_policy.py": ("test_gap_policy.py", "test_recreated_topics.py"),
+    "connectors/checkpoint/offset_translation.py": (
+        "test_offset_sync_store.py",
+        "test_offset_translation.py",
+        "test_before_the_map.py",
+    ),
+    "connectors/failover/plan.py": ("test_plan.py", "test_guards.py", "test_by_time.py", "test_stopped_partitions.py"),
+    "connect/core/herder/membership.py": ("test_membership.py",),
+    "connect/core/herder/assignor.py": ("test_assignor.py",),
+    "connect/wire/merge.py": ("test_merge.py",),
 }
 #: A change that survives in one of these could lose or duplicate records.
 _NONE_SURVIVES: Final = (
@@ -48,20 +65,14 @@ _NONE_SURVIVES: Final = (
     "connectors/offset_map/runs_and_chunks.py",
 )
 _FOUND_SHARE: Final = 0.9
-_SLOWEST_S: Final = 300.0
-_COPIED: Final = (
-    "connect",
-    "connectors",
-    "rest",
-    "tests",
-    "bench",
-    "docs",
-    "deploy",
-    "pyproject.toml",
-    "README.md",
-    "Makefile",
-    "CHANGELOG.md",
-    "CONTRIBUTING.md",
+#: A change that loops without end takes more of the processor than these seconds and twice what the tests take without
+#: a change, or more memory.
+_MORE_S: Final = 5
+_FOREVER_S: Final = 600
+_MOST_BYTES: Final = 4 * 1024**3
+_OPTIONS: Final = (
+    *("-x", "-q", "-n0", "-p", "no:cacheprovider", "-p", "no:randomly", "--noconftest"),
+    *("--timeout", str(_FOREVER_S), "-W", "ignore::pytest.PytestAssertRewriteWarning"),
 )
 _COMPARED: Final[Mapping[type[ast.cmpop], type[ast.cmpop]]] = {
     ast.Lt: ast.LtE,
@@ -127,6 +138,8 @@ def _left_alone(node: ast.AST) -> Iterator[ast.AST]:
             yield node.annotation
         case ast.Raise() | ast.Assert() | ast.JoinedStr():
             yield node
+        case ast.Expr(ast.Call(ast.Attribute(ast.Call(ast.Name("super"))))):
+            yield node
         case ast.Expr(ast.Call(ast.Attribute(ast.Name("_log" | "_LOG" | "log")))) | ast.Expr(ast.Constant()):
             yield node
         case ast.Call(ast.Name("range" | "len" | "cast" | "isinstance")):
@@ -161,43 +174,74 @@ def _changes(node: ast.AST) -> Iterator[ast.AST]:
             yield ast.Pass()
 
 
-class _Trees:
-    """Copies of the project, one for each run at a time, in which a module is changed and put back."""
+def _preload(tests: Iterable[str]) -> list[FunctionType]:
+    """Import the tests and what they need, so that a fork has it; return all functions. Of hypothesis the tests get a
+    few examples, the same each time."""
+    phases, slow = (Phase.explicit, Phase.generate), [HealthCheck.too_slow]
+    settings.register_profile(
+        "mutants", deadline=None, derandomize=True, max_examples=50, phases=phases, suppress_health_check=slow
+    )
+    settings.load_profile("mutants")
+    with redirect_stdout(StringIO()):
+        pytest.main(["--collect-only", *_OPTIONS, *tests])
+    functions = [one for one in gc.get_objects() if isinstance(one, FunctionType)]
+    gc.freeze()  # because pytest collects garbage several times
+    return functions
 
-    def __init__(self, folder: Path, number: int) -> None:
-        self._free: SimpleQueue[Path] = SimpleQueue()
-        for index in range(number):
-            tree = folder / str(index)
-            tree.mkdir()
-            for name in _COPIED:
-                source = ROOT / name
-                if source.is_dir():
-                    shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
-                else:
-                    shutil.copy(source, tree / name)
-            self._free.put(tree)
 
-    def notices(self, module: str, text: str, tests: tuple[str, ...]) -> bool:
-        """Return whether a test fails with this text of the module, or goes on without end."""
-        tree = self._free.get()
-        path = tree / module
-        before = path.read_text()
-        try:
-            path.write_text(text)
-            command = [sys.executable, "-m", "pytest", "-x", "-q", "-n0", "-p", "no:cacheprovider"]
-            command += [f"tests/unit/{test}" for test in tests]
-            environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
-            environment.pop("PYTHONPYCACHEPREFIX", None)
-            try:
-                ended = subprocess.run(
-                    command, cwd=tree, env=environment, capture_output=True, timeout=_SLOWEST_S, check=False
-                )
-            except subprocess.TimeoutExpired:
-                return True
-            return ended.returncode != 0
-        finally:
-            path.write_text(before)
-            self._free.put(tree)
+def _change(functions: Iterable[FunctionType], module: str, text: str) -> None:
+    """Give the functions of a module the code that they have in this text of it."""
+    path = str(ROOT / module)
+    codes = dict(_codes(compile(text, path, "exec", dont_inherit=True)))
+    for one in functions:
+        if one.__code__.co_filename == path:
+            one.__code__ = codes[one.__code__.co_qualname]
+
+
+def _codes(code: CodeType) -> Iterator[tuple[str, CodeType]]:
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield inner.co_qualname, inner
+            yield from _codes(inner)
+
+
+def _start(functions: Iterable[FunctionType], module: str, text: str, most_s: int) -> int:
+    """Run the tests of a module with this text of it in a fork; return its process id. The fork ends with 0 if no test
+    notices, and with a signal if the tests take more than ``most_s`` of the processor."""
+    pid = os.fork()
+    if pid:
+        return pid
+    resource.setrlimit(resource.RLIMIT_CPU, (most_s, most_s))
+    resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES, _MOST_BYTES))
+    silence = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):
+        os.dup2(silence, stream)
+    _change(functions, module, text)
+    os._exit(pytest.main([*_OPTIONS, *_tests_of(module)]))
+
+
+def _tests_of(module: str) -> list[str]:
+    folder = ROOT / "tests/unit" / Path(module).parent
+    return [str(folder / name) for name in TARGETS[module]]
+
+
+def _ends(
+    functions: Iterable[FunctionType], texts: Iterable[tuple[str, str, int]], processes: int
+) -> Iterator[tuple[int, bool, float]]:
+    """Run the tests for each (module, text, most seconds of the processor). Yield, as each ends, its index, whether a
+    test notices, and the seconds."""
+    running: dict[int, int] = {}
+    for index, one in enumerate(texts):
+        running[_start(functions, *one)] = index
+        if len(running) == processes:
+            yield _ended(running)
+    while running:
+        yield _ended(running)
+
+
+def _ended(running: dict[int, int]) -> tuple[int, bool, float]:
+    pid, status, used = os.wait4(-1, 0)
+    return running.pop(pid), status != 0, used.ru_utime + used.ru_stime
 
 
 def main() -> int:
@@ -207,29 +251,29 @@ def main() -> int:
     parser.add_argument("--modules", nargs="*", default=list(TARGETS), choices=list(TARGETS), metavar="MODULE")
     parser.add_argument("--processes", type=int, default=2, help="tests at a time (default 2)")
     options = parser.parse_args()
-    chance = random.Random(options.seed)
+    os.chdir(ROOT)
     print(f"mutants, seed {options.seed}", flush=True)
-    with tempfile.TemporaryDirectory(prefix="heliograph-mutants-") as folder:
-        trees = _Trees(Path(folder), options.processes)
-        with ThreadPoolExecutor(options.processes) as pool:
-            texts = {module: (ROOT / module).read_text() for module in options.modules}
-            plain = pool.map(lambda module: trees.notices(module, texts[module], TARGETS[module]), options.modules)
-            if broken := [module for module, fails in zip(options.modules, plain, strict=True) if fails]:
-                print(f"the tests of {', '.join(broken)} fail without a change; repair them first")
-                return 1
-            chosen: list[Mutant] = []
-            for module, text in texts.items():
-                places = list(mutants(module, text))
-                chosen += chance.sample(places, min(options.each, len(places)))
-            found = pool.map(lambda one: trees.notices(one.module, one.text, TARGETS[one.module]), chosen)
-            survived = []
-            for one, noticed in zip(chosen, found, strict=True):
-                print(
-                    f"{'found   ' if noticed else 'SURVIVED'} {one.module}:{one.line}: {one.before} -> {one.after}",
-                    flush=True,
-                )
-                if not noticed:
-                    survived.append(one)
+    functions = _preload({test for module in options.modules for test in _tests_of(module)})
+    texts = [(module, (ROOT / module).read_text()) for module in options.modules]
+    most_s: dict[str, int] = {}
+    for index, fails, seconds in _ends(functions, [(*one, _FOREVER_S) for one in texts], options.processes):
+        if fails:
+            print(f"the tests of {texts[index][0]} fail without a change; repair them first")
+            return 1
+        most_s[texts[index][0]] = round(2 * seconds) + _MORE_S
+    chosen: list[Mutant] = []
+    for module, text in texts:
+        places = list(mutants(module, text))
+        random.Random(f"{options.seed} {module}").shuffle(places)
+        chosen += places[: options.each]
+    survived = []
+    changed = [(one.module, one.text, most_s[one.module]) for one in chosen]
+    for index, noticed, _ in _ends(functions, changed, options.processes):
+        one = chosen[index]
+        found = "found   " if noticed else "SURVIVED"
+        print(f"{found} {one.module}:{one.line}: {one.before} -> {one.after}", flush=True)
+        if not noticed:
+            survived.append(one)
     share = 1 - len(survived) / max(1, len(chosen))
     print(f"{len(chosen)} changes, {len(survived)} survived, {share:.0%} found (goal {_FOUND_SHARE:.0%})")
     return 1 if share < _FOUND_SHARE or any(one.module in _NONE_SURVIVES for one in survived) else 0

@@ -161,7 +161,7 @@ def cut(
             small_bytes, most_bytes = run_limits(header.codec)
             if size <= small_bytes:
                 run = plain_run(fetched, at, header, small_bytes, most_bytes)
-        if run is not None and run.batches > 1:
+        if run is not None:
             yield Cut(fetched[at : run.end], header, decision, run)
             at = run.end
         else:
@@ -223,10 +223,8 @@ class _Transactions:
         last = header.last_offset
         while self._waiting and self._waiting[0][1] <= last:
             self._aborting.add(self._waiting.popleft()[0])
-        if header.is_control:
-            if _is_abort_marker(batch):
-                self._aborting.discard(header.producer_id)
-            return False
+        if header.is_control and _is_abort_marker(batch):
+            self._aborting.discard(header.producer_id)
         return header.is_transactional and header.producer_id in self._aborting
 
 

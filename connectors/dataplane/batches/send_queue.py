@@ -472,8 +472,7 @@ class SendQueue:
             self.target_end = base + outgoing.count
             self.next_sequence = wire.add_sequence(outgoing.base_sequence, outgoing.count)
             self._move_to(outgoing.next_source_offset, outgoing.source_epoch, outgoing.skips)
-            if outgoing.timestamp_ms > self._timestamp_ms:
-                self._timestamp_ms = outgoing.timestamp_ms
+            self._timestamp_ms = max(self._timestamp_ms, outgoing.timestamp_ms)
             for upstream, count in outgoing.segments:
                 append_run(self._runs, (upstream, base, count))
                 base += count

@@ -145,8 +145,7 @@ def rewound(runs: Sequence[MapRun], end: int) -> Rewind | None:
     if the target has grown again (``end`` is -1)."""
     kept = RunList(runs)
     kept.cut(_FAR, end)
-    last = kept.last if end >= 0 else None
-    return Rewind(last.upstream_end, end) if last else None
+    return Rewind(kept.last.upstream_end, end) if kept.last else None
 
 
 def gap_message(gap: Gap) -> str:

@@ -32,6 +32,7 @@ class Target:
         self.codes: dict[str, int] = {}
         self.stored: dict[str, dict[Partition, Committed]] = {}
         self.fails: dict[str, HeliographError] = {}
+        self.listed: dict[str, GroupListing] = {}
         self.takes_s = self.fails_after_s = 0.0
         monkeypatch.setattr(group_offset_sync, "list_groups", self._list_groups)
         monkeypatch.setattr(group_offset_sync, "committed", self._committed)
@@ -42,7 +43,7 @@ class Target:
         return SimpleNamespace(topics={name: one for name, one in there.items() if name in topics})
 
     async def _list_groups(self, _: Any) -> dict[str, GroupListing]:
-        return {}
+        return self.listed
 
     async def _committed(
         self, _: Any, group: str, partitions: Collection[Partition], *, stable: bool, timeout_s: float, once: bool
@@ -170,6 +171,14 @@ async def test_a_commit_that_hangs_in_a_transaction_is_not_overwritten(
     del target.fails["g"]
     await sync.run()
     assert target.stored["g"] == {("us.a", 0): Committed(9)}
+
+
+async def test_a_group_in_use_is_not_moved(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    target = Target(monkeypatch, {"us.a": THEN})
+    target.listed = {"g": GroupListing("classic", "consumer", "Stable"), "idle": GroupListing("classic", "", "Empty")}
+    await sync_of(target, looked_at({"us.a": THEN}, "g", "idle", "new"), "g", "idle", "new").run()
+    assert set(target.stored) == {"idle", "new"}
+    assert caplog.messages == ["us->eu: group g is skipped: on the target it has members (it is Stable)"]
 
 
 async def test_a_group_that_is_ahead_is_named_once(

@@ -35,6 +35,10 @@ def test_javas_vectors() -> None:
     assert [one.translate(ORDERS, offset) for offset in (20, 200)] == [20, 21]
 
 
+def test_a_sync_of_the_same_offset_leaves_the_older_ones() -> None:
+    assert store((100, 100), (200, 200), (200, 210)).translate(ORDERS, 150) == 101
+
+
 def test_nothing_is_translated_before_the_end_is_read() -> None:
     one = OffsetSyncStore(only_last=False)
     one.take(sync(1, 1))

@@ -6,7 +6,7 @@ import struct
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from connect.wire import batch as wire
@@ -16,8 +16,8 @@ from connectors.dataplane import resume
 from connectors.dataplane.batches.copier import PartitionCopier
 from connectors.dataplane.batches.fetched_batches import opened
 from connectors.formats.types import Compression, ProducerIdAndEpoch, ResumeProof, TopicPartition
-from tests.kit.logs import TargetPartition, control_batch, fetched_from, source_batch
-from tests.unit.connectors.dataplane.batches.test_copier import logs
+from tests.kit.logs import TargetPartition, control_batch, fetched, fetched_from, source_batch
+from tests.kit.old import message
 
 OLD = ProducerIdAndEpoch(7, 3)
 NEW = ProducerIdAndEpoch(7, 5)
@@ -45,65 +45,6 @@ def walk(log, position, wanted):
 
 def agree(walking, scanning):
     return walking.fingerprint.equals(scanning.fingerprint, ignore_timestamps=scanning.has_own_timestamps)
-
-
-def values(entries):
-    return [(record.key, record.value) for record in entries]
-
-
-@settings(max_examples=200, deadline=None)
-@given(logs(), st.integers(0, 12), st.integers(0, 12), st.booleans(), st.sampled_from([0, 4]))
-def test_after_any_crash_the_copy_continues_exactly_there(log, stored_batches, sent_batches, recompressed, codec):
-    target = TargetPartition()
-    old = copier(OLD, 0, 0, 0, True, codec)
-    target.mark(OLD.producer_id, OLD.epoch - 1)
-    old.target_end = target.end
-    old.take(fetched_from(log))
-    for _ in range(stored_batches):
-        if (outgoing := old.next_batch()) is not None:
-            old.acknowledged(outgoing, target.append(bytes(outgoing.batch))[1])
-    stored = (old.next_source_offset, old.target_end, old.next_sequence)
-    for _ in range(sent_batches):
-        if (outgoing := old.next_batch()) is not None:
-            target.append(bytes(outgoing.batch))
-    target.mark(NEW.producer_id, NEW.epoch - 1)
-    if recompressed:
-        target.batches = [recompress(batch) for batch in target.batches]
-
-    scanning = scan(target, ResumeProof(OLD, stored[2], True), stored[1])
-    assert (scanning.doubt, scanning.is_over, scanning.is_another_log) == ("", True, False)
-    assert scanning.end == target.end
-    walking = walk(log, stored[0], scanning.arrived)
-    assert walking.remaining == 0
-    assert agree(walking, scanning)
-    runs = resume.pair_runs(walking.segments, scanning.segments)
-    new = copier(NEW, walking.position, target.end, 0, True)
-    new.take(fetched_from(log, walking.position))
-    while (outgoing := new.next_batch()) is not None:
-        error, base = target.append(bytes(outgoing.batch))
-        assert error == 0
-        new.acknowledged(outgoing, base)
-    data = [batch for batch in log if not wire.read_header(batch).is_control]
-    expected = [record for batch in data for record in records.decode(batch, 2)]
-    assert values(target.records()) == values(expected)
-    at = {record.offset: record.value for record in target.records()}
-    source = {record.offset: record.value for record in expected}
-    for up, down, count in runs:
-        for i in range(count):
-            assert at[down + i] == source[up + i]
-    assert sum(count for _, _, count in runs) == scanning.arrived
-
-
-def recompress(batch):
-    """As a target with a compression.type of its own stores it: other codec and size, same producer and sequences."""
-    header = wire.read_header(batch)
-    if header.is_control:
-        return batch
-    built = records.build(
-        list(records.decode(batch, 2)), 4, header.producer_id, header.producer_epoch, header.base_sequence
-    )
-    struct.pack_into(">q", built, 0, header.base_offset)
-    return bytes(built)
 
 
 def ours(first_sequence, count):
@@ -140,6 +81,7 @@ def target_of(*batches, begin=0):
         ((ours(5, 2), FOREIGN, ours(7, 4), marker()), 6),
         ((ours(5, 2), marker(), FOREIGN, marker(OLD.epoch + 3)), 2),  # fenced twice: nothing follows the first marker
         ((ours(5, 2), marker(0, producer_id=98), ours(7, 1), marker()), 3),
+        ((ours(5, 2), marker(OLD.epoch), ours(7, 1), marker()), 3),  # its own marker of a transaction
     ],
 )
 def test_a_log_without_a_hole_tells_how_many_records_arrived(batches, arrived):
@@ -190,6 +132,27 @@ def test_batches_of_a_lower_epoch_came_in_late():
     assert (found.arrived, found.late, found.doubt) == (2, 3, "")
 
 
+def test_records_that_came_in_late_may_appear_twice() -> None:
+    name = TopicPartition("t", 0)
+    plan = PartitionPlan(name, None, name, None, 0, -1, 0, 0, False)
+    late = records_of(ProducerIdAndEpoch(OLD.producer_id, OLD.epoch - 1), 40, 3)
+    found = scan(target_of(late, ours(0, 2)), ResumeProof(OLD, 0, False), 0)
+    assert resume.exact(plan, found, None).may_double == 3
+    fallback = resume.fallback(plan, found, "why")
+    assert (fallback.arrived, fallback.may_double) == (2, 5)
+
+
+def test_a_target_with_an_old_message_format_proves_nothing() -> None:
+    messages = [message(1, offset, b"k", b"v") for offset in range(2, 5)]
+    found = resume.TargetScan(ResumeProof(OLD, 5, True), 3, 0)
+    assert found.take(fetched(messages[0]), found.start) == 3
+    assert found.doubt == "", "it is the record before the stored end"
+    assert found.take(fetched(*messages[1:]), 3) == 5
+    assert found.doubt == "the target keeps a message format without sequences"
+    assert (found.end, found.arrived) == (5, 2)
+    assert not resume.is_another_log(ResumeProof(OLD, 5, True), 3, fetched(messages[0]))
+
+
 def test_a_raised_epoch_is_above_all_in_the_log():
     """As if it was fenced by a task that had the rights, and stored nothing; the leader would refuse a lower one."""
     name = TopicPartition("t", 0)
@@ -216,6 +179,7 @@ def test_sequences_wrap_around():
         (FOREIGN, 5, True),  # the log was cut, and another producer has written since
         (marker(0, producer_id=98), 5, True),
         (marker(OLD.epoch - 1), 0, False),
+        (marker(OLD.epoch), 0, False),
         (ours(3, 1), 5, True),
         (ours(3, 2), 0, True),
         (marker(), 5, True),
@@ -226,7 +190,9 @@ def test_sequences_wrap_around():
 def test_the_record_before_the_stored_end_must_be_the_one_that_was_acknowledged(last, next_sequence, another):
     target = target_of(last, marker())
     end = wire.read_header(last).last_offset_delta + 1
-    assert scan(target, ResumeProof(OLD, next_sequence, True, is_last_ours=True), end).is_another_log is another
+    proof = ResumeProof(OLD, next_sequence, True, is_last_ours=True)
+    assert scan(target, proof, end).is_another_log is another
+    assert resume.is_another_log(proof, end, target.fetch(end - 1)) is another
 
 
 def test_a_record_of_another_producer_proves_nothing_against_a_writer_that_has_come_back():
@@ -235,8 +201,11 @@ def test_a_record_of_another_producer_proves_nothing_against_a_writer_that_has_c
 
 
 def test_a_last_record_that_was_compacted_away_proves_nothing_against_its_log():
-    found = scan(target_of(FOREIGN, 1, ours(5, 1), marker()), ResumeProof(OLD, 5, True, is_last_ours=True), 4)
+    target, proof = target_of(FOREIGN, 1, ours(5, 1), marker()), ResumeProof(OLD, 5, True, is_last_ours=True)
+    found = scan(target, proof, 4)
     assert (found.is_another_log, found.arrived, found.doubt) == (False, 1, "")
+    assert not resume.is_another_log(proof, 4, target.fetch(3))
+    assert not resume.is_another_log(proof, 4, target.fetch(99))
 
 
 @pytest.mark.parametrize("batch", [ours(3, 4), FOREIGN])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,6 +21,7 @@ from connectors.control_link.protocol import PartitionPlan, SliceSettings
 from connectors.dataplane import fetch_api, log_divergence, resume
 from connectors.dataplane.batches import error_codes
 from connectors.dataplane.batches.copier import PartitionCopier
+from connectors.dataplane.batches.fetched_batches import CORRUPT_TRIES
 from connectors.dataplane.resume import Resumed, Resumer
 from connectors.dataplane.smt_stage import TransformStage
 from connectors.formats.types import ProducerIdAndEpoch, ResumeProof
@@ -60,8 +61,8 @@ class OneBroker:
     def __init__(self, name: str) -> None:
         self.name = name
         self.leader_epochs = LeaderEpochs("cluster")
-        self.leaders = iter([1])
-        self._leader = 1
+        self.leaders: Iterator[int | None] = iter([1])
+        self._leader: int | None = 1
 
     async def metadata(self, _: object) -> SimpleNamespace:
         self._leader = leader = next(self.leaders, self._leader)
@@ -88,11 +89,14 @@ class Site:
         #: The same of the source's.
         self.source_shown: list[int] = []
         self.aborted: tuple[tuple[int, int], ...] = ()
+        self.reads_committed = False
+        #: What the next fetches of a side answer, instead of records.
+        self.errors: dict[str, list[int]] = {}
         #: Whether each fetch brings one batch, and every second one fails, a minute later.
         self.is_flaky = False
         self.fetched: list[tuple[str, int]] = []
         #: Who leads the target, for each time that it is asked for.
-        self.target_leaders: list[int] = []
+        self.target_leaders: list[int | None] = []
 
         async def nothing(*_: object) -> None:
             return None
@@ -124,7 +128,12 @@ class Site:
             self.target.batches[-1] = stamped_by_the_target(self.target.batches[-1])
 
     async def resume(
-        self, *, stage: TransformStage | None = None, fenced: bool = True, read_committed: bool = False
+        self,
+        *,
+        stage: TransformStage | None = None,
+        fenced: bool = True,
+        read_committed: bool = False,
+        awaits_marker: bool = True,
     ) -> Resumed:
         if fenced:
             self.target.mark(WRITER.producer_id, WRITER.epoch + 1)
@@ -132,11 +141,19 @@ class Site:
         target: Any = OneBroker("target")
         target.leaders = iter(self.target_leaders)
         clusters: tuple[Cluster, Cluster] = (source, target)
+        self.reads_committed = read_committed
         settings = SliceSettings("us->eu", 0, {}, {}, read_committed=read_committed)
-        return await Resumer(*clusters, settings, stage).resume(left())
+        return await Resumer(*clusters, settings, stage).resume(left(awaits_marker=awaits_marker))
 
-    async def _fetch(self, connection: str, _topic: object, _index: int, position: Any, _limits: object) -> Any:
+    async def _fetch(
+        self, connection: str, _topic: object, _index: int, position: Any, limits: fetch_api.FetchLimits
+    ) -> Any:
         assert position[1] == LEADER_EPOCH, "no former leader may answer"
+        assert connection == "source" or position[2] == -1, "the target's epochs are not those of the source"
+        is_committed = connection == "source" and self.reads_committed
+        assert limits.isolation == (fetch_api.READ_COMMITTED if is_committed else fetch_api.READ_UNCOMMITTED)
+        if errors := self.errors.get(connection):
+            return SimpleNamespace(error_code=errors.pop(0))
         if self.diverging is not None and connection == "source" and position[2] >= 0:
             nothing = memoryview(b"")
             return SimpleNamespace(
@@ -164,13 +181,19 @@ class Site:
             if self.starts_later:
                 found = memoryview(bytearray(wanted[0] if wanted else b""))
                 self.source_start = self.starts_later.pop(0)
-        ends = {"last_stable_offset": end, "high_watermark": end}
+        ends = {"last_stable_offset": end if is_committed else -1, "high_watermark": end}
         return SimpleNamespace(error_code=0, records=found, aborted=self.aborted, diverging=None, **ends)
 
 
-def left() -> PartitionPlan:
+def left(*, awaits_marker: bool = True) -> PartitionPlan:
     before: PartitionPlan = plan(next_source_offset=START, target_end=0)
-    return replace(before, last_source_epoch=0, proof=ResumeProof(WRITER, 0, True))
+    return replace(before, last_source_epoch=0, proof=ResumeProof(WRITER, 0, awaits_marker))
+
+
+async def timed(work: Coroutine[Any, Any, Resumed]) -> tuple[Resumed, float]:
+    clock = asyncio.get_running_loop().time
+    began_s = clock()
+    return await work, clock() - began_s
 
 
 @pytest.fixture
@@ -321,6 +344,25 @@ async def test_a_leader_that_does_not_show_the_marker_yet_is_read_again(site: Si
     assert site.shown == []
 
 
+@pytest.mark.parametrize(("lost", "fallback"), [(0, ""), (2, "the target has lost records behind the stored position")])
+async def test_without_a_fence_the_target_is_read_to_its_end(site: Site, lost: int, fallback: str) -> None:
+    site.copied(ROWS[:3])
+    site.target.end += lost
+    site.source = [source_batch(ROWS)]
+    found = await site.resume(fenced=False, awaits_marker=False)
+    assert (found.fallback, found.arrived) == (fallback, 3 + lost)
+    assert site.fetched == ([("target", 0), ("source", 5)] if not lost else [("target", 0), ("target", 3)])
+
+
+def test_a_leader_that_shows_nothing_more_is_given_time(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resume, "_RETRY_S", 0.25)
+    site.copied(ROWS[:3])
+    site.source, site.source_shown = without(), [6, 6, 6]
+    found, seconds = virtual_time.run(timed(site.resume()))
+    assert found.plan.next_source_offset == 8
+    assert seconds == pytest.approx(0.5)
+
+
 async def test_a_log_that_never_shows_the_marker_waits_for_a_later_takeover(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -343,8 +385,8 @@ def test_a_link_that_breaks_again_and_again_is_waited_for_as_long_as_more_is_rea
     assert site.fetched[1::2] == [("target", at) for at in range(9)] + [("source", at) for at in range(5, 13)]
 
 
-@pytest.mark.parametrize(("leaders", "at"), [([1], 1), ([1, 1, 2], 0)])
-def test_a_new_leader_of_the_target_is_read_from_the_beginning(site: Site, leaders: list[int], at: int) -> None:
+@pytest.mark.parametrize(("leaders", "at"), [([1], 1), ([1, 1, 2], 0), ([1, 1, None, 1], 1)])
+def test_a_new_leader_of_the_target_is_read_from_the_beginning(site: Site, leaders: list[int | None], at: int) -> None:
     """It may have lost what the one before showed."""
     site.copied(ROWS[:1])
     site.source, site.is_flaky, site.target_leaders = [source_batch(ROWS)], True, leaders
@@ -352,13 +394,45 @@ def test_a_new_leader_of_the_target_is_read_from_the_beginning(site: Site, leade
     assert site.fetched[:4] == [("target", 0), ("target", 0), ("target", 1), ("target", at)]
 
 
-async def test_a_source_damaged_where_it_is_read_stops_its_partition_only(site: Site) -> None:
+@pytest.mark.parametrize("side", ["source", "target"])
+async def test_a_log_that_may_not_be_read_stops_its_partition(site: Site, side: str) -> None:
+    site.copied(ROWS[:3])
+    site.source, site.errors = [source_batch(ROWS)], {side: [error_codes.TOPIC_AUTHORIZATION_FAILED]}
+    found = await site.resume()
+    assert found.refusal.startswith(f"{side} ")
+    assert found.refusal.endswith(", then start the flow again")
+    assert found.plan.proof is not None
+
+
+@pytest.mark.parametrize(("side", "error"), [("source", 6), ("target", 6), ("target", error_codes.OFFSET_OUT_OF_RANGE)])
+async def test_other_errors_are_retried(site: Site, side: str, error: int) -> None:
+    site.copied(ROWS[:3])
+    site.source, site.errors = [source_batch(ROWS)], {side: [error]}
+    assert (await site.resume()).plan.next_source_offset == 8
+
+
+def test_a_log_that_cannot_be_read_is_left_to_a_later_takeover_after_half_a_minute(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(resume, "_RETRY_S", 0.25)
+    site.copied(ROWS[:3])
+    site.source, site.errors = [source_batch(ROWS)], {"source": [6] * 1000}
+    found, seconds = virtual_time.run(timed(site.resume()))
+    assert found.later
+    # The first try had read the target.
+    assert seconds == pytest.approx(30.25)
+    assert len([one for one in caplog.records if "cannot be resumed now" in one.getMessage()]) == 1
+
+
+@pytest.mark.parametrize("errors", [0, 1])
+async def test_a_source_damaged_where_it_is_read_stops_its_partition_only(site: Site, errors: int) -> None:
     rows = [(5, 998, b"a", b"1"), (6, 999, b"b", b"1")]
     site.copied(rows)
-    site.source, site.is_damaged = [source_batch(rows)], True
+    site.source, site.is_damaged, site.errors = [source_batch(rows)], True, {"source": [6] * errors}
     found = await site.resume()
     assert "the checksum of the batch at source offset 5 is wrong" in found.refusal
     assert found.plan.proof is not None
+    assert site.fetched.count(("source", 5)) == CORRUPT_TRIES
 
 
 @pytest.mark.parametrize("side", ["source", "target"])

@@ -22,6 +22,9 @@ from connectors.formats.mirror_records import Checkpoint
 TOPICS = {"us.orders": 3, "us.mail": 2, "local": 1}
 EMPTY = ("us.orders", 2)
 AT_MS = 5
+#: The first record of that time or a later one, where it is not at 7: all are later, all are earlier.
+FIRST = {("us.orders", 1): 0, ("us.mail", 0): -1}
+END = 90
 
 
 async def nothing_stored(*_: Any) -> dict[str, Any]:
@@ -49,8 +52,8 @@ def eu(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     async def offsets(_: Any, partitions: Collection[Any], at: int, *__: Any) -> dict[Any, int]:
         if at == AT_MS:
-            return dict.fromkeys(partitions, 7)
-        return {one: 0 if one == EMPTY else 90 if at == LATEST else 0 for one in partitions}
+            return {one: FIRST.get(one, 7) for one in partitions}
+        return {one: 0 if one == EMPTY else END if at == LATEST else 0 for one in partitions}
 
     async def told(*arguments: Any, **_: Any) -> Any:
         return await offsets(*arguments), {}
@@ -90,15 +93,15 @@ def places_of(found: Groups) -> dict[tuple[str, tuple[str, int]], int]:
 async def test_all_partitions_of_what_a_group_reads_are_set_by_time(eu: Any) -> None:
     """Of a checkpoint's topic, and of what it has stored of copies: else they began at auto.offset.reset."""
     found = await plan(eu, AT_MS, "readers")
-    everything = [("us.orders", 0), ("us.orders", 1), EMPTY, ("us.mail", 0), ("us.mail", 1)]
-    assert places_of(found) == {("readers", one): 7 for one in everything}
+    offsets = {("us.orders", 0): 7, ("us.orders", 1): 0, EMPTY: 7, ("us.mail", 0): END, ("us.mail", 1): 7}
+    assert places_of(found) == {("readers", one): offset for one, offset in offsets.items()}
     assert {one.target: one.before for one in found.moves if one.before} == {("us.mail", 1): 4}
     assert found.findings == ()
 
 
 async def test_a_group_without_a_checkpoint_is_set_by_time_where_it_is_named(eu: Any) -> None:
     found = await plan(eu, AT_MS, "moved")
-    assert places_of(found) == {("moved", ("us.mail", 0)): 7, ("moved", ("us.mail", 1)): 7}
+    assert places_of(found) == {("moved", ("us.mail", 0)): END, ("moved", ("us.mail", 1)): 7}
 
 
 async def test_a_group_that_nobody_knows_is_in_the_way(eu: Any) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.authorization import AclBinding
+from connect.kafka.cluster import PartitionMetadata, TopicMetadata
 from connect.kafka.log.committed_offsets import CLASSIC, Committed, GroupListing
 from connect.kafka.log.log_ranges import merged
 from connect.kafka.log.offsets import EARLIEST, LATEST
@@ -33,7 +34,7 @@ from connectors.failover.drain import Behind, CopiedEnd, still_open, without_hea
 from connectors.failover.failback_and_undo import still_stopped
 from connectors.failover.group_offsets import why_not_mirrored, why_stale
 from connectors.failover.journal import GroupBefore, StartBefore
-from connectors.failover.log_comparison import Fate, became, own_ranges
+from connectors.failover.log_comparison import Fate, became, is_kept, own_ranges
 from connectors.failover.plan import GroupOutcome, Plan, Wish, gone_on, plan
 from connectors.failover.reverse_flow import WayBack
 from connectors.failover.snapshot import DIFFERS, GroupFinding, GroupMove, GroupRule, Groups, How, SampleCheck, Snapshot
@@ -79,6 +80,17 @@ def test_a_log_that_was_recreated_or_lost_its_end_is_told(
 ) -> None:
     found = became(POSITION, topic_id, 0, end, epoch_end)
     assert (found.fate, found.same_to) == (fate, same_to)
+
+
+@pytest.mark.parametrize(
+    ("topic_id", "partition", "kept"), [(ONE, 0, True), (None, 0, True), (OTHER, 0, False), (ONE, 1, False)]
+)
+def test_a_topic_on_the_target_is_kept_if_it_is_the_same_and_has_the_partition(
+    topic_id: UUID | None, partition: int, kept: bool
+) -> None:
+    known = TopicMetadata("orders", topic_id, 0, {partition: PartitionMetadata(1, 0, (1,), 0)})
+    assert is_kept(POSITION, known) is kept
+    assert not is_kept(POSITION, None)
 
 
 async def test_a_map_of_a_topic_that_was_there_before_hides_no_record() -> None:
@@ -212,11 +224,11 @@ def record(offset: int, value: bytes = b"v", at_ms: int = 5, headers: Any = ()) 
 
 
 @pytest.mark.parametrize(
-    ("last_there", "arrived"),
-    [(b"second", 32), (b"something else", 0), (None, 0)],
+    ("last_there", "changing_key", "arrived"),
+    [(b"second", "", 32), (b"second", "transforms", 0), (b"something else", "", 0), (None, "", 0)],
 )
 async def test_records_are_only_passed_over_where_the_last_of_them_is_proven(
-    monkeypatch: pytest.MonkeyPatch, last_there: bytes | None, arrived: int
+    monkeypatch: pytest.MonkeyPatch, last_there: bytes | None, changing_key: str, arrived: int
 ) -> None:
     async def read(cluster: str, *_: Any, **__: Any) -> AsyncIterator[Any]:
         if cluster == "us":
@@ -226,8 +238,9 @@ async def test_records_are_only_passed_over_where_the_last_of_them_is_proven(
             yield record(38, last_there)
 
     monkeypatch.setattr(unreplicated, "read_ranges", read)
-    written = CopiedEnd(39, 2, ((37, 39),))
-    assert await unreplicated._arrived(place(), ORDERS, [(30, 33)], ORDERS, written) == arrived
+    site, written = place(), CopiedEnd(39, 2, ((37, 39),))
+    site.flow.changing_key = changing_key
+    assert await unreplicated._arrived(site, ORDERS, [(30, 33)], ORDERS, written) == arrived
 
 
 def test_a_copy_is_told_by_content_and_time() -> None:

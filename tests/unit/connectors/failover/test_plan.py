@@ -82,6 +82,7 @@ def test_an_option_for_a_group_that_was_not_found_is_refused(wish: Wish) -> None
 
 
 def test_options_for_found_and_for_all_groups_are_taken() -> None:
+    assert Wish().takes("readers")
     assert plan(snapshot(), Wish(rewinds=frozenset({EVERY}), keeps=frozenset({"readers"}))).can_go
 
 
@@ -131,6 +132,7 @@ def test_no_group_goes_back_unless_that_is_wanted() -> None:
     found = plan(groups, Wish(rewinds=frozenset({"readers"})))
     assert outcomes(found) == {"readers": GroupOutcome.READY, "others": GroupOutcome.BLOCKED}
     assert found.ready[0].due == (back,)
+    assert found.blocked[0].moves == (other,)
     ((why, remedy),) = found.blocked[0].reasons
     assert "50" in why and "--rewind others" in remedy and "--keep-offset others" in remedy
     kept = plan(groups, Wish(keeps=frozenset({"readers"}), rewinds=frozenset({"others"})))

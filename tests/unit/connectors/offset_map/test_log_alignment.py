@@ -101,6 +101,14 @@ def test_more_than_the_window_on_both_sides_is_a_hole() -> None:
     assert runs(f"ab{one}cd", f"ab{other}cd", window=6) == [MapRun(52, 52, 2)]
 
 
+def test_equal_records_that_fill_the_window_are_a_hole() -> None:
+    """Nobody can say which of them are copies of which."""
+    equal, many = 30 * "x", "".join(chr(200 + at) for at in range(100))
+    assert runs(f"ab{equal}cd", f"ab{equal}cd", window=6) == [MapRun(32, 32, 2)]
+    assert runs(f"ab{many}xcd", "abxxcd", window=6) == [MapRun(103, 4, 2)]
+    assert runs(f"ab{many}yycd", "abycd", window=6) == [MapRun(104, 3, 2)]
+
+
 def test_nothing_in_common_is_no_map() -> None:
     assert runs("abcdef", "uvwxyz") == []
     assert runs("", "uvwxyz") == []

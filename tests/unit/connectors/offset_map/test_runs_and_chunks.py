@@ -102,12 +102,25 @@ def test_translation_both_ways(history: list[MapRun], offset: int) -> None:
     assert (forward.place is OffsetLocation.BEYOND) == (offset > max(twin.records) + 1)
     assert (reverse.place is OffsetLocation.BEYOND) == (offset > max(twin.records.values()) + 1)
     assert (forward.place is OffsetLocation.INSIDE) == (offset in twin.records or offset == max(twin.records) + 1)
+    first, *_, last = *runs, *runs
+    assert (runs.first, runs.last) == (first, last)
+    for beside, begin in ((runs.beside_upstream, 0), (runs.beside_downstream, 1)):
+        at_or_before = [run for run in runs if run[begin] <= offset]
+        behind = [run for run in runs if run[begin] > offset]
+        assert beside(offset) == (at_or_before[-1] if at_or_before else None, behind[0] if behind else None)
 
 
 def test_runs_equal_runs_only() -> None:
     runs = [MapRun(0, 0, 3)]
     assert RunList(runs) == RunList(runs) != RunList()
     assert RunList(runs) != runs
+
+
+@pytest.mark.parametrize(("last_run", "length"), [(LastRun(20, 9), 9), (LastRun(20, 3), 5), (LastRun(10, 9), 5)])
+def test_only_a_newer_position_of_the_last_run_lengthens_it(last_run: LastRun, length: int) -> None:
+    runs = RunList([MapRun(10, 0, 5), MapRun(20, 5, 5)])
+    runs.lengthen(last_run)
+    assert list(runs) == [MapRun(10, 0, 5), MapRun(20, 5, length)]
 
 
 def test_an_empty_map_knows_nothing() -> None:
@@ -184,12 +197,30 @@ def test_the_bytes_stay() -> None:
     )
 
 
+ONE_RUN = encode_chunk([MapRun(0, 0, 1)])
+
+
 @pytest.mark.parametrize(
-    "value", [b"", b"[" + encode_chunk([MapRun(0, 0, 1)])[1:], encode_chunk([MapRun(0, 0, 1)])[:-1]]
+    "value",
+    [
+        b"",
+        b"[" + ONE_RUN[1:],
+        ONE_RUN[:-1],
+        ONE_RUN + b"\0",
+        ONE_RUN[:-1] + b"\0",  # an empty run
+        ONE_RUN[:10] + b"\0",  # no run
+    ],
 )
 def test_chunks_of_another_form_are_refused(value: bytes) -> None:
     with pytest.raises(UnknownFormat):
         decode_chunk(0, value)
+
+
+def test_the_beginning_of_a_chunk_and_its_key_are_checked_too() -> None:
+    with pytest.raises(UnknownFormat):
+        first_downstream(b"[" + ONE_RUN[1:])
+    with pytest.raises(UnknownFormat):
+        decode_chunk_key(encode_chunk_key(ChunkKey(PAIR, 5)) + b"\0")
 
 
 class Topic:
@@ -337,16 +368,20 @@ class TestMapWriter:
         topic.write(writer)
         assert topic.dense() == dense(onwards)
 
-    @given(history=histories(), end=st.integers(0, 120))
-    def test_a_truncated_target_is_forgotten(self, history: list[MapRun], end: int) -> None:
+    @given(history=histories(), end=st.integers(0, 120), is_source=st.booleans())
+    def test_a_truncated_log_is_forgotten(self, history: list[MapRun], end: int, is_source: bool) -> None:
         """Closed chunks are not read again: what one claims beyond the end falls with the next run."""
         writer, topic, twin = MapWriter(PAIR), Topic(), Twin()
         for run in history:
             writer.append(run)
             twin.append(run)
         topic.write(writer)
-        writer.cut(end)
-        twin.cut(2**63, end)
+        if is_source:
+            writer.cut_source(end)
+            twin.cut(end, 2**63)
+        else:
+            writer.cut(end)
+            twin.cut(2**63, end)
         following = MapRun(max(twin.records, default=0) + 1, max(twin.records.values(), default=0) + 1, 2)
         writer.append(following)
         twin.append(following)
@@ -357,10 +392,25 @@ class TestMapWriter:
         writer, topic = MapWriter(PAIR), Topic()
         for at in range(7):
             writer.append(MapRun(11 * at, 10 * at, 10))
+        assert [upstream for upstream, _ in writer.values()] == [0, 33, 66]
         assert topic.write(writer) == 3
-        writer.append(MapRun(77, 70, 10))
-        assert topic.write(writer) == 1
-        assert topic.write(writer) == 0
+        for at in range(7, 13):  # the chunk that is closed at 9 and 12 is stored
+            writer.append(MapRun(11 * at, 10 * at, 10))
+            assert writer.last_run is None
+            assert topic.write(writer) == 1
+            assert topic.write(writer) == 0
+
+    def test_a_chunk_is_full_with_the_number_of_runs_of_its_writer(self) -> None:
+        writer, topic = MapWriter(PAIR, max_runs=2), Topic()
+        for at in range(5):
+            writer.append(MapRun(11 * at, 10 * at, 10))
+        assert writer.upstreams == [0, 22, 44]
+        topic.write(writer)
+        chunks = {upstream: first_downstream(value) for upstream, value in topic.values.items()}
+        smaller = MapWriter.load(PAIR, chunks, topic.values[44], max_runs=1)
+        assert smaller.last_run is None, "the stored chunk is complete"
+        smaller.append(MapRun(55, 50, 10))
+        assert smaller.upstreams == [0, 22, 44, 55]
 
     def test_chunks_below_the_log_start_are_let_go(self) -> None:
         writer, topic = MapWriter(PAIR), Topic()
@@ -387,15 +437,34 @@ class TestMapWriter:
         topic.write(writer)
         assert topic.dense() == dense([MapRun(0, 0, 10)])
 
+    def test_what_is_behind_the_end_of_either_log_is_cut_off(self) -> None:
+        writer = MapWriter(PAIR)
+        writer.append(MapRun(10, 0, 10))
+        writer.cut_source(15)
+        assert writer.last == MapRun(10, 0, 5)
+        writer.cut(2)
+        assert writer.last == MapRun(10, 0, 2)
+
+    @pytest.mark.parametrize("run", [MapRun(133, 70, 1), MapRun(200, 30, 1)])
+    def test_a_chunk_that_is_replaced_from_its_beginning_is_gone(self, run: MapRun) -> None:
+        writer = MapWriter(PAIR)
+        for at in range(7):
+            writer.append(MapRun(100 + 11 * at, 10 * at, 10))
+        writer.append(run)
+        assert writer.upstreams == [100, 133]
+
     def test_tombstones_come_before_what_replaces_them(self) -> None:
         writer = MapWriter(PAIR)
         for at in range(7):
-            writer.append(MapRun(11 * at, 10 * at, 10))
+            writer.append(MapRun(100 + 11 * at, 10 * at, 10))
         writer.written()
-        writer.append(MapRun(20, 19, 1))
-        values = [value for _, value in writer.changes()]
-        assert values[:2] == [None, None]
-        assert None not in values[2:]
+        writer.append(MapRun(120, 19, 1))
+        assert [(decode_chunk_key(key).first_upstream, value is None) for key, value in writer.changes()] == [
+            (133, True),
+            (166, True),
+            (120, False),
+        ]
+        assert [upstream for upstream, _ in writer.values()] == [120]
 
 
 def test_predecessors_differ_in_a_known_id() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from connect.core.herder.membership import (
     COMPATIBLE,
     CONFIG_MISMATCH,
     EAGER,
+    MAX_STRING_BYTES,
     NO_ERROR,
     NOTHING,
     SESSIONED,
@@ -24,6 +26,8 @@ from connect.core.herder.membership import (
     decode_metadata,
     encode_assignment,
     encode_metadata,
+    fits,
+    held_by,
 )
 from connect.core.model import TaskId
 
@@ -129,7 +133,19 @@ def test_assignment_with_revocations_and_a_delay() -> None:
     assert decode_assignment(encoded) == assignment
 
 
-@pytest.mark.parametrize("rest", [b"", b"\xff\xff\xff\xff", b"\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00\x00\x00"])
+NULL = b"\xff\xff\xff\xff"
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b"",
+        NULL,
+        NULL + NULL + b"\x00\x00\x00\x00",
+        b"\x00\x00\x00\x01\x00\x01a" + NULL,  # a connector whose tasks are null
+        b"\x00\x00\x00\x01\x00\x01a\x00\x00\x00\x00",
+    ],
+)
 def test_what_is_missing_or_null_in_an_assignment_is_nothing(rest: bytes) -> None:
     encoded = b"\x00\x01\x00\x00\x00\x01m" + URL_BYTES + OFFSET_7 + rest
     assert decode_assignment(encoded) == Assignment(NO_ERROR, "m", URL, 7, version=1)
@@ -178,12 +194,26 @@ def test_metadata_that_is_cut_off_is_refused(at: int) -> None:
         decode_metadata(encoded[:at])
 
 
+def test_held_work_of_no_bytes_is_refused() -> None:
+    with pytest.raises(MalformedMembership):
+        decode_metadata(b"\x00\x01" + URL_BYTES + OFFSET_7 + b"\x00\x00\x00\x00")
+
+
+def test_connectors_are_held_by_the_members_of_which_they_have_work() -> None:
+    held = [Allocation(("a",)), Allocation((), (TaskId("b", 2),)), None]
+    members = {str(at): encode_metadata(SESSIONED, WorkerMetadata(URL, 7, one)) for at, one in enumerate(held)}
+    assert held_by({"malformed": b"", **members}) == {"a", "b"}
+
+
 def test_a_version_that_there_is_not_is_refused() -> None:
     with pytest.raises(MalformedMembership, match="version -1"):
         decode_metadata(b"\xff\xff" + URL_BYTES + OFFSET_7)
 
 
 def test_a_name_that_is_too_long_for_the_protocol_is_said_so() -> None:
-    work = Allocation(("x" * 40_000,))
-    with pytest.raises(MalformedMembership, match="40000 bytes"):
-        encode_assignment(SESSIONED, Assignment(NO_ERROR, "m", URL, 7, work))
+    longest, longer = "x" * MAX_STRING_BYTES, "x" * (MAX_STRING_BYTES + 1)
+    told = Assignment(NO_ERROR, "m", URL, 7, Allocation((longest,)))
+    assert decode_assignment(encode_assignment(SESSIONED, told)) == told
+    with pytest.raises(MalformedMembership, match="32768 bytes"):
+        encode_assignment(SESSIONED, replace(told, assigned=Allocation((longer,))))
+    assert (fits(longest), fits(longer), fits("\ud800")) == (True, False, False)

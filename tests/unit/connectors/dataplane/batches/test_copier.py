@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from connect.wire import batch as wire
 from connect.wire import records
-from connectors.control_link.protocol import PartitionPlan
+from connectors.control_link.protocol import PartitionPlan, PartitionProgress
 from connectors.dataplane.batches.copier import PartitionCopier
 from connectors.dataplane.batches.error_codes import Refusal
 from connectors.dataplane.batches.fetched_batches import CorruptBatch
-from connectors.dataplane.batches.send_queue import TargetTruncated
+from connectors.dataplane.batches.send_queue import AnotherWrites, TargetTruncated
 from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
-from tests.kit.logs import TargetPartition, control_batch, fetched, held, settle, source_batch
+from tests.kit.logs import TargetPartition, control_batch, fetched, held, source_batch
 
 PRODUCER = ProducerIdAndEpoch(7, 0)
 
@@ -177,6 +173,29 @@ def test_a_transaction_of_one_record_is_aborted_from_its_first_offset_on():
     assert machine.report().batches == {"aborted transaction": 1, "control batch": 1}
 
 
+def test_a_report_counts_what_happened_since_the_last():
+    machine, target = copier(pipelined=True), TargetPartition()
+    assert not machine.holds_up_end
+    begin = machine.report()
+    assert begin == PartitionProgress(machine.plan.source, 0, -1, 0, 0, -1, -1, -1, 0, 0, {})
+    assert machine.report() is None
+    early = source_batch(range(3, 5), timestamp_ms=1000, leader_epoch=2)
+    machine.take(fetched(source_batch(range(3)), early, source_batch([5, 7])))
+    copy_all(machine, target)
+    size, latest_ms = sum(map(len, target.batches)), max(one.timestamp_ms for one in target.records())
+    batches, runs = {"as it is": 2, "compacted gaps": 1}, [(0, 0, 6), (7, 6, 1)]
+    assert machine.report() == PartitionProgress(
+        machine.plan.source, 8, 0, 7, 7, -1, -1, latest_ms, 7, size, batches, runs
+    )
+    assert machine.report() is None
+    early = source_batch([8], timestamp_ms=1000)
+    machine.take(fetched(early))
+    copy_all(machine, target)
+    again = machine.report()
+    assert (again.records, again.bytes, again.timestamp_ms) == (1, len(early), latest_ms)
+    assert (again.batches, again.runs) == ({"as it is": 1}, [(8, 7, 1)])
+
+
 def test_a_wrong_checksum_is_never_copied():
     good, bad = source_batch(range(3)), bytearray(source_batch(range(3, 6)))
     bad[-1] ^= 1
@@ -194,6 +213,15 @@ def test_one_batch_is_in_flight_until_the_leader_knows_the_producer():
     first = machine.next_batch()
     assert machine.next_batch() is None
     machine.acknowledged(first, 0)
+    assert machine.next_batch() is not None
+
+
+def test_a_leader_that_has_a_batch_of_the_producer_knows_it():
+    machine = copier()
+    machine.take(fetched(*(source_batch(range(first, first + 3)) for first in range(0, 9, 3))))
+    machine.failed(machine.next_batch(), None)
+    machine.settle({0: 0})
+    assert machine.next_batch() is not None
     assert machine.next_batch() is not None
 
 
@@ -217,99 +245,38 @@ def test_a_leader_that_knows_less_than_it_acknowledged_was_truncated():
         machine.appended_unknown(None)
 
 
+def test_only_batches_at_offsets_that_are_not_known_are_looked_for():
+    machine = copier(pipelined=True)
+    machine.take(fetched(*(source_batch(range(first, first + 3)) for first in range(0, 9, 3))))
+    first, second, third = (machine.next_batch() for _ in range(3))
+    machine.failed(first, None)
+    machine.acknowledged(second, 3)
+    machine.failed(third, None)
+    assert machine.appended_unknown(8) == [first, third]
+    assert machine.appended_unknown(5) == [first]
+
+
+def test_a_leader_whose_last_sequence_is_ahead_has_batches_of_another():
+    """Of two sequences, the one less than half a cycle behind the other is the earlier."""
+    machine = copier(pipelined=True)
+    machine.take(fetched(source_batch(range(3))))
+    machine.failed(machine.next_batch(), None)
+    with pytest.raises(AnotherWrites):
+        machine.appended_unknown(2**30 - 1)
+    with pytest.raises(TargetTruncated):
+        machine.appended_unknown(2**30)
+
+
 def test_a_clean_end_forgets_only_what_was_never_sent():
     machine = copier(pipelined=True)
     machine.take(fetched(source_batch(range(3)), source_batch(range(3, 6)), source_batch(range(6, 9))))
-    first = machine.next_batch()
-    machine.next_batch()
+    first, second = machine.next_batch(), machine.next_batch()
     machine.discard_unsent()
+    assert machine.buffered_bytes == len(first.batch) + len(second.batch)
     machine.acknowledged(first, 0)
     assert machine.has_unacknowledged
     assert not machine.has_unsent
     assert machine.next_source_offset == 3
-
-
-@st.composite
-def logs(draw):
-    """Source batches with gaps between and inside, codecs mixed, markers strewn in."""
-    offset, out = draw(st.integers(0, 5)), []
-    for _ in range(draw(st.integers(1, 12))):
-        if draw(st.integers(0, 5)) == 0:
-            out.append(control_batch(offset, 9, commit=True))
-            offset += 1
-            continue
-        steps = draw(st.lists(st.sampled_from([1, 1, 1, 2, 5]), min_size=1, max_size=6))
-        offsets = [offset + sum(steps[:i]) for i in range(len(steps))]
-        out.append(
-            source_batch(offsets, codec=draw(st.sampled_from([0, 0, 0, 1, 2, 3, 4])), leader_epoch=len(out) // 4)
-        )
-        offset = offsets[-1] + 1 + draw(st.sampled_from([0, 0, 0, 3]))
-    return out
-
-
-@settings(max_examples=300, deadline=None)
-@given(logs(), st.integers(0, 2**32), st.booleans(), st.integers(0, 2**31 - 1), st.sampled_from([0, 300, 2000]))
-def test_whatever_is_lost_or_refused_every_record_arrives_once_and_in_order(
-    log, seed, marked, first_sequence, batch_bytes
-):
-    chance, target = random.Random(seed), TargetPartition()
-    if marked:
-        target.mark(PRODUCER.producer_id, PRODUCER.epoch)
-    machine = copier(
-        next_source_offset=0,
-        pipelined=marked,
-        target_end=target.end,
-        next_sequence=0 if marked else first_sequence,
-        batch_bytes=batch_bytes,
-    )
-    runs: list[tuple[int, int, int]] = []
-    late: list[bytes] = []
-    for _ in range(10_000):
-        if not machine.gave_back:
-            behind = [batch for batch in log if wire.read_header(batch).last_offset >= machine.fetch_offset]
-            machine.take(fetched(*behind[: chance.randint(1, 5)]))
-        sent = []
-        while (outgoing := machine.next_batch(chance.choice([0.0, 1.0]))) is not None:
-            sent.append(outgoing)
-        broken = False
-        for outgoing in sent:
-            fate = "cut" if broken else chance.choice(["good", "good", "good", "refused", "lost answer", "cut"])
-            broken = broken or fate == "cut"
-            if fate == "refused" or fate == "cut":
-                machine.failed(outgoing, 19 if fate == "refused" else None)
-                if fate == "cut" and chance.random() < 0.3:
-                    late.append(bytes(outgoing.batch))  # lies in a stalled socket
-                continue
-            error, base = target.append(bytes(outgoing.batch))
-            if error or fate == "lost answer":
-                machine.failed(outgoing, error or None)
-            else:
-                machine.acknowledged(outgoing, base)
-        if machine.faulted:
-            if chance.random() < 0.5:
-                machine.give_back(chance.randint(0, 2))
-            if chance.random() < 0.5:
-                settle(machine, target, PRODUCER.producer_id)
-                for batch in late:
-                    target.append(batch)
-            else:
-                for batch in late:
-                    target.append(batch)
-                settle(machine, target, PRODUCER.producer_id)
-            late = []
-            if chance.random() < 0.5:
-                machine.give_back(chance.randint(0, 2))
-                machine.gave_back = False
-        elif not sent and machine.fetch_offset > wire.read_header(log[-1]).last_offset:
-            break
-        report = machine.report()
-        runs.extend(report.runs if report else [])
-    data = [batch for batch in log if not wire.read_header(batch).is_control]
-    assert held(target) == plain(data)
-    assert machine.next_source_offset == wire.read_header(log[-1]).last_offset + 1
-    by_offset = {record.offset: record.value for record in target.records()}
-    mapped = {up + i: by_offset[down + i] for up, down, count in runs for i in range(count)}
-    assert mapped == {record.offset: record.value for batch in data for record in records.decode(batch, 2)}
 
 
 def test_a_faulted_partition_gives_back_what_no_copy_of_can_arrive():
@@ -321,7 +288,7 @@ def test_a_faulted_partition_gives_back_what_no_copy_of_can_arrive():
     assert machine.fetch_offset == 6, "the second batch has no answer yet"
     machine.failed(refused, 19)
     machine.give_back(0)
-    assert (machine.fetch_offset, machine.last_fetched_epoch) == (3, 0)
+    assert (machine.fetch_offset, machine.last_fetched_epoch, machine.gave_back) == (3, 0, True)
     assert machine.held_bytes == len(doubtful.batch)
     machine.settle({0: 40})
     assert (machine.next_source_offset, machine.held_bytes, machine.gave_back) == (3, 0, False)
@@ -339,6 +306,12 @@ def test_what_was_refused_for_good_is_not_given_back():
     assert (machine.fetch_offset, machine.has_refused) == (3, False)
     machine.settle({})
     assert machine.has_refused
+
+
+def test_a_partition_that_is_to_stop_behind_nothing_stops_at_once():
+    machine = copier()
+    machine.stop_reading("the topic is gone", "source-deleted", None)
+    assert machine.stopped
 
 
 def test_a_partition_whose_source_is_gone_gives_nothing_back():
@@ -368,8 +341,10 @@ def test_a_stopped_partition_holds_nothing_that_is_not_under_way():
     first = machine.next_batch()
     machine.acknowledged(first, target.append(bytes(first.batch))[1])
     under_way, answered = machine.next_batch(), machine.next_batch()
+    assert machine.holds_up_end
     machine.quarantine("no right", "29")
     assert not machine.has_unsent
+    assert not machine.holds_up_end
     assert machine.buffered_bytes == len(under_way.batch) + len(answered.batch)
     assert machine.has_unacknowledged, "a successor must fence"
     machine.acknowledged(answered, target.append(bytes(answered.batch))[1])

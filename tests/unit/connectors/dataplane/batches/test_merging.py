@@ -93,6 +93,20 @@ def test_small_batches_that_came_together_are_one_whatever_it_saves() -> None:
     assert counted(machine) == {"merged with others": 20}
 
 
+def test_two_small_batches_that_came_together_count_as_merged() -> None:
+    machine, target = copier(compression=ZSTD), TargetPartition()
+    machine.take(fetched(source_batch([0]), source_batch([1])))
+    assert sent(machine, target) == [2]
+    assert counted(machine) == {"merged with others": 2}
+
+
+def test_a_batch_that_is_merged_with_a_rebuilt_one_counts_as_merged() -> None:
+    machine, target = copier(), TargetPartition()
+    machine.take(fetched(large(0), source_batch([3, 5])))
+    assert sent(machine, target) == [5]
+    assert counted(machine) == {"merged with others": 1, "compacted gaps": 1}
+
+
 def test_what_is_left_of_one_answer_is_sent_with_the_beginning_of_the_next() -> None:
     machine, target = copier(), TargetPartition()
     first, second = ([large(offset, 1) for offset in range(at, at + 1500)] for at in (0, 1500))
@@ -209,11 +223,15 @@ def test_what_is_larger_than_the_target_takes_is_split_only_if_it_is_so_when_com
 
 def test_what_a_codec_would_make_too_large_is_sent_as_it_is() -> None:
     batch = source_batch([0], large=[0])
-    machine, target = copier(max_message_bytes=len(batch), compression=GZIP), TargetPartition()
-    machine.take(fetched(batch))
-    assert sent(machine, target) == [1]
-    assert target.batches[0][wire.HEADER_BYTES :] == batch[wire.HEADER_BYTES :]
-    assert counted(machine) == {"as it is": 1}
+    compressed = records.build(list(records.decode(batch, 2)), GZIP.codec, 7, 0, 0)
+    assert len(compressed) > len(batch)
+    for most_bytes, wanted in ((len(compressed) - 1, batch), (len(compressed), compressed)):
+        machine, target = copier(max_message_bytes=most_bytes, compression=GZIP), TargetPartition()
+        machine.take(fetched(batch))
+        assert sent(machine, target) == [1]
+        assert target.batches[0][wire.HEADER_BYTES :] == wanted[wire.HEADER_BYTES :]
+        (reason,) = counted(machine)
+        assert (reason == "as it is") == (wanted is batch)
 
 
 def test_what_cannot_be_read_is_not_compressed() -> None:
@@ -295,6 +313,19 @@ def test_what_was_taken_apart_for_its_size_is_not_merged_again() -> None:
     refused_once(machine, merged, 10)
     assert sent(machine, target) == [3, 3]
     assert offsets_of(target) == list(range(6))
+
+
+@pytest.mark.parametrize(("batches", "merged_later"), [(1, True), (2, False)])
+def test_only_a_merged_batch_that_is_refused_for_its_size_lowers_the_limit(batches: int, merged_later: bool) -> None:
+    machine, target = copier(), TargetPartition()
+    machine.take(fetched(*(large(3 * number) for number in range(batches))))
+    refused = machine.next_batch(MUCH_S)
+    assert refused is not None
+    assert refused.count == 3 * batches
+    refused_once(machine, refused, 10)
+    sent(machine, target)
+    machine.take(fetched(large(10), large(13)))
+    assert sent(machine, target) == ([6] if merged_later else [3, 3])
 
 
 def test_one_record_that_is_refused_is_left_out_of_a_merged_batch() -> None:

@@ -107,7 +107,8 @@ def test_magic_changes_within_a_log():
     machine = copier()
     target = copy(machine, *log)
     assert [one.timestamp_ms for one in target.records()][:4] == [-1, -1, -1, TIME_MS + 3]
-    assert machine.report().runs == [(0, 0, 11)]
+    report = machine.report()
+    assert (report.runs, report.last_source_epoch, machine.last_fetched_epoch) == ([(0, 0, 11)], -1, -1)
     assert [wire.read_header(batch).record_count for batch in target.batches] == [6, 3, 2]
 
 

@@ -249,6 +249,34 @@ def test_a_clean_end_drops_what_would_be_sent_instead():
     assert (machine.next_source_offset, machine.next_sequence, machine.buffered_bytes) == (10, 10, 0)
 
 
+def test_a_partition_that_ends_stops_once_its_last_batch_was_left_out():
+    target = PickyTarget(compacted=True)
+    machine = fenced(target)
+    machine.take(fetched_from([source_batch([0], null_keys=[0])]))
+    (only,) = send_all(machine)
+    machine.stop_reading("the topic is gone", "source-deleted", None)
+    answer(machine, target, only)
+    settle(machine, target, PRODUCER_ID)
+    assert not machine.stopped
+    machine.mend()
+    assert machine.stopped
+    assert machine.next_source_offset == 1
+
+
+def test_what_was_left_out_behind_a_waiting_batch_is_reported_with_it():
+    target = PickyTarget(compacted=True)
+    machine = fenced(target)
+    machine.take(fetched_from([source_batch(range(3)), source_batch([3], null_keys=[3])]))
+    first, second = send_all(machine)
+    machine.failed(first, 19)
+    machine.refused(second, Refusal(INVALID_RECORD, (0,)))
+    settle(machine, target, PRODUCER_ID)
+    machine.mend()
+    copy(machine, target)
+    report = machine.report()
+    assert (report.skips, report.next_source_offset) == ([(3, 3, INVALID_RECORD)], 4)
+
+
 def test_what_an_answer_lists_beyond_the_batch_is_not_believed():
     machine = copier(pipelined=True)
     machine.take(fetched_from([source_batch(range(4))]))

@@ -15,7 +15,7 @@ from connectors.formats.position import Position
 from connectors.formats.types import TopicPartition
 from connectors.offset_map.runs_and_chunks import MapRun
 from connectors.source.positions import gap_policy
-from connectors.source.positions.gap_policy import GapPasser, Rewind, advice, rewound
+from connectors.source.positions.gap_policy import GapPasser, Rewind, advice, gap_message, rewound
 from connectors.source.positions.ledger import Ledger
 from connectors.source.positions.partition_pairs import Entry, PartitionPair, PassedGap
 from connectors.source.positions.stored_positions import Start
@@ -95,6 +95,10 @@ async def test_a_topic_made_anew_begins_at_its_beginning(monkeypatch: pytest.Mon
     assert (await begun(monkeypatch, entry, 4))[SOURCE].committed_source_offset == 3
     assert entry.passing is not None
     assert (entry.passing.gap.first, entry.passing.gap.last) == (0, 3)
+    entry = stopped(target)
+    await begun(monkeypatch, entry, 0)
+    assert entry.passing is not None
+    assert (entry.passing.gap.first, entry.passing.gap.last) == (-1, -1)
 
 
 @pytest.mark.parametrize("kind", [GapKind.SOURCE_GAP, GapKind.SOURCE_RECREATED, GapKind.TARGET_RECREATED])
@@ -153,6 +157,42 @@ def test_what_was_not_committed_may_be_gone(end: int, goes_on: bool) -> None:
         == {}
     )
     assert entry.is_stopped is not goes_on
+
+
+def test_what_has_stopped_and_may_continue_waits_for_the_takeover() -> None:
+    gap = Gap(GapKind.SOURCE_GAP, 100, 106, go_on_at=107)
+    running = Entry(PartitionPair(SOURCE, UUID(int=1), TARGET, UUID(int=2)), state="running", gap=gap)
+    entries = [stopped(gap), stopped(Gap(GapKind.TARGET_TRUNCATED)), running]
+    GapPasser("us->eu", GENEROUS, lambda _: RUNS, 1).heal(entries)
+    assert [one.is_healing for one in entries] == [True, False, False]
+
+
+def test_a_truncated_target_is_left_alone_where_it_was_decided_or_never_copied() -> None:
+    gap = log_divergence.target_truncated(TARGET, 50, 45, SOURCE, 100, "its end is lower").gap
+    assert gap is not None
+    passer = GapPasser("us->eu", GapPolicy(), lambda _: RUNS, 1234)
+    for start in (Start(POSITION, 99, False, decided=True), Start(None, None, False)):
+        assert passer.rewind([stopped(gap)], {SOURCE: start}) == {}
+
+
+@pytest.mark.parametrize(
+    ("gap", "message"),
+    [
+        (
+            Gap(GapKind.TARGET_TRUNCATED, 95, 99, 45, 49),
+            "target-truncated: source offsets 95 to 99 are copied again (target offsets 45 to 49)",
+        ),
+        (
+            Gap(GapKind.SOURCE_TRUNCATED, 0, 9, 0, 9),
+            "source-truncated: the source lost offsets 0 to 9 after they were copied (target offsets 0 to 9)",
+        ),
+        (Gap(GapKind.SOURCE_GAP, 100, 99), "source-gap: no offsets are known to be lost"),
+        (Gap(GapKind.SOURCE_RECREATED, last=5), "source-recreated: no offsets are known to be lost"),
+        (Gap(GapKind.SOURCE_GAP, 100, 100), "source-gap: source offsets 100 to 100 are lost, 1 in all"),
+    ],
+)
+def test_a_gap_is_described_for_the_log(gap: Gap, message: str) -> None:
+    assert gap_message(gap) == message
 
 
 def test_the_gap_is_stored_with_the_position_behind_it_and_again_after_an_error() -> None:

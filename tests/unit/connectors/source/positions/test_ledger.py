@@ -57,6 +57,23 @@ def test_records_left_out_are_counted_and_shown() -> None:
     assert (view.skipped, view.state, view.next_source_offset) == (5, RUNNING, 20)
 
 
+def test_reports_add_up() -> None:
+    made = ledger()
+    made.apply(report(timestamp_ms=9, dropped=2, changed=3, batches={"as it is": 2, "old magic": 1}))
+    made.apply(report(timestamp_ms=5, dropped=1, changed=1, batches={"as it is": 4}))
+    entry = made.entries[SOURCE]
+    assert (entry.timestamp_ms, entry.records, entry.bytes, entry.dropped, entry.changed) == (9, 30, 200, 3, 4)
+    assert {kind: count for kind, count in entry.batches.items() if count} == {"shallow": 6, "rebuilt": 1}
+
+
+def test_plans_say_where_a_fence_has_made_the_producer_known() -> None:
+    made = ledger()
+    assert {plan.source: plan.pipelined for plan in made.plans([OTHER])} == {SOURCE: False, OTHER: True}
+    made.entries[SOURCE].wait("its leader is away")
+    assert [plan.source for plan in made.plans()] == [OTHER]
+    assert made.waiting() == [made.entries[SOURCE]]
+
+
 @pytest.mark.parametrize(("is_fenced", "late"), [(True, 0), (False, 6)])
 def test_what_an_unfenced_predecessor_wrote_before_our_first_batch_is_counted_once(is_fenced: bool, late: int) -> None:
     made = ledger()
@@ -257,6 +274,15 @@ async def test_a_successor_finds_the_whole_map_of_a_partition_that_stopped_befor
     assert (commits[0].scope, commits[0].position.is_handed_over) == (CommitScope.ALL, False)
     succeed(clock.ledger, commits.values())
     assert taken(clock.ledger) == []
+
+
+def test_runs_that_could_not_be_stored_are_stored_with_newer_ones() -> None:
+    made = ledger()
+    made.apply(report(next_source_offset=9, runs=[(0, 0, 9)]))
+    commits = taken(made)
+    made.apply(report(runs=[(9, 9, 4), (20, 13, 2)]))
+    made.give_back(commits)
+    assert [list(commit.runs) for commit in taken(made) if commit.runs] == [[(0, 0, 13), (20, 13, 2)]]
 
 
 def test_what_could_not_be_stored_is_due_at_once() -> None:

@@ -49,18 +49,21 @@ def log_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "target_end", "told"),
+    ("target", "target_end", "is_asked", "told"),
     [
-        (Target(2, 2), 50, 40),
-        (Target(2, 3), 50, None),  # made anew while it was asked
-        (Target(3, 3), 50, None),
-        (Target(2, 2, leader=-1), 50, None),
-        (Target(2, 2), 39, None),  # behind all that was ever acknowledged
+        (Target(2, 2), 50, True, 40),
+        (Target(2, 3), 50, True, None),  # made anew while it was asked
+        (Target(3, 3), 50, False, None),
+        (Target(2, 2, leader=-1), 50, False, None),
+        (Target(2, 2), 40, True, 40),
+        (Target(2, 2), 39, True, None),  # behind all that was ever acknowledged
     ],
 )
-async def test_a_log_start_counts_for_the_pairs_own_topic(target: Target, target_end: int, told: int | None) -> None:
+async def test_a_log_start_counts_for_the_pairs_own_topic(
+    target: Target, target_end: int, is_asked: bool, told: int | None
+) -> None:
     entry = Entry(PAIR, position(target_end))
-    await note_log_starts(cast("Cluster", target), [entry])
+    assert await note_log_starts(cast("Cluster", target), [entry, Entry(PAIR)]) is is_asked
     assert entry.target_log_start == told
 
 

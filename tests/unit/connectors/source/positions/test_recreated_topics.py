@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Collection
 from dataclasses import replace
+from typing import cast
 from uuid import UUID
 
 import pytest
 
-from connect.kafka.cluster import PartitionMetadata, TopicMetadata
+from connect.kafka.cluster import Cluster, ClusterMetadata, PartitionMetadata, TopicMetadata
 from connectors.dataplane import log_divergence
 from connectors.formats.gap import GapKind
 from connectors.formats.position import Position
 from connectors.formats.types import TopicPartition
-from connectors.source.positions.gap_policy import is_gone, judged
-from connectors.source.positions.partition_pairs import Entry, PartitionPair
+from connectors.source.positions import gap_policy
+from connectors.source.positions.gap_policy import is_gone, judged, look_for_returned, returned
+from connectors.source.positions.partition_pairs import Clusters, Entry, PartitionPair
 
 OLD, NEW = UUID(int=1), UUID(int=2)
 SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("us.orders", 0)
@@ -47,6 +51,50 @@ def test_a_topic_that_is_back_was_made_anew(side: str, kind: GapKind) -> None:
 )
 def test_nothing_new_is_said(found: TopicMetadata | None) -> None:
     assert judged(stopped("source"), found) is None
+
+
+class OneTopic:
+    """A cluster with one topic."""
+
+    def __init__(self, known: TopicMetadata) -> None:
+        self._known = known
+
+    async def metadata(self, names: Collection[str]) -> ClusterMetadata:
+        return ClusterMetadata(None, 1, {}, {name: self._known for name in names if name == self._known.name})
+
+
+SITE = Clusters(cast(Cluster, OneTopic(topic("orders", NEW, 0))), cast(Cluster, OneTopic(topic("us.orders", NEW, 0))))
+
+
+async def test_each_deleted_topic_is_looked_for_in_its_own_cluster() -> None:
+    gone = [stopped("source"), stopped("target")]
+    still_gone = replace(stopped("source"), pair=PartitionPair(TopicPartition("mail", 0), OLD, TARGET, OLD))
+    running = replace(stopped("source"), state="running")
+    found = await returned(SITE.source, SITE.target, [*gone, still_gone, running])
+    assert [(entry, verdict.gap and verdict.gap.kind) for entry, verdict in found] == [
+        (gone[0], GapKind.SOURCE_RECREATED),
+        (gone[1], GapKind.TARGET_RECREATED),
+    ]
+
+
+async def test_a_partition_whose_topic_is_back_stops_with_the_new_reason_unless_it_has_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gap_policy, "_LOOK_S", 0)
+    entry, left = stopped("source"), stopped("source")
+    told = asyncio.Queue[Entry]()
+    looks = iter([[entry, left]])
+    task = asyncio.create_task(look_for_returned(SITE, lambda: next(looks, [entry]), told.put_nowait))
+    assert await told.get() is entry
+    assert entry.gap is not None
+    assert entry.gap.kind is GapKind.SOURCE_RECREATED
+    for _ in range(9):
+        await asyncio.sleep(0)
+    assert told.empty()
+    assert is_gone(left)
+    assert not task.done()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def test_others_are_not_looked_at() -> None:
