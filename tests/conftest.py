@@ -30,8 +30,6 @@ EAGER = {
     "log.cleaner.backoff.ms": "500",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
     "quota.window.num": "2",
-    # A quarter of what a broker takes of a core that has nothing to do.
-    "metadata.max.idle.interval.ms": "0",
 }
 
 

@@ -12,11 +12,7 @@ from typing import Annotated, Final, TypeVar
 import typer
 
 from connect.cli.options_and_help import Answers, ClusterAddress, Policy, RunMode
-from connect.core.config.properties import parse_properties
-from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import ConfigError
-from connectors.config.connector_configs import checkpoint_settings, source_settings
-from connectors.config.mm2_properties import MirrorMakerConfig
 
 _MIRROR: Final = "org.apache.kafka.connect.mirror."
 _BYTES: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
@@ -32,6 +28,12 @@ def files(answers: Answers) -> dict[str, str]:
     Raises:
         ConfigError: The answers contradict each other, or result in an invalid setting.
     """
+    # Imported here, because the module is loaded for every command.
+    from connect.core.config.properties import parse_properties
+    from connect.core.config.worker_config import WorkerConfig
+    from connectors.config.connector_configs import checkpoint_settings, source_settings
+    from connectors.config.mm2_properties import MirrorMakerConfig
+
     if answers.source.alias == answers.target.alias:
         raise ConfigError(f"source and target have the same alias {answers.source.alias}. Use different aliases")
     if answers.both_ways and answers.policy is Policy.IDENTITY:

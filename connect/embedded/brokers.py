@@ -58,7 +58,7 @@ _ZOOKEEPER = "zookeeper"
 _META = "meta.properties"
 _BY_RACK = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
-#: The files that formatting wrote, without the ids, by JVM, release and settings of a cluster.
+#: The files that formatting wrote, without the ids, by the command of JVM and release.
 _formatted: dict[tuple[str, ...], dict[str, bytes]] = {}
 
 #: Releases whose classes this process failed to record; it does not retry.
@@ -260,12 +260,9 @@ class KafkaCluster:
             self._await_started(index, offset)
 
     def _format(self) -> None:
-        """Do what ``kafka-storage.sh format`` does. Its tool runs once per settings, because only the ids differ
+        """Do what ``kafka-storage.sh format`` does. Its tool runs once per release, because only the ids differ
         between nodes and between clusters: each further format saves the start of a JVM."""
-        cluster_id, key = (
-            _kafka_uuid(),
-            (*self._java, *(f"{name}={self._config[name]}" for name in sorted(self._config))),
-        )
+        cluster_id, key = _kafka_uuid(), tuple(self._java)
         files = _formatted.get(key)
         if files is None:
             files = _formatted[key] = self._run_format(cluster_id)

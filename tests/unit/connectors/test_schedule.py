@@ -10,6 +10,7 @@ import pytest
 from connect.core.errors import RetriableError
 from connectors.connector_base import Schedule
 from tests.kit import virtual_time
+from tests.kit.virtual_time import in_virtual_time
 
 
 class Played:
@@ -35,51 +36,42 @@ class Played:
         return run
 
 
-def test_each_comes_at_its_interval_and_never_two_at_once() -> None:
+@in_virtual_time
+async def test_each_comes_at_its_interval_and_never_two_at_once() -> None:
     played = Played()
-
-    async def play() -> None:
-        schedule = Schedule("us->eu", 60)
-        schedule.add("topics", played.job("topics", takes_s=4), 10)
-        schedule.add("rights", played.job("rights", takes_s=4), 10)
-        schedule.begin()
-        await asyncio.sleep(29)
-        await schedule.stop()
-
-    virtual_time.run(play())
+    schedule = Schedule("us->eu", 60)
+    schedule.add("topics", played.job("topics", takes_s=4), 10)
+    schedule.add("rights", played.job("rights", takes_s=4), 10)
+    schedule.begin()
+    await asyncio.sleep(29)
+    await schedule.stop()
     assert played.times == {"topics": [10, 20], "rights": [14, 24]}
 
 
-def test_one_that_is_asked_for_comes_at_once_and_keeps_its_turns() -> None:
+@in_virtual_time
+async def test_one_that_is_asked_for_comes_at_once_and_keeps_its_turns() -> None:
     played = Played()
-
-    async def play() -> None:
-        schedule = Schedule("us->eu", 60)
-        schedule.add("topics", played.job("topics"), 10)
-        schedule.add("only asked", played.job("only asked"), None)
-        schedule.begin()
-        await asyncio.sleep(3)
-        for _ in range(3):
-            schedule.hurry("topics")
-        schedule.hurry("only asked")
-        await asyncio.sleep(8)
-        await schedule.stop()
-
-    virtual_time.run(play())
+    schedule = Schedule("us->eu", 60)
+    schedule.add("topics", played.job("topics"), 10)
+    schedule.add("only asked", played.job("only asked"), None)
+    schedule.begin()
+    await asyncio.sleep(3)
+    for _ in range(3):
+        schedule.hurry("topics")
+    schedule.hurry("only asked")
+    await asyncio.sleep(8)
+    await schedule.stop()
     assert played.times == {"topics": [3, 10], "only asked": [3]}
 
 
-def test_turns_that_were_missed_are_not_made_up_for() -> None:
+@in_virtual_time
+async def test_turns_that_were_missed_are_not_made_up_for() -> None:
     played = Played()
-
-    async def play() -> None:
-        schedule = Schedule("us->eu", 60)
-        schedule.add("topics", played.job("topics", takes_s=25), 10)
-        schedule.begin()
-        await asyncio.sleep(70)
-        await schedule.stop()
-
-    virtual_time.run(play())
+    schedule = Schedule("us->eu", 60)
+    schedule.add("topics", played.job("topics", takes_s=25), 10)
+    schedule.begin()
+    await asyncio.sleep(70)
+    await schedule.stop()
     assert played.times == {"topics": [10, 35, 60]}
 
 

@@ -53,18 +53,12 @@ def test_an_answer_without_version_is_quoted() -> None:
     )
 
 
-def test_java_home_wins_over_the_path(tmp_path: Path) -> None:
-    fake_java(tmp_path / "home", "21")
+@pytest.mark.parametrize(("version", "place", "major"), [("21", "home", 21), ("11", "path", 17)])
+def test_java_home_wins_over_the_path_unless_it_is_old(tmp_path: Path, version: str, place: str, major: int) -> None:
+    fake_java(tmp_path / "home", version)
     on_path = fake_java(tmp_path / "path", "17")
     found = find({"JAVA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)})
-    assert found == Java(tmp_path / "home", 21)
-
-
-def test_an_old_java_home_yields_to_the_path(tmp_path: Path) -> None:
-    fake_java(tmp_path / "home", "11")
-    on_path = fake_java(tmp_path / "path", "17")
-    found = find({"JAVA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)})
-    assert found == Java(tmp_path / "path", 17)
+    assert found == Java(tmp_path / place, major)
 
 
 def test_a_java_whose_home_tells_its_version_is_not_run(tmp_path: Path) -> None:

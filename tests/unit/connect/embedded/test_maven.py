@@ -25,7 +25,7 @@ def fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[st
         return jars
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("connect.embedded.kafka_releases.fetch", fetch)
+    monkeypatch.setattr("connect.embedded.maven_download.fetch", fetch)
     return asked
 
 
@@ -62,6 +62,6 @@ def test_a_full_disk_is_told_as_such(
     def full(*_: object) -> list[Path]:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("connect.embedded.kafka_releases.fetch", full)
+    monkeypatch.setattr("connect.embedded.maven_download.fetch", full)
     with pytest.raises(PermanentError, match=r"No space left on device\. Free space there"):
         kafka_releases.classpath(COORDINATES)

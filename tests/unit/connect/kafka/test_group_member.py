@@ -516,18 +516,16 @@ async def test_leaving() -> None:
 @pytest.mark.parametrize(
     "trouble", [never, lambda: RetriableError("cut"), lambda: SecurityError("no"), lambda: refused(25)]
 )
-def test_leaving_is_tried_for_seconds(trouble: Callable[[], Any], caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        cluster, events = FakeCluster(), Events()
-        member = made(cluster, events)
-        await member.join(PROTOCOLS)
-        cluster.answers["LeaveGroupRequest"].append(trouble())
-        before_s = asyncio.get_running_loop().time()
-        await member.leave("the worker stops")
-        assert asyncio.get_running_loop().time() - before_s <= 5.1
-        await member.close()
-
-    run(main())
+@in_virtual_time
+async def test_leaving_is_tried_for_seconds(trouble: Callable[[], Any], caplog: pytest.LogCaptureFixture) -> None:
+    cluster, events = FakeCluster(), Events()
+    member = made(cluster, events)
+    await member.join(PROTOCOLS)
+    cluster.answers["LeaveGroupRequest"].append(trouble())
+    before_s = asyncio.get_running_loop().time()
+    await member.leave("the worker stops")
+    assert asyncio.get_running_loop().time() - before_s <= 5.1
+    await member.close()
     assert "client in group workers cannot leave the group" in caplog.text
 
 

@@ -17,6 +17,7 @@ from connect.core.model import State, TargetState, TaskId
 from connect.runtime.task.task_control import Starts
 from connect.runtime.worker import Worker
 from tests.kit import virtual_time
+from tests.kit.virtual_time import in_virtual_time
 from tests.kit.work import Heard, TestConnector, memory_topic, plugins, worker_config
 
 TASK = TaskId("c", 0)
@@ -98,170 +99,153 @@ def noting() -> type[Noting]:
 # -- connectors --------------------------------------------------------------------------------------------------------
 
 
-def test_a_connector_starts_pauses_stops_and_ends() -> None:
-    async def main() -> None:
-        kind = noting()
-        here = Here(kind)
-        await here.start()
-        assert here.heard.wanted == ["c"]
-        assert here.heard.versions["c"] == "1.2"
-        for target in (PAUSED, STARTED, STARTED, STOPPED, PAUSED, STARTED):
-            await here.aim(target)
-        assert here.heard.of("c") == [
-            State.RUNNING,
-            State.PAUSED,
-            State.RUNNING,
-            State.STOPPED,
-            State.PAUSED,
-            State.RUNNING,
-        ]
-        assert here.heard.wanted == ["c"] * 4
-        assert await here.stop() < 0.1
-        assert here.heard.last("c") is State.UNASSIGNED
-        assert kind.log == ["start", "stop", "start", "stop", "start", "stop"]
-        assert here.worker.connector_starts == Starts(succeeded=1)
-
-    on_worker(main())
+@in_virtual_time
+async def test_a_connector_starts_pauses_stops_and_ends() -> None:
+    kind = noting()
+    here = Here(kind)
+    await here.start()
+    assert here.heard.wanted == ["c"]
+    assert here.heard.versions["c"] == "1.2"
+    for target in (PAUSED, STARTED, STARTED, STOPPED, PAUSED, STARTED):
+        await here.aim(target)
+    assert here.heard.of("c") == [
+        State.RUNNING,
+        State.PAUSED,
+        State.RUNNING,
+        State.STOPPED,
+        State.PAUSED,
+        State.RUNNING,
+    ]
+    assert here.heard.wanted == ["c"] * 4
+    assert await here.stop() < 0.1
+    assert here.heard.last("c") is State.UNASSIGNED
+    assert kind.log == ["start", "stop", "start", "stop", "start", "stop"]
+    assert here.worker.connector_starts == Starts(succeeded=1)
 
 
 @pytest.mark.parametrize(("target", "shown"), [(PAUSED, State.PAUSED), (STOPPED, State.STOPPED)])
-def test_a_connector_that_is_not_to_run_is_not_started(target: TargetState, shown: State) -> None:
-    async def main() -> None:
-        kind = noting()
-        here = Here(kind)
-        await here.start(target)
-        assert (here.heard.of("c"), kind.log, here.heard.wanted) == ([shown], [], [])
-        with pytest.raises(NotRunning):
-            await here.worker.task_configs("c")
-        await here.stop()
-        assert kind.log == []
-
-    on_worker(main())
+@in_virtual_time
+async def test_a_connector_that_is_not_to_run_is_not_started(target: TargetState, shown: State) -> None:
+    kind = noting()
+    here = Here(kind)
+    await here.start(target)
+    assert (here.heard.of("c"), kind.log, here.heard.wanted) == ([shown], [], [])
+    with pytest.raises(NotRunning):
+        await here.worker.task_configs("c")
+    await here.stop()
+    assert kind.log == []
 
 
-def test_a_connector_that_fails_stays_so_until_it_is_stopped() -> None:
-    async def main() -> None:
-        kind = noting()
-        kind.trouble["start"] = PermanentError("no database")
-        here = Here(kind)
-        await here.start()
-        assert here.heard.of("c") == [State.FAILED]
-        assert "PermanentError: no database" in (here.heard.traces["c"] or "")
-        await here.aim(PAUSED)
-        await here.aim(STARTED)
-        assert here.heard.of("c") == [State.FAILED]
-        kind.trouble.clear()
-        await here.aim(STOPPED)
-        await here.aim(STARTED)
-        assert here.heard.of("c") == [State.FAILED, State.STOPPED, State.RUNNING]
-        await here.stop()
-
-    on_worker(main())
+@in_virtual_time
+async def test_a_connector_that_fails_stays_so_until_it_is_stopped() -> None:
+    kind = noting()
+    kind.trouble["start"] = PermanentError("no database")
+    here = Here(kind)
+    await here.start()
+    assert here.heard.of("c") == [State.FAILED]
+    assert "PermanentError: no database" in (here.heard.traces["c"] or "")
+    await here.aim(PAUSED)
+    await here.aim(STARTED)
+    assert here.heard.of("c") == [State.FAILED]
+    kind.trouble.clear()
+    await here.aim(STOPPED)
+    await here.aim(STARTED)
+    assert here.heard.of("c") == [State.FAILED, State.STOPPED, State.RUNNING]
+    await here.stop()
 
 
 @pytest.mark.parametrize(
     ("target", "shown"), [(PAUSED, [State.RUNNING, State.FAILED]), (STOPPED, [State.RUNNING, State.STOPPED])]
 )
-def test_a_stop_that_raises(target: TargetState, shown: list[State]) -> None:
-    async def main() -> None:
-        kind = noting()
-        kind.trouble["stop"] = PermanentError("stuck")
-        here = Here(kind)
-        await here.start()
-        await here.aim(target)
-        assert here.heard.of("c") == shown
-
-    on_worker(main())
+@in_virtual_time
+async def test_a_stop_that_raises(target: TargetState, shown: list[State]) -> None:
+    kind = noting()
+    kind.trouble["stop"] = PermanentError("stuck")
+    here = Here(kind)
+    await here.start()
+    await here.aim(target)
+    assert here.heard.of("c") == shown
 
 
-def test_one_that_fails_as_it_ends_does_not_count_as_one_that_did_not_start() -> None:
-    async def main() -> None:
-        kind = noting()
-        kind.trouble["stop"] = PermanentError("stuck")
-        here = Here(kind)
-        await here.start()
-        await here.stop()
-        assert here.heard.last("c") is State.FAILED
-        assert (here.heard.failed, here.heard.failed_at_end) == ([], {"c"})
-        kind.trouble["start"] = PermanentError("no database")
-        again = Here(kind)
-        await again.start()
-        assert (again.heard.failed, again.heard.failed_at_end) == (["c"], set())
-        await again.stop()
-
-    on_worker(main())
+@in_virtual_time
+async def test_one_that_fails_as_it_ends_does_not_count_as_one_that_did_not_start() -> None:
+    kind = noting()
+    kind.trouble["stop"] = PermanentError("stuck")
+    here = Here(kind)
+    await here.start()
+    await here.stop()
+    assert here.heard.last("c") is State.FAILED
+    assert (here.heard.failed, here.heard.failed_at_end) == ([], {"c"})
+    kind.trouble["start"] = PermanentError("no database")
+    again = Here(kind)
+    await again.start()
+    assert (again.heard.failed, again.heard.failed_at_end) == (["c"], set())
+    await again.stop()
 
 
-def test_a_connector_that_is_not_known_or_a_sink_fails_with_a_sentence() -> None:
-    async def main() -> None:
-        for named, told in (("org.x.FileStreamSinkConnector", "runs source connectors only"), ("Nope", "Nope")):
-            here = Here(noting())
-            await here.start(props={**PROPS, "connector.class": named})
-            assert here.heard.of("c") == [State.FAILED]
-            assert told in (here.heard.traces["c"] or "")
-            here.worker.start_task(TASK, {**PROPS, "connector.class": named}, {}, STARTED, task_count=1)
-            await asyncio.sleep(0.1)
-            assert here.heard.of(TASK) == [State.FAILED]
-            assert told in (here.heard.traces[TASK] or "")
-            assert here.worker.connector_starts == here.worker.task_starts == Starts(failed=1)
-            await here.stop()
-
-    on_worker(main())
-
-
-def test_a_connector_may_fail_itself_and_be_failed() -> None:
-    async def main() -> None:
-        kind = noting()
-        here = Here(kind)
-        await here.start()
-        kind.instance.context.raise_error(PermanentError("the source is gone"))
+@in_virtual_time
+async def test_a_connector_that_is_not_known_or_a_sink_fails_with_a_sentence() -> None:
+    for named, told in (("org.x.FileStreamSinkConnector", "runs source connectors only"), ("Nope", "Nope")):
+        here = Here(noting())
+        await here.start(props={**PROPS, "connector.class": named})
+        assert here.heard.of("c") == [State.FAILED]
+        assert told in (here.heard.traces["c"] or "")
+        here.worker.start_task(TASK, {**PROPS, "connector.class": named}, {}, STARTED, task_count=1)
         await asyncio.sleep(0.1)
-        here.worker.fail_connector("c", PermanentError("later"))
-        await asyncio.sleep(0.1)
-        assert here.heard.of("c") == [State.RUNNING, State.FAILED]
-        assert "the source is gone" in (here.heard.traces["c"] or "")
+        assert here.heard.of(TASK) == [State.FAILED]
+        assert told in (here.heard.traces[TASK] or "")
+        assert here.worker.connector_starts == here.worker.task_starts == Starts(failed=1)
         await here.stop()
-        # What was started is stopped, which Java leaves out.
-        assert kind.log == ["start", "stop"]
-        assert here.heard.last("c") is State.UNASSIGNED
-
-    on_worker(main())
 
 
-def test_a_start_that_waits_is_cancelled_once_its_connector_is_to_stop() -> None:
-    async def main() -> None:
-        kind = noting()
-        kind.trouble["start"] = 1000.0
-        here = Here(kind)
-        await here.start()
-        assert await here.stop() < 1
-        # It may run parts of itself by then.
-        assert kind.log == ["start", "stop"]
-        assert here.heard.of("c") == [State.UNASSIGNED]
+@in_virtual_time
+async def test_a_connector_may_fail_itself_and_be_failed() -> None:
+    kind = noting()
+    here = Here(kind)
+    await here.start()
+    kind.instance.context.raise_error(PermanentError("the source is gone"))
+    await asyncio.sleep(0.1)
+    here.worker.fail_connector("c", PermanentError("later"))
+    await asyncio.sleep(0.1)
+    assert here.heard.of("c") == [State.RUNNING, State.FAILED]
+    assert "the source is gone" in (here.heard.traces["c"] or "")
+    await here.stop()
+    # What was started is stopped, which Java leaves out.
+    assert kind.log == ["start", "stop"]
+    assert here.heard.last("c") is State.UNASSIGNED
 
-    on_worker(main())
+
+@in_virtual_time
+async def test_a_start_that_waits_is_cancelled_once_its_connector_is_to_stop() -> None:
+    kind = noting()
+    kind.trouble["start"] = 1000.0
+    here = Here(kind)
+    await here.start()
+    assert await here.stop() < 1
+    # It may run parts of itself by then.
+    assert kind.log == ["start", "stop"]
+    assert here.heard.of("c") == [State.UNASSIGNED]
 
 
-def test_a_connector_that_hangs_does_not_hold_the_worker(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        kind = noting()
-        kind.trouble["stop"] = 1000.0
-        here = Here(kind)
-        await here.start()
-        assert 5 <= await here.stop() < 6.5
-        assert kind.log == ["start", "stop"]
-        assert here.heard.last("c") is State.UNASSIGNED
-        heard = len(here.heard.states)
-        await here.start(PAUSED)
-        await asyncio.sleep(2000)
-        assert here.heard.of("c")[heard:] == [State.PAUSED]
-        await here.worker.stop()
-
-    on_worker(main())
+@in_virtual_time
+async def test_a_connector_that_hangs_does_not_hold_the_worker(caplog: pytest.LogCaptureFixture) -> None:
+    kind = noting()
+    kind.trouble["stop"] = 1000.0
+    here = Here(kind)
+    await here.start()
+    assert 5 <= await here.stop() < 6.5
+    assert kind.log == ["start", "stop"]
+    assert here.heard.last("c") is State.UNASSIGNED
+    heard = len(here.heard.states)
+    await here.start(PAUSED)
+    await asyncio.sleep(2000)
+    assert here.heard.of("c")[heard:] == [State.PAUSED]
+    await here.worker.stop()
     assert "graceful stop of connector c failed" in caplog.text
 
 
-def test_a_connector_that_does_not_heed_being_cancelled_does_not_hold_the_worker(
+@in_virtual_time
+async def test_a_connector_that_does_not_heed_being_cancelled_does_not_hold_the_worker(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Deaf(TestConnector):
@@ -272,31 +256,26 @@ def test_a_connector_that_does_not_heed_being_cancelled_does_not_hold_the_worker
                 except asyncio.CancelledError:
                     continue
 
-    async def main() -> None:
-        here = Here(Deaf)
-        await here.start()
-        assert 5 <= await here.stop() < 6.5
-        await asyncio.sleep(1000)
-        assert here.heard.of("c") == [State.UNASSIGNED]
-        await here.worker.stop()
-
-    on_worker(main())
+    here = Here(Deaf)
+    await here.start()
+    assert 5 <= await here.stop() < 6.5
+    await asyncio.sleep(1000)
+    assert here.heard.of("c") == [State.UNASSIGNED]
+    await here.worker.stop()
     assert "is abandoned" in caplog.text
 
 
-def test_a_newer_target_takes_the_place_of_one_that_waits() -> None:
-    async def main() -> None:
-        kind = noting()
-        kind.trouble["start"] = 1.0
-        here = Here(kind)
-        await here.start()
-        here.worker.set_target("c", PAUSED)
-        here.worker.set_target("c", STOPPED)
-        await asyncio.sleep(2)
-        assert here.heard.of("c") == [State.RUNNING, State.STOPPED]
-        await here.stop()
-
-    on_worker(main())
+@in_virtual_time
+async def test_a_newer_target_takes_the_place_of_one_that_waits() -> None:
+    kind = noting()
+    kind.trouble["start"] = 1.0
+    here = Here(kind)
+    await here.start()
+    here.worker.set_target("c", PAUSED)
+    here.worker.set_target("c", STOPPED)
+    await asyncio.sleep(2)
+    assert here.heard.of("c") == [State.RUNNING, State.STOPPED]
+    await here.stop()
 
 
 def test_task_configs_are_raw_and_name_their_class(tmp_path: Path) -> None:
@@ -348,60 +327,53 @@ def test_too_many_tasks(enforced: bool, caplog: pytest.LogCaptureFixture) -> Non
     assert ("should fix that" in caplog.text) is not enforced
 
 
-def test_asking_for_tasks_ends_with_the_connector() -> None:
-    async def main() -> None:
-        kind = noting()
-        kind.trouble["configs of 2"] = 1000.0
-        here = Here(kind)
-        await here.start()
-        asking = asyncio.create_task(here.worker.task_configs("c"))
-        await asyncio.sleep(1)
-        assert await here.stop() < 1
-        with pytest.raises(NotRunning):
-            await asking
-        with pytest.raises(NotRunning):
-            await here.worker.task_configs("c")
-        kind.trouble["configs of 2"] = ValueError("cannot count")
-        await here.start()
-        with pytest.raises(ValueError, match="cannot count"):
-            await here.worker.task_configs("c")
-        await here.stop()
-
-    on_worker(main())
+@in_virtual_time
+async def test_asking_for_tasks_ends_with_the_connector() -> None:
+    kind = noting()
+    kind.trouble["configs of 2"] = 1000.0
+    here = Here(kind)
+    await here.start()
+    asking = asyncio.create_task(here.worker.task_configs("c"))
+    await asyncio.sleep(1)
+    assert await here.stop() < 1
+    with pytest.raises(NotRunning):
+        await asking
+    with pytest.raises(NotRunning):
+        await here.worker.task_configs("c")
+    kind.trouble["configs of 2"] = ValueError("cannot count")
+    await here.start()
+    with pytest.raises(ValueError, match="cannot count"):
+        await here.worker.task_configs("c")
+    await here.stop()
 
 
-def test_a_connector_asks_to_be_configured_anew_while_it_is_here() -> None:
-    async def main() -> None:
-        kind = noting()
-        here = Here(kind)
-        await here.start()
-        kind.instance.context.request_task_reconfiguration()
-        assert here.heard.wanted == ["c", "c"]
-        await here.stop()
-        kind.instance.context.request_task_reconfiguration()
-        assert here.heard.wanted == ["c", "c"]
-
-    on_worker(main())
+@in_virtual_time
+async def test_a_connector_asks_to_be_configured_anew_while_it_is_here() -> None:
+    kind = noting()
+    here = Here(kind)
+    await here.start()
+    kind.instance.context.request_task_reconfiguration()
+    assert here.heard.wanted == ["c", "c"]
+    await here.stop()
+    kind.instance.context.request_task_reconfiguration()
+    assert here.heard.wanted == ["c", "c"]
 
 
-def test_secrets_are_not_in_traces(tmp_path: Path) -> None:
+@in_virtual_time
+async def test_secrets_are_not_in_traces(tmp_path: Path) -> None:
     file = tmp_path / "secrets.properties"
     file.write_text("password=hunter2\n")
     kind = noting()
     kind.trouble["start"] = PermanentError("login with hunter2 refused")
-
-    async def main() -> None:
-        config = worker_config(
-            config_providers="file",
-            config_providers_file_class="org.apache.kafka.common.config.provider.FileConfigProvider",
-        )
-        here = Here(kind, config)
-        await here.start(props={**PROPS, "password": f"${{file:{file}:password}}"})
-        trace = here.heard.traces["c"] or ""
-        assert "login with [hidden] refused" in trace
-        assert "hunter2" not in trace
-
-    on_worker(main())
+    config = worker_config(
+        config_providers="file",
+        config_providers_file_class="org.apache.kafka.common.config.provider.FileConfigProvider",
+    )
+    here = Here(kind, config)
+    await here.start(props={**PROPS, "password": f"${{file:{file}:password}}"})
+    trace = here.heard.traces["c"] or ""
+    assert "login with [hidden] refused" in trace
+    assert "hunter2" not in trace
 
 
 @pytest.mark.parametrize(
@@ -413,16 +385,16 @@ def test_secrets_are_not_in_traces(tmp_path: Path) -> None:
         ("consumer.override.fetch.min.bytes", {}, False),
     ],
 )
-def test_overrides_that_the_policy_does_not_allow_any_more(key: str, own: Mapping[str, str], refused: bool) -> None:
-    async def main() -> None:
-        here = Here(noting(), worker_config(connector_client_config_override_policy="None"))
-        await here.start(props={**PROPS, **own, key: "1"})
-        assert (here.heard.last("c") is State.FAILED) == refused
-        if refused:
-            assert "Client Config Overrides not allowed" in (here.heard.traces["c"] or "")
-        await here.stop()
-
-    on_worker(main())
+@in_virtual_time
+async def test_overrides_that_the_policy_does_not_allow_any_more(
+    key: str, own: Mapping[str, str], refused: bool
+) -> None:
+    here = Here(noting(), worker_config(connector_client_config_override_policy="None"))
+    await here.start(props={**PROPS, **own, key: "1"})
+    assert (here.heard.last("c") is State.FAILED) == refused
+    if refused:
+        assert "Client Config Overrides not allowed" in (here.heard.traces["c"] or "")
+    await here.stop()
 
 
 # -- tasks that own their engine ---------------------------------------------------------------------------------------
@@ -463,36 +435,32 @@ def engines(ending: Exception | float | None = None) -> tuple[type[TestConnector
     return Kind, log
 
 
-def test_an_engine_runs_pauses_as_a_new_one_and_stops() -> None:
-    async def main() -> None:
-        kind, log = engines()
-        here = Here(kind)
-        await here.start_task()
-        assert (here.heard.of(TASK), here.heard.versions[TASK]) == ([State.RUNNING], "1.2")
-        await here.aim(PAUSED)
-        await here.aim(PAUSED)
-        await here.aim(STARTED)
-        assert await here.stop() < 0.1
-        assert here.heard.of(TASK) == [State.RUNNING, State.PAUSED, State.RUNNING, State.UNASSIGNED]
-        assert log == ["run v", "stop", "ran"] * 2
-
-    on_worker(main())
+@in_virtual_time
+async def test_an_engine_runs_pauses_as_a_new_one_and_stops() -> None:
+    kind, log = engines()
+    here = Here(kind)
+    await here.start_task()
+    assert (here.heard.of(TASK), here.heard.versions[TASK]) == ([State.RUNNING], "1.2")
+    await here.aim(PAUSED)
+    await here.aim(PAUSED)
+    await here.aim(STARTED)
+    assert await here.stop() < 0.1
+    assert here.heard.of(TASK) == [State.RUNNING, State.PAUSED, State.RUNNING, State.UNASSIGNED]
+    assert log == ["run v", "stop", "ran"] * 2
 
 
-def test_an_engine_that_is_to_go_on_before_it_has_ended_for_a_pause_is_followed_by_a_new_one() -> None:
-    async def main() -> None:
-        kind, log = engines(ending=0.3)
-        here = Here(kind)
-        await here.start_task()
-        await here.aim(PAUSED)
-        await here.aim(STARTED)
-        await asyncio.sleep(1)
-        assert log == ["run v", "stop", "ran", "run v"]
-        assert here.heard.last(TASK) is State.RUNNING
-        await here.stop()
-        assert log == ["run v", "stop", "ran"] * 2
-
-    on_worker(main())
+@in_virtual_time
+async def test_an_engine_that_is_to_go_on_before_it_has_ended_for_a_pause_is_followed_by_a_new_one() -> None:
+    kind, log = engines(ending=0.3)
+    here = Here(kind)
+    await here.start_task()
+    await here.aim(PAUSED)
+    await here.aim(STARTED)
+    await asyncio.sleep(1)
+    assert log == ["run v", "stop", "ran", "run v"]
+    assert here.heard.last(TASK) is State.RUNNING
+    await here.stop()
+    assert log == ["run v", "stop", "ran"] * 2
 
 
 def test_an_engine_takes_another_config_as_it_runs_or_refuses_it() -> None:
@@ -521,82 +489,71 @@ def test_an_engine_takes_another_config_as_it_runs_or_refuses_it() -> None:
     on_worker(main())
 
 
-def test_an_engine_that_fails() -> None:
-    async def main() -> None:
-        kind, log = engines(PermanentError("no Spark"))
-        here = Here(kind)
-        await here.start_task()
-        assert here.heard.of(TASK) == [State.RUNNING, State.FAILED]
-        assert "no Spark" in (here.heard.traces[TASK] or "")
-        await here.stop()
-        assert log == ["run v"]
-        # It stays failed, whatever stopping it reports.
-        assert here.heard.last(TASK) is State.FAILED
-
-    on_worker(main())
+@in_virtual_time
+async def test_an_engine_that_fails() -> None:
+    kind, log = engines(PermanentError("no Spark"))
+    here = Here(kind)
+    await here.start_task()
+    assert here.heard.of(TASK) == [State.RUNNING, State.FAILED]
+    assert "no Spark" in (here.heard.traces[TASK] or "")
+    await here.stop()
+    assert log == ["run v"]
+    # It stays failed, whatever stopping it reports.
+    assert here.heard.last(TASK) is State.FAILED
 
 
-def test_an_engine_that_does_not_stop_is_abandoned_within_the_grace(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        kind, log = engines(1000.0)
-        here = Here(kind)
-        await here.start_task()
-        assert 2 <= await here.stop() < 3.5
-        assert here.heard.of(TASK) == [State.RUNNING]
-        assert log == ["run v", "stop"]
-
-    on_worker(main())
+@in_virtual_time
+async def test_an_engine_that_does_not_stop_is_abandoned_within_the_grace(caplog: pytest.LogCaptureFixture) -> None:
+    kind, log = engines(1000.0)
+    here = Here(kind)
+    await here.start_task()
+    assert 2 <= await here.stop() < 3.5
+    assert here.heard.of(TASK) == [State.RUNNING]
+    assert log == ["run v", "stop"]
     assert "graceful stop of task c-0 failed" in caplog.text
 
 
-def test_fencing_comes_before_the_engine_and_may_refuse() -> None:
-    async def main() -> None:
-        kind, log = engines()
-        here = Here(kind)
+@in_virtual_time
+async def test_fencing_comes_before_the_engine_and_may_refuse() -> None:
+    kind, log = engines()
+    here = Here(kind)
 
-        async def note() -> None:
-            log.append("fenced")
+    async def note() -> None:
+        log.append("fenced")
 
-        async def refuse() -> None:
-            raise PermanentError("given to another worker")
+    async def refuse() -> None:
+        raise PermanentError("given to another worker")
 
-        await here.start_task(before=note, after=refuse)
-        assert log == ["fenced", "run v"], "it is the engine's to ask once it has claimed what it needs"
-        await here.stop()
-        log.clear()
-        await here.start_task(before=refuse)
-        assert here.heard.last(TASK) is State.FAILED
-        assert log == []
-        await here.stop()
-
-    on_worker(main())
+    await here.start_task(before=note, after=refuse)
+    assert log == ["fenced", "run v"], "it is the engine's to ask once it has claimed what it needs"
+    await here.stop()
+    log.clear()
+    await here.start_task(before=refuse)
+    assert here.heard.last(TASK) is State.FAILED
+    assert log == []
+    await here.stop()
 
 
-def test_a_fencing_that_hangs_ends_when_the_task_is_to_stop() -> None:
+@in_virtual_time
+async def test_a_fencing_that_hangs_ends_when_the_task_is_to_stop() -> None:
     """The group may wait for the task to stop, and the fencing for the group."""
-
-    async def main() -> None:
-        kind, log = engines()
-        here = Here(kind)
-        await here.start_task(before=lambda: asyncio.sleep(1000))
-        assert await here.stop() < 0.5
-        assert here.heard.of(TASK) == [State.UNASSIGNED]
-        assert log == []
-
-    on_worker(main())
+    kind, log = engines()
+    here = Here(kind)
+    await here.start_task(before=lambda: asyncio.sleep(1000))
+    assert await here.stop() < 0.5
+    assert here.heard.of(TASK) == [State.UNASSIGNED]
+    assert log == []
 
 
-def test_targets_reach_only_the_connector_that_is_meant() -> None:
-    async def main() -> None:
-        kind, _ = engines()
-        here = Here(kind)
-        await here.start_task()
-        here.worker.set_target("other", PAUSED)
-        await asyncio.sleep(0.1)
-        assert here.heard.last(TASK) is State.RUNNING
-        # Never wanted of a task, and taken as a wish to end.
-        await here.aim(STOPPED)
-        assert here.heard.last(TASK) is State.UNASSIGNED
-        await here.stop()
-
-    on_worker(main())
+@in_virtual_time
+async def test_targets_reach_only_the_connector_that_is_meant() -> None:
+    kind, _ = engines()
+    here = Here(kind)
+    await here.start_task()
+    here.worker.set_target("other", PAUSED)
+    await asyncio.sleep(0.1)
+    assert here.heard.last(TASK) is State.RUNNING
+    # Never wanted of a task, and taken as a wish to end.
+    await here.aim(STOPPED)
+    assert here.heard.last(TASK) is State.UNASSIGNED
+    await here.stop()

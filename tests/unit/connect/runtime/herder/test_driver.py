@@ -16,7 +16,7 @@ from connect.core.model import TargetState, TaskId
 from connect.kafka import concurrency
 from connect.runtime.herder.driver import HerderDriver, WorkerFailed
 from connect.runtime.herder.rebalance_stages import Stages
-from tests.kit import virtual_time
+from tests.kit.virtual_time import in_virtual_time
 
 START = events.StartConnector("lines", TargetState.STARTED)
 TASK = TaskId("lines", 0)
@@ -182,7 +182,8 @@ async def test_a_herder_that_raises_ends_the_worker_and_says_so() -> None:
     await driver.stop()
 
 
-def test_connectors_that_do_not_say_their_tasks_are_in_nobodys_way() -> None:
+@in_virtual_time
+async def test_connectors_that_do_not_say_their_tasks_are_in_nobodys_way() -> None:
     """Seventeen, and sixteen are asked at once."""
 
     class Worker(Surroundings):
@@ -196,18 +197,15 @@ def test_connectors_that_do_not_say_their_tasks_are_in_nobodys_way() -> None:
                 await asyncio.Event().wait()
             return [{"a": "b"}]
 
-    async def main() -> None:
-        herder = Herder({events.RebalanceBegun: [events.ComputeTaskConfigs(0, name) for name in (*"a" * 16, "last")]})
-        herder.snapshot = SimpleNamespace(all_task_configs=lambda name: [])
-        around = Worker()
-        driver = driven(herder, around)
-        driver.rebalance_begun()
-        await asyncio.sleep(5)
-        assert "last" not in around.asked
-        await asyncio.sleep(10)
-        assert [event for event in herder.heard if isinstance(event, events.TaskConfigsComputed)] == [
-            events.TaskConfigsComputed(0, "last", ({"a": "b"},))
-        ]
-        await driver.stop()
-
-    virtual_time.run(main())
+    herder = Herder({events.RebalanceBegun: [events.ComputeTaskConfigs(0, name) for name in (*"a" * 16, "last")]})
+    herder.snapshot = SimpleNamespace(all_task_configs=lambda name: [])
+    around = Worker()
+    driver = driven(herder, around)
+    driver.rebalance_begun()
+    await asyncio.sleep(5)
+    assert "last" not in around.asked
+    await asyncio.sleep(10)
+    assert [event for event in herder.heard if isinstance(event, events.TaskConfigsComputed)] == [
+        events.TaskConfigsComputed(0, "last", ({"a": "b"},))
+    ]
+    await driver.stop()

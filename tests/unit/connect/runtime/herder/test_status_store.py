@@ -107,45 +107,41 @@ async def test_a_write_that_fails_is_tried_again(store: StatusStore) -> None:
     assert log.written == [status_record("c", running(1))]
 
 
-async def test_a_newer_status_takes_the_place_of_one_that_fails(store: StatusStore) -> None:
+OURS, NEWER = status_record("c", running(1)), status_record("c", running(2))
+BEFORE, SAME, AFTER = (status_record("c", running(generation, "other:1")) for generation in (0, 1, 2))
+DELETED: Record = ("status-connector-c", None)
+
+
+@pytest.mark.parametrize(
+    ("answers", "newer", "said", "written"),
+    [
+        # A newer status takes the place of one that fails, and is written behind one that is being written.
+        ([FAILED], True, None, [NEWER]),
+        ([], True, None, [OURS, NEWER]),
+        # A repeat is left out where a newer owner has spoken, and does not bring back what was deleted.
+        ([FAILED], False, BEFORE, [BEFORE, OURS]),
+        ([FAILED], False, SAME, [SAME, OURS]),
+        ([FAILED], False, AFTER, [AFTER]),
+        ([FAILED], False, DELETED, [DELETED]),
+    ],
+)
+async def test_what_comes_while_a_status_is_written_decides_what_is_written_then(
+    store: StatusStore, answers: list[BaseException | None], newer: bool, said: Record | None, written: list[Record]
+) -> None:
     log = log_of(store)
-    log.answers = [FAILED]
+    log.answers = list(answers)
     log.may_go_on.clear()
     store.put("c", running(1))
     await store.start()
     await asyncio.sleep(0)
     assert log.tries == 1
-    store.put("c", running(2))
+    if newer:
+        store.put("c", running(2))
+    if said:
+        log.say(said)
     log.may_go_on.set()
     await store.stop()
-    assert log.written == [status_record("c", running(2))]
-
-
-async def test_a_newer_status_is_written_behind_one_that_is_being_written(store: StatusStore) -> None:
-    log = log_of(store)
-    log.may_go_on.clear()
-    store.put("c", running(1))
-    await store.start()
-    await asyncio.sleep(0)
-    store.put("c", running(2))
-    log.may_go_on.set()
-    await store.stop()
-    assert log.written == [status_record("c", running(1)), status_record("c", running(2))]
-
-
-@pytest.mark.parametrize("other_generation", [0, 1, 2])
-async def test_a_repeat_is_left_out_where_a_newer_owner_has_spoken(store: StatusStore, other_generation: int) -> None:
-    log = log_of(store)
-    log.answers = [FAILED]
-    log.may_go_on.clear()
-    store.put("c", running(1))
-    await store.start()
-    await asyncio.sleep(0)
-    other = status_record("c", running(other_generation, "other:1"))
-    log.say(other)
-    log.may_go_on.set()
-    await store.stop()
-    assert log.written == [other, *([status_record("c", running(1))] if other_generation < 2 else [])]
+    assert log.written == written
 
 
 async def test_a_first_write_is_made_whoever_has_spoken_unless_it_is_safe(store: StatusStore) -> None:
@@ -158,19 +154,6 @@ async def test_a_first_write_is_made_whoever_has_spoken_unless_it_is_safe(store:
     await store.start()
     await store.stop()
     assert log.written == [*newer, status_record("c", running(1))]
-
-
-async def test_a_repeat_does_not_bring_back_what_was_deleted(store: StatusStore) -> None:
-    log = log_of(store)
-    log.answers = [FAILED]
-    log.may_go_on.clear()
-    store.put("c", running(1))
-    await store.start()
-    await asyncio.sleep(0)
-    log.say(("status-connector-c", None))
-    log.may_go_on.set()
-    await store.stop()
-    assert log.written == [("status-connector-c", None)]
 
 
 def unassigned(generation: int, worker: str = "me:1") -> Status:

@@ -17,7 +17,6 @@ from connect.kafka.threads import PluginThread
 from connect.runtime.plugins.plugin_errors import PluginBroke, SecretMask, masked, plugin_call
 from connect.runtime.task.record_delivery import TaskCallbacks
 from connect.runtime.worker import Worker
-from tests.kit import virtual_time
 from tests.kit.virtual_time import in_virtual_time
 from tests.kit.work import Heard, TestConnector, memory_topic, plugins, record, worker_config
 
@@ -123,7 +122,8 @@ async def test_task_configs_that_want_to_end_more_are_an_error(error: BaseExcept
 
 
 @pytest.mark.parametrize("error", ENDINGS, ids=repr)
-def test_callbacks_that_want_to_end_more_are_told(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+@in_virtual_time
+async def test_callbacks_that_want_to_end_more_are_told(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
     class Task(SourceTask):
         async def start(self, props: Props) -> None: ...
 
@@ -135,12 +135,9 @@ def test_callbacks_that_want_to_end_more_are_told(error: BaseException, caplog: 
         async def commit(self) -> None:
             raise error
 
-    async def main() -> None:
-        callbacks = TaskCallbacks(TASK, Task(), SecretMask(), PluginThread("task"))
-        await callbacks.commit_record(record(1), None)
-        await callbacks.commit()
-
-    virtual_time.run(main())
+    callbacks = TaskCallbacks(TASK, Task(), SecretMask(), PluginThread("task"))
+    await callbacks.commit_record(record(1), None)
+    await callbacks.commit()
     assert "its commit_record raised an error" in caplog.text
     assert "its commit raised an error" in caplog.text
 

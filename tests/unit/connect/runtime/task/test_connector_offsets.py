@@ -20,7 +20,6 @@ from connect.runtime.task.connector_offsets import (
     encoded_key,
     encoded_offset,
 )
-from tests.kit import virtual_time
 from tests.kit.virtual_time import in_virtual_time
 from tests.kit.work import MemoryLog, memory_topic
 
@@ -129,18 +128,16 @@ async def test_tombstones_go_to_the_workers_topic_first_and_must_get_there() -> 
     assert written(two.worker)[1:] == [{K1: b"{}"}]
 
 
-def test_what_the_workers_topic_refuses_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        two = TwoTopics()
-        two.worker.refusing = RetriableError("away")
-        two.offsets.stored({K0: b"{}"})
-        await asyncio.sleep(1)
-        two.worker.refusing = None
-        two.offsets.stored({K1: b"{}"})
-        await two.offsets.close(1)
-        assert written(two.worker) == [{K1: b"{}"}]
-
-    virtual_time.run(main())
+@in_virtual_time
+async def test_what_the_workers_topic_refuses_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    two = TwoTopics()
+    two.worker.refusing = RetriableError("away")
+    two.offsets.stored({K0: b"{}"})
+    await asyncio.sleep(1)
+    two.worker.refusing = None
+    two.offsets.stored({K1: b"{}"})
+    await two.offsets.close(1)
+    assert written(two.worker) == [{K1: b"{}"}]
     assert "could not be copied to the worker's topic worker: away" in caplog.text
 
 

@@ -20,7 +20,6 @@ from connect.runtime.task.record_delivery import TaskCallbacks, TopicsInUse
 from connect.runtime.task.source_config import TopicCreation
 from connect.runtime.task.source_task import SourceWork, TaskContext, TaskRunner
 from connect.runtime.task.task_control import Starts
-from tests.kit import virtual_time
 from tests.kit.virtual_time import in_virtual_time
 from tests.kit.work import Heard, ObedientProducer, TestConnector, memory_topic, plugins, record, worker_config
 
@@ -424,15 +423,13 @@ async def test_a_poll_that_wants_to_end_more_than_its_task_fails_it(error: BaseE
     assert task.log[-1] == "stop"
 
 
-def test_secrets_are_not_in_the_log_of_a_poll_that_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        stand = Stand(Scripted(RetriableError("login with hunter2 refused"), [record(1)]))
-        stand.runner.known.secrets = SecretMask(["hunter2"])
-        with caplog.at_level("INFO"):
-            await asyncio.sleep(1)
-        assert stand.sent == [b"v1"]
-        await stand.stop()
-
-    virtual_time.run(main())
+@in_virtual_time
+async def test_secrets_are_not_in_the_log_of_a_poll_that_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    stand = Stand(Scripted(RetriableError("login with hunter2 refused"), [record(1)]))
+    stand.runner.known.secrets = SecretMask(["hunter2"])
+    with caplog.at_level("INFO"):
+        await asyncio.sleep(1)
+    assert stand.sent == [b"v1"]
+    await stand.stop()
     assert "login with [hidden] refused" in caplog.text
     assert "hunter2" not in caplog.text
