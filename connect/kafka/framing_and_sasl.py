@@ -28,6 +28,7 @@ from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from connect.core.errors import ClusterUnreachable, NoAnswer, RetriableError, SecurityError
 from connect.kafka.security.connection_settings import ConnectionSettings, format_address
 from connect.kafka.security.tls import TlsSettings
+from connect.wire.fetch_produce import skip_tags
 
 _SCRATCH_BYTES: Final = 64 * 1024
 _SIZE: Final = struct.Struct(">i")
@@ -158,12 +159,17 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         if not self._pending or self._pending[0].correlation_id != correlation_id:
             self.drop(f"it answered request {correlation_id}, which is not the next one")
             return
-        _, tagged_header, answer = self._pending.popleft()
+        try:
+            body = frame[skip_tags(frame, 4) if self._pending[0].tagged_header else 4 :]
+        except (IndexError, ValueError):
+            self.drop(f"it sent a response of {len(frame)} bytes whose header cannot be read")
+            return
+        answer = self._pending.popleft().answer
         self.waited_s = max(0.0, self._began_s - self.head_since_s)
         self.last_answer_s = self.head_since_s = asyncio.get_running_loop().time()
         self.has_answered = True
         if not answer.done():  # the caller may have stopped waiting
-            answer.set_result(frame[skip_tags(frame, 4) if tagged_header else 4 :])
+            answer.set_result(body)
 
     def _lose(self, reason: str) -> None:
         if self.is_lost:
@@ -182,27 +188,6 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         if not answer.done():
             answer.set_exception(self.error())
             answer.exception()  # marks it as retrieved: a pipelining caller may read only the first failure
-
-
-def skip_tags(buffer: memoryview, at: int) -> int:
-    """Return the position after the tagged fields (KIP-482) at ``at``."""
-    count, at = _uvarint(buffer, at)
-    for _ in range(count):
-        _, at = _uvarint(buffer, at)
-        size, at = _uvarint(buffer, at)
-        at += size
-    return at
-
-
-def _uvarint(buffer: memoryview, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = buffer[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
 
 
 #: Java's ``socket.connection.setup.timeout.ms``. Limits opening, because a frozen broker's kernel still accepts.

@@ -24,6 +24,7 @@ _ABORTED: Final = struct.Struct(">qq")
 _EPOCH_END: Final = struct.Struct(">iq")
 _LEADER: Final = struct.Struct(">ii")
 _ACKS_ALL: Final = -1
+_MOST_SHIFT: Final = 28
 
 #: What follows the fixed fields of a produced partition: message, record errors, leader hint.
 _Trailer = tuple[str | None, tuple[tuple[int, str | None], ...], tuple[int, int] | None]
@@ -99,19 +100,25 @@ def uvarint(value: int) -> bytes:
     return bytes(out)
 
 
+class MalformedAnswer(ValueError):
+    """Bytes are not the answer of a broker."""
+
+
 def read_uvarint(buffer: memoryview, position: int) -> tuple[int, int]:
-    """Return the value and the position after it."""
+    """Return the value, of at most 32 bits, and the position after it. Raises MalformedAnswer for more than five bytes,
+    and IndexError at the end of the buffer."""
     byte = buffer[position]
     if byte < 0x80:
         return byte, position + 1
     value, shift = byte & 0x7F, 7
-    while True:
+    while shift <= _MOST_SHIFT:
         position += 1
         byte = buffer[position]
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, position + 1
         shift += 7
+    raise MalformedAnswer("a number has more than 32 bits")
 
 
 #: For a request outside transactions.
@@ -143,7 +150,14 @@ def encode_produce(
 
 
 def decode_produce(body: memoryview, version: int) -> ProduceAnswer:
-    """Decode a ProduceResponse of version 9 or later."""
+    """Decode a ProduceResponse of version 9 or later. Raises MalformedAnswer."""
+    try:
+        return _produced(body, version)
+    except (IndexError, struct.error) as error:
+        raise MalformedAnswer(f"the answer of {len(body)} bytes to a produce is cut short") from error
+
+
+def _produced(body: memoryview, version: int) -> ProduceAnswer:
     count, at = read_uvarint(body, 0)
     partitions: list[ProducedPartition] = []
     for _ in range(count - 1):
@@ -160,12 +174,19 @@ def decode_produce(body: memoryview, version: int) -> ProduceAnswer:
             partitions.append(
                 ProducedPartition(topic, index, error, base, appended, log_start, message, faults, leader)
             )
-        at = _skip_tags(body, at)
+        at = skip_tags(body, at)
     return ProduceAnswer(_INT32.unpack_from(body, at)[0], partitions)
 
 
 def decode_fetch(body: memoryview, version: int) -> FetchAnswer:
-    """Decode a FetchResponse of version 12 or later, without copying record bytes."""
+    """Decode a FetchResponse of version 12 or later, without copying record bytes. Raises MalformedAnswer."""
+    try:
+        return _fetched(body, version)
+    except (IndexError, struct.error) as error:
+        raise MalformedAnswer(f"the answer of {len(body)} bytes to a fetch is cut short") from error
+
+
+def _fetched(body: memoryview, version: int) -> FetchAnswer:
     throttle, error, session = _FETCH_FRONT.unpack_from(body, 0)
     count, at = read_uvarint(body, 10)
     partitions: list[FetchedPartition] = []
@@ -175,7 +196,7 @@ def decode_fetch(body: memoryview, version: int) -> FetchAnswer:
         for _ in range(inner - 1):
             fetched, at = _fetched_partition(body, at, topic)
             partitions.append(fetched)
-        at = _skip_tags(body, at)
+        at = skip_tags(body, at)
     return FetchAnswer(throttle, error, session, partitions)
 
 
@@ -186,7 +207,7 @@ def _fetched_partition(body: memoryview, at: int, topic: bytes) -> tuple[Fetched
     aborted = []
     for _ in range(count - 1):
         aborted.append(_ABORTED.unpack_from(body, at))
-        at = _skip_tags(body, at + 16)
+        at = skip_tags(body, at + 16)
     replica = _INT32.unpack_from(body, at)[0]
     length, at = read_uvarint(body, at + 4)
     records = body[at : at + max(length - 1, 0)]
@@ -218,7 +239,7 @@ def _produce_trailer(body: memoryview, at: int) -> tuple[_Trailer, int]:
         index = _INT32.unpack_from(body, at)[0]
         text, at = _nullable_text(body, at + 4)
         faults.append((index, text))
-        at = _skip_tags(body, at)
+        at = skip_tags(body, at)
     message, at = _nullable_text(body, at)
     leader: tuple[int, int] | None = None
     tags, at = read_uvarint(body, at)
@@ -254,7 +275,8 @@ def _nullable_text(body: memoryview, at: int) -> tuple[str | None, int]:
     return str(body[at:end], "utf-8", "replace"), end
 
 
-def _skip_tags(body: memoryview, at: int) -> int:
+def skip_tags(body: memoryview, at: int) -> int:
+    """Return the position after the tagged fields (KIP-482) at ``at``. Errors as :func:`read_uvarint`."""
     count, at = read_uvarint(body, at)
     for _ in range(count):
         _, at = read_uvarint(body, at)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connect.kafka.framing_and_sasl import BrokerProtocol, ConnectionLost, skip_tags
+from connect.kafka.framing_and_sasl import BrokerProtocol, ConnectionLost
+from connect.wire.fetch_produce import skip_tags
 
 MAX_FRAME_BYTES = 1_000_000
 #: (sizes of bodies, lengths of reads): many small frames byte by byte, and frames beyond the scratch buffer's 64 KiB.
