@@ -148,7 +148,7 @@ def test_a_journal_of_a_later_version_is_not_read_in_part() -> None:
 
 
 def test_a_damaged_or_expanding_record_is_refused_and_not_opened() -> None:
-    right = {"format": journal.FORMAT, "run": "1", "rows": journal._packed([[], []])}
+    right: dict[str, Any] = {"format": journal.FORMAT, "run": "1", "rows": journal._packed([[], []])}
     bomb = base64.b64encode(zlib.compress(bytes(1 << 28))).decode()
     for rows in (bomb, "", "!", 7, None, right["rows"][:-9], journal._packed([1]), base64.b64encode(b"[").decode()):
         with pytest.raises(UnreadableRecord, match="journal of this failover"):
