@@ -6,7 +6,7 @@ COPY requirements.lock /
 RUN sed -e '/--hash/d' -e 's/ \\$//' /requirements.lock > /constraints.txt \
     && python -m venv /opt/spark-python \
     && /opt/spark-python/bin/pip install --no-cache-dir --constraint /constraints.txt \
-        aiokafka kafka-python crc32c cramjam zstandard orjson numpy pandas pyarrow pyspark cryptography pyjks javaproperties
+        aiokafka kafka-python crc32c cramjam zstandard orjson numpy pandas pyarrow pyspark cryptography javaproperties
 
 FROM python:3.11-slim-bookworm
 # Spark's scripts ask ps whether a process lives. A Java of Debian's stays in step with its fixes.
