@@ -50,9 +50,8 @@ from connect.wire.records import Headers, messages_inside, opened_batch
 class FetchedRecords:
     """Replaces aiokafka's ``MemoryRecords``."""
 
-    partition = TopicPartition("unknown", -1)  # NamedRecords knows it
-
     def __init__(self, data: bytes) -> None:
+        self.partition = TopicPartition("unknown", -1)  # NamedRecords knows it
         self._data = data
         self._records = MemoryRecords(data)
         self._extents = wire.extents(data)
