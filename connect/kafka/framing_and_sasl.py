@@ -159,12 +159,17 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         if not self._pending or self._pending[0].correlation_id != correlation_id:
             self.drop(f"it answered request {correlation_id}, which is not the next one")
             return
-        _, tagged_header, answer = self._pending.popleft()
+        try:
+            body = frame[read_tags(frame, 4)[1] if self._pending[0].tagged_header else 4 :]
+        except (IndexError, ValueError):
+            self.drop(f"it sent a response of {len(frame)} bytes whose header cannot be read")
+            return
+        answer = self._pending.popleft().answer
         self.waited_s = max(0.0, self._began_s - self.head_since_s)
         self.last_answer_s = self.head_since_s = asyncio.get_running_loop().time()
         self.has_answered = True
         if not answer.done():  # the caller may have stopped waiting
-            answer.set_result(frame[read_tags(frame, 4)[1] if tagged_header else 4 :])
+            answer.set_result(body)
 
     def _lose(self, reason: str) -> None:
         if self.is_lost:

@@ -24,6 +24,7 @@ _ABORTED: Final = struct.Struct(">qq")
 _EPOCH_END: Final = struct.Struct(">iq")
 _LEADER: Final = struct.Struct(">ii")
 _ACKS_ALL: Final = -1
+_MOST_SHIFT: Final = 28
 
 #: What follows the fixed fields of a produced partition: message, record errors, leader hint.
 _Trailer = tuple[str | None, tuple[tuple[int, str | None], ...], tuple[int, int] | None]
@@ -99,19 +100,25 @@ def uvarint(value: int) -> bytes:
     return bytes(out)
 
 
+class MalformedAnswer(ValueError):
+    """Bytes are not the answer of a broker."""
+
+
 def read_uvarint(buffer: memoryview, position: int) -> tuple[int, int]:
-    """Return the value and the position after it."""
+    """Return the value, of at most 32 bits, and the position after it. Raises MalformedAnswer for more than five bytes,
+    and IndexError at the end of the buffer."""
     byte = buffer[position]
     if byte < 0x80:
         return byte, position + 1
     value, shift = byte & 0x7F, 7
-    while True:
+    while shift <= _MOST_SHIFT:
         position += 1
         byte = buffer[position]
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, position + 1
         shift += 7
+    raise MalformedAnswer("a number has more than 32 bits")
 
 
 #: For a request outside transactions.
@@ -143,7 +150,14 @@ def encode_produce(
 
 
 def decode_produce(body: memoryview, version: int) -> ProduceAnswer:
-    """Decode a ProduceResponse of version 9 or later."""
+    """Decode a ProduceResponse of version 9 or later. Raises MalformedAnswer."""
+    try:
+        return _produced(body, version)
+    except (IndexError, struct.error) as error:
+        raise MalformedAnswer(f"the answer of {len(body)} bytes to a produce is cut short") from error
+
+
+def _produced(body: memoryview, version: int) -> ProduceAnswer:
     count, at = read_uvarint(body, 0)
     partitions: list[ProducedPartition] = []
     for _ in range(count - 1):
@@ -165,7 +179,14 @@ def decode_produce(body: memoryview, version: int) -> ProduceAnswer:
 
 
 def decode_fetch(body: memoryview, version: int) -> FetchAnswer:
-    """Decode a FetchResponse of version 12 or later, without copying record bytes."""
+    """Decode a FetchResponse of version 12 or later, without copying record bytes. Raises MalformedAnswer."""
+    try:
+        return _fetched(body, version)
+    except (IndexError, struct.error) as error:
+        raise MalformedAnswer(f"the answer of {len(body)} bytes to a fetch is cut short") from error
+
+
+def _fetched(body: memoryview, version: int) -> FetchAnswer:
     throttle, error, session = _FETCH_FRONT.unpack_from(body, 0)
     count, at = read_uvarint(body, 10)
     partitions: list[FetchedPartition] = []
@@ -239,7 +260,8 @@ def _nullable_text(body: memoryview, at: int) -> tuple[str | None, int]:
 
 
 def read_tags(body: memoryview, at: int) -> tuple[dict[int, int], int]:
-    """Return the positions of the tagged fields (KIP-482) at ``at``, by tag, and the position after them."""
+    """Return the positions of the tagged fields (KIP-482) at ``at``, by tag, and the position after them. Errors
+    as :func:`read_uvarint`."""
     count, at = read_uvarint(body, at)
     found: dict[int, int] = {}
     for _ in range(count):

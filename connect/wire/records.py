@@ -284,12 +284,17 @@ def compress(payload: bytes, codec: int, level: int | None = None) -> bytes:
 def decode(batch: wire.Buffer, magic: int) -> Iterator[Record]:
     """Yield the records of one batch, or of a run of messages of magic 0 and 1, with absolute offsets. With
     LogAppendTime every record has the batch's max timestamp, as consumers see it. Raises :class:`TooLarge` before more
-    is decompressed than a batch may hold."""
-    if magic >= 2:
-        yield from _decode(opened_batch(bytes(batch)))
-        return
-    for message in _old_messages(batch):
-        yield from map(_record, message)
+    is decompressed than a batch may hold, and CorruptRecordException if the records cannot be read."""
+    try:
+        if magic >= 2:
+            yield from _decode(opened_batch(bytes(batch)))
+        else:
+            for message in _old_messages(batch):
+                yield from map(_record, message)
+    except (CorruptRecordException, MemoryError, TooLarge):
+        raise
+    except Exception as error:  # because the readers of aiokafka trust lengths and codecs
+        raise CorruptRecordException(f"the records cannot be read: {type(error).__name__}: {error}") from error
 
 
 def _decode(batch: bytes) -> Iterator[Record]:
@@ -320,7 +325,11 @@ def _old_messages(messages: wire.Buffer) -> Iterator[LegacyRecordBatch]:
         message = bytes(messages[start : start + size])
         inside = messages_inside(message, magic)
         if magic == 0 and codec_of(message) == LZ4:
-            yield from _old_messages(inside)
+            for at, inner_size, inner_magic in wire.extents(inside):
+                inner = bytes(inside[at : at + inner_size])
+                if codec_of(inner):  # Kafka refuses it too, and each level would multiply the size
+                    raise CorruptRecordException("a compressed message holds a compressed message")
+                yield LegacyRecordBatch(inner, inner_magic)
         else:  # it decompresses the message again, because it knows the offsets and timestamps inside
             yield LegacyRecordBatch(message, magic)
 

@@ -192,10 +192,14 @@ def encode_fetch(
 
 
 async def fetch(connection: Connection, version: int, body: bytes, max_wait_ms: int) -> fetch_produce.FetchAnswer:
-    """Send an encoded fetch and wait for its answer. Raises RetriableError if the connection is lost or stalls."""
+    """Send an encoded fetch and wait for its answer. Raises RetriableError if the connection is lost or stalls, or
+    if the answer cannot be read."""
     timeout_s = (connection.request_timeout_ms + max_wait_ms) / 1000
     answer = await connection.answer(connection.send(FETCH, version, [body]), "a fetch", timeout_s)
-    return fetch_produce.decode_fetch(answer, version)
+    try:
+        return fetch_produce.decode_fetch(answer, version)
+    except fetch_produce.MalformedAnswer as error:
+        raise RetriableError(f"{connection.address}: {error}; check what answers at this address") from error
 
 
 async def fetch_from_leader(

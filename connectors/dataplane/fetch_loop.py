@@ -345,7 +345,8 @@ class FetchLoop:
             # The payload cannot be decoded although its CRC is right: a new fetch would not help. Others continue.
             where = f"source {copier.plan.source}: a batch after offset {copier.fetch_offset - 1}"
             log.error("%s: %s cannot be decoded", self._settings.flow, where, exc_info=error)
-            copier.stop(f"{where} cannot be decoded: {type(error).__name__}: {error}", "source-unreadable")
+            remedy = "skip it by hand, or delete it at the source"
+            copier.stop(f"{where} cannot be decoded: {type(error).__name__}: {error}; {remedy}", "source-unreadable")
         else:
             self._corrupt.pop(copier, None)
 

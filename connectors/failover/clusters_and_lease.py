@@ -159,11 +159,14 @@ def encode(record: LeaseRecord) -> bytes:
 
 
 def decode(value: bytes) -> LeaseRecord:
-    """Decode a record. Raises PermanentError if a later version wrote it, UnreadableRecord if it is not JSON."""
+    """Decode a record. Raises PermanentError if a later version wrote it, UnreadableRecord if it is not a lease."""
     document = decode_object(value)
     if document.pop("format", None) != 1:
         raise PermanentError("a later version of Heliograph wrote this failover's records. Run that version")
-    return LeaseRecord(**{name: document[name] for name in LeaseRecord.__dataclass_fields__ if name in document})
+    try:
+        return LeaseRecord(**{name: document[name] for name in LeaseRecord.__dataclass_fields__ if name in document})
+    except TypeError as error:
+        raise UnreadableRecord(f"a failover's lease lacks a field: {error}") from error
 
 
 def decode_object(value: bytes) -> dict[str, Any]:

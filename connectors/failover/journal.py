@@ -15,7 +15,8 @@ from dataclasses import astuple, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from connect.core.errors import PermanentError
+from connect.core.errors import PermanentError, UnreadableRecord
+from connect.core.jackson import decode_json
 from connect.kafka.concurrency import wall_ms
 from connect.kafka.log.committed_offsets import Partition
 from connect.kafka.log.producer import OutRecord
@@ -57,6 +58,10 @@ class StartBefore:
     partition: int
     before: int | None
     after: int
+
+
+#: Limit on the rows of one record: those of the 10,000 partitions of a large group take a hundredth of it.
+_MOST_BYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +106,17 @@ async def read_runs(site: Site) -> list[FailoverRun]:
 
 
 def decode_runs(values: Iterable[bytes]) -> list[FailoverRun]:
-    """Decode the journal. Raises PermanentError if another version wrote it."""
+    """Decode the journal. Raises PermanentError if another version wrote it, UnreadableRecord if it is damaged."""
     entries = [decode_object(value) for value in values]
     if any(one.get("format") != FORMAT for one in entries):
         raise PermanentError("another version of Heliograph wrote the journal of this failover. Run that version")
+    try:
+        return _runs(entries)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UnreadableRecord(f"the journal of this failover holds a record that cannot be read: {error!r}") from error
+
+
+def _runs(entries: Sequence[Mapping[str, Any]]) -> list[FailoverRun]:
     runs, groups = dict[str, FailoverRun](), dict[str, dict[str, tuple[GroupBefore, ...]]]()
     for one in entries:
         rows = _unpacked(one["rows"])
@@ -133,7 +145,15 @@ def _packed(rows: Any) -> str:
 
 
 def _unpacked(text: str) -> Any:
-    return json.loads(zlib.decompress(base64.b64decode(text)))
+    """Read rows. Raises UnreadableRecord."""
+    unpacker = zlib.decompressobj()
+    try:
+        rows = unpacker.decompress(base64.b64decode(text), _MOST_BYTES)
+        if not unpacker.eof:
+            raise UnreadableRecord(f"the journal of this failover holds a record that exceeds {_MOST_BYTES} bytes")
+        return decode_json(rows)
+    except (TypeError, ValueError, zlib.error) as error:
+        raise UnreadableRecord(f"the journal of this failover holds a record that cannot be read: {error}") from error
 
 
 def denied_by(runs: Iterable[FailoverRun]) -> frozenset[str]:

@@ -26,6 +26,20 @@ _DAEMON: Final = "connectors.spark.python_daemon"
 #: Records do not pass through the JVM, so it is tuned for fast start and small memory: C1 only, one GC thread.
 JAVA_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k -Xlog:disable -Xlog:all=error:stderr"
 
+INSECURE: Final = "spark.insecure"
+_SECRET: Final = "spark.authenticate.secret"
+_USE_SSL: Final = "use_ssl=true"
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+#: A plan carries the token and the certificate of the control link, and other users of a machine reach the ports of its
+#: driver. Spark makes the secret itself on this machine, on YARN and on Kubernetes.
+PROTECTION: Final[Mapping[str, str]] = {
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    "spark.io.encryption.enabled": "true",
+}
+#: Spark's default cipher does not notice changed bytes.
+_CIPHER: Final = {"spark.network.crypto.cipher": "AES/GCM/NoPadding"}
+
 #: Keys that a session of any kind can set.
 _SESSION_CONF: Final[Mapping[str, str]] = {
     "spark.sql.adaptive.enabled": "false",
@@ -119,13 +133,16 @@ class SparkSettings:
         return 0.0 if self.kind is SparkKind.LOCAL else _CLOSE_TIMEOUT_S
 
     def merged(self) -> dict[str, str]:
+        """Return the keys for Spark; those for a Connect server still hold ``INSECURE``."""
         if self.kind is SparkKind.CONNECT:
             return {**_SESSION_CONF, **self.conf}
         options = f"{JAVA_OPTIONS} {self.java_options}".strip()
+        protected = {} if is_insecure(self.conf) else {**PROTECTION, **_CIPHER}
+        mine = {key: value for key, value in self.conf.items() if key != INSECURE}
         if self.kind is SparkKind.LOCAL:
-            return {**_LOCAL_CONF, _JAVA_OPTIONS_KEY: options, **self.conf}
+            return {**_LOCAL_CONF, **protected, _JAVA_OPTIONS_KEY: options, **mine}
         # Because standalone Spark gives an application all cores by default.
-        return {**_CLUSTER_CONF, _JAVA_OPTIONS_KEY: options, _CORES: str(self.slices), **self.conf}
+        return {**_CLUSTER_CONF, **protected, _JAVA_OPTIONS_KEY: options, _CORES: str(self.slices), **mine}
 
     def environment(self, scratch: str) -> dict[str, str]:
         """Return the environment of the driver process; ``scratch`` is for its files, if the user names no folder."""
@@ -166,14 +183,49 @@ class SparkSettings:
         return f"{wanted}; add executors or cores (spark.cores.max, spark.executor.cores), or lower tasks.max"
 
 
+def is_insecure(conf: Mapping[str, str]) -> bool:
+    """Return whether a Spark is accepted that every host of its network can read and command."""
+    return conf.get(INSECURE, "").strip().lower() == "true"
+
+
+def unprotected(keys: str, place: str) -> ConfigError:
+    return ConfigError(
+        f"Spark at {place} does not encrypt what it sends or does not authenticate its processes; set {keys} "
+        f"(docs/spark.md), or {INSECURE} = true if its network is trusted",
+        key=keys.partition(" ")[0],
+    )
+
+
+def _check_protection(settings: SparkSettings) -> None:
+    if is_insecure(settings.conf):
+        return
+    if settings.kind is SparkKind.CONNECT:
+        url = settings.conf[_REMOTE]
+        place = url.removeprefix("sc://").partition("/")[0]
+        host = re.sub(r":\d+$", "", place).strip("[]")
+        if _USE_SSL not in url.lower() and host not in _LOOPBACK:
+            raise unprotected(f"{_REMOTE} = sc://host:port/;{_USE_SSL}", settings.place)
+        return
+    merged = settings.merged()
+    wrong = [key for key, value in PROTECTION.items() if merged[key].strip().lower() != value]
+    if not re.match(r"local(\[|$)|yarn|k8s:", merged[_MASTER].strip()) and not merged.get(_SECRET):
+        wrong.append(_SECRET)
+    if wrong:
+        keys = " and ".join(key if key == _SECRET else f"{key} = true" for key in wrong)
+        raise unprotected(keys, settings.place)
+
+
 def check_spark(settings: SparkSettings) -> None:
-    """Raise :class:`ConfigError` if keys contradict each other, or if there are fewer slots than slices."""
+    """Raise :class:`ConfigError` if keys contradict each other, if Spark would send the plan in the clear, or if there
+    are fewer slots than slices."""
     conf, slices = settings.conf, settings.slices
     if _REMOTE in conf:
         if _MASTER in conf:
             raise ConfigError(f"{_REMOTE} and {_MASTER} are both set; remove one of them", _REMOTE)
         if not conf[_REMOTE].startswith("sc://"):
             raise ConfigError(f"{_REMOTE} should be the address of a Spark Connect server, sc://host:port", _REMOTE)
+    _check_protection(settings)
+    if _REMOTE in conf:
         return
     slots = settings.slots()
     if slots is None or slots >= slices:

@@ -38,17 +38,23 @@ from typing import Any, Final, NoReturn, TextIO
 
 from connect.core.errors import ConfigError
 from connectors.spark.sessions import Session, SparkFailure, failure_of, session_for
-from connectors.transforms.sql_query import CHANGEABLE, COLUMNS, KEY, PLACE, VIEW, RecordsQuery, parse_query
+from connectors.transforms.sql_query import CHANGEABLE, COLUMNS, KEY, PLACE, RecordsQuery, parse_query
 
 #: Spark passes rows to Python in batches of this size, and passes none before it is full.
 ARROW_ROWS_KEY: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 #: The rows that a slice passes to Spark: row number, a note for the slice's second half, and the record's columns.
-STAGE_DDL: Final = "__row BIGINT, __note BINARY, " + ", ".join(f"{name} {type_}" for name, type_ in COLUMNS.items())
+_STAGE: Final = {"__row": "BIGINT", "__note": "BINARY", **COLUMNS}
+STAGE_DDL: Final = ", ".join(f"{name} {type_}" for name, type_ in _STAGE.items())
+#: Would give a query the variables of Spark's process, ``${env:NAME}``, and files as tables.
+_OFF: Final = ("spark.sql.variable.substitute", "spark.sql.runSQLOnFiles")
 _SHARED_EVALUATION: Final = "spark.sql.subexpressionElimination.enabled"
-_NODE: Final = re.compile(r"^[\s:|+!'-]*([A-Z]\w*)", re.MULTILINE)
-#: The nodes that a query's plan may have: they treat each row by itself.
-_NODES: Final = frozenset(("Project", "Filter", "SubqueryAlias", "View", "LocalRelation", "OneRowRelation", "Range"))
-_NOT_DETERMINISTIC: Final = "NON_DETERMINISTIC"
+#: Explain prints a tree: what has one child only has no line that begins with a colon.
+_NODE: Final = re.compile(r"^ *\+- (?:\*\(\d+\) )?[!']*(\w+)", re.MULTILINE)
+_BRANCH: Final = re.compile(r"^ *:(?: {2}|- )", re.MULTILINE)
+#: The nodes between the two Python stages of a job, and below them. A query adds nodes to neither.
+_NODES: Final = frozenset(("Project", "SubqueryAlias", "MapInArrow", "Range"))
+#: Explain's text goes through the process's standard output.
+_EXPLAINING: Final = threading.Lock()
 _TAKEN: Final = {
     "key": ("string", "binary", "void"),
     "value": ("string", "binary", "void"),
@@ -68,13 +74,8 @@ _AS_RETURNED: Final = {
 def problem_of(session: Any, text: str) -> str:
     """Return why a query cannot be used, in Spark's words if Spark refuses it; empty if it can be used."""
     try:
-        query = parse_query(text)
-        _columns(session).createOrReplaceTempView(VIEW)
-        frame = session.sql(query.text)
-        frame.columns  # noqa: B018  # because Spark Connect analyses a query only when something is requested
-        _refuse_plan(frame)
-        _changed(session, query)
-        _refuse_chance(session, query)
+        rows = (f"CAST(NULL AS {type_}) AS {name}" for name, type_ in _STAGE.items())
+        transformed(session, session.range(1, numPartitions=1).selectExpr(*rows), text)
     except ConfigError as error:
         return error.message
     except Exception as error:
@@ -89,15 +90,20 @@ def transformed(session: Any, records: Any, text: str) -> Any:
 
     A row for which the query raises is ``__unfit``, and the job continues: all expressions are evaluated twice, first
     within one of Spark's try functions, which catches what they raise. Columns of rows that the condition drops are not
-    evaluated. Raises ConfigError, or pyspark's exceptions.
+    evaluated. The frame's plan is checked: it does nothing else than to compute columns of each row. Raises
+    ConfigError, or pyspark's exceptions.
     """
     functions = _functions(session)
     query = parse_query(text)
-    _columns(session).createOrReplaceTempView(VIEW)
-    changed = _changed(session, query)
     # Because Spark would evaluate a shared subexpression first, and so outside of the try function.
     session.conf.set(_SHARED_EVALUATION, "false")
-    keep = functions.expr(f"coalesce(CAST(({query.condition or 'true'}\n) AS BOOLEAN), false)")
+    for key in _OFF:
+        session.conf.set(key, "false")
+    keep = functions.expr(f"coalesce(CAST(({query.condition or 'true'}) AS BOOLEAN), false)")
+    # A query cannot name the columns that are ours.
+    own_columns = records.select(*COLUMNS).alias(query.alias)
+    own_columns.select(keep.alias("keep")).columns  # noqa: B018  # Spark Connect analyses what is asked for only
+    changed = _changed(functions, own_columns, query)
     items = [functions.when(keep, functions.expr(item)) for item in query.changing]
     tried = functions.xxhash64(keep, *items).cast("string")
     unfit = functions.call_function("try_to_binary", tried, functions.lit("utf-8")).isNull()
@@ -111,7 +117,9 @@ def transformed(session: Any, records: Any, text: str) -> Any:
         *(functions.when(is_fit, item).alias(name) for item, name in zip(items, changed, strict=True)),
     )
     own = ("__row", "__note", "__unfit", "__keep")
-    return frame.selectExpr(*own, *(_returned(name, type_) for name, type_ in changed.items()))
+    result = frame.selectExpr(*own, *(_returned(name, type_) for name, type_ in changed.items()))
+    _refuse_plan(result)
+    return result
 
 
 def first_lines(error: Exception) -> str:
@@ -120,28 +128,24 @@ def first_lines(error: Exception) -> str:
     return " ".join(said.split())
 
 
-def _columns(session: Any) -> Any:
-    """Return an empty frame with the columns of a record."""
-    columns = ", ".join(f"CAST(NULL AS {type_}) AS {name}" for name, type_ in COLUMNS.items())
-    return session.sql(f"SELECT {columns} WHERE false")
-
-
 def _refuse_plan(frame: Any) -> None:
+    """Refuse a plan that reads anything but the rows of the frame. All that explain prints is looked at, because a text
+    of the query may look like one of its headings; so a text can add to what is found, and hide nothing."""
     shown = io.StringIO()
-    with contextlib.redirect_stdout(shown):
+    with _EXPLAINING, contextlib.redirect_stdout(shown):
         frame.explain(extended=True)
-    analyzed = shown.getvalue().partition("== Analyzed Logical Plan ==")[2].partition("== Optimized")[0]
-    found = {node for node in _NODE.findall(analyzed.strip().partition("\n")[2]) if node not in _NODES}
-    if found:
-        names = ", ".join(sorted(found))
+    nodes = set(_NODE.findall(shown.getvalue()))
+    found = ["a subquery"] if _BRANCH.search(shown.getvalue()) else sorted(nodes - _NODES)
+    if found or "Range" not in nodes:
+        names = ", ".join(found) or "nothing"
         raise ConfigError(f"{KEY} is not usable: it must transform each record by itself, but Spark plans {names}", KEY)
 
 
-def _changed(session: Any, query: RecordsQuery) -> dict[str, str]:
+def _changed(functions: Any, records: Any, query: RecordsQuery) -> dict[str, str]:
     """Return the columns that a query changes, with Spark's names of their types."""
     changed: dict[str, str] = {}
     for item in query.changing:
-        for name, type_ in session.sql(f"SELECT {item}\n FROM {VIEW} AS {query.sql_alias}").dtypes:
+        for name, type_ in records.select(functions.expr(item)).dtypes:
             _refuse_column(item, name.lower(), type_, changed)
             changed[name.lower()] = type_
     return changed
@@ -160,22 +164,6 @@ def _refuse_column(item: str, name: str, type_: str, changed: dict[str, str]) ->
         raise ConfigError(
             f"{KEY} is not usable: {name} has to be {' or '.join(_TAKEN[name][:2])}, but is {type_}; cast it", KEY
         )
-
-
-def _refuse_chance(session: Any, query: RecordsQuery) -> None:
-    """Refuse expressions that are not deterministic, because Spark's ``observe`` refuses them with a clear error."""
-    items = [f"({query.condition}\n)"] if query.condition else []
-    for item in (*items, *query.changing):
-        probe = session.sql(query.over(VIEW, (), tuple(COLUMNS)))
-        try:
-            probe.observe("chance", _functions(session).expr(item)).columns  # noqa: B018
-        except Exception as error:
-            if _NOT_DETERMINISTIC in str(error).upper().replace("-", "_"):
-                raise ConfigError(
-                    f"{KEY} is not usable: {item} is not deterministic; after a crash the query runs again and must "
-                    "give the same result",
-                    KEY,
-                ) from error
 
 
 def _functions(session: Any) -> Any:

@@ -26,7 +26,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
+from connect.core.errors import ConfigError
 from connectors.spark import slice_job
+from connectors.spark.config import INSECURE, PROTECTION, is_insecure, unprotected
 from connectors.spark.early_daemon import PLACE_VARIABLE
 
 _MISSING: Final = re.compile(r"(?:ModuleNotFoundError|ImportError): No module named '([\w.]+)'")
@@ -84,7 +86,7 @@ def failure_of(error: BaseException) -> SparkFailure:
         text=line[:_MAX_CHARS],
         unfit=_unfitness(text),
         python=python,
-        settings=isinstance(error, ImportError) or any(word in text for word in _SETTINGS),
+        settings=isinstance(error, (ConfigError, ImportError)) or any(word in text for word in _SETTINGS),
     )
 
 
@@ -297,10 +299,18 @@ class ConnectSession:
         policy = DefaultPolicy(max_retries=_CONNECT_RETRIES, max_backoff=_CONNECT_MAX_BACKOFF_MS)
         self._session.client.set_retry_policies([policy])
         self.ask()
+        if not is_insecure(conf):
+            self._refuse_open_server(conf["spark.remote"])
         return [sentence for key, value in conf.items() if (sentence := self._set(key, value))]
 
+    def _refuse_open_server(self, remote: str) -> None:
+        """Raise ConfigError if executors of the server get their plans in the clear."""
+        wrong = [f"{key} = true" for key in PROTECTION if self._session.conf.get(key, "false").lower() != "true"]
+        if wrong:
+            raise unprotected(" and ".join(wrong) + " at the server", remote.partition(";")[0])
+
     def _set(self, key: str, value: str) -> str:
-        if key == "spark.remote":
+        if key in ("spark.remote", INSECURE):
             return ""
         try:
             self._session.conf.set(key, value)

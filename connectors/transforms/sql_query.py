@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from connect.core.errors import ConfigError
+from connectors.transforms.sql_functions import BEFORE_BRACKETS, FUNCTIONS
 
 KEY: Final = "transform.sql"
 VIEW: Final = "records"
@@ -30,10 +31,13 @@ CHANGEABLE: Final = ("key", "value", "timestamp", "headers", "topic")
 PLACE: Final = ("partition", "offset")
 
 _TOKEN: Final = re.compile(
-    r"""(?P<comment>--[^\n]*|/\*.*?\*/)|(?P<space>\s+)|(?P<text>[rR]?(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"))"""
-    r"""|(?P<quoted>`(?:``|[^`])*`)|(?P<word>[A-Za-z_][A-Za-z_0-9]*)|(?P<other>.)""",
+    r"""(?P<comment>--[^\r\n]*+|/\*.*?\*/)|(?P<space>\s+)|(?P<raw>[rR](?:'[^']*+'|"[^"]*+"))"""
+    r"""|(?P<text>'(?:\\.|''|[^'\\])*+'|"(?:\\.|""|[^"\\])*+")|(?P<quoted>`(?:``|[^`])*+`)"""
+    r"""|(?P<word>[A-Za-z_0-9]+)|(?P<other>.)""",
     re.DOTALL,
 )
+#: What may be between words and texts. Spark takes other characters for letters of a keyword, a dollar for a quote.
+_OTHERS: Final = frozenset("()[]<>=!+-*/%&|^~.,:;")
 _OPENING: Final = "([{"
 _CLOSING: Final = ")]}"
 #: Words that are rejected at top level, because they concern more than one record.
@@ -55,47 +59,10 @@ _REFUSED_WORDS: Final = {
     "unpivot": "UNPIVOT",
     "tablesample": "TABLESAMPLE",
 }
-#: Functions whose result may differ when a record is copied again; Spark calls some of them deterministic.
-_CHANGING: Final = frozenset(
-    (
-        "now",
-        "current_timestamp",
-        "localtimestamp",
-        "current_date",
-        "curdate",
-        "current_time",
-        "curtime",
-        "current_timezone",
-        "unix_timestamp",
-        "current_user",
-        "session_user",
-        "user",
-        "current_catalog",
-        "current_database",
-        "current_schema",
-        "version",
-        "rand",
-        "random",
-        "randn",
-        "uuid",
-        "shuffle",
-        "randstr",
-        "uniform",
-        "monotonically_increasing_id",
-        "spark_partition_id",
-        "input_file_name",
-        "input_file_block_start",
-        "input_file_block_length",
-        "aes_encrypt",
-        "reflect",
-        "java_method",
-        "try_reflect",
-    )
-)
 #: Functions that need no parentheses if no column has their name, also in backticks (``LiteralFunctionResolution``).
-_BARE_CHANGING: Final = frozenset(
-    ("current_timestamp", "current_date", "current_time", "current_user", "session_user", "user")
-)
+_BARE: Final = frozenset(("current_timestamp", "current_date", "current_time", "current_user", "session_user", "user"))
+#: Begin a query in brackets.
+_QUERIES: Final = frozenset(("select", "table", "values"))
 _MOVING_DAYS: Final = re.compile(r"""^[rR]?['"]\s*(now|today|tomorrow|yesterday)\b""", re.IGNORECASE)
 _OF_TIME: Final = ("date", "timestamp", "timestamp_ntz", "timestamp_ltz")
 
@@ -127,7 +94,7 @@ class _SqlToken:
 class RecordsQuery:
     """``SELECT items FROM records [AS alias] [WHERE condition]``; ``condition`` is empty if there is no WHERE.
 
-    ``alias`` is without backticks; ``sql_alias`` has them.
+    ``text`` is without comments; ``alias`` is without backticks.
     """
 
     text: str
@@ -145,20 +112,9 @@ class RecordsQuery:
         """Whether the query changes the topic of records."""
         return any(_last_word(item) == "topic" for item in self.changing)
 
-    @property
-    def sql_alias(self) -> str:
-        """The alias in backticks, without which Spark does not accept aliases such as ``left`` and ``join``."""
-        return "`" + self.alias.replace("`", "``") + "`"
-
     def _is_as_it_is(self, item: str) -> bool:
         name = _bare(item).removeprefix(_bare(f"{self.alias}."))
         return name == "*" or name in COLUMNS
-
-    def over(self, view: str, changed: tuple[str, ...], kept: tuple[str, ...] = ()) -> str:
-        """Return the query on another view: ``kept`` columns, ``__keep`` (the condition), and ``changed`` items."""
-        keep = f"coalesce(CAST(({self.condition}\n) AS BOOLEAN), false)" if self.condition else "true"
-        parts = ", ".join([*kept, f"{keep} AS __keep", *(f"{item}\n" for item in changed)])
-        return f"SELECT {parts} FROM {view} AS {self.sql_alias}"
 
 
 def _bare(text: str) -> str:
@@ -173,13 +129,17 @@ def parse_query(text: str) -> RecordsQuery:
     """Parse a query.
 
     Raises:
-        ConfigError: The query is not ``SELECT ... FROM records [WHERE ...]``, or its results may not be repeatable.
+        ConfigError: The query is not ``SELECT ... FROM records [WHERE ...]``, or it calls another function than those
+            of :mod:`connectors.transforms.sql_functions`, whose results are repeatable and depend on the record alone.
     """
-    stripped = text.strip().rstrip(";").strip()
+    stripped = _unambiguous(text).strip().rstrip(";").strip()
     tokens = [token for token in _tokens(stripped) if token.kind not in ("space", "comment")]
     if not tokens or tokens[0].word != "select":
         raise _refused(f"it must be SELECT ... FROM {VIEW} [WHERE ...]")
     _refuse(tokens)
+    for at, token in enumerate(tokens[1:]):
+        if token.text == "(":
+            _refuse_call(tokens, at)
     begin = next((at for at, token in enumerate(tokens) if _is_from(tokens, at) and token.depth == 0), None)
     if begin is None or begin == 1:
         raise _refused(f"it must be SELECT ... FROM {VIEW} [WHERE ...]")
@@ -198,12 +158,28 @@ def parse_query(text: str) -> RecordsQuery:
     return RecordsQuery(stripped, tuple(_items(select)), alias[0].as_written if alias else VIEW, condition)
 
 
+def _unambiguous(text: str) -> str:
+    """Return the text without what Spark could divide into other tokens than :func:`_tokens`: comments, which it
+    nests, continues and ends by rules of its own, and a text that follows a letter."""
+    out = ""
+    for token in _tokens(text):
+        is_blank = token.kind in ("comment", "space")
+        if (is_blank and not out.endswith(" ")) or (token.kind in ("raw", "text") and re.search(r"\w\Z", out)):
+            out += " "
+        out += "" if is_blank else token.text
+    return out
+
+
 def _tokens(text: str) -> Iterator[_SqlToken]:
     depth = 0
     for match in _TOKEN.finditer(text):
         kind, part = match.lastgroup or "other", match.group()
-        if part in ("'", '"', "`"):
-            raise _refused(f"a {part} is not closed")
+        if part in ("'", '"', "`") or (text.startswith("/*", match.start()) and kind != "comment"):
+            raise _refused(f"a {text[match.start() : match.start() + 2].strip()} is not closed")
+        if kind == "raw" and part[-2] == "\\":
+            raise _refused(f"{part} ends in a backslash; write it without the {part[0]}, and each backslash twice")
+        if kind == "other" and part not in _OTHERS:
+            raise _refused(f"{part} can only be used within quotes")
         if kind == "other" and part in _CLOSING:
             depth -= 1
         if depth < 0:
@@ -228,30 +204,45 @@ def _refuse(tokens: list[_SqlToken]) -> None:
         is_alias = is_name or before.word == VIEW
         if token.text == ";":
             raise _refused("it must be a single query")
-        if token.name in _CHANGING and (following == "(" or (token.name in _BARE_CHANGING and not is_alias)):
-            _refuse_changing(tokens, at)
+        if token.word in _QUERIES and at and before.text != "." and before.word != "as":
+            raise _refused("subqueries are not supported: each record is transformed by itself")
+        if token.name in _BARE and not is_alias:
+            raise _refused_call(token.name)
         if is_name or not token.word:
             if _MOVING_DAYS.match(token.text) and (before.word in _OF_TIME or _is_time_argument(tokens, at)):
                 raise _refused(f"{token.text} changes with time, so a record that is copied again may differ")
             continue
-        if token.word == "select" and at:
-            raise _refused("subqueries are not supported: each record is transformed by itself")
         if token.word == "distinct" and before.word == "select":
             raise _refused("DISTINCT is not supported: each record is transformed by itself")
         if token.word == "over" and following == "(":
             raise _refused("windows are not supported: each record is transformed by itself")
-        if token.word == "identifier" and following == "(":
-            raise _refused("IDENTIFIER is not supported: its result is known only when it runs; write the name itself")
         if token.word in _REFUSED_WORDS and following != "(" and token.depth == 0:
             raise _refused(f"{_REFUSED_WORDS[token.word]}: not supported, each record is transformed by itself")
 
 
-def _refuse_changing(tokens: list[_SqlToken], at: int) -> None:
-    """Reject the call at ``at`` of a function whose result may change."""
+def _refuse_call(tokens: list[_SqlToken], at: int) -> None:
+    """Reject a call of a function that is not known to be safe, by the name at ``at``, before a bracket."""
     name = tokens[at].name
-    if name == "unix_timestamp" and tokens[at + 2].text != ")":
-        return  # because it has an argument
-    raise _refused(f"{name} is not supported: after a crash the query runs again and must return the same result")
+    if not name and tokens[at].kind == "other":
+        return  # a bracket of an expression
+    path: list[str] = []
+    begin = at
+    while begin >= 2 and tokens[begin - 1].text == ".":
+        begin -= 2
+        path.insert(0, tokens[begin].name)
+    is_builtin = name in FUNCTIONS and path in ([], ["builtin"], ["system", "builtin"])
+    if not is_builtin and (path or name not in BEFORE_BRACKETS):
+        raise _refused_call(name or tokens[at].text)
+    after = next(token.text for token in tokens[at + 1 :] if token.text != "(")
+    if name == "unix_timestamp" and after == ")":
+        raise _refused_call(name)
+
+
+def _refused_call(name: str) -> ConfigError:
+    return _refused(
+        f"{name} is not supported: a query can only call functions whose result depends on the record alone, because "
+        "it runs again after a crash (docs/transforms.md)"
+    )
 
 
 def _is_time_argument(tokens: list[_SqlToken], at: int) -> bool:

@@ -1,14 +1,14 @@
 # An executor of a Spark standalone cluster, with the packages that copying needs; Heliograph's own code is sent to it.
 # Built from the root of the repository:  docker build -f deploy/images/executor.Dockerfile -t heliograph-executor .
-FROM python:3.11-slim-bookworm AS build
-COPY requirements.lock /
+# By digest, if you want the same base each time:  --build-arg BASE=python:3.11-slim-bookworm@sha256:...
+ARG BASE=python:3.11-slim-bookworm
+FROM ${BASE} AS build
+COPY requirements-runtime.lock /
 # The worker's versions: Python's minor version and these have to be the same on both sides.
-RUN sed -e '/--hash/d' -e 's/ \\$//' /requirements.lock > /constraints.txt \
-    && python -m venv /opt/spark-python \
-    && /opt/spark-python/bin/pip install --no-cache-dir --constraint /constraints.txt \
-        aiokafka kafka-python crc32c cramjam zstandard orjson numpy pandas pyarrow pyspark cryptography pyjks javaproperties
+RUN python -m venv /opt/spark-python \
+    && /opt/spark-python/bin/pip install --no-cache-dir --require-hashes -r /requirements-runtime.lock
 
-FROM python:3.11-slim-bookworm
+FROM ${BASE}
 # Spark's scripts ask ps whether a process lives. A Java of Debian's stays in step with its fixes.
 # hadolint ignore=DL3008
 RUN apt-get update \

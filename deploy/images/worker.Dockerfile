@@ -1,17 +1,23 @@
 # A worker: heliograph, connect-mirror-maker and connect-distributed, with Spark and a Java beside them.
 # Built from the root of the repository:  docker build -f deploy/images/worker.Dockerfile -t heliograph .
-FROM python:3.11-slim-bookworm AS build
+# By digest, if you want the same base each time:  --build-arg BASE=python:3.11-slim-bookworm@sha256:...
+ARG BASE=python:3.11-slim-bookworm
+FROM ${BASE} AS build
 WORKDIR /source
-COPY pyproject.toml README.md LICENSE requirements.lock requirements-java.lock ./
+COPY requirements-runtime.lock requirements-java.lock requirements-build.lock ./
+# The versions that the tests ran with.
+RUN python -m venv /opt/heliograph \
+    && /opt/heliograph/bin/pip install --no-cache-dir --require-hashes -r requirements-runtime.lock -r requirements-java.lock \
+    && python -m venv /opt/build \
+    && /opt/build/bin/pip install --no-cache-dir --require-hashes -r requirements-build.lock
+COPY pyproject.toml README.md LICENSE ./
 COPY connect connect
 COPY connectors connectors
 COPY rest rest
-# The versions that the tests ran with; hashes cannot be asked for beside a folder of sources.
-RUN sed -e '/--hash/d' -e 's/ \\$//' requirements.lock requirements-java.lock > /constraints.txt \
-    && python -m venv /opt/heliograph \
-    && /opt/heliograph/bin/pip install --no-cache-dir --constraint /constraints.txt '.[java,connect]'
+RUN PYTHONPATH=$(echo /opt/build/lib/python*/site-packages) \
+    /opt/heliograph/bin/pip install --no-cache-dir --no-deps --no-build-isolation .
 
-FROM python:3.11-slim-bookworm
+FROM ${BASE}
 COPY --from=build /opt/heliograph /opt/heliograph
 RUN useradd --system --uid 10001 --create-home heliograph \
     && install -d -o heliograph /var/cache/heliograph /etc/heliograph

@@ -8,13 +8,14 @@ import traceback
 import zipfile
 from collections.abc import Iterator
 from functools import partial
+from hashlib import sha256
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from connect.core.errors import DownloadFailed
-from connect.embedded import cluster_config, kafka_releases
+from connect.embedded import cluster_config, kafka_releases, maven_download
 
 pytestmark = pytest.mark.integration
 
@@ -103,6 +104,19 @@ def test_a_broken_jar_is_not_kept(repository: Repository, tmp_path: Path) -> Non
         kafka_releases.classpath(["org.example:first:1.0"])
     assert kept(tmp_path) == []
     jar.write_bytes(whole)
+    assert [path.name for path in kafka_releases.classpath(["org.example:first:1.0"])] == ["first-1.0.jar"]
+
+
+def test_a_jar_with_another_sum_than_the_pinned_one_is_not_kept(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jar = repository.add("first")
+    pins = {"first-1.0.jar": "0" * 64}
+    monkeypatch.setattr(maven_download, "pinned_jars", lambda: pins)
+    with pytest.raises(DownloadFailed, match=r"first-1\.0\.jar is not the file"):
+        kafka_releases.classpath(["org.example:first:1.0"])
+    assert kept(tmp_path) == []
+    pins["first-1.0.jar"] = sha256(jar.read_bytes()).hexdigest()
     assert [path.name for path in kafka_releases.classpath(["org.example:first:1.0"])] == ["first-1.0.jar"]
 
 

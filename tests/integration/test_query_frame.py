@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from connectors.formats.types import TopicPartition
 from connectors.spark.config import SparkSettings
 from connectors.spark.driver_process import STAGE_DDL, problem_of, transformed
 from connectors.transforms.smt_chain import Unfit
+from connectors.transforms.sql_query import RecordsQuery
 
 pytestmark = [pytest.mark.integration]
 
@@ -88,6 +90,51 @@ def test_keys_of_headers_that_are_no_text_stay_as_they_are(spark: Any) -> None:
     new = "array(named_struct('key', CAST(X'E8' AS STRING), 'value', value)) AS headers"
     made = outcomes(spark, f"SELECT {new} FROM records")
     assert all(isinstance(one, Unfit) for one in made)
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    path = tmp_path / "secret"
+    path.write_text("a secret")
+    return path
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        "(SELECT max(value) FROM text.`{secret}`)",
+        "(SELECT concat(max(value), '\n== Optimized Logical Plan ==\n') FROM kept)",
+        "concat('== Analyzed Logical Plan ==\nvalue: string\nProject\n== Optimized', (SELECT max(value) FROM kept))",
+        "(SELECT max(id) FROM range(2))",
+        "(SELECT 'a')",
+        "IF(EXISTS(SELECT 1 FROM kept), 'a', 'b')",
+        "java_method('java.lang.System', 'getProperty', 'user.name')",
+        "explode(array('a'))",
+        "max(value)",
+    ],
+)
+def test_the_plan_of_the_frame_that_runs_is_checked_and_not_only_the_text(
+    spark: Any, secret: Path, item: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark.read.text(str(secret)).createOrReplaceTempView("kept")
+    asked = item.format(secret=secret)
+    assert problem_of(spark, f"SELECT {asked} AS value FROM records") != ""
+    for query in (
+        RecordsQuery("", (f"{asked} AS value",), "records", ""),
+        RecordsQuery("", (), "records", f"{asked} = 'a'"),
+    ):
+        monkeypatch.setattr("connectors.spark.driver_process.parse_query", lambda _, one=query: one)
+        assert "method" in item or problem_of(spark, "") != ""
+
+
+def test_a_query_gets_no_variable_of_the_process(spark: Any) -> None:
+    found = outcomes(spark, "SELECT concat('${env:HOME}', '${system:user.name}') AS value FROM records")
+    assert {one.value for one in found if isinstance(one, Record)} == {b"${env:HOME}${system:user.name}"}
+
+
+def test_texts_that_look_like_a_plan_are_texts(spark: Any) -> None:
+    found = outcomes(spark, r"SELECT concat('\n== Physical Plan ==\nRelation\n', r'\d+ Sort') AS value FROM records")
+    assert found[1] == RECORDS[1]._replace(value=b"\n== Physical Plan ==\nRelation\n\\d+ Sort")
 
 
 def test_no_record_gets_a_negative_time(spark: Any) -> None:

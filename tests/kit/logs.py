@@ -67,9 +67,14 @@ def bomb() -> bytes:
 
 def bomb_batch(offset: int) -> bytes:
     """A batch of one record that is a :func:`bomb`, with a right checksum."""
-    built = bytearray(source_batch([offset])[: wire.HEADER_BYTES] + bomb())
+    return batch_of(offset, bomb(), wire.CODEC_NAMES.index("gzip"))
+
+
+def batch_of(offset: int, payload: bytes, codec: int = 0) -> bytes:
+    """A batch that says it holds one record, with any bytes instead, and a right checksum."""
+    built = bytearray(source_batch([offset])[: wire.HEADER_BYTES] + payload)
     struct.pack_into(">i", built, 8, len(built) - wire.LOG_OVERHEAD_BYTES)
-    struct.pack_into(">h", built, 21, wire.CODEC_NAMES.index("gzip"))
+    struct.pack_into(">h", built, 21, codec)
     struct.pack_into(">I", built, 17, wire.checksum(built))
     return bytes(built)
 

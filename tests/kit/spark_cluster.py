@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
 import signal
 import socket
 import subprocess
@@ -26,7 +27,7 @@ from connect.cli.daemons.spark import with_archive
 from connect.embedded.cluster_config import HOST, choose
 from connect.embedded.java import find_java
 from connect.embedded.processes import Keeper
-from connectors.spark.config import SparkSettings
+from connectors.spark.config import INSECURE, PROTECTION, SparkSettings
 from tests.kit.processes import Member, Role, slices, tree, wait_until
 
 _START_DEADLINE_S: Final = 180.0
@@ -134,10 +135,14 @@ def java_options() -> str:
 
 
 class StandaloneSpark(Spark):
-    """A master and workers of one executor each, of ``bin/spark-class``."""
+    """A master and workers of one executor each, of ``bin/spark-class``. ``protected``: with a secret."""
 
-    def __init__(self, python: Path, *, workers: int = 2, cores: int = _CORES) -> None:
+    def __init__(self, python: Path, *, workers: int = 2, cores: int = _CORES, protected: bool = True) -> None:
         super().__init__(python)
+        self._protection = {"spark.authenticate.secret": secrets.token_hex(16)} if protected else {INSECURE: "true"}
+        conf = {**PROTECTION, "spark.network.crypto.cipher": "AES/GCM/NoPadding", **self._protection}
+        self._conf = self.folder / "protection.conf"
+        self._conf.write_text("".join(f"{key} {value}\n" for key, value in conf.items()) if protected else "")
         self._cores = cores
         self._workers = [f"worker{index}" for index in range(workers)]
         command = [*self._class("org.apache.spark.deploy.master.Master"), "--host", HOST]
@@ -158,6 +163,7 @@ class StandaloneSpark(Spark):
     def properties(self) -> dict[str, str]:
         """The link's listener is on loopback as it is by default, and so is all of this."""
         return {
+            **self._protection,
             "spark.master": self.master,
             "spark.pyspark.python": str(self._python),
             "spark.driver.host": HOST,
@@ -178,7 +184,7 @@ class StandaloneSpark(Spark):
         self._spawn(self._workers[index], [*command, *place, self.master])
 
     def _class(self, name: str) -> list[str]:
-        return [str(self._home / "bin" / "spark-class"), name]
+        return [str(self._home / "bin" / "spark-class"), name, "--properties-file", str(self._conf)]
 
 
 class ConnectServer(Spark):
@@ -218,6 +224,7 @@ class ConnectServer(Spark):
             "spark.connect.grpc.binding.port": str(self._port),
             "spark.python.unix.domain.socket.enabled": "true",
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
+            **PROTECTION,
         }
         options = [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
         server = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]

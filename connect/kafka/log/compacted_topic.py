@@ -2,10 +2,10 @@
 
 * Topics are read as logs (Kafka's ``KafkaBasedLog``) and are created if they are missing.
 * Fetched bytes are parsed here and not by aiokafka, because aiokafka's consumers fail on header keys that are not UTF-8
-  and decompress without a limit. Here such a key is decoded as in :mod:`connect.wire.batch`, and a batch that exceeds
-  the limit raises :class:`connect.wire.records.TooLarge`. aiokafka does the rest.
-* An unreadable record of an internal topic is logged once and skipped. Every client with write access can write such a
-  record, and a worker that fails on it fails again at each start, together with all other workers of its group.
+  and decompress without a limit. Here such a key is decoded as in :mod:`connect.wire.batch`. aiokafka does the rest.
+* An unreadable record of an internal topic is logged once and skipped, and so is a batch whose records cannot be read
+  or exceed the limit of :mod:`connect.wire.records`. Every client with write access can write one, and a worker that
+  fails on it fails again at each start, together with all other workers of its group.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class FetchedRecords:
     """Replaces aiokafka's ``MemoryRecords``."""
 
     def __init__(self, data: bytes) -> None:
+        self.partition = TopicPartition("unknown", -1)  # NamedRecords knows it
         self._data = data
         self._records = MemoryRecords(data)
         self._extents = wire.extents(data)
@@ -62,27 +63,40 @@ class FetchedRecords:
         return int(self._records.size_in_bytes())
 
     def next_batch(self) -> Any:
-        batch = self._records.next_batch()
         start, size, magic = next(self._extents)
-        data = bytes(self._data[start : start + size])
-        if magic >= 2:
-            return _Batch(batch, data)
-        messages_inside(data, magic)  # raises if the message exceeds the limit
-        return batch
+        return _Batch(self._records.next_batch(), bytes(self._data[start : start + size]), magic, self.partition)
 
 
 class _Batch:
-    def __init__(self, batch: Any, data: bytes) -> None:
+    def __init__(self, batch: Any, data: bytes, magic: int, partition: TopicPartition) -> None:
         self._batch = batch
         self._data = data
+        self._magic = magic
+        self._partition = partition
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batch, name)
 
     def __next__(self) -> Any:
-        return next(self._batch)
+        return next(iter(self))
 
     def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from self._read()
+        except MemoryError:
+            raise  # because it says nothing about the batch
+        except Exception as error:  # because aiokafka's readers trust lengths and codecs
+            offset, reason = (
+                int.from_bytes(self._data[:8]),
+                f"its batch cannot be read: {type(error).__name__}: {error}",
+            )
+            pass_over(f"topic {self._partition.topic}", self._partition.partition, offset, reason)
+
+    def _read(self) -> Iterator[Any]:
+        if self._magic < 2:
+            messages_inside(self._data, self._magic)  # raises if the message exceeds the limit
+            yield from self._batch
+            return
         given = 0
         try:
             for record in DefaultRecordBatch(opened_batch(self._data)):
@@ -108,9 +122,15 @@ class _Fetched(NamedTuple):
     checksum: None = None
 
 
-class RecordsAsRead(fetcher.PartitionRecords):  # type: ignore[misc]  # no marker for its types
-    """Replaces aiokafka's ``PartitionRecords``."""
+class NamedRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # no marker for its types
+    """Replaces aiokafka's ``PartitionRecords``: messages about a batch name its partition."""
 
+    def __init__(self, partition: TopicPartition, records: FetchedRecords, *more: Any) -> None:
+        records.partition = partition
+        super().__init__(partition, records, *more)
+
+
+class RecordsAsRead(NamedRecords):
     def _consumer_record(self, _: TopicPartition, record: Any) -> Any:
         return record
 
@@ -118,6 +138,8 @@ class RecordsAsRead(fetcher.PartitionRecords):  # type: ignore[misc]  # no marke
 def teach_consumers() -> None:
     """Make every consumer of this process parse records as this module does."""
     fetcher.MemoryRecords = FetchedRecords
+    if not issubclass(fetcher.PartitionRecords, NamedRecords):
+        fetcher.PartitionRecords = NamedRecords
 
 
 def give_records_as_read() -> None:

@@ -17,7 +17,6 @@ from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
-import jks  # type: ignore[import-untyped]
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
@@ -27,11 +26,12 @@ from connect.core.config.config_def import trim
 from connect.core.config.security_settings import KEY as SUITES
 from connect.core.config.security_settings import OPENSSL_NAMES, TLS_1_3, unknown_suites
 from connect.core.errors import ConfigError, SecurityError
+from connect.kafka.security import jks_store
 from connect.kafka.security.tls import VERSIONS, TlsSettings
 
 _CERTIFICATE: Final = re.compile(r"-----BEGIN (CERTIFICATE)-----([^-]+)-----END \1-----")
 _PRIVATE_KEY: Final = re.compile(r"-----BEGIN ([A-Z ]*PRIVATE KEY)-----(.+?)-----END \1-----", re.DOTALL)
-_JKS_MAGIC: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
+_JCEKS_MAGIC: Final = b"\xce\xce\xce\xce"
 _PEM: Final = b"-----BEGIN"
 _MOST_STORES: Final = 16
 _PROCESS_TIMEOUT_S: Final = 60.0
@@ -173,9 +173,8 @@ def _open(store: _Binary) -> KeyChain | str:
 def _trusted_certificates(data: bytes, password: str | None) -> str:
     """Return the certificates of a binary trust store as PEM. Raises StoreError. Without a password a JKS store is read
     without its integrity check, and a PKCS#12 store only if it is not encrypted, as in Java."""
-    if data.startswith(_JKS_MAGIC):
-        store = _open_jks(data, password, decrypt=False)
-        ders = [entry.cert for entry in store.certs.values()]
+    if data.startswith(jks_store.MAGIC):
+        ders = list(_open_jks(data, password).certificates.values())
     else:
         opened = _open_pkcs12(data, password)
         ders = [_der(each.certificate) for each in opened.additional_certs]
@@ -186,36 +185,38 @@ def _trusted_certificates(data: bytes, password: str | None) -> str:
 
 def _key_chain(data: bytes, password: str, key_password: str | None) -> KeyChain:
     """Return the first key of a binary key store."""
-    if not data.startswith(_JKS_MAGIC):
+    if not data.startswith(jks_store.MAGIC):
         opened = _open_pkcs12(data, password)
         if opened.key is None or opened.cert is None:
             raise StoreError("holds no private key with its certificate")
         chain = [opened.cert, *opened.additional_certs]
         return KeyChain(_pkcs8(opened.key), _pem(_der(each.certificate) for each in chain))
-    store = _open_jks(data, password, decrypt=False)
-    if not store.private_keys:
+    keys = _open_jks(data, password).keys
+    if not keys:
         raise StoreError("holds no private key")
-    entry = store.private_keys[min(store.private_keys)]
+    protected, ders = keys[min(keys)]
     try:
-        entry.decrypt(key_password if key_password is not None else password)
-        loaded = serialization.load_der_private_key(entry.pkey_pkcs8, None)
-    except (jks.util.KeystoreException, ValueError, TypeError):
+        key = jks_store.unprotected_key(protected, key_password if key_password is not None else password)
+        loaded = serialization.load_der_private_key(key, None)
+    except (ValueError, TypeError):
         raise StoreError("holds a private key that cannot be decrypted; is ssl.key.password right?") from None
-    return KeyChain(_pkcs8(loaded), _pem(der for _, der in entry.cert_chain))
+    return KeyChain(_pkcs8(loaded), _pem(ders))
 
 
-def _open_jks(data: bytes, password: str | None, *, decrypt: bool) -> jks.KeyStore:
+def _open_jks(data: bytes, password: str | None) -> jks_store.JksStore:
     try:
-        return jks.KeyStore.loads(data, password, try_decrypt_keys=decrypt)
-    except jks.util.KeystoreSignatureException:
+        return jks_store.read_jks(data, password)
+    except jks_store.WrongPassword:
         raise StoreError("does not open with the password given") from None
-    except (jks.util.KeystoreException, ValueError, TypeError):
+    except jks_store.DamagedStore:
         raise StoreError("is a damaged JKS store") from None
 
 
 def _open_pkcs12(data: bytes, password: str | None) -> pkcs12.PKCS12KeyAndCertificates:
     if data.lstrip().startswith(_PEM):
         raise StoreError("holds PEM; set the store's type to PEM")
+    if data.startswith(_JCEKS_MAGIC):
+        raise StoreError("is a JCEKS store; convert it: keytool -importkeystore -deststoretype PKCS12")
     if not data.startswith(b"\x30"):
         raise StoreError("is neither a PKCS#12 nor a JKS store")
     try:

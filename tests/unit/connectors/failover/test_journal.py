@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import zlib
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from connect.core.errors import PermanentError
+from connect.core.errors import PermanentError, UnreadableRecord
 from connect.kafka.log.producer import OutRecord
 from connectors.failover import journal
 from connectors.failover.failback_and_undo import newest
@@ -142,3 +145,11 @@ def test_only_a_run_that_was_interrupted_lately_is_open() -> None:
 def test_a_journal_of_a_later_version_is_not_read_in_part() -> None:
     with pytest.raises(PermanentError, match="another version"):
         decode_runs([b'{"format": 3, "run": "1"}'])
+
+
+def test_a_damaged_or_expanding_record_is_refused_and_not_opened() -> None:
+    right: dict[str, Any] = {"format": journal.FORMAT, "run": "1", "rows": journal._packed([[], []])}
+    bomb = base64.b64encode(zlib.compress(bytes(1 << 28))).decode()
+    for rows in (bomb, "", "!", 7, None, right["rows"][:-9], journal._packed([1]), base64.b64encode(b"[").decode()):
+        with pytest.raises(UnreadableRecord, match="journal of this failover"):
+            decode_runs([json.dumps({**right, "rows": rows}).encode()])

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from connect.core.errors import ConfigError
-from connectors.spark.config import SparkKind, SparkSettings, check_spark
+from connectors.spark.config import PROTECTION, SparkKind, SparkSettings, check_spark
 from connectors.spark.early_daemon import PLACE_VARIABLE
 
 JAVA = Path("/java")
+SECRET = {"spark.master": "spark://m:7077", "spark.authenticate.secret": "s"}
 
 
 def settings(conf: dict[str, str], slices: int = 2) -> SparkSettings:
@@ -111,9 +112,16 @@ def test_where_spark_is_holds_no_token() -> None:
     [
         ({"spark.master": "local[2]"}, 3, ("spark.master = local[2] has 2", "local[3,4]")),
         ({"spark.master": "local"}, 2, ("has 1", "local[2,4]")),
-        ({"spark.master": "spark://m:7077", "spark.cores.max": "3"}, 4, ("spark.cores.max = 3", "raise it to 4")),
+        ({**SECRET, "spark.cores.max": "3"}, 4, ("spark.cores.max = 3", "raise it to 4")),
         ({"spark.master": "spark://m:7077", "spark.remote": "sc://s"}, 1, ("both set",)),
         ({"spark.remote": "local[4]"}, 1, ("sc://host:port",)),
+        ({"spark.master": "spark://m:7077"}, 1, ("set spark.authenticate.secret (", "spark.insecure = true")),
+        ({"spark.master": "local-cluster[1,1,512]"}, 1, ("set spark.authenticate.secret (",)),
+        ({"spark.authenticate": "false"}, 1, ("set spark.authenticate = true",)),
+        ({"spark.master": "yarn", "spark.io.encryption.enabled": "no"}, 1, ("set spark.io.encryption.enabled = true",)),
+        ({**SECRET, "spark.network.crypto.enabled": "false"}, 1, ("set spark.network.crypto.enabled = true",)),
+        ({"spark.remote": "sc://s"}, 1, ("set spark.remote = sc://host:port/;use_ssl=true",)),
+        ({"spark.remote": "sc://s:15002/;token=t"}, 1, ("use_ssl=true",)),
     ],
 )
 def test_what_cannot_work_is_refused_with_its_key(conf: dict[str, str], slices: int, words: tuple[str, ...]) -> None:
@@ -128,10 +136,24 @@ def test_what_cannot_work_is_refused_with_its_key(conf: dict[str, str], slices: 
     [
         {},
         {"spark.master": "local[4]"},
-        {"spark.master": "spark://m:7077"},
+        SECRET,
+        {"spark.master": "spark://m:7077", "spark.insecure": "true"},
         {"spark.master": "yarn"},
-        {"spark.remote": "sc://s"},
+        {"spark.master": "k8s://https://m"},
+        {"spark.remote": "sc://s/;use_ssl=true;token=t"},
+        {"spark.remote": "sc://localhost:15002"},
+        {"spark.remote": "sc://[::1]"},
+        {"spark.remote": "sc://s", "spark.insecure": "true"},
     ],
 )
 def test_what_may_work_is_let_through(conf: dict[str, str]) -> None:
     check_spark(settings(conf))
+
+
+def test_spark_authenticates_and_encrypts_unless_the_user_insists() -> None:
+    for conf in ({}, SECRET, {"spark.master": "yarn"}):
+        merged = settings(conf).merged()
+        assert PROTECTION.items() <= merged.items()
+        assert merged["spark.network.crypto.cipher"] == "AES/GCM/NoPadding"
+    merged = settings({"spark.master": "spark://m:7077", "spark.insecure": "true"}).merged()
+    assert not [key for key in merged if "authenticate" in key or "crypt" in key or "insecure" in key]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from connect.core.errors import ConfigError
 from connectors.transforms.sql_query import parse_query
+from tests.kit.hostile_queries import ATTACKS
 
 EXAMPLE = "SELECT key, regexp_replace(value, '[0-9]{16}', '****') AS value FROM records WHERE topic <> 'orders.test'"
 
@@ -17,14 +22,6 @@ def test_the_example_is_a_column_that_changes_and_a_condition() -> None:
     assert query.condition == "topic <> 'orders.test'"
 
 
-def test_the_condition_becomes_a_column_so_that_rows_keep_their_places() -> None:
-    query = parse_query(EXAMPLE)
-    text = query.over("stage", query.changing, ("__row",))
-    assert text.startswith("SELECT __row, coalesce(CAST((topic <> 'orders.test'\n) AS BOOLEAN), false) AS __keep, ")
-    assert text.endswith("FROM stage AS `records`")
-    assert "WHERE" not in text
-
-
 @pytest.mark.parametrize(
     ("text", "changing", "condition"),
     [
@@ -34,7 +31,7 @@ def test_the_condition_becomes_a_column_so_that_rows_keep_their_places() -> None
         ("SELECT substring(value FROM 2) AS value FROM records", ("substring(value FROM 2) AS value",), ""),
         ("SELECT 'a, FROM x' AS value FROM records -- WHERE", ("'a, FROM x' AS value",), ""),
         ("SELECT key IS DISTINCT FROM value AS key FROM records", ("key IS DISTINCT FROM value AS key",), ""),
-        ("SELECT key FROM records WHERE -- why\n key > 'a' -- so", (), "-- why\n key > 'a' -- so"),
+        ("SELECT key FROM records WHERE -- why\n key > 'a' -- so", (), "key > 'a'"),
         ("SELECT 'rand() now' AS value FROM records", ("'rand() now' AS value",), ""),
         ("SELECT rand.key AS key FROM records rand", ("rand.key AS key",), ""),
         ("SELECT `rand`.key AS `current_date` FROM records `rand`", ("`rand`.key AS `current_date`",), ""),
@@ -44,6 +41,11 @@ def test_the_condition_becomes_a_column_so_that_rows_keep_their_places() -> None
         ("SELECT value.`current_timestamp` AS key FROM records", ("value.`current_timestamp` AS key",), ""),
         ("SELECT `unix_timestamp`(value) AS key FROM records", ("`unix_timestamp`(value) AS key",), ""),
         ("SELECT replace(value, 'today') AS value FROM records", ("replace(value, 'today') AS value",), ""),
+        (r"SELECT replace(value, r'\d', '''') AS value FROM records", (r"replace(value, r'\d', '''') AS value",), ""),
+        ("SELECT system.builtin.upper(key) AS key FROM records", ("system.builtin.upper(key) AS key",), ""),
+        ("SELECT /*+ hint('*/ upper(key) AS key FROM records", ("upper(key) AS key",), ""),
+        ("SELECT CAST(1e3 AS decimal(9, 2)) AS key FROM records", ("CAST(1e3 AS decimal(9, 2)) AS key",), ""),
+        ("SELECT X'1F' AS key FROM records", ("X '1F' AS key",), ""),
     ],
 )  # fmt: skip
 def test_what_can_be_used(text: str, changing: tuple[str, ...], condition: str) -> None:
@@ -69,7 +71,6 @@ def test_an_alias_is_a_name_without_its_backticks(written: str, alias: str) -> N
     query = parse_query(f"SELECT {of}.key, {of}.*, upper({of}.value) AS value FROM records {written} WHERE true")
     assert query.alias == alias
     assert query.changing == (f"upper({of}.value) AS value",)
-    assert query.over("stage", ()).endswith(f"FROM stage AS {of}")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_an_alias_is_a_name_without_its_backticks(written: str, alias: str) -> N
         ("SELECT session_user AS key FROM records", "session_user is not supported"),
         ("SELECT key FROM records WHERE system.builtin.rand() > 0.5", "rand is not supported"),
         ("SELECT key FROM records WHERE `system`.`builtin`.`rand` /* so */ () > 0.5", "rand is not supported"),
-        ("SELECT IDENTIFIER('now')() AS timestamp FROM records", "IDENTIFIER is not supported"),
+        ("SELECT IDENTIFIER('now')() AS timestamp FROM records", "identifier is not supported"),
         ("SELECT timestamp'now' AS timestamp FROM records", "changes with time"),
         ("SELECT CAST('today' AS timestamp) AS timestamp FROM records", "changes with time"),
         ("SELECT `to_timestamp`('today') AS timestamp FROM records", "changes with time"),
@@ -118,6 +119,48 @@ def test_what_is_refused_and_why(text: str, reason: str) -> None:
         parse_query(text)
     assert reason in refused.value.message
     assert refused.value.key == "transform.sql"
+
+
+@pytest.mark.parametrize("item", ATTACKS)
+def test_what_reads_more_than_the_record_or_hides_it_from_the_parser(item: str) -> None:
+    for text in (f"SELECT {item} AS value FROM records", f"SELECT key FROM records WHERE {item} = ''"):
+        with pytest.raises(ConfigError, match=r"transform\.sql is not usable"):
+            parse_query(text)
+
+
+FRAGMENTS = [
+    *ATTACKS,
+    "'",
+    '"',
+    "`",
+    "r'",
+    'R"',
+    "\\",
+    "/*",
+    "*/",
+    "--",
+    "\n",
+    "\r",
+    "1e+5",
+    "(",
+    ")",
+    ",",
+    "''",
+    "key",
+]
+QUOTED = re.compile(r"""'(?:\\.|''|[^'\\])*'|"(?:\\.|""|[^"\\])*"|`(?:``|[^`])*`""", re.DOTALL)
+
+
+@given(st.lists(st.one_of(st.sampled_from(FRAGMENTS), st.text(max_size=5)), max_size=8).map("".join))
+def test_any_text_is_refused_or_becomes_one_that_has_one_reading(middle: str) -> None:
+    try:
+        query = parse_query(f"SELECT {middle} AS value FROM records")
+    except ConfigError:
+        return
+    outside = QUOTED.sub("''", re.sub(r"""\b[rR](?='[^']*[^'\\]?'|"[^"]*[^"\\]?")""", "", query.text))
+    assert outside.isascii() and not re.search(r"--|/\*|[`$\\]|\w'", outside)
+    assert outside.upper().split().count("SELECT") == 1
+    assert parse_query(query.text) == query
 
 
 @pytest.mark.parametrize(

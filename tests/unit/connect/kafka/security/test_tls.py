@@ -12,7 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jks  # type: ignore[import-untyped]
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
@@ -23,6 +22,7 @@ from connect.kafka.security.connection_settings import ConnectionSettings, conne
 from connect.kafka.security.tls import TlsSettings
 from connect.kafka.security.tls_stores import tls_settings
 from tests.kit.certificates import Party, make_party
+from tests.kit.jks_stores import jks_store
 
 PASSWORD = "s3cret"
 
@@ -74,18 +74,13 @@ def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext, host: str = "bro
 
 
 def jks_trust_store(password: str, *certificates: Party) -> bytes:
-    entries = [jks.TrustedCertEntry.new(f"c{i}", each.der) for i, each in enumerate(certificates)]
-    data: bytes = jks.KeyStore.new("jks", entries).saves(password)
-    return data
+    return jks_store(password, certificates=[each.der for each in certificates])
 
 
 def jks_key_store(password: str, key_password: str | None = None) -> bytes:
     client, middle = parties()["client"], parties()["middle"]
-    entry = jks.PrivateKeyEntry.new("client", [client.der, middle.der], client.key_der, "pkcs8")
-    if key_password is not None:
-        entry.encrypt(key_password)
-    data: bytes = jks.KeyStore.new("jks", [entry]).saves(password)
-    return data
+    keys = {"client": (client.key_der, [client.der, middle.der])}
+    return jks_store(password, keys=keys, key_password=key_password)
 
 
 def pkcs12_store(password: str, party: Party | None, *others: Party) -> bytes:
@@ -200,7 +195,7 @@ async def test_several_clients_that_start_have_their_stores_opened_once_and_off_
     subprocess_run = subprocess.run
     monkeypatch.setattr(subprocess, "run", run)
     monkeypatch.setattr(pkcs12, "load_pkcs12", load)
-    monkeypatch.setattr(jks.KeyStore, "loads", load)
+    monkeypatch.setattr("connect.kafka.security.jks_store.read_jks", load)
     prefixed = {f"source.cluster.{key}": value for key, value in given.items()}
     await asyncio.gather(open_stores(given), open_stores(prefixed), open_stores({**given, **prefixed}))
     assert len(began) == 1
