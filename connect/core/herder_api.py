@@ -211,6 +211,10 @@ class HerderApi(Protocol):
 
     async def task_infos(self, name: str) -> Sequence[TaskInfo]: ...
 
+    def without_secrets(self, name: str, config: Mapping[str, str]) -> Mapping[str, str]:
+        """Return a config of a connector, or of one of its tasks, with ``[hidden]`` for secrets."""
+        ...
+
     def connector_status(self, name: str) -> ConnectorStateInfo: ...
 
     def task_status(self, task: TaskId) -> Status: ...
@@ -218,7 +222,8 @@ class HerderApi(Protocol):
     async def put_connector(
         self, name: str, config: Config, target_state: TargetState | None, *, allow_replace: bool
     ) -> Put:
-        """Validate and store a config; needs the leader. ``target_state`` None keeps the current one, or STARTED."""
+        """Validate and store a config; needs the leader. A value ``[hidden]`` keeps the stored one. ``target_state``
+        None keeps the current one, or STARTED."""
         ...
 
     async def patch_connector(self, name: str, patch: Config) -> Put: ...

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from connect.core.config.config_def import ConfigDef
+from connect.core.config.security_settings import hidden
 from connect.core.herder_api import (
     AlreadyExists,
     Config,
@@ -102,6 +104,9 @@ class DictHerder:
     async def task_infos(self, name: str) -> Sequence[TaskInfo]:
         await self._asked("task_infos", name)
         return [TaskInfo(TaskId(name, 0), self._config(name))]
+
+    def without_secrets(self, name: str, config: Mapping[str, str]) -> dict[str, str]:
+        return hidden(config, ConfigDef())
 
     def connector_status(self, name: str) -> ConnectorStateInfo:
         self._noted("connector_status", name)
