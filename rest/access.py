@@ -1,4 +1,4 @@
-"""Decides who may do what over REST: the roles, the role that each request needs, allowed hosts and origins. Pure."""
+"""Decides who may do what over REST: the roles, the role that each request needs, allowed hosts and origins."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
+from urllib.parse import quote, unquote
 
 
 class Role(IntEnum):
@@ -27,6 +28,16 @@ class Caller:
 
     name: str
     role: Role
+
+    def to_header(self) -> str:
+        """Return the caller for a request that is forwarded to another worker."""
+        return f"{self.role.name} {quote(self.name)}"
+
+    @classmethod
+    def from_header(cls, text: str) -> Caller:
+        """Return the caller of a forwarded request, whose signature must have been verified. Raises KeyError."""
+        role, _, name = text.partition(" ")
+        return cls(unquote(name), Role[role])
 
 
 #: The user of a worker without authentication.

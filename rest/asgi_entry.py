@@ -23,11 +23,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from connect.core.config.java_regex import UnsupportedRegex, compile_java
 from connect.core.config.rest_settings import HeaderRule
 from connect.core.errors import ConfigError
-from connect.core.herder_api import HerderApi
+from connect.core.herder_api import (
+    ALGORITHM_HEADER,
+    FORWARDED_HEADER,
+    SIGNATURE_HEADER,
+    BadRequest,
+    ForwardedRequest,
+    HerderApi,
+    RequestRefused,
+)
 from rest.access import Caller, Role, below_flow, is_allowed_host, is_own_origin, needed_role
 from rest.authentication import Authenticator, KeysMissing, Unauthenticated
 from rest.bodies import WorkerStatus, json_response
-from rest.errors import error_response, html_page
+from rest.errors import error_response, html_page, status_of
 from rest.request_handling import CALLER, HERDER
 from rest.rest_config import Metrics, RestSettings
 from rest.routes import health_of, metrics_response
@@ -124,8 +132,9 @@ class Guard:
         self._hosts = hosts
         self._headers = headers
 
-    async def admit(self, scope: Scope, path: str) -> Response | None:
-        """Return the refusal of a request; None if it is admitted, and then ``scope`` holds its caller."""
+    async def admit(self, scope: Scope, path: str, forwarded: Caller | None) -> Response | None:
+        """Return the refusal of a request; None if it is admitted, and then ``scope`` holds its caller. ``forwarded``:
+        the user as another worker of the group has verified."""
         request, method = Headers(scope=scope), scope["method"]
         host, origin = request.get("host"), request.get("origin")
         if self._hosts is not None and not is_allowed_host(host, self._hosts):
@@ -138,7 +147,7 @@ class Guard:
             scope[CALLER] = Caller("", Role.NONE)
             return None
         try:
-            caller = await self._authenticator.caller(scope, request.get("authorization"))
+            caller = forwarded or await self._authenticator.caller(scope, request.get("authorization"))
         except Unauthenticated as error:
             log.info("%s %s refused for %s: %s", method, path, _peer(scope), error)
             response = error_response(401, "User cannot access the resource.")
@@ -166,13 +175,15 @@ def _peer(scope: Scope) -> str:
 
 
 class Front:
-    """The ASGI application of a listener; answers 404 until :attr:`app` is set. ``headers`` None adds no headers."""
+    """The ASGI application of a listener; answers 404 until :attr:`app` is set. ``headers`` None adds no headers;
+    ``max_bytes`` limits the bodies of forwarded requests."""
 
-    def __init__(self, headers: AnswerHeaders | None) -> None:
+    def __init__(self, headers: AnswerHeaders | None, max_bytes: int = 0) -> None:
         self._headers = headers
+        self._max_bytes = max_bytes
         #: None: every request is admitted, for health and metrics.
         self.guard: Guard | None = None
-        self.app: ASGIApp | None = None
+        self.app: OneHerder | ManyHerders | TopOfFlows | None = None
         #: Whether paths begin with a flow, ``/{source}/{target}``.
         self.has_flows = False
 
@@ -189,11 +200,39 @@ class Front:
             elif self.guard is None:
                 app = self.app
             else:
-                app = await self.guard.admit(inner, below_flow(path) if self.has_flows else path) or self.app
+                forwarded, receive = await self._forwarded(inner, receive)
+                inner_path = below_flow(path) if self.has_flows else path
+                app = await self.guard.admit(inner, inner_path, forwarded) or self.app
             await (app or html_page(404, scope["method"]))(inner, receive, send)
+        except RequestRefused as error:
+            await error_response(status_of(error), str(error))(inner, receive, send)
         except Exception:
             # The framework answers, then raises the error again; rest.errors has already logged it.
             log.debug("%s %s failed", scope["method"], scope["path"], exc_info=True)
+
+    async def _forwarded(self, scope: Scope, receive: Receive) -> tuple[Caller | None, Receive]:
+        """Return the user of a request that another worker of the group forwards and has signed, and its body again;
+        None for any other request. Raises RequestRefused for a signature that is not the group's."""
+        request, herder = Headers(scope=scope), self.app.herder_of(scope["path"]) if self.app is not None else None
+        user = request.get(FORWARDED_HEADER)
+        if user is None or SIGNATURE_HEADER not in request or herder is None:
+            return None, receive
+        body, more = bytearray(), True
+        while more:
+            message = await receive()
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(body) > self._max_bytes:
+                raise BadRequest("The forwarded request is too large.")
+        query = scope["query_string"].decode("ascii")
+        asked = ForwardedRequest(scope["method"], f"{scope['path']}{'?' if query else ''}{query}", user, bytes(body))
+        herder.check_forwarded(asked, request.get(SIGNATURE_HEADER), request.get(ALGORITHM_HEADER))
+        left: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+
+        async def again() -> Message:
+            return left.pop() if left else await receive()
+
+        return Caller.from_header(user), again
 
     def _with_headers(self, scope: Scope, send: Send) -> Send:
         headers = self._headers
@@ -236,6 +275,9 @@ class OneHerder:
         self._app = app
         self._herder = herder
 
+    def herder_of(self, path: str) -> HerderApi | None:
+        return self._herder
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app({**scope, HERDER: self._herder}, receive, send)
 
@@ -254,6 +296,11 @@ class ManyHerders:
         self._flows = flows
         self._top = top
 
+    def herder_of(self, path: str) -> HerderApi | None:
+        """Return the herder of the flow to which a path belongs."""
+        _, *segments = path.split("/", 3)
+        return self._flows.get((unquote(segments[0]), unquote(segments[1]))) if len(segments) > 1 else None
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         _, *segments = path.split("/", 3)
@@ -261,9 +308,9 @@ class ManyHerders:
             top = error_response(404, _NOT_FOUND) if self._top is None else self._top
             await top(scope, receive, send)
             return
-        source, target = unquote(segments[0]), unquote(segments[1])
-        herder = self._flows.get((source, target))
+        herder = self.herder_of(path)
         if herder is None:
+            source, target = unquote(segments[0]), unquote(segments[1])
             unknown = f"No replication flow found for source '{source}' and target '{target}'"
             text = unknown if len(segments) > 2 else _NOT_FOUND
             await error_response(404, text)(scope, receive, send)
@@ -283,6 +330,9 @@ class TopOfFlows:
         self._flows = flows
         self._metrics = metrics
         self._health_timeout_s = health_timeout_s
+
+    def herder_of(self, path: str) -> HerderApi | None:
+        return None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["method"], scope["path"]:

@@ -32,7 +32,7 @@ from connect.core.config.rest_settings import JWKS_URL, LOGIN_CONFIG
 from connect.core.errors import ConfigError, HeliographError
 from connect.kafka.security.sasl import JaasError, parse_jaas
 from rest.access import ANYONE, Caller, Roles
-from rest.rest_config import RestAccess, JwtSettings
+from rest.rest_config import JwtSettings, RestAccess
 
 log = logging.getLogger(__name__)
 

@@ -21,8 +21,9 @@ from fastapi import Depends, Path, Query, Request
 from pydantic import BeforeValidator, TypeAdapter
 from starlette.responses import Response
 
+from connect.core.config.rest_settings import is_loopback
 from connect.core.errors import RetriableError
-from connect.core.herder_api import UNSIGNED, ElsewhereError, Forbidden, HerderApi
+from connect.core.herder_api import FORWARDED_HEADER, UNSIGNED, ElsewhereError, Forbidden, ForwardedRequest, HerderApi
 from connect.core.model import ConnectorInfo
 from rest import bodies
 from rest.access import Caller, Role
@@ -295,9 +296,16 @@ class Call:
             ) from elsewhere
         query = [(name, value) for name, value in parse_qsl(self.request.url.query, True) if name != "forward"]
         query.append(("forward", "false" if forward else "true"))
-        url = f"{join(elsewhere.url, path)}?{urlencode(query)}"
+        target = f"{path}?{urlencode(query)}"
+        url = join(elsewhere.url, target)
+        headers: dict[str, str] = {}
+        if self.caller.role is not Role.NONE:
+            asked = ForwardedRequest(self.request.method, target, self.caller.to_header(), await self.body())
+            headers = {FORWARDED_HEADER: asked.user, **self.herder.sign_forwarded(asked)}
         authorization = self.request.headers.get("authorization")
-        headers = {} if authorization is None else {"authorization": authorization}
+        # For Java's workers. Over a network it would be readable.
+        if authorization is not None and (url.startswith("https:") or is_loopback(urlsplit(url).hostname or "")):
+            headers["authorization"] = authorization
         log.debug("forwarding %s %s to %s", self.request.method, path, elsewhere.url)
         answer = await self._forwarder.send(self.request.method, url, await self.body() or None, headers)
         location = {} if answer.location is None else {"location": self._absolute(urlsplit(answer.location).path)}

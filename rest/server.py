@@ -262,7 +262,7 @@ class RestServer:
         self._metrics = metrics
         self._limits = limits or Limits()
         self._headers = AnswerHeaders(settings)
-        self._front = Front(self._headers)
+        self._front = Front(self._headers, settings.max_request_bytes)
         self._admin_front = Front(None)
         self._metrics_front = Front(None)
         self._main: list[_Running] = []

@@ -229,7 +229,7 @@ _FLAGS: Final = ("-f", "--file")
 _EXAMPLE: Final = """\
 examples:
   heliograph mirror -f kafkamirrormaker2.yaml --secrets /run/secrets
-  heliograph mirror -f kafkamirrormaker2.yaml --set listeners=http://:8084 --set spark.master='local[4]'
+  heliograph mirror -f kafkamirrormaker2.yaml --set listeners=http://localhost:8084 --set spark.master='local[4]'
   kubectl get kafkamirrormaker2 my-mirror -o yaml | heliograph mirror -f - --print
 
 See docs/strimzi.md for the supported fields and replacements of the others."""

@@ -16,12 +16,16 @@ from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import SecurityError
 from connect.core.herder import events
 from connect.core.herder.herder import Herder
+from connect.core.herder.membership import SESSIONED
 from connect.core.herder_api import (
+    ALGORITHM_HEADER,
+    SIGNATURE_HEADER,
     BadRequest,
     Config,
     ConfigInfos,
     ConfigKeyInfo,
     Forbidden,
+    ForwardedRequest,
     LoggerLevel,
     NotFound,
     NotLeader,
@@ -33,6 +37,7 @@ from connect.core.herder_api import (
     SourceOffset,
     Unhealthy,
     WorkerInfo,
+    sign,
 )
 from connect.core.model import (
     ConnectorInfo,
@@ -238,6 +243,15 @@ class RuntimeHerder:
         except SecurityError as error:
             # 400, because the requester would retry for two minutes after a 500, which may be a passing error.
             raise BadRequest(str(error)) from error
+
+    def sign_forwarded(self, request: ForwardedRequest) -> Mapping[str, str]:
+        key, algorithm = self._core.snapshot.session_key, self._parts.config.signature_algorithm
+        if self._core.protocol != SESSIONED or key is None:
+            return {}
+        return {SIGNATURE_HEADER: sign(key, algorithm, request.to_bytes()), ALGORITHM_HEADER: algorithm}
+
+    def check_forwarded(self, request: ForwardedRequest, signature: str | None, algorithm: str | None) -> None:
+        self._core.check_forwarded(Signature(signature, algorithm, request.to_bytes()))
 
     # -- reports ---------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from joserfc import jwk, jwt
 from connect.core.config.rest_settings import REST, check_access
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import ConfigError
+from connect.core.herder_api import ForwardedRequest, NotLeader
 from rest.access import Role, below_flow, is_allowed_host, is_own_origin, needed_role
 from rest.authentication import Authenticator, file_of_login_config
 from rest.rest_config import RestSettings, RestTls
@@ -395,3 +396,26 @@ async def test_health_and_metrics_have_a_listener_of_their_own(tmp_path: Path) -
         assert (await ask(server.ports[0], "GET", "/health")).status == 401
     finally:
         await server.stop()
+
+
+async def test_a_forwarded_request_is_signed_for_its_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = {"rest.auth.basic.file": users_file(tmp_path), **LISTS}
+    async with serving(properties) as (port, herder), serving(properties) as (other, leader):
+        monkeypatch.setattr("rest.request_handling.is_loopback", lambda host: False)
+        herder.refusals["delete_connector"] = NotLeader("Only the leader", f"http://127.0.0.1:{other}/")
+        # The password stays here: the leader believes the group's signature.
+        answer = await ask(port, "DELETE", "/connectors/a?x=%26", headers=basic("ann", "a-pass"))
+        assert answer.status == 204 and not leader.configs
+        headers = {"X-Heliograph-Forwarded": "ADMIN ann", "X-Connect-Request-Signature-Algorithm": "HmacSHA256"}
+        target = "/connectors/b?forward=true"
+        signed = leader.sign_forwarded(ForwardedRequest("DELETE", target, "ADMIN ann", b""))
+        right = signed["X-Connect-Authorization"]
+        assert (await ask(other, "DELETE", target, headers={**headers, **signed})).status == 404
+        for path, changes, status in (
+            (target, {"X-Connect-Authorization": "AAAA"}, 403),
+            ("/connectors/c?forward=true", {"X-Connect-Authorization": right}, 403),
+            (target, {"X-Connect-Authorization": right, "X-Heliograph-Forwarded": "ADMIN eve"}, 403),
+            (target, {}, 401),
+        ):
+            assert (await ask(other, "DELETE", path, headers={**headers, **changes})).status == status, changes
+        assert (await ask(other, "DELETE", target, b"x", headers={**headers, **signed})).status == 403
