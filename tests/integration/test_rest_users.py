@@ -66,10 +66,10 @@ def test_users_of_a_group_and_a_hostile_caller(us: KafkaCluster, tmp_path: Path)
     variables = numbers.environment(tmp_path, "one")
     workers = []
     for name in ("one", "two"):
-        port, health = cluster_config.choose(2)
-        urls = {"listeners": f"https://127.0.0.1:{port}", "metrics.listeners": f"http://127.0.0.1:{health}"}
+        api, probed = cluster_config.choose(2)
+        urls = {"listeners": f"https://127.0.0.1:{api}", "metrics.listeners": f"http://127.0.0.1:{probed}"}
         properties = worker_properties(us.bootstrap, group, {**secured, **urls})
-        workers.append((OurWorker(properties, tmp_path, name, variables), port, f"http://127.0.0.1:{health}"))
+        workers.append((OurWorker(properties, tmp_path, name, variables), api, f"http://127.0.0.1:{probed}"))
     (one, port, health), (two, other, other_health) = workers
 
     def token(sub: str) -> str:

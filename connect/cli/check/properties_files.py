@@ -77,6 +77,12 @@ def _of_whole(config: MirrorMakerConfig) -> Iterator[CheckFinding]:
     """Find problems of values and of pairs of flows."""
     for notice in config.notices():
         yield CheckFinding(Level.WARNING, notice.text, notice.key, config.raw.line(notice.key))
+    if config.public_rest:
+        props = config.top_level_properties()
+        try:
+            check_access(REST_INTERNAL.parse(props), props)
+        except ConfigError as error:
+            yield of_error(config.located(error, [error.key or ""]))
 
 
 def _twins(looked: Looked) -> Iterator[CheckFinding]:
