@@ -18,6 +18,7 @@ from connect.cli.commands.plan import internal_topics
 from connect.cli.daemons.flow_worker import worker_config
 from connect.cli.daemons.worker_process import link_settings
 from connect.core.config.properties import ConfigTransformer, Properties
+from connect.core.config.rest_settings import REST_INTERNAL, check_access
 from connect.core.config.worker_config import ClientKind, WorkerConfig
 from connect.core.config.worker_settings import WORKER
 from connect.core.errors import ConfigError, HeliographError
