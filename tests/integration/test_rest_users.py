@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -21,6 +22,7 @@ from connect.embedded.brokers import KafkaCluster
 from tests.kit import numbers
 from tests.kit.certificates import Party, make_party
 from tests.kit.processes import wait_until
+from tests.kit.topics import make_topics
 from tests.kit.workers import PROGRAMS, OurWorker, worker_properties
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -63,6 +65,7 @@ def test_users_of_a_group_and_a_hostile_caller(us: KafkaCluster, tmp_path: Path)
         "listeners.https.ssl.truststore.location": str(ca),
         "listeners.https.ssl.client.auth": "requested",
     }
+    asyncio.run(make_topics(us.bootstrap, {f"{group}-out": 1}))
     variables = numbers.environment(tmp_path, "one")
     workers = []
     for name in ("one", "two"):
@@ -155,7 +158,7 @@ def test_users_of_a_group_and_a_hostile_caller(us: KafkaCluster, tmp_path: Path)
             began_s = time.monotonic()
             assert anyone.get(f"{base}/health", auth=("vera", "v-pass")).status_code == 200
             assert time.monotonic() - began_s < 1.0
-            wait_until(lambda: count() > before, 60, "the copying goes on")
+            wait_until(lambda: count() > before, 60, f"the copying goes on; {one.tail()}; {two.tail()}")
         finally:
             for each in sockets:
                 each.close()
