@@ -306,13 +306,13 @@ HTTPS_PREFIX: Final = "listeners.https."
 ADMIN_HTTPS_PREFIX: Final = "admin.listeners.https."
 
 
-def check_access(values: Values, props: Mapping[str, str]) -> None:
-    """Check who may use the REST API for users.
+def check_access(values: Values, props: Mapping[str, str], extensions: Iterable[str] = ()) -> None:
+    """Check who may use the REST API for users; ``extensions`` are those of ``rest.extension.classes``.
 
     Raises:
         ConfigError: A listener that other machines reach has no authentication, or an authenticator lacks a key.
     """
-    _check_authenticators(values)
+    _check_authenticators(values, extensions)
     if values.boolean(INSECURE):
         return
     by_all = any(values[key] for key in (BASIC_FILE, LOGIN_CONFIG, JWKS_URL))
@@ -335,9 +335,7 @@ def asks_for_certificates(props: Mapping[str, str], prefix: str) -> bool:
     return tls_keys(props, prefix).get("ssl.client.auth", "none").lower() != "none"
 
 
-def _check_authenticators(values: Values) -> None:
-    extensions = values.get("rest.extension.classes") or ()
-    assert isinstance(extensions, tuple)
+def _check_authenticators(values: Values, extensions: Iterable[str]) -> None:
     for each in extensions:
         if each != BASIC_EXTENSION:
             raise ConfigError(

@@ -204,7 +204,7 @@ async def test_javas_extension_and_its_login_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no entry KafkaConnect"):
         file_of_login_config(str(login))
     with pytest.raises(ConfigError, match=r"needs java\.security.auth.login.config"):
-        check_access(REST.parse({"rest.extension.classes": extension}), {})
+        WorkerConfig.parse({**WORKER, "rest.extension.classes": extension})
 
 
 def test_a_file_without_users_lets_no_one_in(tmp_path: Path) -> None:
