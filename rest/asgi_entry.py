@@ -1,7 +1,8 @@
-"""Handles requests before the web framework: raw paths, HEAD, configured headers, CORS, and the herder.
+"""Handles requests before the web framework: raw paths, HEAD, who may do what, configured headers, CORS, the herder.
 
 The worker's file may configure headers of all answers. Cross-origin requests are handled as by Jetty's
-``CrossOriginHandler`` in Kafka: the origin is echoed, no request is refused, and a preflight reaches the resource.
+``CrossOriginHandler`` in Kafka: an allowed origin is echoed, and a preflight reaches the resource. Unlike there, a
+write of a page that is not allowed is refused.
 """
 
 from __future__ import annotations
@@ -16,15 +17,26 @@ from typing import Final
 from urllib.parse import unquote
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from connect.core.config.java_regex import UnsupportedRegex, compile_java
 from connect.core.config.rest_settings import HeaderRule
 from connect.core.errors import ConfigError
-from connect.core.herder_api import HerderApi
+from connect.core.herder_api import (
+    ALGORITHM_HEADER,
+    FORWARDED_HEADER,
+    SIGNATURE_HEADER,
+    BadRequest,
+    ForwardedRequest,
+    HerderApi,
+    RequestRefused,
+)
+from rest.access import Caller, Role, below_flow, is_allowed_host, is_own_origin, needed_role
+from rest.authentication import Authenticator, KeysMissing, Unauthenticated
 from rest.bodies import WorkerStatus, json_response
-from rest.errors import error_response, html_page
-from rest.request_handling import HERDER
+from rest.errors import error_response, html_page, status_of
+from rest.request_handling import CALLER, HERDER
 from rest.rest_config import Metrics, RestSettings
 from rest.routes import health_of, metrics_response
 
@@ -61,7 +73,7 @@ class AnswerHeaders:
 
     def _cross_origin(self, method: str, request: Headers) -> Iterator[tuple[str, str]]:
         origin = request.get("origin")
-        if origin is None or not self._allows(origin):
+        if origin is None or not self.allows_origin(origin):
             return
         yield "Access-Control-Allow-Origin", origin
         if method == "OPTIONS" and "access-control-request-method" in request:
@@ -69,7 +81,8 @@ class AnswerHeaders:
             yield "Access-Control-Allow-Headers", "Content-Type"
             yield "Access-Control-Max-Age", _PREFLIGHT_MAX_AGE_S
 
-    def _allows(self, origins: str) -> bool:
+    def allows_origin(self, origins: str) -> bool:
+        """Return whether the worker's file allows pages of an ``Origin`` header."""
         if "*" in self._origins:
             return True
         return any(pattern.fullmatch(each) for each in origins.split() for pattern in self._patterns)
@@ -105,23 +118,121 @@ _NOT_FOUND: Final = "HTTP 404 Not Found"
 Flows = Mapping[tuple[str, str], HerderApi]
 
 
-class Front:
-    """The ASGI application of a listener; answers 404 until :attr:`app` is set. ``headers`` None adds no headers."""
+class Guard:
+    """Admits a request: its host, its origin, its user and the user's role.
 
-    def __init__(self, headers: AnswerHeaders | None) -> None:
+    Args:
+        authenticator: Says who the user is.
+        hosts: Names of this worker; None: any.
+        headers: Of answers; they know the allowed origins.
+    """
+
+    def __init__(self, authenticator: Authenticator, hosts: frozenset[str] | None, headers: AnswerHeaders) -> None:
+        self._authenticator = authenticator
+        self._hosts = hosts
         self._headers = headers
-        self.app: ASGIApp | None = None
+
+    async def admit(self, scope: Scope, path: str, forwarded: Caller | None) -> Response | None:
+        """Return the refusal of a request; None if it is admitted, and then ``scope`` holds its caller. ``forwarded``:
+        the user as another worker of the group has verified."""
+        request, method = Headers(scope=scope), scope["method"]
+        host, origin = request.get("host"), request.get("origin")
+        if self._hosts is not None and not is_allowed_host(host, self._hosts):
+            return error_response(403, f"This worker does not answer to the name {host}. Add it to rest.allowed.hosts.")
+        is_write = method not in ("GET", "HEAD", "OPTIONS")
+        if is_write and origin and not (is_own_origin(origin, host) or self._headers.allows_origin(origin)):
+            return error_response(403, f"Pages of {origin} may not write. Add it to {_ORIGIN_KEY}.")
+        needed = needed_role(method, path)
+        if needed is Role.NONE:
+            scope[CALLER] = Caller("", Role.NONE)
+            return None
+        try:
+            caller = forwarded or await self._authenticator.caller(scope, request.get("authorization"))
+        except Unauthenticated as error:
+            log.info("%s %s refused for %s: %s", method, path, _peer(scope), error)
+            response = error_response(401, "User cannot access the resource.")
+            if self._authenticator.challenge:
+                response.headers["www-authenticate"] = self._authenticator.challenge
+            return response
+        except KeysMissing as error:
+            return error_response(503, str(error))
+        if caller.role < needed:
+            log.info("%s %s refused: %s has the role %s", method, path, caller.name, caller.role.name.lower())
+            return error_response(
+                403,
+                f"This needs the role {needed.name.lower()}, and {caller.name} has {caller.role.name.lower()}. An "
+                "administrator of the worker assigns roles in rest.auth.admins, rest.auth.operators and "
+                "rest.auth.viewers.",
+            )
+        if is_write:
+            log.info("%s %s by %s from %s", method, path, caller.name, _peer(scope))
+        scope[CALLER] = caller
+        return None
+
+
+def _peer(scope: Scope) -> str:
+    return str((scope.get("client") or ("",))[0])
+
+
+class Front:
+    """The ASGI application of a listener; answers 404 until :attr:`app` is set. ``headers`` None adds no headers;
+    ``max_bytes`` limits the bodies of forwarded requests."""
+
+    def __init__(self, headers: AnswerHeaders | None, max_bytes: int = 0) -> None:
+        self._headers = headers
+        self._max_bytes = max_bytes
+        #: None: every request is admitted, for health and metrics.
+        self.guard: Guard | None = None
+        self.app: OneHerder | ManyHerders | TopOfFlows | None = None
+        #: Whether paths begin with a flow, ``/{source}/{target}``.
+        self.has_flows = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = path_as_it_came(scope["raw_path"].decode("ascii"))
-        app = html_page(400, scope["method"]) if path is None else self.app or html_page(404, scope["method"])
         # The HTTP server drops the body of an answer to HEAD itself.
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        inner = {**scope, "path": path, "method": method}
+        send = self._with_headers(scope, send)
         try:
-            await app({**scope, "path": path, "method": method}, receive, self._with_headers(scope, send))
+            app: ASGIApp | None
+            if path is None:
+                app = html_page(400, scope["method"])
+            elif self.guard is None:
+                app = self.app
+            else:
+                forwarded, receive = await self._forwarded(inner, receive)
+                inner_path = below_flow(path) if self.has_flows else path
+                app = await self.guard.admit(inner, inner_path, forwarded) or self.app
+            await (app or html_page(404, scope["method"]))(inner, receive, send)
+        except RequestRefused as error:
+            await error_response(status_of(error), str(error))(inner, receive, send)
         except Exception:
             # The framework answers, then raises the error again; rest.errors has already logged it.
             log.debug("%s %s failed", scope["method"], scope["path"], exc_info=True)
+
+    async def _forwarded(self, scope: Scope, receive: Receive) -> tuple[Caller | None, Receive]:
+        """Return the user of a request that another worker of the group forwards and has signed, and its body again;
+        None for any other request. Raises RequestRefused for a signature that is not the group's."""
+        request, herder = Headers(scope=scope), self.app.herder_of(scope["path"]) if self.app is not None else None
+        user = request.get(FORWARDED_HEADER)
+        if user is None or SIGNATURE_HEADER not in request or herder is None:
+            return None, receive
+        body, more = bytearray(), True
+        while more:
+            message = await receive()
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(body) > self._max_bytes:
+                raise BadRequest("The forwarded request is too large.")
+        query = scope["query_string"].decode("ascii")
+        asked = ForwardedRequest(scope["method"], f"{scope['path']}{'?' if query else ''}{query}", user, bytes(body))
+        herder.check_forwarded(asked, request.get(SIGNATURE_HEADER), request.get(ALGORITHM_HEADER))
+        left: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+
+        async def again() -> Message:
+            return left.pop() if left else await receive()
+
+        return Caller.from_header(user), again
 
     def _with_headers(self, scope: Scope, send: Send) -> Send:
         headers = self._headers
@@ -164,6 +275,9 @@ class OneHerder:
         self._app = app
         self._herder = herder
 
+    def herder_of(self, path: str) -> HerderApi | None:
+        return self._herder
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app({**scope, HERDER: self._herder}, receive, send)
 
@@ -182,6 +296,11 @@ class ManyHerders:
         self._flows = flows
         self._top = top
 
+    def herder_of(self, path: str) -> HerderApi | None:
+        """Return the herder of the flow to which a path belongs."""
+        _, *segments = path.split("/", 3)
+        return self._flows.get((unquote(segments[0]), unquote(segments[1]))) if len(segments) > 1 else None
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         _, *segments = path.split("/", 3)
@@ -189,9 +308,9 @@ class ManyHerders:
             top = error_response(404, _NOT_FOUND) if self._top is None else self._top
             await top(scope, receive, send)
             return
-        source, target = unquote(segments[0]), unquote(segments[1])
-        herder = self._flows.get((source, target))
+        herder = self.herder_of(path)
         if herder is None:
+            source, target = unquote(segments[0]), unquote(segments[1])
             unknown = f"No replication flow found for source '{source}' and target '{target}'"
             text = unknown if len(segments) > 2 else _NOT_FOUND
             await error_response(404, text)(scope, receive, send)
@@ -202,7 +321,8 @@ class ManyHerders:
 
 
 class TopOfFlows:
-    """``/health`` of the least healthy flow, and ``/metrics`` of the process."""
+    """``/health`` of the least healthy flow, and ``/metrics`` of the process; a Connect worker has one herder without a
+    flow."""
 
     _WORST_FIRST: Final = (500, 503, 200)
 
@@ -210,6 +330,9 @@ class TopOfFlows:
         self._flows = flows
         self._metrics = metrics
         self._health_timeout_s = health_timeout_s
+
+    def herder_of(self, path: str) -> HerderApi | None:
+        return None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["method"], scope["path"]:
@@ -233,5 +356,6 @@ class TopOfFlows:
         status, body = answers[worst]
         if status != 200:
             (source, target), _ = flows[worst]
-            body = {"status": body["status"], "message": f"{source}->{target}: {body['message']}"}
+            flow = f"{source}->{target}: " if source else ""
+            body = {"status": body["status"], "message": f"{flow}{body['message']}"}
         return status, body

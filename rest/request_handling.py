@@ -10,7 +10,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ssl import SSLContext
 from typing import Annotated, Final, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
@@ -21,9 +21,12 @@ from fastapi import Depends, Path, Query, Request
 from pydantic import BeforeValidator, TypeAdapter
 from starlette.responses import Response
 
+from connect.core.config.rest_settings import is_loopback
 from connect.core.errors import RetriableError
-from connect.core.herder_api import UNSIGNED, ElsewhereError, Forbidden, HerderApi
+from connect.core.herder_api import FORWARDED_HEADER, UNSIGNED, ElsewhereError, Forbidden, ForwardedRequest, HerderApi
+from connect.core.model import ConnectorInfo
 from rest import bodies
+from rest.access import Caller, Role
 from rest.errors import JSON, TOO_LARGE, RestError, TimedOut, not_acceptable, unsupported_media_type
 from rest.rest_config import RestSettings
 
@@ -192,6 +195,8 @@ T = TypeVar("T")
 
 #: The key of an ASGI scope that holds the herder of a request.
 HERDER: Final = "heliograph.herder"
+#: The key of an ASGI scope that holds the :class:`rest.access.Caller`.
+CALLER: Final = "heliograph.caller"
 #: Limit for requests between workers: a connector with a thousand tasks has 2 MB of configs.
 WORKERS_BODY_BYTES: Final = 10 << 20
 WORKERS_BODY_ELEMENTS: Final = 1_000_000
@@ -210,6 +215,8 @@ class Call:
         if length.isdigit() and int(length) > limit_bytes:
             raise self._too_large()
         self.herder: HerderApi = request.scope[HERDER]
+        #: Who asks.
+        self.caller: Caller = request.scope[CALLER]
         self._forwarder: Forwarder = request.app.state.forwarder
         self._timeout_s: float = request.app.state.request_timeout_s
         self._body: bytes | None = None
@@ -242,6 +249,13 @@ class Call:
 
     def _too_large(self) -> RestError:
         return RestError(TOO_LARGE, f"The body of a request may have at most {self._limit_bytes} bytes.")
+
+    def shown(self, name: str, config: Mapping[str, str]) -> Mapping[str, str]:
+        """Return a config of a connector or its task as the caller may see it: only an admin sees passwords."""
+        return config if self.caller.role is Role.ADMIN else self.herder.without_secrets(name, config)
+
+    def shown_info(self, info: ConnectorInfo) -> ConnectorInfo:
+        return replace(info, config=self.shown(info.name, info.config))
 
     async def within_time(self, operation: Awaitable[T]) -> T:
         """Wait for the herder. Raises TimedOut after the time limit of a request; it says what the worker is doing."""
@@ -282,9 +296,16 @@ class Call:
             ) from elsewhere
         query = [(name, value) for name, value in parse_qsl(self.request.url.query, True) if name != "forward"]
         query.append(("forward", "false" if forward else "true"))
-        url = f"{join(elsewhere.url, path)}?{urlencode(query)}"
+        target = f"{path}?{urlencode(query)}"
+        url = join(elsewhere.url, target)
+        headers: dict[str, str] = {}
+        if self.caller.role is not Role.NONE:
+            asked = ForwardedRequest(self.request.method, target, self.caller.to_header(), await self.body())
+            headers = {FORWARDED_HEADER: asked.user, **self.herder.sign_forwarded(asked)}
         authorization = self.request.headers.get("authorization")
-        headers = {} if authorization is None else {"authorization": authorization}
+        # For Java's workers. Over a network it would be readable.
+        if authorization is not None and (url.startswith("https:") or is_loopback(urlsplit(url).hostname or "")):
+            headers["authorization"] = authorization
         log.debug("forwarding %s %s to %s", self.request.method, path, elsewhere.url)
         answer = await self._forwarder.send(self.request.method, url, await self.body() or None, headers)
         location = {} if answer.location is None else {"location": self._absolute(urlsplit(answer.location).path)}

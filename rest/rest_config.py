@@ -3,16 +3,100 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ssl import SSLContext
 from typing import Final, Self
 
 from connect.core.config.config_def import Values, split_list
-from connect.core.config.rest_settings import HeaderRule, RestListener, parse_header_rules, parse_listener
+from connect.core.config.rest_settings import (
+    HeaderRule,
+    RestListener,
+    has_role_lists,
+    parse_header_rules,
+    parse_listener,
+    parse_principals,
+)
+from rest.access import Role, Roles
 
-#: Prefixes of the TLS keys of https listeners; once one key has the prefix, keys without it are ignored.
-HTTPS_PREFIX: Final = "listeners.https."
-ADMIN_HTTPS_PREFIX: Final = "admin.listeners.https."
+#: A principal in several lists has the highest role.
+_ROLES: Final = (
+    ("rest.auth.viewers", Role.VIEW),
+    ("rest.auth.operators", Role.OPERATE),
+    ("rest.auth.admins", Role.ADMIN),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JwtSettings:
+    """Which bearer tokens are accepted.
+
+    Args:
+        url: Of the JWKS, https or file.
+        refresh_ms: How long its keys are used before they are read again.
+        issuer, audiences: What a token must have; of the audiences one.
+        principal_claim, groups_claim: The claims with the user's name and groups.
+    """
+
+    url: str
+    refresh_ms: int
+    issuer: str
+    audiences: tuple[str, ...]
+    principal_claim: str = "sub"
+    groups_claim: str = "groups"
+
+
+@dataclass(frozen=True, slots=True)
+class RestAccess:
+    """Who may use the API.
+
+    Args:
+        basic_file: Users and passwords.
+        login_config: Java's JAAS file, which names such a file.
+        jwt: None: no bearer tokens.
+        roles: Of users.
+        insecure: Whether users need no authentication, and any Host is allowed.
+        allowed_hosts: Further names of this worker.
+    """
+
+    basic_file: str | None = None
+    login_config: str | None = None
+    jwt: JwtSettings | None = None
+    roles: Roles = field(default_factory=Roles)
+    insecure: bool = False
+    allowed_hosts: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, values: Values) -> Self:
+        default = values["rest.auth.default.role"]
+        if default is None:
+            default = "none" if has_role_lists(values) else "admin"
+        members = {principal: role for key, role in _ROLES for principal in parse_principals(key, values.string(key))}
+        return cls(
+            basic_file=_text(values["rest.auth.basic.file"]),
+            login_config=_text(values["java.security.auth.login.config"]),
+            jwt=_jwt(values),
+            roles=Roles(members, Role[str(default).upper()]),
+            insecure=values.boolean("rest.insecure"),
+            allowed_hosts=values.strings("rest.allowed.hosts"),
+        )
+
+
+def _jwt(values: Values) -> JwtSettings | None:
+    url = _text(values["rest.auth.jwt.jwks.url"])
+    if url is None:
+        return None
+    return JwtSettings(
+        url,
+        values.integer("rest.auth.jwt.jwks.refresh.ms"),
+        values.string("rest.auth.jwt.expected.issuer"),
+        values.strings("rest.auth.jwt.expected.audience"),
+        values.string("rest.auth.jwt.principal.claim"),
+        values.string("rest.auth.jwt.groups.claim"),
+    )
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +112,9 @@ class RestSettings:
         header_rules: For every answer of the main listeners.
         topic_tracking, topic_tracking_reset: ``topic.tracking.*``.
         max_request_bytes: Longest body of a user's request.
+        access: Who may use the API.
+        max_connections, max_connections_per_address: Of the main and the admin listeners together.
+        metrics_listeners: Listeners with only health and metrics.
     """
 
     listeners: tuple[RestListener, ...] = (RestListener("http", "localhost", 8083),)
@@ -41,6 +128,10 @@ class RestSettings:
     topic_tracking: bool = True
     topic_tracking_reset: bool = True
     max_request_bytes: int = 1 << 20
+    access: RestAccess = field(default_factory=RestAccess)
+    max_connections: int = 512
+    max_connections_per_address: int = 128
+    metrics_listeners: tuple[RestListener, ...] = ()
 
     @classmethod
     def of(cls, values: Values) -> Self:
@@ -59,6 +150,10 @@ class RestSettings:
             topic_tracking=values.get("topic.tracking.enable", True) is True,
             topic_tracking_reset=values.get("topic.tracking.allow.reset", True) is True,
             max_request_bytes=values.integer("rest.max.request.bytes"),
+            access=RestAccess.of(values),
+            max_connections=values.integer("rest.max.connections"),
+            max_connections_per_address=values.integer("rest.max.connections.per.address"),
+            metrics_listeners=tuple(map(parse_listener, values.strings("metrics.listeners"))),
         )
 
 

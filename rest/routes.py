@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated, Any, Final
 
@@ -113,10 +113,10 @@ async def list_connectors(
     names = await call.within_time(call.herder.connectors())
     if expand is None:
         return json_response(list(names))
-    return json_response(_expanded(call.herder, names, expand))
+    return json_response(_expanded(call, names, expand))
 
 
-def _expanded(herder: HerderApi, names: Sequence[str], expand: Sequence[str]) -> dict[str, dict[str, Any]]:
+def _expanded(call: Call, names: Sequence[str], expand: Sequence[str]) -> dict[str, dict[str, Any]]:
     if unknown := set(expand) - {"status", "info"}:
         log.info("ignored unknown expansion types %s", ", ".join(sorted(unknown)))
     shown: dict[str, dict[str, Any]] = {}
@@ -124,9 +124,9 @@ def _expanded(herder: HerderApi, names: Sequence[str], expand: Sequence[str]) ->
         try:
             each: dict[str, Any] = {}
             if "info" in expand:
-                each["info"] = herder.known_connector(name)
+                each["info"] = call.shown_info(call.herder.known_connector(name))
             if "status" in expand:
-                each["status"] = bodies.connector_state(herder.connector_status(name))
+                each["status"] = bodies.connector_state(call.herder.connector_status(name))
             shown[name] = each
         except NotFound:
             log.debug("connector %s was deleted meanwhile, or has no status yet", name)
@@ -149,7 +149,7 @@ async def create_connector(call: Calling) -> Response:
 @connectors_router.get("/{connector}", response_model=bodies.ConnectorInfo)
 async def get_connector(call: Calling, connector: Name) -> Response:
     """Return a connector's config and tasks."""
-    return json_response(await call.within_time(call.herder.connector_info(connector)))
+    return json_response(call.shown_info(await call.within_time(call.herder.connector_info(connector))))
 
 
 @connectors_router.delete("/{connector}", status_code=204)
@@ -161,7 +161,7 @@ async def delete_connector(call: Calling, connector: Name) -> Response:
 @connectors_router.get("/{connector}/config", response_model=dict[str, str])
 async def get_config(call: Calling, connector: Name) -> Response:
     """Return a connector's config as written, with references to secrets unresolved."""
-    return json_response(dict(await call.within_time(call.herder.connector_config(connector))))
+    return json_response(dict(call.shown(connector, await call.within_time(call.herder.connector_config(connector)))))
 
 
 @connectors_router.put(
@@ -193,7 +193,8 @@ async def get_status(call: Calling, connector: Name) -> Response:
 @connectors_router.get("/{connector}/tasks", response_model=list[bodies.TaskInfo])
 async def get_tasks(call: Calling, connector: Name) -> Response:
     """Return a connector's tasks and their configs."""
-    return json_response(list(await call.within_time(call.herder.task_infos(connector))))
+    infos = await call.within_time(call.herder.task_infos(connector))
+    return json_response([replace(each, config=call.shown(connector, each.config)) for each in infos])
 
 
 @connectors_router.get("/{connector}/tasks/{task}/status", response_model=bodies.TaskState)

@@ -10,27 +10,31 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from ssl import SSLContext
+from ssl import CERT_NONE, SSLContext
 from typing import Final
 
 import h11
 import uvicorn
 from fastapi import APIRouter, FastAPI
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Send
+from starlette.types import Scope as AsgiScope
 from uvicorn.lifespan.off import LifespanOff  # which uvicorn would import on the loop
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from connect.core.config.rest_settings import RestListener
+from connect.core.config.rest_settings import ADMIN_HTTPS_PREFIX, HTTPS_PREFIX, RestListener, is_loopback, serves_others
 from connect.core.errors import ConfigError, PermanentError
 from connect.core.herder_api import HerderApi
+from connect.kafka.acceptor import HANDSHAKE_S, Acceptor, ConnectionLimits, Held, bind
 from connect.kafka.concurrency import Scope
 from rest import errors, routes
-from rest.asgi_entry import AnswerHeaders, Flows, Front, ManyHerders, OneHerder, TopOfFlows
+from rest.asgi_entry import AnswerHeaders, Flows, Front, Guard, ManyHerders, OneHerder, TopOfFlows
+from rest.authentication import CERTIFICATE, Authenticator
 from rest.request_handling import REQUEST_TIMEOUT_S, Forwarder
-from rest.rest_config import ADMIN_HTTPS_PREFIX, HTTPS_PREFIX, Metrics, RestSettings, RestTls
+from rest.rest_config import Metrics, RestSettings, RestTls
 
 HEALTH_TIMEOUT_S: Final = 10.0
 
@@ -117,11 +121,31 @@ class _Deadline:
             self._timer = None
 
 
+class _WithCertificate:
+    """An application that gets the client's verified certificate."""
+
+    def __init__(self, app: ASGIApp, certificate: bytes) -> None:
+        self._app = app
+        self._certificate = certificate
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        await self._app({**scope, CERTIFICATE: self._certificate}, receive, send)
+
+
 class BoundedProtocol(H11Protocol):
-    """uvicorn's protocol with deadlines for what the client does."""
+    """uvicorn's protocol with deadlines for what the client does, as one of the connections of ``limits``."""
+
+    def __init__(self, server: uvicorn.Server, limits: ConnectionLimits, held: Held) -> None:
+        super().__init__(server.config, server.server_state, {})
+        self._limits = limits
+        self._held = held
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._held.abort = transport.abort
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None and (certificate := tls.getpeercert(binary_form=True)) is not None:
+            self.app = _WithCertificate(self.app, certificate)
         self._arrival = _Deadline(transport, REQUEST_ARRIVES_WITHIN_S)
         self._reading = _Deadline(transport, ANSWER_MOVES_WITHIN_S)
         self._end = _Deadline(transport, _CLOSES_WITHIN_S)
@@ -130,6 +154,7 @@ class BoundedProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         for deadline in (self._arrival, self._reading, self._end):
             deadline.disarm()
+        self._limits.leave(self._held)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -149,14 +174,26 @@ class BoundedProtocol(H11Protocol):
             self._arrival.arm()
         else:
             self._arrival.disarm()
+        self._watch_wait()
+
+    def _watch_wait(self) -> None:
+        """Note whether the next step is the client's: to send a request or the rest of it, or to read the answer."""
+        cycle: RequestResponseCycle | None = self.cycle
+        is_asked = cycle is not None and not cycle.response_complete and self.conn.their_state is not h11.SEND_BODY
+        if is_asked and not self.flow.write_paused:
+            self._held.waits_since_s = None
+        elif self._held.waits_since_s is None:
+            self._held.waits_since_s = self.loop.time()
 
     def pause_writing(self) -> None:
         super().pause_writing()
         self._reading.arm()
+        self._watch_wait()
 
     def resume_writing(self) -> None:
         self._reading.disarm()
         super().resume_writing()
+        self._watch_wait()
 
     def timeout_keep_alive_handler(self) -> None:
         super().timeout_keep_alive_handler()
@@ -172,8 +209,8 @@ class BoundedProtocol(H11Protocol):
 
 log = logging.getLogger(__name__)
 
-#: Connections per listener, idle ones included; further ones get 503.
-MAX_CONNECTIONS: Final = 512
+#: Connections to the listeners of health and metrics, and from one address.
+_METRICS_CONNECTIONS: Final = (64, 32)
 _STOPS_WITHIN_S: Final = 5
 _KEEP_ALIVE_S: Final = 30
 _REQUEST_HEAD_BYTES: Final = 32 << 10
@@ -186,13 +223,13 @@ class CannotListen(PermanentError):
 @dataclass(slots=True)
 class _Running:
     listener: RestListener
-    socket: socket.socket
+    acceptor: Acceptor
     server: uvicorn.Server
     scope: Scope
 
     @property
     def port(self) -> int:
-        return int(self.socket.getsockname()[1])
+        return self.acceptor.port
 
 
 async def _no_metrics() -> bytes:
@@ -224,10 +261,13 @@ class RestServer:
         self._tls = tls
         self._metrics = metrics
         self._limits = limits or Limits()
-        self._front = Front(AnswerHeaders(settings))
+        self._headers = AnswerHeaders(settings)
+        self._front = Front(self._headers, settings.max_request_bytes)
         self._admin_front = Front(None)
+        self._metrics_front = Front(None)
         self._main: list[_Running] = []
         self._admin: list[_Running] = []
+        self._of_metrics: list[_Running] = []
         self._own_host = ""
         self._apps: dict[Part, FastAPI] = {}
         #: Sends requests to other workers; closed by :meth:`stop`.
@@ -238,27 +278,65 @@ class RestServer:
 
         Raises:
             CannotListen: An address is not of this machine or not free; then no listener is bound.
-            ConfigError: A listener is https and there are no keys.
+            ConfigError: A listener is https and there are no keys, or a file of users cannot be read.
         """
+        settings = self._settings
+        limits = ConnectionLimits(settings.max_connections, settings.max_connections_per_address)
+        # So that probes and Prometheus are answered whatever users do.
+        own = ConnectionLimits(*_METRICS_CONNECTIONS)
+        served = (
+            (settings.listeners, self._front, HTTPS_PREFIX, limits, self._main),
+            (settings.admin_listeners or (), self._admin_front, ADMIN_HTTPS_PREFIX, limits, self._admin),
+            (settings.metrics_listeners, self._metrics_front, HTTPS_PREFIX, own, self._of_metrics),
+        )
         try:
-            for listener in self._settings.listeners:
-                self._main.append(await self._listen(listener, self._front, HTTPS_PREFIX))
-            for listener in self._settings.admin_listeners or ():
-                self._admin.append(await self._listen(listener, self._admin_front, ADMIN_HTTPS_PREFIX))
+            contexts = {
+                prefix: self._server_context(prefix)
+                for listeners, _, prefix, *_ in served
+                if any(each.scheme == "https" for each in listeners)
+            }
             self._own_host = await _own_host()
+            self._front.guard = self._admin_front.guard = await asyncio.to_thread(self._guard, contexts.values())
+            for listeners, front, prefix, of, running in served:
+                for each in listeners:
+                    context = contexts[prefix] if each.scheme == "https" else None
+                    running.append(await self._listen(each, front, of, context))
         except BaseException:
             await self.stop()
             raise
         self.forwarder.own_url = self.advertised_url
         log.info("REST server listening at %s, advertised as %s", _listed(self._main), self.advertised_url)
-        if all(_is_loopback(each.host) for each in self._settings.listeners):
+        if not serves_others(settings.listeners):
             log.info(
                 "REST is served on this machine only. If workers or users on other machines need it, set "
-                "listeners = http://:%s in the worker's file.",
+                "listeners = http://:%s and rest.auth.* in the worker's file.",
                 self._main[0].port,
             )
         if self._admin:
             log.info("loggers are served at %s", _listed(self._admin))
+        if self._of_metrics:
+            log.info("health and metrics are served at %s", _listed(self._of_metrics))
+
+    def _guard(self, contexts: Iterable[SSLContext]) -> Guard:
+        settings = self._settings
+        access = settings.access
+        by_certificate = any(context.verify_mode is not CERT_NONE for context in contexts)
+        authenticator = Authenticator(access, by_certificate=by_certificate)
+        names = {
+            "localhost",
+            socket.gethostname().lower(),
+            socket.getfqdn().lower(),
+            *map(str.lower, access.allowed_hosts),
+        }
+        names |= {each.host for each in (*settings.listeners, *(settings.admin_listeners or ()))}
+        names |= {(settings.advertised_host or "").lower()}
+        # No other site's page has a password or a token, so with authentication only a set list is checked.
+        are_checked = access.allowed_hosts or not authenticator.is_needed
+        if authenticator.challenge and any(
+            each.scheme == "http" and not is_loopback(each.host) for each in settings.listeners
+        ):
+            log.warning("listeners: passwords and tokens of users travel over http unencrypted; use https")
+        return Guard(authenticator, frozenset(map(str.lower, names)) if are_checked else None, self._headers)
 
     async def prepare(self, part: Part | None = None) -> None:
         """Build the application of :meth:`serve`, or of ``part``, in a thread: it takes a tenth of a second."""
@@ -267,6 +345,7 @@ class RestServer:
     def serve(self, herder: HerderApi) -> None:
         """Serve the whole API of the process's one herder."""
         self._front.app = OneHerder(self._app(self._whole), herder)
+        self._metrics_front.app = self._top({("", ""): herder})
         if self._admin:
             self._admin_front.app = OneHerder(self._app(Part.LOGGERS), herder)
 
@@ -278,8 +357,12 @@ class RestServer:
             public: Serve the whole API, with ``/health`` and ``/metrics`` at the top; else requests between workers.
         """
         app = self._app(Part.ALL if public else Part.INTERNAL)
-        top = TopOfFlows(flows, self._metrics, self._limits.health_s) if public else None
-        self._front.app = ManyHerders(app, flows, top)
+        self._front.app = ManyHerders(app, flows, self._top(flows) if public else None)
+        self._front.has_flows = True
+        self._metrics_front.app = self._top(flows)
+
+    def _top(self, flows: Flows) -> TopOfFlows:
+        return TopOfFlows(flows, self._metrics, self._limits.health_s)
 
     @property
     def _whole(self) -> Part:
@@ -300,6 +383,10 @@ class RestServer:
         return [each.port for each in self._admin]
 
     @property
+    def metrics_ports(self) -> Sequence[int]:
+        return [each.port for each in self._of_metrics]
+
+    @property
     def advertised_url(self) -> str:
         """This worker's URL for other workers and users, with a slash at the end. Known once started.
 
@@ -316,26 +403,38 @@ class RestServer:
 
     async def stop(self) -> None:
         """Refuse new requests, end running ones within a few seconds, and close everything. May be called again."""
-        running = [*self._main, *self._admin]
-        self._main, self._admin = [], []
+        running = [*self._main, *self._admin, *self._of_metrics]
+        for each in (self._main, self._admin, self._of_metrics):
+            each.clear()
         await asyncio.gather(*map(_stopped, running))
         await self.forwarder.close()
 
-    async def _listen(self, listener: RestListener, front: Front, https_prefix: str) -> _Running:
-        context = self._server_context(https_prefix) if listener.scheme == "https" else None
-        bound = await _bind(listener)
+    async def _listen(
+        self, listener: RestListener, front: Front, limits: ConnectionLimits, context: SSLContext | None
+    ) -> _Running:
         try:
-            server = uvicorn.Server(_uvicorn_config(front, context))
-            server.config.load()
-            # As in uvicorn's serve(), but without its signal handlers: the command handles signals.
-            server.lifespan = LifespanOff(server.config)
-            await server.startup(sockets=[bound])
-        except BaseException:
-            bound.close()
-            raise
+            bound = await bind(listener.host, listener.port)
+        except OSError as error:
+            raise CannotListen(
+                f"listeners: cannot listen on {listener}: {error.strerror or error}. Set a free address of this "
+                "machine."
+            ) from error
+        server = uvicorn.Server(_uvicorn_config(front))
+        server.config.load()
+        # As uvicorn's startup does, but without its own listener and its signal handlers.
+        server.lifespan, server.servers, server.started = LifespanOff(server.config), [], True
+
+        async def serve(connection: socket.socket, held: Held) -> None:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: BoundedProtocol(server, limits, held),
+                connection,
+                ssl=context,
+                ssl_handshake_timeout=None if context is None else HANDSHAKE_S,
+            )
+
         scope = Scope(f"rest {listener}")
         scope.spawn(server.main_loop(), f"rest {listener}")
-        return _Running(listener, bound, server, scope)
+        return _Running(listener, Acceptor(bound, limits, serve, f"rest {listener}"), server, scope)
 
     def _server_context(self, prefix: str) -> SSLContext:
         if self._tls is None:
@@ -343,10 +442,9 @@ class RestServer:
         return self._tls.server(prefix)
 
 
-def _uvicorn_config(front: Front, context: SSLContext | None) -> uvicorn.Config:
+def _uvicorn_config(front: Front) -> uvicorn.Config:
     return uvicorn.Config(
         front,
-        http=BoundedProtocol,
         ws="none",
         lifespan="off",
         interface="asgi3",
@@ -356,64 +454,21 @@ def _uvicorn_config(front: Front, context: SSLContext | None) -> uvicorn.Config:
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        limit_concurrency=MAX_CONNECTIONS,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_STOPS_WITHIN_S,
         h11_max_incomplete_event_size=_REQUEST_HEAD_BYTES,
-        ssl_context_factory=None if context is None else lambda *_: context,
     )
 
 
 async def _stopped(running: _Running) -> None:
     server = running.server
+    await running.acceptor.close()
     await running.scope.close()
-    await server.shutdown(sockets=[running.socket])
+    await server.shutdown()
     # Requests that did not end in time were cancelled; abort connections whose clients do not read.
     for connection in list(server.server_state.connections):
         connection.transport.abort()
     await asyncio.gather(*server.server_state.tasks, return_exceptions=True)
-
-
-async def _bind(listener: RestListener) -> socket.socket:
-    try:
-        if not listener.host:
-            return _bind_everywhere(listener.port)
-        found = await asyncio.get_running_loop().getaddrinfo(
-            listener.host, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        family, _, _, _, address = found[0]
-        return _bound(_tcp(family), address)
-    except OSError as error:
-        raise CannotListen(
-            f"listeners: cannot listen on {listener}: {error.strerror or error}. Set a free address of this machine."
-        ) from error
-
-
-def _bind_everywhere(port: int) -> socket.socket:
-    try:
-        both = _tcp(socket.AF_INET6)
-        both.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-    except OSError:
-        return _bound(_tcp(socket.AF_INET), ("", port))
-    return _bound(both, ("::", port))
-
-
-def _tcp(family: int) -> socket.socket:
-    """Create a socket with the protocol named: asyncio sets TCP_NODELAY only on such a socket. Without it, an answer's
-    body waits up to 40 ms for the client's acknowledgement of the headers."""
-    return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-
-
-def _bound(fresh: socket.socket, address: tuple[object, ...]) -> socket.socket:
-    try:
-        fresh.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        fresh.setblocking(False)
-        fresh.bind(address)
-        fresh.listen()
-    except OSError:
-        fresh.close()
-        raise
-    return fresh
 
 
 async def _own_host() -> str:
@@ -423,10 +478,6 @@ async def _own_host() -> str:
         return str(found[0][4][0])
     except OSError:
         return "127.0.0.1"
-
-
-def _is_loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def _listed(running: Sequence[_Running]) -> str:

@@ -88,6 +88,7 @@ def _mm2(answers: Answers) -> str:
         "# Several nodes with this file share the work. They need:",
         "# dedicated.mode.enable.internal.rest = true",
         "# listeners = http://this-host:8080",
+        "# For health and metrics alone: metrics.listeners = http://:9404",
     ]
     return "\n".join(lines) + "\n"
 
@@ -116,8 +117,8 @@ def _worker(answers: Answers) -> str:
         "# Records are copied unchanged.",
         *_pairs({"key.converter": _BYTES, "value.converter": _BYTES}),
         "",
-        "# The REST API has no authentication and listens on this machine only. For other machines set",
-        "# http://:8083.",
+        "# The REST API listens on this machine only. Other machines need https://:8443 or http://:8083 here, and",
+        "# users: rest.auth.basic.file = /etc/heliograph/users.properties. See docs/security/rest.md.",
         *_pairs({"listeners": "http://localhost:8083"}),
     ]
     return "\n".join(lines) + "\n"

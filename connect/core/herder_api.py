@@ -104,6 +104,21 @@ class Signature:
     body: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class ForwardedRequest:
+    """A user's request on its way between two workers; ``target`` is the encoded path with the query, ``user`` the role
+    and the name, as :mod:`rest` writes them."""
+
+    method: str
+    target: str
+    user: str
+    body: bytes
+
+    def to_bytes(self) -> bytes:
+        """Return what is signed; no part contains a line break, except the last."""
+        return b"\n".join((self.method.encode(), self.target.encode(), self.user.encode(), self.body))
+
+
 #: Parses the task configs in the body of an internal request.
 ReadConfigs = Callable[[], Sequence[Mapping[str, str]]]
 
@@ -211,6 +226,10 @@ class HerderApi(Protocol):
 
     async def task_infos(self, name: str) -> Sequence[TaskInfo]: ...
 
+    def without_secrets(self, name: str, config: Mapping[str, str]) -> Mapping[str, str]:
+        """Return a config of a connector, or of one of its tasks, with ``[hidden]`` for secrets."""
+        ...
+
     def connector_status(self, name: str) -> ConnectorStateInfo: ...
 
     def task_status(self, task: TaskId) -> Status: ...
@@ -218,7 +237,8 @@ class HerderApi(Protocol):
     async def put_connector(
         self, name: str, config: Config, target_state: TargetState | None, *, allow_replace: bool
     ) -> Put:
-        """Validate and store a config; needs the leader. ``target_state`` None keeps the current one, or STARTED."""
+        """Validate and store a config; needs the leader. A value ``[hidden]`` keeps the stored one. ``target_state``
+        None keeps the current one, or STARTED."""
         ...
 
     async def patch_connector(self, name: str, patch: Config) -> Put: ...
@@ -261,6 +281,14 @@ class HerderApi(Protocol):
 
     async def fence_zombies(self, name: str, signature: Signature) -> None: ...
 
+    def sign_forwarded(self, request: ForwardedRequest) -> Mapping[str, str]:
+        """Return the headers that sign a request; none while the group has no key."""
+        ...
+
+    def check_forwarded(self, request: ForwardedRequest, signature: str | None, algorithm: str | None) -> None:
+        """Raise RequestRefused unless a worker of the group has signed the request."""
+        ...
+
     # plugins
 
     def plugins(self, *, connectors_only: bool) -> Sequence[PluginInfo]: ...
@@ -285,6 +313,9 @@ class HerderApi(Protocol):
 #: The headers of a signed request.
 SIGNATURE_HEADER: Final = "X-Connect-Authorization"
 ALGORITHM_HEADER: Final = "X-Connect-Request-Signature-Algorithm"
+#: The header of a user's request that another worker of the group forwards: its user's role and name, and the signature
+#: over all of it. Java's workers ignore them and need the ``Authorization`` header.
+FORWARDED_HEADER: Final = "X-Heliograph-Forwarded"
 #: Java's error message for an unsigned request.
 UNSIGNED: Final = "Internal request missing required signature"
 

@@ -14,6 +14,7 @@ from connect.core.config.client_settings import (
     PRODUCER_KEYS,
     SUPPORTED_SECURITY,
 )
+from connect.core.config.rest_settings import REST_INTERNAL
 from connect.core.config.security_settings import SECURITY, suites_notice
 from connect.core.config.worker_settings import UNHEEDED, WORKER
 from connectors.config.connector_configs import PRODUCER
@@ -77,13 +78,8 @@ _FLOW_ONLY: Final = _CONNECTOR_KNOWN - {*SOURCE.settings, *CHECKPOINT.settings, 
 _WORKER_UNSUPPORTED: Final = frozenset({"plugin.path", "plugin.discovery", "rest.extension.classes"})
 _WORKER_KNOWN: Final = ADMIN_KEYS | WORKER.settings.keys()
 _WORKER_PREFIXES: Final = ("offset.storage.", "config.storage.", "status.storage.")
-_TOP_KNOWN: Final = _names(
-    """
-    dedicated.mode.enable.internal.rest dedicated.mode.enable.public.rest listeners rest.advertised.host.name
-    rest.advertised.port rest.advertised.listener access.control.allow.origin access.control.allow.methods
-    response.http.headers.config rest.max.request.bytes
-    ssl.client.auth
-    """
+_TOP_KNOWN: Final = REST_INTERNAL.settings.keys() | _names(
+    "dedicated.mode.enable.internal.rest dedicated.mode.enable.public.rest"
 )
 
 _OF_CONNECTIONS: Final = _names(

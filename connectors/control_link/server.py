@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from connect.core.errors import ConfigError, RetriableError
+from connect.kafka.acceptor import Acceptor, ConnectionLimits, Held, bind
 from connect.kafka.concurrency import Scope
 from connect.kafka.threads import LeaseLoop
 from connectors.control_link.code_version import running_code
@@ -38,7 +40,8 @@ ADVERTISED_KEY: Final = "link.advertised.address"
 _HELLO_TIMEOUT_S: Final = 10.0
 #: A slice's hello has a few hundred bytes; a peer that sends more is refused.
 _MAX_HELLO_BYTES: Final = 64 * 1024
-_CLOSE_TIMEOUT_S: Final = 1.0
+#: Connections that may be open without a hello; a further one replaces the oldest.
+_MOST_SILENT: Final = 256
 #: Messages of a slice that may wait for a blocked main loop; no more are read then.
 _MOST_WAITING: Final = 1024
 _LOOK_S: Final = 0.05
@@ -225,7 +228,9 @@ class LinkServer:
         self._settings = settings
         self._leases = leases
         self._code = code or running_code()
-        self._server: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
+        #: Connections before their hello; a slice says hello at once.
+        self._limits = ConnectionLimits(_MOST_SILENT, _MOST_SILENT)
         self._certificate = ""
         self._tickets: dict[str, Ticket] = {}
 
@@ -235,7 +240,7 @@ class LinkServer:
         if settings.leaves_the_machine:
             context, self._certificate = server_tls()
         try:
-            self._server = await self._leases.run(self._listen(context))
+            self._acceptor = await self._leases.run(self._listen(context))
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             place = f"{settings.host}:{settings.port}"
@@ -243,15 +248,14 @@ class LinkServer:
         if context is not None:
             log.info("slices reach this worker at %s, over TLS", self.address)
 
-    async def _listen(self, context: ssl.SSLContext | None) -> asyncio.Server:
-        # None listens on both address families; 0.0.0.0 or :: would mean one.
-        host = None if self._settings.host in ("", "*") else self._settings.host
-        return await asyncio.start_server(self._accepted, host, self._settings.port, ssl=context)
+    async def _listen(self, context: ssl.SSLContext | None) -> Acceptor:
+        bound = await bind("" if self._settings.host == "*" else self._settings.host, self._settings.port)
+        return Acceptor(bound, self._limits, partial(self._accepted, context), "control link")
 
     @property
     def address(self) -> LinkAddress:
-        assert self._server is not None, "the link server has not been started"
-        host, port = self._settings.reached_at(int(self._server.sockets[0].getsockname()[1]))
+        assert self._acceptor is not None, "the link server has not been started"
+        host, port = self._settings.reached_at(self._acceptor.port)
         return LinkAddress(host, port, self._certificate)
 
     def expect(self, slice_: str, epoch: int) -> Ticket:
@@ -272,18 +276,28 @@ class LinkServer:
     async def stop(self) -> None:
         for ticket in list(self._tickets.values()):
             self.forget(ticket)
-        if self._server is not None:
-            await self._leases.run(_closed(self._server))
+        if self._acceptor is not None:
+            await self._leases.run(self._acceptor.close())
 
-    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _accepted(self, context: ssl.SSLContext | None, connection: socket.socket, held: Held) -> None:
         """Read a peer's hello in the lease thread; the main loop, which has the tickets, decides on it."""
-        link = Link(reader, writer)
+        loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
+        async with asyncio.timeout(_HELLO_TIMEOUT_S):
+            transport, protocol = await loop.connect_accepted_socket(
+                lambda: asyncio.StreamReaderProtocol(reader), connection, ssl=context
+            )
+        link = Link(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
         try:
             async with asyncio.timeout(_HELLO_TIMEOUT_S):
                 hello = await link.receive(_MAX_HELLO_BYTES)
         except (TimeoutError, LinkClosed):
             link.abort()
             return
+        except asyncio.CancelledError:
+            link.abort()
+            raise
+        finally:
+            self._limits.leave(held)
         self._leases.tell(self._said_hello, ServedLink(link, self._leases), hello)
 
     def _said_hello(self, link: ServedLink, hello: Message) -> None:
@@ -331,14 +345,6 @@ class LinkServer:
             f"{hello.get('host')}, but this worker needs {self._code} (version {LINK_VERSION}); restart this worker "
             f"if it was upgraded meanwhile, or the executors if they are older"
         )
-
-
-async def _closed(server: asyncio.Server) -> None:
-    server.close()
-    # From Python 3.12 on this waits for all connections, even one that never sends a hello.
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-            await server.wait_closed()
 
 
 def _mismatch(hello: Message, ticket: Ticket) -> str:

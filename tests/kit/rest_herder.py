@@ -6,21 +6,29 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from connect.core.config.config_def import ConfigDef
+from connect.core.config.security_settings import hidden
 from connect.core.herder_api import (
+    ALGORITHM_HEADER,
+    SIGNATURE_HEADER,
     AlreadyExists,
     Config,
     ConfigInfo,
     ConfigInfos,
     ConfigKeyInfo,
     ConfigValueInfo,
+    ForwardedRequest,
     LoggerLevel,
     NotFound,
     PluginInfo,
     Put,
     ReadConfigs,
+    SessionKey,
     Signature,
     SourceOffset,
     WorkerInfo,
+    check,
+    sign,
 )
 from connect.core.model import (
     ConnectorInfo,
@@ -33,6 +41,8 @@ from connect.core.model import (
     TaskInfo,
 )
 
+#: The session key of its group.
+GROUP_KEY = SessionKey(b"k" * 32, "HmacSHA256", 0)
 RUNNING = Status(State.RUNNING, "w:8083", 3, version="4.3.1")
 KEY = ConfigKeyInfo("topic", "STRING", True, None, "HIGH", "Where to.", "Common", 1, "LONG", "Topic")
 
@@ -102,6 +112,9 @@ class DictHerder:
     async def task_infos(self, name: str) -> Sequence[TaskInfo]:
         await self._asked("task_infos", name)
         return [TaskInfo(TaskId(name, 0), self._config(name))]
+
+    def without_secrets(self, name: str, config: Mapping[str, str]) -> dict[str, str]:
+        return hidden(config, ConfigDef())
 
     def connector_status(self, name: str) -> ConnectorStateInfo:
         self._noted("connector_status", name)
@@ -184,6 +197,12 @@ class DictHerder:
 
     async def fence_zombies(self, name: str, signature: Signature) -> None:
         await self._asked("fence_zombies", name, signature)
+
+    def sign_forwarded(self, request: ForwardedRequest) -> dict[str, str]:
+        return {SIGNATURE_HEADER: sign(GROUP_KEY, "HmacSHA256", request.to_bytes()), ALGORITHM_HEADER: "HmacSHA256"}
+
+    def check_forwarded(self, request: ForwardedRequest, signature: str | None, algorithm: str | None) -> None:
+        check(Signature(signature, algorithm, request.to_bytes()), GROUP_KEY, ["HmacSHA256"])
 
     def plugins(self, *, connectors_only: bool) -> Sequence[PluginInfo]:
         source = PluginInfo("org.example.FileConnector", "source", "4.3.1")

@@ -18,6 +18,7 @@ from connect.cli.commands.plan import internal_topics
 from connect.cli.daemons.flow_worker import worker_config
 from connect.cli.daemons.worker_process import link_settings
 from connect.core.config.properties import ConfigTransformer, Properties
+from connect.core.config.rest_settings import REST_INTERNAL, check_access
 from connect.core.config.worker_config import ClientKind, WorkerConfig
 from connect.core.config.worker_settings import WORKER
 from connect.core.errors import ConfigError, HeliographError
@@ -77,6 +78,12 @@ def _of_whole(config: MirrorMakerConfig) -> Iterator[CheckFinding]:
     """Find problems of values and of pairs of flows."""
     for notice in config.notices():
         yield CheckFinding(Level.WARNING, notice.text, notice.key, config.raw.line(notice.key))
+    if config.public_rest:
+        props = config.top_level_properties()
+        try:
+            check_access(REST_INTERNAL.parse(props), props)
+        except ConfigError as error:
+            yield of_error(config.located(error, [error.key or ""]))
 
 
 def _twins(looked: Looked) -> Iterator[CheckFinding]:

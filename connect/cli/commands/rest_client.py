@@ -3,21 +3,66 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+import os
+import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import quote
 
 import httpx
 
+from connect.core.config.rest_settings import is_loopback
 from connect.core.errors import ConfigError, HeliographError, RetriableError
 
 #: A worker takes up to 90 s for an answer, twice that if it forwards the request.
 _TIMEOUT: Final = httpx.Timeout(connect=10.0, read=200.0, write=30.0, pool=10.0)
 #: How a worker answers if it does not have the path (Jersey's text), and a mirror at a path above its flows.
 _NO_ROUTE: Final = ("HTTP 404 Not Found", "No replication flow found for source 'connectors'")
+
+
+_USER: Final = "HELIOGRAPH_USER"
+_PASSWORD: Final = "HELIOGRAPH_PASSWORD"
+_TOKEN: Final = "HELIOGRAPH_TOKEN"
+_CA_FILE: Final = "HELIOGRAPH_CA_FILE"
+_CERTIFICATE_FILE: Final = "HELIOGRAPH_CERTIFICATE_FILE"
+
+
+def _secret(name: str) -> str | None:
+    """Return an environment variable, or the contents of the file that the variable ``{name}_FILE`` names."""
+    file = os.environ.get(f"{name}_FILE")
+    if file is None:
+        return os.environ.get(name)
+    try:
+        return Path(file).read_text("utf-8").strip()
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}", f"{name}_FILE") from None
+
+
+def _authorization(url: httpx.URL) -> dict[str, str]:
+    token, user, password = _secret(_TOKEN), os.environ.get(_USER), _secret(_PASSWORD)
+    if not token and not (user and password):
+        return {}
+    if url.scheme == "http" and not is_loopback(url.host):
+        raise ConfigError(f"{url} would send the password or the token unencrypted; use https", "--url")
+    basic = base64.b64encode(f"{user}:{password}".encode()).decode()
+    return {"authorization": f"Bearer {token}" if token else f"Basic {basic}"}
+
+
+def _tls_context() -> ssl.SSLContext:
+    """Return the context for https workers, with the machine's authorities or those of a PEM file, and with the user's
+    certificate if the environment names one."""
+    try:
+        context = ssl.create_default_context(cafile=os.environ.get(_CA_FILE))
+        if certificate := os.environ.get(_CERTIFICATE_FILE):
+            context.load_cert_chain(certificate)
+    except OSError as error:
+        raise ConfigError(f"a file of {_CA_FILE} or {_CERTIFICATE_FILE} cannot be used: {error}", _CA_FILE) from None
+    return context
 
 
 class WorkerRefused(HeliographError):
@@ -33,10 +78,11 @@ class WorkerUnreachable(RetriableError):
 
 
 class RestClient:
-    """One worker, or one flow of a dedicated mirror (``http://host:port/us/eu``).
+    """One worker, or one flow of a dedicated mirror (``http://host:port/us/eu``), with the user of the environment.
 
     Raises:
-        ConfigError: ``url``, the value of ``option``, is not an http or https URL.
+        ConfigError: ``url``, the value of ``option``, is not an http or https URL, or contains a user; or a file that
+            the environment names cannot be read.
     """
 
     def __init__(self, url: str, option: str = "--url") -> None:
@@ -46,9 +92,13 @@ class RestClient:
             raise ConfigError(f"'{url}' is not a URL: {error}", option) from None
         if parsed.scheme not in ("http", "https") or not parsed.host:
             raise ConfigError(f"'{url}' is not a worker's URL, such as http://localhost:8083", option)
-        #: Without user and password.
-        self.shown_url = str(parsed.copy_with(userinfo=b"")).rstrip("/")
-        self._client = httpx.Client(base_url=url, timeout=_TIMEOUT, headers={"accept": "application/json"})
+        if parsed.userinfo:
+            raise ConfigError(
+                f"a URL that contains a password is seen by all users of this machine; set {_USER}", option
+            )
+        self.shown_url = url.rstrip("/")
+        headers = {"accept": "application/json", **_authorization(parsed)}
+        self._client = httpx.Client(base_url=url, timeout=_TIMEOUT, headers=headers, verify=_tls_context())
 
     def __enter__(self) -> Self:
         return self

@@ -38,7 +38,7 @@ from connect.cli.daemons.worker_process import WorkerNode
 from connect.cli.rates import RateMeter, status_line
 from connect.cli.tables import printable, show_json
 from connect.core.config.properties import MAX_FILE_BYTES
-from connect.core.config.security_settings import SECRETS
+from connect.core.config.security_settings import HIDDEN, is_secret
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
 from connect.core.model import TargetState
@@ -223,12 +223,9 @@ def _tell_of_others(worker: DistributedWorker, wanted: Sequence[WantedConnector]
 
 _STDIN: Final = "-"
 _KEY_MARK: Final = re.compile(r"\\([:=#!])")
-_HIDDEN: Final = "[hidden]"
 _JAAS: Final = "sasl.jaas.config"
 _JAAS_OPTION: Final = re.compile(r'(?P<name>[\w.-]+)\s*=\s*(?P<value>"(?:[^"\\]|\\.)*"|[^\s;"]+)')
 _REFERENCES: Final = re.compile(r"(\$\{[^}]*\}\s*)+")
-#: Keys of transforms, converters and filters that probably hold secrets.
-_SECRET_WORD: Final = re.compile(r"(password|secret|token|credentials?)$", re.IGNORECASE)
 #: Parameters of other providers, which may be credentials.
 _PARAMETER: Final = re.compile(r"config\.providers\.(?!strimzi)[^.]+\.param\.")
 _USER_INFO: Final = re.compile(r"(https?://)[^/@\s]+@")
@@ -238,7 +235,7 @@ _FLAGS: Final = ("-f", "--file")
 _EXAMPLE: Final = """\
 examples:
   heliograph mirror -f kafkamirrormaker2.yaml --secrets /run/secrets
-  heliograph mirror -f kafkamirrormaker2.yaml --set listeners=http://:8084 --set spark.master='local[4]'
+  heliograph mirror -f kafkamirrormaker2.yaml --set listeners=http://localhost:8084 --set spark.master='local[4]'
   kubectl get kafkamirrormaker2 my-mirror -o yaml | heliograph mirror -f - --print
 
 See docs/strimzi.md for the supported fields and replacements of the others."""
@@ -378,13 +375,16 @@ def _shown(config: Mapping[str, str]) -> dict[str, str]:
 def _without_secrets(key: str, value: str) -> str:
     if key.endswith(_JAAS) and _JAAS_OPTION.search(value):
         return _JAAS_OPTION.sub(_option_shown, value)
-    is_secret = key.endswith(SECRETS) or _SECRET_WORD.search(key) or _PARAMETER.match(key)
-    return _HIDDEN if is_secret and not _REFERENCES.fullmatch(value) else _USER_INFO.sub(rf"\1{_HIDDEN}@", value)
+    return (
+        HIDDEN
+        if (is_secret(key) or _PARAMETER.match(key)) and not _REFERENCES.fullmatch(value)
+        else _USER_INFO.sub(rf"\1{HIDDEN}@", value)
+    )
 
 
 def _option_shown(option: re.Match[str]) -> str:
     name, value = option["name"], option["value"].strip('"')
-    return option[0] if name == "username" or _REFERENCES.fullmatch(value) else f'{name}="{_HIDDEN}"'
+    return option[0] if name == "username" or _REFERENCES.fullmatch(value) else f'{name}="{HIDDEN}"'
 
 
 def _text(file: str, name: str) -> str:

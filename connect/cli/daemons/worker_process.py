@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from connect.api.plugins import PluginDescription, PluginKind
 from connect.cli.daemons.flow_worker import FlowRest, FlowWorker
 from connect.cli.daemons.spark import spark_of_worker
-from connect.core.config.rest_settings import REST_INTERNAL
+from connect.core.config.rest_settings import HTTPS_PREFIX, REST_INTERNAL, check_access, tls_keys
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.config_topic import ConfigLog
 from connect.core.errors import ConfigError
@@ -129,13 +129,20 @@ def rest_tls(props: Mapping[str, str]) -> RestTls:
     """
     return RestTls(
         lambda prefix: _server(props, prefix),
-        lambda: tls_settings(_keys(props, "listeners.https."), "rest").ssl_context(),
+        lambda: tls_settings(tls_keys(props, HTTPS_PREFIX), "rest").ssl_context(),
     )
 
 
 def _server(props: Mapping[str, str], prefix: str) -> ssl.SSLContext:
-    keys = _keys(props, prefix)
-    return tls_settings(keys, prefix.rstrip(".")).server_context(_client_auth(keys, prefix))
+    keys = tls_keys(props, prefix)
+    settings, client_auth = tls_settings(keys, prefix.rstrip(".")), _client_auth(keys, prefix)
+    if client_auth is not ssl.CERT_NONE and settings.trusted_pem is None:
+        raise ConfigError(
+            f"{prefix}ssl.client.auth needs {prefix}ssl.truststore.location: without it a certificate of any public "
+            "authority would be a user",
+            f"{prefix}ssl.truststore.location",
+        )
+    return settings.server_context(client_auth)
 
 
 def _client_auth(keys: Mapping[str, str], prefix: str) -> ssl.VerifyMode:
@@ -147,11 +154,6 @@ def _client_auth(keys: Mapping[str, str], prefix: str) -> ssl.VerifyMode:
             f"{prefix}ssl.client.auth is '{word}'. Use one of {', '.join(_CLIENT_AUTH)}", f"{prefix}ssl.client.auth"
         )
     return _CLIENT_AUTH[word.lower()]
-
-
-def _keys(props: Mapping[str, str], prefix: str) -> dict[str, str]:
-    own = {key.removeprefix(prefix): value.strip() for key, value in props.items() if key.startswith(prefix)}
-    return own or {key: value.strip() for key, value in props.items() if key.startswith("ssl.")}
 
 
 log = logging.getLogger(__name__)
@@ -267,8 +269,11 @@ class NodeRest:
     def __init__(self, props: Mapping[str, str], watch: LoopWatch, *, public: bool) -> None:
         self._public = public
         self._workers: Sequence[FlowWorker] = ()
+        values = REST_INTERNAL.parse(props)
+        if public:
+            check_access(values, props)
         self._server = RestServer(
-            RestSettings.of(REST_INTERNAL.parse(props)),
+            RestSettings.of(values),
             tls=rest_tls(props),
             metrics=ProcessMetrics(self._watched, watch),
         )

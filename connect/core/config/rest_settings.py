@@ -1,9 +1,12 @@
-"""Declares the configs of a worker's REST server (Kafka's ``RestServerConfig``); parses its listeners and headers."""
+"""Declares the configs of a worker's REST server (Kafka's ``RestServerConfig``); parses listeners and headers, and
+refuses listeners that would serve users of other machines without authentication."""
 
 from __future__ import annotations
 
 import csv
+import ipaddress
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,10 +19,13 @@ from connect.core.config.config_def import (
     Type,
     ValidList,
     Value,
+    Values,
+    integer,
     invalid,
 )
 from connect.core.config.config_def import text as _text
 from connect.core.config.validation import Valid, valid
+from connect.core.errors import ConfigError
 
 _LISTENER: Final = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)")
 _ACTIONS: Final = ("set", "add", "setDate", "addDate")
@@ -119,14 +125,114 @@ def _scheme(name: str, value: Value) -> None:
         raise invalid(name, value, "it must be http or https")
 
 
+@dataclass(frozen=True, slots=True)
+class _NullOr:
+    words: tuple[str, ...]
+
+    def __call__(self, name: str, value: Value) -> None:
+        if value is not None:
+            OneOf(self.words)(name, value)
+
+    def __str__(self) -> str:
+        return str(OneOf(self.words))
+
+
+@dataclass(frozen=True, slots=True)
+class _Principals:
+    def __call__(self, name: str, value: Value) -> None:
+        assert isinstance(value, str)
+        parse_principals(name, value)
+
+    def __str__(self) -> str:
+        return "User:name or Group:name, separated by semicolons"
+
+
+def parse_principals(name: str, text: str) -> tuple[str, ...]:
+    """Return the principals in ``text``, such as ``User:CN=ops,O=Example; Group:admins``; a semicolon separates them,
+    as in the brokers' ``super.users``. Raises InvalidValue if one is neither a user nor a group."""
+    found = tuple(each.strip() for each in text.split(";") if each.strip())
+    for each in found:
+        if re.fullmatch(r"(User|Group):.+", each) is None:
+            raise invalid(name, each, "write a principal as User:name or Group:name, and a semicolon between two")
+    return found
+
+
+#: Java's extension for Basic authentication, and the system property that names its JAAS file.
+BASIC_EXTENSION: Final = "org.apache.kafka.connect.rest.basic.auth.extension.BasicAuthSecurityRestExtension"
+LOGIN_CONFIG: Final = "java.security.auth.login.config"
+INSECURE: Final = "rest.insecure"
+BASIC_FILE: Final = "rest.auth.basic.file"
+JWKS_URL: Final = "rest.auth.jwt.jwks.url"
+ROLE_LISTS: Final = {"admin": "rest.auth.admins", "operate": "rest.auth.operators", "view": "rest.auth.viewers"}
+DEFAULT_ROLE: Final = "rest.auth.default.role"
+_ISSUER: Final = "rest.auth.jwt.expected.issuer"
+_AUDIENCE: Final = "rest.auth.jwt.expected.audience"
+
+#: Who may use the REST API. Java has only ``rest.extension.classes``, with the file of ``LOGIN_CONFIG``.
+_ACCESS: Final = ConfigDef.of(
+    _text(
+        BASIC_FILE, None, "Properties file with lines user=password, for Basic authentication; read again when changed."
+    ),
+    _text(LOGIN_CONFIG, None, "JAAS file of Java's BasicAuthSecurityRestExtension, with PropertyFileLoginModule."),
+    _text(JWKS_URL, None, "Public keys that sign bearer tokens (JWKS): an https URL, or file:///path."),
+    integer(
+        "rest.auth.jwt.jwks.refresh.ms",
+        3_600_000,
+        "Interval at which these keys are read again.",
+        AtLeast(1000, 2**31 - 1),
+    ),
+    _text(_ISSUER, None, "Issuer that a bearer token must have."),
+    Setting(_AUDIENCE, Type.LIST, (), "Audiences, of which a bearer token must have one.", ValidList()),
+    _text("rest.auth.jwt.principal.claim", "sub", "Claim with the user's name."),
+    _text("rest.auth.jwt.groups.claim", "groups", "Claim with the user's groups; dots lead into nested claims."),
+    *(
+        Setting(key, Type.STRING, "", f"Principals with the role {role}.", _Principals())
+        for role, key in ROLE_LISTS.items()
+    ),
+    Setting(
+        DEFAULT_ROLE,
+        Type.STRING,
+        None,
+        "Role of authenticated users that no list names: none, view, operate, admin. Null: none if there is a list, "
+        "else admin, as in Java.",
+        _NullOr(("none", "view", "operate", "admin")),
+    ),
+    Setting(
+        INSECURE, Type.BOOLEAN, False, "Serve users of other machines without authentication: all of them are admins."
+    ),
+    Setting(
+        "rest.allowed.hosts",
+        Type.LIST,
+        (),
+        "Further host names in requests' Host header. Addresses, localhost, this machine's name and those of listeners "
+        "are always allowed; * allows all.",
+        ValidList(),
+    ),
+)
+
 #: Keys that Java does not have.
-OWN_REST: Final = ConfigDef.of(
+OWN_REST: Final = _ACCESS | ConfigDef.of(
     Setting(
         "rest.max.request.bytes",
         Type.INT,
         1 << 20,
         "Maximum size of a request body; larger requests get status 413. Requests between workers may have 10 MiB.",
         AtLeast(1024),
+    ),
+    integer(
+        "rest.max.connections",
+        512,
+        "Open connections to the REST API. For a further one the connection is closed that has waited longest for its "
+        "client.",
+        AtLeast(8),
+    ),
+    integer("rest.max.connections.per.address", 128, "Open connections from one address, likewise.", AtLeast(4)),
+    Setting(
+        "metrics.listeners",
+        Type.LIST,
+        (),
+        "Addresses of a server that has only /health and /metrics, without authentication, for probes and Prometheus.",
+        _listeners(may_be_empty=True),
     ),
 )
 
@@ -136,7 +242,8 @@ REST_INTERNAL: Final = OWN_REST | ConfigDef.of(
         "listeners",
         Type.LIST,
         ("http://localhost:8083",),
-        "Addresses of the REST API; http://:8083 is port 8083 of all interfaces. The REST API has no authentication.",
+        "Addresses of the REST API; http://:8083 is port 8083 of all interfaces. Those that other machines reach need "
+        "authentication.",
         _listeners(may_be_empty=False),
     ),
     _text("rest.advertised.host.name", None, "Host at which other workers connect to this worker."),
@@ -153,14 +260,20 @@ REST_INTERNAL: Final = OWN_REST | ConfigDef.of(
         "ssl.client.auth",
         Type.STRING,
         "none",
-        "Whether clients of https listeners must present a certificate.",
+        "Whether clients of https listeners must present a certificate, which authenticates them.",
         OneOf(("required", "requested", "none")),
     ),
 )
 
 #: A server for users and other workers.
 REST: Final = REST_INTERNAL | ConfigDef.of(
-    Setting("rest.extension.classes", Type.LIST, (), "Java classes that extend the REST API.", ValidList()),
+    Setting(
+        "rest.extension.classes",
+        Type.LIST,
+        (),
+        "Java classes that extend the REST API; BasicAuthSecurityRestExtension is replaced by Basic authentication.",
+        ValidList(),
+    ),
     Setting(
         "admin.listeners",
         Type.LIST,
@@ -169,3 +282,91 @@ REST: Final = REST_INTERNAL | ConfigDef.of(
         _listeners(may_be_empty=True),
     ),
 )
+
+
+def tls_keys(props: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """Return the TLS keys of listeners without ``prefix``; if any key has it, keys without it are ignored (KIP-208)."""
+    own = {key.removeprefix(prefix): value.strip() for key, value in props.items() if key.startswith(prefix)}
+    return own or {key: value.strip() for key, value in props.items() if key.startswith("ssl.")}
+
+
+#: Prefixes of the TLS keys of https listeners.
+HTTPS_PREFIX: Final = "listeners.https."
+ADMIN_HTTPS_PREFIX: Final = "admin.listeners.https."
+
+
+def check_access(values: Values, props: Mapping[str, str], extensions: Iterable[str] = ()) -> None:
+    """Check who may use the REST API for users; ``extensions`` are those of ``rest.extension.classes``.
+
+    Raises:
+        ConfigError: A listener that other machines reach has no authentication, or an authenticator lacks a key.
+    """
+    _check_authenticators(values, extensions)
+    if values.boolean(INSECURE):
+        return
+    by_all = any(values[key] for key in (BASIC_FILE, LOGIN_CONFIG, JWKS_URL))
+    for key, prefix in (("listeners", HTTPS_PREFIX), ("admin.listeners", ADMIN_HTTPS_PREFIX)):
+        found = values.get(key) or ()
+        assert isinstance(found, tuple)
+        by_certificate = asks_for_certificates(props, prefix)
+        for listener in map(parse_listener, found):
+            if not (is_loopback(listener.host) or by_all or (by_certificate and listener.scheme == "https")):
+                raise ConfigError(
+                    f"{key} = {listener} serves other machines without authentication, and every client could create "
+                    f"connectors. Set {BASIC_FILE} or another of rest.auth.*, or ssl.client.auth = required for https "
+                    f"(docs/security/rest.md); or set {INSECURE} = true to serve them all the same",
+                    key,
+                )
+
+
+def asks_for_certificates(props: Mapping[str, str], prefix: str) -> bool:
+    """Return whether the https listeners with the TLS keys of ``prefix`` ask clients for certificates."""
+    return tls_keys(props, prefix).get("ssl.client.auth", "none").lower() != "none"
+
+
+def _check_authenticators(values: Values, extensions: Iterable[str]) -> None:
+    for each in extensions:
+        if each != BASIC_EXTENSION:
+            raise ConfigError(
+                f"rest.extension.classes names {each}, a Java class, which cannot be loaded here; without it the REST "
+                "API may be unprotected. Remove it and use rest.auth.* (docs/security/rest.md)",
+                "rest.extension.classes",
+            )
+        if values[LOGIN_CONFIG] is None:
+            raise ConfigError(
+                f"rest.extension.classes needs {LOGIN_CONFIG} in this file: the JAAS file that Java's command line has "
+                f"as -D{LOGIN_CONFIG}",
+                LOGIN_CONFIG,
+            )
+    jwt = {key: values[key] for key in (JWKS_URL, _ISSUER, _AUDIENCE)}
+    if any(jwt.values()):
+        for key, value in jwt.items():
+            if not value:
+                raise ConfigError(f"{key} is missing; bearer tokens need {', '.join(jwt)}", key)
+        if values[DEFAULT_ROLE] is None and not has_role_lists(values):
+            raise ConfigError(
+                f"{ROLE_LISTS['admin']} is missing: with bearer tokens, name principals in "
+                f"{', '.join(ROLE_LISTS.values())}, or set {DEFAULT_ROLE}",
+                ROLE_LISTS["admin"],
+            )
+        url = str(jwt[JWKS_URL])
+        if re.match(r"https://|file:///|http://(localhost|127\.\d+\.\d+\.\d+|\[::1\])[:/]", url) is None:
+            raise ConfigError(f"{JWKS_URL} must begin with https:// or file:///", JWKS_URL)
+
+
+def has_role_lists(values: Values) -> bool:
+    """Return whether a list of principals with a role is set."""
+    return any(parse_principals(key, values.string(key)) for key in ROLE_LISTS.values())
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches ``host``."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def serves_others(listeners: Iterable[RestListener]) -> bool:
+    """Return whether other machines reach one of ``listeners``."""
+    return not all(is_loopback(each.host) for each in listeners)

@@ -1,4 +1,4 @@
-"""Declares the security configs of Kafka's clients, and maps names of cipher suites to OpenSSL's.
+"""Declares the security configs of Kafka's clients, maps names of cipher suites to OpenSSL's, and hides secrets.
 
 Names and defaults are those of Kafka 4.3 (``SslConfigs``, ``SaslConfigs``). Values of ``ssl.cipher.suites`` are Java's
 names (IANA's).
@@ -6,7 +6,8 @@ names (IANA's).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from connect.core.config.config_def import AtLeast, ConfigDef, Importance, OneOf, Setting, Type, ValidList, Value
@@ -243,3 +244,33 @@ def suites_notice(key: str, value: str) -> str | None:
         f"cannot select among the suites of TLS 1.3: {', '.join(missing)} may be used too; "
         "to disable TLS 1.3, name none of its suites"
     )
+
+
+HIDDEN: Final = "[hidden]"
+#: Keys of transforms, converters and filters that probably hold secrets.
+_SECRET: Final = re.compile(
+    r"(password|passphrase|secret|token|credentials?|api.?key|private.?key|jaas\.config)$", re.I
+)
+_REFERENCE: Final = re.compile(r"\$\{[^${}]*:[^${}]*\}")
+
+
+def is_secret(key: str) -> bool:
+    """Return whether the name of a key says that it holds a secret."""
+    return key.endswith(SECRETS) or _SECRET.search(key) is not None
+
+
+def hidden(config: Mapping[str, str], declared: ConfigDef) -> dict[str, str]:
+    """Return a config as written with :data:`HIDDEN` for its secrets: values of type password, and of keys whose name
+    says it. A reference to a config provider is shown, because it is not the secret."""
+
+    def shown(key: str, value: str) -> str:
+        setting = declared.settings.get(key)
+        secret = is_secret(key) or (setting is not None and setting.type is Type.PASSWORD)
+        return HIDDEN if secret and value and _REFERENCE.fullmatch(value.strip()) is None else value
+
+    return {key: shown(key, value) for key, value in config.items()}
+
+
+def restored(config: Mapping[str, str | None], stored: Mapping[str, str]) -> dict[str, str | None]:
+    """Return a config in which a value :data:`HIDDEN` is the stored one. A key without one keeps ``[hidden]``."""
+    return {key: stored.get(key, value) if value == HIDDEN else value for key, value in config.items()}

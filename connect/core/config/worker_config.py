@@ -11,7 +11,7 @@ from typing import Final, Literal, Self
 from connect.core.config.client_settings import ADMIN
 from connect.core.config.config_def import Read, Values
 from connect.core.config.properties import NOTHING, ConfigTransformer, Properties, ProviderFactory
-from connect.core.config.rest_settings import RestListener, parse_listener
+from connect.core.config.rest_settings import INSECURE, RestListener, check_access, parse_listener, serves_others
 from connect.core.config.security_settings import suites_notice
 from connect.core.config.worker_settings import UNHEEDED, WORKER, WORKER_PREFIXES
 from connect.core.errors import ConfigError
@@ -234,11 +234,16 @@ def _check(config: WorkerConfig) -> None:
             "continue after the group has assigned it to another worker",
             "worker.lease.ms",
         )
-    if config.values.strings("rest.extension.classes"):
+    check_access(config.values, config.props, config.values.strings("rest.extension.classes"))
+    if (
+        config.connect_protocol != "sessioned"
+        and serves_others(config.listeners)
+        and not config.values.boolean(INSECURE)
+    ):
         raise ConfigError(
-            "rest.extension.classes names Java classes, which cannot be loaded here; without them the REST API may be "
-            "unprotected. Remove the key and protect the REST API by other means, such as a proxy",
-            "rest.extension.classes",
+            f"connect.protocol is {config.connect_protocol}: requests between workers would not be signed, and other "
+            f"machines could change tasks. Set sessioned, or {INSECURE} = true",
+            "connect.protocol",
         )
     _check_topics(config)
 

@@ -65,7 +65,7 @@ from connect.core.herder.events import (
 )
 from connect.core.herder.membership import EAGER, SESSIONED, Allocation
 from connect.core.herder.state import HerderMode, HerderSettings, HerderState, MutableAllocation, Statuses, pause_ms
-from connect.core.herder_api import RequestRefused, Signature
+from connect.core.herder_api import Forbidden, RequestRefused, Signature
 from connect.core.model import RestartRequest, impact
 
 
@@ -272,6 +272,17 @@ class Herder:
         """
         if uses_session_keys(self._state):
             herder_api.check(signature, self._state.log.session_key, self._state.settings.verification_algorithms)
+
+    def check_forwarded(self, signature: Signature) -> None:
+        """Verify the signature of a user's request that another worker forwards.
+
+        Raises:
+            BadRequest, NotReady, Forbidden: As :func:`connect.core.herder_api.check`; Forbidden also while the group
+                has no session keys.
+        """
+        if not uses_session_keys(self._state):
+            raise Forbidden("This group has no session key, so no worker can sign for its users.")
+        self.check_signature(signature)
 
 
 def _take_in(s: HerderState, event: Event) -> None:

@@ -11,16 +11,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from connect.core.config.properties import ConfigTransformer
+from connect.core.config.security_settings import HIDDEN, restored
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import SecurityError
 from connect.core.herder import events
 from connect.core.herder.herder import Herder
+from connect.core.herder.membership import SESSIONED
 from connect.core.herder_api import (
+    ALGORITHM_HEADER,
+    SIGNATURE_HEADER,
     BadRequest,
     Config,
     ConfigInfos,
     ConfigKeyInfo,
     Forbidden,
+    ForwardedRequest,
     LoggerLevel,
     NotFound,
     NotLeader,
@@ -32,6 +37,7 @@ from connect.core.herder_api import (
     SourceOffset,
     Unhealthy,
     WorkerInfo,
+    sign,
 )
 from connect.core.model import (
     ConnectorInfo,
@@ -48,7 +54,7 @@ from connect.runtime.herder.effects_and_fencing import ZombieFence
 from connect.runtime.herder.loggers import Loggers, check_level
 from connect.runtime.herder.offsets_and_reports import OffsetsApi, Reports
 from connect.runtime.herder.rebalance_stages import Stages
-from connect.runtime.plugins.config_validation import error_message, validate_connector
+from connect.runtime.plugins.config_validation import error_message, validate_connector, without_secrets
 from connect.runtime.plugins.plugin_registry import Plugins
 
 
@@ -143,20 +149,24 @@ class RuntimeHerder:
             raise NotFound(f"No status found for task {task}")
         return status
 
+    def without_secrets(self, name: str, config: Mapping[str, str]) -> Mapping[str, str]:
+        connector = self._core.snapshot.connector_config(name)
+        return without_secrets(config, config if connector is None else connector, self._parts.plugins)
+
     # -- changing --------------------------------------------------------------------------------------
 
     async def put_connector(
         self, name: str, config: Config, target_state: TargetState | None, *, allow_replace: bool
     ) -> Put:
         await self._parts.started()
-        checked = await self._validated(config)
+        checked = await self._validated(self._restored(name, config))
         return await self._put(events.PutConnector(name, checked, target_state, allow_replace, self._type_of(checked)))
 
     async def patch_connector(self, name: str, patch: Config) -> Put:
         await self._parts.started()
         if not self._core.is_leader:
             raise NotLeader("Only the leader can patch connector configs.", self._core.leader_url)
-        patched = {**self._config(name), **patch}
+        patched = {**self._config(name), **self._restored(name, patch)}
         checked = await self._validated({key: value for key, value in patched.items() if value is not None})
         return await self._put(events.PutConnector(name, checked, None, True, self._type_of(checked)))
 
@@ -234,6 +244,15 @@ class RuntimeHerder:
             # 400, because the requester would retry for two minutes after a 500, which may be a passing error.
             raise BadRequest(str(error)) from error
 
+    def sign_forwarded(self, request: ForwardedRequest) -> Mapping[str, str]:
+        key, algorithm = self._core.snapshot.session_key, self._parts.config.signature_algorithm
+        if self._core.protocol != SESSIONED or key is None:
+            return {}
+        return {SIGNATURE_HEADER: sign(key, algorithm, request.to_bytes()), ALGORITHM_HEADER: algorithm}
+
+    def check_forwarded(self, request: ForwardedRequest, signature: str | None, algorithm: str | None) -> None:
+        self._core.check_forwarded(Signature(signature, algorithm, request.to_bytes()))
+
     # -- reports ---------------------------------------------------------------------------------------
 
     async def connector_report(self, name: str, kind: str, query: Mapping[str, str]) -> Mapping[str, Any]:
@@ -250,6 +269,7 @@ class RuntimeHerder:
 
     async def validate(self, plugin: str, config: Config) -> ConfigInfos:
         parts = self._parts
+        config = self._restored(config.get("name"), config)
         with parts.stages.doing("performing multi-property validation for the connector"):
             return await validate_connector(config, parts.plugins, parts.config, parts.transformer)
 
@@ -291,6 +311,14 @@ class RuntimeHerder:
 
     def _type_of(self, config: Mapping[str, str]) -> str:
         return self._parts.plugins.connector_type(config.get("connector.class"))
+
+    def _restored(self, name: str | None, config: Config) -> Config:
+        """Return a config in which hidden values are the stored ones. Raises BadRequest if one is not stored."""
+        restored_config = restored(config, self._core.snapshot.connector_config(name or "") or {})
+        for key, value in restored_config.items():
+            if value == HIDDEN:
+                raise BadRequest(f"{key} is {HIDDEN}, and connector {name} has no stored value. Send the value itself.")
+        return restored_config
 
     async def _validated(self, config: Config) -> Mapping[str, str]:
         infos = await self.validate("", config)

@@ -18,6 +18,7 @@ from connect.core.config.client_settings import CLIENTS, OverridePolicy
 from connect.core.config.config_def import ConfigDef, ConfigValue, InvalidValue, PluginClass, Value, convert
 from connect.core.config.connector_settings import CONNECTOR, SOURCE_CONNECTOR
 from connect.core.config.properties import ConfigTransformer, ProvidersDeclared
+from connect.core.config.security_settings import HIDDEN, hidden, is_secret
 from connect.core.config.validation import Valid, key_info, valid, value_info
 from connect.core.config.worker_config import ClientKind, WorkerConfig
 from connect.core.errors import ConfigError, HeliographError
@@ -360,5 +361,20 @@ class _Curtain:
 def _shown(config: Config) -> Iterable[str]:
     """Format a config for a message, without values that may be secret."""
     for key, value in config.items():
-        hidden = any(word in key.lower() for word in ("password", "secret", "jaas", "token", "credential", "ssl.key"))
-        yield f"{key}={'[hidden]' if hidden else value}"
+        yield f"{key}={HIDDEN if is_secret(key) else value}"
+
+
+def without_secrets(config: Mapping[str, str], connector: Mapping[str, str], plugins: Plugins) -> dict[str, str]:
+    """Return a config as written, with its secrets hidden. ``connector``: the config of the connector to which it, or
+    the task that it configures, belongs."""
+    props = {_CLASS: "", **connector}
+    own = ConfigDef()
+    try:
+        own = plugins.connector(props[_CLASS], props.get(_VERSION)).config_def
+    except (PluginNotFound, InvalidRange):
+        log.debug("a connector class is not known here")
+    try:
+        own |= enrich(ConfigDef(), props, plugins)
+    except InvalidValue:
+        log.debug("a transform or predicate is not known here")
+    return hidden(config, own)

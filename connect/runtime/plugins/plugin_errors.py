@@ -14,15 +14,12 @@ from typing import Final
 
 from connect.core.config.config_def import ConfigDef, Type
 from connect.core.config.properties import ConfigTransformer
-from connect.core.config.security_settings import SECURITY
+from connect.core.config.security_settings import HIDDEN, SECRETS
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
 from connect.core.herder_api import BadRequest
 
 _REFERENCE: Final = re.compile(r"\$\{[^}]*?:[^}]*?\}")
-#: Suffixes of secret keys, after any prefix such as ``producer.override.``.
-_PASSWORDS: Final = tuple(name for name, setting in SECURITY.settings.items() if setting.type is Type.PASSWORD)
 _WITHIN_JAAS: Final = re.compile(r'(?:password|clientSecret)\s*=\s*"([^"]+)"')
-_HIDDEN: Final = "[hidden]"
 #: Shorter texts are hardly secrets, and masking them would hide half of any text.
 _SHORTEST: Final = 4
 _CAUSES_AT_MOST: Final = 4
@@ -45,7 +42,7 @@ class SecretMask:
 
     def mask(self, text: str) -> str:
         """Return ``text`` without the secrets."""
-        hidden = text if self._pattern is None else self._pattern.sub(_HIDDEN, text)
+        hidden = text if self._pattern is None else self._pattern.sub(HIDDEN, text)
         # A lone surrogate, e.g. from a file name that is not UTF-8, cannot be written to a record.
         return hidden.encode("utf-8", "backslashreplace").decode()
 
@@ -79,7 +76,7 @@ def passwords(declared: ConfigDef, props: Mapping[str, str]) -> Iterator[str]:
     """Yield the secrets in a resolved config: values of type password, the connector's own and the clients'."""
     for key, value in props.items():
         setting = declared.settings.get(key)
-        if (setting is not None and setting.type is Type.PASSWORD) or key.endswith(_PASSWORDS):
+        if (setting is not None and setting.type is Type.PASSWORD) or key.endswith(SECRETS):
             yield value
             yield from _WITHIN_JAAS.findall(value)
 

@@ -119,10 +119,10 @@ async def test_a_body_of_another_type(port: int, herder: DictHerder, kind: str) 
 
 
 async def test_a_body_of_no_type(port: int, herder: DictHerder) -> None:
-    request = b"PUT /connectors/a/config HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n{}"
+    request = b"PUT /connectors/a/config HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}"
     assert error(await exchange(port, request)) == (415, "HTTP 415 Unsupported Media Type")
     assert herder.done == []
-    nothing = b"PUT /connectors/a/config HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n"
+    nothing = b"PUT /connectors/a/config HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
     assert error(await exchange(port, nothing))[0] == 500
 
 
@@ -205,7 +205,7 @@ async def test_java_reads_behind_mistakes_that_change_nothing(port: int, herder:
 
 
 LIMIT_BYTES = RestSettings().max_request_bytes
-PUT_CONFIG = b"PUT /connectors/a/config HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+PUT_CONFIG = b"PUT /connectors/a/config HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
 async def test_the_largest_body(port: int, herder: DictHerder) -> None:
@@ -241,7 +241,7 @@ async def test_an_endless_chunked_body(port: int, herder: DictHerder) -> None:
     [
         b"\x16\x03\x01\x00\xff\x01\r\n\r\n",
         b"GET\r\n\r\n",
-        b"GET /\xff HTTP/1.1\r\nHost: h\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"GET / HTTP/9\r\n\r\n",
     ],
 )
@@ -254,14 +254,14 @@ async def test_what_is_not_http(port: int, data: bytes) -> None:
 async def test_nonsense_behind_an_answer_that_is_under_way(port: int, herder: DictHerder) -> None:
     herder.hangs.add("connector_info")
     async with connected(port) as (reader, writer), asyncio.timeout(60):
-        writer.write(b"GET /connectors/a HTTP/1.1\r\nHost: h\r\n\r\n" + b"\x00\x01nonsense\r\n\r\n")
+        writer.write(b"GET /connectors/a HTTP/1.1\r\nHost: localhost\r\n\r\n" + b"\x00\x01nonsense\r\n\r\n")
         assert (await read_answer(reader)).status == 500
         await reader.read()
     assert (await ask(port, "GET", "/connectors")).status == 200
 
 
 @pytest.mark.parametrize(
-    "sent", [b"", b"GET /conn", b"GET / HTTP/1.1\r\nHost: h\r\n", PUT_CONFIG + b"Content-Length: 9\r\n\r\n{"]
+    "sent", [b"", b"GET /conn", b"GET / HTTP/1.1\r\nHost: localhost\r\n", PUT_CONFIG + b"Content-Length: 9\r\n\r\n{"]
 )
 async def test_a_client_that_never_ends_its_request(port: int, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
     monkeypatch.setattr(server, "REQUEST_ARRIVES_WITHIN_S", 0.2)
@@ -274,7 +274,7 @@ async def test_a_kept_connection_gets_the_same_time_for_its_next_request(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "REQUEST_ARRIVES_WITHIN_S", 0.2)
-    request = b"GET /connectors HTTP/1.1\r\nHost: h\r\n\r\n"
+    request = b"GET /connectors HTTP/1.1\r\nHost: localhost\r\n\r\n"
     async with connected(port, first=request) as (reader, writer), asyncio.timeout(60):
         assert (await read_answer(reader)).status == 200
         await asyncio.sleep(0.3)
@@ -297,7 +297,7 @@ async def test_a_client_that_reads_nothing(port: int, herder: DictHerder, monkey
     monkeypatch.setattr(server.BoundedProtocol, "connection_lost", noted)
     herder.add("a", value="x" * 30_000_000)
     async with connected(port, limit=1024) as (_, writer), asyncio.timeout(60):
-        writer.write(b"GET /connectors/a HTTP/1.1\r\nHost: h\r\n\r\n")
+        writer.write(b"GET /connectors/a HTTP/1.1\r\nHost: localhost\r\n\r\n")
         # Who reads nothing keeps 30 MB in the server: it gives up by itself, whatever the kernel still holds by then.
         await cut.wait()
 

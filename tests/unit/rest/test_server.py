@@ -169,7 +169,7 @@ async def test_a_request_that_runs_is_answered_while_the_server_stops(monkeypatc
 
     herder.connectors = connectors  # type: ignore[method-assign]
     async with connected(port) as (reader, writer):
-        writer.write(b"GET /connectors HTTP/1.1\r\nHost: h\r\n\r\n")
+        writer.write(b"GET /connectors HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await begun.wait()
         stopping = asyncio.create_task(server.stop())
         while await can_connect(port):  # noqa: ASYNC110 - a port tells nobody that it closes
@@ -192,7 +192,7 @@ async def test_an_answers_body_does_not_wait_for_the_client_to_acknowledge_its_h
         made(self, transport)
 
     monkeypatch.setattr(BoundedProtocol, "connection_made", connection_made)
-    request = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
+    request = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
     async with (
         started(RestSettings((RestListener("http", host, 0),)), DictHerder()) as server,
         connected(server.ports[0], first=request) as (reader, _),
@@ -219,7 +219,7 @@ async def test_stopping_waits_for_nobody_for_ever(monkeypatch: pytest.MonkeyPatc
     server.serve(herder)
     port = server.ports[0]
     async with connected(port) as (_, hanging), connected(port) as (_, halfway), connected(port), asyncio.timeout(60):
-        hanging.write(b"GET /connectors HTTP/1.1\r\nHost: h\r\n\r\n")
+        hanging.write(b"GET /connectors HTTP/1.1\r\nHost: localhost\r\n\r\n")
         halfway.write(b"GET /conn")
         await until(lambda: herder.done, "the request to reach the herder")
         await server.stop()
@@ -243,20 +243,31 @@ async def test_stopping_leaves_no_answer_behind_that_nobody_reads(monkeypatch: p
         started(RestSettings((ANYWHERE,)), herder) as server,
         connected(server.ports[0], limit=1024) as (_, writer),
     ):
-        writer.write(b"GET /connectors/a HTTP/1.1\r\nHost: h\r\n\r\n")
+        writer.write(b"GET /connectors/a HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await until(lambda: herder.done, "the request to reach the herder")
         async with asyncio.timeout(60):
             await server.stop()
             await cut.wait()
 
 
-async def test_connections_have_an_upper_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rest.server.MAX_CONNECTIONS", 2)
-    async with started(RestSettings((ANYWHERE,)), DictHerder()) as server:
+async def test_a_connection_too_many_replaces_the_one_that_waits_longest() -> None:
+    async with started(
+        RestSettings((ANYWHERE,), max_connections=3, max_connections_per_address=2), DictHerder()
+    ) as server:
         port = server.ports[0]
-        async with connected(port):
-            assert (await ask(port, "GET", "/connectors")).status == 503
-        # The server hears of an end a moment later.
-        async with asyncio.timeout(60):
-            while (await ask(port, "GET", "/connectors")).status == 503:
-                pass
+        async with connected(port) as (first, _), connected(port) as (second, writer):
+            assert (await ask(port, "GET", "/connectors")).status == 200
+            assert await first.read() == b""
+            writer.write(b"GET /connectors HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert (await read_answer(second)).status == 200
+
+
+async def test_a_connection_that_is_worked_for_stays() -> None:
+    herder = DictHerder()
+    herder.hangs.add("connectors")
+    settings = RestSettings((ANYWHERE,), max_connections=1, max_connections_per_address=1)
+    async with started(settings, herder) as server, connected(server.ports[0]) as (_, writer):
+        writer.write(b"GET /connectors HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await until(lambda: herder.done, "the request to reach the herder")
+        async with connected(server.ports[0]) as (refused, _):
+            assert await refused.read() == b""

@@ -28,8 +28,16 @@ def stores(tmp_path: Path) -> dict[str, str]:
 )
 def test_what_is_asked_of_clients(tmp_path: Path, prefix: str, word: str | None, mode: ssl.VerifyMode) -> None:
     keys = stores(tmp_path) | ({} if word is None else {"ssl.client.auth": word})
+    keys |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": keys["ssl.keystore.location"]}
     props = {prefix + key: value for key, value in keys.items()} | {"ssl.client.auth": "required"}
     assert rest_tls(props).server(prefix).verify_mode is mode
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_users_with_certificates_need_authorities_of_their_own(tmp_path: Path, prefix: str) -> None:
+    props = {prefix + key: value for key, value in (stores(tmp_path) | {"ssl.client.auth": "required"}).items()}
+    with pytest.raises(ConfigError, match=f"{prefix}ssl.truststore.location"):
+        rest_tls(props).server(prefix)
 
 
 def test_suites_hold_for_listeners_and_for_other_workers(tmp_path: Path) -> None:

@@ -1,0 +1,104 @@
+"""Decides who may do what over REST: the roles, the role that each request needs, allowed hosts and origins."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final
+from urllib.parse import quote, unquote
+
+
+class Role(IntEnum):
+    """What a user may do; each role includes the ones before it.
+
+    VIEW reads, without passwords. OPERATE also pauses, resumes, restarts and stops. ADMIN does everything.
+    """
+
+    NONE = 0
+    VIEW = 1
+    OPERATE = 2
+    ADMIN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A user: the name, for the log, and the role."""
+
+    name: str
+    role: Role
+
+    def to_header(self) -> str:
+        """Return the caller for a request that is forwarded to another worker."""
+        return f"{self.role.name} {quote(self.name)}"
+
+    @classmethod
+    def from_header(cls, text: str) -> Caller:
+        """Return the caller of a forwarded request, whose signature must have been verified. Raises KeyError."""
+        role, _, name = text.partition(" ")
+        return cls(unquote(name), Role[role])
+
+
+#: The user of a worker without authentication.
+ANYONE: Final = Caller("anonymous", Role.ADMIN)
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """The role of each principal, such as ``User:ann`` or ``Group:ops``, and of principals that are not named."""
+
+    members: Mapping[str, Role] = field(default_factory=dict)
+    default: Role = Role.ADMIN
+
+    def caller(self, user: str, groups: Iterable[str] = ()) -> Caller:
+        """Return the user with the highest role that the user or one of the groups has."""
+        names = (f"User:{user}", *(f"Group:{each}" for each in groups))
+        found = [self.members[name] for name in names if name in self.members]
+        return Caller(user, max(found, default=self.default))
+
+
+_READS: Final = ("GET", "HEAD")
+_OPERATIONS: Final = (("PUT", "pause"), ("PUT", "resume"), ("PUT", "stop"), ("POST", "restart"))
+
+
+def needed_role(method: str, path: str) -> Role:
+    """Return the role that a request needs; NONE: no authentication.
+
+    ``path`` begins below a flow's. Signed requests between workers need no role, because the herder verifies their
+    signature; neither do preflights, which browsers send without credentials. What is not known needs ADMIN.
+    """
+    match method, path.split("/")[1:]:
+        case ("POST", ["connectors", _, "tasks"]) | ("PUT", ["connectors", _, "fence"]) | ("OPTIONS", _):
+            return Role.NONE
+        case (verb, _) if verb in _READS:
+            return Role.VIEW
+        case (verb, ["connectors", _, word]) if (verb, word) in _OPERATIONS:
+            return Role.OPERATE
+        case "POST", ["connectors", _, "tasks", _, "restart"]:
+            return Role.OPERATE
+    return Role.ADMIN
+
+
+def below_flow(path: str) -> str:
+    """Return the path below a flow's, ``/{source}/{target}``; the path itself if it has none."""
+    segments = path.split("/", 3)
+    return path if len(segments) < 3 else f"/{segments[3] if len(segments) > 3 else ''}"
+
+
+def is_allowed_host(host: str | None, names: frozenset[str]) -> bool:
+    """Return whether a Host header names this worker. A page whose name was bound again to this worker's address sends
+    that name (DNS rebinding), so addresses are always allowed; no browser omits the header."""
+    if host is None or "*" in names:
+        return True
+    name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return name.lower().rstrip(".") in names
+    return True
+
+
+def is_own_origin(origin: str, host: str | None) -> bool:
+    """Return whether a page of ``origin`` is of this worker; a proxy may have removed TLS, so schemes may differ."""
+    return origin.partition("://")[2].lower() == (host or "").lower() != ""

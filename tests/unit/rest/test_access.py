@@ -1,0 +1,421 @@
+"""Who may do what: the rules, and a server whose users have passwords, tokens and certificates."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import ssl
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import httpx
+import pytest
+from joserfc import jwk, jwt
+
+from connect.core.config.rest_settings import REST, check_access
+from connect.core.config.worker_config import WorkerConfig
+from connect.core.errors import ConfigError
+from connect.core.herder_api import ForwardedRequest, NotLeader
+from rest.access import Role, below_flow, is_allowed_host, is_own_origin, needed_role
+from rest.authentication import Authenticator, file_of_login_config
+from rest.rest_config import RestSettings, RestTls
+from rest.server import RestServer
+from tests.kit.certificates import Party, make_party
+from tests.kit.raw_http import Raw, ask
+from tests.kit.rest_herder import DictHerder
+from tests.kit.work import WORKER
+
+ISSUER = "https://issuer.example"
+LISTS = {
+    "rest.auth.admins": "User:ann; Group:root; User:CN=ann",
+    "rest.auth.operators": "User:otto; User:CN=otto",
+    "rest.auth.viewers": "User:vera; User:CN=vera",
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "role"),
+    [
+        ("GET", "/connectors/a/config", Role.VIEW),
+        ("HEAD", "/metrics", Role.VIEW),
+        ("GET", "/admin/loggers", Role.VIEW),
+        ("PUT", "/connectors/a/pause", Role.OPERATE),
+        ("PUT", "/connectors/a/resume", Role.OPERATE),
+        ("PUT", "/connectors/a/stop", Role.OPERATE),
+        ("POST", "/connectors/a/restart", Role.OPERATE),
+        ("POST", "/connectors/a/tasks/0/restart", Role.OPERATE),
+        ("POST", "/connectors", Role.ADMIN),
+        ("PUT", "/connectors/a/config", Role.ADMIN),
+        ("PATCH", "/connectors/a/config", Role.ADMIN),
+        ("DELETE", "/connectors/a", Role.ADMIN),
+        ("PATCH", "/connectors/a/offsets", Role.ADMIN),
+        ("DELETE", "/connectors/a/offsets", Role.ADMIN),
+        ("PUT", "/connector-plugins/X/config/validate", Role.ADMIN),
+        ("PUT", "/admin/loggers/connect", Role.ADMIN),
+        ("BREW", "/connectors/a/pause", Role.ADMIN),
+        ("PUT", "/connectors/a/paus%65", Role.ADMIN),
+        ("POST", "/connectors/a/tasks", Role.NONE),
+        ("PUT", "/connectors/a/fence", Role.NONE),
+        ("PUT", "/connectors/a/tasks", Role.ADMIN),
+    ],
+)
+def test_the_role_that_a_request_needs(method: str, path: str, role: Role) -> None:
+    assert needed_role(method, path) is role
+
+
+def test_a_flow_is_no_part_of_the_rules() -> None:
+    assert below_flow("/us/eu/connectors/a/tasks") == "/connectors/a/tasks"
+    assert (below_flow("/health"), below_flow("/us/eu")) == ("/health", "/")
+
+
+def test_hosts_and_origins() -> None:
+    names = frozenset({"localhost", "worker.example"})
+    for host in (None, "localhost:8083", "Worker.Example.", "10.0.0.1:8083", "[::1]:8083"):
+        assert is_allowed_host(host, names), host
+    for host in ("evil.example", "evil.example:8083", "localhost.evil.example", "", "[evil]:1"):
+        assert not is_allowed_host(host, names), host
+    assert is_allowed_host("evil.example", frozenset({"*"}))
+    assert is_own_origin("https://w:8083", "w:8083")
+    assert (
+        not is_own_origin("null", "w") and not is_own_origin("http://w.evil", "w") and not is_own_origin("null", None)
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "refused"),
+    [
+        ({"listeners": "http://:8083"}, "listeners = http://:8083 serves other machines .* rest.insecure = true"),
+        ({"listeners": "http://10.0.0.1:8083"}, "serves other machines"),
+        ({"admin.listeners": "http://:8084"}, "admin.listeners = http://:8084 serves"),
+        ({"listeners": "https://:8443", "ssl.client.auth": "required"}, ""),
+        ({"listeners": "http://:8083", "ssl.client.auth": "required"}, "serves other machines"),
+        ({"listeners": "https://:1", "ssl.client.auth": "required", "listeners.https.ssl.key.password": "x"}, "serves"),
+        ({"listeners": "http://:8083", "rest.insecure": "true"}, ""),
+        ({"listeners": "http://:8083", "rest.auth.basic.file": "users"}, ""),
+        ({"metrics.listeners": "http://:9404"}, ""),
+        ({"rest.extension.classes": "com.example.Auth"}, "Java class"),
+        ({"rest.auth.jwt.jwks.url": "https://i/keys"}, "rest.auth.jwt.expected.issuer is missing"),
+        (
+            {
+                "rest.auth.jwt.jwks.url": "https://i/keys",
+                "rest.auth.jwt.expected.issuer": "i",
+                "rest.auth.jwt.expected.audience": "a",
+            },
+            "rest.auth.admins is missing",
+        ),
+        ({"rest.auth.admins": "ann"}, "write a principal as User:name"),
+    ],
+)
+def test_a_worker_that_would_serve_everyone_is_refused(changes: dict[str, str], refused: str) -> None:
+    if not refused:
+        WorkerConfig.parse({**WORKER, **changes})
+        return
+    with pytest.raises(ConfigError, match=refused):
+        WorkerConfig.parse({**WORKER, **changes})
+
+
+def basic(user: str, password: str) -> dict[str, str]:
+    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
+
+
+def users_file(folder: Path, text: str = "ann=a-pass\notto=o-pass\nvera=v-pass\nzoe=z-pass\n") -> str:
+    file = folder / "users.properties"
+    file.write_text(text)
+    file.chmod(0o600)
+    return str(file)
+
+
+@asynccontextmanager
+async def serving(properties: dict[str, str], tls: RestTls | None = None) -> AsyncIterator[tuple[int, DictHerder]]:
+    values = REST.parse({"listeners": "http://127.0.0.1:0", **properties})
+    check_access(values, properties)
+    server, herder = RestServer(RestSettings.of(values), tls=tls), DictHerder()
+    herder.add("a", **{"sasl.jaas.config": "hunter2", "db.password": "${env:DB}", "topic": "t"})
+    await server.start()
+    try:
+        server.serve(herder)
+        yield server.ports[0], herder
+    finally:
+        await server.stop()
+
+
+async def statuses(port: int, headers: dict[str, str]) -> tuple[int, int, int]:
+    """Of a read, an operation and a change."""
+    asks = (("GET", "/connectors"), ("PUT", "/connectors/a/pause"), ("DELETE", "/connectors/b"))
+    read, operated, changed = [(await ask(port, *each, headers=headers)).status for each in asks]
+    return read, operated, changed
+
+
+async def test_users_with_passwords(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rest.authentication._WRONG_PASSWORD_S", 0)
+    monkeypatch.setattr("rest.authentication._LOOK_AGAIN_S", 0)
+    file = users_file(tmp_path)
+    async with serving({"rest.auth.basic.file": file, **LISTS}) as (port, herder):
+        for headers in (
+            {},
+            basic("ann", "wrong"),
+            basic("eve", "x"),
+            {"Authorization": "Basic ?"},
+            {"Authorization": "Bearer x"},
+        ):
+            answer = await ask(port, "GET", "/connectors", headers=headers)
+            assert (answer.status, answer.json["message"]) == (401, "User cannot access the resource.")
+            assert answer.header("www-authenticate") == 'Basic realm="Kafka Connect"'
+        assert not herder.done
+        assert await statuses(port, basic("vera", "v-pass")) == (200, 403, 403)
+        assert await statuses(port, basic("otto", "o-pass")) == (200, 202, 403)
+        assert await statuses(port, basic("ann", "a-pass")) == (200, 202, 404)
+        assert await statuses(port, basic("zoe", "z-pass")) == (403, 403, 403)
+        # Requests between workers carry a signature, which the herder verifies.
+        assert (await ask(port, "PUT", "/connectors/a/fence")).status not in (401, 403)
+        users_file(tmp_path, "ann=new\n")
+        assert (await ask(port, "GET", "/connectors", headers=basic("ann", "a-pass"))).status == 401
+        assert (await ask(port, "GET", "/connectors", headers=basic("ann", "new"))).status == 200
+
+
+async def test_only_an_admin_sees_passwords(tmp_path: Path) -> None:
+    async with serving({"rest.auth.basic.file": users_file(tmp_path), **LISTS}) as (port, _):
+        for path in ("/connectors/a", "/connectors/a/config", "/connectors/a/tasks", "/connectors?expand=info"):
+            seen: Raw = await ask(port, "GET", path, headers=basic("otto", "o-pass"))
+            assert seen.status == 200 and b"hunter2" not in seen.body, path
+        config = (await ask(port, "GET", "/connectors/a/config", headers=basic("vera", "v-pass"))).json
+        assert (config["sasl.jaas.config"], config["db.password"], config["topic"]) == ("[hidden]", "${env:DB}", "t")
+        assert b"hunter2" in (await ask(port, "GET", "/connectors/a", headers=basic("ann", "a-pass"))).body
+
+
+async def test_javas_extension_and_its_login_file(tmp_path: Path) -> None:
+    login = tmp_path / "jaas.conf"
+    module = "org.apache.kafka.connect.rest.basic.auth.extension.PropertyFileLoginModule"
+    login.write_text(
+        f'Other {{ x.Y required; }};\nKafkaConnect {{\n {module} required\n file="{users_file(tmp_path)}";\n}};\n'
+    )
+    extension = "org.apache.kafka.connect.rest.basic.auth.extension.BasicAuthSecurityRestExtension"
+    java = {"rest.extension.classes": extension, "java.security.auth.login.config": str(login)}
+    async with serving(java) as (port, _):
+        assert (await ask(port, "GET", "/connectors")).status == 401
+        assert await statuses(port, basic("zoe", "z-pass")) == (200, 202, 404)
+    login.write_text("KafkaClient { x.Y required; };")
+    with pytest.raises(ConfigError, match="no entry KafkaConnect"):
+        file_of_login_config(str(login))
+    with pytest.raises(ConfigError, match=r"needs java\.security.auth.login.config"):
+        WorkerConfig.parse({**WORKER, "rest.extension.classes": extension})
+
+
+def test_a_file_without_users_lets_no_one_in(tmp_path: Path) -> None:
+    settings = RestSettings.of(REST.parse({"rest.auth.basic.file": users_file(tmp_path, "# none\n")}))
+    with pytest.raises(ConfigError, match="has no users"):
+        Authenticator(settings.access, by_certificate=False)
+
+
+class Issuer:
+    """Serves a JWKS, and counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.key = jwk.RSAKey.generate_key(2048, {"kid": "1", "use": "sig"})
+        self.asked = 0
+        self.status = 200
+
+    @contextmanager
+    def url(self) -> Iterator[str]:
+        issuer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                issuer.asked += 1
+                body = json.dumps({"keys": [issuer.key.as_dict(private=False)]}).encode()
+                self.send_response(issuer.status)
+                self.send_header("Location", "/elsewhere")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/keys"
+        finally:
+            server.shutdown()
+            server.server_close()
+
+    def token(self, sub: str, key: Any = None, **claims: Any) -> dict[str, str]:
+        found = {"iss": ISSUER, "aud": ["connect", "x"], "exp": int(time.time()) + 600, "sub": sub, **claims}
+        given = {name: value for name, value in found.items() if value is not None}
+        key = key or self.key
+        text = jwt.encode({"alg": "RS256", "kid": key.kid or "1"}, given, key)
+        return {"Authorization": f"Bearer {text}"}
+
+
+def of_issuer(url: str) -> dict[str, str]:
+    return {
+        **LISTS,
+        "rest.auth.jwt.jwks.url": url,
+        "rest.auth.jwt.expected.issuer": ISSUER,
+        "rest.auth.jwt.expected.audience": "connect",
+        "rest.auth.jwt.groups.claim": "realm.roles",
+    }
+
+
+async def test_bearer_tokens() -> None:
+    issuer = Issuer()
+    with issuer.url() as url:
+        async with serving(of_issuer(url)) as (port, _):
+            assert await statuses(port, issuer.token("vera")) == (200, 403, 403)
+            assert await statuses(port, issuer.token("x", realm={"roles": ["root"]})) == (200, 202, 404)
+            assert await statuses(port, issuer.token("x", realm={"roles": "none"})) == (403, 403, 403)
+            claims = {"iss": ISSUER, "aud": "connect", "exp": int(time.time()) + 600, "sub": "ann"}
+            confused = f"{_part({'alg': 'HS256', 'kid': '1'})}.{_part(claims)}"
+            mac = hmac.digest(issuer.key.as_pem(private=False), confused.encode(), "sha256")
+            confused += "." + base64.urlsafe_b64encode(mac).rstrip(b"=").decode()
+            other = jwk.RSAKey.generate_key(2048, {"kid": "1"})
+            bad = {
+                "another issuer": issuer.token("ann", iss="https://evil.example"),
+                "another audience": issuer.token("ann", aud="y"),
+                "no audience": issuer.token("ann", aud=None),
+                "expired": issuer.token("ann", exp=int(time.time()) - 120),
+                "no end": issuer.token("ann", exp=None),
+                "not yet": issuer.token("ann", nbf=int(time.time()) + 600),
+                "no user": issuer.token(""),
+                "signed by another key": issuer.token("ann", other),
+                "signed by HMAC with the public key": {"Authorization": f"Bearer {confused}"},
+                "no signature": {"Authorization": f"Bearer {_part({'alg': 'none'})}.{_part({'sub': 'ann'})}."},
+                "nested": {"Authorization": f"Bearer {_part('[' * 3000)}.x.y"},
+                "huge": {"Authorization": "Bearer " + "a" * 20_000},
+                "no token": {"Authorization": "Bearer "},
+            }
+            for what, headers in bad.items():
+                answer = await ask(port, "GET", "/connectors", headers=headers)
+                assert (answer.status, answer.header("www-authenticate")) == (401, "Bearer"), what
+            assert issuer.asked == 1
+
+
+def _part(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
+
+
+async def test_keys_are_read_again_and_redirects_are_not_followed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    issuer = Issuer()
+    with issuer.url() as url:
+        issuer.status = 302
+        async with serving(of_issuer(url)) as (port, _):
+            assert (await ask(port, "GET", "/connectors", headers=issuer.token("ann"))).status == 503
+            assert issuer.asked == 1
+            issuer.status = 200
+            monkeypatch.setattr("rest.authentication._JWKS_AGAIN_S", 0)
+            assert (await ask(port, "GET", "/connectors", headers=issuer.token("ann"))).status == 200
+            issuer.key = jwk.RSAKey.generate_key(2048, {"kid": "2", "use": "sig"})
+            assert (await ask(port, "GET", "/connectors", headers=issuer.token("ann"))).status == 200
+            # While it does not answer, the keys remain.
+            issuer.status = 500
+            assert (await ask(port, "GET", "/connectors", headers=issuer.token("ann"))).status == 200
+    keys = tmp_path / "keys.json"
+    keys.write_text(json.dumps({"keys": [issuer.key.as_dict(private=False)]}))
+    async with serving(of_issuer(keys.as_uri())) as (port, _):
+        assert (await ask(port, "GET", "/connectors", headers=issuer.token("ann"))).status == 200
+
+
+async def test_client_certificates(tmp_path: Path) -> None:
+    authority, stranger = make_party("authority", None), make_party("stranger", None)
+    server = make_party("worker", authority, "127.0.0.1")
+
+    def server_context(prefix: str) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(_pem(tmp_path, server))
+        context.load_verify_locations(cadata=authority.pem)
+        context.verify_mode = ssl.CERT_OPTIONAL
+        return context
+
+    def context_of(name: str, issuer: Party) -> ssl.SSLContext:
+        context = ssl.create_default_context(cadata=authority.pem)
+        if name:
+            context.load_cert_chain(_pem(tmp_path, make_party(name, issuer, name)))
+        return context
+
+    async def status(method: str, path: str, name: str, issuer: Party) -> int:
+        async with httpx.AsyncClient(verify=context_of(name, issuer), trust_env=False) as client:
+            return (await client.request(method, f"https://127.0.0.1:{port}{path}")).status_code
+
+    properties = {**LISTS, "listeners": "https://127.0.0.1:0", "ssl.client.auth": "requested"}
+    tls = RestTls(server_context, lambda: ssl.create_default_context(cadata=authority.pem))
+    async with serving(properties, tls) as (port, _):
+        assert await status("GET", "/connectors", "", authority) == 401
+        assert await status("GET", "/connectors", "vera", authority) == 200
+        assert await status("PUT", "/connectors/a/pause", "vera", authority) == 403
+        assert await status("PUT", "/connectors/a/pause", "otto", authority) == 202
+        assert await status("DELETE", "/connectors/b", "ann", authority) == 404
+        assert await status("GET", "/connectors", "eve", authority) == 403
+        with pytest.raises(httpx.TransportError):
+            await status("GET", "/connectors", "ann", stranger)
+
+
+def _pem(folder: Path, party: Party) -> Path:
+    file = folder / "party.pem"
+    file.write_text(party.key_pem() + party.pem)
+    return file
+
+
+async def test_pages_of_other_sites_and_other_names() -> None:
+    async with serving({"access.control.allow.origin": "https://ui[.]example"}) as (port, herder):
+        for origin in ("https://evil.example", "null", "https://ui.example.evil"):
+            refused = await ask(port, "POST", "/connectors/a/restart", headers={"Origin": origin})
+            assert refused.status == 403, origin
+        rebound = await ask(port, "GET", "/connectors", headers={"Host": "evil.example"})
+        assert rebound.status == 403 and not herder.done
+        for origin in ("https://ui.example", f"http://127.0.0.1:{port}"):
+            assert (await ask(port, "POST", "/connectors/a/restart", headers={"Origin": origin})).status == 204
+
+
+async def test_health_and_metrics_have_a_listener_of_their_own(tmp_path: Path) -> None:
+    properties = {"rest.auth.basic.file": users_file(tmp_path), "metrics.listeners": "http://127.0.0.1:0"}
+    values = REST.parse({"listeners": "http://127.0.0.1:0", **properties})
+    server = RestServer(RestSettings.of(values))
+    await server.start()
+    try:
+        server.serve(DictHerder())
+        (port,) = server.metrics_ports
+        assert (await ask(port, "GET", "/health")).json["status"] == "healthy"
+        assert (await ask(port, "GET", "/metrics")).status == 200
+        for method, path in (
+            ("GET", "/connectors"),
+            ("GET", "/"),
+            ("PUT", "/connectors/a/pause"),
+            ("GET", "/admin/loggers"),
+        ):
+            assert (await ask(port, method, path)).status == 404
+        assert (await ask(server.ports[0], "GET", "/health")).status == 401
+    finally:
+        await server.stop()
+
+
+async def test_a_forwarded_request_is_signed_for_its_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = {"rest.auth.basic.file": users_file(tmp_path), **LISTS}
+    async with serving(properties) as (port, herder), serving(properties) as (other, leader):
+        monkeypatch.setattr("rest.request_handling.is_loopback", lambda host: False)
+        herder.refusals["delete_connector"] = NotLeader("Only the leader", f"http://127.0.0.1:{other}/")
+        # The password stays here: the leader believes the group's signature.
+        answer = await ask(port, "DELETE", "/connectors/a?x=%26", headers=basic("ann", "a-pass"))
+        assert answer.status == 204 and not leader.configs
+        headers = {"X-Heliograph-Forwarded": "ADMIN ann", "X-Connect-Request-Signature-Algorithm": "HmacSHA256"}
+        target = "/connectors/b?forward=true"
+        signed = leader.sign_forwarded(ForwardedRequest("DELETE", target, "ADMIN ann", b""))
+        right = signed["X-Connect-Authorization"]
+        assert (await ask(other, "DELETE", target, headers={**headers, **signed})).status == 404
+        for path, changes, status in (
+            (target, {"X-Connect-Authorization": "AAAA"}, 403),
+            ("/connectors/c?forward=true", {"X-Connect-Authorization": right}, 403),
+            (target, {"X-Connect-Authorization": right, "X-Heliograph-Forwarded": "ADMIN eve"}, 403),
+            (target, {}, 401),
+        ):
+            assert (await ask(other, "DELETE", path, headers={**headers, **changes})).status == status, changes
+        assert (await ask(other, "DELETE", target, b"x", headers={**headers, **signed})).status == 403
