@@ -179,7 +179,7 @@ class DistributedWorker:
         }
 
     def _connector_here(self, name: str, config: Mapping[str, str]) -> ConnectorHere:
-        transform = self.config.transformer.transform
+        transform = self.config.transformer.connector_props
         tasks = [
             TaskReport(task.task, runner.state.value, "", transform(raw))
             for task, runner in sorted(self.worker.tasks.items(), key=lambda item: item[0].task)
@@ -311,7 +311,7 @@ class DistributedWorker:
         return LeaderWriter(self._opened("configs-leader"), self.config.transactional_id)
 
     def _fencing_connection(self, name: str, props: Mapping[str, str]) -> ConnectionSettings:
-        return client_connection(self.config, self.config.transformer.transform(props), "admin", name)
+        return client_connection(self.config, self.config.transformer.connector_props(props), "admin", name)
 
     def _is_source(self, props: Mapping[str, str]) -> bool:
         return self._plugins.connector_type(props.get("connector.class")) == "source"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Final, Literal, TypeVar
@@ -20,9 +20,11 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import pkcs12
 
+from connect.core.config.config_def import trim
 from connect.core.config.security_settings import KEY as SUITES
 from connect.core.config.security_settings import OPENSSL_NAMES, TLS_1_3, unknown_suites
 from connect.core.errors import ConfigError, SecurityError
+from connect.kafka.security.renewal import watch
 from connect.kafka.security.tls import VERSIONS, TlsSettings
 
 _CERTIFICATE: Final = re.compile(r"-----BEGIN (CERTIFICATE)-----([^-]+)-----END \1-----")
@@ -172,16 +174,22 @@ _T = TypeVar("_T")
 
 
 def tls_settings(properties: Mapping[str, str], where: str) -> TlsSettings:
-    """Return the TLS settings in the ``ssl.*`` keys of a Java client.
+    """Return the TLS settings in the ``ssl.*`` keys of a Java client. Their files are watched from now on.
 
     Args:
-        properties: Java client properties, values trimmed.
+        properties: Java client properties.
         where: The owner of the settings for messages, such as ``cluster us``.
 
     Raises:
         ConfigError: Keys contradict each other, or a file cannot be read.
         SecurityError: A store cannot be opened or holds nothing usable.
     """
+    own = {key: value for key, value in properties.items() if key.startswith("ssl.")}
+    files = watch(own, where, _read)  # before they are read, so that no change is missed
+    return replace(_read({key: trim(str(value)) for key, value in own.items()}, where), files=files)
+
+
+def _read(properties: Mapping[str, str], where: str) -> TlsSettings:
     chain = _key_store(properties, where)
     algorithm = properties.get("ssl.endpoint.identification.algorithm", "https")
     if algorithm.lower() not in ("", "https"):
