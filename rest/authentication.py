@@ -27,10 +27,10 @@ from joserfc import jwk, jwt
 from joserfc.errors import InvalidKeyIdError, JoseError
 from starlette.types import Scope
 
+from connect.core.config.jaas import JaasError, parse_jaas
 from connect.core.config.properties import load_properties
 from connect.core.config.rest_settings import JWKS_URL, LOGIN_CONFIG
 from connect.core.errors import ConfigError, HeliographError
-from connect.kafka.security.sasl import JaasError, parse_jaas
 from rest.access import ANYONE, Caller, Roles
 from rest.rest_config import JwtSettings, RestAccess
 

@@ -104,8 +104,10 @@ def describe(error: BaseException) -> str:
 def run_command(program: str, command: Callable[[], int], exit_error: int = EXIT_ERROR) -> int:
     """Run a command; an exception becomes one line on stderr and the exit code ``exit_error``.
 
-    The traceback of an unexpected exception goes to a file that the line names.
+    The traceback of an unexpected exception goes to a file that the line names. Files and folders of the command, and
+    of its children, are only for their owner.
     """
+    os.umask(0o077)
     try:
         return command()
     except KeyboardInterrupt:

@@ -181,7 +181,7 @@ def _write_wrapper(wrapper: Path, script: str) -> None:
     try:
         with os.fdopen(handle, "w") as file:
             file.write(script)
-        os.chmod(name, 0o755)
+        os.chmod(name, 0o700)
         os.replace(name, wrapper)
     except OSError:
         os.unlink(name)

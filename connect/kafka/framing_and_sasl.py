@@ -276,6 +276,14 @@ async def open_with_aiokafka(settings: ConnectionSettings, host: str, port: int)
         raise ClusterUnreachable(f"{where} closed the connection; {is_it_spoken}", (where,)) from error
     except OSError as error:
         raise ClusterUnreachable(f"{where} is not reachable: {one_line(error)}", (where,)) from error
+    except Exception as error:
+        # Not imported, because the package may not be installed.
+        if not type(error).__module__.startswith("gssapi."):
+            raise
+        raise SecurityError(
+            f"{where}: authentication failed with {settings.security_protocol} GSSAPI: {one_line(error)}; check the "
+            "credential cache or KRB5_CLIENT_KTNAME, and sasl.kerberos.service.name"
+        ) from error
 
 
 def one_line(error: BaseException) -> str:

@@ -50,6 +50,11 @@ _READER: Final = "connect.kafka.log.long_log_reader"
 _KEPT_S: Final = 120.0
 #: Pieces of one log, each after the one before. Once the first is dropped, all are read again as one.
 _MOST_PIECES: Final = 8
+#: Beginnings of the names of variables that the other process gets.
+_NEEDED: Final = (
+    *("PATH", "HOME", "LANG", "LC_", "TZ", "TMPDIR", "XDG_", "PYTHON", "VIRTUAL_ENV", "LD_", "SSL_CERT_"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "KRB5", "AWS_", "GOOGLE_"),
+)
 _MOST_LINE_BYTES: Final = 1 << 20
 
 #: Key, value, partition, offset, timestamp in milliseconds, headers.
@@ -247,6 +252,11 @@ async def _read(order: _Order, progressed: Callable[[], None]) -> tuple[int, dic
         raise RetriableError(f"{order.where} is long, and the process to read it cannot start: {error}") from error
 
 
+def environment() -> dict[str, str]:
+    """Return the environment of the process: what Python and connections need, without the secrets of configs."""
+    return {name: value for name, value in os.environ.items() if name.upper().startswith(_NEEDED)}
+
+
 @asynccontextmanager
 async def _process(order: _Order, file: int) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run the process until the context or this process ends: it stops at the end of its standard input."""
@@ -258,6 +268,7 @@ async def _process(order: _Order, file: int) -> AsyncIterator[asyncio.subprocess
         stdout=asyncio.subprocess.PIPE,
         pass_fds=(file,),
         limit=_MOST_LINE_BYTES,
+        env=environment(),
         # Ctrl-C in a terminal is for the worker to handle.
         start_new_session=True,
     )

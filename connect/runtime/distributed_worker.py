@@ -179,7 +179,7 @@ class DistributedWorker:
         }
 
     def _connector_here(self, name: str, config: Mapping[str, str]) -> ConnectorHere:
-        transform = self.config.transformer.transform
+        transform = self.config.transformer.connector_props
         tasks = [
             TaskReport(task.task, runner.state.value, "", transform(raw))
             for task, runner in sorted(self.worker.tasks.items(), key=lambda item: item[0].task)
@@ -311,7 +311,7 @@ class DistributedWorker:
         return LeaderWriter(self._opened("configs-leader"), self.config.transactional_id)
 
     async def _fencing_connection(self, name: str, props: Mapping[str, str]) -> ConnectionSettings:
-        resolved = self.config.transformer.transform(props)
+        resolved = self.config.transformer.connector_props(props)
         await open_stores(resolved)
         return client_connection(self.config, resolved, "admin", name)
 

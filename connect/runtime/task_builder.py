@@ -160,7 +160,7 @@ class Maker:
         """Create a connector without starting it. Raises whatever prevents that, also the connector's errors."""
         await self._turn()
         known.secrets = secrets_of(self.transformer, raw)
-        props = self.transformer.transform(raw)
+        props = self.transformer.connector_props(raw)
         connector = self._new(props, known)
         settings = source_settings(props)
         offsets = await self.stores.open(name, props)
@@ -168,16 +168,16 @@ class Maker:
 
     def task_props(self, order: TaskOrder) -> Mapping[str, str]:
         """Return the resolved config of a new or running task. Raises ConfigError or TooManyTasks."""
-        settings = source_settings(self.transformer.transform(order.connector))
+        settings = source_settings(self.transformer.connector_props(order.connector))
         name = order.task.connector
         check_task_count(name, order.task_count, settings.tasks_max, enforced=settings.tasks_max_enforced)
-        return self.transformer.transform(order.config)
+        return self.transformer.connector_props(order.config)
 
     async def task(self, order: TaskOrder, runner: TaskRunner) -> TaskRun:
         """Create a task without starting it. Raises whatever prevents that, also the connector's errors."""
         await self._turn()
         runner.known.secrets = secrets_of(self.transformer, order.connector, order.config)
-        connector_props = self.transformer.transform(order.connector)
+        connector_props = self.transformer.connector_props(order.connector)
         connector = self._new(connector_props, runner.known)
         settings = source_settings(connector_props)
         name = order.task.connector

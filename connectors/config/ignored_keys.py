@@ -14,6 +14,7 @@ from connect.core.config.client_settings import (
     PRODUCER_KEYS,
     SUPPORTED_SECURITY,
 )
+from connect.core.config.connector_access import ACCESS
 from connect.core.config.rest_settings import REST_INTERNAL
 from connect.core.config.security_settings import SECURITY, suites_notice
 from connect.core.config.worker_settings import UNHEEDED, WORKER
@@ -154,7 +155,7 @@ def _place(key: str, clusters: Sequence[str]) -> _Word | None:
 
 
 def _of_all(key: str, clusters: Sequence[str]) -> _Word | None:
-    if key in _TOP_KNOWN:
+    if key in _TOP_KNOWN or key in ACCESS:
         return None
     if key in UNHEEDED:
         return _Word("pointless", UNHEEDED[key])

@@ -15,6 +15,7 @@ from typing import Final
 
 from connect.core.config.client_settings import CONNECTION_KEYS
 from connect.core.config.config_def import ConfigDef, Importance, Setting, Type, ValidList
+from connect.core.config.connector_access import ACCESS
 from connect.core.config.connector_settings import ENABLED as AUTO_RESTART_ENABLED
 from connect.core.config.properties import ConfigTransformer, Properties, load_properties
 from connect.core.config.security_settings import SECURITY
@@ -46,6 +47,7 @@ _WORKER_BEGINNINGS: Final = (
     "task",
     "worker",
     "replication.policy",
+    *ACCESS.settings,
 )
 _CLIENT_BEGINNINGS: Final = ("producer", "consumer", "admin")
 _CONNECTOR_KEYS: Final = frozenset({*SOURCE.settings, *CHECKPOINT.settings, *HEARTBEAT.settings})

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
@@ -18,6 +18,7 @@ from connect.kafka.concurrency import Scope
 from connect.kafka.error_causes import CAUSE, Cause
 from connect.kafka.log.offsets import EARLIEST
 from connect.kafka.log.topic_admin import Admin
+from connect.kafka.security.connection_settings import ConnectionSettings
 from connectors.control_link.protocol import (
     LinkClosed,
     Message,
@@ -42,6 +43,7 @@ OPEN_TIMEOUT_S: Final = 60.0
 #: After this time without a slot the predecessor ends to free its slot; then the interval of warnings about it.
 _NO_SLOT_S: Final = 20.0
 _CANCEL_AFTER_S: Final = 10.0
+_RENEWAL_LOOK_S: Final = 5.0
 
 
 class SliceLost(RetriableError):
@@ -68,6 +70,12 @@ _FAULTS: Final[Mapping[str, type[SliceLost | SliceFenced | TransformsRefused]]] 
 }
 
 
+def _renewed(settings: SliceSettings) -> SliceSettings:
+    """Return the settings with the newest contents of their TLS files: a slice's machine does not have them."""
+    renewed = ConnectionSettings.renewed_wire
+    return replace(settings, source=renewed(settings.source), target=renewed(settings.target))
+
+
 class SliceHandle:
     """Opens one slice and controls it.
 
@@ -92,7 +100,7 @@ class SliceHandle:
         self.ended: asyncio.Future[HeliographError | None] = asyncio.get_running_loop().create_future()
         self._engine = engine
         self._links = links
-        self._settings = settings
+        self._settings = _renewed(settings)
         self._on_progress = on_progress
         self._open_timeout_s = open_timeout_s
         self._name = f"{settings.flow} task {settings.task}"
@@ -114,6 +122,13 @@ class SliceHandle:
         self.holds: Callable[[], bool] = lambda: True
         #: Called once if Spark seems to have no free slot for the slice.
         self.on_no_slot: Callable[[], None] | None = None
+
+    async def renewed(self) -> None:
+        """Wait until the files of the slice's TLS settings have other contents than it got."""
+        while True:
+            if _renewed(self._settings) != self._settings:
+                return
+            await asyncio.sleep(_RENEWAL_LOOK_S)
 
     async def open(self, pairs: Collection[tuple[TopicPartition, TopicPartition]] = ()) -> None:
         """Start the job and wait until its slice has its configuration and connections to the leaders of ``pairs``.

@@ -371,13 +371,13 @@ class MirrorSourceTask:
         no_slot = asyncio.Event()
         within = Scope(self._name)
         making_room = within.spawn(no_slot.wait(), f"make room for the next slice of {self._name}")
-        until_due = self._changes.until_due(handle, self._settings.epoch_ms / 1000)
-        over = within.spawn(until_due, f"end of the epoch of {self._name}")
+        due = (self._changes.until_due(handle, self._settings.epoch_ms / 1000), handle.renewed())
+        over = [within.spawn(one, f"end of the epoch of {self._name}") for one in due]
         ending: list[asyncio.Future[Any]] = [self._stopping, handle.ended]
         try:
-            await asyncio.wait([*ending, over], return_when="FIRST_COMPLETED")
+            await asyncio.wait([*ending, *over], return_when="FIRST_COMPLETED")
             if not any(one.done() for one in ending):
-                over.result()
+                next(one for one in over if one.done()).result()
                 following_slice = open_next(self._new_slice, self._known_pairs, no_slot, self._defects, self._name)
                 opening = scope.spawn(following_slice, f"open next slice {self._name}")
                 # This slice copies until the next one is ready.

@@ -30,10 +30,11 @@ from tests.kit import shapes
 from tests.kit.batches import topics_of
 from tests.kit.copies import write
 from tests.kit.direct import Broker
+from tests.kit.leaks import seen_of_processes
 from tests.kit.mirror import PATIENT
 from tests.kit.processes import Member, Role, wait_until
 from tests.kit.rounds import Moment, Path, Round
-from tests.kit.secured import REAUTH_MS, SecuredStage
+from tests.kit.secured import PASSWORD, REAUTH_MS, STORE_PASSWORD, SecuredStage
 from tests.kit.strike import Strike, faults_of
 from tests.kit.topics import make_topics
 from tests.kit.writer import Load
@@ -118,6 +119,16 @@ def test_what_the_target_refuses_stops_its_partition_only(stage: BothWays, topic
 
 def await_refused(stage: BothWays, topic: str, sentence: str) -> None:
     stage.mirror.await_line(0, (" QUARANTINED: ", f"target us.{topic}-0 {sentence}"), DEADLINE_S)
+
+
+def test_passwords_and_keys_that_slices_use_are_seen_nowhere(stage: BothWays) -> None:
+    under_load(stage)
+    key = "".join(stage.target.client.key_pem().splitlines()[1:-1])
+    secrets = {PASSWORD, PASSWORD.replace("\\", "\\\\"), key[:40], STORE_PASSWORD}
+    found = list(seen_of_processes(stage.mirror))
+    assert len({place for place, _ in found}) > 8
+    for place, content in found:
+        assert [secret for secret in secrets if secret.encode() in content] == [], place
 
 
 def under_load(stage: BothWays) -> None:

@@ -41,6 +41,13 @@ def test_a_unit_is_one(unit: Path, tmp_path: Path) -> None:
     assert [line for line in told if unit.name in line] == []
 
 
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="this machine has no systemd")
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_a_unit_has_few_privileges(unit: Path) -> None:
+    """Of 10 points of exposure; what sends and receives has some."""
+    said("systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=20", str(unit))
+
+
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_a_unit_starts_a_command_of_ours(unit: Path) -> None:
     (program,) = re.findall(r"^ExecStart=/opt/heliograph/bin/(\S+) ", unit.read_text(), re.MULTILINE)
@@ -91,3 +98,14 @@ def test_what_the_compose_file_names_is_there() -> None:
     for alias in (flow.source, flow.target):
         host, _, port = config.client_properties(alias)["bootstrap.servers"].partition(":")
         assert f"PLAINTEXT://{host}:{port}" in services[host]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
+
+
+def test_the_compose_file_gives_our_services_few_privileges() -> None:
+    services = yaml.safe_load(COMPOSE.read_text())["services"]
+    ours = [service for service in services.values() if "build" in service]
+    assert len(ours) == 3
+    for service in ours:
+        assert service["read_only"] is True
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert service["mem_limit"]

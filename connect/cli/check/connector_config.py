@@ -20,6 +20,7 @@ from connect.cli.check.findings import CheckFinding, CheckOutcome, CheckReport, 
 from connect.cli.commands.connectors import read_json
 from connect.cli.daemons.spark import spark_of_worker
 from connect.core.config.config_def import split_list
+from connect.core.config.connector_access import NotAllowed
 from connect.core.config.properties import ConfigTransformer, Properties
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import ConfigError, HeliographError, PermanentError
@@ -310,6 +311,11 @@ async def check_connector(file: CheckedConnector, report: CheckReport, *, offlin
         resolved, secrets = transformer.transform(props), secrets_of(transformer, props)
     except ConfigError as error:
         return report.with_findings([file.finding(Level.ERROR, error.message, error.key or "")])
+    try:
+        transformer.connector_props(props)
+    except NotAllowed as error:
+        # A worker refuses it, unless its file, which is not known here, has it in this list.
+        report = report.with_findings([file.finding(Level.WARNING, error.message, error.key or "")])
     looked, hidden = Looked(), frozenset(one.key for one, _ in undeclared(values))
     try:
         await _look(file, resolved, hidden, looked, offline=offline)
@@ -367,6 +373,7 @@ def _sample_worker(props: Mapping[str, str]) -> WorkerConfig:
                 "exactly.once.source.support": "enabled" if _requires_exactly_once(props) else "disabled",
             },
             config_providers(),
+            [props],
         )
     except ConfigError as error:
         key = f"{_TARGET}{error.key}"

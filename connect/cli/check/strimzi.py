@@ -128,7 +128,7 @@ async def _check(node: Node, report: CheckReport, secrets: Given, *, is_alone: b
     findings += [of_missing(secrets, one) for one in found.missing]
     report = report.with_findings([*findings, *_of_values(node)])
     try:
-        worker = WorkerConfig.parse(found.worker, lenient_providers())
+        worker = WorkerConfig.parse(found.worker, lenient_providers(), [one.config for one in found.connectors])
     except ConfigError as error:
         return report.with_findings([of_error(found.located(error))])
     report = report.with_findings(_of_worker(found, text) for text in worker.warnings)

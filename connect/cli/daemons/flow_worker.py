@@ -287,7 +287,7 @@ def worker_config(flow: Flow) -> WorkerConfig:
     # Java's dedicated workers always allow every override.
     props = {**_DEFAULTS, **flow.worker_config(), "connector.client.config.override.policy": "All"}
     try:
-        return WorkerConfig.parse(props)
+        return WorkerConfig.parse(props, trusted=map(flow.connector_config, Connector))
     except ConfigError as error:
         raise flow.located(error) from None
 

@@ -415,7 +415,7 @@ def _run(program: str, found: TranslatedResource) -> int:
     from connect.cli.daemons.connect_distributed import tell_what_starts
 
     try:
-        config = WorkerConfig.parse(found.worker, config_providers())
+        config = WorkerConfig.parse(found.worker, config_providers(), [one.config for one in found.connectors])
     except ConfigError as error:
         raise found.located(error) from None
     tell_what_starts(found.name, config)

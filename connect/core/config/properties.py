@@ -13,14 +13,15 @@ import codecs
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import javaproperties
 from javaproperties import KeyValue
 
 from connect.core.config.config_def import split_list
+from connect.core.config.connector_access import PROVIDERS, ConnectorAccess, NotAllowed, allowed_providers
 from connect.core.config.java_regex import UnsupportedRegex, compile_java
 from connect.core.errors import ConfigError
 
@@ -135,8 +136,18 @@ _NAMES: Final = "config.providers"
 NOTHING: Final[Mapping[str, ProviderFactory]] = {}
 
 
-class ProvidersDeclared(ConfigError):
-    """A config other than the worker's file declares config providers, which could read every file."""
+class Resolved(str):
+    """A value with references to files, which may change; ``again`` resolves them as they are now."""
+
+    __slots__ = ("again",)
+
+    again: Callable[[], str]
+
+    @classmethod
+    def of(cls, text: str, again: Callable[[], str]) -> Self:
+        found = cls(text)
+        found.again = again
+        return found
 
 
 class ConfigTransformer:
@@ -145,13 +156,21 @@ class ConfigTransformer:
     Args:
         props: Properties with ``config.providers`` and ``config.providers.*``.
         others: Further classes of providers by name.
+        trusted: Connector configs that have the same owner as ``props``.
 
     Raises:
-        ConfigError: The class of a provider is missing or unknown, or a parameter is invalid.
+        ConfigError: The class of a provider is missing, unknown or not allowed, or a parameter is invalid.
     """
 
-    def __init__(self, props: Mapping[str, str], others: Mapping[str, ProviderFactory] = NOTHING) -> None:
+    def __init__(
+        self,
+        props: Mapping[str, str],
+        others: Mapping[str, ProviderFactory] = NOTHING,
+        trusted: Iterable[Mapping[str, str]] = (),
+    ) -> None:
+        self._access = ConnectorAccess(props, trusted)
         self._declared = _declarations(props)
+        allowed = allowed_providers(props)
         self._providers: dict[str, Provider] = {}
         self._of_environment: set[str] = set()
         for name in split_list(props.get(_NAMES, "")):
@@ -161,6 +180,8 @@ class ConfigTransformer:
             if factory is None:
                 known = ", ".join(("file", "directory", "env", *others))
                 raise ConfigError(f"{key} is '{class_name}'; it can be {known}, or Java's class for one of them", key)
+            if allowed is not None and factory not in [_BY_NAME.get(each, others.get(each)) for each in allowed]:
+                raise ConfigError(f"{key}: {class_name} is not allowed; add it to {PROVIDERS}", key)
             prefix = f"{_NAMES}.{name}.param."
             params = {each[len(prefix) :]: value for each, value in props.items() if each.startswith(prefix)}
             try:
@@ -175,18 +196,29 @@ class ConfigTransformer:
 
         Raises:
             ConfigError: A provider cannot resolve a reference; it names the key with the reference.
-            ProvidersDeclared: ``props``, such as a connector config, declares other providers than this transformer.
+            NotAllowed: ``props``, such as a connector config, declares other providers than this transformer.
         """
         own = _declarations(props).items() - self._declared.items()
         if own:
             key = min(own)[0]
-            raise ProvidersDeclared(
+            raise NotAllowed(
                 f"{key}: config providers can be declared only in the worker's file; declare them there", key
             )
         if not self._providers:
             return dict(props)
         read: dict[tuple[str, str], Mapping[str, str]] = {}
         return {key: self._resolved(key, value, read) for key, value in props.items()}
+
+    def connector_props(self, raw: Mapping[str, str]) -> dict[str, str]:
+        """Return a connector's or task's config with references resolved.
+
+        Raises:
+            ConfigError: As :meth:`transform`.
+            NotAllowed: The config names files, URLs or brokers that the owner of the worker did not allow.
+        """
+        props = self.transform(raw)
+        self._access.check(raw, props)
+        return props
 
     def variables(self, props: Mapping[str, str]) -> frozenset[str]:
         """Return the names of environment variables that ``props`` refers to. Their values are probably secrets."""
@@ -206,7 +238,19 @@ class ConfigTransformer:
                 reason = error.strerror if isinstance(error, OSError) else str(error)
                 raise ConfigError(f"{key}: {match.group()} cannot be resolved: {reason}", key) from None
 
-        return _REFERENCE.sub(replacement, value)
+        text = _REFERENCE.sub(replacement, value)
+        files = (one.group(1) for one in _REFERENCE.finditer(value) if one.group(1) not in self._of_environment)
+        if text == value or not any(name in self._providers for name in files):
+            return text
+
+        def again() -> str:
+            now = self._resolved(key, value, {})
+            for one in _REFERENCE.finditer(value):
+                if one.group() in now and one.group() not in text:
+                    raise ConfigError(f"{key}: {one.group()} has no value at the moment", key)
+            return now
+
+        return Resolved.of(text, again)
 
 
 def _declarations(props: Mapping[str, str]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
@@ -48,15 +48,21 @@ class WorkerConfig:
     warnings: tuple[str, ...] = field(default=())
 
     @classmethod
-    def parse(cls, props: Mapping[str, str], providers: Mapping[str, ProviderFactory] = NOTHING) -> Self:
-        """Parse the properties of a file; ``providers`` are further classes of config providers by name.
+    def parse(
+        cls,
+        props: Mapping[str, str],
+        providers: Mapping[str, ProviderFactory] = NOTHING,
+        trusted: Iterable[Mapping[str, str]] = (),
+    ) -> Self:
+        """Parse the properties of a file; ``providers`` are further classes of config providers by name, ``trusted``
+        the connector configs that have the same owner.
 
         Raises:
             ConfigError: A setting is missing or invalid, or two settings contradict each other; it names both keys.
         """
         resolved: dict[str, str] = {}
         try:
-            transformer = ConfigTransformer(props, providers)
+            transformer = ConfigTransformer(props, providers, trusted)
             resolved |= transformer.transform(props)
             values = WORKER.parse(resolved)
             config = cls(props, resolved, values, transformer, (*values.warnings, *_notices(resolved)))

@@ -26,6 +26,7 @@ from connect.core.config.config_def import (
 from connect.core.config.config_def import integer as _int
 from connect.core.config.config_def import long as _long
 from connect.core.config.config_def import text as _text
+from connect.core.config.connector_access import ACCESS
 from connect.core.config.rest_settings import REST
 from connect.core.config.security_settings import SECURITY
 from connect.core.config.validation import PARTITIONS, REPLICATION_FACTOR, valid
@@ -239,6 +240,7 @@ OWN: Final = ConfigDef.of(
         False,
         "Allow FileStreamSource connectors, which can read any file that the worker can read.",
     ),
+    *ACCESS.settings.values(),
 )
 
 #: Every setting of a distributed worker.

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from importlib.util import find_spec
 from typing import Any, Final, Self
 
 from connect.core.config.config_def import trim
+from connect.core.config.jaas import JaasError, parse_jaas
 from connect.core.errors import ConfigError
-from connect.kafka.security.sasl import JaasError, OAuthSettings, oauth_settings, parse_jaas
+from connect.kafka.security import renewal
+from connect.kafka.security.oauth import OAuthSettings, oauth_settings, source_settings
 from connect.kafka.security.tls import TlsSettings
 
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -54,6 +56,7 @@ class ConnectionSettings:
         connections_max_idle_ms: When an unused connection is closed.
         send_buffer_bytes: Of sockets; None leaves it to the system, which adapts it to rate and distance.
         receive_buffer_bytes: The same for the receive buffer.
+        files: The name of the files with the credentials, by which this process renews them; empty: none.
     """
 
     bootstrap: tuple[tuple[str, int], ...]
@@ -69,17 +72,24 @@ class ConnectionSettings:
     connections_max_idle_ms: int = 540_000
     send_buffer_bytes: int | None = None
     receive_buffer_bytes: int | None = None
+    files: str = ""
 
     def with_client_id(self, client_id: str) -> Self:
         return replace(self, client_id=client_id)
 
     def to_wire(self) -> dict[str, Any]:
-        """Return a JSON-compatible form, secrets included: for the control link only."""
-        wire = {each.name: getattr(self, each.name) for each in fields(self)}
+        """Return a JSON-compatible form with the newest secrets: for the control link only."""
+        now = self._renewed()
+        wire = {each.name: getattr(now, each.name) for each in fields(self)}
         wire["bootstrap"] = [list(address) for address in self.bootstrap]
         wire["tls"] = None if self.tls is None else self.tls.to_wire()
-        wire["oauth"] = None if self.oauth is None else self.oauth.to_wire()
+        wire["oauth"] = None if now.oauth is None else now.oauth.to_wire()
         return wire
+
+    def _renewed(self) -> Self:
+        """Return the settings with the newest credentials of their files."""
+        found = renewal.newest(self)
+        return replace(self, username=found.username, password=found.password, oauth=found.oauth)
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
@@ -87,6 +97,12 @@ class ConnectionSettings:
         tls = None if wire["tls"] is None else TlsSettings.from_wire(wire["tls"])
         oauth = None if wire["oauth"] is None else OAuthSettings.from_wire(wire["oauth"])
         return cls(**{**wire, "bootstrap": bootstrap, "tls": tls, "oauth": oauth})
+
+    @classmethod
+    def renewed_wire(cls, wire: dict[str, Any]) -> dict[str, Any]:
+        """Return the form of :meth:`to_wire` with the newest contents of its files."""
+        has_files = wire.get("files") or (wire.get("tls") or {}).get("files")
+        return cls.from_wire(wire).to_wire() if has_files else wire
 
     def create_conn_arguments(self) -> dict[str, Any]:
         """Return keyword arguments of ``aiokafka.conn.create_conn``, without host and port."""
@@ -113,16 +129,19 @@ class ConnectionSettings:
             "ssl_context": None if self.tls is None else self.tls.ssl_context(),
             "sasl_mechanism": self.sasl_mechanism or "PLAIN",
         }
-        if self.username is not None and self.password is not None:
-            arguments["sasl_plain_username"] = self.username
-            arguments["sasl_plain_password"] = _Quiet(self.password)
+        now = self._renewed()
+        if now.username is not None and now.password is not None:
+            arguments["sasl_plain_username"] = now.username
+            arguments["sasl_plain_password"] = _Quiet(now.password)
         if self.kerberos_service_name is not None:
             arguments["sasl_kerberos_service_name"] = self.kerberos_service_name
-        if self.oauth is not None:
-            # Imported late: a worker reads its settings before it starts Spark, which must not wait for aiokafka.
-            from connect.kafka.security.oauth_provider import TokensOfAiokafka
+        if self.sasl_mechanism is not None:
+            # Imported late: a worker reads its settings before it starts Spark, which must not wait for aiokafka. With
+            # every mechanism, because the import makes SCRAM strict.
+            from connect.kafka.security.aiokafka_sasl import TokensOfAiokafka
 
-            arguments["sasl_oauth_token_provider"] = TokensOfAiokafka(self.oauth)
+            if now.oauth is not None:
+                arguments["sasl_oauth_token_provider"] = TokensOfAiokafka(now.oauth)
         return arguments
 
 
@@ -144,7 +163,21 @@ def connection_settings(properties: Mapping[str, str], *, client_id: str, where:
         SecurityError: A key store cannot be used.
     """
     # Java trims every value, passwords included.
-    properties = {key: trim(value) for key, value in properties.items()}
+    plain = {key: trim(str(value)) for key, value in properties.items()}
+    made = _settings(plain, client_id, where, lambda: _tls(properties, where))
+    if made.sasl_mechanism is None:
+        return made
+
+    def read(credentials: Mapping[str, str], where: str) -> ConnectionSettings:
+        return _settings({**plain, **credentials}, client_id, where, lambda: None)
+
+    credentials = {key: value for key, value in properties.items() if key.startswith("sasl.") or key == _BOOTSTRAP}
+    return replace(made, files=renewal.watch(credentials, where, read))
+
+
+def _settings(
+    properties: Mapping[str, str], client_id: str, where: str, tls: Callable[[], TlsSettings | None]
+) -> ConnectionSettings:
     protocol = properties.get("security.protocol", "PLAINTEXT").upper()
     if protocol not in SECURITY_PROTOCOLS:
         raise ConfigError(
@@ -156,7 +189,7 @@ def connection_settings(properties: Mapping[str, str], *, client_id: str, where:
         bootstrap=parse_bootstrap(properties.get(_BOOTSTRAP), where),
         client_id=client_id,
         security_protocol=protocol,
-        tls=_tls(properties, where) if protocol.endswith("SSL") else None,
+        tls=tls() if protocol.endswith("SSL") else None,
         request_timeout_ms=_milliseconds(properties, "request.timeout.ms", 40_000, where),
         connections_max_idle_ms=_milliseconds(properties, "connections.max.idle.ms", 540_000, where),
         send_buffer_bytes=_buffer_bytes(properties, "send.buffer.bytes", where),
@@ -230,6 +263,12 @@ def _tls(properties: Mapping[str, str], where: str) -> TlsSettings:
 
 def _sasl(properties: Mapping[str, str], where: str) -> dict[str, Any]:
     mechanism = properties.get("sasl.mechanism", "GSSAPI")
+    if mechanism == "OAUTHBEARER" or mechanism not in SASL_MECHANISMS:
+        # Looked for among installed packages, which takes a few milliseconds.
+        options = {} if _JAAS not in properties else _jaas_options(properties, mechanism, where)
+        source = source_settings(properties, options)
+        if source is not None:
+            return {"sasl_mechanism": "OAUTHBEARER", "oauth": source}
     if mechanism not in SASL_MECHANISMS:
         known = ", ".join(SASL_MECHANISMS)
         raise ConfigError(

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, Final, Self
 
 from connect.core.errors import SecurityError
+from connect.kafka.security import renewal
 
 VERSIONS: Final = {
     "TLSv1": ssl.TLSVersion.TLSv1,
@@ -33,6 +34,7 @@ class TlsSettings:
         check_hostname: Whether the broker's certificate must name the host in the address.
         versions: Allowed protocol versions by Java's names.
         ciphers: Allowed suites up to TLS 1.2 by OpenSSL's names; none means OpenSSL's default.
+        files: The name of the files with these contents, by which this process renews them; empty: none.
     """
 
     trusted_pem: str | None = field(default=None, repr=False)
@@ -41,10 +43,11 @@ class TlsSettings:
     check_hostname: bool = True
     versions: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
     ciphers: tuple[str, ...] = ()
+    files: str = ""
 
     def to_wire(self) -> dict[str, Any]:
-        """Return a JSON-compatible form; it includes the private key."""
-        return asdict(self)
+        """Return a JSON-compatible form of the newest contents; it includes the private key."""
+        return asdict(renewal.newest(self))
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
@@ -55,12 +58,16 @@ class TlsSettings:
         # Takes a quarter of a second to load and is needed only to explain a failure.
         from cryptography import x509
 
-        assert self.certificate_chain_pem is not None
-        return x509.load_pem_x509_certificate(self.certificate_chain_pem.encode()).not_valid_after_utc
+        chain = renewal.newest(self).certificate_chain_pem
+        assert chain is not None
+        return x509.load_pem_x509_certificate(chain.encode()).not_valid_after_utc
 
     def server_context(self, client_auth: ssl.VerifyMode) -> ssl.SSLContext:
-        """Return the context of a server with this certificate; ``client_auth`` says whether clients need one. Raises
-        SecurityError if the certificate or key is missing, or OpenSSL rejects it."""
+        """Return the context of a server with this certificate, renewed with its files; ``client_auth`` says whether
+        clients need one. Raises SecurityError if the certificate or key is missing, or OpenSSL rejects it."""
+        return renewal.context(self, lambda newest: newest._server_context(client_auth))
+
+    def _server_context(self, client_auth: ssl.VerifyMode) -> ssl.SSLContext:
         if self.certificate_chain_pem is None or self.private_key_pem is None:
             raise SecurityError("a TLS server needs a key and a certificate; set ssl.keystore.location or its PEM keys")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -69,13 +76,17 @@ class TlsSettings:
         return context
 
     def ssl_context(self) -> ssl.SSLContext:
-        """Return the client context for these settings, created once per process. Raises SecurityError if OpenSSL
-        rejects a certificate or key."""
+        """Return the client context for these settings, created once per process and renewed with their files. Raises
+        SecurityError if OpenSSL rejects a certificate or key."""
         return _context(self)
 
 
 @lru_cache(maxsize=64)
 def _context(tls: TlsSettings) -> ssl.SSLContext:
+    return renewal.context(tls, _client_context)
+
+
+def _client_context(tls: TlsSettings) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = tls.check_hostname
     _configure(context, tls, ssl.Purpose.SERVER_AUTH)

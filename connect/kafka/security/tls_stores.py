@@ -13,7 +13,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
@@ -27,6 +27,7 @@ from connect.core.config.security_settings import KEY as SUITES
 from connect.core.config.security_settings import OPENSSL_NAMES, TLS_1_3, unknown_suites
 from connect.core.errors import ConfigError, SecurityError
 from connect.kafka.security import jks_store
+from connect.kafka.security.renewal import watch
 from connect.kafka.security.tls import VERSIONS, TlsSettings
 
 _CERTIFICATE: Final = re.compile(r"-----BEGIN (CERTIFICATE)-----([^-]+)-----END \1-----")
@@ -267,16 +268,22 @@ _T = TypeVar("_T")
 
 
 def tls_settings(properties: Mapping[str, str], where: str) -> TlsSettings:
-    """Return the TLS settings in the ``ssl.*`` keys of a Java client.
+    """Return the TLS settings in the ``ssl.*`` keys of a Java client. Their files are watched from now on.
 
     Args:
-        properties: Java client properties, values trimmed.
+        properties: Java client properties.
         where: The owner of the settings for messages, such as ``cluster us``.
 
     Raises:
         ConfigError: Keys contradict each other, or a file cannot be read.
         SecurityError: A store cannot be opened or holds nothing usable.
     """
+    own = {key: value for key, value in properties.items() if key.startswith("ssl.")}
+    files = watch(own, where, _read)  # before they are read, so that no change is missed
+    return replace(_read({key: trim(str(value)) for key, value in own.items()}, where), files=files)
+
+
+def _read(properties: Mapping[str, str], where: str) -> TlsSettings:
     chain = _key_store(properties, where)
     algorithm = properties.get("ssl.endpoint.identification.algorithm", "https")
     if algorithm.lower() not in ("", "https"):

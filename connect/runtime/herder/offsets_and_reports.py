@@ -85,7 +85,7 @@ class OffsetsApi:
         return _message("reset" if offsets is None else "altered", vouches)
 
     def _resolved(self, raw: Mapping[str, str]) -> dict[str, str]:
-        return self.config.transformer.transform(raw)
+        return self.config.transformer.connector_props(raw)
 
     def _secrets(self, connector: SourceConnector, raw: Mapping[str, str], props: Mapping[str, str]) -> SecretMask:
         found = secrets_of(self.config.transformer, raw)
@@ -171,7 +171,7 @@ class Reports:
             RetriableError: The report failed for now, or took too long.
         """
         transformer = self.config.transformer
-        props = transformer.transform(raw)
+        props = transformer.connector_props(raw)
         connector = self.plugins.new_connector(props["connector.class"], props.get("connector.plugin.version"))
         secrets = secrets_of(transformer, raw).with_more(passwords(connector.config_def(), props))
         try:

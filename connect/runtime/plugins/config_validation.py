@@ -16,8 +16,9 @@ from connect.api.source import ExactlyOnceSupport, SourceConnector, TransactionB
 from connect.core.config.alias_settings import enrich, uses_topic_creation
 from connect.core.config.client_settings import CLIENTS, OverridePolicy
 from connect.core.config.config_def import ConfigDef, ConfigValue, InvalidValue, PluginClass, Value, convert
+from connect.core.config.connector_access import NotAllowed
 from connect.core.config.connector_settings import CONNECTOR, SOURCE_CONNECTOR
-from connect.core.config.properties import ConfigTransformer, ProvidersDeclared
+from connect.core.config.properties import ConfigTransformer
 from connect.core.config.security_settings import HIDDEN, hidden, is_secret
 from connect.core.config.validation import Valid, key_info, valid, value_info
 from connect.core.config.worker_config import ClientKind, WorkerConfig
@@ -94,8 +95,8 @@ async def validate_connector(
     if _CLASS not in raw:
         raise BadRequest(f"Connector config {{{', '.join(_shown(config))}}} contains no connector type")
     try:
-        props = transformer.transform(raw)
-    except ProvidersDeclared as error:
+        props = transformer.connector_props(raw)
+    except NotAllowed as error:
         raise BadRequest(str(error)) from None
     secrets = secrets_of(transformer, raw).with_more(passwords(ConfigDef(), props))
     try:

@@ -80,6 +80,21 @@ def test_an_unexpected_error_is_one_line_and_its_trace_a_file(
     assert trace.stat().st_mode & 0o077 == 0
 
 
+def test_what_a_command_and_its_children_write_is_private(tmp_path: Path) -> None:
+    def write() -> int:
+        (tmp_path / "folder").mkdir()
+        (tmp_path / "folder" / "file").write_text("x")
+        return subprocess.run(["touch", tmp_path / "folder" / "of child"], check=True).returncode
+
+    before = os.umask(0o022)
+    try:
+        assert run_command("heliograph", write) == 0
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    assert modes == {"folder": 0o700, "file": 0o600, "of child": 0o600}
+
+
 def test_ctrl_c_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command("heliograph", raising(KeyboardInterrupt())) == EXIT_INTERRUPTED
     assert capsys.readouterr().err == ""

@@ -319,3 +319,11 @@ async def test_what_nobody_reads_is_forgotten(target: Target, monkeypatch: pytes
     await until(lambda: not target.logs._shelves, "it is forgotten")
     target.ticks.clear()
     assert kept() is None, "and its file is closed"
+
+
+def test_the_other_process_has_no_secrets_in_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("US_PASSWORD", "hush")
+    monkeypatch.setenv("KRB5CCNAME", "FILE:/cache")
+    found = long_log.environment()
+    assert {"PATH", "KRB5CCNAME"} <= set(found)
+    assert "hush" not in found.values()

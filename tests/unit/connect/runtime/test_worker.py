@@ -307,6 +307,21 @@ def test_task_configs_are_raw_and_name_their_class(tmp_path: Path) -> None:
     on_worker(main())
 
 
+def test_a_stored_config_that_names_a_file_of_the_worker_does_not_start() -> None:
+    named = {"source.cluster.ssl.truststore.location": "/etc/shadow"}
+
+    async def main() -> None:
+        here = Here(noting())
+        await here.start(props={**PROPS, **named})
+        assert "NotAllowed" in (here.heard.traces["c"] or "")
+        here.worker.start_task(TASK, PROPS, named, STARTED, task_count=1)
+        await asyncio.sleep(0.1)
+        assert "NotAllowed" in (here.heard.traces[TASK] or "")
+        await here.stop()
+
+    on_worker(main())
+
+
 @pytest.mark.parametrize("enforced", [True, False])
 def test_too_many_tasks(enforced: bool, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:

@@ -75,6 +75,9 @@ class World:
             async def open(self, _: object) -> None:
                 """It comes up at once."""
 
+            async def renewed(self) -> None:
+                await asyncio.Event().wait()
+
             async def go(
                 self, producer: ProducerIdAndEpoch, plans: Iterable[PartitionPlan], _: TransactionTerms | None
             ) -> None:

@@ -55,6 +55,9 @@ class Slice:
         self.holds: Callable[[], bool] | None = None
         self._world = world
 
+    async def renewed(self) -> None:
+        await (self._world.certificates if self.epoch == 1 else asyncio.Event()).wait()
+
     async def open(self, pairs: Collection[tuple[TopicPartition, TopicPartition]]) -> None:
         if self._world.refusals:
             raise self._world.refusals.pop(0)
@@ -97,6 +100,7 @@ class World:
         self.went: list[tuple[int, int, list[int]]] = []
         self.slices: list[Slice] = []
         self.opened = 0
+        self.certificates = asyncio.Event()
         self.warmed: list[set[tuple[TopicPartition, TopicPartition]]] = []
         self.commits: list[Commit] = []
         self.holds: list[tuple[int, bool]] = []
@@ -227,6 +231,16 @@ async def test_a_slice_that_does_not_come_up_leaves_the_present_one_alone(world:
         went = len(world.went)
         await world.until(lambda: not world.refusals and len(world.went) > went)
     assert world.taken_over == [False], "no takeover but the first"
+
+
+async def test_renewed_certificates_start_the_next_slice(world: World) -> None:
+    async with copying(world):
+        await asyncio.sleep(0.01)
+        assert len(world.went) == 1
+        world.certificates.set()
+        await world.until(lambda: len(world.went) == 2)
+    assert world.taken_over == [False], "without a takeover"
+    assert [epoch for epoch, *_ in world.went] == [1, 2]
 
 
 async def test_a_successor_without_a_slot_starts_after_a_clean_end_of_its_predecessor(world: World) -> None:

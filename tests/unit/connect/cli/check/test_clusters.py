@@ -72,6 +72,12 @@ async def test_a_store_that_cannot_be_read_is_an_error_offline_too(tmp_path: Pat
     assert any("/nonexistent cannot be read" in one.text for one in report.findings)
 
 
+async def test_a_file_that_a_worker_has_to_allow_is_a_warning(tmp_path: Path) -> None:
+    report = await check(tmp_path, _PROPERTIES + _STORE.format("source.cluster."))
+    ((line, said),) = [one for one in of_level(report, Level.WARNING) if "worker's file" in one[1]]
+    assert (line, "add it to connector.allowed.files" in said) == (9, True)
+
+
 async def test_a_wrong_protocol_of_a_connectors_target_has_its_line(tmp_path: Path) -> None:
     report = await check(tmp_path, f"{_PROPERTIES}target.cluster.security.protocol = TLS\n")
     (error,) = (one for one in report.findings if one.level is Level.ERROR)

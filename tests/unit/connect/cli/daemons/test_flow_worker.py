@@ -9,10 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from connect.cli.daemons.flow_worker import Failures, FlowWorker, reason
+from connect.cli.daemons.flow_worker import Failures, FlowWorker, reason, worker_config
+from connect.core.config.connector_access import NotAllowed
+from connect.core.config.properties import parse_properties
 from connect.core.errors import ConfigError
 from connect.core.herder_api import BadRequest, RebalanceExpected
 from connect.core.model import State, Status
+from connectors.config.mm2_properties import Connector, MirrorMakerConfig
 
 
 def trace_of(error: Exception) -> str:
@@ -20,6 +23,35 @@ def trace_of(error: Exception) -> str:
         raise error
     except type(error) as raised:
         return "".join(traceback.format_exception(raised))
+
+
+SECURED = """
+clusters = us, eu
+us.bootstrap.servers = a:1
+us.ssl.truststore.location = /tls/us.p12
+eu.bootstrap.servers = b:1
+eu.sasl.jaas.config = secret
+us->eu.enabled = true
+us->eu.producer.override.bootstrap.servers = c:1
+connector.allowed.files = /tls/more
+"""
+
+
+def test_the_connectors_of_the_file_may_name_what_it_names() -> None:
+    config = MirrorMakerConfig(parse_properties(SECURED))
+    assert config.key_notices() == []
+    (flow,) = (one for one in config.flows() if one.enabled)
+    props = worker_config(flow).transformer.connector_props
+    for connector in Connector:
+        assert props(flow.connector_config(connector))["source.cluster.ssl.truststore.location"] == "/tls/us.p12"
+    changed = flow.connector_config(Connector.SOURCE)
+    assert props({**changed, "source.cluster.ssl.truststore.location": "/tls/more/us.p12"})
+    for key, value in (
+        ("source.cluster.ssl.truststore.location", "/etc/shadow"),
+        ("producer.override.bootstrap.servers", "evil:1"),
+    ):
+        with pytest.raises(NotAllowed):
+            props({**changed, key: value})
 
 
 @pytest.mark.parametrize(

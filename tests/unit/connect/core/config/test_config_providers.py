@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from connect.core.config.properties import ClientProperties, ConfigTransformer, ProvidersDeclared, parse_properties
+from connect.core.config.connector_access import NotAllowed
+from connect.core.config.properties import ClientProperties, ConfigTransformer, parse_properties
 from connect.core.errors import ConfigError
 
 JAVA = "org.apache.kafka.common.config.provider."
@@ -138,7 +139,7 @@ def test_only_the_file_of_the_worker_declares_providers(monkeypatch: pytest.Monk
         {"config.providers.env.class": "file"},
         {"config.providers.env.param.allowlist.pattern": ".*"},
     ):
-        with pytest.raises(ProvidersDeclared, match=f"^{min(own)}: .* only in the worker's file"):
+        with pytest.raises(NotAllowed, match=f"^{min(own)}: .* only in the worker's file"):
             worker.transform({**own, "a": "${env:SECRET_WORD}"})
     # A connector config of mm2.properties has the declarations of the same file, as in Java.
     assert worker.transform({**file, "a": "${env:SECRET_WORD}"})["a"] == "word"

@@ -6,15 +6,16 @@ import base64
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
 from connect.core.errors import ConfigError, RetriableError, SecurityError
+from connect.kafka.security.aiokafka_sasl import TokensOfAiokafka
 from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
-from connect.kafka.security.oauth_provider import TokensOfAiokafka
-from connect.kafka.security.sasl import OAuthSettings, Tokens
+from connect.kafka.security.oauth import OAuthSettings, Tokens
 
 MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
 SECRET = "hidden secret"
@@ -72,7 +73,9 @@ class Endpoint(BaseHTTPRequestHandler):
         form = self.rfile.read(int(self.headers["Content-Length"]))
         client = base64.b64encode(f"me:{SECRET}".encode()).decode()
         known = self.headers["Authorization"] == f"Basic {client}"
-        told = {"access_token": f"token for {form.decode()}", "expires_in": 3600} if known else {"error": "no"}
+        told = (
+            {"access_token": base64.urlsafe_b64encode(form).decode(), "expires_in": 3600} if known else {"error": "no"}
+        )
         self.send_response(200 if known else 401)
         self.end_headers()
         self.wfile.write(json.dumps(told).encode())
@@ -89,6 +92,10 @@ def endpoint() -> Iterator[str]:
         server.shutdown()
 
 
+def asked_with(token: str) -> str:
+    return base64.urlsafe_b64decode(token).decode()
+
+
 def of(endpoint: str, secret: str) -> OAuthSettings:
     return OAuthSettings(endpoint=endpoint, client_id="me", client_secret=secret, scope="copy")
 
@@ -98,7 +105,8 @@ def test_an_endpoint_gives_a_token_that_is_kept(endpoint: str) -> None:
     assert made.oauth == of(endpoint, SECRET)
     assert SECRET not in repr(made)
     before = Endpoint.asked
-    assert provider(made).token() == provider(made).token() == "token for grant_type=client_credentials&scope=copy"
+    assert asked_with(provider(made).token()) == "grant_type=client_credentials&scope=copy"
+    assert provider(made).token()
     assert Endpoint.asked == before + 1
 
 
@@ -109,7 +117,7 @@ def test_the_options_of_strimzis_login_lead_to_the_same_endpoint(endpoint: str) 
     )
     assert SECRET not in repr(made)
     again = ConnectionSettings.from_wire(made.to_wire())
-    assert provider(again).token() == "token for grant_type=client_credentials&audience=kafka"
+    assert asked_with(provider(again).token()) == "grant_type=client_credentials&audience=kafka"
 
 
 def test_a_token_that_is_given_and_one_of_a_file(tmp_path: Path) -> None:
@@ -140,6 +148,9 @@ def test_an_endpoint_that_does_not_answer_is_asked_again(unused_tcp_port: int) -
     [
         (f"{MODULE};", {}, "sasl.oauthbearer.token.endpoint.url"),
         (f"{MODULE};", {"token_endpoint_url": "file:///x"}, "sasl.oauthbearer.token.endpoint.url"),
+        (f"{MODULE};", {"token_endpoint_url": "http://login.example/"}, "sasl.oauthbearer.token.endpoint.url"),
+        (f"{MODULE};", {"token_endpoint_url": "http://127.0.0.1.example/"}, "sasl.oauthbearer.token.endpoint.url"),
+        (f"{MODULE};", {"token_endpoint_url": "https://[x"}, "sasl.oauthbearer.token.endpoint.url"),
         (f"{MODULE};", {"token_endpoint_url": "https://me:hush@x"}, "sasl.oauthbearer.token.endpoint.url"),
         (f"{MODULE};", {"token_endpoint_url": "https://x"}, "sasl.oauthbearer.client.credentials.client.id"),
         (f'{MODULE} unsecuredLoginNumberClaim_sub="x";', {}, "sasl.jaas.config"),
@@ -152,3 +163,98 @@ def test_what_is_missing_is_named(jaas: str, properties: dict[str, str], key: st
         settings(jaas, **properties)
     assert caught.value.key == key
     assert "hush" not in str(caught.value)
+
+
+def test_http_needs_the_option_that_allows_it() -> None:
+    insecure = f'{MODULE} clientId="me" clientSecret="{SECRET}" insecureTokenEndpoint="true";'
+    made = settings(insecure, token_endpoint_url="http://login.example/")
+    assert made.oauth is not None
+    assert made.oauth.endpoint == "http://login.example/"
+
+
+@contextmanager
+def answering(status: int, body: bytes, **headers: str) -> Iterator[tuple[str, list[str]]]:
+    """Give the URL of an endpoint with one answer, and the paths that it is asked for."""
+    asked: list[str] = []
+
+    class Answering(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(self.path)
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            with suppress(OSError):  # a client that has read enough closes it
+                self.wfile.write(body)
+
+        do_GET = do_POST
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Answering) as server:
+        threading.Thread(target=server.serve_forever, name="token endpoint").start()
+        yield f"http://127.0.0.1:{server.server_port}/token", asked
+        server.shutdown()
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_not_followed_with_the_secret(status: int) -> None:
+    with (
+        answering(status, b"", Location="/elsewhere") as (url, asked),
+        pytest.raises(SecurityError, match=r"redirects, which is not followed") as caught,
+    ):
+        Tokens(of(url, SECRET)).token()
+    assert asked == ["/token"]
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b'{"access_token": "x", "more": "' + b"x" * 2**21 + b'"}', "larger than 1048576 bytes"),
+        (b'{"access_token": "x", "expires_in": -1}', "not a positive number"),
+        (b'{"access_token": "x", "expires_in": NaN}', "not a positive number"),
+        (b'{"access_token": "x", "expires_in": null}', "could not convert"),
+        (b'{"access_token": "x\\u0001host=evil"}', "something that is not a token"),
+        (b'{"access_token": "two words"}', "something that is not a token"),
+        (b'{"access_token": ["x"]}', "something that is not a token"),
+        (b'["x"]', "returned no token"),
+        (b"<html>", "returned no token"),
+    ],
+)
+def test_an_answer_without_a_usable_token_is_an_error(body: bytes, said: str) -> None:
+    with answering(200, body) as (url, _), pytest.raises(RetriableError, match=said):
+        Tokens(of(url, SECRET)).token()
+
+
+@pytest.mark.parametrize(("given", "kept_s"), [("1e999", 86_400), ("1e12", 86_400), ("0.001", 1), ("60", 60)])
+def test_a_lifetime_is_limited(given: str, kept_s: float) -> None:
+    with answering(200, b'{"access_token": "x", "expires_in": %s}' % given.encode()) as (url, _):
+        assert Tokens(of(url, SECRET))._new() == ("x", kept_s)
+
+
+def test_an_answer_that_drips_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("connect.kafka.security.oauth._TIMEOUT_S", 0.2)
+    released = threading.Event()
+
+    class Dripping(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            with suppress(OSError):
+                while not released.wait(0.05):
+                    self.wfile.write(b" ")
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Dripping) as server:
+        threading.Thread(target=server.serve_forever, name="token endpoint").start()
+        try:
+            with pytest.raises(RetriableError, match="took longer"):
+                Tokens(of(f"http://127.0.0.1:{server.server_port}/", SECRET)).token()
+        finally:
+            released.set()
+            server.shutdown()

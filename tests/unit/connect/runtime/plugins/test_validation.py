@@ -457,3 +457,19 @@ async def test_a_connector_that_declares_providers_is_refused() -> None:
     own = {"config.providers": "mine", "config.providers.mine.class": "env"}
     with pytest.raises(BadRequest, match=r"config.providers: .* only in the worker's file"):
         await validated({**GOOD, **own, "speed": "${mine:HOME}"})
+
+
+@pytest.mark.parametrize(
+    "prefix", ["producer.override.", "admin.override.", "source.cluster.", "transforms.x.", "task.", "key.converter."]
+)
+async def test_providers_are_not_declared_in_another_place(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONNECTOR_SECRET", "s3cret-word")
+    own = {f"{prefix}config.providers": "mine", f"{prefix}config.providers.mine.class": "env"}
+    infos = await validated({**GOOD, **own, "speed": "${mine:CONNECTOR_SECRET}"})
+    assert "s3cret-word" not in repr(infos)
+    assert info(infos, "speed").value.value in (None, "${mine:CONNECTOR_SECRET}")
+
+
+async def test_a_file_of_the_worker_is_refused_before_anything_opens_it() -> None:
+    with pytest.raises(BadRequest, match=r"add it to connector\.allowed\.files in the worker's file"):
+        await validated({**GOOD, "producer.override.ssl.truststore.location": "/etc/shadow"})

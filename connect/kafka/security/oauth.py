@@ -1,156 +1,25 @@
-"""Parses ``sasl.jaas.config`` and provides tokens for OAUTHBEARER.
+"""Provides tokens for OAUTHBEARER.
 
-* The parser follows Kafka's ``JaasConfig`` and Java's ``StreamTokenizer``. Users rely on the tokenizer's details:
-  quotes may be double or single, a backslash escapes inside them, ``/`` outside of them starts a comment, and a bare
-  number is not a value.
-* Tokens are unsecured ones for trials (Kafka's ``OAuthBearerUnsecuredLoginCallbackHandler``), tokens of an endpoint
-  with the client credentials grant (``OAuthBearerLoginCallbackHandler``), or configured ones. The last two also support
-  the options of Strimzi's ``JaasClientOauthLoginCallbackHandler``.
+Tokens are unsecured ones for trials (Kafka's ``OAuthBearerUnsecuredLoginCallbackHandler``), tokens of an endpoint with
+the client credentials grant (``OAuthBearerLoginCallbackHandler``), or configured ones. The last two also support the
+options of Strimzi's ``JaasClientOauthLoginCallbackHandler``.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import string
+import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
+from importlib.metadata import EntryPoints, entry_points
 from typing import Any, Final, Self
+from urllib.parse import urlsplit
 
 from connect.core.errors import ConfigError, RetriableError, SecurityError
-
-_WORD_START: Final = frozenset(string.ascii_letters + "_$")
-_WORD_GOES_ON: Final = _WORD_START | frozenset(string.digits + ".-")
-_NUMBER: Final = frozenset(string.digits + ".")
-_ESCAPES: Final = {
-    "a": "\a",
-    "b": "\b",
-    "f": "\f",
-    "n": "\n",
-    "r": "\r",
-    "t": "\t",
-    "v": "\v",
-}
-_FLAGS: Final = frozenset({"REQUIRED", "REQUISITE", "SUFFICIENT", "OPTIONAL"})
-#: Any other word may be part of a badly quoted password, so no message repeats it.
-_KNOWN_OPTIONS: Final = frozenset({"username", "password", "tokenauth", "serviceName", "principal", "keyTab"})
-
-
-class JaasError(ValueError):
-    """The line cannot be parsed; the message never repeats a value of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class JaasEntry:
-    """A login module with its options; the options hold secrets, so ``repr`` omits them."""
-
-    login_module: str
-    options: dict[str, str] = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class _JaasToken:
-    """``word`` is None for a number or a single character, as ``StreamTokenizer.sval`` is null for them."""
-
-    char: str
-    word: str | None = None
-
-
-def parse_jaas(line: str) -> JaasEntry:
-    """Return the single login module of the line. Raises JaasError if the line is invalid by ``JaasConfig`` and
-    ``JaasContext``: no module or several, an unknown control flag, an option without a value, no semicolon at the
-    end."""
-    tokens = _tokens(line)
-    entries: list[JaasEntry] = []
-    for token in tokens:
-        entries.append(_entry(token, tokens))
-    if not entries:
-        raise JaasError("names no login module")
-    if len(entries) > 1:
-        raise JaasError(f"holds {len(entries)} login modules and should hold one; is a semicolon or a quote misplaced?")
-    return entries[0]
-
-
-def _entry(first: _JaasToken, tokens: Iterator[_JaasToken]) -> JaasEntry:
-    if first.word is None:
-        raise JaasError("does not begin with the name of a login module")
-    flag = next(tokens, None)
-    if flag is None or flag.word is None or flag.word.upper() not in _FLAGS:
-        raise JaasError("has no control flag (such as 'required') after the login module")
-    options: dict[str, str] = {}
-    for token in tokens:
-        if token.char == ";":
-            return JaasEntry(first.word, options)
-        equals, value = next(tokens, None), next(tokens, None)
-        if token.word is None or equals is None or equals.char != "=" or value is None or value.word is None:
-            name = f"option '{token.word}'" if token.word in _KNOWN_OPTIONS else "an option"
-            raise JaasError(f'has {name} without a value; write options as name="value", with the quotes')
-        options[token.word] = value.word
-    raise JaasError("does not end with a semicolon")
-
-
-def _tokens(text: str) -> Iterator[_JaasToken]:
-    at = 0
-    while at < len(text):
-        char = text[at]
-        if char <= " ":
-            at += 1
-        elif char == "/":
-            at = _after_comment(text, at)
-        elif char in "\"'":
-            value, at = _quoted(text, at)
-            yield _JaasToken(char, value)
-        elif char in _WORD_START or char >= "\xa0":
-            end = at + 1
-            while end < len(text) and (text[end] in _WORD_GOES_ON or text[end] >= "\xa0"):
-                end += 1
-            yield _JaasToken("", text[at:end])
-            at = end
-        else:
-            at += 1
-            if char in _NUMBER:
-                while at < len(text) and text[at] in _NUMBER:
-                    at += 1
-            yield _JaasToken(char)
-
-
-def _after_comment(text: str, at: int) -> int:
-    """Return the position after a comment: a star comment ends at its mark, any other at the end of the line."""
-    if text.startswith("/*", at):
-        end = text.find("*/", at + 2)
-        return len(text) if end < 0 else end + 2
-    while at < len(text) and text[at] not in "\r\n":
-        at += 1
-    return at
-
-
-def _quoted(text: str, at: int) -> tuple[str, int]:
-    """Return the value whose quote is at ``at``, and the position after it; the end of the line also ends it."""
-    quote, at = text[at], at + 1
-    value: list[str] = []
-    while at < len(text) and text[at] != quote and text[at] not in "\r\n":
-        if text[at] != "\\" or at + 1 == len(text):
-            value.append(text[at])
-            at += 1
-            continue
-        escaped = text[at + 1]
-        if escaped in "01234567":
-            end = at + 2
-            # Java reads a third octal digit only if the number still fits in a byte.
-            limit = at + (4 if escaped <= "3" else 3)
-            while end < min(limit, len(text)) and text[end] in "01234567":
-                end += 1
-            value.append(chr(int(text[at + 1 : end], 8)))
-            at = end
-        else:
-            value.append(_ESCAPES.get(escaped, escaped))
-            at += 2
-    closed = at < len(text) and text[at] == quote
-    return "".join(value), at + 1 if closed else at
-
 
 _ENDPOINT: Final = "sasl.oauthbearer.token.endpoint.url"
 _CLIENT_ID: Final = "sasl.oauthbearer.client.credentials.client.id"
@@ -171,17 +40,27 @@ _STRIMZI_OTHERS: Final = (
 _STRING_CLAIM: Final = "unsecuredLoginStringClaim_"
 _NUMBER_CLAIM: Final = "unsecuredLoginNumberClaim_"
 _LIFETIME: Final = "unsecuredLoginLifetimeSeconds"
+#: JAAS option that allows an endpoint over http, for the secret and the token are not encrypted then. An endpoint on
+#: this machine needs no permission. Java allows all.
+_INSECURE: Final = "insecureTokenEndpoint"
+_LOCAL: Final = ("localhost", "127.0.0.1", "::1")
 _TIMEOUT_S: Final = 10.0
+_LARGEST_ANSWER_BYTES: Final = 1024 * 1024
+#: RFC 6750, 2.1. Anything else could add fields to the SASL message.
+_TOKEN: Final = re.compile(r"[-A-Za-z0-9._~+/]+=*")
 #: Share of a token's lifetime after which it is renewed (``sasl.login.refresh.window.factor``).
 _REFRESH_AT: Final = 0.8
 #: For responses without the token's lifetime.
 _UNKNOWN_LIFE_S: Final = 60.0
+#: A token is renewed at least daily, whatever the endpoint says, and not on every connection.
+_LONGEST_LIFE_S: Final = 86_400.0
+_SHORTEST_LIFE_S: Final = 1.0
 
 
 @dataclass(frozen=True)
 class OAuthSettings:
-    """The source of tokens: an ``endpoint``, a fixed ``token``, a ``token_file`` that is read each time, or ``claims``
-    (a JSON object) of an unsecured token. ``lifetime_s`` applies to unsecured tokens."""
+    """The source of tokens: an ``endpoint``, a fixed ``token``, a ``token_file`` that is read each time, the ``source``
+    of an installed package, or ``claims`` of an unsecured token with a ``lifetime_s``. Options and claims are JSON."""
 
     claims: str | None = None
     lifetime_s: int = 3600
@@ -192,6 +71,8 @@ class OAuthSettings:
     audience: str | None = None
     token: str | None = field(default=None, repr=False)
     token_file: str | None = None
+    source: str | None = None
+    source_options: str = field(default="{}", repr=False)
 
     def to_wire(self) -> dict[str, Any]:
         """Return a JSON-compatible form; it includes the secret."""
@@ -202,6 +83,20 @@ class OAuthSettings:
         return cls(**wire)
 
 
+def source_settings(properties: Mapping[str, str], options: Mapping[str, str]) -> OAuthSettings | None:
+    """Return the settings of a source of an installed package, if the mechanism or the handler of logins names one."""
+    for name in (properties.get("sasl.mechanism", ""), properties.get("sasl.login.callback.handler.class", "")):
+        if name in _sources().names:
+            given = {**options, "bootstrap.servers": properties.get("bootstrap.servers", "")}
+            return OAuthSettings(source=name, source_options=json.dumps(given))
+    return None
+
+
+def _sources() -> EntryPoints:
+    """Return the functions that make tokens: from options to the token and its life in seconds."""
+    return entry_points(group="heliograph.token_sources")
+
+
 def oauth_settings(properties: Mapping[str, str], options: Mapping[str, str], where: str) -> OAuthSettings:
     """Return the settings in a Java client's properties and its JAAS options. Raises ConfigError if neither an endpoint
     with a client, nor a token, nor claims of an unsecured one are set."""
@@ -209,7 +104,7 @@ def oauth_settings(properties: Mapping[str, str], options: Mapping[str, str], wh
         return _strimzi_settings(options, where)
     endpoint = properties.get(_ENDPOINT)
     if endpoint is not None:
-        _check_endpoint(endpoint, _ENDPOINT, _ENDPOINT, where)
+        _check_endpoint(endpoint, _ENDPOINT, _ENDPOINT, where, options)
         client_id = properties.get(_CLIENT_ID, options.get("clientId"))
         secret = properties.get(_CLIENT_SECRET, options.get("clientSecret"))
         if client_id is None or secret is None:
@@ -236,12 +131,24 @@ def oauth_settings(properties: Mapping[str, str], options: Mapping[str, str], wh
     return OAuthSettings(claims=json.dumps(claims), lifetime_s=lifetime_s)
 
 
-def _check_endpoint(endpoint: str, name: str, key: str, where: str) -> None:
+def _check_endpoint(endpoint: str, name: str, key: str, where: str, options: Mapping[str, str]) -> None:
     """Check an endpoint, which messages repeat, so it must not hold a secret. Raises ConfigError."""
-    if "@" in endpoint.partition("://")[2].partition("/")[0]:
+    try:
+        url = urlsplit(endpoint)
+        host, user = url.hostname, url.username
+    except ValueError:
+        raise ConfigError(f"{where}: {name} is not a URL", key) from None
+    if user is not None:
         raise ConfigError(f"{where}: {name} contains a user; set the client's id and secret instead", key)
-    if not endpoint.startswith(("https://", "http://")):
+    if url.scheme not in ("https", "http") or not host:
         raise ConfigError(f"{where}: {name} is '{endpoint}'; only http and https are supported", key)
+    is_allowed = url.scheme == "https" or host in _LOCAL
+    if not is_allowed and options.get(_INSECURE, "false").lower() != "true":
+        raise ConfigError(
+            f"{where}: {name} is '{endpoint}', which would send the client's secret unencrypted; use https, or add "
+            f'{_INSECURE}="true" to sasl.jaas.config',
+            key,
+        )
 
 
 def _strimzi_settings(options: Mapping[str, str], where: str) -> OAuthSettings:
@@ -261,7 +168,7 @@ def _strimzi_settings(options: Mapping[str, str], where: str) -> OAuthSettings:
         if not options.get(name):
             raise ConfigError(f"{where}: {name} is missing in sasl.jaas.config", "sasl.jaas.config")
     endpoint = options[_STRIMZI_ENDPOINT]
-    _check_endpoint(endpoint, _STRIMZI_ENDPOINT, "sasl.jaas.config", where)
+    _check_endpoint(endpoint, _STRIMZI_ENDPOINT, "sasl.jaas.config", where, options)
     return OAuthSettings(
         endpoint=endpoint,
         client_id=options[_STRIMZI_ID],
@@ -293,10 +200,14 @@ class Tokens:
         settings = self._settings
         if settings.endpoint is not None:
             return _from_endpoint(settings)
+        if settings.source is not None:
+            token, life_s = _sources()[settings.source].load()(json.loads(settings.source_options))
+            return _checked(token, settings.source), _life_s(life_s)
         if settings.token_file is not None:
-            return _from_file(settings.token_file), _UNKNOWN_LIFE_S
+            token = _from_file(settings.token_file)
+            return _checked(token, f"token file {settings.token_file}"), _UNKNOWN_LIFE_S
         if settings.token is not None:
-            return settings.token, _UNKNOWN_LIFE_S
+            return _checked(settings.token, "oauth.access.token"), _UNKNOWN_LIFE_S
         now_s = int(time.time())
         claims = {**json.loads(settings.claims or "{}"), "iat": now_s, "exp": now_s + settings.lifetime_s}
         return f"{_encoded({'alg': 'none'})}.{_encoded(claims)}.", float(settings.lifetime_s)
@@ -314,6 +225,12 @@ def _from_endpoint(settings: OAuthSettings) -> tuple[str, float]:
     import urllib.parse
     import urllib.request
 
+    class NoRedirect(urllib.request.HTTPRedirectHandler):
+        """Would else send the client's secret to another host, or without encryption."""
+
+        def redirect_request(self, *_: object) -> None:
+            return None
+
     form = {"grant_type": "client_credentials"}
     form |= {"scope": settings.scope} if settings.scope else {}
     form |= {"audience": settings.audience} if settings.audience else {}
@@ -323,23 +240,52 @@ def _from_endpoint(settings: OAuthSettings) -> tuple[str, float]:
     request = urllib.request.Request(endpoint, urllib.parse.urlencode(form).encode(), headers)
     where = f"token endpoint {endpoint}"
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-            found = json.load(answer)
-        return str(found["access_token"]), float(found.get("expires_in", _UNKNOWN_LIFE_S))
+        with urllib.request.build_opener(NoRedirect).open(request, timeout=_TIMEOUT_S) as answer:
+            found = json.loads(_body(answer, time.monotonic() + _TIMEOUT_S))
+        return _checked(found["access_token"], where), _life_s(found.get("expires_in", _UNKNOWN_LIFE_S))
     except urllib.error.HTTPError as error:
-        said = f"{where} refuses client id {settings.client_id}: HTTP {error.code}"
-        if error.code >= 500 or error.code == 429:
-            raise RetriableError(said) from None
-        raise SecurityError(f"{said}; check {_CLIENT_ID}, {_CLIENT_SECRET} and {_SCOPE}") from None
-    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
+        with error:
+            if 300 <= error.code < 400:
+                raise SecurityError(f"{where} redirects, which is not followed; check {_ENDPOINT}") from None
+            said = f"{where} refuses client id {settings.client_id}: HTTP {error.code}"
+            if error.code >= 500 or error.code == 429:
+                raise RetriableError(said) from None
+            raise SecurityError(f"{said}; check {_CLIENT_ID}, {_CLIENT_SECRET} and {_SCOPE}") from None
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = getattr(error, "reason", None) or error
         raise RetriableError(f"{where} returned no token: {reason}; check {_ENDPOINT}") from None
+
+
+def _body(answer: Any, deadline_s: float) -> bytes:
+    """Return a response's body. Raises ValueError if it is too large, or arrives too slowly."""
+    body = b""
+    while piece := answer.read1(_LARGEST_ANSWER_BYTES):
+        body += piece
+        if len(body) > _LARGEST_ANSWER_BYTES:
+            raise ValueError(f"the answer is larger than {_LARGEST_ANSWER_BYTES} bytes")
+        if time.monotonic() > deadline_s:
+            raise ValueError(f"the answer took longer than {_TIMEOUT_S:.0f} s")
+    return body
+
+
+def _life_s(value: object) -> float:
+    """Return a token's lifetime within its limits. Raises ValueError if it is not a positive number."""
+    life_s = float(str(value))
+    if not life_s > 0:
+        raise ValueError("expires_in is not a positive number")
+    return min(max(life_s, _SHORTEST_LIFE_S), _LONGEST_LIFE_S)
+
+
+def _checked(token: object, source: str) -> str:
+    if not isinstance(token, str) or not _TOKEN.fullmatch(token):
+        raise RetriableError(f"{source} has something that is not a token")
+    return token
 
 
 def _from_file(file: str) -> str:
     try:
         with open(file, encoding="utf-8") as source:
-            return source.read().strip()
+            return source.read(_LARGEST_ANSWER_BYTES).strip()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise RetriableError(f"token file {file} cannot be read: {reason}") from None

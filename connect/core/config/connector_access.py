@@ -1,0 +1,174 @@
+"""Decides which files, URLs and brokers a connector's config may name: those that the owner of the worker allowed.
+
+A user who can create connectors could otherwise read the worker's files, let the worker fetch any URL, or have its
+credentials sent to any broker. What the worker's own file names needs no further permission.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from connect.core.config.config_def import ConfigDef, Setting, Type, ValidList, split_list, trim
+from connect.core.config.jaas import JaasError, parse_jaas
+from connect.core.errors import ConfigError
+
+PROVIDERS: Final = "org.apache.kafka.automatic.config.providers"
+OAUTH_URLS: Final = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
+OAUTH_FILES: Final = "org.apache.kafka.sasl.oauthbearer.allowed.files"
+FILES: Final = "connector.allowed.files"
+TOKENS: Final = "connector.allowed.token.sources"
+
+#: Settings of the worker's file. The first three are system properties in Java.
+ACCESS: Final = ConfigDef.of(
+    Setting(
+        PROVIDERS,
+        Type.LIST,
+        None,
+        "Classes of config providers that may be declared; null: all, none: no class.",
+        ValidList(),
+    ),
+    Setting(OAUTH_URLS, Type.LIST, (), "Token endpoints that connector configs may name.", ValidList()),
+    Setting(
+        OAUTH_FILES,
+        Type.LIST,
+        (),
+        "Token files, or folders of them, that connector configs may name.",
+        ValidList(),
+    ),
+    Setting(
+        FILES,
+        Type.LIST,
+        (),
+        "Key stores and trust stores, or folders of them, that connector configs may name.",
+        ValidList(),
+    ),
+    Setting(
+        TOKENS,
+        Type.LIST,
+        (),
+        "Mechanisms and callback handlers that show a token of this machine and that connector configs may name.",
+        ValidList(),
+    ),
+)
+
+_JAAS: Final = "sasl.jaas.config"
+#: Settings that name something outside of the config, with the list that allows it.
+_LISTS: Final[Mapping[str, str]] = {
+    "ssl.keystore.location": FILES,
+    "ssl.truststore.location": FILES,
+    "sasl.oauthbearer.assertion.file": OAUTH_FILES,
+    "sasl.oauthbearer.assertion.private.key.file": OAUTH_FILES,
+    "sasl.oauthbearer.assertion.template.file": OAUTH_FILES,
+    "sasl.oauthbearer.token.endpoint.url": OAUTH_URLS,
+    "sasl.oauthbearer.jwks.endpoint.url": OAUTH_URLS,
+    "sasl.mechanism": TOKENS,
+    "sasl.login.callback.handler.class": TOKENS,
+}
+#: Mechanisms and packages of handlers that show only what the config has.
+_NO_TOKENS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
+_NO_TOKEN_PACKAGES: Final = ("org.apache.kafka.", "io.strimzi.kafka.oauth.")
+#: Settings that say to whom, and how, a client shows its credentials.
+_SHOWS: Final = (
+    "bootstrap.servers",
+    "security.protocol",
+    "sasl.mechanism",
+    "ssl.endpoint.identification.algorithm",
+    "ssl.truststore.location",
+    "ssl.truststore.certificates",
+)
+#: What the worker's clients show to the brokers that they connect to.
+_CREDENTIALS: Final = (_JAAS, "sasl.oauthbearer.client.credentials.client.secret")
+_KINDS: Final = ("producer", "consumer", "admin")
+_NAMES: Final = (*_LISTS, _JAAS, *_SHOWS)
+
+
+class NotAllowed(ConfigError):
+    """A connector config asks for something that only the worker's file can allow."""
+
+
+class ConnectorAccess:
+    """The permissions of connectors.
+
+    Args:
+        owner: The properties of the worker's file.
+        trusted: Further configs that its owner wrote, such as the connectors of an ``mm2.properties``.
+    """
+
+    def __init__(self, owner: Mapping[str, str], trusted: Iterable[Mapping[str, str]] = ()) -> None:
+        self._owner = owner
+        self._trusted = {(_setting(key), trim(value)) for each in (owner, *trusted) for key, value in each.items()}
+
+    def check(self, raw: Mapping[str, str], resolved: Mapping[str, str]) -> None:
+        """Check a connector config, as written and with references resolved. Raises NotAllowed."""
+        for key, value in resolved.items():
+            if not key.endswith(_NAMES):  # quick, because most keys of thousands of tasks end here
+                continue
+            setting = _setting(key)
+            # As written, so that no secret of the owner has to be read to compare with.
+            if (setting, trim(raw[key])) in self._trusted:
+                continue
+            if setting == _JAAS:
+                self._check_jaas(key, value)
+            elif setting in _LISTS:
+                self._check_listed(key, trim(value), _LISTS[setting], key)
+            if setting in _SHOWS:
+                self._check_credentials(key, setting, resolved)
+
+    def _check_jaas(self, key: str, line: str) -> None:
+        try:
+            options = parse_jaas(trim(line)).options
+        except JaasError:
+            return  # the client reports it, and reads nothing
+        for option, value in options.items():
+            name = option.lower()
+            if name.endswith(("location", "file", "keytab", "cache")):
+                self._check_listed(key, value, OAUTH_FILES if name.startswith("oauth") else FILES, f"{option} in {key}")
+            elif name.endswith(("uri", "url")):
+                self._check_listed(key, value, OAUTH_URLS, f"{option} in {key}")
+
+    def _check_listed(self, key: str, value: str, list_key: str, what: str) -> None:
+        if not self._is_allowed(value, list_key):
+            raise NotAllowed(
+                f"{what} is not one of those that connectors of this worker may name; add it to {list_key} in the "
+                "worker's file",
+                key,
+            )
+
+    def _is_allowed(self, value: str, list_key: str) -> bool:
+        allowed = split_list(self._owner.get(list_key, ""))
+        if list_key == TOKENS:
+            return value in (*allowed, *_NO_TOKENS) or value.startswith(_NO_TOKEN_PACKAGES)
+        if list_key == OAUTH_URLS:
+            return value in allowed
+        return any(_is_within(value, each) for each in allowed)
+
+    def _check_credentials(self, key: str, setting: str, props: Mapping[str, str]) -> None:
+        """Refuse to send the worker's credentials to others than its file says, or in another way."""
+        kind = key.partition(".")[0]
+        if kind not in _KINDS or key != f"{kind}.override.{setting}":
+            return  # another client of a connector, which has no credentials of the worker
+        for name in _CREDENTIALS:
+            inherited = f"{kind}.{name}" in self._owner or (kind == "admin" and name in self._owner)
+            if inherited and f"{kind}.override.{name}" not in props:
+                raise NotAllowed(
+                    f"{key} changes to whom or how the worker's {name} is shown; set {kind}.override.{name} too", key
+                )
+
+
+def allowed_providers(owner: Mapping[str, str]) -> frozenset[str] | None:
+    """Return the names of the classes that may be declared as config providers; None: all."""
+    return frozenset(split_list(owner[PROVIDERS])) if PROVIDERS in owner else None
+
+
+def _setting(key: str) -> str:
+    """Return a key without the prefix of a client, a cluster or a flow."""
+    return next((name for name in _NAMES if key.endswith(name) and f".{key}".endswith(f".{name}")), key)
+
+
+def _is_within(path: str, allowed: str) -> bool:
+    try:
+        return Path(path).resolve().is_relative_to(Path(allowed).resolve())
+    except (OSError, ValueError):  # a name that no file can have
+        return False

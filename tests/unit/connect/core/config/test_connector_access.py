@@ -1,0 +1,150 @@
+"""What a connector's config may make a worker read, fetch or connect to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from connect.core.config.connector_access import FILES, OAUTH_FILES, OAUTH_URLS, PROVIDERS, TOKENS, NotAllowed
+from connect.core.config.properties import ConfigTransformer
+from connect.core.config.worker_config import WorkerConfig
+from connect.core.errors import ConfigError
+
+JAAS = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+PREFIXES = ("", "producer.override.", "admin.override.", "source.cluster.", "source.consumer.", "us->eu.target.admin.")
+ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize(
+    ("setting", "value", "list_key"),
+    [
+        ("ssl.keystore.location", "/etc/shadow", FILES),
+        ("ssl.truststore.location", "/etc/shadow", FILES),
+        ("sasl.oauthbearer.assertion.file", "/etc/shadow", OAUTH_FILES),
+        ("sasl.oauthbearer.assertion.private.key.file", "/etc/shadow", OAUTH_FILES),
+        ("sasl.oauthbearer.assertion.template.file", "/etc/shadow", OAUTH_FILES),
+        ("sasl.oauthbearer.jwks.endpoint.url", "file:///etc/shadow", OAUTH_URLS),
+        (ENDPOINT, "https://169.254.169.254/token", OAUTH_URLS),
+        ("sasl.mechanism", "AWS_MSK_IAM", TOKENS),
+        ("sasl.login.callback.handler.class", "com.google.cloud.hosted.kafka.auth.GcpLoginCallbackHandler", TOKENS),
+        ("sasl.jaas.config", f'{JAAS} oauth.access.token.location="/etc/shadow";', OAUTH_FILES),
+        ("sasl.jaas.config", f'{JAAS} oauth.token.endpoint.uri="https://169.254.169.254/";', OAUTH_URLS),
+        ("sasl.jaas.config", 'com.sun.security.auth.module.Krb5LoginModule required keyTab="/etc/krb5.keytab";', FILES),
+    ],
+)
+def test_files_and_urls_are_refused_unless_listed(prefix: str, setting: str, value: str, list_key: str) -> None:
+    key = prefix + setting
+    with pytest.raises(
+        NotAllowed, match=f"{key} is not one of .*; add it to {list_key} in the worker's file"
+    ) as caught:
+        ConfigTransformer({}).connector_props({key: value})
+    assert caught.value.key == key
+    named = value.split('"')[1] if '"' in value else value
+    allowed = {key: value}
+    assert ConfigTransformer({list_key: f"/srv/x, {named}"}).connector_props(allowed) == allowed
+
+
+def test_folders_are_listed_but_not_left(tmp_path: Path) -> None:
+    (tmp_path / "tls").mkdir()
+    (tmp_path / "tls" / "link").symlink_to("/etc/shadow")
+    transformer = ConfigTransformer({FILES: f"{tmp_path}/tls"})
+    transformer.connector_props({"source.cluster.ssl.truststore.location": f"{tmp_path}/tls/new/ca.pem"})
+    for outside in (f"{tmp_path}/tls/../key.pem", f"{tmp_path}/tlsx/ca.pem", f"{tmp_path}/tls/link", "bad\0name"):
+        with pytest.raises(NotAllowed):
+            transformer.connector_props({"source.cluster.ssl.truststore.location": outside})
+
+
+def test_a_url_is_allowed_as_a_whole() -> None:
+    transformer = ConfigTransformer({OAUTH_URLS: "https://login.example/token"})
+    transformer.connector_props({ENDPOINT: " https://login.example/token "})
+    for other in ("https://login.example/token/../other", "https://login.example/", "https://login.example/token?x"):
+        with pytest.raises(NotAllowed):
+            transformer.connector_props({ENDPOINT: other})
+
+
+def test_a_reference_hides_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLACE", "/etc/shadow")
+    worker = ConfigTransformer({"config.providers": "env", "config.providers.env.class": "env"})
+    with pytest.raises(NotAllowed):
+        worker.connector_props({"producer.override.ssl.keystore.location": "${env:PLACE}"})
+
+
+def test_a_broken_jaas_line_names_nothing() -> None:
+    broken = {"producer.override.sasl.jaas.config": 'x required keyTab="/etc/krb5.keytab"'}
+    assert ConfigTransformer({}).connector_props(broken) == broken
+
+
+def test_what_the_owner_wrote_is_allowed() -> None:
+    own = {"producer.ssl.keystore.location": "/tls/worker.pem", "ssl.truststore.location": "${env:TRUST}"}
+    flow = {"source.cluster.ssl.truststore.location": "/tls/us.pem"}
+    transformer = ConfigTransformer(own, trusted=[flow])
+    transformer.connector_props(
+        {
+            "producer.override.ssl.keystore.location": "/tls/worker.pem",
+            "source.cluster.ssl.truststore.location": "${env:TRUST}",
+            "source.admin.ssl.truststore.location": "/tls/us.pem",
+        }
+    )
+    with pytest.raises(NotAllowed):  # another setting with the same value
+        transformer.connector_props({"source.cluster.ssl.keystore.location": "/tls/us.pem"})
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("bootstrap.servers", "evil:9092"),
+        ("security.protocol", "SASL_PLAINTEXT"),
+        ("sasl.mechanism", "PLAIN"),
+        ("ssl.endpoint.identification.algorithm", ""),
+        ("ssl.truststore.certificates", "-----BEGIN CERTIFICATE-----"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["producer", "admin"])
+def test_the_workers_credentials_are_shown_as_its_file_says(kind: str, setting: str, value: str) -> None:
+    worker = {
+        "bootstrap.servers": "a:1",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.jaas.config": "secret",
+        "producer.sasl.jaas.config": "secret",
+    }
+    transformer = ConfigTransformer(worker)
+    changed = {f"{kind}.override.{setting}": value}
+    with pytest.raises(NotAllowed, match=rf"the worker's sasl\.jaas\.config is shown; set {kind}\.override"):
+        transformer.connector_props(changed)
+    transformer.connector_props({**changed, f"{kind}.override.sasl.jaas.config": "own"})
+    if setting in worker:
+        transformer.connector_props({f"{kind}.override.{setting}": worker[setting]})
+    # The worker's file has no credentials for these clients.
+    transformer.connector_props({f"consumer.override.{setting}": value, f"source.cluster.{setting}": value})
+
+
+@pytest.mark.parametrize("name", ["org.apache.kafka.common.config.provider.EnvVarConfigProvider", "env"])
+def test_providers_of_the_automatic_list_only(name: str) -> None:
+    declared = {"config.providers": "e", "config.providers.e.class": name}
+    java = "org.apache.kafka.common.config.provider."
+    for allowed in (f"{java}FileConfigProvider, {java}EnvVarConfigProvider", "env"):
+        ConfigTransformer({**declared, PROVIDERS: allowed})
+    for allowed in ("none", "", f"{java}FileConfigProvider"):
+        with pytest.raises(ConfigError, match=f"{name} is not allowed; add it to {PROVIDERS}") as caught:
+            ConfigTransformer({**declared, PROVIDERS: allowed})
+        assert caught.value.key == "config.providers.e.class"
+
+
+def test_the_lists_are_settings_of_a_worker() -> None:
+    found = WorkerConfig.parse(
+        {
+            "bootstrap.servers": "a:1",
+            "group.id": "g",
+            "key.converter": "K",
+            "value.converter": "V",
+            **{f"{kind}.storage.topic": kind for kind in ("config", "offset", "status")},
+            FILES: "/tls",
+            OAUTH_FILES: "/tokens",
+            OAUTH_URLS: "https://login.example/token",
+            PROVIDERS: "none",
+        }
+    )
+    assert not found.warnings
