@@ -84,7 +84,7 @@ class Loops:
     """The loops as processes: once entered all hold their batches, ``go`` lets them run."""
 
     def __init__(self, source: str, target: str, load: Load, topic: str, variant: Variant) -> None:
-        self._told = [
+        self._reported = [
             {
                 "source": source,
                 "target": target,
@@ -100,10 +100,10 @@ class Loops:
 
     def __enter__(self) -> Self:
         try:
-            for told in self._told:
+            for reported in self._reported:
                 self._processes.append(
                     subprocess.Popen(
-                        [sys.executable, "-m", "bench.ceiling", orjson.dumps(told).decode()],
+                        [sys.executable, "-m", "bench.ceiling", orjson.dumps(reported).decode()],
                         stdin=subprocess.PIPE,
                         stdout=subprocess.PIPE,
                         text=True,
@@ -258,8 +258,8 @@ def _cluster(bootstrap: str) -> Cluster:
     return Cluster(connection_settings({"bootstrap.servers": bootstrap}, client_id="bench-ceiling", where="the bench"))
 
 
-async def _run(told: bytes) -> None:
-    loop = Loop(**orjson.loads(told))
+async def _run(reported: bytes) -> None:
+    loop = Loop(**orjson.loads(reported))
     await loop.prepare()
     print("ready", flush=True)
     if await asyncio.to_thread(sys.stdin.readline):  # empty where the bench has gone
@@ -268,8 +268,8 @@ async def _run(told: bytes) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="One loop that only produces batches read before.")
-    parser.add_argument("told", help="what it is to do, as JSON")
-    asyncio.run(_run(parser.parse_args().told))
+    parser.add_argument("reported", help="what it is to do, as JSON")
+    asyncio.run(_run(parser.parse_args().reported))
 
 
 if __name__ == "__main__":

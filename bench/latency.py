@@ -42,7 +42,7 @@ async def measure_latency(
     await bed.source.create(load.topic, load.partitions, 1)
     busy_before_percent = await quiet_look()
     replicator = contender.replicator(bed.ways_in(load), load, folder)
-    told = {
+    reported = {
         "source": bed.source.bootstrap,
         "target": bed.target.bootstrap,
         "topic": load.topic,
@@ -58,7 +58,7 @@ async def measure_latency(
         await first_records(bed.target, f"us.{load.topic}", load, failure, records=load.partitions)
         if load.has_company:
             running.enter_context(busy_loops(ramp_s + seconds + 2 * _DEADLINE_S))
-        said = await _metered(told, ramp_s + seconds + 2 * _DEADLINE_S)
+        said = await _metered(reported, ramp_s + seconds + 2 * _DEADLINE_S)
         await asyncio.to_thread(replicator.stop)
     if said["error"]:
         raise BenchError(f"{contender.title} on {load.title}: {said['error']}")
@@ -78,10 +78,10 @@ async def _one_each(bed: Bed, load: Paced) -> None:
             await producer.send_and_wait(load.topic, _value(-1, 0), partition=index)
 
 
-async def _metered(told: dict[str, object], deadline_s: float) -> dict[str, Any]:
+async def _metered(reported: dict[str, object], deadline_s: float) -> dict[str, Any]:
     """What the meter says: ``error``, empty if there is none, and ``found``."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "bench.latency", orjson.dumps(told).decode(), stdout=subprocess.PIPE, cwd=_REPOSITORY
+        sys.executable, "-m", "bench.latency", orjson.dumps(reported).decode(), stdout=subprocess.PIPE, cwd=_REPOSITORY
     )
     try:
         async with asyncio.timeout(deadline_s):
@@ -185,8 +185,8 @@ def _value(number: int, made_ns: int) -> bytes:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure latency once.")
-    parser.add_argument("told", help="what it is to do, as JSON")
-    print(orjson.dumps(asyncio.run(Meter(**orjson.loads(parser.parse_args().told)).run())).decode())
+    parser.add_argument("reported", help="what it is to do, as JSON")
+    print(orjson.dumps(asyncio.run(Meter(**orjson.loads(parser.parse_args().reported)).run())).decode())
 
 
 if __name__ == "__main__":

@@ -119,7 +119,7 @@ class PartitionLag:
     def to_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in PartitionLag.__dataclass_fields__ if name != "offset_bytes"}
 
-    def lost_sight(self) -> PartitionLag:
+    def with_unknown_lag(self) -> PartitionLag:
         """Return the same for a source that does not answer."""
         return replace(self, records=-1, bytes=-1, ms=-1)
 
@@ -149,7 +149,7 @@ class FlowLag:
     def lost(self, flow: str, why: str, known_ms: int = -1) -> FlowLag:
         """Return what is left of it if a cluster no longer answers; ``known_ms``: a later time when it was known."""
         return FlowLag(
-            tuple(one.lost_sight() for one in self.partitions),
+            tuple(one.with_unknown_lag() for one in self.partitions),
             {flow: why},
             max(self.known_ms, known_ms),
             is_known=False,
@@ -349,9 +349,9 @@ class LagSnapshot:
         if lag is None or view.next_source_offset < 0:
             return lag
         end = max(lag.end, view.source_end_offset)
-        stood = view.next_source_offset == lag.position and lag.records > 0 and lag.ms >= 0
+        unmoved = view.next_source_offset == lag.position and lag.records > 0 and lag.ms >= 0
         waits = end > view.next_source_offset
-        ms = lag.ms + now_ms - self.at_ms if stood else view.lag_ms if waits else 0
+        ms = lag.ms + now_ms - self.at_ms if unmoved else view.lag_ms if waits else 0
         return lag.at(view.next_source_offset, end, ms)
 
     def resting_lag(self, one: Resting, now_ms: int) -> PartitionLag | None:

@@ -207,7 +207,7 @@ class ClusterHeartbeats:
     """Heartbeats of one cluster by topic, or why they could not be read; ``policies`` interpret topic names there."""
 
     alias: str
-    told: Sequence[TopicHeartbeats] = ()
+    reported: Sequence[TopicHeartbeats] = ()
     policies: Sequence[ReplicationPolicy] = ()
     error: str = ""
 
@@ -252,7 +252,7 @@ class Way:
 _GONE: Final = (FlowState.STOPPED, FlowState.NONE)
 
 
-def flows_told(
+def flow_health(
     wanted: Iterable[ConfiguredFlow], clusters: Mapping[str, ClusterHeartbeats], now_ms: int, stale_s: float
 ) -> list[FlowHealth]:
     """Return every flow of the file, and flows that are not in the file but have heartbeats."""
@@ -277,7 +277,7 @@ def flows_told(
     return found
 
 
-def ways_told(
+def way_health(
     wanted: Collection[ConfiguredFlow], clusters: Iterable[ClusterHeartbeats], now_ms: int, stale_s: float
 ) -> list[Way]:
     """Return the paths to all clusters that could be read, by cluster and hops. A path is alive while heartbeats of any
@@ -286,7 +286,7 @@ def ways_told(
     carried = {(flow.source, flow.target) for flow in wanted if flow.carries_beats}
     found = []
     for seen in clusters:
-        for one in seen.told:
+        for one in seen.reported:
             if through := _through(seen.policies, one.topic):
                 ages = {flow: _since(at_ms, now_ms) for flow, at_ms in one.newest_ms.items()}
                 states = {_state(age, limits_s.get(flow, stale_s)) for flow, age in ages.items()} or {FlowState.NONE}
@@ -317,13 +317,13 @@ def _through(policies: Collection[ReplicationPolicy], topic: str) -> tuple[str, 
 
 def _own(seen: ClusterHeartbeats) -> list[TopicHeartbeats]:
     """Return the topics that workers write into."""
-    return [one for one in seen.told if not _through(seen.policies, one.topic)]
+    return [one for one in seen.reported if not _through(seen.policies, one.topic)]
 
 
-def _age(told: Iterable[TopicHeartbeats], flow: tuple[str, str], now_ms: int) -> Age | None:
+def _age(reported: Iterable[TopicHeartbeats], flow: tuple[str, str], now_ms: int) -> Age | None:
     """Return None if there is no heartbeat of the flow, in a topic that was read whole."""
     least: Age | None = None
-    for one in told:
+    for one in reported:
         if (newest_ms := one.newest_ms.get(flow)) is not None:
             return _since(newest_ms, now_ms)
         if one.read_from_ms is not None:

@@ -22,7 +22,7 @@ from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import Scope, gather_limited, in_turns, unless, wall_ms
 from connect.kafka.error_causes import CAUSES, Causes
-from connect.kafka.log.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, told_offsets
+from connect.kafka.log.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, known_offsets
 from connect.wire import batch as wire
 from connectors.config.client_config import FlowClients
 from connectors.config.connector_configs import MirrorSourceSettings
@@ -186,8 +186,8 @@ class LagReader:
             return FlowLag(())
         isolation = READ_COMMITTED if settings.read_committed else READ_UNCOMMITTED
         (starts, unknown), (ends, endless), sizes = await asyncio.gather(
-            told_offsets(source, partitions, EARLIEST),
-            told_offsets(source, partitions, LATEST, isolation),
+            known_offsets(source, partitions, EARLIEST),
+            known_offsets(source, partitions, LATEST, isolation),
             _sizes(source, partitions),
         )
         found = []

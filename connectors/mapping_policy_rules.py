@@ -51,7 +51,7 @@ class MappingRule:
         return cls(text, texts, groups, places)
 
     @property
-    def tells_source(self) -> bool:
+    def names_source(self) -> bool:
         return 0 in self.right
 
     @property
@@ -87,7 +87,7 @@ class MappingRule:
     def names_on_purpose(self, alias: str) -> bool:
         """Whether its right side begins with ``alias`` literally, before any group, so that it deliberately makes names
         with this alias."""
-        return not self.tells_source and str(self.right[0]).startswith(alias)
+        return not self.names_source and str(self.right[0]).startswith(alias)
 
     def backward(self, name: str, alias: str | None = None) -> Iterator[tuple[str | None, str]]:
         """Yield the alias, if the name has it, and source topic for each way to read a remote name; nothing if the name
@@ -100,11 +100,11 @@ class MappingRule:
         longest = self._longest(name, any_alias)
         if longest is None:
             return
-        yield self._told(longest)
+        yield self._reported(longest)
         patterns = (any_alias, *self.groups)
         for values in islice(_ways(self.right, patterns, name, {}), _MOST_TRIES):
             if values is not None and values != longest:
-                yield self._told(values)
+                yield self._reported(values)
 
     def _longest(self, name: str, any_alias: str) -> dict[int, str] | None:
         """Return the parts of a name by the regular expression's own choice."""
@@ -123,7 +123,7 @@ class MappingRule:
         found = _match(pattern, name, number)
         return None if found is None else {part: found[place - 1] for part, place in seen.items()}
 
-    def _told(self, values: Mapping[int, str]) -> tuple[str | None, str]:
+    def _reported(self, values: Mapping[int, str]) -> tuple[str | None, str]:
         topic = "".join(
             before + values.get(index, "")
             for index, before in zip(range(1, len(self.texts) + 1), self.texts, strict=True)

@@ -154,20 +154,20 @@ def is_cycle(policy: ReplicationPolicy, topic: str, target_alias: str) -> bool:
 
 UNMATCHED_KEY: Final = "replication.policy.mapping.unmatched"
 #: How many clusters in a row may have named a topic by rules without an alias: rules can make names ever longer.
-_MOST_UNTOLD: Final = 16
+_MOST_UNNAMED: Final = 16
 #: How rules read a name: the first way of each rule precedes all the others, so that plain names stay theirs.
 _FIRST_AND_ALL: Final = (1, None)
 
 
 class _Reading(NamedTuple):
-    """Where a remote topic came from. ``is_told``: its name says so; otherwise it only counts as one of the source.
+    """Where a remote topic came from. ``is_named``: its name says so; otherwise it only counts as one of the source.
 
     ``is_marked``: the name has text that its rule writes, so that not every name could be this rule's.
     """
 
     source: str | None
     topic: str
-    is_told: bool
+    is_named: bool
     is_marked: bool = False
 
 
@@ -193,12 +193,12 @@ class MappingReplicationPolicy(DefaultReplicationPolicy):
         self._rules = rules
         self._keeps = keeps
         self._source_alias = source_alias
-        self._telling = tuple(rule for rule in rules if rule.tells_source)
+        self._naming = tuple(rule for rule in rules if rule.names_source)
 
     @property
-    def tells_source(self) -> bool:
+    def names_source(self) -> bool:
         """Whether every remote name says where its topic came from, so that cycles are detected."""
-        return not self._keeps and all(rule.tells_source for rule in self._rules)
+        return not self._keeps and all(rule.names_source for rule in self._rules)
 
     def format_remote_topic(self, source_alias: str, topic: str) -> str:
         """Return the remote name. Raises :class:`PermanentError` if it would not lead back to ``topic``."""
@@ -241,30 +241,30 @@ class MappingReplicationPolicy(DefaultReplicationPolicy):
     def _way(self, topic: str, *aliases: str) -> Iterator[_Reading]:
         """Yield the hops back to a topic's origin; ``aliases`` are known in addition to the source's. End if neither a
         name nor the name before it says where it came from, or if there are too many names that do not."""
-        seen, untold = {topic}, 0
+        seen, unnamed = {topic}, 0
         back = self._read(topic, aliases)
         while back is not None:
             yield back
             name, topic = topic, back.topic
-            untold += not back.is_told
-            is_lost = max(len(topic), len(seen)) > LONGEST_NAME or untold > _MOST_UNTOLD
-            if is_lost or (back.is_told and topic in seen):
+            unnamed += not back.is_named
+            is_lost = max(len(topic), len(seen)) > LONGEST_NAME or unnamed > _MOST_UNNAMED
+            if is_lost or (back.is_named and topic in seen):
                 return
             seen.add(topic)
-            back = self._read(topic, aliases) if back.is_told else self._told_behind(name, back, aliases, seen)
+            back = self._read(topic, aliases) if back.is_named else self._read_behind(name, back, aliases, seen)
 
-    def _told_behind(
-        self, name: str, untold: _Reading, aliases: tuple[str, ...], seen: Collection[str]
+    def _read_behind(
+        self, name: str, unnamed: _Reading, aliases: tuple[str, ...], seen: Collection[str]
     ) -> _Reading | None:
         """Return what the name before an unknown hop says or, if that proves nothing, ``name`` itself.
 
         By ``legacy.(.*) -> $1`` each name would have one of the cluster legacy before it, and so would that one."""
-        for asked in (untold.topic, name) if untold.is_marked else (name,):
-            told = self._read(asked, aliases, self._telling)
-            if told is None or not told.is_told:
+        for asked in (unnamed.topic, name) if unnamed.is_marked else (name,):
+            source_reading = self._read(asked, aliases, self._naming)
+            if source_reading is None or not source_reading.is_named:
                 return None
-            if told.topic not in seen:
-                return told
+            if source_reading.topic not in seen:
+                return source_reading
         return None
 
     def _forward(self, alias: str, topic: str) -> str:
@@ -305,7 +305,7 @@ class MappingReplicationPolicy(DefaultReplicationPolicy):
         for ways in _FIRST_AND_ALL:
             for rule in rules:
                 on_purpose = alias == self._source_alias and rule.names_on_purpose(alias)
-                if (rule.tells_source or on_purpose) and (back := self._read_by(rule, name, alias, ways)) is not None:
+                if (rule.names_source or on_purpose) and (back := self._read_by(rule, name, alias, ways)) is not None:
                     return back
             if is_prefixed:
                 return _Reading(alias, topic, True)
@@ -314,11 +314,11 @@ class MappingReplicationPolicy(DefaultReplicationPolicy):
     def _read_by(
         self, rule: MappingRule, name: str, alias: str | None = None, ways: int | None = None
     ) -> _Reading | None:
-        for told, topic in islice(rule.backward(name, alias), ways):
-            source = told or self._source_alias
+        for source_reading, topic in islice(rule.backward(name, alias), ways):
+            source = source_reading or self._source_alias
             # The parts may have been others, and an earlier rule may have matched the topic.
             if self._forward(source or "", topic) == name:
-                return _Reading(source, topic, rule.tells_source, rule.marks)
+                return _Reading(source, topic, rule.names_source, rule.marks)
         return None
 
 
@@ -417,7 +417,7 @@ def sees_cycles(
     if are_renamed:
         return False
     if isinstance(there, MappingReplicationPolicy):
-        return there.tells_source
+        return there.names_source
     return is_cycle(back, there.format_remote_topic(source_alias, "orders"), source_alias)
 
 

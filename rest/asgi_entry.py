@@ -174,7 +174,7 @@ def _peer(scope: Scope) -> str:
     return str((scope.get("client") or ("",))[0])
 
 
-class Front:
+class AsgiEntry:
     """The ASGI application of a listener; answers 404 until :attr:`app` is set. ``headers`` None adds no headers;
     ``max_bytes`` limits the bodies of forwarded requests."""
 

@@ -184,8 +184,8 @@ class InternalClient:
             await self._forwarder.send(method, join(leader_url, path), body, headers)
         except RestError as error:
             # Although we signed it: a former leader forwarded the request, which Java does without the signature.
-            is_astray = sign is not None and error.message == UNSIGNED
-            if isinstance(error, RetriableError) or not (is_astray or error.status in _PASSING):
+            is_unsigned = sign is not None and error.message == UNSIGNED
+            if isinstance(error, RetriableError) or not (is_unsigned or error.status in _PASSING):
                 raise
             cls = WrongKey if error.status == 403 else RetriableRefusal
             raise cls(error.status, error.message, error.error_code) from error

@@ -31,7 +31,7 @@ from connect.core.herder_api import HerderApi
 from connect.kafka.acceptor import HANDSHAKE_S, Acceptor, ConnectionLimits, Held, bind
 from connect.kafka.concurrency import Scope
 from rest import errors, routes
-from rest.asgi_entry import AnswerHeaders, Flows, Front, Guard, ManyHerders, OneHerder, TopOfFlows
+from rest.asgi_entry import AnswerHeaders, AsgiEntry, Flows, Guard, ManyHerders, OneHerder, TopOfFlows
 from rest.authentication import CERTIFICATE, Authenticator
 from rest.request_handling import REQUEST_TIMEOUT_S, Forwarder
 from rest.rest_config import Metrics, RestSettings, RestTls
@@ -262,9 +262,9 @@ class RestServer:
         self._metrics = metrics
         self._limits = limits or Limits()
         self._headers = AnswerHeaders(settings)
-        self._front = Front(self._headers, settings.max_request_bytes)
-        self._admin_front = Front(None)
-        self._metrics_front = Front(None)
+        self._asgi_entry = AsgiEntry(self._headers, settings.max_request_bytes)
+        self._admin_entry = AsgiEntry(None)
+        self._metrics_front = AsgiEntry(None)
         self._main: list[_Running] = []
         self._admin: list[_Running] = []
         self._of_metrics: list[_Running] = []
@@ -285,8 +285,8 @@ class RestServer:
         # So that probes and Prometheus are answered whatever users do.
         own = ConnectionLimits(*_METRICS_CONNECTIONS)
         served = (
-            (settings.listeners, self._front, HTTPS_PREFIX, limits, self._main),
-            (settings.admin_listeners or (), self._admin_front, ADMIN_HTTPS_PREFIX, limits, self._admin),
+            (settings.listeners, self._asgi_entry, HTTPS_PREFIX, limits, self._main),
+            (settings.admin_listeners or (), self._admin_entry, ADMIN_HTTPS_PREFIX, limits, self._admin),
             (settings.metrics_listeners, self._metrics_front, HTTPS_PREFIX, own, self._of_metrics),
         )
         try:
@@ -296,7 +296,7 @@ class RestServer:
                 if any(each.scheme == "https" for each in listeners)
             }
             self._own_host = await _own_host()
-            self._front.guard = self._admin_front.guard = await asyncio.to_thread(self._guard, contexts.values())
+            self._asgi_entry.guard = self._admin_entry.guard = await asyncio.to_thread(self._guard, contexts.values())
             for listeners, front, prefix, of, running in served:
                 for each in listeners:
                     context = contexts[prefix] if each.scheme == "https" else None
@@ -344,10 +344,10 @@ class RestServer:
 
     def serve(self, herder: HerderApi) -> None:
         """Serve the whole API of the process's one herder."""
-        self._front.app = OneHerder(self._app(self._whole), herder)
+        self._asgi_entry.app = OneHerder(self._app(self._whole), herder)
         self._metrics_front.app = self._top({("", ""): herder})
         if self._admin:
-            self._admin_front.app = OneHerder(self._app(Part.LOGGERS), herder)
+            self._admin_entry.app = OneHerder(self._app(Part.LOGGERS), herder)
 
     def serve_flows(self, flows: Flows, *, public: bool) -> None:
         """Serve the herders of a dedicated mirror, each below ``/{source}/{target}``.
@@ -357,8 +357,8 @@ class RestServer:
             public: Serve the whole API, with ``/health`` and ``/metrics`` at the top; else requests between workers.
         """
         app = self._app(Part.ALL if public else Part.INTERNAL)
-        self._front.app = ManyHerders(app, flows, self._top(flows) if public else None)
-        self._front.has_flows = True
+        self._asgi_entry.app = ManyHerders(app, flows, self._top(flows) if public else None)
+        self._asgi_entry.has_flows = True
         self._metrics_front.app = self._top(flows)
 
     def _top(self, flows: Flows) -> TopOfFlows:
@@ -410,7 +410,7 @@ class RestServer:
         await self.forwarder.close()
 
     async def _listen(
-        self, listener: RestListener, front: Front, limits: ConnectionLimits, context: SSLContext | None
+        self, listener: RestListener, front: AsgiEntry, limits: ConnectionLimits, context: SSLContext | None
     ) -> _Running:
         try:
             bound = await bind(listener.host, listener.port)
@@ -442,7 +442,7 @@ class RestServer:
         return self._tls.server(prefix)
 
 
-def _uvicorn_config(front: Front) -> uvicorn.Config:
+def _uvicorn_config(front: AsgiEntry) -> uvicorn.Config:
     return uvicorn.Config(
         front,
         ws="none",

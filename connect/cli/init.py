@@ -171,14 +171,14 @@ def _factors() -> dict[str, str]:
 
 def _policy(answers: Answers) -> list[str]:
     if answers.policy is Policy.IDENTITY:
-        told = f"# Topics keep their names on {answers.target.alias}."
-        return [told, *_pairs({"replication.policy.class": f"{_MIRROR}IdentityReplicationPolicy"})]
+        comment = f"# Topics keep their names on {answers.target.alias}."
+        return [comment, *_pairs({"replication.policy.class": f"{_MIRROR}IdentityReplicationPolicy"})]
     return [f"# Topic orders of {answers.source.alias} is {answers.source.alias}.orders on {answers.target.alias}."]
 
 
 def _moving(answers: Answers) -> list[str]:
-    told = f"# Whether to sync group offsets to {answers.target.alias}."
-    return [told, *_pairs({"sync.group.offsets.enabled": str(answers.moves_groups).lower()})]
+    comment = f"# Whether to sync group offsets to {answers.target.alias}."
+    return [comment, *_pairs({"sync.group.offsets.enabled": str(answers.moves_groups).lower()})]
 
 
 def _pairs(settings: Mapping[str, str]) -> list[str]:

@@ -411,7 +411,7 @@ def unreplicated(
 
 
 @app.command("stranded", cls=DetailedExit, hidden=True)
-def stranded_records(
+def unreplicated_alias(
     file: Annotated[Path, typer.Argument(metavar="mm2.properties")],
     target: Annotated[str, typer.Option("--to")],
     source: Annotated[str | None, typer.Option("--from")] = None,

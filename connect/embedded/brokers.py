@@ -188,8 +188,8 @@ class KafkaCluster:
 
     def bootstrap_of(self, listener: str) -> str:
         """Return the advertised addresses of a listener on every node, comma-separated."""
-        told = [node.listeners[listener].advertised for node in self.addresses]
-        return ",".join(f"{host}:{port}" for host, port in told)
+        listed = [node.listeners[listener].advertised for node in self.addresses]
+        return ",".join(f"{host}:{port}" for host, port in listed)
 
     def alive(self, index: int) -> bool:
         """Return whether the node's process exists, even if it is frozen."""
@@ -419,5 +419,5 @@ def _tail(log: Path) -> str:
 
 def _last_lines(text: str) -> str:
     """Return the end of a log without stack frames, which would hide the error."""
-    telling = [line for line in text.splitlines() if line.strip() and not line.startswith("\tat ")]
-    return "\n".join(line[:_LINE_CHARACTERS] for line in telling[-_TAIL_LINES:])
+    informative = [line for line in text.splitlines() if line.strip() and not line.startswith("\tat ")]
+    return "\n".join(line[:_LINE_CHARACTERS] for line in informative[-_TAIL_LINES:])

@@ -87,10 +87,10 @@ def choose_addresses(
         own = {CLIENTS: BrokerListener(port, (HOST, port))}
         for listener, protocol in extra.items():
             port = next(free)
-            told = (HOST, port)
+            advertised_at = (HOST, port)
             if listener == PROXIED and advertised is not None:
-                told = advertised(index, port)
-            own[listener] = BrokerListener(port, told, protocol)
+                advertised_at = advertised(index, port)
+            own[listener] = BrokerListener(port, advertised_at, protocol)
         addresses.append(NodeAddresses(controller, own))
     return addresses
 
@@ -107,7 +107,7 @@ def kraft_properties(
         "controller.quorum.voters": ",".join(f"{i}@{HOST}:{node.controller}" for i, node in enumerate(nodes, 1)),
         "controller.listener.names": _CONTROLLER,
         **_listeners({**controller, **own.listeners}),
-        "advertised.listeners": _told(own.listeners),
+        "advertised.listeners": _advertised(own.listeners),
         # A killed broker can return only after its session expired: nine seconds by default.
         "broker.session.timeout.ms": "3000",
         "broker.heartbeat.interval.ms": "500",
@@ -133,7 +133,7 @@ def zookeeper_properties(
         # Long, because ZooKeeper starts at the same time.
         "zookeeper.connection.timeout.ms": "60000",
         **_listeners(own.listeners),
-        "advertised.listeners": _told(own.listeners),
+        "advertised.listeners": _advertised(own.listeners),
         **_common(nodes, data),
         **config,
     }
@@ -162,9 +162,9 @@ def _listeners(listeners: Mapping[str, BrokerListener]) -> dict[str, str]:
     }
 
 
-def _told(listeners: Mapping[str, BrokerListener]) -> str:
-    told = ((name, *listener.advertised) for name, listener in listeners.items())
-    return ",".join(f"{name}://{host}:{port}" for name, host, port in told)
+def _advertised(listeners: Mapping[str, BrokerListener]) -> str:
+    advertised_at = ((name, *listener.advertised) for name, listener in listeners.items())
+    return ",".join(f"{name}://{host}:{port}" for name, host, port in advertised_at)
 
 
 def _common(nodes: Sequence[NodeAddresses], data: Path) -> dict[str, str]:

@@ -30,7 +30,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         for line in _lines():
-            os.write(1, json.dumps(_obey(json.loads(line), children)).encode() + b"\n")
+            os.write(1, json.dumps(_handle(json.loads(line), children)).encode() + b"\n")
     except BrokenPipeError:
         pass  # The program ended: the same as the end of the input.
     finally:
@@ -56,7 +56,7 @@ def _lines() -> Iterator[bytes]:
         yield from lines
 
 
-def _obey(order: dict[str, Any], children: dict[str, subprocess.Popen[bytes]]) -> dict[str, Any]:
+def _handle(order: dict[str, Any], children: dict[str, subprocess.Popen[bytes]]) -> dict[str, Any]:
     try:
         if "spawn" in order:
             children[order["spawn"]] = child = _spawn(order)

@@ -50,7 +50,7 @@ ANY: Final = 1
 #: The literal name that matches every name.
 WILDCARD: Final = "*"
 #: The principal that matches every user.
-EVERYBODY: Final = "User:*"
+ALL_USERS: Final = "User:*"
 _UNNAMED: Final = "CODE_"
 
 
@@ -90,7 +90,7 @@ class AclBinding:
 def refusal_of_writers(topic: str) -> AclBinding:
     """Return the ACL by which a failover denies writes to ``topic`` on the old primary; super users can still
     write."""
-    return AclBinding("TOPIC", topic, "LITERAL", EVERYBODY, WILDCARD, "WRITE", "DENY")
+    return AclBinding("TOPIC", topic, "LITERAL", ALL_USERS, WILDCARD, "WRITE", "DENY")
 
 
 def refuses_writers(rule: AclBinding) -> bool:

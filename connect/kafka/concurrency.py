@@ -69,7 +69,7 @@ class Scope:
         left = self.tasks - {asyncio.current_task()}
         for task in left:
             task.cancel()
-        stood: dict[asyncio.Task[Any], list[object]] = {}
+        unmoved: dict[asyncio.Task[Any], list[object]] = {}
         named: set[str] = set()
         while left:
             done, left = await asyncio.wait(left, timeout=_STUCK_S)
@@ -79,8 +79,8 @@ class Scope:
             if done:
                 continue
             names = {task.get_name() for task in left}
-            before, stood = stood, {task: _waits(task) for task in left}
-            if stood == before:
+            before, unmoved = unmoved, {task: _waits(task) for task in left}
+            if unmoved == before:
                 log.error("%s: still running after a cancel: %s", self.name, ", ".join(sorted(names)))
                 return
             if names - named:
@@ -199,7 +199,7 @@ class Pauses:
         await asyncio.sleep(self.next_s())
 
 
-class Patience(Pauses):
+class Backoff(Pauses):
     """The pauses between attempts at one operation, each logged with its reason; ``what`` starts each log line."""
 
     def __init__(self, log: logging.Logger, what: str, first_ms: float, last_ms: float) -> None:

@@ -16,7 +16,7 @@ from connect.core.errors import PermanentError, RetriableError
 from connect.core.metrics import Windowed
 from connect.kafka import group_protocol as requests
 from connect.kafka.cluster import Cluster, error_name
-from connect.kafka.concurrency import Patience, Scope, wall_ms
+from connect.kafka.concurrency import Backoff, Scope, wall_ms
 from connect.kafka.group_protocol import (
     NOT_A_MEMBER,
     REBALANCE_IN_PROGRESS,
@@ -69,7 +69,7 @@ _NO_GENERATION: Final = -1
 _LOOK_S: Final = 0.25
 
 
-class HeartEvents(Protocol):
+class HeartbeatEvents(Protocol):
     """Events of the heartbeats; called in the loop, and must return soon."""
 
     def rebalance_begun(self) -> None:
@@ -86,7 +86,7 @@ class HeartEvents(Protocol):
 
 
 @dataclass(slots=True)
-class Standing:
+class MembershipState:
     """This member's state in the group: ``member`` "" and ``generation`` -1 while it does not belong to the group."""
 
     member: str = ""
@@ -109,10 +109,10 @@ class _Beats:
 
     def __init__(
         self,
-        heart: Heart,
+        heartbeat_loop: HeartbeatLoop,
         coordinator: Coordinator,
         settings: GroupSettings,
-        standing: Standing,
+        membership: MembershipState,
         meters: GroupMeters,
         leases: LeaseLoop,
     ) -> None:
@@ -120,10 +120,10 @@ class _Beats:
         self.renewed_s = float("-inf")
         #: Whether the coordinator has removed this member; then the heartbeats have ended.
         self.is_lost = False
-        self._heart = heart
+        self._heartbeat_loop = heartbeat_loop
         self._coordinator = coordinator
         self._settings = settings
-        self._standing = standing
+        self._membership = membership
         self._meters = meters
         self._leases = leases
         self._name = f"heartbeats of {settings.client_id} in group {settings.group_id}"
@@ -142,15 +142,15 @@ class _Beats:
         try:
             await self._beat()
         except PermanentError as error:
-            self._leases.tell(self._heart.refused, self, str(error))
+            self._leases.post(self._heartbeat_loop.refused, self, str(error))
         except Exception as error:
             log.error("%s ended because of a bug", self._name, exc_info=error)
-            self._leases.tell(self._heart.refused, self, f"{self._name} ended because of a bug: {error!r}")
+            self._leases.post(self._heartbeat_loop.refused, self, f"{self._name} ended because of a bug: {error!r}")
 
     async def _beat(self) -> None:
         clock = asyncio.get_running_loop().time
         interval_s = self._settings.heartbeat_interval_ms / 1000
-        waiting = Patience(log, self._name, self._settings.retry_backoff_ms, self._settings.retry_backoff_max_ms)
+        waiting = Backoff(log, self._name, self._settings.retry_backoff_ms, self._settings.retry_backoff_max_ms)
         await asyncio.sleep(interval_s)
         while not self.is_lost:
             if not self._leases.may_renew:
@@ -166,7 +166,7 @@ class _Beats:
             await asyncio.sleep(max(0.0, sent_s + interval_s - clock()))
 
     async def _once(self, sent_s: float) -> None:
-        member, generation = self._standing.member, self._standing.generation
+        member, generation = self._membership.member, self._membership.generation
         if generation == _NO_GENERATION:  # the main loop is about to end this, or to join again
             return
         request = requests.heartbeat(self._settings, member, generation)
@@ -178,13 +178,13 @@ class _Beats:
         if code not in NOT_A_MEMBER:
             self.renewed_s = sent_s
         else:
-            self.is_lost = self._standing.is_of(member, generation)
+            self.is_lost = self._membership.is_of(member, generation)
         took_s = asyncio.get_running_loop().time() - sent_s
-        self._leases.tell(self._heart.answered, self, took_s, (member, generation), code)
+        self._leases.post(self._heartbeat_loop.answered, self, took_s, (member, generation), code)
 
 
-class Heart:
-    """Heartbeats from ``start`` while ``standing`` has a generation, or until ``stop``.
+class HeartbeatLoop:
+    """Heartbeats from ``start`` while ``membership`` has a generation, or until ``stop``.
 
     The lease runs from the time when an answered request was sent: the coordinator cannot have given the session less
     time. The lease thread sends heartbeats over its own connections, so they renew the lease even while the main loop
@@ -195,8 +195,8 @@ class Heart:
         self,
         cluster: Cluster,
         settings: GroupSettings,
-        events: HeartEvents,
-        standing: Standing,
+        events: HeartbeatEvents,
+        membership: MembershipState,
         meters: GroupMeters,
         leases: LeaseLoop,
     ) -> None:
@@ -204,7 +204,7 @@ class Heart:
         self._coordinator = Coordinator(cluster, settings)
         self._settings = settings
         self._events = events
-        self._standing = standing
+        self._membership = membership
         self._meters = meters
         self._leases = leases
         self._name = f"heartbeats of {settings.client_id} in group {settings.group_id}"
@@ -235,7 +235,7 @@ class Heart:
         """Start heartbeats unless they run. They end by themselves once this member was removed; a join that began
         before that was known finds out, and makes it a member again."""
         if self._beats is None or self._beats.is_lost:
-            self._beats = _Beats(self, self._coordinator, self._settings, self._standing, self._meters, self._leases)
+            self._beats = _Beats(self, self._coordinator, self._settings, self._membership, self._meters, self._leases)
             self._leases.call(self._beats.start)
 
     async def stop(self) -> None:
@@ -260,10 +260,10 @@ class Heart:
 
     def lose(self, reason: str, *, known: bool = False) -> None:
         """End the membership; ``known``: the member id can still be used."""
-        member = self._standing.member
-        self._standing.forget()
+        member = self._membership.member
+        self._membership.forget()
         if known:
-            self._standing.member = member
+            self._membership.member = member
         if self._beats is not None:
             self._leases.call(self._beats.cancel)
         self._end_lease()
@@ -275,15 +275,15 @@ class Heart:
         if beats is not self._beats:
             return
         self._meters.heartbeat_answered(took_s)
-        is_ours = self._standing.is_of(*sent_as)
+        is_ours = self._membership.is_of(*sent_as)
         if code in NOT_A_MEMBER:
             if is_ours:
                 self.lose(f"{self._name}: {error_name(code)}", known=code != UNKNOWN_MEMBER_ID)
             return
         self._watch_lease()
         self._events.heartbeat_answered()
-        if code and is_ours and not self._standing.rebalance_said:
-            self._standing.rebalance_said = True
+        if code and is_ours and not self._membership.rebalance_said:
+            self._membership.rebalance_said = True
             self._events.rebalance_begun()
 
     def refused(self, beats: _Beats, reason: str) -> None:

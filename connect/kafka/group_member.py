@@ -16,8 +16,8 @@ from typing import Any, Final, Protocol
 from connect.core.errors import HeliographError, RetriableError
 from connect.kafka import group_protocol as requests
 from connect.kafka.cluster import Cluster, error_name
-from connect.kafka.concurrency import Patience, Scope
-from connect.kafka.group_heartbeat import BEATING, GroupMeters, Heart, HeartEvents, Standing
+from connect.kafka.concurrency import Backoff, Scope
+from connect.kafka.group_heartbeat import BEATING, GroupMeters, HeartbeatEvents, HeartbeatLoop, MembershipState
 from connect.kafka.group_protocol import MEMBER_ID_REQUIRED, UNKNOWN_MEMBER_ID, Coordinator, GroupSettings, RoundOver
 from connect.kafka.threads import LeaseLoop
 
@@ -47,7 +47,7 @@ class Membership:
     assignment: bytes
 
 
-class GroupEvents(HeartEvents, Protocol):
+class GroupEvents(HeartbeatEvents, Protocol):
     """Events of a member; called in the loop, and all except ``assign`` must return soon."""
 
     async def assign(self, protocol: str, leader: str, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
@@ -68,36 +68,36 @@ class GroupMember:
         self._name = f"{settings.client_id} in group {settings.group_id}"
         self._cluster = cluster.seen_by(settings.client_id)
         self._coordinator = Coordinator(self._cluster, settings)
-        self._standing = Standing()
+        self._membership = MembershipState()
         self.meters = GroupMeters()
         beating = cluster.seen_by(settings.client_id)  # because connections belong to one loop
-        self._heart = Heart(beating, settings, events, self._standing, self.meters, leases)
+        self._heartbeat_loop = HeartbeatLoop(beating, settings, events, self._membership, self.meters, leases)
         self._scope = Scope(self._name)
         self._joining: asyncio.Task[Membership] | None = None
 
     @property
     def member_id(self) -> str:
         """The member id from the coordinator, "" if there is none."""
-        return self._standing.member
+        return self._membership.member
 
     @property
     def generation(self) -> int:
         """The newest generation that this member belongs to, -1 for none."""
-        return self._standing.generation
+        return self._membership.generation
 
     @property
     def holds(self) -> bool:
         """Whether this member may work on its assignment: the lease that the coordinator's responses renew runs. Can
         be read in the main loop and in the lease thread."""
-        return self._heart.holds
+        return self._heartbeat_loop.holds
 
     @property
     def silent_s(self) -> float:
         """Seconds since the coordinator last answered, minus the time that a first join may wait for other members."""
-        standing = self._standing
-        is_outside = standing.joining and standing.generation < 0  # then there are no heartbeats to answer
+        membership = self._membership
+        is_outside = membership.joining and membership.generation < 0  # then there are no heartbeats to answer
         allowed_s = self._settings.rebalance_timeout_ms / 1000 if is_outside else 0.0
-        return asyncio.get_running_loop().time() - self._heart.answered_s - allowed_s
+        return asyncio.get_running_loop().time() - self._heartbeat_loop.answered_s - allowed_s
 
     async def join(self, protocols: Sequence[tuple[str, bytes]]) -> Membership:
         """Take part in a round, the first one or another; return when it has ended, however long that takes, and with a
@@ -115,7 +115,7 @@ class GroupMember:
             raise RuntimeError(f"{self._name}: join was called while another join is running")
         self._scope = Scope(self._name)
         joining = self._joining = self._scope.spawn(self._rounds(tuple(protocols)), f"join of {self._name}")
-        self._standing.joining = True
+        self._membership.joining = True
         try:
             return await joining
         except asyncio.CancelledError:
@@ -126,7 +126,7 @@ class GroupMember:
             # Not earlier, and immediately before the caller runs: no event of the next round may overtake this one.
             if self._joining is joining:
                 self._joining = None
-                self._standing.joining = False
+                self._membership.joining = False
 
     async def others(self) -> int:
         """Return the number of members in the group, before joining. Raises RetriableError or SecurityError."""
@@ -136,8 +136,8 @@ class GroupMember:
         """Leave the group, so that the others need not wait for the session to expire; ends a running ``join``. Best
         effort, within a few seconds: failures are logged. A later ``join`` creates a new member."""
         await self._stop()
-        member = self._standing.member
-        self._standing.forget()
+        member = self._membership.member
+        self._membership.forget()
         if not member:
             return
         try:
@@ -155,21 +155,21 @@ class GroupMember:
     async def close(self) -> None:
         """Stop everything and close the connections, without leaving the group: that is ``leave``."""
         await self._stop()
-        self._standing.forget()
-        await self._heart.close()
+        self._membership.forget()
+        await self._heartbeat_loop.close()
         await self._cluster.close()
 
     async def _stop(self) -> None:
         if self._joining is not None:
             self._joining = None
-            self._standing.joining = False
+            self._membership.joining = False
             await self._scope.close()
-        await self._heart.stop()
+        await self._heartbeat_loop.stop()
 
     async def _rounds(self, protocols: Sequence[tuple[str, bytes]]) -> Membership:
         """Repeat rounds until one ends with this member in it."""
         settings = self._settings
-        waiting = Patience(log, self._name, settings.retry_backoff_ms, settings.retry_backoff_max_ms)
+        waiting = Backoff(log, self._name, settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         over_in_a_row = 0
         began_s = asyncio.get_running_loop().time()
         try:
@@ -201,16 +201,20 @@ class GroupMember:
         return Membership(joined.generation_id, joined.member_id, joined.leader, joined.protocol_name, assignment)
 
     async def _join_group(self, protocols: Sequence[tuple[str, bytes]]) -> Any:
-        standing = self._standing
+        membership = self._membership
         sent_s = asyncio.get_running_loop().time()
-        answer = await self._ask(*requests.join(self._settings, standing.member, protocols))
+        answer = await self._ask(*requests.join(self._settings, membership.member, protocols))
         if answer.error_code == MEMBER_ID_REQUIRED:
-            standing.member = answer.member_id
+            membership.member = answer.member_id
         self._check("JoinGroup", answer.error_code)
         self.meters.joined(asyncio.get_running_loop().time() - sent_s)
-        self._heart.joined()
-        standing.member, standing.generation, standing.rebalance_said = answer.member_id, answer.generation_id, False
-        self._heart.start()  # the session runs from now on, also while the leader assigns
+        self._heartbeat_loop.joined()
+        membership.member, membership.generation, membership.rebalance_said = (
+            answer.member_id,
+            answer.generation_id,
+            False,
+        )
+        self._heartbeat_loop.start()  # the session runs from now on, also while the leader assigns
         return answer
 
     async def _sync_group(self, joined: Any, assignments: Mapping[str, bytes]) -> bytes:
@@ -221,18 +225,18 @@ class GroupMember:
         answer = await self._ask(request)
         self._check("SyncGroup", answer.error_code)
         self.meters.synced(asyncio.get_running_loop().time() - sent_s)
-        self._heart.renew(sent_s)
-        if not self._heart.holds:
+        self._heartbeat_loop.renew(sent_s)
+        if not self._heartbeat_loop.holds:
             raise RoundOver(f"{self._name}: SyncGroup was answered after the lease had expired")
         return bytes(answer.assignment)
 
     def _check(self, api: str, code: int) -> None:
         if code == UNKNOWN_MEMBER_ID:
-            had_part = self._standing.generation >= 0
+            had_part = self._membership.generation >= 0
             reason = f"{self._name}: {api}: {error_name(code)}"
             if had_part:
-                self._heart.lose(reason)
-            self._standing.forget()
+                self._heartbeat_loop.lose(reason)
+            self._membership.forget()
         requests.check(self._settings, f"cluster {self._coordinator.name}", api, code)
 
     async def _ask(self, request: Any, at_most: int | None = None) -> Any:

@@ -226,7 +226,7 @@ class _Order(NamedTuple):
 
     def line(self, file: int) -> bytes:
         """Return the line for its standard input, which includes the secrets that it needs."""
-        told = {
+        reported = {
             "settings": self.cluster.settings.to_wire(),
             "alias": self.cluster.alias,
             "topic": self.topic,
@@ -234,7 +234,7 @@ class _Order(NamedTuple):
             "read_committed": self.read_committed,
             "file": file,
         }
-        return json.dumps(told).encode() + b"\n"
+        return json.dumps(reported).encode() + b"\n"
 
 
 async def _read(order: _Order, progressed: Callable[[], None]) -> tuple[int, dict[int, int]]:
@@ -286,11 +286,11 @@ async def _ends(order: _Order, process: asyncio.subprocess.Process, progressed: 
     """Return the end offsets that the process prints last; raise the error that it prints."""
     assert process.stdout is not None
     async for line in process.stdout:
-        told: dict[str, Any] = json.loads(line)
-        if "ends" in told:
-            return dict(map(tuple, told["ends"]))
-        if "error" in told:
-            raise ERRORS[told["error"]](told["text"])
+        reported: dict[str, Any] = json.loads(line)
+        if "ends" in reported:
+            return dict(map(tuple, reported["ends"]))
+        if "error" in reported:
+            raise ERRORS[reported["error"]](reported["text"])
         progressed()
     code = await process.wait()
     raise RetriableError(

@@ -52,7 +52,7 @@ class LeaseLoop(Protocol):
         """Call ``function`` in the lease thread, soon and in order."""
         ...
 
-    def tell(self, function: Callable[..., object], *args: object) -> None:
+    def post(self, function: Callable[..., object], *args: object) -> None:
         """Call ``function`` in the main loop, soon and in order; for use in the lease thread."""
         ...
 
@@ -115,7 +115,7 @@ class LeaseThread:
         assert self._loop is not None, _NOT_STARTED
         self._loop.call_soon_threadsafe(function, *args)
 
-    def tell(self, function: Callable[..., object], *args: object) -> None:
+    def post(self, function: Callable[..., object], *args: object) -> None:
         assert self._main is not None, _NOT_STARTED
         self._main.call_soon_threadsafe(function, *args)
 
@@ -123,12 +123,12 @@ class LeaseThread:
 
     def _tick(self) -> None:
         now_s, used_s = time.monotonic(), time.process_time()
-        stood_s = now_s - self.moved_s
+        unmoved_s = now_s - self.moved_s
         # If the thread did not run either, its next iteration will find out whether the process was frozen.
-        both_stood = now_s - self._looked_s > STILL_S
-        is_frozen = self.thawed_s > self.moved_s or (both_stood and _was_frozen(stood_s, used_s - self._used_s))
+        both_unmoved = now_s - self._looked_s > STILL_S
+        is_frozen = self.thawed_s > self.moved_s or (both_unmoved and _was_frozen(unmoved_s, used_s - self._used_s))
         if not is_frozen:
-            self.longest_stall_s = max(self.longest_stall_s, stood_s - BEAT_S)
+            self.longest_stall_s = max(self.longest_stall_s, unmoved_s - BEAT_S)
         self.moved_s, self._used_s = now_s, used_s
         assert self._main is not None, _NOT_STARTED
         self._timer = self._main.call_later(BEAT_S, self._tick)
@@ -143,15 +143,15 @@ class LeaseThread:
         used_s = time.process_time()
         while not await is_set_within(self._over, BEAT_S):
             now_s, used_before_s, used_s = time.monotonic(), used_s, time.process_time()
-            stood_s, self._looked_s = now_s - self._looked_s, now_s
-            if _was_frozen(stood_s, used_s - used_before_s):
+            unmoved_s, self._looked_s = now_s - self._looked_s, now_s
+            if _was_frozen(unmoved_s, used_s - used_before_s):
                 self.thawed_s = now_s
             else:
-                self.longest_beat_s = max(self.longest_beat_s, stood_s)
+                self.longest_beat_s = max(self.longest_beat_s, unmoved_s)
 
 
-def _was_frozen(stood_s: float, used_s: float) -> bool:
-    return stood_s > STILL_S and used_s < stood_s * _LEAST_USED
+def _was_frozen(unmoved_s: float, used_s: float) -> bool:
+    return unmoved_s > STILL_S and used_s < unmoved_s * _LEAST_USED
 
 
 #: Default methods of the API do not block.

@@ -91,7 +91,7 @@ class ConnectorRunner(Runner):
         """Report a connector that did not stop in time as UNASSIGNED, and report nothing more of it."""
         if self._abandoned:
             return
-        self._tell(State.UNASSIGNED)
+        self._report(State.UNASSIGNED)
         self._abandoned = True
         self._stop_asking()
         if self._running is not None:
@@ -215,7 +215,7 @@ class ConnectorRunner(Runner):
             # A stop clears a failure, even one reported meanwhile.
             self._failure = None
         self._phase = step.phase
-        self._tell(step.state)
+        self._report(step.state)
 
     async def _call(self, step: Step) -> None:
         if step.call == "start":
@@ -257,7 +257,7 @@ class ConnectorRunner(Runner):
         except Exception as error:
             self._failed(error)
         else:
-            self._tell(State.UNASSIGNED)
+            self._report(State.UNASSIGNED)
 
     async def _stop_quietly(self) -> None:
         try:
@@ -282,11 +282,11 @@ class ConnectorRunner(Runner):
         failure = FailureTrace.of(error, self.known.secrets, is_at_end=self._stopping)
         log.error("connector %s has failed: %s", self.name, self.known.secrets.line(error))
         log.debug("connector %s: %s", self.name, failure.trace)
-        self._tell(State.FAILED, failure)
+        self._report(State.FAILED, failure)
         if not self._stopping:
             self._listener.connector_failed(self.name)
 
-    def _tell(self, state: State, failure: FailureTrace | None = None) -> None:
+    def _report(self, state: State, failure: FailureTrace | None = None) -> None:
         if self._abandoned:
             return
         self._reported(state)

@@ -34,7 +34,7 @@ from connect.kafka.security.connection_settings import ConnectionSettings, conne
 from connect.kafka.threads import LeaseThread
 from connect.runtime.herder.config_and_status_topics import ConfigStore, LeaderWriter, StatusStore
 from connect.runtime.herder.driver import HerderDriver, WorkerFailed
-from connect.runtime.herder.effects_and_fencing import Around, AutoRestarts, InternalRequests, ZombieFence
+from connect.runtime.herder.effects_and_fencing import AutoRestarts, EffectHandler, InternalRequests, ZombieFence
 from connect.runtime.herder.loggers import Loggers
 from connect.runtime.herder.offsets_and_reports import OffsetsApi, Reports
 from connect.runtime.herder.rebalance_stages import Engine, Rebalances, Stages, prepare
@@ -110,7 +110,7 @@ class DistributedWorker:
             self._admin,
             config.config_topic,
             self._config_record,
-            self._config_begun_anew,
+            self._config_log_reset,
             leader=self._leader_writer(),
             read_committed=config.exactly_once_enabled,
         )
@@ -129,7 +129,7 @@ class DistributedWorker:
             config.group_id, self.core, self._driver, self._configs, self._fencing_connection, self._is_source
         )
         self.restarts = AutoRestarts(lambda: self.core.snapshot, self.statuses.log, _now_ms)
-        around = Around(
+        effect_handler = EffectHandler(
             config,
             self.core,
             self._driver,
@@ -143,13 +143,13 @@ class DistributedWorker:
             now_ms=_now_ms,
             changed=self._changed,
         )
-        self.worker = Worker(config, plugins, around, transformer=config.transformer, offsets=self._offsets)
-        around.worker = self.worker
+        self.worker = Worker(config, plugins, effect_handler, transformer=config.transformer, offsets=self._offsets)
+        effect_handler.worker = self.worker
         group = _group_settings(config, worker_id)
         # The coordinator builds member ids from the client id.
         group_client = _connection(config, "shared-admin").with_client_id(group.client_id)
         self._group = GroupMember(self._kept(Cluster(group_client, cluster)), group, self._driver, leases)
-        self._driver.connect(self._group, self.worker, around)
+        self._driver.connect(self._group, self.worker, effect_handler)
         self.herder = RuntimeHerder(self._parts())
 
     @property
@@ -244,8 +244,8 @@ class DistributedWorker:
     def _config_record(self, record: events.ConfigRecord) -> None:
         self._driver.put(record)
 
-    def _config_begun_anew(self) -> None:
-        self._driver.put(events.ConfigBegunAnew())
+    def _config_log_reset(self) -> None:
+        self._driver.put(events.ConfigLogReset())
 
     def _changed(self) -> None:
         if self.core.is_ready:
@@ -299,9 +299,9 @@ class DistributedWorker:
     def _offset_topic(self) -> OffsetTopic:
         cluster, name = self._opened("offsets"), self.config.offset_topic.name
 
-        def opened(on_record: Callable[[LogRecord], None], on_begin_anew: Callable[[], None]) -> CompactedLog:
+        def opened(on_record: Callable[[LogRecord], None], on_reset: Callable[[], None]) -> CompactedLog:
             # MirrorSource writes its offsets in transactions, with or without exactly-once.
-            return CompactedLog(cluster, name, on_record, on_begin_anew, read_committed=True, only_last=True)
+            return CompactedLog(cluster, name, on_record, on_reset, read_committed=True, only_last=True)
 
         return OffsetTopic(name, opened)
 

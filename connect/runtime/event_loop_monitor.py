@@ -30,7 +30,7 @@ _LOOK_S: Final = BEAT_S / 2
 _LATE_S: Final = 0.1
 #: The log reports a delay of at least this, and only the longest so far, so that few lines name the worker's worst
 #: delays.
-_TOLD_S: Final = 0.25
+_REPORTED_S: Final = 0.25
 #: Frames of a stack in one line.
 _PLACES: Final = 6
 #: Code that calls plugins and is not part of one.
@@ -71,32 +71,32 @@ class LoopWatch:
         self._scope.spawn(self._watch(loop, thread), "loop watch")
 
     async def _watch(self, loop: asyncio.AbstractEventLoop, thread: int) -> None:
-        told_of_s: float | None = None  # time of the loop's last turn before the stall that was reported
+        reported_turn_s: float | None = None  # time of the loop's last turn before the stall that was reported
         seen: _Seen | None = None
-        told_late_s, cpu_clock = _TOLD_S, time.pthread_getcpuclockid(thread)
+        reported_late_s, cpu_clock = _REPORTED_S, time.pthread_getcpuclockid(thread)
         cpu_s = time.clock_gettime(cpu_clock)
         while True:
             await asyncio.sleep(_LOOK_S)
             moved_s, still_s = self.leases.moved_s, self.leases.still_s
-            if self.leases.longest_stall_s > told_late_s:
-                told_late_s = self.leases.longest_stall_s
-                _tell_late(told_late_s, time.clock_gettime(cpu_clock) - cpu_s, seen)
+            if self.leases.longest_stall_s > reported_late_s:
+                reported_late_s = self.leases.longest_stall_s
+                _report_late(reported_late_s, time.clock_gettime(cpu_clock) - cpu_s, seen)
             if still_s > BEAT_S + _LATE_S:
                 if seen is None and (frame := sys._current_frames().get(thread)) is not None:
-                    seen = _Seen(_task_name(loop), _told_places(frame))
+                    seen = _Seen(_task_name(loop), _places(frame))
             else:
                 seen, cpu_s = None, time.clock_gettime(cpu_clock)
-            if told_of_s is not None and moved_s != told_of_s:
-                self.stalled_s += moved_s - told_of_s
-                log.warning("the worker's loop runs again after %.1f s", moved_s - told_of_s)
-                told_of_s = None
-            elif told_of_s is None and still_s > STILL_S:
-                told_of_s = moved_s
+            if reported_turn_s is not None and moved_s != reported_turn_s:
+                self.stalled_s += moved_s - reported_turn_s
+                log.warning("the worker's loop runs again after %.1f s", moved_s - reported_turn_s)
+                reported_turn_s = None
+            elif reported_turn_s is None and still_s > STILL_S:
+                reported_turn_s = moved_s
                 self.stalls += 1
-                _tell(loop, thread, still_s)
+                _report(loop, thread, still_s)
 
 
-def _tell(loop: asyncio.AbstractEventLoop, thread: int, still_s: float) -> None:
+def _report(loop: asyncio.AbstractEventLoop, thread: int, still_s: float) -> None:
     frame = sys._current_frames().get(thread)
     if frame is None:
         return
@@ -119,7 +119,7 @@ class _Seen:
     places: Sequence[str]
 
 
-def _tell_late(late_s: float, used_s: float, seen: _Seen | None) -> None:
+def _report_late(late_s: float, used_s: float, seen: _Seen | None) -> None:
     log.info(
         "the worker's loop was %.0f ms late, the longest delay since the start, with %.0f ms of processor time; %s",
         late_s * 1000,
@@ -141,7 +141,7 @@ def culprit(frames: Sequence[tuple[str, str]]) -> str:
     return frames[0][1]
 
 
-def _told_places(frame: FrameType) -> list[str]:
+def _places(frame: FrameType) -> list[str]:
     """Return the innermost places, without those of the import machinery, which would hide what is imported."""
     return [place for module, place in _outwards(frame) if not module.startswith("importlib")][:_PLACES]
 

@@ -103,7 +103,7 @@ _AT_ONCE: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class TaskOrder:
+class TaskSpec:
     """A task to create, with raw configs. ``before`` and ``after``: see :class:`ClaimChecks`."""
 
     task: TaskId
@@ -126,7 +126,7 @@ def _interrupted_by_stop(control: TaskControl, check: Check | None) -> Check | N
     return interrupted
 
 
-def _checks(order: TaskOrder, control: TaskControl) -> ClaimChecks:
+def _checks(order: TaskSpec, control: TaskControl) -> ClaimChecks:
     before, after = (_interrupted_by_stop(control, check) for check in (order.before, order.after))
     return ClaimChecks(before, after, lambda: control.is_stopping)
 
@@ -146,7 +146,7 @@ def check_task_count(connector: str, tasks: int, tasks_max: int, *, enforced: bo
 
 
 @dataclass(eq=False)
-class Maker:
+class TaskBuilder:
     """Creates the connectors and tasks of one worker."""
 
     config: WorkerConfig
@@ -166,14 +166,14 @@ class Maker:
         offsets = await self.stores.open(name, props)
         return Instance(connector, props, offsets, settings.tasks_max, settings.tasks_max_enforced)
 
-    def task_props(self, order: TaskOrder) -> Mapping[str, str]:
+    def task_props(self, order: TaskSpec) -> Mapping[str, str]:
         """Return the resolved config of a new or running task. Raises ConfigError or TooManyTasks."""
         settings = source_settings(self.transformer.connector_props(order.connector))
         name = order.task.connector
         check_task_count(name, order.task_count, settings.tasks_max, enforced=settings.tasks_max_enforced)
         return self.transformer.connector_props(order.config)
 
-    async def task(self, order: TaskOrder, runner: TaskRunner) -> TaskRun:
+    async def task(self, order: TaskSpec, runner: TaskRunner) -> TaskRun:
         """Create a task without starting it. Raises whatever prevents that, also the connector's errors."""
         await self._turn()
         runner.known.secrets = secrets_of(self.transformer, order.connector, order.config)
@@ -207,7 +207,7 @@ class Maker:
 
     def _source(
         self,
-        order: TaskOrder,
+        order: TaskSpec,
         runner: TaskRunner,
         task: SourceTask,
         connector: Mapping[str, str],

@@ -23,7 +23,7 @@ from connect.runtime.task.connector_offsets import OffsetTopic
 from connect.runtime.task.offset_stores import OffsetStores
 from connect.runtime.task.source_task import TaskRunner
 from connect.runtime.task.task_control import Check, Starts, WorkerListener
-from connect.runtime.task_builder import Maker, TaskOrder, check_task_count
+from connect.runtime.task_builder import TaskBuilder, TaskSpec, check_task_count
 
 log = logging.getLogger(__name__)
 
@@ -62,17 +62,17 @@ class Worker:
         self.connector_starts = Starts()
         self.task_starts = Starts()
         self._listener = listener
-        self._maker = Maker(config, plugins, listener, transformer, self.stores)
+        self._task_builder = TaskBuilder(config, plugins, listener, transformer, self.stores)
         self._tasks_grace_s = config.task_shutdown_timeout_ms / 1000
         self._raw: dict[str, Mapping[str, str]] = {}
         self._running: dict[str | TaskId, asyncio.Task[None]] = {}
-        self._left_behind: set[asyncio.Task[None]] = set()
+        self._abandoned: set[asyncio.Task[None]] = set()
 
     def start_connector(self, name: str, props: Mapping[str, str], target: TargetState) -> None:
         """Start a connector that is not here; ``props`` are raw. Never blocks: a failure is reported as FAILED."""
         assert name not in self.connectors, name
         runner = ConnectorRunner(
-            name, partial(self._maker.connector, name, props), target, self._listener, self.connector_starts
+            name, partial(self._task_builder.connector, name, props), target, self._listener, self.connector_starts
         )
         self._raw[name] = props
         self.connectors[name] = runner
@@ -96,8 +96,8 @@ class Worker:
         ours?); what they raise fails the task.
         """
         assert task not in self.tasks, task
-        order = TaskOrder(task, connector_props, task_props, task_count, before, after)
-        runner = TaskRunner(task, partial(self._maker.task, order), target, self._listener, self.task_starts)
+        order = TaskSpec(task, connector_props, task_props, task_count, before, after)
+        runner = TaskRunner(task, partial(self._task_builder.task, order), target, self._listener, self.task_starts)
         self.tasks[task] = runner
         self._running[task] = runner.begin()
 
@@ -109,7 +109,7 @@ class Worker:
         if runner is None:
             return False
         return runner.reconfigure(
-            partial(self._maker.task_props, TaskOrder(task, connector_props, task_props, task_count, None, None))
+            partial(self._task_builder.task_props, TaskSpec(task, connector_props, task_props, task_count, None, None))
         )
 
     def set_target(self, name: str, target: TargetState) -> None:
@@ -135,8 +135,8 @@ class Worker:
         if name not in self.connectors:
             raise NotRunning(f"Connector {name} does not run here")
         raw = self._raw[name]
-        instance, told = await self.connectors[name].task_configs(present)
-        configs = checked(name, told)
+        instance, reported = await self.connectors[name].task_configs(present)
+        configs = checked(name, reported)
         if isinstance(configs, InvalidTaskConfigs):
             raise configs
         check_task_count(name, len(configs), instance.tasks_max, enforced=instance.tasks_max_enforced)
@@ -148,7 +148,7 @@ class Worker:
             for config in configs
         ]
 
-    def wind_up(self, within_s: float) -> None:
+    def shut_down(self, within_s: float) -> None:
         """Begin to stop everything here, without waiting; :meth:`stop_work` must follow for all of it. Work that has
         not stopped after ``within_s`` is cancelled and abandoned."""
         here = [(running, self._runner(work)) for work, running in self._running.items()]
@@ -188,10 +188,10 @@ class Worker:
     async def stop(self) -> None:
         """Stop everything, like :meth:`stop_work`."""
         await self.stop_work(list(self.connectors), list(self.tasks))
-        for task in self._left_behind:
+        for task in self._abandoned:
             task.cancel()
-        if self._left_behind:
-            await asyncio.wait(self._left_behind, timeout=_CANCELLED_GRACE_S)
+        if self._abandoned:
+            await asyncio.wait(self._abandoned, timeout=_CANCELLED_GRACE_S)
 
     def _runner(self, work: str | TaskId) -> ConnectorRunner | TaskRunner:
         return self.connectors[work] if isinstance(work, str) else self.tasks[work]
@@ -211,8 +211,8 @@ class Worker:
         for each in unfinished:
             if not each.done():
                 log.error("%s did not end after it was cancelled; it is abandoned", each.get_name())
-                self._left_behind.add(each)
-                each.add_done_callback(self._left_behind.discard)
+                self._abandoned.add(each)
+                each.add_done_callback(self._abandoned.discard)
         for work in stopping:
             self._forget(work)
 

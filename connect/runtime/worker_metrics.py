@@ -145,8 +145,8 @@ async def _of_tasks(workers: Sequence[tuple[str, Worker]], now_ms: int) -> list[
                 each.add(labels, counters, now_ms)
             if counters.transaction_records.recorded:
                 transactions.add(labels, counters, now_ms)
-            for kind, alias, *told in runner.known.steps:
-                for family, part in zip(steps[kind], told, strict=True):
+            for kind, alias, *reported in runner.known.steps:
+                for family, part in zip(steps[kind], reported, strict=True):
                     family.add_metric((*labels, alias, part), 1)
     of_steps = (family for families in steps.values() for family in families)
     return [status, *parts, *chain(*gauges), *transactions, *of_steps]
@@ -157,10 +157,10 @@ def _family(name: str, text: str, labels: Iterable[str], *more: str) -> GaugeMet
 
 
 def _part_families(prefix: str, parts: Iterable[str], labels: Iterable[str]) -> list[GaugeMetricFamily]:
-    return [told_family(prefix, part, labels) for part in parts]
+    return [text_family(prefix, part, labels) for part in parts]
 
 
-def told_family(prefix: str, attribute: str, labels: Iterable[str]) -> GaugeMetricFamily:
+def text_family(prefix: str, attribute: str, labels: Iterable[str]) -> GaugeMetricFamily:
     """Return a family of series that are 1, with one of Java's text attributes as a label."""
     name = attribute.replace("-", "_")
     return _family(f"{prefix}_{name}", f"1, with the {name.replace('_', ' ')}.", labels, name)
@@ -289,7 +289,7 @@ async def worker_metrics(workers: Sequence[DistributedWorker], now_ms: int) -> l
 
 def _of_workers(workers: Sequence[DistributedWorker], now_ms: int) -> Iterator[Metric]:
     gauges = [Gauges(f"{PREFIX}{domain}_", _LABELS, rows) for domain, rows in _WORKER.items()]
-    texts = [(told_family(name, text, _LABELS), value) for name, text, value in _TEXTS]
+    texts = [(text_family(name, text, _LABELS), value) for name, text, value in _TEXTS]
     for worker in workers:
         labels = (worker.config.group_id,)
         for each in gauges:

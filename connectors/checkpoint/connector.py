@@ -20,7 +20,7 @@ from connect.core.config.config_def import ConfigDef, ConfigValue, add_errors
 from connect.core.errors import HeliographError
 from connect.core.model import NewTopic
 from connect.kafka.cluster import Cluster
-from connect.kafka.concurrency import Patience, Scope, gather_limited, wall_ms
+from connect.kafka.concurrency import Backoff, Scope, gather_limited, wall_ms
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.long_log import LongLogs
 from connect.kafka.security.connection_settings import ConnectionSettings
@@ -59,11 +59,11 @@ class SharedMaps:
 
     def join(self, settings: ConnectionSettings, name: str, topic: str) -> MapReader:
         """Return the reader of ``topic`` on a cluster; each call needs one :meth:`leave`."""
-        anybody = replace(settings, client_id="")
-        found = next((one for one in self._shared if (one.settings, one.topic) == (anybody, topic)), None)
+        any_client = replace(settings, client_id="")
+        found = next((one for one in self._shared if (one.settings, one.topic) == (any_client, topic)), None)
         if found is None:
             cluster = Cluster(settings, name, long_logs=self._long_logs)
-            found = _SharedReader(anybody, topic, cluster, MapReader(cluster, topic, connector=None))
+            found = _SharedReader(any_client, topic, cluster, MapReader(cluster, topic, connector=None))
             self._shared.append(found)
         found.users += 1
         return found.reader
@@ -104,7 +104,7 @@ class MirrorCheckpointTask(SourceTask):
         written."""
         settings = self._settings = checkpoint_settings(props)
         self._interval_s = settings.emit_interval_s or 0
-        self._again = Patience(log, f"{settings.flow}: no checkpoints now", _AGAIN_FIRST_MS, _AGAIN_LAST_MS)
+        self._again = Backoff(log, f"{settings.flow}: no checkpoints now", _AGAIN_FIRST_MS, _AGAIN_LAST_MS)
         self._groups = decode(props.get(ASSIGNED_GROUPS, ""))
         index = props.get("task.index", "0")
         self._name = Task(settings.source_alias, settings.target_alias, index)

@@ -62,7 +62,7 @@ class GroupFinder:
     def __init__(self, settings: CheckpointSettings, source: Cluster) -> None:
         self._settings = settings
         self._source = source
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     async def find(self) -> list[str]:
         """Return groups that the filter selects and that have an offset in a mirrored topic, in order.
@@ -72,7 +72,7 @@ class GroupFinder:
         """
         listed = await list_groups(self._source)
         taken = {name: one for name, one in listed.items() if self._settings.group_filter.should_replicate_group(name)}
-        self._tell(taken)
+        self._report(taken)
 
         async def has_offsets(group: str) -> bool:
             stored = await committed_offsets(self._source, group)
@@ -82,10 +82,10 @@ class GroupFinder:
         kept = await gather_limited(has_offsets, groups)
         return [group for group, is_kept in zip(groups, kept, strict=True) if is_kept]
 
-    def _tell(self, groups: Mapping[str, GroupListing]) -> None:
+    def _report(self, groups: Mapping[str, GroupListing]) -> None:
         for name, one in groups.items():
-            if (why := _why_left(name, one)) and name not in self._told:
-                self._told.add(name)
+            if (why := _why_left(name, one)) and name not in self._reported:
+                self._reported.add(name)
                 log.info("%s: group %s gets no checkpoints: %s", self._settings.flow, name, why)
 
 
@@ -128,7 +128,7 @@ class Checkpoints:
     def __init__(self, groups: Collection[str]) -> None:
         self._last: dict[str, dict[TopicPartition, Checkpoint]] = {group: {} for group in groups}
         #: By remote partition the id of the topic at the last read.
-        self._standing: dict[str, dict[TopicPartition, UUID | None]] = {group: {} for group in groups}
+        self._current_ids: dict[str, dict[TopicPartition, UUID | None]] = {group: {} for group in groups}
 
     def take(self, checkpoint: Checkpoint) -> None:
         """Take a checkpoint that any task wrote; later ones win."""
@@ -146,17 +146,17 @@ class Checkpoints:
         newer = [one.checkpoint for one in found if self._is_newer(one)]
         for checkpoint in newer:
             self.take(checkpoint)
-        self._standing[group] = {_place(one.checkpoint): one.topic_id for one in found}
+        self._current_ids[group] = {_place(one.checkpoint): one.topic_id for one in found}
         return newer
 
-    def standing(self, group: str) -> dict[TopicPartition, Checkpoint]:
+    def current(self, group: str) -> dict[TopicPartition, Checkpoint]:
         """Return the checkpoints of the last read, by remote partition. Others may be of a topic recreated since, and
         skip records that no consumer has read."""
-        return {place: one for place, one in self._last[group].items() if place in self._standing[group]}
+        return {place: one for place, one in self._last[group].items() if place in self._current_ids[group]}
 
     def topic_ids(self, group: str) -> dict[str, UUID | None]:
-        """Return the ids of the topics of :meth:`standing` at the last read, which may be long ago."""
-        return {place.topic: topic_id for place, topic_id in self._standing[group].items()}
+        """Return the ids of the topics of :meth:`current` at the last read, which may be long ago."""
+        return {place.topic: topic_id for place, topic_id in self._current_ids[group].items()}
 
     def _is_newer(self, found: TranslatedCheckpoint) -> bool:
         checkpoint = found.checkpoint

@@ -97,9 +97,9 @@ class GroupOffsetSync:
 
         async def sync(group: str) -> None:
             # Groups that do not answer may delay a run, so read what is known now, not at its beginning.
-            standing, looked_at = self._checkpoints.standing(group), self._checkpoints.topic_ids(group)
-            if standing:
-                self._tell(group, why_left(listed.get(group)) or await self._sync(group, standing, looked_at))
+            current, looked_at = self._checkpoints.current(group), self._checkpoints.topic_ids(group)
+            if current:
+                self._report(group, why_left(listed.get(group)) or await self._sync(group, current, looked_at))
 
         await gather_limited(sync, self._groups)
 
@@ -107,15 +107,15 @@ class GroupOffsetSync:
         self, group: str, checkpoints: Mapping[TopicPartition, Checkpoint], looked_at: Mapping[str, UUID | None]
     ) -> str:
         """Move a group as :meth:`_move` does, in topics that are still those that were ``looked_at``."""
-        whys: list[str] = []
+        reasons: list[str] = []
         try:
             elsewhere = await self._elsewhere(looked_at)
-            whys += (f"{topic}: {why}" for topic, why in elsewhere.items())
+            reasons += (f"{topic}: {why}" for topic, why in elsewhere.items())
             if kept := {place: one for place, one in checkpoints.items() if place.topic not in elsewhere}:
-                whys.append(await self._move(group, kept))
+                reasons.append(await self._move(group, kept))
         except HeliographError as error:
-            whys.append(str(error))
-        return ", ".join(filter(None, whys))
+            reasons.append(str(error))
+        return ", ".join(filter(None, reasons))
 
     async def _elsewhere(self, looked_at: Mapping[str, UUID | None]) -> dict[str, str]:
         """Return topics in which offsets mean nothing now, and why."""
@@ -126,7 +126,7 @@ class GroupOffsetSync:
         """Move a group; return why it was skipped, in full or in part; empty if it was not."""
         # A commit in an open transaction may be ahead of the stored offset; storing anything would undo it.
         present = await committed(self._target, group, [*checkpoints], stable=True, timeout_s=_CALL_S, once=True)
-        self._tell_ahead(group, count_ahead(checkpoints, present))
+        self._report_ahead(group, count_ahead(checkpoints, present))
         wanted = to_move(checkpoints, present)
         if not wanted:
             return ""
@@ -138,12 +138,12 @@ class GroupOffsetSync:
             log.info("%s: group %s was moved in %d partitions", self._flow, group, done)
         return ", ".join(f"{topic}-{index}: {why}" for (topic, index), why in sorted(refused.items()))
 
-    def _tell(self, group: str, why: str) -> None:
+    def _report(self, group: str, why: str) -> None:
         if why and self._left.get(group) != why:
             log.warning("%s: group %s is skipped: %s", self._flow, group, why)
         self._left[group] = why
 
-    def _tell_ahead(self, group: str, partitions: int) -> None:
+    def _report_ahead(self, group: str, partitions: int) -> None:
         """Log once, whatever the number of partitions later; again after there were none."""
         if not partitions:
             self._ahead.discard(group)
@@ -205,7 +205,7 @@ async def _look_at(look: GroupLook, target: Cluster, groups: Sequence[str]) -> G
         except HeliographError as error:
             unknown.append(str(error))
             continue
-        wanted = look.checkpoints.standing(group)
+        wanted = look.checkpoints.current(group)
         left += groups_left(wanted, present, why)
         if not why:
             moves += (

@@ -17,7 +17,7 @@ from connect.core.errors import HeliographError, PermanentError, SecurityError
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.compacted_topic import LogRecord, read_to_end
 from connect.kafka.log.log_ranges import has_records
-from connect.kafka.log.offsets import EARLIEST, LATEST, list_offset, told_offsets
+from connect.kafka.log.offsets import EARLIEST, LATEST, known_offsets, list_offset
 from connect.kafka.log.topic_admin import known_topic
 from connectors.config.connector_configs import CheckpointSettings
 from connectors.formats.mirror_records import OffsetSync
@@ -51,8 +51,8 @@ class OffsetSyncStore:
         """Take the next sync of the topic."""
         source = TopicPartition(sync.topic, sync.partition)
         slots = self._slots.get(source)
-        starts_anew = self._only_last and not self._is_read
-        if slots is None or starts_anew or sync.upstream_offset < slots[0].upstream_offset:
+        replaces_slots = self._only_last and not self._is_read
+        if slots is None or replaces_slots or sync.upstream_offset < slots[0].upstream_offset:
             self._slots[source] = [sync] * _SLOTS
         else:
             self._slots[source] = _with(slots, sync)
@@ -162,7 +162,7 @@ class Beginnings:
         """Read the start offsets. Raises RetriableError if the cluster does not answer; a partition without a leader
         keeps its earlier one."""
         places = {pair: (pair.target_topic, pair.target_partition) for pair in pairs}
-        found, missing = await told_offsets(self._target, set(places.values()), EARLIEST)
+        found, missing = await known_offsets(self._target, set(places.values()), EARLIEST)
         starts = {pair: found.get(place, self._starts.get(pair)) for pair, place in places.items()}
         self._starts = {pair: start for pair, start in starts.items() if start is not None}
         for why in missing.values():

@@ -17,7 +17,7 @@ from connect.core.config.client_settings import (
 from connect.core.config.connector_access import ACCESS
 from connect.core.config.rest_settings import REST_INTERNAL
 from connect.core.config.security_settings import SECURITY, suites_notice
-from connect.core.config.worker_settings import UNHEEDED, WORKER
+from connect.core.config.worker_settings import IGNORED, WORKER
 from connectors.config.connector_configs import PRODUCER
 from connectors.config.definitions import CHECKPOINT, HEARTBEAT, SOURCE
 
@@ -157,8 +157,8 @@ def _place(key: str, clusters: Sequence[str]) -> _Word | None:
 def _of_all(key: str, clusters: Sequence[str]) -> _Word | None:
     if key in _TOP_KNOWN or key in ACCESS:
         return None
-    if key in UNHEEDED:
-        return _Word("pointless", UNHEEDED[key])
+    if key in IGNORED:
+        return _Word("pointless", IGNORED[key])
     if key in _FLOW_ONLY or (_client_kind(key) is not None and key not in _CONNECTOR_KNOWN):
         flow = f"{clusters[0]}->{clusters[-1]}"
         return _Word("misplaced", f"has no effect at top level, as in Java; set it for a flow, such as {flow}.{key}")
@@ -181,8 +181,8 @@ def _of_cluster(rest: str) -> _Word | None:
         return _of_client(kind, rest.partition(".")[2])
     if rest in _WORKER_UNSUPPORTED:
         return _UNSUPPORTED
-    if rest in UNHEEDED:
-        return _Word("pointless", UNHEEDED[rest])
+    if rest in IGNORED:
+        return _Word("pointless", IGNORED[rest])
     if rest in _WORKER_KNOWN or rest.startswith(_WORKER_PREFIXES) or _is_connection(rest):
         return _of_connection(rest)
     return _unknown(rest, _WORKER_KNOWN)

@@ -391,53 +391,53 @@ EVERY_S: Final = 5.0
 _LOGGERS: Final = ("connect", "connectors")
 
 
-class Teller(logging.Handler):
-    """Passes warnings and errors to ``tell`` as messages of the link; only for the thread of the slice's loop.
+class LogForwarder(logging.Handler):
+    """Passes warnings and errors to ``report`` as messages of the link; only for the thread of the slice's loop.
 
     Of each kind (one log statement, with any arguments) it sends one every ``every_s``, with the number of the others.
     """
 
     def __init__(
         self,
-        tell: Callable[[dict[str, Any]], None],
+        report: Callable[[dict[str, Any]], None],
         *,
         every_s: float = EVERY_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(logging.WARNING)
-        self._tell = tell
+        self._report = report
         self._every_s = every_s
         self._clock = clock
-        self._told_s: dict[str, float] = {}
-        self._untold: dict[str, int] = {}
+        self._reported_s: dict[str, float] = {}
+        self._unreported: dict[str, int] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
         kind, now_s = str(record.msg), self._clock()
-        if kind in self._told_s and now_s - self._told_s[kind] < self._every_s:
-            self._untold[kind] = self._untold.get(kind, 0) + 1
+        if kind in self._reported_s and now_s - self._reported_s[kind] < self._every_s:
+            self._unreported[kind] = self._unreported.get(kind, 0) + 1
             return
-        self._told_s[kind] = now_s
+        self._reported_s[kind] = now_s
         text = record.getMessage()
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
             text += f": {type(error).__name__}: {error}"
-        untold = self._untold.pop(kind, 0)
-        if untold:
-            text += f" (and {untold} more like it)"
+        unreported = self._unreported.pop(kind, 0)
+        if unreported:
+            text += f" (and {unreported} more like it)"
         cause = cause_of(record)
-        told = None if cause is None else [cause.text, sorted(cause.addresses)]
-        self._tell({"type": "log", "level": record.levelno, "text": text, "cause": told})
+        reported = None if cause is None else [cause.text, sorted(cause.addresses)]
+        self._report({"type": "log", "level": record.levelno, "text": text, "cause": reported})
 
 
 @contextmanager
-def telling(tell: Callable[[dict[str, Any]], None]) -> Iterator[None]:
-    """Within the context, send warnings of our modules with ``tell``."""
-    teller = Teller(tell)
+def forwarding_logs(report: Callable[[dict[str, Any]], None]) -> Iterator[None]:
+    """Within the context, send warnings of our modules with ``report``."""
+    log_forwarder = LogForwarder(report)
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     for logger in loggers:
-        logger.addHandler(teller)
+        logger.addHandler(log_forwarder)
     try:
         yield
     finally:
         for logger in loggers:
-            logger.removeHandler(teller)
+            logger.removeHandler(log_forwarder)

@@ -96,8 +96,8 @@ class LinkSettings:
     @property
     def leaves_the_machine(self) -> bool:
         """Whether the listener or the advertised address is not on loopback; then the link uses TLS."""
-        told, _ = self.reached_at(self.port)
-        return not (_is_loopback(self.host) and _is_loopback(told))
+        reported, _ = self.reached_at(self.port)
+        return not (_is_loopback(self.host) and _is_loopback(reported))
 
 
 @dataclass(slots=True)
@@ -204,7 +204,7 @@ class ServedLink:
 
     def _hand_over(self, said: Message | LinkClosed) -> None:
         self._said.append(said)
-        self._leases.tell(self._arrived.set)
+        self._leases.post(self._arrived.set)
 
     def _hang_up(self) -> None:
         self._scope.cancel()
@@ -298,7 +298,7 @@ class LinkServer:
             raise
         finally:
             self._limits.leave(held)
-        self._leases.tell(self._said_hello, ServedLink(link, self._leases), hello)
+        self._leases.post(self._said_hello, ServedLink(link, self._leases), hello)
 
     def _said_hello(self, link: ServedLink, hello: Message) -> None:
         ticket = self._ticket(str(hello.get("token", "")))

@@ -31,7 +31,7 @@ from connect.wire.batch import NO_TIMESTAMP
 from connect.wire.records import Record
 from connectors.control_link.protocol import PartitionPlan, PartitionProgress, SliceSettings
 from connectors.dataplane.batches import error_codes
-from connectors.dataplane.batches.copier import UNFIT
+from connectors.dataplane.batches.copier import UNTRANSFORMABLE
 from connectors.dataplane.batches.error_codes import add_skip
 from connectors.dataplane.batches.outgoing_batches import halves
 from connectors.dataplane.by_key_producer import Destinations, HandlerPlan, NoTarget, Refused, Sender, answers
@@ -243,10 +243,10 @@ class KeyedPartition:
                     raise answer
                 placed = [(await self._copy.destinations.of(one, self._turns), one) for one in answer]
             except NoTarget as error:
-                told = f"source {self.plan.source}: the record at offset {record.offset} cannot be sent: {error}"
+                reported = f"source {self.plan.source}: the record at offset {record.offset} cannot be sent: {error}"
                 if not self._skips_refused:
-                    return shares, Stop(record.offset, told, UNFIT)
-                log.warning("%s; it is left out", told)
+                    return shares, Stop(record.offset, reported, UNTRANSFORMABLE)
+                log.warning("%s; it is left out", reported)
                 add_skip(self._progress.skips, record.offset, error_codes.NOT_TRANSFORMED)
                 continue
             for target, one in placed:

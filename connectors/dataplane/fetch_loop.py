@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 #: Time until the leader is asked again: Java's ``metadata.max.age.ms`` (``SubscriptionState.preferredReadReplica``).
 REVISIT_S: Final = 300.0
 #: How long fetches omit the rack after a replica failed: leaders name the replica until they know that it is down.
-SHUN_S: Final = 10.0
+LEADER_ONLY_S: Final = 10.0
 _RETRY_S: Final = 0.25
 _FINISH_LOOK_S: Final = 0.02
 #: One request asks for what should arrive in 5 s (``leader_connections.py``).
@@ -65,11 +65,11 @@ class Nearby:
         self._rack = rack
         self._now_s = now_s
         self._until_s: dict[PartitionCopier, float] = {}
-        self._shunned_until_s = 0.0
+        self._leader_only_until_s = 0.0
 
     def rack(self) -> str:
         """Return the rack that a fetch names; empty for none."""
-        return self._rack if self._now_s() >= self._shunned_until_s else ""
+        return self._rack if self._now_s() >= self._leader_only_until_s else ""
 
     def follow(self, copier: PartitionCopier) -> None:
         """Note that the leader named another replica."""
@@ -91,7 +91,7 @@ class Nearby:
     def fail(self, copier: PartitionCopier) -> None:
         """Note that the replica failed; no effect if the partition was read from its leader."""
         if self._until_s.pop(copier, None) is not None:
-            self._shunned_until_s = self._now_s() + SHUN_S
+            self._leader_only_until_s = self._now_s() + LEADER_ONLY_S
 
 
 class FetchLoop:
@@ -313,7 +313,7 @@ class FetchLoop:
             return False
         if row.diverging is not None:
             self._drop(copier)
-            self._reader.look_into(copier, self._epochs[copier], row.diverging)
+            self._reader.diagnose_log(copier, self._epochs[copier], row.diverging)
             return False
         if row.error_code:
             self._refused(copier, row)
@@ -361,7 +361,7 @@ class FetchLoop:
         source = copier.plan.source
         if row.error_code == error_codes.OFFSET_OUT_OF_RANGE:
             self._drop(copier)
-            self._reader.look_into(copier, self._epochs[copier])
+            self._reader.diagnose_log(copier, self._epochs[copier])
         elif row.error_code == error_codes.CORRUPT_MESSAGE:
             self._found_corrupt(copier, CorruptBatch(copier.fetch_offset, _DAMAGED))
         elif row.error_code == error_codes.UNKNOWN_SERVER_ERROR:

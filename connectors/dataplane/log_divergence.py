@@ -43,11 +43,11 @@ def of_topic(
     if topic is None or not topic.exists:
         return deleted(side, name, source, next_source_offset, known_end)
     if before and topic.topic_id and topic.topic_id != before:
-        return made_anew(side, name, topic.topic_id, before, source, next_source_offset, known_end)
+        return recreated_topic(side, name, topic.topic_id, before, source, next_source_offset, known_end)
     return None
 
 
-def made_anew(
+def recreated_topic(
     side: str,
     topic: str,
     current: UUID,
@@ -151,7 +151,7 @@ def facts(reason: str) -> str:
 
 
 #: A broker that has just started may not know a topic yet, or, before KRaft, any topic.
-GONE_AFTER_S: Final = 10.0
+DELETED_AFTER_S: Final = 10.0
 _ASK_AGAIN_S: Final = 0.5
 
 
@@ -208,7 +208,7 @@ async def explain_topic(
 
 
 async def known_topics(
-    cluster: Cluster, names: Collection[str], for_s: float = GONE_AFTER_S
+    cluster: Cluster, names: Collection[str], for_s: float = DELETED_AFTER_S
 ) -> dict[str, TopicMetadata]:
     """Return the existing topics of ``names``; a topic counts as missing only after ``for_s`` of asking."""
     clock = asyncio.get_running_loop().time

@@ -144,7 +144,7 @@ class Recoveries:
     async def _settle(self, copier: PartitionCopier) -> None:
         """Run one round: find the leader and what it has of ours; then place the partition again, or stop it."""
         plan, name = copier.plan, copier.plan.target.topic
-        topic = (await log_divergence.known_topics(self._cluster, {name}, log_divergence.GONE_AFTER_S)).get(name)
+        topic = (await log_divergence.known_topics(self._cluster, {name}, log_divergence.DELETED_AFTER_S)).get(name)
         expected = (name, plan.target_topic_id)
         if verdict := log_divergence.of_topic("target", topic, expected, plan.source, copier.next_source_offset):
             copier.stop(*verdict)
@@ -159,18 +159,18 @@ class Recoveries:
         if copier.is_refused_for_size:
             await self._learn_size(copier)
         copier.settle(found)
-        self._mend(copier)
+        self._split_or_skip(copier)
         if not copier.stopped:
             await self._place(copier, known.leader)
 
-    def _mend(self, copier: PartitionCopier) -> None:
+    def _split_or_skip(self, copier: PartitionCopier) -> None:
         """Replace permanently refused batches. A batch that cannot be decoded stops its partition."""
         if not copier.has_refused:
             return
         # No backoff, because each refusal leaves less to refuse.
         self._attempts.pop(copier, None)
         try:
-            copier.mend()
+            copier.split_or_skip()
         except (CopiesUnderWay, MemoryError):
             raise
         except Exception as error:

@@ -202,7 +202,7 @@ class TargetWriter:
             if time.monotonic() - looked_s > _IDLE_S:
                 looked_s = time.monotonic()
                 for copier in self._placed:
-                    copier.doubt_if_idle()
+                    copier.reset_pipelining_if_idle()
             for pump in list(self._pumps.values()):
                 if pump.overdue():
                     ms, address = pump.connection.request_timeout_ms, pump.connection.address

@@ -211,7 +211,7 @@ def is_another_log(proof: ResumeProof, target_end: int, fetched: memoryview) -> 
     return scan.is_another_log
 
 
-class SourceWalk:
+class SourceScan:
     """Passes ``wanted`` source records, from the stored offset on."""
 
     def __init__(self, start: int, wanted: int, source_epoch: int = -1) -> None:
@@ -237,13 +237,13 @@ class SourceWalk:
         self.position = following if self.remaining else part[-1].offset + 1
 
 
-def exact(plan: PartitionPlan, scan: TargetScan, walk: SourceWalk | None) -> Resumed:
-    """Continue behind the records that arrived; ``walk`` is None if none did."""
+def exact(plan: PartitionPlan, scan: TargetScan, source_scan: SourceScan | None) -> Resumed:
+    """Continue behind the records that arrived; ``source_scan`` is None if none did."""
     found = _behind(plan, scan)
-    if walk is None:
+    if source_scan is None:
         return Resumed(found, may_double=scan.late)
-    found = replace(found, next_source_offset=walk.position, last_source_epoch=walk.source_epoch)
-    return Resumed(found, tuple(pair_runs(walk.segments, scan.segments)), scan.arrived, may_double=scan.late)
+    found = replace(found, next_source_offset=source_scan.position, last_source_epoch=source_scan.source_epoch)
+    return Resumed(found, tuple(pair_runs(source_scan.segments, scan.segments)), scan.arrived, may_double=scan.late)
 
 
 def fallback(plan: PartitionPlan, scan: TargetScan, reason: str) -> Resumed:
@@ -300,7 +300,7 @@ class _Done:
     scan: TargetScan | None = None
     leader: tuple[int | None, int] | None = None
     is_scanned: bool = False
-    walk: SourceWalk | None = None
+    source_scan: SourceScan | None = None
     read: int = 0
 
 
@@ -363,13 +363,15 @@ class Resumer:
         return await self._count_off(plan, scan, done)
 
     async def _count_off(self, plan: PartitionPlan, scan: TargetScan, done: _Done) -> Resumed:
-        walk = done.walk = done.walk or SourceWalk(plan.next_source_offset, scan.arrived, plan.last_source_epoch)
-        await self._walk_source(plan, walk, done)
-        if walk.remaining:
-            return fallback(plan, scan, f"the source has {walk.remaining} records fewer there than arrived")
-        if not walk.fingerprint.equals(scan.fingerprint, ignore_timestamps=scan.has_own_timestamps):
+        source_scan = done.source_scan = done.source_scan or SourceScan(
+            plan.next_source_offset, scan.arrived, plan.last_source_epoch
+        )
+        await self._scan_source(plan, source_scan, done)
+        if source_scan.remaining:
+            return fallback(plan, scan, f"the source has {source_scan.remaining} records fewer there than arrived")
+        if not source_scan.fingerprint.equals(scan.fingerprint, ignore_timestamps=scan.has_own_timestamps):
             return fallback(plan, scan, "the source now has other records than arrived")
-        return exact(plan, scan, walk)
+        return exact(plan, scan, source_scan)
 
     async def _scan_target(self, plan: PartitionPlan, done: _Done) -> TargetScan:
         assert plan.proof is not None, "only a plan with a proof is resumed"
@@ -378,7 +380,7 @@ class Resumer:
         if done.scan is None or (leader[0] is not None and leader != done.leader):
             log_start = await list_offset(self._target, plan.target, EARLIEST)
             scan = TargetScan(plan.proof, plan.target_end, log_start)
-            done.scan, done.leader, done.is_scanned, done.walk = scan, leader, False, None
+            done.scan, done.leader, done.is_scanned, done.source_scan = scan, leader, False, None
         scan = done.scan
         if done.is_scanned:
             return scan
@@ -396,16 +398,18 @@ class Resumer:
         done.is_scanned = True
         return scan
 
-    async def _walk_source(self, plan: PartitionPlan, walk: SourceWalk, done: _Done) -> None:
+    async def _scan_source(self, plan: PartitionPlan, source_scan: SourceScan, done: _Done) -> None:
         async def take(row: fetch_produce.FetchedPartition) -> bool:
-            for part in opened(row.records, walk.position, row.aborted if self._settings.read_committed else None):
-                walk.take(await self._given(plan, part.records), part.following, part.leader_epoch)
-                if walk.is_over:
+            for part in opened(
+                row.records, source_scan.position, row.aborted if self._settings.read_committed else None
+            ):
+                source_scan.take(await self._given(plan, part.records), part.following, part.leader_epoch)
+                if source_scan.is_over:
                     return True
             return False
 
         metadata = await self._source.metadata({plan.source.topic})
-        await self._read(self._source, plan.source, plan, metadata, walk, take, done)
+        await self._read(self._source, plan.source, plan, metadata, source_scan, take, done)
 
     async def _given(self, plan: PartitionPlan, found: Sequence[Record]) -> Sequence[Record]:
         if self._stage is None:
@@ -418,7 +422,7 @@ class Resumer:
         partition: TopicPartition,
         plan: PartitionPlan,
         metadata: ClusterMetadata,
-        reader: TargetScan | SourceWalk,
+        reader: TargetScan | SourceScan,
         take: Callable[[fetch_produce.FetchedPartition], Awaitable[bool]],
         done: _Done,
     ) -> None:
@@ -438,7 +442,7 @@ class Resumer:
         while True:
             before = reader.position
             # So that neither a former leader answers nor a source that has lost what was copied (KIP-320).
-            last_epoch = reader.source_epoch if isinstance(reader, SourceWalk) else -1
+            last_epoch = reader.source_epoch if isinstance(reader, SourceScan) else -1
             asked = (before, metadata.leader_epoch(*partition), last_epoch)
             row = await fetch_api.fetch_one(connection, topic, partition.partition, asked, limits)
             if row.error_code == error_codes.OFFSET_OUT_OF_RANGE and of_source:

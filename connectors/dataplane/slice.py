@@ -33,11 +33,11 @@ from connectors.control_link.protocol import (
     PartitionPlan,
     SliceSettings,
     TransactionTerms,
+    forwarding_logs,
     pieces,
-    telling,
 )
 from connectors.dataplane.batches.copier import PartitionCopier, Transform
-from connectors.dataplane.batches.transaction import Filling
+from connectors.dataplane.batches.transaction import SliceTransaction
 from connectors.dataplane.by_key_copier import ByKey, KeyedPartition
 from connectors.dataplane.leader_connections import Leaders
 from connectors.dataplane.producer import TargetWriter
@@ -113,7 +113,7 @@ async def _run(payload: Message, stage: RecordStage | None) -> None:
         log.warning("%s", error)
         return
     slice_ = Slice(link, stage)
-    with telling(link.send):
+    with forwarding_logs(link.send):
         try:
             await slice_.run()
         finally:
@@ -169,8 +169,8 @@ class Slice:
         self._scope = Scope("slice")
         self._answered = asyncio.Event()
         self._started = False
-        self._filling: Filling | None = None
-        self._filling_task: asyncio.Task[None] | None = None
+        self._transaction: SliceTransaction | None = None
+        self._transaction_task: asyncio.Task[None] | None = None
         self._by_key: ByKey | None = None
         self._keyed: list[KeyedPartition] = []
         #: Whether the worker refused this slice because of its code.
@@ -179,7 +179,7 @@ class Slice:
     async def run(self) -> None:
         """Run until the worker stops the slice, it is fenced, or its lease runs out; a lost link ends it quietly."""
         self._ended = asyncio.get_running_loop().create_future()
-        self._scope.spawn(self._steer(), "control link")
+        self._scope.spawn(self._control_loop(), "control link")
         self._scope.spawn(self._report_forever(), "progress", self._end)
         try:
             await self._ended
@@ -201,14 +201,14 @@ class Slice:
             async with asyncio.timeout(1.0):
                 await self._link.close()
 
-    async def _steer(self) -> None:
+    async def _control_loop(self) -> None:
         try:
             while True:
-                await self._obey(await self._link.receive())
+                await self._handle(await self._link.receive())
         except Exception as error:
             self._end(error)
 
-    async def _obey(self, message: Message) -> None:
+    async def _handle(self, message: Message) -> None:
         """Long work runs in tasks, so that the link answers the lease meanwhile."""
         kind = message["type"]
         if kind == "lease":
@@ -234,12 +234,12 @@ class Slice:
         elif kind == "stop":
             self._scope.spawn(self._finish(), "drain", self._end)
         elif kind == "begin":
-            assert self._filling, "«begin» without transactions"
-            self._filling.begin(ProducerIdAndEpoch(**message["producer"]), restarts=message["restarts"])
+            assert self._transaction, "«begin» without transactions"
+            self._transaction.begin(ProducerIdAndEpoch(**message["producer"]), restarts=message["restarts"])
         elif kind == "enlisted":
-            assert self._filling, "«enlisted» without transactions"
+            assert self._transaction, "«enlisted» without transactions"
             added, unwritable = ({TopicPartition(*one) for one in message[name]} for name in ("partitions", "refused"))
-            self._filling.enlisted(added, unwritable)
+            self._transaction.enlisted(added, unwritable)
         elif kind == "refused":
             self.is_stale = message["stale"]
             raise LinkClosed(f"the worker refused this slice: {message['reason']}")
@@ -294,7 +294,9 @@ class Slice:
         self._producer = ProducerIdAndEpoch(**message["producer"])
         transactions = TransactionTerms.from_wire(message["transactions"]) if message["transactions"] else None
         if transactions is not None:
-            self._filling = Filling(transactions, send=self._link.send, collect=self._collect, offer=self._offer)
+            self._transaction = SliceTransaction(
+                transactions, send=self._link.send, collect=self._collect, offer=self._offer
+            )
         self._renew()
         self._reader = SourceReader(self._source, self._settings, self._offer, self._end)
         self._writer = TargetWriter(
@@ -306,8 +308,8 @@ class Slice:
             transactions=transactions,
         )
         self._add(message)
-        if self._filling is not None:
-            self._filling_task = self._scope.spawn(self._filling.run(), "transactions", self._end)
+        if self._transaction is not None:
+            self._transaction_task = self._scope.spawn(self._transaction.run(), "transactions", self._end)
         self._started = True
 
     def _add(self, message: Message) -> None:
@@ -320,8 +322,8 @@ class Slice:
         of_source, of_target = self._leaders
         self._writer.start(added, of_target)
         self._reader.start(added, of_source)
-        if self._filling is not None:
-            self._filling.add(added)
+        if self._transaction is not None:
+            self._transaction.add(added)
 
     def _made(
         self, plans: Iterable[dict[str, Any]], producer: ProducerIdAndEpoch, settings: SliceSettings
@@ -335,7 +337,7 @@ class Slice:
                 skip_refused=settings.skip_refused,
                 compression=settings.compression,
                 batch_bytes=settings.batch_bytes,
-                transaction=self._filling,
+                transaction=self._transaction,
                 transform=None if stage is None else Transform(stage.submit, self._came_back),
             )
             for plan in map(PartitionPlan.from_wire, plans)
@@ -361,13 +363,13 @@ class Slice:
             if await self._reader.finish():
                 await self._sent()
             await self._reader.stop()
-        if self._filling_task is not None:
-            self._filling_task.cancel()
+        if self._transaction_task is not None:
+            self._transaction_task.cancel()
         unclean = await self._settled([*self._copiers, *self._keyed])
-        if self._filling is None:
+        if self._transaction is None:
             self._report()
         elif not unclean:
-            self._filling.finish()
+            self._transaction.finish()
         self._link.send({"type": "done", "unclean": unclean})
 
     async def _sent(self) -> None:
@@ -397,8 +399,8 @@ class Slice:
     def _made_room(self) -> None:
         """Let the reader fetch again and a drain check its end, after answers."""
         self._answered.set()
-        if self._filling is not None:
-            self._filling.answered()
+        if self._transaction is not None:
+            self._transaction.answered()
         if self._reader is not None:
             self._reader.wake()
 
@@ -423,7 +425,7 @@ class Slice:
             interval_ms = self._settings.progress_interval_ms if self._settings else 100
             await asyncio.sleep(interval_ms / 1000)
             if self._started:
-                if clock() >= due_s and (self._filling is None or self._filling.is_idle):
+                if clock() >= due_s and (self._transaction is None or self._transaction.is_idle):
                     due_s = clock() + pause_s(self._report())
                 if not self._has_lease():
                     self._end(LeaseOver())

@@ -55,7 +55,7 @@ class SourceReader:
         self._holding: set[PartitionCopier] = set()
         self._is_held = False
         self._unplaced: set[PartitionCopier] = set()
-        self._gone_since: dict[str, float] = {}
+        self._missing_since_s: dict[str, float] = {}
         self._refusals: dict[PartitionCopier, int] = {}
         self._loops: dict[int, list[FetchLoop]] = {}
         #: Partitions that are read from a replica other than their leader.
@@ -129,7 +129,9 @@ class SourceReader:
         self.nearby.follow(copier)
         self._loop(node).add(copier, leader_epoch)
 
-    def look_into(self, copier: PartitionCopier, leader_epoch: int, diverging: tuple[int, int] | None = None) -> None:
+    def diagnose_log(
+        self, copier: PartitionCopier, leader_epoch: int, diverging: tuple[int, int] | None = None
+    ) -> None:
         """Find out why the leader of ``leader_epoch`` refuses the position; stop the partition, or place it again.
 
         ``diverging``: (leader epoch, its end) if the leader says that its log differs from what was read.
@@ -184,7 +186,7 @@ class SourceReader:
             self._loop(partition.leader).add(copier, partition.leader_epoch)
         self._unplaced = {copier for copier in self._unplaced if copier.is_read}
         waiting &= self._unplaced
-        if gone := sorted({copier.plan.source.topic for copier in waiting} & self._gone_since.keys()):
+        if gone := sorted({copier.plan.source.topic for copier in waiting} & self._missing_since_s.keys()):
             names = named(gone, _MOST_NAMED)
             cause = because(f"{self._settings.source_alias}: no topic {names}")
             log.warning("%s: source topic %s does not exist; retrying", self._settings.flow, names, extra=cause)
@@ -196,10 +198,10 @@ class SourceReader:
     def _is_certain(self, name: str, topic: TopicMetadata | None) -> bool:
         """Return whether a topic exists, or has been missing long enough to be considered deleted."""
         if topic is not None and topic.exists:
-            self._gone_since.pop(name, None)
+            self._missing_since_s.pop(name, None)
             return True
         now_s = self.now_s()
-        return now_s - self._gone_since.setdefault(name, now_s) > log_divergence.GONE_AFTER_S
+        return now_s - self._missing_since_s.setdefault(name, now_s) > log_divergence.DELETED_AFTER_S
 
     async def _explain(self, copier: PartitionCopier, leader_epoch: int, diverging: tuple[int, int] | None) -> None:
         plan = copier.plan

@@ -32,7 +32,7 @@ from connect.wire.batch import NO_TIMESTAMP, bytes_of, is_text, key_of
 from connect.wire.records import Headers, Record
 from connectors.control_link.protocol import PartitionPlan
 from connectors.formats.types import TopicPartition
-from connectors.transforms.smt_chain import OTHERS_KEY, TOPIC_KEY, Done, Outcome, Unfit, routes_message
+from connectors.transforms.smt_chain import OTHERS_KEY, TOPIC_KEY, Done, Outcome, Untransformable, routes_message
 from connectors.transforms.sql_query import KEY
 
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -52,11 +52,11 @@ SCHEMA: Final = pa.schema(
 )
 #: Spark does not know later times; the record keeps its own.
 _MOST_MS: Final = 2**63 // 1000 - 1
-_OURS: Final = Unfit("")
-UNFIT: Final = Unfit("Spark cannot evaluate transform.sql for it")
-_UNREADABLE_HEADER: Final = Unfit(f"{KEY} gives it a header whose key is missing or not UTF-8")
+_OURS: Final = Untransformable("")
+UNTRANSFORMABLE: Final = Untransformable("Spark cannot evaluate transform.sql for it")
+_UNREADABLE_HEADER: Final = Untransformable(f"{KEY} gives it a header whose key is missing or not UTF-8")
 #: No Java producer writes one, and log cleaners fail on it (Kafka ``ConnectUtils.checkAndConvertTimestamp``).
-_NEGATIVE_TIME: Final = Unfit(f"{KEY} gives it a time before 1970, which no record can have")
+_NEGATIVE_TIME: Final = Untransformable(f"{KEY} gives it a time before 1970, which no record can have")
 _LENGTH: Final = struct.Struct(">I")
 _PADDING: Final = -1
 _JOIN_S: Final = 10.0
@@ -103,7 +103,7 @@ def _microseconds(timestamp_ms: int) -> int | None:
     return timestamp_ms * 1000 if NO_TIMESTAMP < timestamp_ms <= _MOST_MS else None
 
 
-def _elsewhere(plan: PartitionPlan, topic: bytes | None) -> Unfit | None:
+def _elsewhere(plan: PartitionPlan, topic: bytes | None) -> Untransformable | None:
     """Return the outcome of a record that a query sends to ``topic`` (None: the source's): ``_OURS`` if this connector
     copies there, None if another one does."""
     # Bytes that are not UTF-8 become a name that no topic can have.
@@ -113,12 +113,12 @@ def _elsewhere(plan: PartitionPlan, topic: bytes | None) -> Unfit | None:
         return _OURS
     if asked in others:
         return None
-    return Unfit(
+    return Untransformable(
         f"{KEY} sends it to {routes_message(asked)}, which neither {TOPIC_KEY} nor {OTHERS_KEY} stands for", stops=True
     )
 
 
-def outcome_by(plan: PartitionPlan, record: Record, row: dict[str, Any]) -> Record | Unfit | None:
+def outcome_by(plan: PartitionPlan, record: Record, row: dict[str, Any]) -> Record | Untransformable | None:
     """Return the outcome of a record, given the columns that a query changed."""
     if "topic" in row and (elsewhere := _elsewhere(plan, row["topic"])) is not _OURS:
         return elsewhere
@@ -231,13 +231,13 @@ class RecordStage:
                 (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
                 self._take(_unpacked(await reader.readexactly(length)))
         except (asyncio.IncompleteReadError, ConnectionError):
-            self._tell_broken(StageBroken("Spark ended the job that evaluates transform.sql; its log says why"))
+            self._report_broken(StageBroken("Spark ended the job that evaluates transform.sql; its log says why"))
         except Exception as error:
-            self._tell_broken(error)
+            self._report_broken(error)
         finally:
             writer.close()
 
-    def _tell_broken(self, error: BaseException) -> None:
+    def _report_broken(self, error: BaseException) -> None:
         if self._broken is not None:
             self._broken(error)
 
@@ -247,7 +247,7 @@ class RecordStage:
         for index, keep in enumerate(batch.column("__keep").to_pylist()):
             plan, part, outcome, _ = self._waiting[0]
             if unfit[index]:
-                outcome.append(UNFIT)
+                outcome.append(UNTRANSFORMABLE)
             else:
                 row = {name: values[index] for name, values in columns.items()}
                 outcome.append(outcome_by(plan, part[len(outcome)], row) if keep else None)

@@ -115,7 +115,7 @@ PARTITION_KEY: Final = b"failover"
 LANES: Final = 32
 
 
-class InHand(PermanentError):
+class FailoverInProgress(PermanentError):
     """Another operator holds the lease."""
 
 
@@ -135,10 +135,10 @@ class LeaseRecord:
 
     def is_held(self, now_ms: int) -> bool:
         """Compare by wall clock; an end too far in the future comes from a clock that differs from ours."""
-        return now_ms < self.until_ms <= now_ms + int(2 * LEASE_S * 1000) and not self.is_of_the_dead
+        return now_ms < self.until_ms <= now_ms + int(2 * LEASE_S * 1000) and not self.owner_process_exited
 
     @property
-    def is_of_the_dead(self) -> bool:
+    def owner_process_exited(self) -> bool:
         """Whether its process ran on this machine, and has ended."""
         return self.host == platform.node() and not psutil.pid_exists(self.pid)
 
@@ -242,7 +242,9 @@ class Lease:
                 [OutRecord(self._topic, encode_key(self._flow), encode(record), PARTITION_KEY), *more]
             )
         except Superseded:
-            raise InHand(f"another operator has taken over the failover {self._flow}; this run stops") from None
+            raise FailoverInProgress(
+                f"another operator has taken over the failover {self._flow}; this run stops"
+            ) from None
 
     async def check(self) -> None:
         """Renew before a change outside a transaction: another operator may have taken over while this process was
@@ -287,15 +289,15 @@ async def await_free(
         await asyncio.sleep(look_s)
         now = await read()
         if now is not None and now != known and not _is_free(now, mine):
-            raise InHand(str(now))
+            raise FailoverInProgress(str(now))
         known = now
 
 
 def _is_free(known: LeaseRecord, mine: LeaseRecord) -> bool:
-    return not known.until_ms or known.run == mine.run or known.is_of_the_dead
+    return not known.until_ms or known.run == mine.run or known.owner_process_exited
 
 
-async def await_no_way_back(site: Site, mine: LeaseRecord) -> None:
+async def await_no_failback(site: Site, mine: LeaseRecord) -> None:
     """Wait until no operator moves readers in the other direction. Raises InHand. Call it while holding a lease, so
     that a later run in that direction finds it."""
     await await_free(lambda: look(site.source, site.back.map_topic, site.back.flow), mine)

@@ -29,8 +29,8 @@ from connectors.failover.clusters_and_lease import Site
 from connectors.failover.drain import CopiedEnd, FlowControl, first_rules, without_heartbeats
 from connectors.failover.group_offsets import GroupsLook, in_topics, why_silent
 from connectors.failover.offset_lookup import TargetOffsets
-from connectors.failover.plan import Wish
-from connectors.failover.reverse_flow import find_diverged, way_back
+from connectors.failover.plan import FailoverOptions
+from connectors.failover.reverse_flow import find_diverged, reverse_flow_check
 from connectors.failover.snapshot import GroupFinding, GroupRule, Groups, How, Snapshot
 from connectors.flow_progress import FlowLag
 from connectors.formats.types import TopicPartition
@@ -121,7 +121,7 @@ DEADLINE_S: Final = 60.0
 #: How many of the last heartbeats are read.
 _HEARTBEATS: Final = 100
 #: How long each read waits for a topic that does not exist.
-_GONE_AFTER_S: Final = 2.0
+_DELETED_AFTER_S: Final = 2.0
 _LOG_APPEND_TIME: Final = "LogAppendTime"
 
 
@@ -152,7 +152,7 @@ class _Looks:
         return otherwise
 
 
-async def collect(site: Site, wish: Wish, back: FlowControl | None = None) -> Snapshot:
+async def collect(site: Site, failover_options: FailoverOptions, back: FlowControl | None = None) -> Snapshot:
     """Read and change nothing. ``back`` controls the reverse flow.
 
     Raises ClusterUnreachable if the target does not answer.
@@ -163,23 +163,23 @@ async def collect(site: Site, wish: Wish, back: FlowControl | None = None) -> Sn
     )
     if target_error:
         raise ClusterUnreachable(f"cluster {there} does not answer, so no group can move there: {target_error}")
-    source = None if source_error or wish.is_gone else site.source
+    source = None if source_error or failover_options.is_gone else site.source
     target_offsets = TargetOffsets(site, source)
-    look_at = GroupsLook(site, wish, source, target_offsets)
+    look_at = GroupsLook(site, failover_options, source, target_offsets)
     async with Scope("look before a failover") as scope:
         looks = _Looks(scope, there if source is None else f"{here} or {there}")
-        if wish.is_gone and not source_error:
+        if failover_options.is_gone and not source_error:
             looks.notes.append(f"cluster {here} answers, but counts as gone because of --source-gone")
-        looking = looks.begin("groups", _groups(site, wish, target_offsets, look_at, looks), Groups())
+        looking = looks.begin("groups", _groups(site, failover_options, target_offsets, look_at, looks), Groups())
         heartbeats = looks.begin("heartbeats", _copied_until_ms(site), -1, there)
         states = looks.begin("partitions that are not copied", not_copied(site, source), {})
         operators = looks.begin("other operators", _operators(site, has_source=source is not None), [])
         moved = looks.begin("journal", journal.moved(site), {}, there)
         if source is not None:
-            lagging = looks.begin("lag", _lag(site, wish, source, looks), None, here)
+            lagging = looks.begin("lag", _lag(site, failover_options, source, looks), None, here)
             of_source = [
                 looks.begin("what only the source has", _only_at_source(site, looks), None),
-                looks.begin("where the reverse flow begins", _flow_back(site, wish, back, looks), None),
+                looks.begin("where the reverse flow begins", _flow_back(site, failover_options, back, looks), None),
             ]
             diverged = looks.begin("logs that were truncated", find_diverged(site.turned()), {})
         groups, stopped, lag = await looking, await states, None
@@ -191,13 +191,13 @@ async def collect(site: Site, wish: Wish, back: FlowControl | None = None) -> Sn
                 await one
         if lag is not None:
             stopped |= {name: f"its lag could not be read: {why}" for name, why in lag.unknown.items()}
-        if wish.is_gone:
+        if failover_options.is_gone:
             looks.notes += as_notes(stopped)
         return Snapshot(
             source=here,
             target=there,
             source_error=source_error,
-            is_gone=wish.is_gone,
+            is_gone=failover_options.is_gone,
             lag=lag,
             copied_until_ms=await heartbeats,
             last_known=target_offsets.last_known(look_at.ahead) if source is None else None,
@@ -209,7 +209,9 @@ async def collect(site: Site, wish: Wish, back: FlowControl | None = None) -> Sn
         )
 
 
-async def _groups(site: Site, wish: Wish, target_offsets: TargetOffsets, look_at: GroupsLook, looks: _Looks) -> Groups:
+async def _groups(
+    site: Site, failover_options: FailoverOptions, target_offsets: TargetOffsets, look_at: GroupsLook, looks: _Looks
+) -> Groups:
     await target_offsets.begin()
     looks.notes += target_offsets.notes()
     if not target_offsets.there.sources():
@@ -217,7 +219,7 @@ async def _groups(site: Site, wish: Wish, target_offsets: TargetOffsets, look_at
             f"{site.flow.flow} has no offset map on cluster {site.flow.target_alias}: target offsets come from offset "
             "syncs"
         )
-    if wish.is_gone:
+    if failover_options.is_gone:
         looks.notes += await _not_in_checkpoints(site, target_offsets)
         if (young_s := site.checkpoints.refresh_groups_interval_s) is not None:
             looks.notes.append(
@@ -234,19 +236,19 @@ async def _groups(site: Site, wish: Wish, target_offsets: TargetOffsets, look_at
         f"group {group} was last seen at {in_utc(at_ms)}: it will read again what it has read since then"
         for group, at_ms in sorted(look_at.seen_at_ms.items())
     ]
-    groups, untold = await _with_clocks(site, groups)
-    looks.notes += untold
-    looks.obstacles += await _refused(site, wish, groups)
+    groups, unreported = await _with_clocks(site, groups)
+    looks.notes += unreported
+    looks.obstacles += await _refused(site, failover_options, groups)
     return groups
 
 
-async def _lag(site: Site, wish: Wish, source: Cluster, looks: _Looks) -> FlowLag | None:
+async def _lag(site: Site, failover_options: FailoverOptions, source: Cluster, looks: _Looks) -> FlowLag | None:
     try:
         lag = await LagReader(site.flow, source, site.target).all()
     except HeliographError as error:
         looks.obstacles.append(f"the lag could not be read: {error}")
         return None
-    if wish.denies_writes:
+    if failover_options.denies_writes:
         topics = {one.topic for one in without_heartbeats(lag.partitions, site.flow.policy)}
         rules = await first_rules(source, topics)
         looks.obstacles += [rules.why_not] if rules.why_not else []
@@ -258,10 +260,12 @@ async def _only_at_source(site: Site, looks: _Looks) -> None:
     looks.notes += await only_at_source(site.source, site.target, (site.flow_workers, site.back_workers))
 
 
-async def _flow_back(site: Site, wish: Wish, back: FlowControl | None, looks: _Looks) -> None:
+async def _flow_back(site: Site, failover_options: FailoverOptions, back: FlowControl | None, looks: _Looks) -> None:
     positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
     ends = {one: CopiedEnd(position.target_end) for one, position in positions.items()}
-    looks.obstacles += (await way_back(site, ends, back, leaves_unreplicated=wish.leaves_unreplicated)).objections
+    looks.obstacles += (
+        await reverse_flow_check(site, ends, back, leaves_unreplicated=failover_options.leaves_unreplicated)
+    ).objections
 
 
 def _with_diverged(groups: Groups, diverged: Mapping[TopicPartition, str]) -> Groups:
@@ -279,10 +283,10 @@ async def _copied_until_ms(site: Site) -> int:
     none, or if topic names do not say where heartbeats come from."""
     policy = site.flow.policy
     try:
-        told = await read_heartbeats(site.target, [policy], _LOOK_S, _HEARTBEATS)
+        reported = await read_heartbeats(site.target, [policy], _LOOK_S, _HEARTBEATS)
     except HeliographError:
         return -1  # only a hint for people; the rest holds without it
-    of_source = [one for one in told if policy.topic_source(one.topic) == site.flow.source_alias]
+    of_source = [one for one in reported if policy.topic_source(one.topic) == site.flow.source_alias]
     return max((at_ms for one in of_source for at_ms in one.newest_ms.values()), default=-1)
 
 
@@ -313,14 +317,14 @@ async def not_copied(site: Site, source: Cluster | None) -> dict[str, str]:
     states = await read_states(site.target, record_settings(site.flow))
     wanted = sorted(one for one in states if site.flow.should_mirror(one.topic))
     if source is not None:
-        wanted = in_topics(wanted, await known_topics(source, {one.topic for one in wanted}, _GONE_AFTER_S))
+        wanted = in_topics(wanted, await known_topics(source, {one.topic for one in wanted}, _DELETED_AFTER_S))
     return {str(one): f"it is {states[one].state}: {states[one].reason}" for one in wanted}
 
 
 def as_notes(stopped: Mapping[str, str]) -> list[str]:
     """As notes, for a source that is gone: these partitions move only as far as they were copied."""
-    whys = [f"{name}: {why}" for name, why in stopped.items()]
-    return [f"not copied to their ends: {named(whys, between='; ')}"] if whys else []
+    reasons = [f"{name}: {why}" for name, why in stopped.items()]
+    return [f"not copied to their ends: {named(reasons, between='; ')}"] if reasons else []
 
 
 async def _operators(site: Site, *, has_source: bool) -> list[str]:
@@ -331,10 +335,12 @@ async def _operators(site: Site, *, has_source: bool) -> list[str]:
     return [str(one) for one in known if one and one.is_held(wall_ms()) and one.run not in site.held]
 
 
-async def _refused(site: Site, wish: Wish, groups: Groups) -> list[str]:
+async def _refused(site: Site, failover_options: FailoverOptions, groups: Groups) -> list[str]:
     flow, map_topic = site.flow.flow, site.flow.map_topic
     found = why_several(site.flow.name, flow, await read_all_positions(site.target, map_topic))
-    goes_back = any(one.how is How.TIME or (one.goes_back and wish.rewinds_group(one.group)) for one in groups.moves)
+    goes_back = any(
+        one.how is How.TIME or (one.goes_back and failover_options.rewinds_group(one.group)) for one in groups.moves
+    )
     if goes_back and site.checkpoints.sync_interval_s is not None:
         members = (await group_state(site.target, site.flow_workers)).members
         if members:
@@ -359,8 +365,10 @@ async def _with_clocks(site: Site, groups: Groups) -> tuple[Groups, list[str]]:
         )
         for group, topic in sorted(readers)
     ]
-    untold = sorted(topics - kinds.keys())
-    notes = [f"{named(untold)} may have LogAppendTime, so that --at means the time of copying"] if untold else []
+    unreported = sorted(topics - kinds.keys())
+    notes = (
+        [f"{named(unreported)} may have LogAppendTime, so that --at means the time of copying"] if unreported else []
+    )
     return replace(groups, findings=(*groups.findings, *findings)), notes
 
 
@@ -379,8 +387,8 @@ def why_several(name: str, flow: str, stored: Collection[tuple[str, TopicPartiti
     ]
 
 
-async def groups_now(site: Site, wish: Wish) -> Groups:
+async def groups_now(site: Site, failover_options: FailoverOptions) -> Groups:
     """Read the offsets that groups have now at the source and on the target."""
     target_offsets = TargetOffsets(site, site.source)
     await target_offsets.begin()
-    return await GroupsLook(site, wish, site.source, target_offsets).groups()
+    return await GroupsLook(site, failover_options, site.source, target_offsets).groups()

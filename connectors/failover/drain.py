@@ -15,7 +15,7 @@ from connect.api.policy import ReplicationPolicy
 from connect.core.errors import PermanentError, RetriableError
 from connect.core.wording import counted, named
 from connect.kafka.authorization import (
-    EVERYBODY,
+    ALL_USERS,
     AclBinding,
     AclFilter,
     create_acls,
@@ -87,7 +87,7 @@ async def first_rules(source: Cluster, topics: Collection[str]) -> FirstRules:
 
 async def denied_already(source: Cluster, topics: Collection[str]) -> set[str]:
     """Return topics that have exactly this ACL. Raises what :func:`connect.kafka.authorization.describe_acls` does."""
-    there = await describe_acls(source, AclFilter(resource_type="TOPIC", principal=EVERYBODY, permission="DENY"))
+    there = await describe_acls(source, AclFilter(resource_type="TOPIC", principal=ALL_USERS, permission="DENY"))
     return {one.resource_name for one in rules(topics) if one in there}
 
 
@@ -116,7 +116,7 @@ _HEADERS: Final = fetch_api.FetchLimits(500, 1, 1 << 20, 1 << 20, fetch_api.READ
 _V2: Final = 2
 
 #: Reports progress to the operator's terminal.
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 StillOurs = Callable[[], None]
 
 
@@ -145,7 +145,7 @@ def how_to_start(control: FlowControl | None) -> str:
 
 async def drain(
     site: Site,
-    tell: Tell,
+    report: Report,
     still_ours: StillOurs,
     timeout_s: float,
     stalled_s: float = 60.0,
@@ -178,13 +178,13 @@ async def drain(
         denied = {*denied} - unseen
         if now.is_copied:
             count = counted(len(now.lag.partitions), "partition")
-            tell(f"{site.flow.flow} has copied everything: 0 records behind in {count}")
+            report(f"{site.flow.flow} has copied everything: 0 records behind in {count}")
             return
         if now.records != least or now.open:
             least, moved_s = now.records, clock()
         words = f"{site.flow.flow}: {now}, waiting until all is copied"
         if words != said:
-            tell(words)
+            report(words)
             said = words
         if clock() > give_up_s:
             raise RetriableError(
@@ -197,15 +197,15 @@ async def drain(
 
 
 async def stop_flow(
-    site: Site, control: FlowControl | None, tell: Tell, still_ours: StillOurs, timeout_s: float
+    site: Site, control: FlowControl | None, report: Report, still_ours: StillOurs, timeout_s: float
 ) -> None:
     """Stop the flow through its workers, or wait until it is stopped. Raises RetriableError after ``timeout_s``."""
     name = site.flow.flow
     if control is not None:
         await control.stop()
-        tell(f"{name}: asked its workers to stop it")
+        report(f"{name}: asked its workers to stop it")
     clock = asyncio.get_running_loop().time
-    began_s, told = clock(), False
+    began_s, reported = clock(), False
     while True:
         still_ours()
         why = await why_running(site, control)
@@ -213,16 +213,16 @@ async def stop_flow(
         # What tasks wrote without handing over is found in the log.
         if not why and (control is None or waited_s > _HAND_OVER_S or _are_handed_over(await _positions(site))):
             break
-        if why and not told and control is None:
-            tell(f"{name} runs: {why}. Stop it now (SIGTERM to its mirror); this command waits")
-            told = True
+        if why and not reported and control is None:
+            report(f"{name} runs: {why}. Stop it now (SIGTERM to its mirror); this command waits")
+            reported = True
         if waited_s > timeout_s:
             raise RetriableError(
                 f"{name} still runs after {timeout_s:g} s: {why or 'its tasks hand positions over'}. "
                 "Stop its mirror, or name a worker with --rest, then run this again"
             )
         await asyncio.sleep(LOOK_S)
-    tell(f"{name} is stopped")
+    report(f"{name} is stopped")
 
 
 async def why_running(site: Site, control: FlowControl | None) -> str:
@@ -276,16 +276,16 @@ def written_on(
 
 
 async def copied_ends(
-    site: Site, tell: Tell | None = None, *, among: Collection[TopicPartition] | None = None
+    site: Site, report: Report | None = None, *, among: Collection[TopicPartition] | None = None
 ) -> dict[TopicPartition, CopiedEnd]:
     """Return the ends by source partition of those copied to ``among`` these target partitions (None: all). With
-    ``tell``, writers that did not hand over are fenced first, and reported. Raises what
+    ``report``, writers that did not hand over are fenced first, and reported. Raises what
     :func:`connect.kafka.log.transactions.fence` raises."""
     positions = {
         one: position for one, position in (await _positions(site)).items() if among is None or position.target in among
     }
-    if tell is not None:
-        await fence_writers(site, tell)
+    if report is not None:
+        await fence_writers(site, report)
     if not positions:
         return {}
     topics = (await site.target.metadata({position.target_topic for position in positions.values()})).topics
@@ -295,7 +295,7 @@ async def copied_ends(
     return dict(zip(positions, ends, strict=True))
 
 
-async def fence_writers(site: Site, tell: Tell) -> None:
+async def fence_writers(site: Site, report: Report) -> None:
     """Fence writers of the flow that ended without handing over."""
     unclean = [one for one in (await _positions(site)).values() if not one.is_handed_over and one.transactional_id]
     there = await known_topics(site.target, {one.target_topic for one in unclean})
@@ -306,15 +306,15 @@ async def fence_writers(site: Site, tell: Tell) -> None:
         if known is not None and known.leader >= 0:
             by_id.setdefault(one.transactional_id, []).append((one.target_topic, one.target_partition))
 
-    async def shut_out(name: str) -> None:
+    async def block_writers(name: str) -> None:
         try:
             await fence(site.target, name, by_id[name])
         except FenceRefused as error:
-            tell(f"{site.flow.flow}: its last writer cannot be fenced: {error}")
+            report(f"{site.flow.flow}: its last writer cannot be fenced: {error}")
         else:
-            tell(f"{site.flow.flow}: its last writer, {name}, did not hand over and was fenced")
+            report(f"{site.flow.flow}: its last writer, {name}, did not hand over and was fenced")
 
-    await gather_limited(shut_out, sorted(by_id))
+    await gather_limited(block_writers, sorted(by_id))
 
 
 async def _end_of(target: Cluster, position: Position, known: TopicMetadata | None) -> CopiedEnd:

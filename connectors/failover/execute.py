@@ -24,13 +24,13 @@ from connect.kafka.log.producer import TransactionalWriter
 from connect.kafka.log.transactions import Superseded
 from connectors.checkpoint.group_offset_sync import why_left
 from connectors.failover import collect_snapshot
-from connectors.failover.clusters_and_lease import LANES, InHand, Lease, Site, await_no_way_back, hold
+from connectors.failover.clusters_and_lease import LANES, FailoverInProgress, Lease, Site, await_no_failback, hold
 from connectors.failover.collect_snapshot import collect
 from connectors.failover.drain import (
     LOOK_S,
     CopiedEnd,
     FlowControl,
-    Tell,
+    Report,
     behind,
     copied_ends,
     denied_already,
@@ -45,8 +45,8 @@ from connectors.failover.group_offsets import why_silent
 from connectors.failover.journal import GroupBefore, Journal, RunState, before_of
 from connectors.failover.log_comparison import first_records, prove
 from connectors.failover.offset_lookup import about
-from connectors.failover.plan import Plan, Wish, differing, gone_on, plan
-from connectors.failover.reverse_flow import starts_due, store_starts, way_back
+from connectors.failover.plan import FailoverOptions, Plan, differing, plan, used_meanwhile
+from connectors.failover.reverse_flow import reverse_flow_check, starts_due, store_starts
 from connectors.failover.snapshot import GroupFinding, GroupMove, GroupRule, SampleCheck, Snapshot
 from connectors.flow_progress import together
 from connectors.formats.types import TopicPartition
@@ -80,11 +80,11 @@ class Change:
 class GroupMover:
     """Changes offsets of groups on the site's target, with the writers of a lease and a journal."""
 
-    def __init__(self, site: Site, lease: Lease, journal: Journal, tell: Tell) -> None:
+    def __init__(self, site: Site, lease: Lease, journal: Journal, report: Report) -> None:
         self._target = site.target
         self._lease = lease
         self._journal = journal
-        self._tell = tell
+        self._report = report
 
     async def move_all(self, groups: Iterable[Sequence[GroupMove]]) -> list[GroupFinding]:
         """Move groups, and return why some were not. Raises InHand if another operator has taken over."""
@@ -113,7 +113,7 @@ class GroupMover:
             while waiting:
                 one = waiting.popleft()
                 if (why := await self._change(one, writer)) is None:
-                    self._tell(f"group {one.group} {done} in {counted(len(one.before), 'partition')}")
+                    self._report(f"group {one.group} {done} in {counted(len(one.before), 'partition')}")
                 else:
                     findings.append(why)
 
@@ -138,7 +138,7 @@ class GroupMover:
             self._journal.changed(one.group, one.rows)
             now = await committed(self._target, one.group, list(one.wanted), stable=True) if one.wanted else {}
         except Superseded as error:
-            raise InHand("another operator has taken over this failover; this run stops") from error
+            raise FailoverInProgress("another operator has taken over this failover; this run stops") from error
         except HeliographError as error:
             return GroupFinding(one.group, GroupRule.NOT_MOVED, f"was not changed: {error}")
         if any(now.get(place, NO_OFFSET).offset != wanted.offset for place, wanted in one.wanted.items()):
@@ -170,14 +170,14 @@ class Failover:
     def __init__(
         self,
         site: Site,
-        wish: Wish,
-        tell: Tell,
+        failover_options: FailoverOptions,
+        report: Report,
         controls: tuple[FlowControl | None, FlowControl | None] = (None, None),
         stalled_s: float = 60.0,
     ) -> None:
         self._site = site
-        self._wish = wish
-        self._tell = tell
+        self._options = failover_options
+        self._report = report
         self._control, self._back = controls
         self._stalled_s = stalled_s
         self._has_stopped = False
@@ -185,7 +185,7 @@ class Failover:
 
     async def look(self) -> Plan:
         """Make the plan: see :func:`connectors.failover.plan.plan`. Raises ClusterUnreachable."""
-        return plan(await collect_snapshot.collect(self._site, self._wish, self._back), self._wish)
+        return plan(await collect_snapshot.collect(self._site, self._options, self._back), self._options)
 
     async def run(self, command: str, looked: Plan) -> FailoverResult:
         """Do what ``looked`` plans, as far as it still holds.
@@ -197,11 +197,11 @@ class Failover:
         """
         try:
             async with hold(self._site, command) as lease:
-                if not self._wish.is_gone:
-                    await await_no_way_back(self._site, lease.record)
+                if not self._options.is_gone:
+                    await await_no_failback(self._site, lease.record)
                 done = await self.run_under(lease, looked)
         except RetriableError as error:
-            if self._wish.is_gone or not await why_silent(self._site.source, _LOOK_S):
+            if self._options.is_gone or not await why_silent(self._site.source, _LOOK_S):
                 raise
             alias = self._site.flow.source_alias
             raise RetriableError(
@@ -209,7 +209,7 @@ class Failover:
                 f"is back or, if it is gone and no producer writes there, with --source-gone {alias}"
             ) from error
         flow = self._site.flow
-        self._tell(f"{flow.flow} stays stopped; heliograph failback --to {flow.source_alias} starts it again")
+        self._report(f"{flow.flow} stays stopped; heliograph failback --to {flow.source_alias} starts it again")
         return done
 
     async def run_under(self, lease: Lease, looked: Plan, journal: Journal | None = None) -> FailoverResult:
@@ -218,49 +218,51 @@ class Failover:
             self._journal = journal or await Journal.begin(self._site, lease)
             return await self._run_under(lease, self._journal, looked)
         except BaseException:
-            self._tell_what_is_left()
+            self._report_what_is_left()
             raise
 
-    def _tell_what_is_left(self) -> None:
+    def _report_what_is_left(self) -> None:
         flow = self._site.flow
         if self._has_stopped:
-            self._tell(
+            self._report(
                 f"{flow.flow} was stopped and stays stopped. Run this again or, if readers do not move, start it: "
                 f"{how_to_start(self._control)}"
             )
         if self._journal is not None and (denied := self._journal.denied):
-            self._tell(
+            self._report(
                 f"cluster {flow.source_alias} still refuses writers of {named(sorted(denied))}. Run this again, or "
                 "allow writes with heliograph undo"
             )
 
     async def _run_under(self, lease: Lease, journal: Journal, looked: Plan) -> FailoverResult:
-        site, wish = self._site, self._wish
+        site, failover_options = self._site, self._options
         left_out = looked.snapshot.stopped.keys()
-        if not wish.is_gone:
-            if wish.denies_writes:
+        if not failover_options.is_gone:
+            if failover_options.denies_writes:
                 await self._deny(lease, journal)
             await self._step(lease, "drain")
-            await start_again(site, self._control, self._tell, left_out)
+            await start_again(site, self._control, self._report, left_out)
             denied = journal.denied
-            await drain(site, self._tell, lease.check_not_lost, wish.timeout_s, self._stalled_s, denied, left_out)
+            await drain(
+                site, self._report, lease.check_not_lost, failover_options.timeout_s, self._stalled_s, denied, left_out
+            )
         await self._step(lease, "stop the flow")
         self._has_stopped = self._control is not None
-        await stop_flow(site, self._control, self._tell, lease.check_not_lost, wish.timeout_s)
-        if wish.is_gone:
-            await fence_writers(site, self._tell)
+        await stop_flow(site, self._control, self._report, lease.check_not_lost, failover_options.timeout_s)
+        if failover_options.is_gone:
+            await fence_writers(site, self._report)
         else:
             await self._check_drained(left_out)
-            await self._begin_way_back(lease, journal, await copied_ends(site, self._tell))
+            await self._begin_reverse_flow(lease, journal, await copied_ends(site, self._report))
         await self._step(lease, "check a sample")
         now = await self._look_again()
-        proofs = await prove(site, now.moves, wish.sample, is_gone=wish.is_gone)
+        proofs = await prove(site, now.moves, failover_options.sample, is_gone=failover_options.is_gone)
         now = now.with_blocked(differing(proofs))
         await self._step(lease, "move the groups")
         now = await self._move(lease, journal, now)
         late = ""
-        if not wish.is_gone:
-            now = now.with_blocked(gone_on(now, await collect_snapshot.groups_now(site, wish)))
+        if not failover_options.is_gone:
+            now = now.with_blocked(used_meanwhile(now, await collect_snapshot.groups_now(site, failover_options)))
             late = await self._written_late(left_out)
         if journal.run.changes:
             await journal.store(state=RunState.OPEN if now.blocked else RunState.DONE)
@@ -280,7 +282,7 @@ class Failover:
             return now
         # Before the first change, so that every machine knows that there is something to undo.
         await journal.store()
-        return now.with_blocked(await GroupMover(self._site, lease, journal, self._tell).move_all(ready))
+        return now.with_blocked(await GroupMover(self._site, lease, journal, self._report).move_all(ready))
 
     async def _written_late(self, left_out: Collection[str]) -> str:
         """Report writes after the drain: the flow is stopped, so they are not on the target."""
@@ -293,18 +295,22 @@ class Failover:
             f"{flow.target_alias}. Stop the producers, then run heliograph unreplicated"
         )
 
-    async def _begin_way_back(self, lease: Lease, journal: Journal, ends: Mapping[TopicPartition, CopiedEnd]) -> None:
+    async def _begin_reverse_flow(
+        self, lease: Lease, journal: Journal, ends: Mapping[TopicPartition, CopiedEnd]
+    ) -> None:
         """Runs before any group moves: otherwise readers would continue while what they read may be copied back."""
         await self._step(lease, "set where the reverse flow begins")
         site = self._site
-        due, objections = await way_back(site, ends, self._back, leaves_unreplicated=self._wish.leaves_unreplicated)
+        due, objections = await reverse_flow_check(
+            site, ends, self._back, leaves_unreplicated=self._options.leaves_unreplicated
+        )
         if objections:
             raise PermanentError(f"{named(objections, between='; ')}. Then run this again")
         if due:
             await journal.store(starts=due)
             await store_starts(site, due)
             count = counted(len(due), "partition")
-            self._tell(f"{site.back.flow} will begin after what {site.flow.flow} copied, in {count}")
+            self._report(f"{site.back.flow} will begin after what {site.flow.flow} copied, in {count}")
 
     async def _deny(self, lease: Lease, journal: Journal) -> None:
         await self._step(lease, "deny writes")
@@ -317,11 +323,11 @@ class Failover:
         if first.why_not:
             raise PermanentError(first.why_not)
         if first.doubt:
-            self._tell(first.doubt)
+            self._report(first.doubt)
         if not {*topics} <= ours:
             await journal.store(denied=tuple(sorted({*ours, *topics})))
         await deny_writes(site.source, topics)
-        self._tell(f"cluster {site.flow.source_alias} refuses writers of {counted(len(topics), 'topic')}")
+        self._report(f"cluster {site.flow.source_alias} refuses writers of {counted(len(topics), 'topic')}")
 
     async def _check_drained(self, left_out: Collection[str]) -> None:
         site = self._site
@@ -340,7 +346,7 @@ class Failover:
         await lease.store(step=step)
 
 
-async def start_again(site: Site, control: FlowControl | None, tell: Tell, left_out: Collection[str] = ()) -> None:
+async def start_again(site: Site, control: FlowControl | None, report: Report, left_out: Collection[str] = ()) -> None:
     """Start the flow if an earlier run left it stopped, it lags, and its workers can be reached. ``left_out`` are
     partitions, such as ``orders-0``, that do not count.
 
@@ -359,7 +365,7 @@ async def start_again(site: Site, control: FlowControl | None, tell: Tell, left_
             f"{flow.source_alias}. Run heliograph failback --to {flow.target_alias}, which makes it begin after that"
         )
     await control.resume()
-    tell(f"{flow.flow} was stopped, {now}; it was started again")
+    report(f"{flow.flow} was stopped, {now}; it was started again")
 
 
 #: Read from each partition of a group.
@@ -388,7 +394,7 @@ class Rehearsal:
         return sum(self.took_s.values()) + sum(self.estimated_s.values())
 
 
-async def rehearse(site: Site, wish: Wish) -> Rehearsal:
+async def rehearse(site: Site, failover_options: FailoverOptions) -> Rehearsal:
     """Rehearse and change nothing; the consumer on the target has its own group, and commits nothing."""
     took_s: dict[str, float] = {}
     began_s = time.monotonic()
@@ -398,11 +404,13 @@ async def rehearse(site: Site, wish: Wish) -> Rehearsal:
         now_s = time.monotonic()
         took_s[step], began_s = now_s - began_s, now_s
 
-    snapshot = await collect(site, wish)
+    snapshot = await collect(site, failover_options)
     passed("collect")
-    found = plan(snapshot, wish)
+    found = plan(snapshot, failover_options)
     passed("plan")
-    proofs = await prove(site, found.moves, wish.sample, is_gone=wish.is_gone or bool(snapshot.source_error))
+    proofs = await prove(
+        site, found.moves, failover_options.sample, is_gone=failover_options.is_gone or bool(snapshot.source_error)
+    )
     found = found.with_blocked(differing(proofs))
     passed("sample")
     estimated_s = await _estimate(site, snapshot, found)

@@ -24,7 +24,7 @@ from connectors.failover.clusters_and_lease import Lease, Site, hold, returns
 from connectors.failover.collect_snapshot import collect
 from connectors.failover.drain import (
     FlowControl,
-    Tell,
+    Report,
     allow_writes,
     copied_ends,
     how_to_start,
@@ -34,8 +34,15 @@ from connectors.failover.drain import (
 )
 from connectors.failover.execute import Change, Failover, FailoverResult, GroupMover
 from connectors.failover.journal import FailoverRun, GroupBefore, Journal, RunState, StartBefore, denied_by, read_runs
-from connectors.failover.plan import Plan, Wish, plan
-from connectors.failover.reverse_flow import WayBack, comes_back, store_starts, undo_starts, way_back, would_skip
+from connectors.failover.plan import FailoverOptions, Plan, plan
+from connectors.failover.reverse_flow import (
+    ReverseFlow,
+    comes_back,
+    reverse_flow_check,
+    store_starts,
+    undo_starts,
+    would_skip,
+)
 from connectors.failover.snapshot import Snapshot
 from connectors.internal_topics import read_positions, read_states, record_settings
 
@@ -54,22 +61,22 @@ class Failback:
     def __init__(
         self,
         site: Site,
-        wish: Wish,
-        tell: Tell,
+        failover_options: FailoverOptions,
+        report: Report,
         controls: tuple[FlowControl | None, FlowControl | None] = (None, None),
     ) -> None:
         self._site = site
         self._there = site.turned()
-        self._wish = wish
-        self._tell = tell
+        self._options = failover_options
+        self._report = report
         self._control, self._back = controls
         # An operator may have to start the flow.
-        self._steps = Failover(site, wish, tell, controls, stalled_s=wish.timeout_s)
+        self._steps = Failover(site, failover_options, report, controls, stalled_s=failover_options.timeout_s)
 
     async def look(self) -> Plan:
         """Make the plan, with what keeps the flow from beginning where it has to. Raises ClusterUnreachable."""
-        looked = await collect(self._site, self._wish, self._back)
-        return plan(looked if looked.source_error else await self._with_begin(looked), self._wish)
+        looked = await collect(self._site, self._options, self._back)
+        return plan(looked if looked.source_error else await self._with_begin(looked), self._options)
 
     async def _with_begin(self, looked: Snapshot) -> Snapshot:
         site, there = self._site, self._there
@@ -84,8 +91,8 @@ class Failback:
             looked = replace(looked, stopped=stopped, notes=(*looked.notes, note))
         if not await self._keeps_names():
             return looked
-        due, objections = await self._way_there()
-        if not self._wish.leaves_unreplicated:
+        due, objections = await self._reverse_flow()
+        if not self._options.leaves_unreplicated:
             objections += await would_skip(there)
         note = f"{site.flow.flow} begins where {there.flow.flow} ended, in {counted(len(due), 'partition')}"
         return replace(
@@ -94,9 +101,11 @@ class Failback:
             notes=(*looked.notes, note) if due else looked.notes,
         )
 
-    async def _way_there(self, tell: Tell | None = None) -> WayBack:
-        ends = await copied_ends(self._there, tell)
-        return await way_back(self._there, ends, self._control, leaves_unreplicated=self._wish.leaves_unreplicated)
+    async def _reverse_flow(self, report: Report | None = None) -> ReverseFlow:
+        ends = await copied_ends(self._there, report)
+        return await reverse_flow_check(
+            self._there, ends, self._control, leaves_unreplicated=self._options.leaves_unreplicated
+        )
 
     async def run(self, command: str, looked: Plan) -> FailoverResult:
         """Fail back. Errors are those of :meth:`Failover.run`."""
@@ -115,25 +124,25 @@ class Failback:
             done = await self._steps.run_under(held, looked, journal)
             if self._back is not None:
                 await self._back.resume()
-                self._tell(f"{there.flow.flow} was resumed")
+                self._report(f"{there.flow.flow} was resumed")
             else:
-                self._tell(f"start {there.flow.flow} again: it continues after what was copied back")
+                self._report(f"start {there.flow.flow} again: it continues after what was copied back")
             if keeps_names:
-                self._tell(f"{site.flow.flow} stays stopped, because topics keep their names; a failback starts it")
+                self._report(f"{site.flow.flow} stays stopped, because topics keep their names; a failback starts it")
             else:
-                self._tell(f"{site.flow.flow} is stopped; to start it: {how_to_start(self._control)}")
+                self._report(f"{site.flow.flow} is stopped; to start it: {how_to_start(self._control)}")
             return done
 
     async def _let_in(self, denied: Collection[str]) -> None:
         """Allow writes, for this flow too: partitions stopped by the denial stay so until it is restarted."""
         site = self._site
         await allow_writes(site.target, denied)
-        self._tell(f"cluster {site.flow.target_alias} accepts writers of {counted(len(denied), 'topic')} again")
+        self._report(f"cluster {site.flow.target_alias} accepts writers of {counted(len(denied), 'topic')} again")
         states = await read_states(site.target, record_settings(site.flow))
         still = [str(one) for one, state in sorted(states.items()) if state.target_topic in denied]
         if still:
-            self._tell(f"{site.flow.flow} is restarted, because these partitions are stopped: {named(still)}")
-            await stop_flow(site, self._control, self._tell, lambda: None, self._wish.timeout_s)
+            self._report(f"{site.flow.flow} is restarted, because these partitions are stopped: {named(still)}")
+            await stop_flow(site, self._control, self._report, lambda: None, self._options.timeout_s)
 
     async def _prepare(self, held: Lease, journal: Journal) -> bool:
         """Make the flow begin after what came from its target. Return whether topics keep their names."""
@@ -141,14 +150,14 @@ class Failback:
         there = self._there
         if not await self._keeps_names():
             return False
-        await stop_flow(there, self._back, self._tell, lambda: None, self._wish.timeout_s)
-        due, objections = await self._way_there(self._tell)
+        await stop_flow(there, self._back, self._report, lambda: None, self._options.timeout_s)
+        due, objections = await self._reverse_flow(self._report)
         if objections:
             raise PermanentError(f"{objections[0]}. Then run this again")
         if due:
             await journal.store(begins=due)
             await store_starts(there, due)
-            self._tell(f"{self._site.flow.flow} will begin after what {there.flow.flow} copied")
+            self._report(f"{self._site.flow.flow} will begin after what {there.flow.flow} copied")
         return True
 
     async def _keeps_names(self) -> bool:
@@ -164,9 +173,9 @@ class Failback:
         name = self._site.flow.flow
         if self._control is not None:
             await self._control.resume()
-            self._tell(f"{name}: asked its workers to start it")
+            self._report(f"{name}: asked its workers to start it")
         else:
-            self._tell(f"{name} has to run now. Start its mirror if it does not run; this command waits")
+            self._report(f"{name} has to run now. Start its mirror if it does not run; this command waits")
 
 
 #: Of undo files, which earlier versions wrote.
@@ -235,8 +244,8 @@ async def read_again(site: Site, run: FailoverRun) -> FailoverRun:
     return now
 
 
-async def take_back(
-    site: Site, run: FailoverRun, lease: Lease, tell: Tell, controls: tuple[FlowControl | None, FlowControl | None]
+async def roll_back(
+    site: Site, run: FailoverRun, lease: Lease, report: Report, controls: tuple[FlowControl | None, FlowControl | None]
 ) -> list[str]:
     """Undo what ``run`` did, and only that, and allow writes that it denied. Return what was not undone, and why."""
     left: list[str] = []
@@ -251,12 +260,12 @@ async def take_back(
         left += why_not
     changes, why_not = await look(site, run)
     left += why_not
-    findings = await GroupMover(site, lease, journal, tell).change_all(changes, "moved back")
+    findings = await GroupMover(site, lease, journal, report).change_all(changes, "moved back")
     left += [f"group {one.group}: {one}" for one in findings]
     if refused := journal.denied:
         await lease.check()
         await allow_writes(site.source, refused)
-        tell(f"cluster {site.flow.source_alias} accepts writers of {counted(len(refused), 'topic')} again")
+        report(f"cluster {site.flow.source_alias} accepts writers of {counted(len(refused), 'topic')} again")
     # What was not undone stays in the journal, and can be undone later.
     state = RunState.OPEN if left else RunState.UNDONE
     await journal.store(state=state, starts=starts, begins=begins, denied=())

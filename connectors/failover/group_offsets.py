@@ -22,14 +22,14 @@ from connect.kafka.log.committed_offsets import (
     list_groups,
 )
 from connect.kafka.log.compacted_topic import LogRecord, read_to_end
-from connect.kafka.log.offsets import LATEST, told_offsets
+from connect.kafka.log.offsets import LATEST, known_offsets
 from connectors.checkpoint.group_checkpoints import Live, read_live
 from connectors.checkpoint.group_offset_sync import why_left
 from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.dataplane.log_divergence import known_topics
 from connectors.failover.clusters_and_lease import Site
 from connectors.failover.offset_lookup import LEADER_S, TargetOffsets, about, readable, without_empty_steps
-from connectors.failover.plan import Wish
+from connectors.failover.plan import FailoverOptions
 from connectors.failover.snapshot import GroupFinding, GroupMove, GroupRule, Groups, How, TargetOffset, move_of
 from connectors.formats.mirror_records import Checkpoint
 from connectors.formats.types import TopicPartition
@@ -68,9 +68,11 @@ class GroupsLook:
     """The groups of a wish. ``source`` is None if it is gone: then the flow's checkpoints say what groups had
     committed."""
 
-    def __init__(self, site: Site, wish: Wish, source: Cluster | None, target_offsets: TargetOffsets) -> None:
+    def __init__(
+        self, site: Site, failover_options: FailoverOptions, source: Cluster | None, target_offsets: TargetOffsets
+    ) -> None:
         self._site = site
-        self._wish = wish
+        self._options = failover_options
         self._source = source
         self._target = site.target
         self._target_offsets = target_offsets
@@ -98,7 +100,7 @@ class GroupsLook:
         return Groups(tuple(found), tuple(moves), (*findings, *begun), lost)
 
     async def _of_source(self, source: Cluster) -> tuple[list[GroupMove], list[GroupFinding], tuple[str, ...]]:
-        listed = {name: one for name, one in (await list_groups(source)).items() if self._wish.takes(name)}
+        listed = {name: one for name, one in (await list_groups(source)).items() if self._options.takes(name)}
         findings = [replace(known, group=name) for name, one in listed.items() if (known := _without_offsets(one))]
         findings += [
             GroupFinding(name, GroupRule.USED_AT_SOURCE, f"has members on cluster {source.name} (it is {one.state})")
@@ -170,9 +172,9 @@ class GroupsLook:
             if (topic, index) in gone
         ]
         kept = {of: one for of, one in checkpoints.items() if of[1] not in gone}
-        ends, _ = await self._told({target for _, target in kept}, LATEST)
-        told = {group for group, _ in checkpoints} - {group for group, _ in kept}
-        named = self._wish.named - told
+        ends, _ = await self._reported({target for _, target in kept}, LATEST)
+        reported = {group for group, _ in checkpoints} - {group for group, _ in kept}
+        named = self._options.named - reported
         present: dict[str, Mapping[Partition, Committed]] = {}
 
         async def look(group: str) -> None:
@@ -202,17 +204,17 @@ class GroupsLook:
             why = why_not_live(one, live.get(group), copied.source_topic_id if copied else None) or why_stale(
                 one, ends.get(target), copied.next_source_offset if copied and known else None
             )
-            if self._wish.at_ms is None and why:
+            if self._options.at_ms is None and why:
                 findings.append(GroupFinding(group, GroupRule.STALE_CHECKPOINT, why))
         self.ahead = sum(ahead.values())
         more, unseen = await self._unseen(moves, present, named & present.keys())
         moves, untimed = await self._by_time([*moves, *more])
         return moves, [*findings, *unseen, *untimed], ()
 
-    async def _told(
+    async def _reported(
         self, partitions: Collection[Partition], at: int
     ) -> tuple[dict[Partition, int], dict[Partition, str]]:
-        return await told_offsets(self._target, partitions, at, leader_s=LEADER_S)
+        return await known_offsets(self._target, partitions, at, leader_s=LEADER_S)
 
     async def _checkpoints(self) -> dict[tuple[str, Partition], Checkpoint]:
         found: dict[tuple[str, Partition], Checkpoint] = {}
@@ -224,7 +226,7 @@ class GroupsLook:
 
         def take(record: LogRecord) -> None:
             one = Checkpoint.decode(record.key, record.value)
-            if self._wish.takes(one.group):
+            if self._options.takes(one.group):
                 found[one.group, (one.topic, one.partition)] = one
                 self.seen_at_ms[one.group] = max(record.timestamp_ms, self.seen_at_ms.get(one.group, 0))
 
@@ -233,11 +235,11 @@ class GroupsLook:
 
     async def _by_time(self, moves: list[GroupMove]) -> tuple[list[GroupMove], list[GroupFinding]]:
         """With ``at_ms``, move to the first record of each partition with that timestamp or a later one."""
-        if self._wish.at_ms is None or not moves:
+        if self._options.at_ms is None or not moves:
             return moves, []
         wanted = {one.target for one in moves}
-        found, _ = await self._told(wanted, self._wish.at_ms)
-        ends, failed = await self._told(wanted, LATEST)
+        found, _ = await self._reported(wanted, self._options.at_ms)
+        ends, failed = await self._reported(wanted, LATEST)
         offsets = {one: found[one] if found[one] >= 0 else ends[one] for one in wanted if one in found and one in ends}
         timed = [
             replace(one, after=offsets[one.target], metadata="", how=How.TIME) for one in moves if one.target in offsets
@@ -256,7 +258,7 @@ class GroupsLook:
         self, moves: Sequence[GroupMove], present: Mapping[str, Mapping[Partition, Committed]], others: Collection[str]
     ) -> tuple[list[GroupMove], list[GroupFinding]]:
         """Find partitions without a checkpoint, of groups in ``moves``, which have one, and of ``others``."""
-        filled, is_by_time = self._target_offsets.filled(), self._wish.at_ms is not None
+        filled, is_by_time = self._target_offsets.filled(), self._options.at_ms is not None
         known: dict[str, set[Partition]] = {}
         for one in moves:
             known.setdefault(one.group, set()).add(one.target)
@@ -281,7 +283,7 @@ class GroupsLook:
             else:
                 unknown[group] = [one for one in missing if one not in present[group]]
         # An empty partition needs no checkpoint.
-        ends, _ = await self._told({one for some in unknown.values() for one in some}, LATEST)
+        ends, _ = await self._reported({one for some in unknown.values() for one in some}, LATEST)
         for group, partitions in unknown.items():
             if names := [f"{topic}-{index}" for topic, index in partitions if ends.get((topic, index), 1)]:
                 why = (

@@ -22,7 +22,7 @@ from connect.kafka.cluster import Cluster, TopicMetadata
 from connect.kafka.log.committed_offsets import Partition
 from connect.kafka.log.compacted_topic import reader, reading
 from connect.kafka.log.log_ranges import Range, read_ranges, without
-from connect.kafka.log.offsets import EARLIEST, LATEST, epoch_ends, told_offsets
+from connect.kafka.log.offsets import EARLIEST, LATEST, epoch_ends, known_offsets
 from connect.kafka.log.topic_admin import perhaps_compacted
 from connectors.failover.clusters_and_lease import Site
 from connectors.failover.snapshot import DIFFERS, NOT_COMPARED, SAME, GroupMove, How, SampleCheck
@@ -36,7 +36,7 @@ CREATE_TIME: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class UnreplicatedRecords:
     """Records that only one cluster holds: the first and last offset, and how many."""
 
     topic: str
@@ -49,7 +49,7 @@ class Own:
         return f"{self.topic}-{self.partition}: {counted(self.records, 'record')}, offsets {self.first} to {self.last}"
 
 
-async def own_ranges(
+async def unreplicated_ranges(
     copies: MapReader, log: TopicPartition, topic_id: UUID | None, begin: int, end: int
 ) -> list[Range]:
     """Return ranges of ``log`` that are not copies according to ``copies``, the map of the flow that writes there. Maps
@@ -72,7 +72,7 @@ def identity(record: Any) -> tuple[Any, ...]:
     return record.key, record.value, tuple((name, bytes(value or b"")) for name, value in record.headers)
 
 
-async def count(cluster: Cluster, log: TopicPartition, ranges: Sequence[Range]) -> Own | None:
+async def count(cluster: Cluster, log: TopicPartition, ranges: Sequence[Range]) -> UnreplicatedRecords | None:
     """Count the records; None if there are none."""
     first = last = -1
     records = 0
@@ -80,7 +80,7 @@ async def count(cluster: Cluster, log: TopicPartition, ranges: Sequence[Range]) 
         first = record.offset if first < 0 else first
         last = record.offset
         records += 1
-    return Own(log.topic, log.partition, first, last, records) if records else None
+    return UnreplicatedRecords(log.topic, log.partition, first, last, records) if records else None
 
 
 class Fate(StrEnum):
@@ -126,15 +126,15 @@ def is_kept(position: Position, known: TopicMetadata | None) -> bool:
 
 
 async def logs_now(
-    source: Cluster, positions: Mapping[TopicPartition, Position], *, must_tell: bool = True
+    source: Cluster, positions: Mapping[TopicPartition, Position], *, must_answer: bool = True
 ) -> dict[TopicPartition, Log]:
-    """Return the logs of all positions. Raises RetriableError if a partition has no leader; unless it ``must_tell``,
+    """Return the logs of all positions. Raises RetriableError if a partition has no leader; unless it ``must_answer``,
     such a partition counts as gone."""
     topics = (await source.metadata({one.topic for one in positions})).topics if positions else {}
     there = [one for one in positions if one.topic in topics and one.partition in topics[one.topic].partitions]
-    begins, silent = await told_offsets(source, there, EARLIEST)
-    ends, more = await told_offsets(source, there, LATEST)
-    if must_tell and (silent := silent | more):
+    begins, silent = await known_offsets(source, there, EARLIEST)
+    ends, more = await known_offsets(source, there, LATEST)
+    if must_answer and (silent := silent | more):
         raise RetriableError(f"cluster {source.name}: {next(iter(silent.values()))}")
     there = [one for one in there if one in begins and one in ends]
     ends_of_epochs = await epoch_ends(source, {one: positions[one].source_leader_epoch for one in there})
@@ -170,9 +170,9 @@ async def prove(site: Site, moves: Sequence[GroupMove], count: int, *, is_gone: 
     if changing:
         return [_proof(one, 0, NOT_COMPARED, ", ".join(changing)) for one in moves]
     source, target = site.source, site.target
-    whys = await _not_comparable(source, target, moves)
-    found = [_proof(one, 0, NOT_COMPARED, why) for one, why in zip(moves, whys, strict=True) if why]
-    for some in _rounds([one for one, why in zip(moves, whys, strict=True) if not why]):
+    reasons = await _not_comparable(source, target, moves)
+    found = [_proof(one, 0, NOT_COMPARED, why) for one, why in zip(moves, reasons, strict=True) if why]
+    for some in _rounds([one for one, why in zip(moves, reasons, strict=True) if not why]):
         ours, theirs = await asyncio.gather(
             _next_records(source, {one.source: one.source_offset for one in some}, count, site.flow.read_committed),
             _next_records(target, {one.target: one.after for one in some}, count, True),
@@ -197,7 +197,7 @@ async def _not_comparable(source: Cluster, target: Cluster, moves: Sequence[Grou
     """Why each move cannot be compared; empty if it can."""
     compacted_there = await perhaps_compacted(target, {one.target[0] for one in moves})
     compacted_here = await perhaps_compacted(source, {one.source[0] for one in moves}, in_doubt=False)
-    begins, _ = await told_offsets(source, {one.source for one in moves}, EARLIEST)
+    begins, _ = await known_offsets(source, {one.source for one in moves}, EARLIEST)
 
     def why(one: GroupMove) -> str:
         if one.how in _BY_GUESS:

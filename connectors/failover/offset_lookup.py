@@ -16,7 +16,7 @@ from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import gather_limited, together
 from connect.kafka.log.committed_offsets import Partition
 from connect.kafka.log.log_ranges import has_records
-from connect.kafka.log.offsets import EARLIEST, LATEST, READ_COMMITTED, list_offset, told_offsets
+from connect.kafka.log.offsets import EARLIEST, LATEST, READ_COMMITTED, known_offsets, list_offset
 from connectors.checkpoint.offset_translation import OffsetSyncReader, Translator
 from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.failover.snapshot import GroupFinding, GroupMove, GroupRule, How, LastKnown, TargetOffset
@@ -76,8 +76,8 @@ class _Map:
         return None
 
     def _is_there(self, pair: MapPair) -> bool:
-        told = (pair.source_topic, pair.source_topic_id), (pair.target_topic, pair.target_topic_id)
-        for cluster, ids, (name, topic_id) in zip(self._clusters, self._ids, told, strict=True):
+        reported = (pair.source_topic, pair.source_topic_id), (pair.target_topic, pair.target_topic_id)
+        for cluster, ids, (name, topic_id) in zip(self._clusters, self._ids, reported, strict=True):
             if cluster is not None and (
                 name not in ids or (None not in (topic_id, ids[name]) and topic_id != ids[name])
             ):
@@ -256,7 +256,7 @@ async def readable(
 ) -> tuple[list[GroupMove], list[GroupFinding]]:
     """Raise target offsets to the beginning of the log: before it consumers would be reset, perhaps to the end. Report
     records that groups skip by that, or at the beginning of the copy; ``source`` is None if it is gone."""
-    starts, failed = await told_offsets(target, {one.target for one in moves}, EARLIEST, leader_s=LEADER_S)
+    starts, failed = await known_offsets(target, {one.target for one in moves}, EARLIEST, leader_s=LEADER_S)
     left = [
         about(one, GroupRule.UNREADABLE, f"could not be read: {failed[one.target]}")
         for one in moves
@@ -305,8 +305,8 @@ async def readable(
 async def _held(source: Cluster, begun: Sequence[GroupMove], target_offsets: TargetOffsets) -> dict[GroupMove, bool]:
     """Tell for each group that has not read all of the source whether it would skip records there; yes in doubt."""
     logs = {one.source for one in begun}
-    begins, _ = await told_offsets(source, logs, EARLIEST, leader_s=LEADER_S)
-    ends, _ = await told_offsets(source, logs, LATEST, leader_s=LEADER_S)
+    begins, _ = await known_offsets(source, logs, EARLIEST, leader_s=LEADER_S)
+    ends, _ = await known_offsets(source, logs, LATEST, leader_s=LEADER_S)
 
     async def is_held(one: GroupMove) -> bool:
         begin = begins.get(one.source, 0)
@@ -326,17 +326,17 @@ async def without_empty_steps(moves: Sequence[GroupMove], target: Cluster) -> li
     target offset and that one: going back would repeat nothing. Undecided or missing records do not count as empty.
     Raises RetriableError if the target does not name its leaders."""
     back = {one.target for one in moves if one.goes_back}
-    decided, _ = await told_offsets(target, back, LATEST, READ_COMMITTED, leader_s=LEADER_S)
+    decided, _ = await known_offsets(target, back, LATEST, READ_COMMITTED, leader_s=LEADER_S)
 
     async def kept(one: GroupMove) -> GroupMove:
-        stands = one.after + one.goes_back
-        if not one.goes_back or stands > decided.get(one.target, -1):
+        moved_to = one.after + one.goes_back
+        if not one.goes_back or moved_to > decided.get(one.target, -1):
             return one
         try:
-            is_empty = not await has_records(target, one.target, one.after, stands)
+            is_empty = not await has_records(target, one.target, one.after, moved_to)
         except HeliographError:
             return one  # it stays blocked
-        return replace(one, after=stands) if is_empty else one
+        return replace(one, after=moved_to) if is_empty else one
 
     return await gather_limited(kept, moves)
 

@@ -40,7 +40,7 @@ def _every(_: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class FailoverOptions:
     """What the operator wants. Sets of groups may hold :data:`EVERY`.
 
     Args:
@@ -190,17 +190,17 @@ def _remedy(one: GroupFinding) -> str:
     return _REMEDIES[one.rule].format(group=one.group)
 
 
-def is_blocking(one: GroupFinding, wish: Wish | None = None) -> bool:
+def is_blocking(one: GroupFinding, failover_options: FailoverOptions | None = None) -> bool:
     """Whether a finding keeps its group from moving."""
-    return one.rule in _REMEDIES and not (wish or Wish()).accepts_for(one.group, one.rule)
+    return one.rule in _REMEDIES and not (failover_options or FailoverOptions()).accepts_for(one.group, one.rule)
 
 
-def plan(snapshot: Snapshot, wish: Wish) -> Plan:
+def plan(snapshot: Snapshot, failover_options: FailoverOptions) -> Plan:
     """Decide what becomes of each group."""
     groups = snapshot.groups
-    if snapshot.is_gone and wish.at_ms is None:
-        groups = with_moved(groups, snapshot.moved, wish)
-    groups = without_rewinds(groups, wish)
+    if snapshot.is_gone and failover_options.at_ms is None:
+        groups = with_moved(groups, snapshot.moved, failover_options)
+    groups = without_rewinds(groups, failover_options)
     stopped: dict[str, list[GroupFinding]] = {}
     if not snapshot.is_gone:
         for move in groups.moves:
@@ -212,26 +212,28 @@ def plan(snapshot: Snapshot, wish: Wish) -> Plan:
     for group in groups.found:
         of_group = [one for one in groups.findings if one.group == group] + stopped.get(group, [])
         moves = tuple(one for one in groups.moves if one.group == group)
-        planned.append(_group(group, moves, of_group, wish))
-    return Plan(snapshot, tuple(planned), tuple(_obstacles(snapshot, wish)))
+        planned.append(_group(group, moves, of_group, failover_options))
+    return Plan(snapshot, tuple(planned), tuple(_obstacles(snapshot, failover_options)))
 
 
-def _group(group: str, moves: tuple[GroupMove, ...], findings: Sequence[GroupFinding], wish: Wish) -> GroupFailoverPlan:
+def _group(
+    group: str, moves: tuple[GroupMove, ...], findings: Sequence[GroupFinding], failover_options: FailoverOptions
+) -> GroupFailoverPlan:
     is_done = all(one.is_done for one in moves)
     # A group that has its offsets already may be in use: it is not changed.
     reasons = tuple(
         Reason(str(one), _remedy(one))
         for one in findings
-        if is_blocking(one, wish) and not (one.rule is GroupRule.USED_AT_TARGET and moves and is_done)
+        if is_blocking(one, failover_options) and not (one.rule is GroupRule.USED_AT_TARGET and moves and is_done)
     )
-    notes = tuple(str(one) for one in findings if not is_blocking(one, wish))
+    notes = tuple(str(one) for one in findings if not is_blocking(one, failover_options))
     if reasons:
         return GroupFailoverPlan(group, GroupOutcome.BLOCKED, moves, reasons, notes)
     outcome = GroupOutcome.LEFT if not moves else GroupOutcome.IN_PLACE if is_done else GroupOutcome.READY
     return GroupFailoverPlan(group, outcome, moves, (), notes)
 
 
-def _obstacles(snapshot: Snapshot, wish: Wish) -> list[str]:
+def _obstacles(snapshot: Snapshot, failover_options: FailoverOptions) -> list[str]:
     found = list(snapshot.obstacles)
     if snapshot.source_error and not snapshot.is_gone:
         found.append(
@@ -240,12 +242,12 @@ def _obstacles(snapshot: Snapshot, wish: Wish) -> list[str]:
         )
     if not snapshot.groups.found:
         found.append("no group was found. Check --group, and the group filter in the file")
-    elif unknown := wish.names - {EVERY, *snapshot.groups.found}:
+    elif unknown := failover_options.names - {EVERY, *snapshot.groups.found}:
         found.append(f"no group is called {', '.join(sorted(unknown))}. Check --rewind, --keep-offset and --accept")
     return found
 
 
-def with_moved(groups: Groups, moved: Mapping[tuple[str, Partition], int], wish: Wish) -> Groups:
+def with_moved(groups: Groups, moved: Mapping[tuple[str, Partition], int], failover_options: FailoverOptions) -> Groups:
     """Keep groups where an interrupted run has moved them: it knew what they had committed at the source, and
     checkpoints are older."""
     kept = tuple(
@@ -253,23 +255,23 @@ def with_moved(groups: Groups, moved: Mapping[tuple[str, Partition], int], wish:
         if one.goes_back
         and one.before is not None
         and moved.get((one.group, one.target)) == one.before
-        and not wish.rewinds_group(one.group)
+        and not failover_options.rewinds_group(one.group)
         else one
         for one in groups.moves
     )
     return replace(groups, moves=kept)
 
 
-def without_rewinds(groups: Groups, wish: Wish) -> Groups:
+def without_rewinds(groups: Groups, failover_options: FailoverOptions) -> Groups:
     """Block moves that would take a group back, unless that is wanted. Its consumers may have read that far on the
     target, or the group was reset at the source, and would skip records if it stayed. So the operator decides."""
-    if wish.at_ms is not None:
+    if failover_options.at_ms is not None:
         return groups
     kept, findings = [], []
     for one in groups.moves:
-        if not one.goes_back or wish.rewinds_group(one.group):
+        if not one.goes_back or failover_options.rewinds_group(one.group):
             kept.append(one)
-        elif has(wish.keeps, one.group):
+        elif has(failover_options.keeps, one.group):
             # It is monitored as if it had been moved there.
             kept.append(replace(one, after=one.before or 0, metadata=one.before_metadata))
         else:
@@ -288,7 +290,7 @@ def differing(proofs: Sequence[SampleCheck]) -> list[GroupFinding]:
     ]
 
 
-def gone_on(before: Plan, now: Groups) -> list[GroupFinding]:
+def used_meanwhile(before: Plan, now: Groups) -> list[GroupFinding]:
     """Block groups that were used at the source since ``before``, unless blocked there."""
     ours = {one.group for one in before.groups if one.outcome is not GroupOutcome.BLOCKED}
     was = {(one.group, one.source): one.source_offset for one in before.moves}

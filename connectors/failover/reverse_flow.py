@@ -103,7 +103,7 @@ async def find_diverged(site: Site) -> dict[TopicPartition, str]:
         if site.flow.enabled:
             raise
         return {}  # a mirror of one direction may have no right to read it
-    now = await logs_now(site.source, positions, must_tell=False)
+    now = await logs_now(site.source, positions, must_answer=False)
     logs = {one: log for one, log in now.items() if log.fate is Fate.CUT}
     own = {one.source: one.own for one in await find(site, {one: log.end for one, log in logs.items()})} if logs else {}
     source, target = site.flow.source_alias, site.flow.target_alias
@@ -162,16 +162,16 @@ async def _store(site: Site, offsets: Mapping[tuple[str, int], int | None]) -> N
     )
 
 
-class WayBack(NamedTuple):
+class ReverseFlow(NamedTuple):
     """``due`` is to be stored, unless there are ``objections``."""
 
     due: list[StartBefore]
     objections: list[str]
 
 
-async def way_back(
+async def reverse_flow_check(
     site: Site, ends: Mapping[TopicPartition, CopiedEnd], back: FlowControl | None, *, leaves_unreplicated: bool
-) -> WayBack:
+) -> ReverseFlow:
     """Read and change nothing. ``ends`` are by source partition."""
     due, objections, _ = await starts_due(site, ends)
     if due and (why := await why_back_runs(site, back)):
@@ -182,7 +182,7 @@ async def way_back(
     if due and not leaves_unreplicated:
         begins = {TopicPartition(one.topic, one.partition): one.after + 1 for one in due}
         objections += await would_skip(site.turned(), begins)
-    return WayBack(due, objections)
+    return ReverseFlow(due, objections)
 
 
 async def would_skip(site: Site, until: Mapping[TopicPartition, int] | None = None) -> list[str]:

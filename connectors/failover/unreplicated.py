@@ -30,7 +30,7 @@ from connect.kafka.log.transactions import TopicsRefused
 from connect.wire.batch import bytes_of, is_text, readable
 from connectors.failover.clusters_and_lease import (
     PARTITION_KEY,
-    InHand,
+    FailoverInProgress,
     Lease,
     Site,
     decode_object,
@@ -38,8 +38,17 @@ from connectors.failover.clusters_and_lease import (
     returns,
     stored,
 )
-from connectors.failover.drain import CopiedEnd, FlowControl, Tell, copied_ends, why_running, written_on
-from connectors.failover.log_comparison import CREATE_TIME, Fate, Own, count, identity, is_kept, logs_now, own_ranges
+from connectors.failover.drain import CopiedEnd, FlowControl, Report, copied_ends, why_running, written_on
+from connectors.failover.log_comparison import (
+    CREATE_TIME,
+    Fate,
+    UnreplicatedRecords,
+    count,
+    identity,
+    is_kept,
+    logs_now,
+    unreplicated_ranges,
+)
 from connectors.formats.position import text
 from connectors.formats.types import TopicPartition
 from connectors.internal_topics import read_copied, read_positions
@@ -83,7 +92,7 @@ class Unreplicated:
     already, empty if none is. ``is_missing``: the target does not have the partition.
     """
 
-    own: Own
+    own: UnreplicatedRecords
     ranges: tuple[Range, ...]
     target: TopicPartition
     mark: Mark
@@ -151,7 +160,7 @@ async def find(site: Site, until: Mapping[TopicPartition, int] | None = None) ->
         before = marks.get(one, Mark(of))
         mark = before if before.of == of else Mark(of)
         ranges = without(
-            await own_ranges(copies, one, extent.topic_id, max(extent.begin, mark.appended + 1), extent.end),
+            await unreplicated_ranges(copies, one, extent.topic_id, max(extent.begin, mark.appended + 1), extent.end),
             brought.get(one, ()),
         )
         doubt = ""
@@ -306,7 +315,7 @@ class AppendResult(NamedTuple):
     reasons: Mapping[TopicPartition, str]
 
 
-async def append_all(site: Site, lease: Lease, control: FlowControl | None, tell: Tell) -> AppendResult:
+async def append_all(site: Site, lease: Lease, control: FlowControl | None, report: Report) -> AppendResult:
     """Append unreplicated records under the lease: check that the flow is stopped, fence its last writer and the last
     appender, and only then read and append. A partition that cannot be appended does not block others.
 
@@ -314,7 +323,7 @@ async def append_all(site: Site, lease: Lease, control: FlowControl | None, tell
     """
     if why := await why_running(site, control):
         raise PermanentError(f"{site.flow.flow} runs ({why}), and may copy these records itself. Stop it first")
-    await copied_ends(site, tell)
+    await copied_ends(site, report)
     writer = _writer(site, _BATCH_BYTES)
     await writer.open()
     found = await find(site)
@@ -330,7 +339,7 @@ async def append_all(site: Site, lease: Lease, control: FlowControl | None, tell
         records += made
         if why:
             reasons[one.source] = why
-        tell(f"not appended: {why}" if why else f"{one.source}: {counted(made, 'record')} appended to {one.target}")
+        report(f"not appended: {why}" if why else f"{one.source}: {counted(made, 'record')} appended to {one.target}")
     return AppendResult(found, [one for one in found if one.source in reasons], records, reasons)
 
 
@@ -427,7 +436,7 @@ class _Append:
         mark = OutRecord(site.flow.map_topic, key, value, PARTITION_KEY)
         try:
             await self._writer.write([*map(self._out, batch), mark], may_commit)
-        except (TopicsRefused, InHand):
+        except (TopicsRefused, FailoverInProgress):
             raise
         except HeliographError as error:
             with contextlib.suppress(HeliographError):

@@ -42,7 +42,7 @@ _TRUNCATED: Final = GapKind.TARGET_TRUNCATED.label
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """A change of a partition's logs that a run would find, and ``told``, a sentence about it.
+    """A change of a partition's logs that a run would find, and ``reported``, a sentence about it.
 
     Args:
         state: The state of a partition that is stopped by it.
@@ -50,7 +50,7 @@ class Met:
     """
 
     state: str
-    told: str
+    reported: str
     stops: bool
     goes_on_at: int = -1
 
@@ -76,7 +76,7 @@ def judged(
     return entry
 
 
-def met_at_start(
+def findings_at_start(
     entry: Entry, start: Start, policy: GapPolicy, log_start: int, newest_runs: Sequence[MapRun]
 ) -> Met | None:
     """Return what a run finds for a ``judged`` entry. ``newest_runs`` are of the offset map, if the target was
@@ -89,8 +89,8 @@ def met_at_start(
         back = rewound(newest_runs, gap.target_first)
         if back is None:
             return Met(gap.state, f"{happened}; a run stops there, because the offset map lacks them", stops=True)
-        told = f"{happened}; a run copies them again from source offset {back.upstream}"
-        return Met(gap.state, told, stops=False, goes_on_at=back.upstream)
+        reported = f"{happened}; a run copies them again from source offset {back.upstream}"
+        return Met(gap.state, reported, stops=False, goes_on_at=back.upstream)
     # Because the connector creates a missing remote topic before a task reads its id.
     meant = replace(gap, kind=GapKind.TARGET_RECREATED) if gap.kind is GapKind.TARGET_DELETED else gap
     return _decided(meant, happened, policy, log_start)
@@ -116,8 +116,8 @@ def _decided(gap: Gap, happened: str, policy: GapPolicy, goes_on_at: int) -> Met
     else:
         setting = f"on.topic.recreated={policy.on_topic_recreated}"
     if policy.goes_on(gap):
-        told = f"{happened}; a run continues at source offset {goes_on_at} ({setting})"
-        return Met(gap.state, told, stops=False, goes_on_at=goes_on_at)
+        reported = f"{happened}; a run continues at source offset {goes_on_at} ({setting})"
+        return Met(gap.state, reported, stops=False, goes_on_at=goes_on_at)
     return Met(gap.state, f"{happened}; a run stops there ({setting})", stops=True)
 
 
@@ -227,7 +227,7 @@ class TakeoverCheck:
 
     def _met(self, *, stopping: bool) -> list[str]:
         return [
-            f"{part.topic}-{part.partition}: {one.told}"
+            f"{part.topic}-{part.partition}: {one.reported}"
             for part in self.partitions
             for one in part.met
             if one.stops is stopping
@@ -296,7 +296,7 @@ async def _starts(
     found = []
     for one, start in known.items():
         target, (first, because) = entries[one].pair.target, begins[one]
-        met = met_at_start(entries[one], start, policy, lows[one], runs.get(one, ()))
+        met = findings_at_start(entries[one], start, policy, lows[one], runs.get(one, ()))
         if met and not met.stops:
             first, because = met.goes_on_at, "offset-map" if met.state == _TRUNCATED else "restart"
         read = None if met and met.stops else met_by_reading(one, first, lows[one], highs[one], policy)

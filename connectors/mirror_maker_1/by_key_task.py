@@ -19,7 +19,7 @@ from uuid import UUID
 from connect.core.errors import RetriableError
 from connect.kafka.concurrency import Scope, is_set_within, unless
 from connect.kafka.log.committed_offsets import Committed
-from connect.kafka.log.offsets import EARLIEST, LATEST, told_offsets
+from connect.kafka.log.offsets import EARLIEST, LATEST, known_offsets
 from connectors.control_link.protocol import PartitionPlan, PartitionProgress
 from connectors.dataplane.batches import error_codes, fetched_batches
 from connectors.dataplane.log_divergence import facts
@@ -31,7 +31,7 @@ from connectors.mirror_maker_1.process_context import ProcessContext
 from connectors.mirror_maker_1.topics import shown
 from connectors.source.positions.partition_notes import SkipLog
 from connectors.source.slice_handle import Defects, SliceHandle, SliceLost, close_quietly
-from connectors.topic_sync.partition_assignment import warn_of_left_behind
+from connectors.topic_sync.partition_assignment import warn_of_skipped_backlog
 
 _WORDS: Final = {
     error_codes.SKIP: "or set --abort.on.send.failure false to leave out what is refused",
@@ -155,12 +155,12 @@ class ByKeyTask:
 
     def __init__(
         self,
-        lent: ProcessContext,
+        context: ProcessContext,
         offsets: GroupOffsets,
         partitions: Sequence[TopicPartition],
         holds: Callable[[], bool],
     ) -> None:
-        self._lent = lent
+        self._context = context
         self._holds = holds
         self._offsets = offsets
         self._partitions = partitions
@@ -169,9 +169,9 @@ class ByKeyTask:
         self._stored: dict[TopicPartition, Committed] = {}
         #: Why to check a partition again, after a clean end of its slice.
         self._look_again = ""
-        self._skip_log = SkipLog(lent.source.flow, each=True)
+        self._skip_log = SkipLog(context.source.flow, each=True)
         self._epoch = 0
-        self._name = f"{lent.name}, by key"
+        self._name = f"{context.name}, by key"
         self._defects = Defects(self._name)
 
     def view(self, now_ms: int) -> list[PartitionView]:
@@ -206,13 +206,13 @@ class ByKeyTask:
 
     async def _copy(self) -> None:
         """Run one slice from the stored offsets to a clean end. Raises SliceLost, or another RetriableError."""
-        lent, handler = self._lent, self._lent.settings.options.handler
+        context, handler = self._context, self._context.settings.options.handler
         plans = await unless(self._stopping, self._plans(), f"plans of {self._name}")
         if plans is None:
             return
-        settings = replace(lent.slice_settings(), by_key=True, handler=asdict(handler) if handler else None)
+        settings = replace(context.slice_settings(), by_key=True, handler=asdict(handler) if handler else None)
         self._epoch += 1
-        handle = SliceHandle(lent.engine, lent.links, settings, self._epoch, self._progressed)
+        handle = SliceHandle(context.engine, context.links, settings, self._epoch, self._progressed)
         handle.holds = self._holds
         try:
             await unless(self._stopping, handle.open(), f"slice of {self._name}")
@@ -230,7 +230,7 @@ class ByKeyTask:
 
     async def _until_over(self, handle: SliceHandle) -> None:
         """Store positions until the slice is to end. Raises the error with which the slice ended by itself."""
-        interval_s = self._lent.settings.options.commit_interval_ms / 1000
+        interval_s = self._context.settings.options.commit_interval_ms / 1000
         now_s = time.monotonic()
         end_s, look_s = now_s + _SLICE_S, now_s + _LOOK_S
         async with Scope(self._name) as scope:
@@ -250,18 +250,18 @@ class ByKeyTask:
 
     async def _look(self) -> None:
         """Make the slice end if the partitions that can be copied have changed since it began."""
-        source = self._lent.clusters.source
+        source = self._context.clusters.source
         topics = await shown(source, {partition.topic for partition in self._partitions})
         for partition, copied in self._copied.items():
             if partition.topic in topics and topics[partition.topic].topic_id != copied.topic_id:
                 self._look_again = f"source topic {partition.topic} was recreated"
         left_out = [one for one in self._partitions if one.topic in topics and one not in self._copied]
-        if left_out and (ends := (await told_offsets(source, left_out, LATEST))[0]):
+        if left_out and (ends := (await known_offsets(source, left_out, LATEST))[0]):
             self._look_again = f"{len(ends)} source partitions that were left out can be copied now"
 
     async def _plans(self) -> list[PartitionPlan]:
         """Return from where each existing partition is copied. Raises RetriableError if there is none."""
-        source, before = self._lent.clusters.source, self._copied
+        source, before = self._context.clusters.source, self._copied
         self._look_again = ""
         await self._store()  # what a lost slice has reported is not copied again
         self._stored = await self._offsets.read()
@@ -271,19 +271,19 @@ class ByKeyTask:
             log.warning("%s: the source does not have %s; other topics are copied", self._name, ", ".join(missing))
         if not there:
             raise RetriableError("the source has none of the topics that are to be copied")
-        (starts, unknown), (ends, more) = [await told_offsets(source, there, which) for which in (EARLIEST, LATEST)]
+        (starts, unknown), (ends, more) = [await known_offsets(source, there, which) for which in (EARLIEST, LATEST)]
         for reason in (unknown | more).values():
             log.warning("%s: %s; other partitions are copied", self._name, reason)
         there = [partition for partition in there if partition in starts and partition in ends]
         if not there:
             raise RetriableError("the source does not give the offsets of any partition that is to be copied")
-        if self._lent.source.reset_to == LATEST:
-            await warn_of_left_behind(source, {one: ends[one] for one in there if one not in self._stored})
+        if self._context.source.reset_to == LATEST:
+            await warn_of_skipped_backlog(source, {one: ends[one] for one in there if one not in self._stored})
         self._copied = {}
         for partition in there:
             topic_id, stored = topics[partition.topic].topic_id, self._stored.get(partition)
             if stored is None:
-                offset = (ends if self._lent.source.reset_to == LATEST else starts)[partition]
+                offset = (ends if self._context.source.reset_to == LATEST else starts)[partition]
             else:
                 topic_id_then = topic_id_of(partition, stored.metadata)
                 offset, lost = first_offset(stored.offset, topic_id_then, topic_id, starts[partition], ends[partition])
@@ -303,7 +303,7 @@ class ByKeyTask:
             self._look_again = progress.reason
         elif is_stopped(progress.state) and not is_stopped(copied.state):
             copied.state = progress.state
-            copied.reason = stop_message(progress.state, source, progress.reason, self._lent.source.group.group_id)
+            copied.reason = stop_message(progress.state, source, progress.reason, self._context.source.group.group_id)
             log.error("%s: %s stopped: %s", self._name, source, copied.reason)
 
     async def _store(self) -> None:

@@ -257,14 +257,14 @@ _OF_CONNECTIONS: Final = SUPPORTED_SECURITY | {
     "receive.buffer.bytes",
 }
 #: Keys that a copy uses, or that have their own sentence.
-_HEEDED: Final[Mapping[FileSide, frozenset[str]]] = {
+_USED_KEYS: Final[Mapping[FileSide, frozenset[str]]] = {
     "consumer": _OF_CONNECTIONS | CONSUMER.settings.keys() | {"group.instance.id", "group.protocol"},
     "producer": _OF_CONNECTIONS | PRODUCER.settings.keys(),
 }
 _SPARK: Final = "spark."
 _PROVIDERS: Final = "config.providers"
 #: Takes a sentence for the log.
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,18 +338,18 @@ class _Client:
 
 
 def mirror_settings(
-    consumers: Sequence[Properties], producer: Properties, options: Options, tell: Tell
+    consumers: Sequence[Properties], producer: Properties, options: Options, report: Report
 ) -> MirrorSettings:
-    """Parse these files, with references to config providers resolved. ``tell`` gets a sentence for each key without
+    """Parse these files, with references to config providers resolved. ``report`` gets a sentence for each key without
     effect, even if the settings are rejected afterwards.
 
     Raises:
         ConfigError: A value is missing or invalid; the error has key, file and line.
         SecurityError: A key store cannot be used.
     """
-    read, written = [_client("consumer", file, tell) for file in consumers], _client("producer", producer, tell)
+    read, written = [_client("consumer", file, report) for file in consumers], _client("producer", producer, report)
     names = ["source"] if len(consumers) == 1 else [f"source{number}" for number in range(1, len(consumers) + 1)]
-    sources = tuple(_source(name, client, tell) for name, client in zip(names, read, strict=True))
+    sources = tuple(_source(name, client, report) for name, client in zip(names, read, strict=True))
     values = _parsed(PRODUCER, written)
     client_id = values.string("client.id") or "kafka-mirror-maker"
     return MirrorSettings(
@@ -369,29 +369,29 @@ def _lease_ms(session_ms: int, heartbeat_ms: int) -> int:
     return min(session_ms, max(session_ms - SLICE_LEASE_MS, session_ms // 2, heartbeat_ms * 3 // 2))
 
 
-def _client(side: FileSide, raw: Properties, tell: Tell) -> _Client:
+def _client(side: FileSide, raw: Properties, report: Report) -> _Client:
     file = ClientProperties(raw)
     today = translated(side, file)
     for sentence in today.said:
-        tell(f"{file.file}: {sentence}")
+        report(f"{file.file}: {sentence}")
     for key in file:
-        if key in _HEEDED[side] or old_key(side, key) is not None or key.startswith((_SPARK, _PROVIDERS)):
+        if key in _USED_KEYS[side] or old_key(side, key) is not None or key.startswith((_SPARK, _PROVIDERS)):
             continue
         why = "is not supported here" if key in _KNOWN[side].settings else f"is not a key of a {side}"
-        tell(f"{file.file}: {key}: {why} and has no effect")
+        report(f"{file.file}: {key}: {why} and has no effect")
     return _Client(file, today.props, today.origins)
 
 
-def _source(name: str, client: _Client, tell: Tell) -> MirrorConsumerSettings:
+def _source(name: str, client: _Client, report: Report) -> MirrorConsumerSettings:
     props, file = client.props, client.file
     values = _parsed(CONSUMER, client)
     if not values["group.id"]:
         raise file.error("group.id is missing. Set it; instances with the same group.id share the work", "group.id")
     session_ms = values.integer("session.timeout.ms")
     if props.get("group.instance.id", "").strip():
-        tell(f"{file.file}: group.instance.id has no effect: members leave and join in seconds")
+        report(f"{file.file}: group.instance.id has no effect: members leave and join in seconds")
     if props.get("group.protocol", "").strip().lower() == "consumer":
-        tell(f"{file.file}: group.protocol has no effect: the group uses the classic protocol")
+        report(f"{file.file}: group.protocol has no effect: the group uses the classic protocol")
     return MirrorConsumerSettings(
         name=name,
         connection=_connection(client, values.string("client.id"), f"the source of {file.file}"),
@@ -406,7 +406,7 @@ def _source(name: str, client: _Client, tell: Tell) -> MirrorConsumerSettings:
             retry_backoff_max_ms=values.integer("retry.backoff.max.ms"),
             protocol_type=CONSUMER_PROTOCOL,
         ),
-        strategies=_strategies(values, file, tell),
+        strategies=_strategies(values, file, report),
         reset_to=LATEST if values.string("auto.offset.reset") == "latest" else EARLIEST,
         read_committed=values.string("isolation.level") == "read_committed",
         look_s=values.integer("metadata.max.age.ms") / 1000,
@@ -415,13 +415,13 @@ def _source(name: str, client: _Client, tell: Tell) -> MirrorConsumerSettings:
     )
 
 
-def _strategies(values: Values, file: Properties, tell: Tell) -> tuple[str, ...]:
+def _strategies(values: Values, file: Properties, report: Report) -> tuple[str, ...]:
     """Return supported strategies, the preferred first; ``range`` if none is left, because all of Java's have it."""
     names = values.strings("partition.assignment.strategy")
     found = tuple(dict.fromkeys(STRATEGIES[name] for name in names if name in STRATEGIES))
     others = [name.rpartition(".")[2] for name in names if name not in STRATEGIES]
     if others and "partition.assignment.strategy" in file:
-        tell(
+        report(
             f"{file.file}: partition.assignment.strategy: {', '.join(others)} is not supported here, so members use "
             f"{' or '.join(found or (RANGE,))}"
         )

@@ -54,13 +54,13 @@ class Copying:
 
     def __init__(
         self,
-        lent: ProcessContext,
+        context: ProcessContext,
         offsets: GroupOffsets,
         partitions: Collection[TopicPartition],
         refused: TopicRefusals,
         holds: Callable[[], bool],
     ) -> None:
-        self._lent = lent
+        self._context = context
         self._offsets = offsets
         self._partitions = sorted(partitions)
         self._refused = refused
@@ -111,14 +111,14 @@ class Copying:
 
     async def _begin(self) -> None:
         """Find out how each partition is copied."""
-        await refuse_old_clusters(self._lent.clusters.source, self._lent.clusters.target)
+        await refuse_old_clusters(self._context.clusters.source, self._context.clusters.target)
         paired, by_key = await self._shared_out()
         if paired:
             self._makers.append(lambda: self._pair_task(paired))
         if by_key:
             self.copies_by_key = True
             log.info("%s: %d partitions are copied by key", self._name, len(by_key))
-            self._makers.append(lambda: ByKeyTask(self._lent, self._offsets, by_key, self._holds))
+            self._makers.append(lambda: ByKeyTask(self._context, self._offsets, by_key, self._holds))
 
     async def _keep(self, number: int) -> None:
         async def copy() -> None:
@@ -152,15 +152,15 @@ class Copying:
 
     async def _shared_out(self) -> tuple[list[TopicPartition], list[TopicPartition]]:
         """Return partitions that are copied to those of the same number, and partitions that are copied by key."""
-        lent = self._lent
+        context = self._context
         names = {partition.topic for partition in self._partitions}
-        if lent.settings.options.handler is not None:
+        if context.settings.options.handler is not None:
             return [], self._partitions
-        source = await shown(lent.clusters.source, names)
+        source = await shown(context.clusters.source, names)
         if gone := names - source.keys():
             missing = named(sorted(gone))
             log.warning("%s: the source does not have %s now; the other topics are copied", self._name, missing)
-        target = await make_missing(lent.clusters, lent.admin, source, self._refused, self._stopping)
+        target = await make_missing(context.clusters, context.admin, source, self._refused, self._stopping)
         self._left_out = names - target.keys()
         self.target_counts = {name: _count(topic) for name, topic in target.items()}
         alike = {name for name, count in self.target_counts.items() if _count(source[name]) == count}
@@ -173,41 +173,43 @@ class Copying:
         """End this generation cleanly once both clusters have such a topic: the next one includes it."""
         while not await is_set_within(self._stopping, _LEFT_OUT_S):
             with contextlib.suppress(RetriableError):
-                clusters, admin = self._lent.clusters, self._lent.admin
+                clusters, admin = self._context.clusters, self._context.admin
                 source = await shown(clusters.source, self._left_out)
                 if found := await make_missing(clusters, admin, source, self._refused, self._stopping):
                     log.info("%s: %s can be copied now", self._name, named(sorted(found)))
                     self.stop()
 
     def _pair_task(self, partitions: Sequence[TopicPartition]) -> MirrorSourceTask:
-        lent, options = self._lent, self._lent.settings.options
+        context, options = self._context, self._context.settings.options
         settings = TaskSettings(
-            flow=lent.source.flow_name,
-            transactional_id=lent.transactional_id(),
+            flow=context.source.flow_name,
+            transactional_id=context.transactional_id(),
             partitions=tuple(partitions),
             remote_topic=lambda topic: topic,
-            slice=lent.slice_settings(),
+            slice=context.slice_settings(),
             flush_interval_ms=options.commit_interval_ms,
-            reset_to=lent.source.reset_to,
+            reset_to=context.source.reset_to,
             logs_skipped=True,
             gap_policy=_GAPS,
-            told=lambda entry: by_key_task.stop_message(entry.state, entry.pair.source, entry.reason, self._group_id),
+            reported=lambda entry: by_key_task.stop_message(
+                entry.state, entry.pair.source, entry.reason, self._group_id
+            ),
         )
-        services = TaskServices(lent.engine, lent.links, lent.clusters, lent.admin)
+        services = TaskServices(context.engine, context.links, context.clusters, context.admin)
         return MirrorSourceTask(settings, services, GroupPositionStore(self._offsets))
 
     async def _watch(self) -> None:
         """Raise :class:`SendFailed` once a partition cannot continue, if that is to end the process."""
         while True:
             await asyncio.sleep(_LOOK_S)
-            if not self._lent.settings.options.aborts:
+            if not self._context.settings.options.aborts:
                 continue
             for one in self.view():
                 # If a topic is deleted while it is copied, that is intended.
                 if is_stopped(one.state) and one.state != GapKind.SOURCE_DELETED.label:
-                    raise UnsendableRecord(self._told(one))
+                    raise UnsendableRecord(self._reported(one))
 
-    def _told(self, one: PartitionView) -> str:
+    def _reported(self, one: PartitionView) -> str:
         source = one.source
         # It may have stopped just now, before its task has worded the reason.
         reason = by_key_task.stop_message_at_end(one.state, source, one.reason, self._group_id)
@@ -215,11 +217,11 @@ class Copying:
 
     @property
     def _group_id(self) -> str:
-        return self._lent.source.group.group_id
+        return self._context.source.group.group_id
 
     @property
     def _name(self) -> str:
-        return self._lent.name
+        return self._context.name
 
 
 def _count(topic: TopicMetadata) -> int:

@@ -68,16 +68,16 @@ _REFUSED: Final = frozenset({29, 30})
 _NOT_NOW: Final = frozenset({22, 25, 27})
 
 #: Returns the member's present generation and id.
-Standing = Callable[[], tuple[int, str]]
+Membership = Callable[[], tuple[int, str]]
 
 
 class GroupOffsets:
     """The offsets that one member stores in its group."""
 
-    def __init__(self, cluster: Cluster, group_id: str, standing: Standing) -> None:
+    def __init__(self, cluster: Cluster, group_id: str, membership: Membership) -> None:
         self._cluster = cluster
         self._group_id = group_id
-        self._standing = standing
+        self._membership = membership
         self._short: set[TopicPartition] = set()
 
     async def read(self) -> dict[TopicPartition, Committed]:
@@ -92,13 +92,13 @@ class GroupOffsets:
             RetriableError: The coordinator does not answer, or the group has continued without us.
             NotAuthorized: READ on the group or on a topic is missing.
         """
-        generation, member = self._standing()
+        generation, member = self._membership()
         if member == "":
             raise RetriableError(f"this process is not a member of group {self._group_id} now")
         refused = await self._commit(offsets, generation, member)
         if too_large := {one for one, code in refused.items() if code == _TOO_LARGE} - self._short:
             self._short |= too_large
-            self._tell_of(too_large)
+            self._report_too_large(too_large)
             again = await self._commit({one: offsets[one] for one in too_large}, generation, member)
             refused = {one: code for one, code in refused.items() if one not in too_large} | again
         for code in set(refused.values()):
@@ -108,7 +108,7 @@ class GroupOffsets:
                 raise NotAuthorized(f"{what}; grant READ on group {self._group_id} and on its topics")
             raise (RetriableError if code in _NOT_NOW or for_code(code).retriable else PermanentError)(what)
 
-    def _tell_of(self, too_large: Collection[TopicPartition]) -> None:
+    def _report_too_large(self, too_large: Collection[TopicPartition]) -> None:
         log.warning(
             "cluster %s does not accept our metadata with the offsets of %s, because it is too long "
             "(offset.metadata.max.bytes): offsets are stored without it, so after a crash the last records are copied "
@@ -148,7 +148,7 @@ class GroupPositionStore:
     async def load_more(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Start]:
         return await self.load(partitions)
 
-    async def shut_out(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
+    async def fence_predecessors(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
         return starts  # the group's generation fences
 
     async def commit(self, commits: Sequence[Commit]) -> None:

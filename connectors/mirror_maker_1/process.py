@@ -51,7 +51,7 @@ class RebalanceListener:
         self._made = made
         self._thread = PluginThread("rebalance listener")
 
-    async def tell(self, what: str, partitions: Collection[TopicPartition]) -> None:
+    async def report(self, what: str, partitions: Collection[TopicPartition]) -> None:
         """Call the listener; ``what``: ``assigned`` or ``revoked``."""
         method = getattr(self._made, _METHODS[what], None)
         if method is None:
@@ -84,10 +84,10 @@ _NOTHING: Final = PartitionCounts({}, {}, {})
 class Stream:
     """A member of the group; see the module."""
 
-    def __init__(self, lent: ProcessContext, listener: RebalanceListener | None) -> None:
-        self._lent = lent
+    def __init__(self, context: ProcessContext, listener: RebalanceListener | None) -> None:
+        self._context = context
         self._listener = listener
-        self._cluster = lent.clusters.source
+        self._cluster = context.clusters.source
         self._round = asyncio.Event()
         self._lost = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -97,10 +97,10 @@ class Stream:
         self._assigned: Mapping[str, int] | None = None
         #: Topics that were logged because they are wanted and not copied.
         self._left_out: set[str] = set()
-        self._refused = TopicRefusals(lent.name)
-        source = lent.source
-        client_id = f"{source.group.client_id}-{lent.number}"
-        self._member = GroupMember(self._cluster, source.group_settings(client_id), self, lent.leases)
+        self._refused = TopicRefusals(context.name)
+        source = context.source
+        client_id = f"{source.group.client_id}-{context.number}"
+        self._member = GroupMember(self._cluster, source.group_settings(client_id), self, context.leases)
         self._offsets = GroupOffsets(
             self._cluster, source.group.group_id, lambda: (self._member.generation, self._member.member_id)
         )
@@ -141,10 +141,12 @@ class Stream:
         with contextlib.suppress(RetriableError):
             if not await self._member.others():
                 return
-            await unless(self._stopping, self._lent.engine.ready(), f"Spark of {self._name}", _PREPARE_S)
+            await unless(self._stopping, self._context.engine.ready(), f"Spark of {self._name}", _PREPARE_S)
 
     async def _joined(self) -> Membership | None:
-        protocols = [(name, assignors.encode_subscription(self._present.here)) for name in self._lent.source.strategies]
+        protocols = [
+            (name, assignors.encode_subscription(self._present.here)) for name in self._context.source.strategies
+        ]
         with contextlib.suppress(LeftGroup):
             joined = await unless(self._stopping, self._member.join(protocols), f"join of {self._name}")
             if joined is not None and joined.leader != joined.member:
@@ -157,8 +159,8 @@ class Stream:
         mine = assignors.decode_assignment(joined.assignment)
         assigned = named(sorted(mine), 10) or "no partition"
         log.info("%s: generation %d assigns us %s", self._name, joined.generation, assigned)
-        await self._tell("assigned", mine)
-        copying = self._copying = Copying(self._lent, self._offsets, mine, self._refused, lambda: self._member.holds)
+        await self._report("assigned", mine)
+        copying = self._copying = Copying(self._context, self._offsets, mine, self._refused, lambda: self._member.holds)
         scope = Scope(self._name)
         running = scope.spawn(copying.run(), f"generation {joined.generation} of {self._name}")
         looking = scope.spawn(self._look_for_changes(), f"topics of {self._name}")
@@ -172,7 +174,7 @@ class Stream:
                 running.result()
             if not self._lost.is_set():
                 copying.stop()
-                within_s = _STOP_SHARE * self._lent.source.group.rebalance_timeout_ms / 1000
+                within_s = _STOP_SHARE * self._context.source.group.rebalance_timeout_ms / 1000
                 await asyncio.wait({running, waiting[1]}, timeout=within_s, return_when="FIRST_COMPLETED")
             if running.done():
                 running.result()
@@ -183,18 +185,18 @@ class Stream:
         finally:
             await scope.close()
             self._copying = None
-        await self._tell("revoked", mine)
+        await self._report("revoked", mine)
 
-    async def _tell(self, what: str, partitions: Collection[TopicPartition]) -> None:
+    async def _report(self, what: str, partitions: Collection[TopicPartition]) -> None:
         if self._listener is not None:
-            await self._listener.tell(what, partitions)
+            await self._listener.report(what, partitions)
 
     # -- topics -----------------------------------------------------------------------------------
 
     async def _look_for_changes(self) -> None:
         """Wait until there are other topics to copy, or other partition counts."""
         while True:
-            await asyncio.sleep(self._lent.source.look_s)
+            await asyncio.sleep(self._context.source.look_s)
             try:
                 found = await self._look()
             except RetriableError as error:
@@ -239,19 +241,19 @@ class Stream:
 
     async def _look(self) -> PartitionCounts:
         source = (await self._cluster.metadata(None)).topics
-        self._tell_left_out(source)
-        here = {topic.name: _count(topic) for topic in selected(self._lent.settings.options.takes, source)}
-        there = (await self._lent.clusters.target.metadata(set(here))).topics if here else {}
+        self._report_left_out(source)
+        here = {topic.name: _count(topic) for topic in selected(self._context.settings.options.takes, source)}
+        there = (await self._context.clusters.target.metadata(set(here))).topics if here else {}
         return PartitionCounts(_counts(source), here, {name: count for name, count in _counts(there).items() if count})
 
-    def _tell_left_out(self, source: Collection[str]) -> None:
+    def _report_left_out(self, source: Collection[str]) -> None:
         """Log each topic once, from one of this process's members."""
-        found = self._lent.settings.options.takes.left_out(source) - self._left_out
-        if found and self._lent.number == 0:
+        found = self._context.settings.options.takes.left_out(source) - self._left_out
+        if found and self._context.number == 0:
             log.info(
                 "%s: these topics have names of internal topics (__..., ....internal, ...-internal), so they are not "
                 "copied, whatever the command line says: %s",
-                self._lent.source.flow,
+                self._context.source.flow,
                 named(sorted(found), 10),
             )
         self._left_out |= found
@@ -287,7 +289,7 @@ class Stream:
 
     @property
     def _name(self) -> str:
-        return self._lent.name
+        return self._context.name
 
 
 def _count(topic: TopicMetadata) -> int:
@@ -381,11 +383,11 @@ class MirrorMaker1:
     def _stream(
         self, source: MirrorConsumerSettings, clusters: Clusters, number: int, links: LinkServer, admin: Admin
     ) -> Stream:
-        lent = ProcessContext(
+        context = ProcessContext(
             self._settings, source, number, self._instance, self._engine, links, self._leases, clusters, admin
         )
         listener = self._settings.options.listener
-        return Stream(lent, RebalanceListener(listener) if listener is not None else None)
+        return Stream(context, RebalanceListener(listener) if listener is not None else None)
 
 
 def _raise_first(ended: Iterable[asyncio.Task[None]]) -> None:

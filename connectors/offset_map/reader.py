@@ -105,13 +105,15 @@ class PairIndex:
 
     async def forward(self, upstream: int, load: Load) -> MappedOffset | None:
         """Translate as ``RunList.forward``, over all chunks."""
-        return (await self._beside(self._upstreams, upstream, load, RunList.beside_upstream)).forward(upstream)
+        return (await self._next_to(self._upstreams, upstream, load, RunList.next_to_upstream)).forward(upstream)
 
     async def reverse(self, downstream: int, load: Load) -> MappedOffset | None:
         """Translate as ``RunList.reverse``, over all chunks."""
-        return (await self._beside(self._downstreams, downstream, load, RunList.beside_downstream)).reverse(downstream)
+        return (await self._next_to(self._downstreams, downstream, load, RunList.next_to_downstream)).reverse(
+            downstream
+        )
 
-    async def _beside(self, begins: array[int], offset: int, load: Load, beside: _Beside) -> RunList:
+    async def _next_to(self, begins: array[int], offset: int, load: Load, beside: _Beside) -> RunList:
         """Return the runs on either side of an offset, by where chunks begin on its side; from a neighbour if its chunk
         begins before its first run, or is empty once it is cut."""
         if not len(self):

@@ -105,15 +105,15 @@ class RunList:
     def first(self) -> MapRun | None:
         return self._runs[0] if self._runs else None
 
-    def beside_upstream(self, upstream: int) -> tuple[MapRun | None, MapRun | None]:
+    def next_to_upstream(self, upstream: int) -> tuple[MapRun | None, MapRun | None]:
         """Return the last run that begins at or before a source offset, and the first behind it."""
-        return self._beside(bisect_right(self._upstreams, upstream))
+        return self._next_to(bisect_right(self._upstreams, upstream))
 
-    def beside_downstream(self, downstream: int) -> tuple[MapRun | None, MapRun | None]:
+    def next_to_downstream(self, downstream: int) -> tuple[MapRun | None, MapRun | None]:
         """Return the last run that begins at or before a target offset, and the first behind it."""
-        return self._beside(bisect_right(self._downstreams, downstream))
+        return self._next_to(bisect_right(self._downstreams, downstream))
 
-    def _beside(self, at: int) -> tuple[MapRun | None, MapRun | None]:
+    def _next_to(self, at: int) -> tuple[MapRun | None, MapRun | None]:
         return self._runs[at - 1] if at else None, self._runs[at] if at < len(self._runs) else None
 
     def append(self, run: MapRun) -> None:

@@ -363,9 +363,9 @@ async def rebuild_maps(
     settings: MirrorSourceSettings,
     clients: FlowClients,
     is_wanted: Callable[[TopicPartition], bool],
-    tell: Callable[[Rebuilt], None],
+    done: Callable[[Rebuilt], None],
 ) -> None:
-    """Rebuild the maps of a flow's partitions one after the other, and call ``tell`` with each result, or its failure.
+    """Rebuild the maps of a flow's partitions one after the other, and call ``done`` with each result, or its failure.
     Raises the errors of its clusters, and ConfigError if records are transformed."""
     if key := settings.changing_key:
         # Because a changed record would look like one that was never copied.
@@ -376,7 +376,7 @@ async def rebuild_maps(
         rebuilder = Rebuilder(settings, source, target)
         for partition in await rebuilder.partitions():
             if is_wanted(partition):
-                tell(await rebuilder.rebuild(partition))
+                done(await rebuilder.rebuild(partition))
     finally:
         await source.close()
         await target.close()

@@ -51,7 +51,7 @@ class Joins(Protocol):
         """Return the pairs of the partitions that both clusters know now."""
         ...
 
-    async def shut_out(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
+    async def fence_predecessors(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
         """Fence other tasks from storing positions of these partitions; return what is stored then."""
         ...
 
@@ -98,7 +98,7 @@ class Reconfiguring:
     @property
     def takes_over(self) -> bool:
         """Whether a takeover is due between this slice and the next."""
-        return self._is_back or any(entry.is_healing for entry in self._ledger.entries.values())
+        return self._is_back or any(entry.is_recovering for entry in self._ledger.entries.values())
 
     def want(self, partitions: Sequence[TopicPartition]) -> None:
         """Copy only these partitions from the next slice on."""
@@ -191,7 +191,7 @@ class Reconfiguring:
             return
         if sources := self._waiting.out_of_date():
             starts = await self._store.load_more(sources)
-            self._waiting.add({**starts, **await self._joins.shut_out(starts)})
+            self._waiting.add({**starts, **await self._joins.fence_predecessors(starts)})
         self._is_back = True
 
     async def _take_in(self, handle: SliceHandle, missing: Sequence[TopicPartition]) -> float:
@@ -205,7 +205,7 @@ class Reconfiguring:
         }
         ready = [pair for pair in pairs if pair.source not in late]
         # Read again after the fence, because what others commit between read and fence would be copied again.
-        starts |= await self._joins.shut_out({pair.source: starts[pair.source] for pair in ready})
+        starts |= await self._joins.fence_predecessors({pair.source: starts[pair.source] for pair in ready})
         held = Ledger(pair for pair in ready if self._needs_own_id(pair, starts[pair.source]))
         for entry in held.entries.values():
             entry.wait("its previous writer is fenced between two slices")

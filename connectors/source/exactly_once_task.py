@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 #: Small, because each transaction adds a run to the map and writes the open chunk again.
 MAX_RUNS_PER_CHUNK: Final = 256
-_SKIPS_TOLD_S: Final = 1.0
+_SKIPS_REPORTED_S: Final = 1.0
 
 
 class ExactlyOnceTask(MirrorSourceTask):
@@ -70,7 +70,7 @@ class ExactlyOnceTask(MirrorSourceTask):
         self._check_newest = check_newest
         #: Whether no transaction can be open, so that the ledger has what is committed.
         self._is_settled = False
-        self._told: asyncio.Queue[Message] = asyncio.Queue()
+        self._reported: asyncio.Queue[Message] = asyncio.Queue()
         self._scope = Scope(f"transactions of {self._name}")
         self._ending: asyncio.Task[None] | None = None
         #: Runs of the open transaction, for offset syncs once it is committed.
@@ -89,8 +89,8 @@ class ExactlyOnceTask(MirrorSourceTask):
         transactions = self._transactions
         identity = ProducerIdAndEpoch(*transactions.identity)
         self._is_settled = False
-        self._told = asyncio.Queue()
-        handle.on_transaction = self._told.put_nowait
+        self._reported = asyncio.Queue()
+        handle.on_transaction = self._reported.put_nowait
         self._scope = Scope(f"transactions of {self._name}")
         self._ending = self._scope.spawn(self._end_forever(handle), f"transactions of {self._name}")
         await handle.go(
@@ -114,14 +114,14 @@ class ExactlyOnceTask(MirrorSourceTask):
         """Handle the slice's messages about transactions, in order; an error ends the slice."""
         try:
             while True:
-                message = await self._told.get()
+                message = await self._reported.get()
                 if message["type"] == "enlist":
                     await self._enlist(handle, {TopicPartition(*one) for one in message["partitions"]})
                 else:
                     await self._end_transaction(message)
                     identity = ProducerIdAndEpoch(*self._transactions.identity)
                     handle.begin(identity, restarts=self._transactions.restarts)
-                self._told.task_done()
+                self._reported.task_done()
         except HeliographError as error:
             handle.give_up(error)
         except TimeoutError:
@@ -191,7 +191,7 @@ class ExactlyOnceTask(MirrorSourceTask):
         """Wait for the commit of the slice's last transaction. Raises :class:`SliceLost` if it fails."""
         assert self._ending is not None
         async with Scope(self._name) as scope:
-            joining = scope.spawn(self._told.join(), f"last transaction of {self._name}")
+            joining = scope.spawn(self._reported.join(), f"last transaction of {self._name}")
             await asyncio.wait({joining, self._ending}, return_when="FIRST_COMPLETED")
             if not joining.done():
                 self._ending.result()
@@ -254,5 +254,5 @@ class ExactlyOnceTask(MirrorSourceTask):
 
     async def _commit_forever(self) -> None:
         while True:
-            await asyncio.sleep(_SKIPS_TOLD_S)
-            self._skip_log.tell(time.monotonic())
+            await asyncio.sleep(_SKIPS_REPORTED_S)
+            self._skip_log.report(time.monotonic())

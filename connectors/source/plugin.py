@@ -98,9 +98,9 @@ async def partition_rows(
 def _row(
     settings: MirrorSourceSettings, task: TaskReport, partition: TopicPartition, state: PartitionState | None
 ) -> dict[str, Any]:
-    told = {"state": _RUNNING if task.state == State.RUNNING else task.state.lower()}
-    shown = {**told, "reason": "", "since_ms": None, "gap": None} if state is None else state.to_json()
-    heals = state is not None and state.gap is not None
+    reported = {"state": _RUNNING if task.state == State.RUNNING else task.state.lower()}
+    shown = {**reported, "reason": "", "since_ms": None, "gap": None} if state is None else state.to_json()
+    has_gap = state is not None and state.gap is not None
     return {
         "topic": partition.topic,
         "partition": partition.partition,
@@ -109,7 +109,7 @@ def _row(
         "task_state": task.state,
         "worker_id": task.worker_id,
         **shown,
-        "advice": advice(settings.name, settings.source_alias, partition) if heals else "",
+        "advice": advice(settings.name, settings.source_alias, partition) if has_gap else "",
     }
 
 

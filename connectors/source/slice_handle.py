@@ -82,7 +82,7 @@ class SliceHandle:
     Args:
         on_progress: Gets each partition's report, in order.
         open_timeout_s: How long Spark may take to run the slice before it is checked for being frozen; multiplied by
-            the engine's ``patience``.
+            the engine's ``backoff``.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class SliceHandle:
         """
         either: list[asyncio.Future[Any]] = [ticket.linked, job.finished]
         began_s = time.monotonic()
-        timeout_s = self._open_timeout_s * self._engine.patience
+        timeout_s = self._open_timeout_s * self._engine.backoff
         until_s = began_s + timeout_s
         while True:
             left_s = max(until_s - time.monotonic(), 0)
@@ -372,8 +372,8 @@ async def _wired(plans: Iterable[PartitionPlan]) -> list[list[dict[str, Any]]]:
     return wired
 
 
-def _cause_of(told: Sequence[Any] | None) -> Cause | None:
-    return None if told is None else Cause(told[0], frozenset(told[1]))
+def _cause_of(reported: Sequence[Any] | None) -> Cause | None:
+    return None if reported is None else Cause(reported[0], frozenset(reported[1]))
 
 
 def _error_of(failed: Message) -> SliceLost | SliceFenced | TransformsRefused:
@@ -447,7 +447,7 @@ class TaskSettings:
     logs_skipped: bool = False
     connector: str = ""
     #: why an entry stopped and what to do; None: the advice for users of REST
-    told: Callable[[Entry], str] | None = None
+    reported: Callable[[Entry], str] | None = None
     gap_policy: GapPolicy = field(default_factory=GapPolicy)
     initial_group: str = ""
     ways: Callable[[str], Ways] = lambda _: ONE_WAY

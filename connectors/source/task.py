@@ -18,7 +18,7 @@ from connectors.formats.gap import OnTopicRecreated
 from connectors.formats.types import FlowName, ProducerIdAndEpoch, Run, TopicPartition
 from connectors.source.epochs import Reconfiguring, close_opening, open_next
 from connectors.source.positions import partition_notes
-from connectors.source.positions.gap_policy import GapPasser, advice, is_gone, look_for_returned
+from connectors.source.positions.gap_policy import GapPasser, advice, is_gone, look_for_recreated
 from connectors.source.positions.ledger import Cadence, Ledger, trim_forever
 from connectors.source.positions.partition_notes import SkipLog, StateNotes, end_when_all_stopped
 from connectors.source.positions.partition_pairs import STARTING, Entry, Pairing, PartitionPair, position_of, start_of
@@ -123,7 +123,7 @@ class MirrorSourceTask:
             raise
         finally:
             await scope.close()
-            self._skip_log.tell(time.monotonic(), is_last=True)
+            self._skip_log.report(time.monotonic(), is_last=True)
 
     def _watched_states(self, scope: Scope) -> list[asyncio.Task[None]]:
         """Record which partitions are not copied; end the task if none is left that could be."""
@@ -133,7 +133,7 @@ class MirrorSourceTask:
             await self._commit()
             await notes.note()
 
-        returning = look_for_returned(self._services.clusters, self._settled_entries, self._stopped)
+        returning = look_for_recreated(self._services.clusters, self._settled_entries, self._stopped)
         ending = end_when_all_stopped(self._name, self._all_entries, settle, self._may_return)
         return [
             scope.spawn(ending, f"stopped partitions of {self._name}"),
@@ -291,7 +291,7 @@ class MirrorSourceTask:
     async def _take_over(self) -> tuple[Takeover, Mapping[TopicPartition, Start]]:
         known = {entry.pair.source: entry for entry in self._ledger.going()}
         if not self._loaded:
-            starts = await self.shut_out(await self._changes.wait_for_others(await self._load(list(known))))
+            starts = await self.fence_predecessors(await self._changes.wait_for_others(await self._load(list(known))))
         else:
             await self._commit()  # because a gap may cut the map, which must reach as far as the positions
             starts = {
@@ -322,13 +322,13 @@ class MirrorSourceTask:
         )
         for entry in known:
             if entry.is_stopped:
-                self._tell_stopped(entry)
+                self._report_stopped(entry)
         return takeover
 
-    def _tell_stopped(self, entry: Entry) -> None:
+    def _report_stopped(self, entry: Entry) -> None:
         source, more = entry.pair.source, ""
-        if self._settings.told is not None:
-            entry.reason = self._settings.told(entry)
+        if self._settings.reported is not None:
+            entry.reason = self._settings.reported(entry)
         elif entry.gap:
             more = f"; {advice(self._settings.connector, self._settings.slice.source_alias, source)}"
         log.error("%s: %s %s: %s%s", self._name, source, entry.state, entry.reason, more)
@@ -336,10 +336,10 @@ class MirrorSourceTask:
     async def _load(self, sources: Sequence[TopicPartition]) -> Mapping[TopicPartition, Start]:
         return await self._store.load(sources)
 
-    async def shut_out(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
+    async def fence_predecessors(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
         """Fence other tasks from storing positions of these partitions; return what is stored then."""
         async with self._services.clusters.fencing:
-            return await self._store.shut_out(starts)
+            return await self._store.fence_predecessors(starts)
 
     async def _begin(self, handle: SliceHandle, takeover: Takeover, ledger: Ledger) -> None:
         """Resume partitions that need a proof, then store all start positions, before anything is written."""
@@ -350,7 +350,7 @@ class MirrorSourceTask:
             entry = ledger.entries[plan.source]
             if one.refusal:
                 entry.stop(one.refusal, gap=one.gap)
-                self._tell_stopped(entry)
+                self._report_stopped(entry)
             elif one.later:
                 entry.wait(one.later)
             else:
@@ -417,10 +417,10 @@ class MirrorSourceTask:
         """Handle an entry that has just stopped; ``has_drained``: whether all that was sent of it is acknowledged."""
         if entry.gap is not None and self._settings.gap_policy.goes_on(entry.gap):
             log.warning("%s: %s %s: %s", self._name, entry.pair.source, entry.state, entry.reason)
-            entry.heal(has_drained=has_drained)
+            entry.resume_past_gap(has_drained=has_drained)
             self._changes.look()
         else:
-            self._tell_stopped(entry)
+            self._report_stopped(entry)
 
     def _sync(self, source: TopicPartition, runs: Iterable[Run]) -> None:
         if self._services.syncs is not None:
@@ -432,7 +432,7 @@ class MirrorSourceTask:
         while True:
             await is_set_within(self._filled, min(_COMMIT_S, self._settings.flush_interval_ms / 1000))
             self._filled.clear()
-            self._skip_log.tell(time.monotonic())
+            self._skip_log.report(time.monotonic())
             if self._loaded:
                 try:
                     await self._commit_of(self._ledger, time.monotonic())

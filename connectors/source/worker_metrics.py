@@ -71,7 +71,7 @@ _MEASURED: Final[Rows[PartitionMeter]] = (
     ("replication_latency_ms_avg", "Mean of these times.", lambda meter, now_ms: meter.age_ms.mean(now_ms)),
 )
 #: Metrics that Java does not have, from the state of a partition.
-_STANDING: Final[Rows[PartitionView]] = (
+_OF_VIEWS: Final[Rows[PartitionView]] = (
     ("skipped_records", "Records skipped because the target refuses them.", lambda view, _: view.skipped),
     ("lost_offsets", "Source offsets that were lost and passed over.", lambda view, _: view.lost),
     ("transform_dropped_records", "Records that a transformation dropped.", lambda view, _: view.dropped),
@@ -93,8 +93,16 @@ _STOPPED: Final[Rows[str]] = (
 )
 #: Whether the clusters answer, as this worker checks every few seconds.
 _CONTACT: Final[Rows[Contact]] = (
-    ("source_answers", "1 if the source cluster answers, 0 if not, -1 if not known.", lambda one, _: _told(one.source)),
-    ("target_answers", "1 if the target cluster answers, 0 if not, -1 if not known.", lambda one, _: _told(one.target)),
+    (
+        "source_answers",
+        "1 if the source cluster answers, 0 if not, -1 if not known.",
+        lambda one, _: _reported(one.source),
+    ),
+    (
+        "target_answers",
+        "1 if the target cluster answers, 0 if not, -1 if not known.",
+        lambda one, _: _reported(one.target),
+    ),
     (
         "last_fetch_age_ms",
         "Time since the last answer to a fetch; -1 if there was none.",
@@ -122,7 +130,7 @@ _OF_FLOWS: Final[Rows[Lag]] = (
 _NOT_SEEN: Final = Lag(0, -1, -1, -1, 0)
 
 
-def _told(side: ClusterContact) -> int:
+def _reported(side: ClusterContact) -> int:
     return UNKNOWN if side.answers is None else int(side.answers)
 
 
@@ -130,7 +138,7 @@ async def mirror_metrics(hosts: Sequence[MirrorHost], now_ms: int) -> list[Metri
     """Return the metrics of all partitions of this process, with a value per partition in each family.
 
     Other coroutines run in between, because ten thousand partitions take most of a second."""
-    measured, standing = Gauges(_PREFIX, _LABELS, _MEASURED), Gauges(_PREFIX, _LABELS, _STANDING)
+    measured, viewed = Gauges(_PREFIX, _LABELS, _MEASURED), Gauges(_PREFIX, _LABELS, _OF_VIEWS)
     behind, stopped = Gauges(_PREFIX, _LABELS, _BEHIND), Gauges(_PREFIX, _LABELS, _STOPPED)
     flows, contacted = Gauges(_PREFIX, _LABELS[:2], _OF_FLOWS), Gauges(_PREFIX, _LABELS[:2], _CONTACT)
     states = GaugeMetricFamily(f"{_PREFIX}partitions", "Partitions by state.", labels=("source", "target", "state"))
@@ -138,11 +146,11 @@ async def mirror_metrics(hosts: Sequence[MirrorHost], now_ms: int) -> list[Metri
     lags: dict[FlowName, list[PartitionLag]] = {}
     contacts: dict[FlowName, Contact] = {}
 
-    def stands(flow: FlowName, labels: tuple[str, ...], state: str, lag: PartitionLag | None) -> None:
+    def count_state(flow: FlowName, labels: tuple[str, ...], state: str, lag: PartitionLag | None) -> None:
         counted[flow, state] += 1
         stopped.add(labels, state, now_ms)
         if lag is not None:
-            lag = lag if contacts[flow].knows_lag else lag.lost_sight()
+            lag = lag if contacts[flow].knows_lag else lag.with_unknown_lag()
             behind.add(labels, lag, now_ms)
             lags.setdefault(flow, []).append(lag)
 
@@ -156,8 +164,8 @@ async def mirror_metrics(hosts: Sequence[MirrorHost], now_ms: int) -> list[Metri
                 measured.add(labels, meter, now_ms)
             async for view in in_turns(task.view(now_ms)):
                 labels = (*task.flow, view.target_topic, str(view.target_partition))
-                standing.add(labels, view, now_ms)
-                stands(task.flow, labels, view.state, _lag(host.seen.get(connector), view, now_ms))
+                viewed.add(labels, view, now_ms)
+                count_state(task.flow, labels, view.state, _lag(host.seen.get(connector), view, now_ms))
         for connector, seen in list(host.seen.items()):
             contacts[seen.flow] = host.contact(connector)
             running = {index for name, index in host.running if name == connector}
@@ -168,14 +176,14 @@ async def mirror_metrics(hosts: Sequence[MirrorHost], now_ms: int) -> list[Metri
             async for one in in_turns(seen.resting):
                 if one.task not in running:
                     labels = (*seen.flow, one.target_topic, str(one.source.partition))
-                    stands(seen.flow, labels, one.state, seen.resting_lag(one, now_ms))
+                    count_state(seen.flow, labels, one.state, seen.resting_lag(one, now_ms))
     for flow, of_flow in lags.items():
         flows.add(flow, together(of_flow) if of_flow else _NOT_SEEN, now_ms)
     for flow, known in contacts.items():
         contacted.add(flow, known, now_ms)
     for (flow, state), count in counted.items():
         states.add_metric((*flow, state), count)
-    tables = (measured, standing, behind, stopped, flows, contacted)
+    tables = (measured, viewed, behind, stopped, flows, contacted)
     return [*(family for table in tables for family in table), states]
 
 

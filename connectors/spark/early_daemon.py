@@ -28,7 +28,7 @@ _LENGTH_BYTES: Final = 8
 _TAKEN: Final = b"."
 
 
-def give_place(path: str) -> bool:
+def exec_early_daemon(path: str) -> bool:
     """Pass stdio, environment and arguments to the process that listens at ``path``; return True once it has ended.
 
     Return False if no process takes them: then this process is the daemon itself.

@@ -40,12 +40,12 @@ _LAST_ROWS_S: Final = 1.0
 _LAST_WORDS_S: Final = 2.0
 #: The driver reports every three seconds that Spark answers; after this silence Spark counts as frozen.
 _SILENCE_S: Final = 20.0
-_MOST_PATIENCE: Final = 8
+_MAX_BACKOFF: Final = 8
 #: Lines of Spark's output that are kept, for the message when it ends.
 _TAIL_LINES: Final = 20
 #: Marks the failure of a driver whose JVM on this machine ended before it accepted commands, with any master.
 _NO_JVM: Final = "JvmEnded"
-_THROWN: Final = re.compile(r"\w(?:Exception|Error)\b")
+_EXCEPTION: Final = re.compile(r"\w(?:Exception|Error)\b")
 #: Starts in a row whose JVM may end early before the settings are blamed: the JVM, or the script that starts it, may
 #: have been killed, and what is printed then looks like a mistake in the settings.
 _MOST_ENDED_STARTS: Final = 2
@@ -66,7 +66,7 @@ class EngineBroken(PermanentError):
     """Spark cannot start with these settings on this machine."""
 
 
-class ExecutorsUnfit(PermanentError):
+class ExecutorsIncompatible(PermanentError):
     """An executor's Python lacks what every slice needs."""
 
 
@@ -99,7 +99,7 @@ class SparkEngine:
         self._stopping = False
         self._is_abandoned = False
         #: Factor on the time that a job may take to start, because on a busy machine a restarted Spark is as slow.
-        self.patience = 1
+        self.backoff = 1
         self._heard_s = 0.0
         # Because Spark leaves its scratch files behind when it is killed.
         self._scratch = Scratch()
@@ -141,7 +141,7 @@ class SparkEngine:
         job = Job(str(next(self._ids)), asyncio.get_running_loop().create_future())
         job.finished.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._jobs[job.job_id] = job
-        self._tell({"type": "start", "job": job.job_id, "query": query, "payload": dict(payload)})
+        self._report({"type": "start", "job": job.job_id, "query": query, "payload": dict(payload)})
         return job
 
     async def problem_of_query(self, query: str) -> str:
@@ -152,7 +152,7 @@ class SparkEngine:
         await self._ensure()
         check = Job(f"check-{next(self._ids)}", asyncio.get_running_loop().create_future())
         self._jobs[check.job_id] = check
-        self._tell({"type": "check", "check": check.job_id, "query": query})
+        self._report({"type": "check", "check": check.job_id, "query": query})
         try:
             async with asyncio.timeout(_START_TIMEOUT_S):
                 return await check.finished
@@ -164,7 +164,7 @@ class SparkEngine:
     def cancel(self, job: Job) -> None:
         """Cancel a job in Spark, as the last resort: its Python worker may continue to write for a moment."""
         if not job.finished.done():
-            self._tell({"type": "cancel", "job": job.job_id})
+            self._report({"type": "cancel", "job": job.job_id})
 
     @property
     def may_be_full(self) -> bool:
@@ -190,12 +190,12 @@ class SparkEngine:
         if not self._is_abandoned:  # else another task has abandoned it already
             log.warning("%s", why)
             self._is_abandoned = True
-            self.patience = min(2 * self.patience, _MOST_PATIENCE)
+            self.backoff = min(2 * self.backoff, _MAX_BACKOFF)
         _kill_group(pid)
 
     def has_run(self) -> None:
         """Note that a job runs, so Spark is neither frozen nor slow."""
-        self.patience = 1
+        self.backoff = 1
 
     async def stop(self) -> None:
         """End the driver process and its JVM within a few seconds, in any state."""
@@ -245,7 +245,7 @@ class SparkEngine:
                 await asyncio.shield(self._ready)
         except TimeoutError as error:
             silent_s = time.monotonic() - self._heard_s
-            if self._process is not None and silent_s > _START_SILENCE_S * self.patience:
+            if self._process is not None and silent_s > _START_SILENCE_S * self.backoff:
                 self._abandon(
                     self._process.pid, f"Spark is starting and has printed nothing for {silent_s:.0f} s; restarting it"
                 )
@@ -286,7 +286,7 @@ class SparkEngine:
         if "spark.driver.extraJavaOptions" in conf:
             conf["spark.driver.extraJavaOptions"] += f" -Djava.io.tmpdir={self._scratch.path}"
         archive = "" if self._archive is None else str(self._archive)
-        self._tell(
+        self._report(
             {
                 "conf": conf,
                 "properties": javaproperties.dumps(conf, timestamp=False),
@@ -300,7 +300,7 @@ class SparkEngine:
         self._readers = [self._scope.spawn(self._read(process, printing), "events of Spark")]
         self._scope.spawn(_clear_up(), "scratch files of other Sparks")
 
-    def _tell(self, command: Mapping[str, Any]) -> None:
+    def _report(self, command: Mapping[str, Any]) -> None:
         process = self._process
         if process is not None and process.stdin is not None and not process.stdin.is_closing():
             process.stdin.write(orjson.dumps(command) + b"\n")
@@ -395,7 +395,7 @@ class SparkEngine:
 
 def _job_error(failure: SparkFailure) -> Exception:
     if failure.unfit:
-        return ExecutorsUnfit(
+        return ExecutorsIncompatible(
             f"the Python of an executor {failure.unfit}; every executor needs Heliograph's dependencies and the Python "
             "version of this worker (spark.pyspark.python names it; docs/spark.md)"
         )
@@ -405,7 +405,7 @@ def _job_error(failure: SparkFailure) -> Exception:
 def _reason(printed: Iterable[str]) -> str:
     """Return the line of a JVM's output that says why it ended: the first exception, else the first line."""
     said = [line for line in printed if line.strip() and not line.startswith(("WARNING", "\tat "))]
-    return next((line for line in said if _THROWN.search(line)), said[0] if said else "")
+    return next((line for line in said if _EXCEPTION.search(line)), said[0] if said else "")
 
 
 def _kill_group(pid: int) -> None:
@@ -415,7 +415,7 @@ def _kill_group(pid: int) -> None:
 
 
 async def _clear_up() -> None:
-    if removed := await asyncio.to_thread(remove_left_behind):
+    if removed := await asyncio.to_thread(remove_stale_folders):
         log.info("removed scratch files of %d Spark drivers whose workers were killed", removed)
 
 
@@ -434,7 +434,7 @@ class Scratch:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
-def remove_left_behind(now_s: float | None = None) -> int:
+def remove_stale_folders(now_s: float | None = None) -> int:
     """Remove this user's folders that no process locks any more; return how many. ``now_s``: seconds since 1970."""
     found = Path(tempfile.gettempdir()).glob(_PREFIX + "*")
     latest_s = (time.time() if now_s is None else now_s) - _YOUNG_S

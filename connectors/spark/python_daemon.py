@@ -10,6 +10,6 @@ import os
 
 from connectors.spark import early_daemon
 
-if __name__ == "__main__" and not early_daemon.give_place(os.environ.get(early_daemon.PLACE_VARIABLE, "")):
+if __name__ == "__main__" and not early_daemon.exec_early_daemon(os.environ.get(early_daemon.PLACE_VARIABLE, "")):
     early_daemon.load()
     early_daemon.serve()

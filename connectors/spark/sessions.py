@@ -84,7 +84,7 @@ def failure_of(error: BaseException) -> SparkFailure:
     line = raised or f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
     return SparkFailure(
         text=line[:_MAX_CHARS],
-        unfit=_unfitness(text),
+        unfit=_incompatibility(text),
         python=python,
         settings=isinstance(error, (ConfigError, ImportError)) or any(word in text for word in _SETTINGS),
     )
@@ -106,7 +106,7 @@ def _last_raised(lines: Iterable[str]) -> str | None:
     return found
 
 
-def _unfitness(text: str) -> str:
+def _incompatibility(text: str) -> str:
     if missing := _MISSING.search(text):
         return f"cannot import {missing.group(1)}"
     if no_python := _NO_PYTHON.search(text):
@@ -135,7 +135,7 @@ class Jvm:
     def __init__(self, arguments: Sequence[str], folder: Path) -> None:
         self._reached = folder / "gateway"
         home = spark_home()
-        told = {
+        reported = {
             # pyspark sets this before it starts a JVM itself.
             "SPARK_CONNECT_MODE": "0",
             "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._reached),
@@ -144,7 +144,7 @@ class Jvm:
         }
         # It ends with its standard input.
         self._process = subprocess.Popen(
-            [home / "bin" / "spark-submit", *arguments], stdin=subprocess.PIPE, env={**os.environ, **told}
+            [home / "bin" / "spark-submit", *arguments], stdin=subprocess.PIPE, env={**os.environ, **reported}
         )
 
     def serve_pyspark(self) -> None:
@@ -154,9 +154,9 @@ class Jvm:
                 self.end()
                 raise JvmEnded(f"the JVM ended with exit code {self._process.returncode}")
             time.sleep(_LOOK_S)
-        told = self._reached.read_bytes()
-        os.environ["PYSPARK_GATEWAY_PORT"] = str(int.from_bytes(told[:_LENGTH_BYTES], "big"))
-        os.environ["PYSPARK_GATEWAY_SECRET"] = told[2 * _LENGTH_BYTES :].decode()
+        reported = self._reached.read_bytes()
+        os.environ["PYSPARK_GATEWAY_PORT"] = str(int.from_bytes(reported[:_LENGTH_BYTES], "big"))
+        os.environ["PYSPARK_GATEWAY_SECRET"] = reported[2 * _LENGTH_BYTES :].decode()
 
     def wait(self) -> None:
         self._process.wait()

@@ -168,8 +168,8 @@ def full_rules(
             wanted.rules.add(rule)
     filled = {name for topic in mirrored if (name := names.remote_topic(topic))}
     _add_denials_of_copies(wanted, denials, names, filled, [rule for rule in made if rule.is_deny])
-    standing = wanted.rules | wanted.kept
-    wanted.kept |= {rule for rule in made if _base_rule(rule) in standing and rule.resource_name not in filled}
+    counterpart = wanted.rules | wanted.kept
+    wanted.kept |= {rule for rule in made if _base_rule(rule) in counterpart and rule.resource_name not in filled}
     return wanted
 
 
@@ -218,19 +218,19 @@ def _add_denials_of_copies(
     """Keep denials on copies whose topic is excluded or deleted, if a grant by pattern covers the copy."""
     allowing = [rule for rule in wanted.rules if not rule.is_deny and _prefix(rule) is not None]
     for rule in denials:
-        standing = _standing(rule, names)
-        if wanted.left_out.get(rule) not in _MAY_BITE or standing in wanted.rules:
+        counterpart = _counterpart(rule, names)
+        if wanted.left_out.get(rule) not in _MAY_BITE or counterpart in wanted.rules:
             continue
         if _prefix(rule) is not None:
-            wanted.kept |= _denials_of_gone(rule, standing, made, filled)
-        elif standing is not None:
-            wanted.kept.add(standing)
-        if standing in wanted.kept and _bites(standing, allowing) and _is_of_copies(rule, names):
-            wanted.rules.add(standing)
+            wanted.kept |= _denials_of_deleted(rule, counterpart, made, filled)
+        elif counterpart is not None:
+            wanted.kept.add(counterpart)
+        if counterpart in wanted.kept and _bites(counterpart, allowing) and _is_of_copies(rule, names):
+            wanted.rules.add(counterpart)
             wanted.left_out.pop(rule, None)
 
 
-def _standing(rule: AclBinding, names: Names) -> AclBinding | None:
+def _counterpart(rule: AclBinding, names: Names) -> AclBinding | None:
     """Return the ACL's counterpart on the target, whether or not anything it applies to is mirrored."""
     if rule.resource_type != "TOPIC":
         return rule
@@ -242,11 +242,11 @@ def _standing(rule: AclBinding, names: Names) -> AclBinding | None:
     return None if remote is None else _covering(rule, remote)
 
 
-def _denials_of_gone(
-    rule: AclBinding, standing: AclBinding | None, made: Iterable[AclBinding], filled: Collection[str]
+def _denials_of_deleted(
+    rule: AclBinding, counterpart: AclBinding | None, made: Iterable[AclBinding], filled: Collection[str]
 ) -> set[AclBinding]:
     """Return those of ``made`` that may be for one topic what ``rule`` is for a pattern, if nothing fills the copy."""
-    within = (standing and _prefix(standing)) or ""
+    within = (counterpart and _prefix(counterpart)) or ""
     said = {one for one in made if one == replace(rule, resource_name=one.resource_name, pattern_type="LITERAL")}
     return {one for one in said if one.resource_name.startswith(within) and one.resource_name not in filled}
 

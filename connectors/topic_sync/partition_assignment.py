@@ -149,7 +149,7 @@ async def warn_of_members(source: Cluster, group: str) -> None:
         )
 
 
-async def warn_of_left_behind(source: Cluster, ends: Mapping[TopicPartition, int]) -> None:
+async def warn_of_skipped_backlog(source: Cluster, ends: Mapping[TopicPartition, int]) -> None:
     """Warn of partitions that have records and begin at their ends (``auto.offset.reset`` = ``latest``).
 
     At a first start the user asks for that. But brokers delete a group's committed offsets of a deleted topic (Kafka

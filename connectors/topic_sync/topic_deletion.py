@@ -39,7 +39,7 @@ class Copy(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class GonePlan:
+class DeletionPlan:
     """Source topics that are newly deleted, those that need nothing any more (back, or without a remote topic), and
     what is to be deleted now or later."""
 
@@ -114,14 +114,14 @@ def _sent_to(names: RemoteNames, topic: str) -> tuple[str, ...]:
         return ()
 
 
-def plan_deletions(gone: Mapping[str, str], since_ms: Mapping[str, int], now_ms: int, delay_ms: int) -> GonePlan:
+def plan_deletions(gone: Mapping[str, str], since_ms: Mapping[str, int], now_ms: int, delay_ms: int) -> DeletionPlan:
     """Plan. ``gone``: remote topics by deleted source topics. ``since_ms``: when they were found deleted, if known."""
     newly = frozenset(gone.keys() - since_ms.keys())
     deletions = []
     for topic in sorted(gone):
         since = since_ms.get(topic, now_ms)
         deletions.append(DeleteTopic(gone[topic], topic, since, since + delay_ms))
-    return GonePlan(newly, frozenset(since_ms.keys() - gone.keys()), tuple(deletions))
+    return DeletionPlan(newly, frozenset(since_ms.keys() - gone.keys()), tuple(deletions))
 
 
 _SINCE: Final = struct.Struct(">q")  # milliseconds since 1970
@@ -202,12 +202,12 @@ class TopicDeletion:
         for change in plan.due(now_ms):
             await self._delete(change)
 
-    async def plan(self) -> GonePlan:
+    async def plan(self) -> DeletionPlan:
         """Return what :meth:`run` would find now, and change nothing. Raises RetriableError or SecurityError."""
         since_ms = await read_records(self._target, self._where, GONE)
         return await self._plan(since_ms, wall_ms())
 
-    async def _plan(self, since_ms: Mapping[str, int], now_ms: int) -> GonePlan:
+    async def _plan(self, since_ms: Mapping[str, int], now_ms: int) -> DeletionPlan:
         target = (await self._target.metadata(None)).topics
         return plan_deletions(await self._gone(target), since_ms, now_ms, self._delay_ms)
 

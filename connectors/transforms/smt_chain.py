@@ -80,7 +80,7 @@ class TransformUnusable(PermanentError):
 
 
 @dataclass(frozen=True, slots=True)
-class Unfit:
+class Untransformable:
     """A record that could not be transformed. ``reason`` contains no content of the record except a computed topic.
     ``stops``: the partition stops instead of skipping the record, regardless of ``errors.tolerance``."""
 
@@ -89,7 +89,7 @@ class Unfit:
 
 
 #: The results for the records of a call, in order; None for a dropped record.
-Outcome = list["Record | Unfit | None"]
+Outcome = list["Record | Untransformable | None"]
 Done = Callable[[Outcome], None]
 
 
@@ -170,7 +170,7 @@ class Chain:
         for _, step in self._steps:
             step.close()
 
-    def transform(self, plan: PartitionPlan, record: Record) -> Record | Unfit | None:
+    def transform(self, plan: PartitionPlan, record: Record) -> Record | Untransformable | None:
         """Transform a source record; None if a transform drops it or its topic belongs to another connector."""
         doing = "the conversion to bytes"
         try:
@@ -188,13 +188,13 @@ class Chain:
             doing = "the conversion to bytes"
             return record if current is before else self._converted(record, before, current)
         except DataError as error:
-            return Unfit(f"{doing}: {error}")
+            return Untransformable(f"{doing}: {error}")
         except _Routed as routed:
-            return Unfit(str(routed), stops=True)
+            return Untransformable(str(routed), stops=True)
         except MemoryError:  # because the record is not the cause
             raise
         except Exception as error:  # from foreign code; its message may contain content of the record
-            return Unfit(f"{doing} raised {type(error).__name__}")
+            return Untransformable(f"{doing} raised {type(error).__name__}")
 
     def _source_record(self, plan: PartitionPlan, record: Record) -> SourceRecord:
         source = plan.source

@@ -74,7 +74,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     ) as stage:
         assert not stage.set_going(DEADLINE_S)
         yield stage
-        ending = stage.wind_up()
+        ending = stage.shut_down()
         assert not ending.faults
         assert ending.comparison.is_exact, "\n".join(faults_of(ending.comparison))
 

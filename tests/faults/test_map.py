@@ -88,15 +88,15 @@ async def test_it_names_the_same_record_after_crashes(
 
         async def all_stored() -> bool:
             for partition in partitions:
-                told = verdicts[partition] = await judge_map(
+                reported = verdicts[partition] = await judge_map(
                     us, eu, f"mm2-offset-map.{alias}.internal", partition, read_committed=True
                 )
-                if told.not_copied_yet or not told.same:
+                if reported.not_copied_yet or not reported.same:
                     return False
             return True
 
         await until(all_stored, "all is copied and stored")
-        assert {str(partition): told.faults for partition, told in verdicts.items() if told.faults} == {}
+        assert {str(partition): reported.faults for partition, reported in verdicts.items() if reported.faults} == {}
         assert verdicts[TopicPartition(topics[THINNED], 0)].next_survivor > 300
         assert verdicts[TopicPartition(topics[CUT], 0)].next_survivor > 0
         assert mirror.stop() == 0
@@ -149,7 +149,7 @@ async def test_a_lost_map_is_rebuilt_by_the_command(us: KafkaCluster, eu: KafkaC
         await _arrives(us, eu, alias, topics[1])
         assert mirror.stop() == 0
         lost = await judge()
-        assert all(told.below > 0 for told in lost.values()), lost
+        assert all(reported.below > 0 for reported in lost.values()), lost
         file = mirror.properties_file
         assert await asyncio.to_thread(run_rebuild, file, MapQuery(), flow=None, as_json=False) == 0
         mirror.start()
@@ -158,10 +158,10 @@ async def test_a_lost_map_is_rebuilt_by_the_command(us: KafkaCluster, eu: KafkaC
         await _arrives(us, eu, alias, topics[1])
         assert mirror.stop() == 0
         rebuilt = await judge()
-        assert {topic: told.faults for topic, told in rebuilt.items()} == {topic: [] for topic in topics}
+        assert {topic: reported.faults for topic, reported in rebuilt.items()} == {topic: [] for topic in topics}
         # Below what the cleaner left of the copies nothing can be told, and nobody needs it.
         gone_first = (await read(eu, f"{alias}.{topics[2]}"))[0].offset
-        assert [told.below for told in rebuilt.values()] == [0, 0, gone_first]
+        assert [reported.below for reported in rebuilt.values()] == [0, 0, gone_first]
 
 
 def _delete_topic(cluster: KafkaCluster, topic: str) -> None:

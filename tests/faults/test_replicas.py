@@ -100,10 +100,10 @@ class World:
         """What it is that waits depends on the moment: a batch that is refused, one that was appended and stays above
         the high watermark, or a whole take-over where the worker missed heartbeats as the group's broker went."""
 
-        def is_told() -> bool:
+        def is_reported() -> bool:
             return any(" WARNING " in line and "replicated-starved-0" in line for line in self.mirror.log_lines(start))
 
-        wait_until(is_told, DEADLINE_S, "the log warns of replicated-starved-0", POLL_S)
+        wait_until(is_reported, DEADLINE_S, "the log warns of replicated-starved-0", POLL_S)
 
     def await_in_sync(self, topic: str, *nodes: int) -> None:
         wait_until(

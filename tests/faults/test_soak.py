@@ -105,7 +105,7 @@ async def test_a_short_run_is_exact(seed: int, exactly_once: bool, tmp_path: Pat
         Action(Act.FREEZE_BROKER, side="eu"),
         Action(Act.LATE),
         Action(Act.GROW),
-        Action(Act.ANEW),
+        Action(Act.RECREATED),
         Action(Act.CUT, down=True, unread=True),
     )
     report = await run(tmp_path, seed=seed, seconds=0, exactly_once=exactly_once, records_per_s=1_500, wanted=wanted)

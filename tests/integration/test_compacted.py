@@ -41,17 +41,17 @@ class Followed:
         self.partitions = partitions
         self.seen: list[LogRecord] = []
         #: How many records had been seen each time that the log began anew.
-        self.begun_anew: list[int] = []
+        self.resets: list[int] = []
         how = {"read_committed": read_committed, "only_last": only_last}
-        self.log = CompactedLog(self.cluster, self.topic, self.take, self.begin_anew, **how)
+        self.log = CompactedLog(self.cluster, self.topic, self.take, self.reset_log, **how)
 
     def take(self, record: LogRecord) -> None:
         if record.value == b"poison":
             raise ZeroDivisionError("not to be taken in")
         self.seen.append(record)
 
-    def begin_anew(self) -> None:
-        self.begun_anew.append(len(self.seen))
+    def reset_log(self) -> None:
+        self.resets.append(len(self.seen))
 
     @property
     def values(self) -> list[bytes]:
@@ -62,7 +62,7 @@ class Followed:
         # A plain write to partitions that do not all lead yet is repeated, and some of it is there twice.
         await eventually(self._leads)
 
-    async def make_anew(self) -> None:
+    async def recreate(self) -> None:
         assert await self.admin.delete_topics([self.topic]) == {self.topic: None}
         await eventually(self._is_gone)
         await self.make()
@@ -186,9 +186,9 @@ async def test_a_log_that_was_recreated_is_not_taken_from_what_is_kept(last: Fol
     await PlainWriter(last.cluster).write(last.records(*(b"%d" % at for at in range(100))))
     await last.log.start()
     assert last.values == [b"99"]
-    await last.make_anew()
+    await last.recreate()
     await PlainWriter(last.cluster).write(last.records(*(b"new %d" % at for at in range(200))))
-    await until(lambda: last.begun_anew, "it begins anew")
+    await until(lambda: last.resets, "it begins anew")
     await last.log.read_to_end()
     assert last.values[-1] == b"new 199"
 
@@ -299,11 +299,11 @@ async def test_a_topic_made_anew_is_read_from_its_beginning(plain: Followed, cap
     await plain.others_write(b"1", b"2")
     await plain.log.start()
     await plain.log.stop()
-    await plain.make_anew()
+    await plain.recreate()
     await plain.others_write(b"3", b"4", b"5")
     await plain.log.start()
     assert plain.values == [b"1", b"2", b"3", b"4", b"5"]
-    assert plain.begun_anew == [2]
+    assert plain.resets == [2]
     assert "was recreated: reading it from the beginning" in caplog.text
 
 
@@ -311,13 +311,13 @@ async def test_an_end_that_is_gone_is_noticed_by_itself(plain: Followed, caplog:
     await plain.log.start()
     await plain.log.write(plain.records(*(b"%d" % at for at in range(10))))
     await plain.log.read_to_end()
-    await plain.make_anew()
+    await plain.recreate()
     await plain.others_write(b"anew")
     await until(lambda: plain.values[-1] == b"anew", "the new topic's record is there")
     assert f"topic {plain.topic}" in caplog.text
     assert plain.values.count(b"anew") == 1
-    assert plain.begun_anew
-    assert set(plain.begun_anew) == {10}
+    assert plain.resets
+    assert set(plain.resets) == {10}
 
 
 async def test_more_partitions_are_read_as_well(plain: Followed) -> None:

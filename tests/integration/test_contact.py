@@ -108,8 +108,8 @@ def test_it_goes_on_behind_what_it_cannot_read(still: KafkaCluster, stuck: Kafka
     for broker, topics in ((seen.from_broker, _AT_SOURCE), (seen.to_broker, _AT_TARGET)):
         for topic in topics:
             seen.until(partial(_is_there, broker, topic), f"{topic} is there")
-    asyncio.run(_poison(still.bootstrap, _AT_SOURCE))
-    asyncio.run(_poison(stuck.bootstrap, _AT_TARGET))
+    asyncio.run(_record_rejected(still.bootstrap, _AT_SOURCE))
+    asyncio.run(_record_rejected(stuck.bootstrap, _AT_TARGET))
     seen.copies(500)
     assert mirror.stop() == 0
     begin = mirror.log_end()
@@ -138,10 +138,10 @@ def _source_stands_still(still: KafkaCluster, seen: _Seen) -> None:
         assert seen.metric("target_answers") == 1
         assert (seen.metric("lag_records"), seen.metric("lag_ms"), seen.metric("flow_lag_records")) == (-1, -1, -1)
         unknown_ms = seen.metric("lag_unknown_ms")
-        told = seen.ask("/still/eu/connectors/MirrorSourceConnector/lag?top=1")
-        assert (told["source_answers"], told["target_answers"]) == (False, True)
-        assert (told["records"], told["ms"]) == (-1, -1)
-        assert told["unknown_since_ms"] > 0 and "no answer" in told["unknown"]["still->eu"]
+        reported = seen.ask("/still/eu/connectors/MirrorSourceConnector/lag?top=1")
+        assert (reported["source_answers"], reported["target_answers"]) == (False, True)
+        assert (reported["records"], reported["ms"]) == (-1, -1)
+        assert reported["unknown_since_ms"] > 0 and "no answer" in reported["unknown"]["still->eu"]
         # The worker does its part: a probe that restarted it would not help.
         assert seen.ask("/health")["status"] == "healthy"
         seen.mirror.await_line(
@@ -239,7 +239,7 @@ async def _commit(bootstrap: str) -> None:
         await consumer.commit({partition: 1})
 
 
-async def _poison(bootstrap: str, topics: tuple[str, ...]) -> None:
+async def _record_rejected(bootstrap: str, topics: tuple[str, ...]) -> None:
     """Write to every partition: each poison as a key and as a value, and a record without a key."""
     async with AIOKafkaProducer(bootstrap_servers=bootstrap, max_request_size=1 << 20) as producer:
         for topic in topics:

@@ -48,7 +48,7 @@ def first_lines(command: subprocess.Popen[str], count: int) -> list[str]:
     return [command.stdout.readline().rstrip("\n") for _ in range(count)]
 
 
-def told(err: str) -> list[str]:
+def reported(err: str) -> list[str]:
     """The lines that are there on every machine, whether it had a Kafka yet or not."""
     return [line for line in err.splitlines() if not line.startswith(PREPARING)]
 
@@ -65,7 +65,7 @@ def test_clusters_serve_until_a_signal_and_leave_nothing(tmp_path: Path, number:
         assert below
         command.send_signal(number)
         out, err = command.communicate(timeout=_EXIT_S)
-        assert (command.returncode, told(err)) == (0, [])
+        assert (command.returncode, reported(err)) == (0, [])
         assert out.endswith("stopping\n")
         wait_until(lambda: gone(below), _EXIT_S, "nothing it started is left")
     assert list(tmp_path.iterdir()) == []
@@ -90,5 +90,5 @@ def test_a_port_in_use_is_one_line_and_a_code(tmp_path: Path) -> None:
         with dev("--clusters", "us", "--port-base", str(port), folder=tmp_path) as command:
             _, err = command.communicate(timeout=_EXIT_S)
     assert command.returncode == 2
-    (line,) = told(err)
+    (line,) = reported(err)
     assert f"cluster us: port {port} is in use" in line

@@ -22,7 +22,7 @@ _ENDS = (PLAIN, 2 * TRANSACTIONS * (EACH + 1))
 Capture = pytest.CaptureFixture[str]
 
 
-def told(capsys: Capture) -> Any:
+def reported(capsys: Capture) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
@@ -46,7 +46,7 @@ def test_readers_go_over_and_come_back_to_exactly_the_record_that_is_next(
         await_said(capsys, "Stop it now")
         assert mirror.stop() == 0
         assert running.end() == 0
-    assert {one["outcome"] for one in told(capsys)["proof"]} - {"not compared"} == {"same"}
+    assert {one["outcome"] for one in reported(capsys)["proof"]} - {"not compared"} == {"same"}
     to_read = two.left_to_read(two.us, two.topics)
     assert two.left_to_read(two.eu, two.topics) == to_read
     taken_back(two, replace(over, executes=True), capsys)
@@ -56,19 +56,19 @@ def test_readers_go_over_and_come_back_to_exactly_the_record_that_is_next(
     with two.mirror(two.eu, two.us) as mirror:
         back = two.arguments(mirror.properties_file, two.eu, two.us, rewinds=("*",))
         assert run_failback(back) == 0
-        assert {one["group"] for one in told(capsys)["moves"]} == set(two.groups.values())
+        assert {one["group"] for one in reported(capsys)["moves"]} == set(two.groups.values())
         running = Running(replace(back, executes=True), run_failback)
         await_said(capsys, "has to run now")
         assert run_failback(replace(back, executes=True)) == EXIT_NO_GO
         assert any(
             "is working on this failover" in obstacle and "failback" in obstacle
-            for obstacle in told(capsys)["obstacles"]
+            for obstacle in reported(capsys)["obstacles"]
         )
         mirror.start()
         await_said(capsys, "Stop it now")
         assert mirror.stop() == 0
         assert running.end() == 0
-    assert {one["outcome"] for one in told(capsys)["proof"]} - {"not compared"} == {"same"}
+    assert {one["outcome"] for one in reported(capsys)["proof"]} - {"not compared"} == {"same"}
     for topic in two.topics:
         assert two.values(two.us, topic) == two.values(two.eu, topic), "nothing came back twice, and nothing is missing"
     assert two.left_to_read(two.us, two.topics) == two.left_to_read(two.eu, two.topics)
@@ -83,9 +83,9 @@ def taken_back(two: TwoWays, over: Any, capsys: Capture) -> None:
     capsys.readouterr()
     assert set(map(tuple, two.left_to_read(two.eu, two.topics).values())) == {(b"nothing stored",)}
     assert run_failover(over) == 0
-    assert all(one["old"] is None for one in told(capsys)["moves"])
+    assert all(one["old"] is None for one in reported(capsys)["moves"])
     assert run_failover(over) == 0
-    assert all(one["done"] for one in told(capsys)["moves"])
+    assert all(one["done"] for one in reported(capsys)["moves"])
 
 
 def only_here(two: TwoWays, file: Path, export: Path, capsys: Capture) -> None:
@@ -93,7 +93,7 @@ def only_here(two: TwoWays, file: Path, export: Path, capsys: Capture) -> None:
 
     def unreplicated(*, export_to: Path | None = None, appends: bool = False) -> tuple[int, Any]:
         code = run_unreplicated(file, two.us, two.eu, export_to=export_to, appends=appends, as_json=True)
-        return code, told(capsys)
+        return code, reported(capsys)
 
     assert unreplicated()[0] == 0
     two.write(two.us, "third")
@@ -134,7 +134,7 @@ def test_after_a_killed_mirror_what_arrived_and_what_did_not_is_known_to_the_rec
         writing.join()
         gone = two.arguments(mirror.properties_file, two.us, two.eu, gone=two.us, executes=True)
         assert run_failover(gone) == 0
-        assert {one["by"] for one in told(capsys)["moves"]} == {"checkpoint"}
+        assert {one["by"] for one in reported(capsys)["moves"]} == {"checkpoint"}
         assert two.left_to_read(two.eu, two.topics).keys() == two.left_to_read(two.us, two.topics).keys()
         export = tmp_path / "export"
         assert run_unreplicated(gone.file, two.us, two.eu, export_to=export, appends=False, as_json=True) == EXIT_NO_GO

@@ -150,6 +150,6 @@ def a_file_that_does_not_know_the_connector_is_refused(two: TwoWays, over: Failo
 
 
 def assert_moved(two: TwoWays, capsys: Capture) -> None:
-    told: Any = json.loads(capsys.readouterr().out)
-    assert {one["group"] for one in told["moves"]} == set(two.groups.values())
-    assert {one["outcome"] for one in told["proof"]} - {"not compared"} == {"same"}
+    reported: Any = json.loads(capsys.readouterr().out)
+    assert {one["group"] for one in reported["moves"]} == set(two.groups.values())
+    assert {one["outcome"] for one in reported["proof"]} - {"not compared"} == {"same"}

@@ -62,10 +62,10 @@ async def test_a_failover_and_the_failback_end_as_if_nobody_had_killed_them(
     await copied.go_on_at_target(4)
     acts = await end_though_killed(command("failback", copied, copied.us))
     assert {"TxnOffsetCommitRequest", "EndTxnRequest"} <= set(acts)
-    gone_on = {group: min(offset + 4, RECORDS) for group, offset in copied.groups.items()}
-    assert await copied.stored_at_source() == gone_on
+    used_meanwhile = {group: min(offset + 4, RECORDS) for group, offset in copied.groups.items()}
+    assert await copied.stored_at_source() == used_meanwhile
     assert await copied.before(copied.us) == {
-        group: offset for group, offset in copied.groups.items() if offset != gone_on[group]
+        group: offset for group, offset in copied.groups.items() if offset != used_meanwhile[group]
     }
 
 
@@ -86,7 +86,7 @@ async def test_a_source_that_dies_on_the_way_is_told_of_and_done_without(
         if not doomed.alive(0):
             doomed.start_node(0)
     assert ended.act, "the source was killed"
-    assert_told(ended, copied)
+    assert_reported(ended, copied)
     assert again.exit_code == 2 and "--source-gone" in again.output, again.errors
     assert gone.exit_code == 0, gone.output + gone.errors
     by_checkpoint = {group: max(offset - LATE, 0) + AHEAD for group, offset in copied.groups.items()}
@@ -120,7 +120,7 @@ async def test_an_append_that_is_killed_appends_every_record_once(
     assert len(values) == AHEAD + RECORDS + len(unreplicated)
 
 
-def assert_told(ended: Ended, copied: Copied) -> None:
+def assert_reported(ended: Ended, copied: Copied) -> None:
     """Not with a traceback; nothing is left to be told where everything was done before it could be noticed."""
     assert "Traceback" not in ended.errors
     assert ended.exit_code == 0 or (ended.exit_code == 1 and f"cluster {copied.us} was lost" in ended.errors), ended

@@ -28,7 +28,7 @@ from connect.embedded.brokers import KafkaCluster
 from connect.kafka.authorization import AclBinding, describe_acls
 from connect.kafka.log.committed_offsets import list_groups
 from connectors.config.mm2_properties import load
-from connectors.failover.clusters_and_lease import InHand, hold, site
+from connectors.failover.clusters_and_lease import FailoverInProgress, hold, site
 from tests.kit.copied import AHEAD, RECORDS, Copied
 from tests.kit.groups import cluster_at
 from tests.kit.moving import commit
@@ -55,21 +55,21 @@ async def test_records_that_only_the_target_holds_are_not_passed_over_in_silence
     copied: Copied, capsys: Capture
 ) -> None:
     """The flow back would begin behind them."""
-    code, told = await run(copied.arguments(executes=True), capsys)
+    code, reported = await run(copied.arguments(executes=True), capsys)
     assert code == EXIT_NO_GO
-    assert f"{AHEAD} records, offsets 0 to {AHEAD - 1}" in told["obstacles"][0]
+    assert f"{AHEAD} records, offsets 0 to {AHEAD - 1}" in reported["obstacles"][0]
     assert set((await copied.stored()).values()) == {None}
-    code, told = await run(copied.arguments(executes=True, leaves_unreplicated=True), capsys)
+    code, reported = await run(copied.arguments(executes=True, leaves_unreplicated=True), capsys)
     assert (code, await copied.stored()) == (0, copied.wanted())
 
 
 async def test_two_at_once_and_the_second_is_told(copied: Copied, capsys: Capture) -> None:
     go = copied.arguments(executes=True, leaves_unreplicated=True)
     async with site(load(copied.file), copied.us, copied.eu) as place, hold(place, "the first") as lease:
-        code, told = await run(go, capsys)
+        code, reported = await run(go, capsys)
         assert code == EXIT_NO_GO
-        assert "the first" in told["obstacles"][0]
-        with pytest.raises(InHand, match="the first"):
+        assert "the first" in reported["obstacles"][0]
+        with pytest.raises(FailoverInProgress, match="the first"):
             async with hold(place, "the second"):
                 pass
         await lease.store(step="still mine")
@@ -88,25 +88,25 @@ async def test_a_group_that_somebody_uses_is_not_moved(copied: Copied, capsys: C
         )
         await consumer.start()
         try:
-            code, told = await run(copied.arguments(executes=True, leaves_unreplicated=True), capsys)
+            code, reported = await run(copied.arguments(executes=True, leaves_unreplicated=True), capsys)
         finally:
             await consumer.stop()
         assert code == EXIT_SOME_LEFT
-        assert [one for one in told["blocked"] if one["group"] == group and words in one["why"] + one["remedy"]]
+        assert [one for one in reported["blocked"] if one["group"] == group and words in one["why"] + one["remedy"]]
         others = {name: offset for name, offset in copied.wanted().items() if name != group}
         assert await copied.stored() == {group: None, **others}, "it is left, and keeps no other"
 
 
 async def test_what_groups_are_named_and_to_what_time_they_go(copied: Copied, capsys: Capture) -> None:
     look = copied.arguments(leaves_unreplicated=True)
-    code, told = await run(replace(look, groups=(f"{copied.name}-ha.*",)), capsys)
-    assert (code, [one["new"] for one in told["moves"]]) == (0, [15 + AHEAD])
-    code, told = await run(replace(look, at="2020-01-01T00:00Z"), capsys)
-    assert (code, {one["new"] for one in told["moves"]}) == (0, {0})
-    code, told = await run(replace(look, at="2100-01-01T00:00Z"), capsys)
-    assert (code, {one["new"] for one in told["moves"]}) == (0, {RECORDS + AHEAD})
-    code, told = await run(replace(look, groups=("nobody",)), capsys)
-    assert (code, told["go"], told["moves"]) == (EXIT_NO_GO, False, [])
+    code, reported = await run(replace(look, groups=(f"{copied.name}-ha.*",)), capsys)
+    assert (code, [one["new"] for one in reported["moves"]]) == (0, [15 + AHEAD])
+    code, reported = await run(replace(look, at="2020-01-01T00:00Z"), capsys)
+    assert (code, {one["new"] for one in reported["moves"]}) == (0, {0})
+    code, reported = await run(replace(look, at="2100-01-01T00:00Z"), capsys)
+    assert (code, {one["new"] for one in reported["moves"]}) == (0, {RECORDS + AHEAD})
+    code, reported = await run(replace(look, groups=("nobody",)), capsys)
+    assert (code, reported["go"], reported["moves"]) == (EXIT_NO_GO, False, [])
 
 
 async def test_a_source_that_does_not_answer_is_only_gone_where_somebody_says_so(
@@ -114,9 +114,9 @@ async def test_a_source_that_does_not_answer_is_only_gone_where_somebody_says_so
 ) -> None:
     copied.bootstrap[copied.us] = "127.0.0.1:1"
     copied.configure()
-    code, told = await run(copied.arguments(), capsys)
+    code, reported = await run(copied.arguments(), capsys)
     assert code == EXIT_NO_GO
-    assert "--source-gone" in told["obstacles"][0]
+    assert "--source-gone" in reported["obstacles"][0]
 
 
 async def test_what_only_the_source_has_is_noted(copied: Copied, capsys: Capture) -> None:
@@ -124,10 +124,10 @@ async def test_what_only_the_source_has_is_noted(copied: Copied, capsys: Capture
     at_us = AIOKafkaProducer(bootstrap_servers=copied.bootstrap[copied.us], transactional_id=name)
     async with at_us as producer, producer.transaction():
         await producer.send_and_wait(copied.topic, b"1")
-    _, told = await run(copied.arguments(leaves_unreplicated=True), capsys)
-    (note,) = [note for note in told["notes"] if "has these transactional ids" in note]
+    _, reported = await run(copied.arguments(leaves_unreplicated=True), capsys)
+    (note,) = [note for note in reported["notes"] if "has these transactional ids" in note]
     assert note.startswith(f"only cluster {copied.us}") and (name in note or "more" in note)
-    assert not [note for note in told["notes"] if "does not show" in note]
+    assert not [note for note in reported["notes"] if "does not show" in note]
 
 
 async def test_a_rehearsal_changes_nothing_and_says_what_a_failover_would(copied: Copied, capsys: Capture) -> None:
@@ -209,13 +209,13 @@ async def test_an_old_primary_with_another_tail_holds_up_who_reads_it_and_says_w
         back = replace(copied.arguments(leaves_unreplicated=True), target=copied.us)
         capsys.readouterr()
         assert await asyncio.to_thread(run_failback, back) == EXIT_NO_GO
-        told = json.loads(capsys.readouterr().out)
-        assert told["obstacles"] == []
-        assert {one["group"] for one in told["blocked"]} == copied.groups.keys()
-        for one in told["blocked"]:
+        reported = json.loads(capsys.readouterr().out)
+        assert reported["obstacles"] == []
+        assert {one["group"] for one in reported["blocked"]} == copied.groups.keys()
+        for one in reported["blocked"]:
             assert f"cluster {copied.us} has lost the end of {copied.topic}-0" in one["why"]
             assert "the same up to offset 20 of 30" in one["why"] and "4 other records, offsets 20" in one["why"]
-        assert any("begins where" in note for note in told["notes"])
+        assert any("begins where" in note for note in reported["notes"])
         accepts = tuple(f"diverged={group}" for group in copied.groups)
         assert await asyncio.to_thread(run_failback, replace(back, accepts=accepts, rewinds=("*",))) == 0
         capsys.readouterr()

@@ -117,11 +117,11 @@ async def moved_under_load(feed: Feed, loading: asyncio.Task[None], move: Corout
     return json.loads(await moving)
 
 
-def assert_all_moved(on: Commanded, told: Any) -> None:
-    assert {one["group"] for one in told["moves"]} == {mover.group for mover in on.movers}
-    assert {one["by"] for one in told["moves"]} <= {"exact", "gap", "end of the copy", "begin of the copy"}
-    assert "differs" not in {one["outcome"] for one in told["proof"]}
-    assert [one for one in told["proof"] if one["outcome"] == "same"]
+def assert_all_moved(on: Commanded, reported: Any) -> None:
+    assert {one["group"] for one in reported["moves"]} == {mover.group for mover in on.movers}
+    assert {one["by"] for one in reported["moves"]} <= {"exact", "gap", "end of the copy", "begin of the copy"}
+    assert "differs" not in {one["outcome"] for one in reported["proof"]}
+    assert [one for one in reported["proof"] if one["outcome"] == "same"]
 
 
 def judge(on: Commanded) -> int:

@@ -76,7 +76,9 @@ async def site(eu: KafkaCluster) -> AsyncIterator[Site]:
     await made.close()
 
 
-async def _told(site: Site, folder: Path, us: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
+async def _reported(
+    site: Site, folder: Path, us: str, capsys: pytest.CaptureFixture[str]
+) -> tuple[int, dict[str, Any]]:
     code = await asyncio.to_thread(run_topology, site.file(folder, us), stale_after_s=300, as_json=True)
     return code, json.loads(capsys.readouterr().out)
 
@@ -84,27 +86,27 @@ async def _told(site: Site, folder: Path, us: str, capsys: pytest.CaptureFixture
 async def test_it_tells_who_is_alive_and_who_reaches_whom(
     us: KafkaCluster, site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, found = await _told(site, tmp_path, us.bootstrap, capsys)
+    code, found = await _reported(site, tmp_path, us.bootstrap, capsys)
     assert (code, found["flows"][0]["state"]) == (2, "no heartbeats")
     await site.beat("heartbeats", site.us, site.eu, 600)
     await site.beat(f"{site.us}.heartbeats", site.ap, site.us, 3)
     await site.beat(f"{site.us}.{site.ap}.heartbeats", "xx", site.ap, 700)
-    code, found = await _told(site, tmp_path, us.bootstrap, capsys)
+    code, found = await _reported(site, tmp_path, us.bootstrap, capsys)
     assert (code, found["flows"][0]["state"], found["complete"]) == (2, "stopped", True)
     assert 600 <= found["flows"][0]["age_seconds"] < 900
     ways = [(way["hops"], way["from"], way["state"]) for way in found["ways"] if way["cluster"] == site.eu]
     assert {(1, site.us, "alive"), (2, site.ap, "stopped")} <= set(ways)
     await site.beat("heartbeats", site.us, site.eu, 1)
-    code, found = await _told(site, tmp_path, us.bootstrap, capsys)
+    code, found = await _reported(site, tmp_path, us.bootstrap, capsys)
     assert (code, found["flows"][0]["state"]) == (0, "alive")
     nowhere = f"{cluster_config.HOST}:1"
-    code, found = await _told(site, tmp_path, nowhere, capsys)
+    code, found = await _reported(site, tmp_path, nowhere, capsys)
     assert (code, found["complete"], found["flows"][0]["state"]) == (1, False, "alive")
     assert nowhere in found["clusters"][0]["error"]
     assert found["clusters"][1] == {"alias": site.eu, "error": None}
 
 
-async def _told_by(site: Site, topic: str, most: int = MOST) -> TopicHeartbeats:
+async def _reported_by(site: Site, topic: str, most: int = MOST) -> TopicHeartbeats:
     every = await read_heartbeats(site.cluster, [DefaultReplicationPolicy()], 120, most=most)
     (found,) = (one for one in every if one.topic == topic)
     return found
@@ -114,10 +116,10 @@ async def test_of_a_long_topic_the_end_is_read(site: Site) -> None:
     await site.beat("heartbeats", "gone", site.eu, 500)
     for ago in (40, 30, 20):
         await site.beat("heartbeats", site.us, site.eu, ago)
-    whole = await _told_by(site, "heartbeats")
+    whole = await _reported_by(site, "heartbeats")
     assert whole.newest_ms.keys() == {("gone", site.eu), (site.us, site.eu)}
     assert whole.read_from_ms is None
-    end = await _told_by(site, "heartbeats", most=2)
+    end = await _reported_by(site, "heartbeats", most=2)
     assert end == TopicHeartbeats(
         "heartbeats", {(site.us, site.eu): whole.newest_ms[site.us, site.eu]}, end.read_from_ms
     )

@@ -56,7 +56,7 @@ async def test_members_share_a_group_of_connects_type(us: KafkaCluster, begin: B
     assert first.last.leader == first.last.member
     second = begin("second")
     await until(lambda: agree(first, second), "both are in one round")
-    assert first.told == ["rebalance"]
+    assert first.reported == ["rebalance"]
     # Of two protocols in common it is the one that both prefer, and each member's metadata for it.
     assert second.last.protocol == "sessioned"
     assert sorted(first.assigned[-1].values()) == [b"first sessioned", b"second sessioned"]
@@ -75,7 +75,7 @@ async def test_another_leads_when_the_leader_leaves(begin: Begin) -> None:
     # Long before its session would have ended.
     await until(lambda: agree(second, third), "the others are in a round", 0.7 * SETTINGS.session_timeout_ms / 1_000)
     assert second.last.leader in (second.last.member, third.last.member)
-    assert not [what for what in second.told + third.told if what != "rebalance"]
+    assert not [what for what in second.reported + third.reported if what != "rebalance"]
 
 
 async def test_a_round_that_waits_for_somebody_keeps_whoever_is_ready(begin: Begin) -> None:
@@ -90,7 +90,7 @@ async def test_a_round_that_waits_for_somebody_keeps_whoever_is_ready(begin: Beg
     assert ready.joining
     slow.ready.set()
     await until(lambda: agree(ready, slow, third), "all are in one round")
-    assert set(ready.told + slow.told) == {"rebalance"}
+    assert set(ready.reported + slow.reported) == {"rebalance"}
 
 
 async def test_who_is_too_slow_is_thrown_out_and_comes_back(begin: Begin) -> None:
@@ -101,7 +101,7 @@ async def test_who_is_too_slow_is_thrown_out_and_comes_back(begin: Begin) -> Non
     slow.ready.clear()
     third = begin("third", settings)
     await until(lambda: agree(first, third), "two go on")
-    await until(lambda: any(what.startswith("lost") for what in slow.told), "who was too slow is told")
+    await until(lambda: any(what.startswith("lost") for what in slow.reported), "who was too slow is told")
     slow.ready.set()
     await until(lambda: agree(first, slow, third), "all are in one round")
     assert slow.last.member != member
@@ -143,8 +143,10 @@ async def test_what_the_group_gives_away_is_known_while_the_main_loop_stands_sti
                 assert held_s < settings.lease_ms / 1000, "by the clock its lease would be over"
                 time.sleep(0.01)  # noqa: ASYNC251
             assert held_s > settings.rebalance_timeout_ms / 1000, "the broker waits for it until then"
-            assert first.told == []
-            await until(lambda: [one for one in first.told if one.startswith("lost: ")], "its main loop hears of it")
+            assert first.reported == []
+            await until(
+                lambda: [one for one in first.reported if one.startswith("lost: ")], "its main loop hears of it"
+            )
     finally:
         is_over.set()
         await leases.stop()

@@ -106,7 +106,9 @@ def test_kafkas_sample_of_a_worker_takes_connectors_of_examples(pair: Pair, tmp_
                 states = [status["connector"], *status["tasks"]]
                 assert "FAILED" not in {state["state"] for state in states}, (name, states)
             copied = Broker(target, 0).end("connecttest-a") >= _RECORDS
-            return copied and ("prim", "sec") in _beating(target) and _told(target) == {("readers-a", "connecttest-a")}
+            return (
+                copied and ("prim", "sec") in _beating(target) and _reported(target) == {("readers-a", "connecttest-a")}
+            )
 
         wait_until(is_there, _DEADLINE_S, "records, heartbeats and checkpoints are there", _POLL_S)
         assert worker.stop() == 0
@@ -121,7 +123,7 @@ def _beating(cluster: KafkaCluster) -> set[tuple[str, str]]:
     return {(beat.source_alias, beat.target_alias) for beat in beats}
 
 
-def _told(cluster: KafkaCluster) -> set[tuple[str, str]]:
+def _reported(cluster: KafkaCluster) -> set[tuple[str, str]]:
     """The groups and topics with checkpoints."""
     topic = "prim.checkpoints.internal"
     if Broker(cluster, 0).end(topic) <= 0:

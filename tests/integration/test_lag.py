@@ -30,10 +30,10 @@ def test_what_nobody_has_copied_yet_is_all_behind(
         f"lags.bootstrap.servers = {us.bootstrap}\neu.bootstrap.servers = {us.bootstrap}\n"
     )
     assert run_lag(file, flow="lags->eu", top=5, as_json=True) == 0
-    (told,) = json.loads(capsys.readouterr().out)
-    (first,) = told["furthest"]
-    assert (told["partitions"], told["records"], first["records"], first["lost"]) == (2, 15, 15, 0)
-    assert told["bytes"] > 0
-    assert 0 <= told["ms"] < 3_600_000
+    (reported,) = json.loads(capsys.readouterr().out)
+    (first,) = reported["furthest"]
+    assert (reported["partitions"], reported["records"], first["records"], first["lost"]) == (2, 15, 15, 0)
+    assert reported["bytes"] > 0
+    assert 0 <= reported["ms"] < 3_600_000
     assert run_lag(file, flow=None, top=5, as_json=False) == 0
     assert "lags->eu: 15 records behind in 2 partitions" in capsys.readouterr().out

@@ -172,7 +172,7 @@ async def test_people_ask_for_it_with_the_target_alone(
     assert (await ask(topic="orders", partition=0, offset=13, is_reverse=True)).endswith(
         "us.orders-0 offset 13 is orders-0 offset 15: exact"
     )
-    ((pair,),) = [told["pairs"] for told in json.loads(await ask(as_json=True, topic="orders", offset=50))]
+    ((pair,),) = [reported["pairs"] for reported in json.loads(await ask(as_json=True, topic="orders", offset=50))]
     assert pair["answer"] == {"offset": 40, "place": "beyond"}
     with pytest.raises(ConfigError, match="--offset needs --topic"):
         run_map(file, MapQuery(offset=5), flow=None, as_json=False)

@@ -75,14 +75,14 @@ class _Fleet:
         self._groups = {flow: exits.enter_context(FlowGroup(clusters[flow.target], flow.source)) for flow in _FLOWS}
 
     def _properties(self, port: int) -> Mapping[str, str]:
-        patience = ("session.timeout.ms", "heartbeat.interval.ms")
+        backoff = ("session.timeout.ms", "heartbeat.interval.ms")
         return {
             "clusters": ", ".join(_ALIASES),
             **{f"{alias}.bootstrap.servers": self._clusters[alias] for alias in _ALIASES},
             **{f"{flow}.enabled": "true" for flow in _FLOWS},
             "topics": _TOPIC,
             "tasks.max": "3",
-            **{key: value for key, value in SMALL.items() if not key.endswith(patience)},
+            **{key: value for key, value in SMALL.items() if not key.endswith(backoff)},
             "refresh.topics.interval.seconds": "2",
             "dedicated.mode.enable.internal.rest": "true",
             "listeners": f"http://{cluster_config.HOST}:{port}",

@@ -54,13 +54,13 @@ async def test_a_group_is_shown_as_the_old_tool_did(us: KafkaCluster, capsys: py
         await reader.commit({TopicPartition("checked", 0): 12})
         asked = partial(run_offsets, of_group(us, "checkers", brokers=True), as_json=False, watch=False, every_s=1)
         assert await asyncio.to_thread(asked) == 0
-        told = capsys.readouterr().out.splitlines()
+        reported = capsys.readouterr().out.splitlines()
     finally:
         await reader.stop()
-    assert told[0].split() == ["Group", "Topic", "Pid", "Offset", "logSize", "Lag", "Owner"]
-    assert told[1].split() == ["checkers", "checked", "0", "12", "30", "18", "till/127.0.0.1"]
-    assert told[2].split() == ["checkers", "checked", "1", "unknown", "0", "unknown", "till/127.0.0.1"]
-    assert told[3:] == ["BROKER INFO", f"1 -> {us.bootstrap.replace('localhost', '127.0.0.1')}"]
+    assert reported[0].split() == ["Group", "Topic", "Pid", "Offset", "logSize", "Lag", "Owner"]
+    assert reported[1].split() == ["checkers", "checked", "0", "12", "30", "18", "till/127.0.0.1"]
+    assert reported[2].split() == ["checkers", "checked", "1", "unknown", "0", "unknown", "till/127.0.0.1"]
+    assert reported[3:] == ["BROKER INFO", f"1 -> {us.bootstrap.replace('localhost', '127.0.0.1')}"]
 
 
 def test_a_group_that_nobody_is_in_and_a_flow(

@@ -284,14 +284,14 @@ def test_a_topic_that_is_deleted_leaves_its_copy_or_takes_it_along(world: Outsid
 
 def test_javas_formatter_reads_offset_syncs_and_each_is_true(world: Outside) -> None:
     syncs = "mm2-offset-syncs.eu.internal"
-    told = asyncio.run(ends(world.us.bootstrap, {syncs: 1}))[syncs, 0]
+    reported = asyncio.run(ends(world.us.bootstrap, {syncs: 1}))[syncs, 0]
     out = run_tool(
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
         [
             *("--bootstrap-server", world.us.bootstrap, "--topic", syncs, "--from-beginning"),
             *("--formatter", "org.apache.kafka.connect.mirror.formatters.OffsetSyncFormatter"),
             # Heartbeats bring more all the time.
-            *("--max-messages", str(told), "--timeout-ms", "60000"),
+            *("--max-messages", str(reported), "--timeout-ms", "60000"),
         ],
     )
     found = defaultdict(list)
@@ -349,18 +349,18 @@ def test_plan_and_drift_at_this_scale(begun: tuple[Outside, Command]) -> None:
     assert made_back["eu.back-a"]["partitions"] == 2
     assert any(TOO_LONG in note for note in there["notes"])
 
-    def told(command: str) -> Command:
+    def reported(command: str) -> Command:
         done = world.run(command, "--json")
         print(f"heliograph {command}: {done.cost}")
         return done
 
     def is_only_what_cannot_be_made() -> bool:
-        flows = json.loads(told("plan").out)["flows"]
+        flows = json.loads(reported("plan").out)["flows"]
         left = [(one["action"], one.get("topic")) for flow in flows for one in flow["changes"]]
         return left == [("create-topic", f"us.{COLLIDING}")]
 
     print(f"heliograph plan before the first start: {before.cost}")
     wait_until(is_only_what_cannot_be_made, DEADLINE_S, "the plan has nothing but what cannot be made", POLL_S)
-    drift = told("drift")
+    drift = reported("drift")
     assert drift.code == 2
     assert f"us.{COLLIDING}" in {change.get("topic") for change in json.loads(drift.out)["flows"][0]["sets"]}

@@ -50,8 +50,8 @@ class Planner:
         return self.capsys.readouterr().out
 
 
-def changes(told: Mapping[str, Any], action: str) -> list[dict[str, Any]]:
-    (flow,) = told["flows"]
+def changes(reported: Mapping[str, Any], action: str) -> list[dict[str, Any]]:
+    (flow,) = reported["flows"]
     return [change for change in flow["changes"] if change["action"] == action]
 
 
@@ -71,10 +71,10 @@ def test_what_is_planned_is_done_and_then_there_is_nothing_to_do(
     broker.make_topic("planned-a", [[1], [1]], retention_ms="1234567")
     wait_until(lambda: broker.end("planned-a") == 0, 60, "the topic is there", 0.1)
 
-    code, told = planner.json()
+    code, reported = planner.json()
     assert code == 2
-    assert (told["format"], told["complete"]) == (1, True)
-    made = {change["topic"]: change for change in changes(told, "create-topic")}
+    assert (reported["format"], reported["complete"]) == (1, True)
+    made = {change["topic"]: change for change in changes(reported, "create-topic")}
     assert made["plus.planned-a"] | {"replication_factor": 1} == {
         "action": "create-topic",
         "cluster": "plan",
@@ -95,8 +95,8 @@ def test_what_is_planned_is_done_and_then_there_is_nothing_to_do(
 
     asyncio.run(alter_retention(flow))
     wait_until(lambda: planner.json()[0] == 2, 240, "a setting is to be changed", 0.3)
-    _, told = planner.json()
-    (change,) = told["flows"][0]["changes"]
+    _, reported = planner.json()
+    (change,) = reported["flows"][0]["changes"]
     assert change == {
         "action": "alter-config",
         "cluster": "plan",
@@ -118,9 +118,9 @@ def what_a_run_leaves_is_told_beside_it(file: Path, target: Broker, capsys: pyte
         code = run_drift(file, flow="plus->plan", as_json=True, everything=False, ignored=ignored)
         return code, json.loads(capsys.readouterr().out)
 
-    code, told = drifted()
-    (flow,) = told["flows"]
-    assert (code, told["complete"], told["differences"]) == (2, True, 3)
+    code, reported = drifted()
+    (flow,) = reported["flows"]
+    assert (code, reported["complete"], reported["differences"]) == (2, True, 3)
     assert [change["key"] for change in flow["sets"]] == ["retention.ms"]
     assert [(one["kind"], one["resource"]) for one in flow["leaves"]] == [
         ("without-source", "plus.planned-gone"),
@@ -170,9 +170,9 @@ def test_a_cluster_that_is_out_of_reach_is_one_line_and_exit_code_1(
         "clusters = plus, plan\nplus->plan.enabled = true\nplus->plan.topics = planned-.*\n"
         f"plus.bootstrap.servers = 127.0.0.1:1\nplan.bootstrap.servers = {eu.bootstrap}\n"
     )
-    code, told = Planner(file, capsys).json()
-    assert (code, told["complete"]) == (1, False)
-    (problem,) = told["flows"][0]["unknown"]
+    code, reported = Planner(file, capsys).json()
+    assert (code, reported["complete"]) == (1, False)
+    (problem,) = reported["flows"][0]["unknown"]
     assert "plus (127.0.0.1:1)" in problem
 
 
@@ -210,9 +210,9 @@ def test_what_a_start_would_continue_is_told_of_a_java_offset_of_a_group_and_of_
         try:
             await mirror_maker_1.commit({TopicPartition("continued-group", 0): 7})
             assert (await asyncio.to_thread(checked))[0] == 2
-            (told,) = json.loads(capsys.readouterr().out)["flows"]
-            assert told["running"]
-            assert any("mm1-group" in obstacle for obstacle in told["obstacles"])
+            (reported,) = json.loads(capsys.readouterr().out)["flows"]
+            assert reported["running"]
+            assert any("mm1-group" in obstacle for obstacle in reported["obstacles"])
         finally:
             await mirror_maker_1.stop()
 
@@ -221,14 +221,14 @@ def test_what_a_start_would_continue_is_told_of_a_java_offset_of_a_group_and_of_
 
     asyncio.run(predecessors())
     assert checked() == (2,)
-    (told,) = json.loads(capsys.readouterr().out)["flows"]
-    assert not told["running"]
-    assert told["unknown"] == []
-    partitions = {one["topic"]: one for one in told["partitions"]}
+    (reported,) = json.loads(capsys.readouterr().out)["flows"]
+    assert not reported["running"]
+    assert reported["unknown"] == []
+    partitions = {one["topic"]: one for one in reported["partitions"]}
     assert [
         (one["begins_at"], one["because"], one["lag"], one["lost"])
         for one in (partitions[f"continued-{name}"] for name in ("java", "group", "new"))
     ] == [(5, "stored-offset", 11, 4), (7, "group", 13, 0), (0, "earliest", 20, 0)]
-    assert told["obstacles"] == [
+    assert reported["obstacles"] == [
         "continued-java-0: 4 offsets from 5 are no longer on the source; a run stops there (on.source.gap=fail)"
     ]

@@ -19,7 +19,7 @@ from connectors.dataplane.sql_stage import outcome_by, rows_of
 from connectors.formats.types import TopicPartition
 from connectors.spark.config import SparkSettings
 from connectors.spark.driver_process import STAGE_DDL, problem_of, transformed
-from connectors.transforms.smt_chain import Unfit
+from connectors.transforms.smt_chain import Untransformable
 from connectors.transforms.sql_query import RecordsQuery
 
 pytestmark = [pytest.mark.integration]
@@ -55,7 +55,7 @@ def _end(gateway: Any) -> None:
     gateway.proc.wait(timeout=60)
 
 
-def outcomes(spark: Any, query: str) -> list[Record | Unfit | None]:
+def outcomes(spark: Any, query: str) -> list[Record | Untransformable | None]:
     """What becomes of the records."""
     assert problem_of(spark, query) == ""
 
@@ -72,7 +72,7 @@ def outcomes(spark: Any, query: str) -> list[Record | Unfit | None]:
 
     frame = transformed(spark, spark.range(1, numPartitions=1).mapInArrow(give, STAGE_DDL), query)
     rows = frame.mapInArrow(take, "outcome STRING").collect()
-    return [eval(row.outcome, {"Record": Record, "Unfit": Unfit}) for row in rows]
+    return [eval(row.outcome, {"Record": Record, "Untransformable": Untransformable}) for row in rows]
 
 
 def test_an_alias_in_backticks_is_the_table(spark: Any) -> None:
@@ -89,7 +89,7 @@ def test_keys_of_headers_that_are_no_text_stay_as_they_are(spark: Any) -> None:
     assert by_key == [RECORDS[0]._replace(headers=[("n", None)]), RECORDS[1]]
     new = "array(named_struct('key', CAST(X'E8' AS STRING), 'value', value)) AS headers"
     made = outcomes(spark, f"SELECT {new} FROM records")
-    assert all(isinstance(one, Unfit) for one in made)
+    assert all(isinstance(one, Untransformable) for one in made)
 
 
 @pytest.fixture
@@ -139,4 +139,4 @@ def test_texts_that_look_like_a_plan_are_texts(spark: Any) -> None:
 
 def test_no_record_gets_a_negative_time(spark: Any) -> None:
     early = outcomes(spark, "SELECT timestamp - INTERVAL 100 YEARS AS timestamp FROM records")
-    assert isinstance(early[0], Unfit) and early[1] == RECORDS[1]
+    assert isinstance(early[0], Untransformable) and early[1] == RECORDS[1]

@@ -79,7 +79,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BothWays]:
         for topic, sentence in shapes.POISON.items():
             await_refused(opened, topic, sentence)
         yield opened
-        ending = opened.wind_up()
+        ending = opened.shut_down()
         assert not ending.faults
         assert ending.comparison.is_exact, ending.comparison.summary()
 

@@ -130,7 +130,7 @@ async def stored(eu: KafkaCluster, **isolation: str) -> Stored:
     }
 
 
-async def take_back(eu: KafkaCluster, before: Stored) -> None:
+async def roll_back(eu: KafkaCluster, before: Stored) -> None:
     """Store again what was stored ``before``, and nothing else, also behind a transaction that the kill left open."""
     since = await stored(eu, isolation_level="read_uncommitted")
     producer = AIOKafkaProducer(bootstrap_servers=eu.bootstrap)
@@ -250,7 +250,7 @@ def copies(ends: Ends, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cop
         mirror.members()
         os.kill(mirror.pid, signal.SIGKILL)
         mirror.reap()
-        asyncio.run(take_back(eu, before))
+        asyncio.run(roll_back(eu, before))
         found.first_lines = mirror.log_lines()
         configure(eu.bootstrap, "fine.poison-size", {"max.message.bytes": "1000000"})
         found.restarted = mirror.log_end()
@@ -349,11 +349,11 @@ async def test_without_tolerance_the_partition_is_quarantined_and_says_what_to_d
 async def test_a_quarantined_partition_is_tried_again_after_a_start(copies: Copies) -> None:
     await copies.assert_copied(FINE, "poison-size")
 
-    async def are_told_again() -> bool:
+    async def are_reported_again() -> bool:
         again = [line for line in copies.restarted_lines() if "QUARANTINED" in line]
         return all(any(f" {topic}-0 " in line for line in again) for topic in ("poison-key", "poison-time"))
 
-    await until(are_told_again, "the others are refused again")
+    await until(are_reported_again, "the others are refused again")
 
 
 def first_resumed(copies: Copies) -> dict[tuple[str, str], Resumed]:

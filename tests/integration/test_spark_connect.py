@@ -108,7 +108,7 @@ async def test_a_lost_server_is_said_again_and_again_and_waited_for(scene: Scene
     await scene.compare()
     since = scene.mirror.log_end()
     scene.server.kill()
-    wait_until(lambda: len(told(scene, since)) > 2, DEADLINE_S, "the log names the server that is gone")
+    wait_until(lambda: len(reported(scene, since)) > 2, DEADLINE_S, "the log names the server that is gone")
     scene.server.start()
     await scene.compare()
     assert scene.mirror.is_running
@@ -116,7 +116,7 @@ async def test_a_lost_server_is_said_again_and_again_and_waited_for(scene: Scene
     assert not [line for line in lines if "Traceback" in line or "at-least-once" in line]
 
 
-def told(scene: Scene, since: int) -> list[str]:
+def reported(scene: Scene, since: int) -> list[str]:
     return [
         line
         for line in scene.mirror.log_lines(since)

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.integration
 
 DEADLINE_S = 180.0
 #: A port of loopback without a listener: a slice ends at once.
-NOBODY = {"host": "127.0.0.1", "port": 9, "certificate": "", "token": "", "slice": "nobody's", "epoch": 0}
+NO_LINK = {"host": "127.0.0.1", "port": 9, "certificate": "", "token": "", "slice": "nobody's", "epoch": 0}
 JAVA_HOME = find_java().parent.parent
 
 
@@ -134,12 +134,12 @@ def _runs(process: psutil.Process) -> bool:
 
 async def test_a_parent_of_workers_that_is_killed_is_replaced() -> None:
     async with engine({}) as spark:
-        first = await asyncio.wait_for(spark.start_job(NOBODY, ""), DEADLINE_S)
+        first = await asyncio.wait_for(spark.start_job(NO_LINK, ""), DEADLINE_S)
         await asyncio.wait_for(first.finished, DEADLINE_S)
         for one in tree(os.getpid()):
             if one.role in (Role.PYTHON_DAEMON, Role.PYTHON_WORKER):
                 one.process.kill()
-        second = await asyncio.wait_for(spark.start_job(NOBODY, ""), DEADLINE_S)
+        second = await asyncio.wait_for(spark.start_job(NO_LINK, ""), DEADLINE_S)
         await asyncio.wait_for(second.finished, DEADLINE_S)
 
 

@@ -357,7 +357,7 @@ async def test_a_task_that_takes_a_partition_over_shuts_its_last_writer_out_of_t
     await zombie.load([ORDERS])
     await zombie.commit([Commit(position)])
     await successor.load([])
-    starts = await successor.shut_out(await successor.load_more([ORDERS]))
+    starts = await successor.fence_predecessors(await successor.load_more([ORDERS]))
     assert starts[ORDERS].position == position
     with pytest.raises(Superseded):
         await zombie.commit([Commit(replace(position, next_source_offset=60))])
@@ -376,7 +376,7 @@ async def test_of_two_tasks_that_take_a_partition_over_the_last_one_stores(site:
     await stores[0].commit([Commit(position)])
     for one in stores[1:]:
         await one.load([])
-        assert (await one.shut_out(await one.load_more([ORDERS])))[ORDERS].position == position
+        assert (await one.fence_predecessors(await one.load_more([ORDERS])))[ORDERS].position == position
         found = (await one.load_more([ORDERS]))[ORDERS]
         own = site.writer(stores.index(one))
         assert (found.position, found.moved, found.claimant) == (position, False, f"{own}-commit")

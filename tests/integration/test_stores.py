@@ -49,7 +49,7 @@ class Place:
             self.admin,
             self.topic,
             reading.take,
-            reading.begin_anew,
+            reading.reset_log,
             leader=leader,
             read_committed=read_committed,
         )
@@ -79,7 +79,7 @@ class Reading:
         self.records: list[ConfigRecord] = []
         self.log = ConfigLog()
 
-    def begin_anew(self) -> None:
+    def reset_log(self) -> None:
         self.records.clear()
         self.log = ConfigLog()
 

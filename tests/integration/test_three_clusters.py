@@ -126,9 +126,9 @@ def test_a_circle_and_two_pairs(
                 assert _values(bootstrap, topic) == [b"%s %d" % (origin.encode(), at) for at in range(_RECORDS)]
         capsys.readouterr()
         assert run_topology(mirror.properties_file, stale_after_s=60, as_json=True) == 0, capsys.readouterr().out
-        told = json.loads(capsys.readouterr().out)
-        assert {one["flow"]: one["state"] for one in told["flows"]} == dict.fromkeys(_FLOWS, "alive")
-        assert {(one["cluster"], one["from"]): one["hops"] for one in reversed(told["ways"])} == {
+        reported = json.loads(capsys.readouterr().out)
+        assert {one["flow"]: one["state"] for one in reported["flows"]} == dict.fromkeys(_FLOWS, "alive")
+        assert {(one["cluster"], one["from"]): one["hops"] for one in reversed(reported["ways"])} == {
             (cluster, source): hops for cluster, of in _HOPS.items() for source, hops in of.items()
         }
         assert mirror.stop() == 0
@@ -178,14 +178,14 @@ def _check_checkpoints(mirror: Mirror, clusters: Mapping[str, str]) -> None:
         source, target = flow.split("->")
 
         wanted = {(f"readers-{source}", f"{source}.orders", _AT)}
-        is_there = partial(_is_told, mirror, clusters[target], source, wanted)
+        is_there = partial(_is_reported, mirror, clusters[target], source, wanted)
         wait_until(is_there, _DEADLINE_S, f"checkpoints of {flow}", _POLL_S)
 
 
-def _is_told(mirror: Mirror, bootstrap: str, source: str, wanted: set[tuple[str, str, int]]) -> bool:
+def _is_reported(mirror: Mirror, bootstrap: str, source: str, wanted: set[tuple[str, str, int]]) -> bool:
     assert mirror.is_running, mirror.log_lines()[-20:]
     records = asyncio.run(read_all(bootstrap, f"{source}.checkpoints.internal"))
-    told = [Checkpoint.decode(record.key, record.value) for record in records]
+    reported = [Checkpoint.decode(record.key, record.value) for record in records]
     # A group gets the end of the copy before the copy gets to its place.
-    last = {(one.group, one.topic): one.downstream_offset for one in told}
+    last = {(one.group, one.topic): one.downstream_offset for one in reported}
     return {(*key, offset) for key, offset in last.items()} == wanted

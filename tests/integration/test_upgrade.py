@@ -59,7 +59,7 @@ def test_each_version_continues_exactly_where_the_other_ended(tmp_path: Path, ol
             resumed = stage.mirror.resumed(start)
             assert not [one.line for one in resumed if one.at_least_once or one.may_double]
             surplus += sum(one.surplus_records for one in resumed)
-        end = stage.wind_up()
+        end = stage.shut_down()
         assert not end.faults
         assert end.comparison.is_exact, end.comparison.summary()
         assert stage.map_faults() == []

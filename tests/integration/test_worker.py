@@ -44,7 +44,7 @@ class Counting(SourceTask):
         self._topic, self._to = props["topic"], int(props["to"])
         stored = await self.context.offset_reader.offset({"counter": "a"})
         self._next = 0 if stored is None else int(str(stored["n"])) + 1
-        self.told: list[Any] = []
+        self.reported: list[Any] = []
         self.commits = 0
 
     async def poll(self) -> Sequence[SourceRecord] | None:
@@ -56,7 +56,7 @@ class Counting(SourceTask):
         return [self._record(number) for number in numbers]
 
     async def commit_record(self, record: SourceRecord, metadata: object) -> None:
-        self.told.append(record.source_offset.get("n"))
+        self.reported.append(record.source_offset.get("n"))
 
     def _record(self, number: int) -> SourceRecord:
         headers = (Header("parity", "odd" if number % 2 else "even"),)
@@ -77,11 +77,11 @@ class CountingConnector(TestConnector):
 
 
 def counting(kind: type[Counting] = Counting) -> type[CountingConnector]:
-    class Own(CountingConnector):
+    class UnreplicatedRecords(CountingConnector):
         pass
 
-    Own.made, Own.kind = [], kind
-    return Own
+    UnreplicatedRecords.made, UnreplicatedRecords.kind = [], kind
+    return UnreplicatedRecords
 
 
 class Stage:
@@ -117,8 +117,8 @@ class Stage:
         for worker in self._workers:
             await worker.stop()
 
-    def _log(self, on_record: Callable[..., None], on_begin_anew: Callable[[], None]) -> CompactedLog:
-        return CompactedLog(self.cluster, self.offset_topic_name, on_record, on_begin_anew, read_committed=True)
+    def _log(self, on_record: Callable[..., None], on_reset: Callable[[], None]) -> CompactedLog:
+        return CompactedLog(self.cluster, self.offset_topic_name, on_record, on_reset, read_committed=True)
 
     def start(self, to: int, target: TargetState = STARTED, **checks: Any) -> None:
         props = {"topic": self.topic, "to": str(to)}
@@ -231,7 +231,7 @@ async def test_records_arrive_in_javas_form_and_offsets_follow(us: KafkaCluster)
     async with staged(us, connector, OFTEN) as stage:
         stage.start(20)
         await stage.until_state(State.RUNNING)
-        await until(lambda: len(connector.made[-1].told) == 20, "all records are acknowledged")
+        await until(lambda: len(connector.made[-1].reported) == 20, "all records are acknowledged")
         await eventually(stage.stored, 19)
         records = await stage.read(stage.topic)
         assert sorted(int(each.value) for each in records) == list(range(20))
@@ -241,7 +241,7 @@ async def test_records_arrive_in_javas_form_and_offsets_follow(us: KafkaCluster)
             assert each.key == b"k%d" % (int(each.value) % 5)
             assert each.headers == (("parity", b"odd" if int(each.value) % 2 else b"even"),)
         assert all(numbers == sorted(numbers) for numbers in by_partition.values())
-        assert sorted(connector.made[-1].told) == list(range(20))
+        assert sorted(connector.made[-1].reported) == list(range(20))
         assert stage.heard.topics == [(stage.topic, stage.task)]
         (stored, *_) = await stage.read(stage.offset_topic_name)
         assert stored.key == f'["{stage.name}",{{"counter":"a"}}]'.encode()

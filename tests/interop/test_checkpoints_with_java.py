@@ -20,7 +20,7 @@ from connect.embedded.brokers import QUICK_JVM, KafkaCluster
 from connectors.client import translate_offsets
 from connectors.formats.mirror_records import Checkpoint, Heartbeat
 from tests.interop.flow import read_all
-from tests.kit.java_client import DEFAULT, ask_java, offsets_told
+from tests.kit.java_client import DEFAULT, ask_java, offsets_reported
 from tests.kit.java_mm2 import JavaMirrorMaker
 from tests.kit.mirror import SMALL, Mirror
 from tests.kit.moving import PLAIN, TRANSACTIONS, Feed, commit, committed, end_of, read
@@ -108,7 +108,7 @@ def test_they_take_turns(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> 
     turns = Turns(us, eu, tmp_path)
     asyncio.run(turns.feed.make())
     try:
-        stood: dict[str, int] = {}
+        unmoved: dict[str, int] = {}
         for turn, program in enumerate((turns.java, turns.ours, turns.java), 1):
             ends = asyncio.run(turns.go_on(turn))
             beats = len(turns.beats())
@@ -116,8 +116,8 @@ def test_they_take_turns(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> 
                 _await_the_end(turns, ends, runs, turn)
                 turns.await_beats(beats + _BEATS)
             now = _translated_alike(turns)
-            assert all(now[place] >= offset for place, offset in stood.items()), (turn, stood, now)
-            stood = now
+            assert all(now[place] >= offset for place, offset in unmoved.items()), (turn, unmoved, now)
+            unmoved = now
         _judge(turns)
     finally:
         asyncio.run(_forget_heartbeats(turns.eu))
@@ -150,7 +150,7 @@ def _translated_alike(turns: Turns) -> dict[str, int]:
     found: dict[str, int] = {}
     for group, answer in zip((turns.fast, turns.slow), answers, strict=True):
         ours = translate_offsets({"bootstrap.servers": turns.eu}, turns.alias, group, _DEADLINE_S)
-        assert {group: ours} == offsets_told(answer)
+        assert {group: ours} == offsets_reported(answer)
         found |= {f"{group} {place.topic}": at.offset for place, at in ours.items()}
     return found
 

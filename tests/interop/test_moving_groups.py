@@ -25,7 +25,7 @@ from connectors.formats.mirror_records import Checkpoint
 from connectors.formats.types import TopicPartition
 from connectors.offset_map.reader import MapReader
 from tests.interop.flow import read_all
-from tests.kit.java_client import ask_java, offsets_told
+from tests.kit.java_client import ask_java, offsets_reported
 from tests.kit.map_judge import judge_map
 from tests.kit.mirror import Mirror
 from tests.kit.moving import (
@@ -130,7 +130,7 @@ async def _translated(stage: Stage) -> dict[FlowOf, dict[str, Offsets]]:
         f"translate-all {stage.eu.bootstrap} {flow.policy} {flow.alias} {stage.groups.pattern}" for flow in stage.flows
     ]
     answers = await asyncio.to_thread(ask_java, questions)
-    found = {flow: offsets_told(answer) for flow, answer in zip(stage.flows, answers, strict=True)}
+    found = {flow: offsets_reported(answer) for flow, answer in zip(stage.flows, answers, strict=True)}
     for flow in stage.flows:
         props = {
             "bootstrap.servers": stage.eu.bootstrap,

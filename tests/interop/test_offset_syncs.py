@@ -67,7 +67,7 @@ def test_our_store_translates_as_javas() -> None:
                 script.append("end")
             if sync is not None:
                 store.take(sync)
-                script.append(_told(sync))
+                script.append(_reported(sync))
         for offset in sorted({seeded.randrange(upstream + 300) for _ in range(100)}):
             script.append(f"ask orders 3 {offset}")
             expected.append(_javas(store.translate(TopicPartition("orders", 3), offset)))
@@ -191,11 +191,11 @@ def _translated(syncs: Syncs, source: str, end: int) -> list[int]:
 
 def _judged(syncs: Syncs, source: str, end: int) -> list[int]:
     asks = [f"ask {source} 0 {offset}" for offset in range(end + 2)]
-    answers = _judge(["new false", *map(_told, syncs), "end", *asks])
+    answers = _judge(["new false", *map(_reported, syncs), "end", *asks])
     return [int(answer.removeprefix("OptionalLong[").removesuffix("]")) for answer in answers]
 
 
-def _told(sync: OffsetSync) -> str:
+def _reported(sync: OffsetSync) -> str:
     return f"sync {sync.key().hex()} {sync.value().hex()}"
 
 

@@ -16,7 +16,7 @@ from connect.wire import records
 from connectors.dataplane import fetch_api
 
 #: Of batches by a producer without an id.
-NOBODY = (-1, -1, -1)
+NO_PRODUCER = (-1, -1, -1)
 _RETRIABLE = (3, 5, 6)  # a topic that was made just now
 _LEADER_DEADLINE_S = 120.0
 
@@ -28,7 +28,7 @@ class Topics:
         self._cluster = cluster
 
     async def put(
-        self, topic: str, part: Sequence[records.Record], codec: int = 0, producer: tuple[int, int, int] = NOBODY
+        self, topic: str, part: Sequence[records.Record], codec: int = 0, producer: tuple[int, int, int] = NO_PRODUCER
     ) -> None:
         """One batch of ``part`` into partition 0; their offsets do not matter. ``producer``: id, epoch, sequence."""
         row = ProduceRequest.TopicProduceData.PartitionProduceData(

@@ -75,8 +75,8 @@ def _calls(unit: str) -> set[int]:
 
 
 def _group(name: str) -> set[str]:
-    told = subprocess.run(["systemd-analyze", "syscall-filter", name], capture_output=True, text=True, check=True)
-    words = {line.strip() for line in told.stdout.splitlines()[1:] if line.strip() and "#" not in line}
+    reported = subprocess.run(["systemd-analyze", "syscall-filter", name], capture_output=True, text=True, check=True)
+    words = {line.strip() for line in reported.stdout.splitlines()[1:] if line.strip() and "#" not in line}
     return {call for word in words for call in (_group(word) if word.startswith("@") else {word})}
 
 

@@ -264,7 +264,7 @@ def run(
             f"{played.settled} times, {played.taken_over} taken over; {played.comparison}"
         )
         report.rounds.append(played)
-    ending = stage.wind_up()
+    ending = stage.shut_down()
     report.comparison = ending.comparison.summary()
     report.faults += ending.faults
     if not report.all_faults:

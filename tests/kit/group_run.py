@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from connect.embedded.brokers import KafkaCluster
-from tests.kit import group_blows as blows
+from tests.kit import group_faults as blows
 from tests.kit import rest_load
 from tests.kit.group_stage import SHORT_SESSION, GroupStage
 from tests.kit.lateness import Lateness

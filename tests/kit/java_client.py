@@ -42,7 +42,7 @@ def ask_java(questions: Sequence[str]) -> list[list[str]]:
     return [sorted(answer) for answer in answers[:-1]]
 
 
-def offsets_told(answer: Sequence[str]) -> dict[str, Offsets]:
+def offsets_reported(answer: Sequence[str]) -> dict[str, Offsets]:
     """By group, of an answer to ``translate`` or ``translate-all``."""
     found: dict[str, Offsets] = {}
     for line in answer:

@@ -56,9 +56,9 @@ def beans(through: JavaGateway, port: int, domain: str) -> list[Bean]:
 
 
 def _bean(server: Any, name: Any) -> Bean:
-    told = sorted(attribute.getName() for attribute in server.getMBeanInfo(name).getAttributes())
+    reported = sorted(attribute.getName() for attribute in server.getMBeanInfo(name).getAttributes())
     properties = {str(key): str(value).strip('"') for key, value in dict(name.getKeyPropertyList()).items()}
-    return Bean(str(name.getDomain()), properties, {each: _value(server, name, each) for each in told})
+    return Bean(str(name.getDomain()), properties, {each: _value(server, name, each) for each in reported})
 
 
 def _value(server: Any, name: Any, attribute: str) -> Any:

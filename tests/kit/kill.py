@@ -111,7 +111,7 @@ def play_round(stage: Stage, planned: Round, seed: int, say: Callable[[str], Non
 
 
 def _finish(stage: Stage, report: RunReport) -> None:
-    ending = stage.wind_up()
+    ending = stage.shut_down()
     report.lateness = str(stage.lateness)
     report.exit_code, report.comparison = ending.exit_code, ending.comparison.summary()
     report.faults += ending.faults

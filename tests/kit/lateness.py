@@ -13,7 +13,7 @@ from tests.kit.seen import process_metric
 GOAL_BEAT_S: Final = 1.0
 GOAL_STALL_S: Final = 0.25
 #: How a worker's log reports a new longest stall.
-_TOLD: Final = "the worker's loop was "
+_REPORTED: Final = "the worker's loop was "
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class Lateness:
     stalls_s: list[float] = field(default_factory=list)
     unanswered: int = 0
     #: What the logs say of the longest stalls that missed the goal, by the stall.
-    told: dict[float, str] = field(default_factory=dict)
+    reported: dict[float, str] = field(default_factory=dict)
 
     def look(self, url: str, log: Path) -> None:
         """Ask the worker whose REST is at ``url``; its life's ``log`` says what it did."""
@@ -41,16 +41,16 @@ class Lateness:
             self.beats_s.append(beat_s)
             self.stalls_s.append(stall_s)
             if stall_s > GOAL_STALL_S:
-                said = f"{_TOLD}{stall_s * 1000:.0f} ms late"  # the log may be of earlier lives, too
+                said = f"{_REPORTED}{stall_s * 1000:.0f} ms late"  # the log may be of earlier lives, too
                 lines = log.read_text(errors="replace").splitlines()
-                self.told[stall_s] = next((line for line in reversed(lines) if said in line), "")
+                self.reported[stall_s] = next((line for line in reversed(lines) if said in line), "")
 
     def add(self, other: Lateness) -> None:
         """Take in what another has found."""
         self.beats_s += other.beats_s
         self.stalls_s += other.stalls_s
         self.unanswered += other.unanswered
-        self.told |= other.told
+        self.reported |= other.reported
 
     @property
     def is_missed(self) -> bool:
@@ -68,5 +68,5 @@ class Lateness:
         text += f", {self.unanswered} unanswered" if self.unanswered else ""
         if not self.is_missed:
             return text
-        said = self.told.get(max(self.stalls_s), "")
-        return f"{text}: late{f' ({said[said.find(_TOLD) :]})' if said else ''}"
+        said = self.reported.get(max(self.stalls_s), "")
+        return f"{text}: late{f' ({said[said.find(_REPORTED) :]})' if said else ''}"

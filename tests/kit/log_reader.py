@@ -119,12 +119,12 @@ class LogReader:
                 # Behind it, from Fetch 5 on: last stable offset, log start, aborted transactions.
                 end, aborted = (more[0], more[2] or ()) if self._isolation else (high_watermark, ())
                 if error_code:
-                    await self._heed(error_code, node, topic, index)
+                    await self._apply(error_code, node, topic, index)
                 elif self._take(topic, index, data, aborted) >= end:
                     done.add((topic, index))
         return done
 
-    async def _heed(self, error_code: int, node: int, topic: str, index: int) -> None:
+    async def _apply(self, error_code: int, node: int, topic: str, index: int) -> None:
         error: Any = for_code(error_code)
         if error is OffsetOutOfRangeError and self._skips_deleted:
             await self._skip_deleted(node, topic, index)

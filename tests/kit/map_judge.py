@@ -141,7 +141,7 @@ async def _judge_forward(
         else:
             verdict.next_survivor += 1
             fault = await _judge_survivor(maps, pair, offset, survivors.first_from(found.offset))
-        _tell(verdict, f"source offset {offset} -> {_words(found)}: {fault}", fault)
+        _report(verdict, f"source offset {offset} -> {_words(found)}: {fault}", fault)
 
 
 async def _judge_survivor(maps: MapReader, pair: MapPair, offset: int, survivor: int | None) -> str:
@@ -167,7 +167,7 @@ async def _judge_reverse(
             fault = f"the source has {source.records[found.offset]} there, not {content}"
         elif await maps.forward(pair, found.offset) != MappedOffset(offset, OffsetLocation.INSIDE):
             fault = f"forward from there is {_words(await maps.forward(pair, found.offset))}"
-        _tell(verdict, f"target offset {offset} -> {_words(found)}: {fault}", fault)
+        _report(verdict, f"target offset {offset} -> {_words(found)}: {fault}", fault)
 
 
 class _Survivors:
@@ -181,7 +181,7 @@ class _Survivors:
         return self._offsets[at] if at < len(self._offsets) else None
 
 
-def _tell(verdict: Verdict, sentence: str, fault: str) -> None:
+def _report(verdict: Verdict, sentence: str, fault: str) -> None:
     if fault:
         verdict.faults.append(sentence)
 

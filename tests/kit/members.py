@@ -32,7 +32,7 @@ async def until(seen: Callable[[], object], what: str, timeout_s: float = 120.0)
 class Joiner:
     """Joins whenever the group wants it to. The leader gives each member the names and metadata of all.
 
-    ``rounds`` are those that ended with us, ``told`` what else was heard. ``ready``: while it is not set we join no
+    ``rounds`` are those that ended with us, ``reported`` what else was heard. ``ready``: while it is not set we join no
     round that has begun. ``lapses``: of each end of our lease, how many heartbeats had been answered by then.
     """
 
@@ -51,7 +51,7 @@ class Joiner:
         connection = connection_settings({"bootstrap.servers": bootstrap}, client_id="unused", where="cluster us")
         self.member = GroupMember(Cluster(connection, "us"), settings, self, leases or OneLoop())
         self.rounds: list[Membership] = []
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.answered = 0
         self.assigned: list[Mapping[str, bytes]] = []
         self.lapses: list[int] = []
@@ -70,19 +70,19 @@ class Joiner:
 
     async def assign(self, protocol: str, leader: str, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
         self.assigned.append(dict(members))
-        everybody = b",".join(sorted(members.values()))
-        return {member: member.encode() + b" of " + everybody for member in members}
+        all_members = b",".join(sorted(members.values()))
+        return {member: member.encode() + b" of " + all_members for member in members}
 
     def rebalance_begun(self) -> None:
-        self.told.append("rebalance")
+        self.reported.append("rebalance")
         self._wanted.set()
 
     def membership_lost(self, reason: str) -> None:
-        self.told.append(f"lost: {reason}")
+        self.reported.append(f"lost: {reason}")
         self._wanted.set()
 
     def lease_lost(self) -> None:
-        self.told.append("lease")
+        self.reported.append("lease")
         self.lapses.append(self.answered)
 
     def heartbeat_answered(self) -> None:

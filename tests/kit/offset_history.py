@@ -162,8 +162,8 @@ def _changed_newer(
             if other[0] == place[0] and any(one.writer for one in upto) and _has_gone_on(upto):
                 yield f"{place} was taken back to {new}, and {other} has gone on to {upto[-1].offset}"
     elif at and changes[at - 1].is_of_consumer and changes[at - 1].offset != new:
-        told = {one.offsets.get(place[1:]) for one in before if one.kind == "told" and one.group == place[0]}
-        if changes[at - 1].offset not in told:
+        reported = {one.offsets.get(place[1:]) for one in before if one.kind == "told" and one.group == place[0]}
+        if changes[at - 1].offset not in reported:
             yield f"{place}: the newer commit {changes[at - 1].offset} was changed to {new}"
 
 
@@ -197,6 +197,6 @@ def _skipped(
     if ran.command != "failover" or "--source-gone" in ran.arguments:
         return
     of_group = [one.offsets for one in before if one.kind == "told" and one.group == group]
-    told = {offsets[origin] for offsets in of_group if offsets.get(origin, -1) >= 0}
-    if number not in {bisect_left(source[origin], offset) for offset in told}:
-        yield f"{place} goes on at record {number}, and stood at offset {sorted(told)} at the source"
+    reported = {offsets[origin] for offsets in of_group if offsets.get(origin, -1) >= 0}
+    if number not in {bisect_left(source[origin], offset) for offset in reported}:
+        yield f"{place} goes on at record {number}, and stood at offset {sorted(reported)} at the source"

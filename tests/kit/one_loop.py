@@ -20,5 +20,5 @@ class OneLoop:
     def call(self, function: Callable[..., object], *args: object) -> None:
         function(*args)
 
-    def tell(self, function: Callable[..., object], *args: object) -> None:
+    def post(self, function: Callable[..., object], *args: object) -> None:
         function(*args)

@@ -173,7 +173,7 @@ class Scene:
 
     async def made(self) -> None:
         """Wait until the source's broker leads every partition: it makes their logs one after another."""
-        await self._until_told(self._us, self.partitions, LATEST, time.monotonic())
+        await self._until_reported(self._us, self.partitions, LATEST, time.monotonic())
 
     async def write_everywhere(self) -> None:
         """A round."""
@@ -202,10 +202,10 @@ class Scene:
 
     async def _everywhere(self, clock_ms: int, began_s: float) -> float:
         targets = [(f"{ALIAS}.{topic}", index) for topic, index in self.partitions]
-        await self._until_told(self._eu, targets, clock_ms, began_s)
+        await self._until_reported(self._eu, targets, clock_ms, began_s)
         return time.monotonic() - began_s
 
-    async def _until_told(
+    async def _until_reported(
         self, bootstrap: str, partitions: list[tuple[str, int]], timestamp_ms: int, began_s: float
     ) -> None:
         """Wait until every partition's leader tells an offset for a time."""

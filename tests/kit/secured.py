@@ -153,7 +153,7 @@ def start_secured(
     where it is ``SASL_SSL``. ``config`` wins over all else that its brokers are told."""
     authority = make_party("authority", None)
     yesterday = datetime.timedelta(minutes=-30)
-    told = {
+    reported = {
         **_presenting(directory, "", make_party("broker", authority, "localhost")),
         **_presenting(directory, "expired", make_party("late", authority, "localhost", valid=yesterday)),
         **_presenting(directory, "elsewhere", make_party("far", authority, "far.example", address="192.0.2.1")),
@@ -173,16 +173,16 @@ def start_secured(
     }
     for listener in ("scram", "scram_tls", PROXIED.lower()):
         prefix = f"listener.name.{listener}"
-        told[f"{prefix}.sasl.enabled.mechanisms"] = "SCRAM-SHA-256,SCRAM-SHA-512"
+        reported[f"{prefix}.sasl.enabled.mechanisms"] = "SCRAM-SHA-256,SCRAM-SHA-512"
         for mechanism in ("scram-sha-256", "scram-sha-512"):
-            told[f"{prefix}.{mechanism}.sasl.jaas.config"] = f"{SCRAM} required;"
+            reported[f"{prefix}.{mechanism}.sasl.jaas.config"] = f"{SCRAM} required;"
     if nodes > 1:  # controllers vote for one another before there are access rules
-        told["super.users"] = "User:ANONYMOUS"
+        reported["super.users"] = "User:ANONYMOUS"
     listeners = LISTENERS if advertised is None else {**LISTENERS, PROXIED: proxied_protocol}
     started = KafkaCluster.start(
         name,
         nodes=nodes,
-        config={**told, **(config or {})},
+        config={**reported, **(config or {})},
         listeners=listeners,
         advertised=advertised,
         jvm_options=jvm_options,

@@ -178,12 +178,12 @@ def configure(bootstrap: str, topic: str, configs: dict[str, str]) -> None:
     admin: Any = KafkaAdminClient(bootstrap_servers=bootstrap)
     resource = ConfigResource(ConfigResourceType.TOPIC, topic)
 
-    def is_told() -> bool:
+    def is_reported() -> bool:
         found = admin.describe_configs([resource], config_filter="all").get("topic", {}).get(topic, {})
         return configs.items() <= {name: entry["value"] for name, entry in found.items()}.items()
 
     try:
         admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, configs=configs)])
-        wait_until(is_told, 120.0, f"{topic} has {configs}", 0.02)
+        wait_until(is_reported, 120.0, f"{topic} has {configs}", 0.02)
     finally:
         admin.close()

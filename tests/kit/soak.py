@@ -152,8 +152,8 @@ class Soak:
             case Act.GROW:
                 if stage.feeders["grown"].partitions < _GROWN_MOST:
                     await stage.grow("grown")
-            case Act.ANEW:
-                await stage.make_anew("anew")
+            case Act.RECREATED:
+                await stage.recreate("anew")
             case Act.CUT:
                 note = await self._cut(action)
             case Act.LATE:

@@ -38,7 +38,7 @@ class Fate(Enum):
     THINNED = "compacted and deleted"
     FLEETING = "deleted by retention"
     CUT = "cut at its beginning"
-    ANEW = "deleted and made anew"
+    RECREATED = "deleted and made anew"
     GROWN = "grown"
     FILTERED = "filtered"
     LATE = "made later"
@@ -107,7 +107,7 @@ def feeds(seed: int) -> list[Feed]:
         made("thinned", Fate.THINNED, 2, {**_COMPACTED, **_RETAINED, "cleanup.policy": "compact,delete"}, keys=40),
         made("fleeting", Fate.FLEETING, 2, _RETAINED),
         made("cut", Fate.CUT, 2),
-        made("anew", Fate.ANEW, 2),
+        made("anew", Fate.RECREATED, 2),
         made("grown", Fate.GROWN, 1),
         made("late", Fate.LATE, 2),
         made("filtered", Fate.FILTERED, 2),
@@ -123,7 +123,7 @@ class Act(Enum):
     FREEZE_BROKER = "SIGSTOP of the broker"
     KILL_BROKER = "SIGKILL of the broker"
     GROW = "partitions added"
-    ANEW = "topic deleted and made anew"
+    RECREATED = "topic deleted and made anew"
     CUT = "records deleted before they are copied"
     LATE = "topic made"
 
@@ -160,7 +160,7 @@ EVERYTHING: Final = (
     Action(Act.RESTART),
     Action(Act.LATE),
     Action(Act.GROW),
-    Action(Act.ANEW),
+    Action(Act.RECREATED),
     Action(Act.CUT),
     Action(Act.CUT, down=True),
 )
@@ -172,8 +172,8 @@ _AGAIN: Final = (
     Action(Act.KILL_BROKER, side="us"),
     Action(Act.KILL_BROKER, side="eu"),
     Action(Act.GROW),
-    Action(Act.ANEW),
-    Action(Act.ANEW, down=True),
+    Action(Act.RECREATED),
+    Action(Act.RECREATED, down=True),
     Action(Act.CUT),
     Action(Act.CUT, down=True),
 )
@@ -192,7 +192,7 @@ def actions(seed: int, wanted: Sequence[Action] = EVERYTHING) -> Iterator[Action
             action.role,
             action.side,
             _lasting_s(action.act, chance),
-            action.down or (action.act is Act.ANEW and chance.random() < 1 / 2),
+            action.down or (action.act is Act.RECREATED and chance.random() < 1 / 2),
             action.act in (Act.KILL, Act.FREEZE, Act.FREEZE_BROKER) and chance.random() < _AT_ONCE_SHARE,
             action.unread,
         )

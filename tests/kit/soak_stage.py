@@ -188,7 +188,7 @@ class SoakStage:
         feeder.partitions = wanted
         feeder.resume()
 
-    async def make_anew(self, topic: str) -> None:
+    async def recreate(self, topic: str) -> None:
         """All that was written to it has been seen before."""
         feeder = self.feeders[topic]
         await feeder.stop()

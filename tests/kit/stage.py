@@ -176,7 +176,7 @@ class Stage:
         if url := self._properties.get("listeners"):
             self.lateness.look(url, self.mirror.log_file)
 
-    def wind_up(self) -> Ending:
+    def shut_down(self) -> Ending:
         """Stop the load and the mirror, see that nothing is left of it, compare a last time."""
         self.writer.stop()
         faults: list[str] = []

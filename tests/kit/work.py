@@ -68,7 +68,7 @@ class Heard:
 
     def of(self, work: str | TaskId) -> list[State]:
         """The states of one connector or task, in order."""
-        return [state for told, state in self.states if told == work]
+        return [state for its_work, state in self.states if its_work == work]
 
     def last(self, work: str | TaskId) -> State | None:
         return next(iter(reversed(self.of(work))), None)
@@ -85,9 +85,9 @@ class MemoryLog:
     """An :class:`connect.runtime.task.connector_offsets.OffsetLog` in memory. ``refusing``: what a write raises after
     ``slow_s``."""
 
-    def __init__(self, on_record: Callable[[LogRecord], None], on_begin_anew: Callable[[], None]) -> None:
+    def __init__(self, on_record: Callable[[LogRecord], None], on_reset: Callable[[], None]) -> None:
         self._on_record = on_record
-        self.begin_anew = on_begin_anew
+        self.reset_log = on_reset
         self.writes: list[list[OutRecord]] = []
         self.refusing: Exception | None = None
         self.slow_s = 0.0
@@ -123,8 +123,8 @@ def memory_topic(name: str = "offsets") -> tuple[OffsetTopic, MemoryLog]:
     """An offset topic, and the log behind it."""
     logs: list[MemoryLog] = []
 
-    def opened(on_record: Callable[[LogRecord], None], on_begin_anew: Callable[[], None]) -> MemoryLog:
-        logs.append(MemoryLog(on_record, on_begin_anew))
+    def opened(on_record: Callable[[LogRecord], None], on_reset: Callable[[], None]) -> MemoryLog:
+        logs.append(MemoryLog(on_record, on_reset))
         return logs[0]
 
     return OffsetTopic(name, opened), logs[0]

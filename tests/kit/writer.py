@@ -217,12 +217,12 @@ async def _serve(settings: dict[str, Any]) -> None:
     writers = [_TopicWriter(settings["bootstrap"], load, share, settings["seed"]) for load in loads]
     async with asyncio.TaskGroup() as group:
         runs = [group.create_task(writer.run(), name="write") for writer in writers]
-        await _obey(writers, {load.topic: writer for load, writer in zip(loads, writers, strict=True)})
+        await _handle(writers, {load.topic: writer for load, writer in zip(loads, writers, strict=True)})
         for run in runs:
             run.cancel()
 
 
-async def _obey(writers: list[_TopicWriter], by_topic: dict[str, _TopicWriter]) -> None:
+async def _handle(writers: list[_TopicWriter], by_topic: dict[str, _TopicWriter]) -> None:
     """Carry out commands until ``stop`` or the end of stdin."""
     while True:
         words = (await asyncio.to_thread(sys.stdin.readline)).split()

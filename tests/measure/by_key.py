@@ -138,7 +138,7 @@ async def _run(options: argparse.Namespace, exits: ExitStack) -> bool:
     took_s = await _until(us.bootstrap, half, maker) - began_s
     print(f"clean half: {half} records in {took_s:.1f} s, {half / took_s:.0f} records/s", flush=True)
     assert proxies[0].passed_bytes(Direction.REQUESTS) > half, "the copy goes through the proxy"
-    good = _told("clean half", await _judged(eu.bootstrap, half), exact=True)
+    good = _reported("clean half", await _judged(eu.bootstrap, half), exact=True)
     await _write(us.bootstrap, range(half, 2 * half), chance)
     await _until(us.bootstrap, half + half // 3, maker)
     maker.kill()
@@ -146,10 +146,10 @@ async def _run(options: argparse.Namespace, exits: ExitStack) -> bool:
     maker.start()
     await _until(us.bootstrap, 2 * half, maker)
     assert await asyncio.to_thread(maker.stop) == 0, maker.log_lines()[-20:]
-    return _told("all, one crash", await _judged(eu.bootstrap, 2 * half), exact=False) and good
+    return _reported("all, one crash", await _judged(eu.bootstrap, 2 * half), exact=False) and good
 
 
-def _told(what: str, judge: Judge, *, exact: bool) -> bool:
+def _reported(what: str, judge: Judge, *, exact: bool) -> bool:
     figures = {
         "lost": judge.missing,
         "at another partition than its key's": judge.misplaced,

@@ -232,10 +232,12 @@ async def _offsets(eu: KafkaCluster, groups: Sequence[str]) -> dict[str, dict[tu
         await target.close()
 
 
-def judge(layout: Layout, told: Mapping[str, Any], offsets: Mapping[str, Mapping[tuple[str, int], int]]) -> list[str]:
+def judge(
+    layout: Layout, reported: Mapping[str, Any], offsets: Mapping[str, Mapping[tuple[str, int], int]]
+) -> list[str]:
     """What is wrong with what the command said and did (pure)."""
     faults = []
-    named = {one["group"]: one for one in told["blocked"]}
+    named = {one["group"]: one for one in reported["blocked"]}
     if named.keys() != layout.blocked:
         faults.append(f"blocked are {sorted(named)}, and not {sorted(layout.blocked)}")
     faults += [
@@ -310,10 +312,10 @@ def _run(options: argparse.Namespace, layout: Layout, folder: Path) -> list[str]
         )
         if not done.stdout.startswith("{"):
             return [f"it has said: {(done.stdout + done.stderr)[-2000:]}"]
-        told = json.loads(done.stdout)
-        faults = judge(layout, told, asyncio.run(_offsets(eu, layout.groups)))
-        _say(f"{len(layout.groups) - len(layout.blocked)} groups wanted, {len(told['ready'])} moved")
-        for one in told["blocked"]:
+        reported = json.loads(done.stdout)
+        faults = judge(layout, reported, asyncio.run(_offsets(eu, layout.groups)))
+        _say(f"{len(layout.groups) - len(layout.blocked)} groups wanted, {len(reported['ready'])} moved")
+        for one in reported["blocked"]:
             _say(f"  blocked: {one['group']}: {one['why']}; {one['remedy']}")
     if done.returncode != (_SOME_LEFT if layout.blocked else 0):
         faults.append(f"the exit code is {done.returncode}")

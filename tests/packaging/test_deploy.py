@@ -25,9 +25,9 @@ PROGRAMS = Path(sys.executable).parent
 def said(*command: str) -> str:
     """What a linter has to say; nothing where it is content. An ``AssertionError`` where it fails."""
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    told = ended.stdout + ended.stderr
-    assert ended.returncode == 0, told
-    return told
+    reported = ended.stdout + ended.stderr
+    assert ended.returncode == 0, reported
+    return reported
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="this machine has no systemd")
@@ -37,8 +37,8 @@ def test_a_unit_is_one(unit: Path, tmp_path: Path) -> None:
     # It looks for the program as well.
     here.write_text(unit.read_text().replace("/opt/heliograph/bin", str(PROGRAMS)))
     # It reads other units of this machine as well, which may be wrong.
-    told = said("systemd-analyze", "verify", "--man=no", str(here)).splitlines()
-    assert [line for line in told if unit.name in line] == []
+    reported = said("systemd-analyze", "verify", "--man=no", str(here)).splitlines()
+    assert [line for line in reported if unit.name in line] == []
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="this machine has no systemd")

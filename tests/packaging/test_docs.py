@@ -9,7 +9,7 @@ import pytest
 
 from connectors.formats.gap import STATES
 from connectors.formats.types import QUARANTINED, STOPPED
-from connectors.source.positions.partition_pairs import HEALING, WAITING
+from connectors.source.positions.partition_pairs import RECOVERING, WAITING
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -48,4 +48,4 @@ def test_the_index_of_decisions_has_every_page_under_its_title() -> None:
 def test_the_runbook_of_stopped_partitions_has_every_state() -> None:
     text = (DOCS / "runbooks" / "stopped-partition.md").read_text()
     rows = re.findall(r"^\| `([\w-]+)` \|", text, re.MULTILINE)
-    assert sorted(rows) == sorted([*STATES, STOPPED, QUARANTINED, WAITING, HEALING])
+    assert sorted(rows) == sorted([*STATES, STOPPED, QUARANTINED, WAITING, RECOVERING])

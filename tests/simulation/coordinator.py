@@ -171,7 +171,7 @@ class Coordinator:
     def _end_waiting(self, this: int) -> None:
         if self.up and self.phase is Phase.PREPARING and self._rounds == this:
             for name in [name for name, one in self.members.items() if one.join is None]:
-                self.world.tell(f"coordinator: {name} has not joined in time")
+                self.world.report(f"coordinator: {name} has not joined in time")
                 del self.members[name]
             self._complete_if_all()
 
@@ -189,13 +189,13 @@ class Coordinator:
         offers = [[name for name, _ in one.protocols] for one in self.members.values()]
         self.protocol = next(name for name in offers[0] if all(name in each for each in offers))
         self.phase = Phase.COMPLETING
-        everybody = {name: dict(one.protocols)[self.protocol] for name, one in self.members.items()}
-        self.world.tell(f"coordinator: generation {self.generation} of {', '.join(everybody)}; {self.leader} leads")
+        all_members = {name: dict(one.protocols)[self.protocol] for name, one in self.members.items()}
+        self.world.report(f"coordinator: generation {self.generation} of {', '.join(all_members)}; {self.leader} leads")
         for name, one in self.members.items():
             answer, one.join, one.synced, one.assignment = one.join, None, False, b""
             self._touch(one)
             assert answer is not None
-            shown = everybody if name == self.leader else {}
+            shown = all_members if name == self.leader else {}
             answer((OK, Round(self.generation, name, self.leader, self.protocol, shown)))
         generation = self.generation
         self.world.after(self.rebalance_ms, lambda: self._end_syncing(generation))
@@ -203,7 +203,7 @@ class Coordinator:
     def _end_syncing(self, generation: int) -> None:
         if self.up and self.phase in (Phase.COMPLETING, Phase.STABLE) and self.generation == generation:
             for name in [name for name, one in self.members.items() if not one.synced]:
-                self.world.tell(f"coordinator: {name} has not synced in time")
+                self.world.report(f"coordinator: {name} has not synced in time")
                 self._drop(name)
 
     def _touch(self, one: Member) -> None:
@@ -216,7 +216,7 @@ class Coordinator:
         if one.join is not None or not self.up:
             self._touch(one)
         if one.deadline_ms <= self.world.now_ms:
-            self.world.tell(f"coordinator: the session of {member} has ended")
+            self.world.report(f"coordinator: the session of {member} has ended")
             self._drop(member)
         else:
             self.world.after(one.deadline_ms - self.world.now_ms, lambda: self._watch(member))

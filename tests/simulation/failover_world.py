@@ -24,7 +24,7 @@ from connect.kafka.concurrency import Scope
 from connect.kafka.log.committed_offsets import CLASSIC, Committed, GroupListing, Partition
 from connect.kafka.log.transactions import Superseded
 from connectors.failover import clusters_and_lease, execute, failback_and_undo, journal
-from connectors.failover.plan import Wish, plan
+from connectors.failover.plan import FailoverOptions, plan
 from connectors.failover.snapshot import GroupFinding, GroupMove, GroupRule, Groups, How, Snapshot
 
 GROUPS: Final = ("billing", "mail", "search")
@@ -282,11 +282,11 @@ async def operate(world: World, name: str, *, undoes: bool, after_s: float) -> N
         if undoes:
             run = failback_and_undo.newest(await journal.read_runs(site))
             if run is not None:
-                await take_back(world, site, run, held, operator)
+                await roll_back(world, site, run, held, operator)
         else:
             written = await journal.Journal.begin(site, held)
             await asyncio.sleep(world.random.uniform(0, 30))  # the flow is drained and stopped
-            ready = [one.due for one in plan(snapshot(world, operator), Wish()).ready]
+            ready = [one.due for one in plan(snapshot(world, operator), FailoverOptions()).ready]
             await written.store()
             mover = execute.GroupMover(site, held, written, lambda _: None)
             left = await mover.move_all(ready)
@@ -299,20 +299,20 @@ async def operate(world: World, name: str, *, undoes: bool, after_s: float) -> N
         await scope.close()
 
 
-async def take_back(
+async def roll_back(
     world: World, site: Any, run: journal.FailoverRun, held: clusters_and_lease.Lease, operator: Operator
 ) -> None:
     for group, rows in run.groups.items():
         for row in rows:
             operator.seen[group, (row.topic, row.partition)] = {row.before, row.after}
     before = {group: group_state(world, group) for group in GROUPS}
-    gone_on = {
+    used_meanwhile = {
         group
         for group, rows in run.groups.items()
         if any(before[group].get((row.topic, row.partition)) not in (row.after, row.before) for row in rows)
     }
-    await failback_and_undo.take_back(site, run, held, lambda _: None, (None, None))
-    for group in gone_on:
+    await failback_and_undo.roll_back(site, run, held, lambda _: None, (None, None))
+    for group in used_meanwhile:
         ours = [place for (name, place), one in world.offsets.items() if name == group and one.by is operator]
         missing = [place for place, offset in group_state(world, group).items() if offset is None]
         missing = [place for place in missing if before[group][place] is not None]

@@ -125,7 +125,7 @@ class Vandal:
             return
         chance = self.random.random()
         if chance < 0.03:
-            self.step(events.ConfigBegunAnew())
+            self.step(events.ConfigLogReset())
             self.offset = 0
             return
         if chance < 0.1:

@@ -20,13 +20,13 @@ _RETRY_MS = 100
 
 
 class GroupClient:
-    """``tell`` takes events; ``lost`` those that end a membership or its lease, which come before whatever waits."""
+    """``report`` takes events; ``lost`` those that end a membership or its lease, which come before whatever waits."""
 
     def __init__(
         self,
         machine: Machine,
         coordinator: Coordinator,
-        tell: Callable[[Event], None],
+        report: Callable[[Event], None],
         lost: Callable[[Event], None],
         renewed: Callable[[], None],
         syncing: Callable[[], None],
@@ -36,7 +36,7 @@ class GroupClient:
     ) -> None:
         self.machine = machine
         self.coordinator = coordinator
-        self.tell = tell
+        self.report = report
         self.lost = lost
         self.renewed = renewed
         self.syncing = syncing
@@ -118,7 +118,7 @@ class GroupClient:
                 self._sync(attempt, token, protocols, this, assignments)
 
         self._assign = assigned
-        self.tell(LeaderElected(this.protocol, this.leader, this.members))
+        self.report(LeaderElected(this.protocol, this.leader, this.members))
 
     def _sync(
         self,
@@ -153,7 +153,7 @@ class GroupClient:
             self._renew(sent_ms)
             made = Joined(token, this.generation, this.member, this.leader, this.protocol, data)
             # Whoever waits for it has its turn after what is due by now; a lease that is over among it.
-            self.machine.after(0, lambda: self.tell(made))
+            self.machine.after(0, lambda: self.report(made))
 
         self.machine.call(
             None, lambda answer: self.coordinator.sync(this.member, this.generation, assignments, answer), synced, again
@@ -201,7 +201,7 @@ class GroupClient:
                 self._renew(sent_ms)
                 if code == REBALANCE_IN_PROGRESS and as_sent and not self.joining and self._said != generation:
                     self._said = generation
-                    self.tell(RebalanceBegun())
+                    self.report(RebalanceBegun())
 
         self.machine.call(
             None, lambda answer: self.coordinator.heartbeat(member, generation, answer), answered, lambda: None

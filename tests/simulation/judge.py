@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from connect.core.config_topic import ConfigLog
 from connect.core.herder.state import HerderMode
 from connect.core.model import TargetState, TaskId
-from tests.simulation.process import Item, Process, Surroundings, task_configs
+from tests.simulation.process import Environment, Item, Process, task_configs
 
 
 class Violation(AssertionError):
@@ -27,7 +27,7 @@ class Written:
 
 @dataclass
 class Judge:
-    around: Surroundings
+    environment: Environment
     #: By connector, and by what of it: its config (None where deleted) or its target.
     history: dict[tuple[str, str], list[Written]] = field(default_factory=dict)
 
@@ -35,7 +35,7 @@ class Judge:
 
     def started(self, item: Item) -> None:
         """Never two owners whose leases hold."""
-        owners = [one.name for one in self.around.processes.values() if _owns(one, item)]
+        owners = [one.name for one in self.environment.processes.values() if _owns(one, item)]
         if len(owners) > 1:
             raise Violation(f"{item} has {len(owners)} owners at once: {', '.join(owners)}")
 
@@ -45,7 +45,7 @@ class Judge:
 
     def between(self) -> None:
         """No work without a lease, but what winds up since that has ended."""
-        for one in self.around.processes.values():
+        for one in self.environment.processes.values():
             machine = one.machine
             if not machine.alive or machine.frozen or one.world.now_ms <= one.group.lease_end_ms:
                 continue
@@ -57,11 +57,11 @@ class Judge:
 
     def complaints(self) -> list[str]:
         """Why the group is not at peace yet."""
-        living = [one for one in self.around.processes.values() if one.machine.alive]
+        living = [one for one in self.environment.processes.values() if one.machine.alive]
         if not living:
             return ["nobody lives"]
         found = [f"{one.name} is {one.herder.mode}" for one in living if one.herder.mode is not HerderMode.MEMBER]
-        found += [f"{one.name} is behind" for one in living if one.position < len(self.around.topic.records)]
+        found += [f"{one.name} is behind" for one in living if one.position < len(self.environment.topic.records)]
         generations = {one.herder.generation for one in living}
         leaders = [one.name for one in living if one.herder.is_leader]
         if len(generations) > 1 or len(leaders) != 1:
@@ -95,7 +95,7 @@ class Judge:
 
     def final(self) -> None:
         """No acknowledged write is lost: what is there now is of a request that nobody has overwritten since."""
-        log = next(one.herder.snapshot for one in self.around.processes.values() if one.machine.alive)
+        log = next(one.herder.snapshot for one in self.environment.processes.values() if one.machine.alive)
         for (name, what), written in self.history.items():
             present = log.connector_config(name) if what == "config" else log.target_state(name)
             if what == "target" and name not in log:

@@ -12,7 +12,7 @@ from connect.core.model import RestartRequest, TargetState, TaskId
 from connect.core.status_and_offset_topics import StatusLog
 from tests.simulation.coordinator import Coordinator
 from tests.simulation.judge import Judge, Violation, Written
-from tests.simulation.process import Process, Surroundings
+from tests.simulation.process import Environment, Process
 from tests.simulation.topic import ConfigTopic
 from tests.simulation.world import START_MS, World
 
@@ -33,11 +33,11 @@ class Play:
         self._rebalance_ms = self.random.choice((4_500, 8_000))
         coordinator = Coordinator(self.world, _SESSION_MS, self._rebalance_ms, self.random.choice((0, 50, 600)))
         topic = ConfigTopic(transactional=self.random.random() < 0.3)
-        self.around = Surroundings(self.world, coordinator, topic, StatusLog(), {})
-        self.judge = Judge(self.around)
-        self.around.judge = self.judge
-        self.around.trap = self._trap
-        self.around.trap_in_sync = self._trap_in_sync
+        self.environment = Environment(self.world, coordinator, topic, StatusLog(), {})
+        self.judge = Judge(self.environment)
+        self.environment.judge = self.judge
+        self.environment.trap = self._trap
+        self.environment.trap_in_sync = self._trap_in_sync
         self.trapping = False
         self._protocols = self.random.choice(
             (("sessioned",), ("sessioned",), ("compatible",), ("eager",), ("eager", "sessioned"))
@@ -72,11 +72,11 @@ class Play:
                 )()
 
     def _calm(self) -> None:
-        self.world.tell("-- calm --")
+        self.world.report("-- calm --")
         self.trapping = False
-        if not self.around.coordinator.up:
-            self.around.coordinator.come_up()
-        for one in self.around.processes.values():
+        if not self.environment.coordinator.up:
+            self.environment.coordinator.come_up()
+        for one in self.environment.processes.values():
             one.machine.cut = False
             one.slow_until_ms = 0
             if one.machine.frozen:
@@ -98,7 +98,7 @@ class Play:
     # troubles
 
     def _living(self) -> list[Process]:
-        return [one for one in self.around.processes.values() if one.machine.alive]
+        return [one for one in self.environment.processes.values() if one.machine.alive]
 
     def _anybody(self) -> Process | None:
         living = self._living()
@@ -107,7 +107,7 @@ class Play:
     def _new_worker(self) -> None:
         if len(self._living()) >= _MOST_WORKERS:
             return
-        name = f"w{len(self.around.processes)}"
+        name = f"w{len(self.environment.processes)}"
         settings = HerderSettings(
             protocol=self.random.choice(self._protocols),
             worker_sync_timeout_ms=1_000,
@@ -119,8 +119,8 @@ class Play:
             lease_ms=_LEASE_MS,
             key_ttl_ms=self.random.choice((0, 5_000)),
         )
-        self.world.tell(f"{name} is born")
-        self.around.processes[name] = Process(name, self.around, settings, _HEARTBEAT_MS)
+        self.world.report(f"{name} is born")
+        self.environment.processes[name] = Process(name, self.environment, settings, _HEARTBEAT_MS)
 
     def _crash(self) -> None:
         if (one := self._anybody()) is not None:
@@ -128,12 +128,12 @@ class Play:
 
     def _kill(self, one: Process) -> None:
         if one.machine.alive:
-            self.world.tell(f"{one.name} is killed")
+            self.world.report(f"{one.name} is killed")
             one.machine.alive = False
 
     def _leave(self) -> None:
         if (one := self._anybody()) is not None:
-            self.world.tell(f"{one.name} is told to stop")
+            self.world.report(f"{one.name} is told to stop")
             one.machine.after(0, lambda: one.put(events.Stopping()))
 
     def _freeze(self) -> None:
@@ -144,7 +144,7 @@ class Play:
         if one.machine.frozen or not one.machine.alive:
             return
         duration_ms = self.random.choice((50, 500, 1_800, 2_500, 7_000))
-        self.world.tell(f"{one.name} is frozen for {duration_ms} ms")
+        self.world.report(f"{one.name} is frozen for {duration_ms} ms")
         one.machine.frozen = True
         self.world.after(duration_ms, lambda: one.machine.thaw() if one.machine.frozen else None)
 
@@ -152,25 +152,25 @@ class Play:
         if (one := self._anybody()) is None:
             return
         duration_ms = self.random.choice((50, 500, 1_800, 2_500, 7_000))
-        self.world.tell(f"{one.name} is cut off for {duration_ms} ms")
+        self.world.report(f"{one.name} is cut off for {duration_ms} ms")
         one.machine.cut = True
 
-        def heal() -> None:
+        def resume_past_gap() -> None:
             one.machine.cut = False
 
-        self.world.after(duration_ms, heal)
+        self.world.after(duration_ms, resume_past_gap)
 
     def _slow(self) -> None:
         if (one := self._anybody()) is not None:
             one.slow_until_ms = self.world.now_ms + self.random.choice((300, 1_500, 4_000))
-            self.world.tell(f"{one.name} reads nothing until {one.slow_until_ms - START_MS}")
+            self.world.report(f"{one.name} reads nothing until {one.slow_until_ms - START_MS}")
 
     def _broker(self) -> None:
-        coordinator = self.around.coordinator
+        coordinator = self.environment.coordinator
         if not coordinator.up:
             return
         duration_ms = self.random.choice((100, 1_000, 3_000))
-        self.world.tell(f"the coordinator is down for {duration_ms} ms")
+        self.world.report(f"the coordinator is down for {duration_ms} ms")
         coordinator.go_down()
         self.world.after(duration_ms, lambda: None if coordinator.up else coordinator.come_up())
 
@@ -231,7 +231,7 @@ class Play:
         return written
 
     def _ask(self, operation: Any, written: list[Written], hops: int = 2, url: str | None = None) -> None:
-        one = self._anybody() if url is None else self.around.at(url)
+        one = self._anybody() if url is None else self.environment.at(url)
         if one is None:
             return
 

@@ -42,7 +42,7 @@ class Instance:
 
 
 @dataclass
-class Surroundings:
+class Environment:
     """What all workers of a group share."""
 
     world: World
@@ -62,20 +62,20 @@ class Surroundings:
 
 
 class Process:
-    def __init__(self, name: str, around: Surroundings, settings: HerderSettings, heartbeat_ms: int) -> None:
+    def __init__(self, name: str, environment: Environment, settings: HerderSettings, heartbeat_ms: int) -> None:
         self.name = name
         self.url = f"http://{name}/"
-        self.around = around
-        self.world = around.world
-        self.machine = Machine(around.world, name)
-        self.herder = Herder(settings, self.url, around.statuses)
+        self.environment = environment
+        self.world = environment.world
+        self.machine = Machine(environment.world, name)
+        self.herder = Herder(settings, self.url, environment.statuses)
         self.group = GroupClient(
             self.machine,
-            around.coordinator,
+            environment.coordinator,
             self.put,
             self._give_up,
-            lambda: self.around.judge.renewed(self),
-            lambda: self.around.trap_in_sync(self),
+            lambda: self.environment.judge.renewed(self),
+            lambda: self.environment.trap_in_sync(self),
             lease_ms=settings.lease_ms,
             heartbeat_ms=heartbeat_ms,
         )
@@ -93,7 +93,7 @@ class Process:
         self._tick_ms: int | None = None
         self._ids = 0
         self._reads: list[tuple[int, int]] = []
-        around.topic.followers.append(lambda: self._follow(self.world.latency_ms()))
+        environment.topic.followers.append(lambda: self._follow(self.world.latency_ms()))
         self._follow(self.world.latency_ms())
         self.machine.after(self.world.random.randint(20, 200), self._read_first)
 
@@ -132,7 +132,7 @@ class Process:
     def _stopped(self, effect: events.StopWork) -> None:
         stopped: list[Item] = [*effect.connectors, *effect.tasks]
         for item in stopped:
-            if self.work.pop(item, None) is not None and (status := self.around.statuses.status(item)) is not None:
+            if self.work.pop(item, None) is not None and (status := self.environment.statuses.status(item)) is not None:
                 self._status(item, replace(status, state=State.UNASSIGNED))
         self._handling = False
         self._run()
@@ -151,7 +151,7 @@ class Process:
     def _perform(self, effect: Effect) -> None:
         match effect:
             case events.Say(_, line):
-                self.world.tell(f"{self.name}: {line}")
+                self.world.report(f"{self.name}: {line}")
             case events.Reply(request, value, error):
                 self._reply(request, value, error)
             case events.ReadConfig(token, timeout_ms):
@@ -159,7 +159,7 @@ class Process:
             case events.WriteConfig(token, steps, as_leader):
                 self._write(token, deque(steps), as_leader)
             case events.ClaimWriter():
-                self._epoch = self.around.topic.claim()
+                self._epoch = self.environment.topic.claim()
             case events.MakeSessionKey(size):
                 self.put(events.SessionKeyMade(self.world.random.randbytes(size)))
             case events.Join(token, protocols):
@@ -170,7 +170,7 @@ class Process:
                     behind = {event.id for event in self._inbox if isinstance(event, events.Request)}
                     unanswered = [each for each, count in self.replies.items() if not count and each not in behind]
                     assert not unanswered, f"{self.name} leaves without a reply to {unanswered}"
-                    self.world.tell(f"{self.name} has left")
+                    self.world.report(f"{self.name} has left")
                     self.machine.alive = False
             case events.Assign(assignments):
                 self.group.assign(assignments)
@@ -209,7 +209,7 @@ class Process:
         if not self._may_start:
             return
         one = self.work[item] = Instance(config, target)
-        self.around.judge.started(item)
+        self.environment.judge.started(item)
         self._status(item, Status(State.RUNNING, self.name, self.herder.generation))
         if isinstance(item, str) and target is TargetState.STARTED:
             self.machine.after(self.world.random.choice((0, 3, 60)), lambda: self._started(item, one))
@@ -252,7 +252,7 @@ class Process:
 
     def _status(self, item: Item, status: Status) -> None:
         key, value = status_record(item, status)
-        self.around.statuses.apply(key, value)
+        self.environment.statuses.apply(key, value)
 
     # the config topic
 
@@ -261,7 +261,7 @@ class Process:
 
     def catch_up(self) -> None:
         """Take in what the topic has; whoever is cut off or slow comes back for it."""
-        records = self.around.topic.records
+        records = self.environment.topic.records
         if self.machine.cut or self.world.now_ms < self.slow_until_ms:
             self._follow(100)
             return
@@ -276,7 +276,7 @@ class Process:
 
     def _read_first(self) -> None:
         self.catch_up()
-        if self.position < len(self.around.topic.records) or self.machine.cut:
+        if self.position < len(self.environment.topic.records) or self.machine.cut:
             self.machine.after(50, self._read_first)
         else:
             self.put(events.Ready())
@@ -294,7 +294,7 @@ class Process:
 
         done: set[int] = set()
         self.machine.call(
-            None, lambda answer: answer(len(self.around.topic.records)), end, lambda: None, timeout_ms=timeout_ms
+            None, lambda answer: answer(len(self.environment.topic.records)), end, lambda: None, timeout_ms=timeout_ms
         )
         self.machine.after(timeout_ms, over)
 
@@ -311,11 +311,11 @@ class Process:
             if as_leader and self.world.now_ms >= self.group.lease_end_ms:
                 fail("the lease is over")
                 return
-            self.around.trap(self)
+            self.environment.trap(self)
             batch = steps.popleft()
             self.machine.call(
                 None,
-                lambda answer: answer(self.around.topic.append(batch, epoch)),
+                lambda answer: answer(self.environment.topic.append(batch, epoch)),
                 lambda end: fail("fenced off") if end is None else read_back(end),
                 lambda: fail("no answer"),
                 timeout_ms=2_000,
@@ -338,7 +338,7 @@ class Process:
         self.answers.pop(request)(value, error)
 
     def _send(self, effect: events.SendTaskConfigs) -> None:
-        other = self.around.at(effect.leader_url)
+        other = self.environment.at(effect.leader_url)
         done: list[bool] = []
 
         def sent(error: Exception | None) -> None:

@@ -340,12 +340,12 @@ class Successor:
             if plan is not None:
                 await self._copy(plan)
         except (Ended, RetriableError, Superseded, CopiesUnderWay) as error:
-            self._tell(f"ends: {error}")
+            self._report(f"ends: {error}")
         except TargetTruncated as error:
             world.stopped.append(str(error))
-            self._tell(f"stops: {error}")
+            self._report(f"stops: {error}")
 
-    def _tell(self, what: str) -> None:
+    def _report(self, what: str) -> None:
         self._world.story.append(f"{self._own}: {what}")
 
     async def _begin(self) -> PartitionPlan | None:
@@ -356,7 +356,7 @@ class Successor:
             self._is_plain = True
         starts: Mapping[TopicPartition, Start] = await world.read()
         self._read_to = world.writes if stored_positions.is_unowned(starts[SOURCE]) else None
-        starts = await self._predecessors.shut_out(starts, world.read, self._claim)
+        starts = await self._predecessors.fence_predecessors(starts, world.read, self._claim)
         entry = Entry(PartitionPair(SOURCE, IDS["orders"], TARGET, IDS["us.orders"]))
         clusters = Clusters(_cluster("source"), _cluster("target"))
         takeover = self._takeover = await take_over(clusters, self._own, [entry], starts, reset_to=EARLIEST)
@@ -367,7 +367,7 @@ class Successor:
         if plan.proof is not None:
             resumer = Resumer(clusters.source, clusters.target, SliceSettings("us->eu", 0, {}, {}))
             found = await resumer.resume(plan)
-            self._tell(f"{starts[SOURCE].position}\n    {found}")
+            self._report(f"{starts[SOURCE].position}\n    {found}")
             if found.refusal:
                 world.stopped.append(found.refusal)
                 return None
@@ -397,7 +397,7 @@ class Successor:
     async def _copy(self, plan: PartitionPlan) -> None:
         world, chance = self._world, self._world.chance
         assert self._takeover is not None
-        self._tell(f"copies from {plan.next_source_offset}, {plan.producer or self._takeover.producer}")
+        self._report(f"copies from {plan.next_source_offset}, {plan.producer or self._takeover.producer}")
         copies = PartitionCopier(
             plan,
             self._takeover.producer,
@@ -503,7 +503,7 @@ class Successor:
         if any(one.base_sequence not in found for one in unknown):
             raise Ended("what was appended is gone")
         copies.settle({one.base_sequence: found[one.base_sequence] for one in unknown})
-        copies.mend()
+        copies.split_or_skip()
 
 
 def _cluster(name: str) -> Cluster:

@@ -81,9 +81,9 @@ class Slice:
                 self.sequences[source] += 1
                 self._world.written[self.producer, source] = self.sequences[source]
                 if self._world.chance.random() < 0.5:
-                    self._tell(source)
+                    self._report(source)
 
-    def _tell(self, source: TopicPartition) -> None:
+    def _report(self, source: TopicPartition) -> None:
         at = self._world.copied[source]
         self._on_progress(PartitionProgress(source, at, 0, at, self.sequences[source], at, 0, 0, 1, 1, {}))
 
@@ -91,7 +91,7 @@ class Slice:
         await self._world.pause(1)
         if not self.ended.done():
             for source in self.sequences:
-                self._tell(source)
+                self._report(source)
             self.end(None)
         if error := self.ended.result():
             raise error
@@ -127,7 +127,7 @@ class Store:
         self._read |= (starts := {one: self._world.stored[one] for one in partitions})
         return starts
 
-    async def shut_out(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
+    async def fence_predecessors(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
         stored = self._world.stored
         for source, start in starts.items():
             position = start.position
@@ -319,7 +319,7 @@ def play(seed: int, patch: pytest.MonkeyPatch) -> World:
     patch.setattr(task, "SliceHandle", Opened)
     patch.setattr(task, "take_over", world.take_over)
     patch.setattr(task, "trim_forever", nothing)
-    patch.setattr(position_checks, "still_away", none_away)
+    patch.setattr(position_checks, "still_unavailable", none_away)
     patch.setattr(MirrorSourceTask, "find", lambda _, partitions: world.find(partitions))
     virtual_time.run(world.play())
     return world

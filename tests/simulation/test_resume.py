@@ -51,29 +51,29 @@ def test_the_model_reaches_what_it_is_for() -> None:
 
 
 def _no_second_look(patch: pytest.MonkeyPatch) -> None:
-    shut_out = Predecessors.shut_out
+    fence_predecessors = Predecessors.fence_predecessors
 
     async def mutated(self: Predecessors, starts: Any, read: Any, claim: Any) -> Any:
         async def as_before(partitions: Collection[Any]) -> Any:
             return {one: starts[one] for one in partitions}
 
-        return await shut_out(self, starts, as_before, claim)
+        return await fence_predecessors(self, starts, as_before, claim)
 
-    patch.setattr(Predecessors, "shut_out", mutated)
+    patch.setattr(Predecessors, "fence_predecessors", mutated)
 
 
 def _nobody_names_itself(patch: pytest.MonkeyPatch) -> None:
-    shut_out = Predecessors.shut_out
+    fence_predecessors = Predecessors.fence_predecessors
 
     async def mutated(self: Predecessors, starts: Any, read: Any, claim: Any) -> Any:
         async def nothing(*_: object) -> None: ...
 
-        return await shut_out(self, starts, read, nothing)
+        return await fence_predecessors(self, starts, read, nothing)
 
-    patch.setattr(Predecessors, "shut_out", mutated)
+    patch.setattr(Predecessors, "fence_predecessors", mutated)
 
 
-def _store_not_shut_out(patch: pytest.MonkeyPatch) -> None:
+def _store_not_fenced(patch: pytest.MonkeyPatch) -> None:
     async def mutated(self: Predecessors, name: str) -> None: ...
 
     patch.setattr(Predecessors, "_claim", mutated)
@@ -106,14 +106,14 @@ def _nothing_is_compared(patch: pytest.MonkeyPatch) -> None:
 
 
 def _renumbered_while_in_doubt(patch: pytest.MonkeyPatch) -> None:
-    mend = PartitionCopier.mend
+    split_or_skip = PartitionCopier.split_or_skip
 
     def mutated(self: PartitionCopier) -> None:
         for outgoing in self._queue:
             outgoing.is_doubtful = False
-        mend(self)
+        split_or_skip(self)
 
-    patch.setattr(PartitionCopier, "mend", mutated)
+    patch.setattr(PartitionCopier, "split_or_skip", mutated)
 
 
 def _another_log_is_scanned(patch: pytest.MonkeyPatch) -> None:
@@ -146,7 +146,7 @@ def _first_positions_are_not_checked(patch: pytest.MonkeyPatch) -> None:
 MUTANTS: list[tuple[Callable[[pytest.MonkeyPatch], None], int]] = [
     (_no_second_look, 800),
     (_nobody_names_itself, 100),
-    (_store_not_shut_out, 60),
+    (_store_not_fenced, 60),
     (_first_positions_are_not_checked, 0),
     (_no_marker_awaited, 0),
     (_holes_are_passed, 530),

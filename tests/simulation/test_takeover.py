@@ -12,7 +12,7 @@ from connect.core.model import TaskId
 from connect.core.status_and_offset_topics import StatusLog
 from tests.simulation.coordinator import Coordinator
 from tests.simulation.judge import Judge
-from tests.simulation.process import Process, Surroundings
+from tests.simulation.process import Environment, Process
 from tests.simulation.topic import ConfigTopic
 from tests.simulation.world import World
 
@@ -26,9 +26,9 @@ class Group:
         self.world = World(seed)
         self.session_ms, self.heartbeat_ms = session_ms, heartbeat_ms
         coordinator = Coordinator(self.world, session_ms, rebalance_ms=60_000, initial_delay_ms=500)
-        self.around = Surroundings(self.world, coordinator, ConfigTopic(transactional=False), StatusLog(), {})
-        self.judge = self.around.judge = Judge(self.around)
-        self.around.trap = self.around.trap_in_sync = lambda process: None
+        self.environment = Environment(self.world, coordinator, ConfigTopic(transactional=False), StatusLog(), {})
+        self.judge = self.environment.judge = Judge(self.environment)
+        self.environment.trap = self.environment.trap_in_sync = lambda process: None
         for _ in range(3):
             self.begin()
         self.wait_for_peace(60_000)
@@ -38,12 +38,12 @@ class Group:
         self.wait_for_peace(60_000)
 
     def begin(self) -> None:
-        name = f"w{len(self.around.processes)}"
+        name = f"w{len(self.environment.processes)}"
         settings = HerderSettings(lease_ms=self.session_ms)
-        self.around.processes[name] = Process(name, self.around, settings, self.heartbeat_ms)
+        self.environment.processes[name] = Process(name, self.environment, settings, self.heartbeat_ms)
 
     def living(self) -> list[Process]:
-        return [one for one in self.around.processes.values() if one.machine.alive]
+        return [one for one in self.environment.processes.values() if one.machine.alive]
 
     def leader(self) -> Process:
         return next(one for one in self.living() if one.herder.is_leader)

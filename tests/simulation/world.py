@@ -37,7 +37,7 @@ class World:
             call()
         self.now_ms = end_ms
 
-    def tell(self, line: str) -> None:
+    def report(self, line: str) -> None:
         self.story.append(f"{self.now_ms - START_MS:>7} {line}")
 
     def latency_ms(self) -> int:

@@ -51,8 +51,8 @@ def show_report(report: CheckReport) -> None:
 def verdict(report: CheckReport) -> str:
     """Count the findings: ``mm2.properties: 1 error, 2 warnings``."""
     counts = {level: report.count(level) for level in Level}
-    told = [f"{count} {_WORDS[level][count != 1]}" for level, count in counts.items() if count]
-    return f"{printable(report.file)}: {', '.join(told) or 'no problems'}"
+    reported = [f"{count} {_WORDS[level][count != 1]}" for level, count in counts.items() if count]
+    return f"{printable(report.file)}: {', '.join(reported) or 'no problems'}"
 
 
 def _cluster(one: SeenCluster) -> tuple[str | Text, ...]:

@@ -97,8 +97,8 @@ def lacks(needs: Sequence[Need], found: Allowed) -> list[Lack]:
         elif lacking := need.operations - has:
             is_hidden = has == NO_RIGHT and need.is_made
             missing[lacking, not is_hidden].append(need.topic)
-    told = [Lack(_names(of), tuple(topics), certain) for (of, certain), topics in missing.items()]
-    return [*told, *([Lack(_names(of_cluster))] if of_cluster else [])]
+    reported = [Lack(_names(of), tuple(topics), certain) for (of, certain), topics in missing.items()]
+    return [*reported, *([Lack(_names(of_cluster))] if of_cluster else [])]
 
 
 def topics_of(needs: Iterable[Need]) -> set[str]:

@@ -100,7 +100,7 @@ async def _refusals(flow: Flow) -> list[CheckFinding]:
     """Find everything that prevents a flow from starting, or one of its connectors from being configured."""
     # Because a worker for heartbeats only is restarted, and does not affect other flows.
     level = Level.ERROR if flow.enabled else Level.WARNING
-    told: list[CheckFinding] = []
+    reported: list[CheckFinding] = []
     try:
         worker = worker_config(flow)
         async with plugins_of(worker) as plugins:
@@ -112,17 +112,17 @@ async def _refusals(flow: Flow) -> list[CheckFinding]:
                 config = flow.connector_config(connector)
                 refused = await objections_of(config, plugins, worker, flow.config.transformer)
                 # A setting that the connectors share is reported once, by the first.
-                before = {one.key for one in told}
+                before = {one.key for one in reported}
                 found = [_located(flow, key, reason, level) for key, reason in refused]
-                told += [one for one in found if one.key not in before]
+                reported += [one for one in found if one.key not in before]
         if flow.enabled:
             flow.settings()
         flow.clients()
     except HeliographError as error:
         last = _of_error(flow, error, level)
-        if last.key not in {one.key for one in told}:
-            told.append(last)
-    return told
+        if last.key not in {one.key for one in reported}:
+            reported.append(last)
+    return reported
 
 
 def _connectors(flow: Flow) -> Iterator[Connector]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from connectors.failover.execute import Failover
     from connectors.failover.failback_and_undo import Failback
     from connectors.failover.journal import FailoverRun
-    from connectors.failover.plan import Plan, Wish
+    from connectors.failover.plan import FailoverOptions, Plan
     from connectors.failover.unreplicated import AppendResult, Unreplicated
 
 _Controls = tuple["RestControl | None", "RestControl | None"]
@@ -99,7 +99,7 @@ def run_undo(arguments: FailoverArguments) -> int:
 
 def _run(
     arguments: FailoverArguments,
-    work: Callable[[Site, Wish, FailoverArguments, _Controls], Coroutine[object, object, int]],
+    work: Callable[[Site, FailoverOptions, FailoverArguments, _Controls], Coroutine[object, object, int]],
 ) -> int:
     from connectors.config.mm2_properties import load
     from connectors.failover.clusters_and_lease import site
@@ -116,7 +116,7 @@ def _run(
 
     async def at_place(controls: _Controls) -> int:
         async with site(config, source, arguments.target) as place:
-            return await work(place, wish_of(arguments, config), arguments, controls)
+            return await work(place, options_of(arguments, config), arguments, controls)
 
     with ExitStack() as closing:
         return asyncio.run(at_place(find_controls(closing, arguments, config)))
@@ -174,7 +174,7 @@ def find_controls(closing: ExitStack, arguments: FailoverArguments, config: Mirr
     return found[0], found[1]
 
 
-def tell_on_stderr(line: str) -> None:
+def report_on_stderr(line: str) -> None:
     print(f"{datetime.now(UTC):%H:%M:%S} {line}", file=sys.stderr, flush=True)
 
 
@@ -182,9 +182,9 @@ def warn(line: str) -> None:
     print(f"warning: {line}", file=sys.stderr, flush=True)
 
 
-def wish_of(arguments: FailoverArguments, config: MirrorMakerConfig) -> Wish:
+def options_of(arguments: FailoverArguments, config: MirrorMakerConfig) -> FailoverOptions:
     """Parse the arguments. Raises ConfigError if a pattern, a time or a value of --accept is wrong."""
-    from connectors.failover.plan import ACCEPTABLE, EVERY, Wish
+    from connectors.failover.plan import ACCEPTABLE, EVERY, FailoverOptions
 
     accepts: dict[str, frozenset[str]] = {}
     for one in arguments.accepts:
@@ -194,7 +194,7 @@ def wish_of(arguments: FailoverArguments, config: MirrorMakerConfig) -> Wish:
         if not group:
             warn(f"--accept {word} applies to every group; the next release requires --accept {word}=GROUP")
         accepts[word] = accepts.get(word, frozenset()) | {group or EVERY}
-    return Wish(
+    return FailoverOptions(
         takes=_takes(arguments, config),
         rewinds=frozenset(arguments.rewinds),
         keeps=frozenset(arguments.keeps) | accepts.pop(_AHEAD, frozenset()),
@@ -210,7 +210,11 @@ def wish_of(arguments: FailoverArguments, config: MirrorMakerConfig) -> Wish:
 
 
 async def _failover(
-    site: Site, wish: Wish, arguments: FailoverArguments, controls: _Controls, kind: type[Failover] | type[Failback]
+    site: Site,
+    failover_options: FailoverOptions,
+    arguments: FailoverArguments,
+    controls: _Controls,
+    kind: type[Failover] | type[Failback],
 ) -> int:
     from connect.cli.commands.failover_view import as_json, show_done, show_plan, show_rehearsal
     from connect.kafka.security.connection_settings import format_address
@@ -218,16 +222,16 @@ async def _failover(
     if arguments.rehearses:
         from connectors.failover.execute import rehearse
 
-        rehearsal = await rehearse(site, wish)
+        rehearsal = await rehearse(site, failover_options)
         show_rehearsal(rehearsal)
         return exit_code(rehearsal.plan)
-    steps = kind(site, wish, tell_on_stderr, controls)
+    steps = kind(site, failover_options, report_on_stderr, controls)
     looked = await steps.look()
     source, error = looked.snapshot.source, looked.snapshot.source_error
-    if error and not wish.is_gone and arguments.executes and can_ask(arguments):
+    if error and not failover_options.is_gone and arguments.executes and can_ask(arguments):
         print(f"cluster {source} does not answer: {error}")
         if ask(f"If it is lost, and no producer writes to it, type its alias ({source}): ") == source:
-            steps = kind(site, replace(wish, is_gone=True), tell_on_stderr, controls)
+            steps = kind(site, replace(failover_options, is_gone=True), report_on_stderr, controls)
             looked = await steps.look()
     goes = arguments.executes and looked.can_go
     if not arguments.as_json:
@@ -291,7 +295,7 @@ def confirmed(arguments: FailoverArguments, question: str) -> bool:
     return ask(f"{question} [yes/no] ").lower() in ("y", "yes")
 
 
-async def _undo(site: Site, _wish: Wish, arguments: FailoverArguments, controls: _Controls) -> int:
+async def _undo(site: Site, _options: FailoverOptions, arguments: FailoverArguments, controls: _Controls) -> int:
     from connect.kafka.concurrency import wall_ms
     from connectors.failover import failback_and_undo, journal
     from connectors.failover.clusters_and_lease import hold
@@ -322,7 +326,7 @@ async def _undo(site: Site, _wish: Wish, arguments: FailoverArguments, controls:
         return EXIT_NO_GO
     async with hold(site, "heliograph undo") as lease:
         run = await failback_and_undo.read_again(site, run) if runs else run
-        left = await failback_and_undo.take_back(site, run, lease, tell_on_stderr, controls)
+        left = await failback_and_undo.roll_back(site, run, lease, report_on_stderr, controls)
     print(f"{site.flow.flow} is not changed; if the failover stopped it: {how_to_start(controls[0])}")
     for line in left:
         print(f"not undone: {line}")
@@ -441,7 +445,7 @@ async def _unreplicated(
         done = unreplicated.AppendResult(found, found, 0, {})
         if appends and found:
             async with hold(place, "heliograph unreplicated --append") as lease:
-                done = await unreplicated.append_all(place, lease, None, tell_on_stderr)
+                done = await unreplicated.append_all(place, lease, None, report_on_stderr)
         return done, files
 
 

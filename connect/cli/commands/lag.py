@@ -35,10 +35,10 @@ _WIDE: Final = 110
 _UNKNOWN_NAMED: Final = 5
 
 
-def show_lags(told: Sequence[Mapping[str, Any]]) -> None:
+def show_lags(reported: Sequence[Mapping[str, Any]]) -> None:
     """Print a headline and a table for each flow."""
     out = console()
-    for one in told:
+    for one in reported:
         for part in _flow(one, None, is_wide=out.width >= _WIDE):
             out.print(part, soft_wrap=isinstance(part, Text))
 
@@ -50,9 +50,9 @@ def live() -> Iterator[Callable[[Sequence[Mapping[str, Any]], float], None]]:
     before: dict[str, tuple[float, int]] = {}
     with Live(console=screen, auto_refresh=False) as shown:
 
-        def show(told: Sequence[Mapping[str, Any]], now_s: float) -> None:
+        def show(reported: Sequence[Mapping[str, Any]], now_s: float) -> None:
             parts: list[RenderableType] = []
-            for one in told:
+            for one in reported:
                 name = f"{one.get('connector', '')} {one['flow']}"
                 parts += _flow(one, _speed(before.get(name), now_s, one["records"]), is_wide=screen.width >= _WIDE)
                 before[name] = (now_s, one["records"])
@@ -141,7 +141,7 @@ def bytes_text(count: int) -> str:
 _NO_TOPICS: Final = "no source topic is selected, so nothing is copied. Check the flow's topics and topics.exclude"
 _CLASSES: Final = ("MirrorSourceConnector", "MirrorSource")
 #: The lag of each flow, in JSON's form.
-Told = list[dict[str, Any]]
+LagReports = list[dict[str, Any]]
 
 
 def run_lag(
@@ -176,13 +176,13 @@ async def _of_file(file: Path, flow: str | None, top: int, *, as_json: bool, eve
     last = dict.fromkeys(flows, NOTHING)
     async with readers_of(file, flow) as readers:
 
-        async def read() -> Told:
-            told = []
+        async def read() -> LagReports:
+            reported = []
             for name, reader in readers.items():
                 last[name] = lag = await reader.look(last[name])
                 problem = await _problem(flows[name], reader, lag)
-                told.append({"flow": name, **lag.to_json(top), "problem": problem})
-            return told
+                reported.append({"flow": name, **lag.to_json(top), "problem": problem})
+            return reported
 
         if every_s is None:
             return _show(await read(), as_json=as_json)
@@ -238,17 +238,17 @@ def _of_worker(url: str, flow: str | None, top: int, *, as_json: bool, every_s: 
                 time.sleep(every_s)
 
 
-def _reading(worker: RestClient, flow: str | None, top: int) -> Callable[[], Told]:
-    def read() -> Told:
+def _reading(worker: RestClient, flow: str | None, top: int) -> Callable[[], LagReports]:
+    def read() -> LagReports:
         known = worker.ask("GET", "/connectors?expand=info&expand=status")
         names = [name for name, each in sorted(known.items()) if _is_mirror(each["info"]["config"])]
-        told = []
+        reported = []
         for name in names:
             one = worker.ask("GET", f"{worker.path(name, 'lag')}?top={top}")
             state = known[name].get("status", {}).get("connector", {}).get("state", "")
             no_topics = None if one["partitions"] or one["unknown"] else _NO_TOPICS
-            told.append({**one, "problem": _stopped(name, state, worker.shown_url) or no_topics})
-        wanted = [one for one in told if flow in (None, one["flow"])]
+            reported.append({**one, "problem": _stopped(name, state, worker.shown_url) or no_topics})
+        wanted = [one for one in reported if flow in (None, one["flow"])]
         if not wanted:
             raise ConfigError(f"the worker at {worker.shown_url} mirrors no flow {flow or ''}".rstrip())
         return wanted
@@ -260,9 +260,9 @@ def _is_mirror(config: dict[str, str]) -> bool:
     return config.get("connector.class", "").strip().rpartition(".")[2] in _CLASSES
 
 
-def _show(told: Told, *, as_json: bool) -> int:
+def _show(reported: LagReports, *, as_json: bool) -> int:
     if as_json:
-        show_json(told)
+        show_json(reported)
     else:
-        show_lags(told)
-    return exit_code(unknown=any(one["unknown"] or one["problem"] for one in told), found=False)
+        show_lags(reported)
+    return exit_code(unknown=any(one["unknown"] or one["problem"] for one in reported), found=False)

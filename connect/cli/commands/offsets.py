@@ -25,7 +25,7 @@ from connect.core.errors import ConfigError
 from connect.core.wording import counted
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.committed_offsets import Committed, Partition, committed, owners
-from connect.kafka.log.offsets import LATEST, told_offsets
+from connect.kafka.log.offsets import LATEST, known_offsets
 from connect.kafka.security.connection_settings import connection_settings
 from connectors.config.mm2_properties import Flow, chosen_flows, load
 from connectors.lag_reader import LagReader
@@ -108,31 +108,31 @@ def run_offsets(question: OffsetsQuestion, *, as_json: bool, watch: bool, every_
 async def _run(question: OffsetsQuestion, *, as_json: bool, every_s: float | None) -> int:
     async with _asked(question) as ask:
         if every_s is None:
-            told = await ask()
+            reported = await ask()
             if as_json:
-                show_json(told.to_json())
+                show_json(reported.to_json())
             else:
-                print("\n".join(lines(told)))
-            return exit_code(unknown=bool(told.unknown), found=False)
+                print("\n".join(lines(reported)))
+            return exit_code(unknown=bool(reported.unknown), found=False)
         with Live(auto_refresh=False) as shown:
             while True:
                 shown.update(Text("\n".join(lines(await ask())), no_wrap=True), refresh=True)
                 await asyncio.sleep(every_s)
 
 
-def lines(told: OffsetsAnswer) -> Iterator[str]:
+def lines(reported: OffsetsAnswer) -> Iterator[str]:
     """Format an answer as ConsumerOffsetChecker does."""
     yield _LINE.format(*_HEADER)
-    for row in told.rows:
+    for row in reported.rows:
         numbers = (_UNKNOWN if number < 0 else str(number) for number in (row.offset, row.log_size, row.lag))
         yield printable(_LINE.format(row.group, row.topic, row.pid, *numbers, row.owner))
-    for group in told.nothing:
+    for group in reported.nothing:
         yield printable(f"group {group} has no committed offset and no member")
-    for why in told.unknown:
+    for why in reported.unknown:
         yield printable(f"not checked: {why}")
-    if told.brokers:
+    if reported.brokers:
         yield "BROKER INFO"
-        yield from (printable(f"{node} -> {address}") for _, node, address in told.brokers)
+        yield from (printable(f"{node} -> {address}") for _, node, address in reported.brokers)
 
 
 @asynccontextmanager
@@ -173,7 +173,7 @@ async def _of_groups(cluster: Cluster, question: OffsetsQuestion) -> OffsetsAnsw
         if not stored and not held:
             nothing.append(group)
         asked = [one for one in sorted(stored.keys() | held.keys()) if not question.topics or one[0] in question.topics]
-        ends, endless = await told_offsets(cluster, asked, LATEST)
+        ends, endless = await known_offsets(cluster, asked, LATEST)
         unknown |= dict.fromkeys(endless.values())
         rows += (_row(group, one, stored.get(one), ends.get(one, -1), held.get(one, _NO_OWNER)) for one in asked)
     brokers = await _brokers([cluster]) if question.with_brokers else ()
@@ -240,15 +240,15 @@ def run_rebuild(file: Path, question: MapQuery, *, flow: str | None, as_json: bo
 async def _rebuild(flows: list[Flow], question: MapQuery, *, is_quiet: bool) -> dict[str, list[Rebuilt]]:
     found: dict[str, list[Rebuilt]] = {}
     for flow in flows:
-        told = found[str(flow)] = []
+        reported = found[str(flow)] = []
 
-        def tell(rebuilt: Rebuilt, name: str = str(flow), told: list[Rebuilt] = told) -> None:
-            told.append(rebuilt)
+        def report(rebuilt: Rebuilt, name: str = str(flow), reported: list[Rebuilt] = reported) -> None:
+            reported.append(rebuilt)
             if not is_quiet:
                 print(f"{name}: {_outcome(rebuilt)}", flush=True)
 
-        await rebuild_maps(flow.settings(), flow.clients(), question.is_about, tell)
-        if not told and not is_quiet:
+        await rebuild_maps(flow.settings(), flow.clients(), question.is_about, report)
+        if not reported and not is_quiet:
             print(f"{flow}: no position of {question.topic or 'any topic'} is stored, so there is nothing to rebuild")
     return found
 

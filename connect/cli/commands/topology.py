@@ -29,10 +29,10 @@ from connectors.heartbeat import (
     FlowHealth,
     FlowState,
     Way,
-    flows_told,
+    flow_health,
     has_stopped,
     read_heartbeats,
-    ways_told,
+    way_health,
 )
 from connectors.policy import make_policy
 
@@ -95,8 +95,8 @@ def age_words(age: Age | None) -> str:
     if age is None:
         return "none"
     unit = next(((size, word) for size, word in _UNITS if age.seconds >= size), None)
-    told = f"{age.seconds:.1f} s" if unit is None else f"{age.seconds / unit[0]:.0f} {unit[1]}"
-    return f"more than {told} ago" if age.at_least else f"{told} ago"
+    reported = f"{age.seconds:.1f} s" if unit is None else f"{age.seconds / unit[0]:.0f} {unit[1]}"
+    return f"more than {reported} ago" if age.at_least else f"{reported} ago"
 
 
 _TIMEOUT_S: Final = 15.0
@@ -110,8 +110,8 @@ def run_topology(file: Path, *, stale_after_s: float, as_json: bool) -> int:
     seen = asyncio.run(_look(config, flows))
     now_ms = wall_ms()
     wanted = [_wanted(flow) for flow in flows]
-    health = flows_told(wanted, seen, now_ms, stale_after_s)
-    ways = ways_told(wanted, seen.values(), now_ms, stale_after_s)
+    health = flow_health(wanted, seen, now_ms, stale_after_s)
+    ways = way_health(wanted, seen.values(), now_ms, stale_after_s)
     if as_json:
         show_json(topology_as_json(list(seen.values()), health, ways))
     else:

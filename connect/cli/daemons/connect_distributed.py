@@ -75,13 +75,13 @@ def run_with_arguments(program: str, arguments: Sequence[str]) -> int:
     from connect.core.config.worker_config import WorkerConfig
 
     config = WorkerConfig.parse(load_properties(parsed.file), config_providers())
-    tell_what_starts(str(parsed.file), config)
+    log_banner(str(parsed.file), config)
     for warning in config.warnings:
         log.warning("%s: %s", parsed.file, warning)
     return asyncio.run(_work(program, config))
 
 
-def tell_what_starts(file: str, config: WorkerConfig) -> None:
+def log_banner(file: str, config: WorkerConfig) -> None:
     """Log version, file, group and addresses. The worker logs the flows of its group later, when it has read them."""
     from connectors.spark.config import SparkSettings
 

@@ -150,7 +150,7 @@ def mirror(program: str, file: Path, clusters: Sequence[str]) -> int:
     return EXIT_OK
 
 
-def _tell_what_starts(config: MirrorMakerConfig, flows: Sequence[Flow], engine: SparkEngine | None) -> None:
+def _log_banner(config: MirrorMakerConfig, flows: Sequence[Flow], engine: SparkEngine | None) -> None:
     """Log version, file, flows and addresses."""
     rest = "no REST"
     if config.public_rest or config.internal_rest:
@@ -183,7 +183,7 @@ class StopTimedOut(HeliographError):
 async def _run_until_signal(config: MirrorMakerConfig, flows: Sequence[Flow], engine: SparkEngine | None) -> None:
     async with stop_signals(exit_within_s=EXIT_WITHIN_S) as stop:
         engines = [engine]
-        _tell_what_starts(config, flows, engines[0])
+        _log_banner(config, flows, engines[0])
         if engines[0] is not None:
             engines[0].begin()  # before the imports, because Spark takes longest
 

@@ -23,7 +23,7 @@ from connectors.spark.sessions import spark_home
 
 _RECORD_TIMEOUT_S: Final = 120.0
 #: A loopback port without a listener: slices of the recording load all that they need, then end at once.
-_NOBODY: Final = {"host": "127.0.0.1", "port": 9, "certificate": "", "token": "", "slice": "recording", "epoch": 0}
+_NO_LINK: Final = {"host": "127.0.0.1", "port": 9, "certificate": "", "token": "", "slice": "recording", "epoch": 0}
 #: Jobs with a query load more classes.
 _QUERY: Final = "SELECT upper(value) AS value FROM records"
 
@@ -52,7 +52,7 @@ async def record_archive(settings: SparkSettings) -> Path:
     )
     try:
         for query in ("", _QUERY):
-            job = await engine.start_job(_NOBODY, query)
+            job = await engine.start_job(_NO_LINK, query)
             await job.finished
         await engine.stop()
         return archive.keep(draft)

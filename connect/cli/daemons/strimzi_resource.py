@@ -130,7 +130,7 @@ class _ResourceNode:
         await self._node.start()
         self._tasks = [
             self._scope.spawn(self._see_to_connectors(), f"connectors of {self._found.name}"),
-            self._scope.spawn(self._tell(), f"speed of {self._found.name}"),
+            self._scope.spawn(self._report(), f"speed of {self._found.name}"),
         ]
 
     async def ended(self) -> None:
@@ -156,9 +156,9 @@ class _ResourceNode:
             worker = self._node.worker
             for wanted in self._found.connectors:
                 await see_to(worker, wanted)
-            _tell_of_others(worker, self._found.connectors)
+            _report_others(worker, self._found.connectors)
 
-    async def _tell(self) -> None:
+    async def _report(self) -> None:
         """Log what is copied here, every few seconds."""
         meter = RateMeter(window_s=SUMMARY_INTERVAL_S)
         clock = asyncio.get_running_loop().time
@@ -214,7 +214,7 @@ async def _store(worker: DistributedWorker, wanted: WantedConnector) -> None:
     log.info("%s: %s", wanted.name, wanted.state.value.lower())
 
 
-def _tell_of_others(worker: DistributedWorker, wanted: Sequence[WantedConnector]) -> None:
+def _report_others(worker: DistributedWorker, wanted: Sequence[WantedConnector]) -> None:
     names = {each.name for each in wanted}
     for name in worker.core.snapshot.connectors():
         if name not in names:
@@ -412,13 +412,13 @@ def _refuse_missing(found: TranslatedResource, arguments: StrimziArguments) -> N
 
 def _run(program: str, found: TranslatedResource) -> int:
     from connect.api.plugins import config_providers
-    from connect.cli.daemons.connect_distributed import tell_what_starts
+    from connect.cli.daemons.connect_distributed import log_banner
 
     try:
         config = WorkerConfig.parse(found.worker, config_providers(), [one.config for one in found.connectors])
     except ConfigError as error:
         raise found.located(error) from None
-    tell_what_starts(found.name, config)
+    log_banner(found.name, config)
     for warning in config.warnings:
         log.warning("%s: %s", found.name, warning)
     checked_connectors(found, config)

@@ -208,7 +208,7 @@ class WorkerNode:
             worker_id=urlsplit(url).netloc,
             leases=self._leases,
             elected=self._elected,
-            loaded=lambda stored: tell_flows(self._config.group_id, stored, self._spark.is_for),
+            loaded=lambda stored: log_flows(self._config.group_id, stored, self._spark.is_for),
             engine=self._spark,
         )
         self._server.serve(self._worker.herder)
@@ -241,7 +241,7 @@ class WorkerNode:
         return [] if self._worker is None else [(self._worker, self.host)]
 
 
-def tell_flows(group_id: str, stored: ConfigLog, is_mirror: Callable[[str], bool]) -> None:
+def log_flows(group_id: str, stored: ConfigLog, is_mirror: Callable[[str], bool]) -> None:
     """Log the flows of a group's connectors; ``is_mirror`` tells by class which connectors mirror."""
     configs = [config for name in stored.connectors() if (config := stored.connector_config(name)) is not None]
     flows = {flow_of(config) for config in configs if is_mirror(config.get("connector.class", ""))}

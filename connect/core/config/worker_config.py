@@ -13,7 +13,7 @@ from connect.core.config.config_def import Read, Values
 from connect.core.config.properties import NOTHING, ConfigTransformer, Properties, ProviderFactory
 from connect.core.config.rest_settings import INSECURE, RestListener, check_access, parse_listener, serves_others
 from connect.core.config.security_settings import suites_notice
-from connect.core.config.worker_settings import UNHEEDED, WORKER, WORKER_PREFIXES
+from connect.core.config.worker_settings import IGNORED, WORKER, WORKER_PREFIXES
 from connect.core.errors import ConfigError
 from connect.core.model import NewTopic
 
@@ -283,8 +283,8 @@ def _notices(props: Mapping[str, str]) -> Iterator[str]:
             yield f"{key} has no effect: internal converters are JsonConverter without schemas"
         elif key in ("plugin.path", "plugin.discovery"):
             yield f"{key} has no effect: plugins here are Python packages, found by their entry points"
-        elif key in UNHEEDED:
-            yield f"{key} {UNHEEDED[key]}"
+        elif key in IGNORED:
+            yield f"{key} {IGNORED[key]}"
         elif key not in WORKER and key not in ADMIN and not key.startswith(WORKER_PREFIXES):
             close = get_close_matches(key, WORKER.settings, 1, 0.8)
             yield f"{key} is not known and has no effect" + "".join(f"; is {name} meant?" for name in close)

@@ -1,6 +1,6 @@
 """Declares the configs of a distributed worker, and explains Java's keys that have no effect here.
 
-The declarations follow Kafka's ``WorkerConfig`` and ``DistributedConfig``. ``UNHEEDED`` holds the keys of a worker, or
+The declarations follow Kafka's ``WorkerConfig`` and ``DistributedConfig``. ``IGNORED`` holds the keys of a worker, or
 of a cluster in an ``mm2.properties``, that have no effect, each with the rest of a sentence that begins with the key.
 A test compares them with the code.
 """
@@ -285,4 +285,4 @@ _INSTEAD: Final[Mapping[str, str]] = {
     "socket.connection.setup.timeout.max.ms": _SETUP,
     "socket.connection.setup.timeout.ms": _SETUP,
 }
-UNHEEDED: Final[Mapping[str, str]] = {key: f"has no effect: {instead}" for key, instead in _INSTEAD.items()}
+IGNORED: Final[Mapping[str, str]] = {key: f"has no effect: {instead}" for key, instead in _INSTEAD.items()}

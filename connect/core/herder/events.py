@@ -30,7 +30,7 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigBegunAnew:
+class ConfigLogReset:
     """The config topic was recreated or has lost records; all its records follow again."""
 
 
@@ -268,7 +268,7 @@ class Request:
 
 Event = (
     ConfigRecord
-    | ConfigBegunAnew
+    | ConfigLogReset
     | Ready
     | ConfigRead
     | ConfigWritten

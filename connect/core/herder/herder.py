@@ -37,7 +37,7 @@ from connect.core.herder import requests
 from connect.core.herder import running_work as work
 from connect.core.herder import task_configs as tasks
 from connect.core.herder.events import (
-    ConfigBegunAnew,
+    ConfigLogReset,
     ConfigRead,
     ConfigRecord,
     ConfigWritten,
@@ -98,7 +98,7 @@ def _apply_change(s: HerderState, change: Change) -> None:
             tasks.committed(s, name)
         case TargetChanged(name):
             work.change_target(s, name)
-            tasks.look_for_stranded(s, name)
+            tasks.look_for_unwanted_tasks(s, name)
         case RestartAsked(request):
             _note_restart(s, request)
         case LoggerChanged(namespace, level):
@@ -201,7 +201,7 @@ class Herder:
         if s.mode is HerderMode.MEMBER and not s.busy:
             deadlines += s.publishing.retry_at_ms.values()
             deadlines += s.auto_restart_at_ms.values()
-            deadlines += s.publishing.stranded_at_ms.values() if s.is_leader else ()
+            deadlines += s.publishing.remove_tasks_at_ms.values() if s.is_leader else ()
             deadlines += [at_ms for at_ms in (s.scheduled_ms, session_key_deadline_ms(s)) if at_ms is not None]
         return min(deadlines, default=None)
 
@@ -289,8 +289,8 @@ def _take_in(s: HerderState, event: Event) -> None:
     match event:
         case ConfigRecord():
             apply_config_record(s, event)
-        case ConfigBegunAnew():
-            group.begin_anew(s)
+        case ConfigLogReset():
+            group.reset_log(s)
         case ConfigRead(token, ok):
             s.ended(token, ok)
         case ConfigWritten(token, error):

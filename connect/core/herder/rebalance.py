@@ -30,7 +30,7 @@ from connect.core.herder.membership import (
     fits,
 )
 from connect.core.herder.state import LEAST_PAUSE_MS, OFFERED, READ_ATTEMPTS, HerderMode, HerderState, MutableAllocation
-from connect.core.herder.task_configs import look_for_stranded
+from connect.core.herder.task_configs import look_for_unwanted_tasks
 from connect.core.model import State, TaskId
 
 #: A rebalance after a config change waits at most this time for further changes.
@@ -51,11 +51,11 @@ def begin(s: HerderState) -> None:
         )
     s.known = set(s.log.connectors())
     for name in s.log.connectors():
-        look_for_stranded(s, name)
+        look_for_unwanted_tasks(s, name)
     join(s)
 
 
-def begin_anew(s: HerderState) -> None:
+def reset_log(s: HerderState) -> None:
     """Reset what was read of the config topic, which was recreated or has lost records, and leave the group."""
     if s.mode not in (HerderMode.LOADING, HerderMode.GONE):
         s.say("Reading the config topic from its beginning; out of the group until that is done", "warning")
@@ -64,7 +64,7 @@ def begin_anew(s: HerderState) -> None:
     s.history = True
     s.changed_at = NO_OFFSET
     s.restarts.clear()
-    s.publishing.stranded_at_ms.clear()
+    s.publishing.remove_tasks_at_ms.clear()
 
 
 def join(s: HerderState) -> None:
@@ -316,7 +316,7 @@ def _settle(s: HerderState, *, failed: bool) -> None:
     work.start(s)
     s.mode = HerderMode.MEMBER
     s.ready = True
-    s.vain_rounds = 0
+    s.failed_rounds = 0
     if s.protocol != EAGER and assignment.revoked:
         # The next rebalance assigns the revoked work.
         join(s)
@@ -324,8 +324,8 @@ def _settle(s: HerderState, *, failed: bool) -> None:
 
 def _join_again(s: HerderState) -> None:
     """Rejoin after a rebalance without effect: at once, or after a pause if the previous one had no effect either."""
-    s.vain_rounds += 1
-    if s.vain_rounds == 1:
+    s.failed_rounds += 1
+    if s.failed_rounds == 1:
         join(s)
     else:
         s.mode = HerderMode.RESOLVING

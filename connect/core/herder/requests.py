@@ -59,7 +59,7 @@ def accept(s: HerderState, request: Request) -> None:
         s.reply(request.id, error=shutting_down())
     elif len(s.requests) >= _MOST_WAITING:
         s.reply(request.id, error=RetriableError("the worker has too many queued requests; try again later"))
-    elif s.mode is not HerderMode.LOADING and _is_for_anybody(request):
+    elif s.mode is not HerderMode.LOADING and _needs_no_leader(request):
         run(s, request)
     else:
         s.requests.append((s.now_ms, request))
@@ -86,7 +86,7 @@ def shutting_down() -> RetriableError:
     return RetriableError("Worker is shutting down")
 
 
-def _is_for_anybody(request: Request) -> bool:
+def _needs_no_leader(request: Request) -> bool:
     operation = request.operation
     if isinstance(operation, SetTargetState):
         return operation.state is not TargetState.STOPPED
@@ -123,7 +123,7 @@ def _run(s: HerderState, request: Request) -> None:
         case SetLogger(namespace, level):
             if not (is_text(namespace) and is_text(level)):
                 raise BadRequest("The logger's name or level cannot be encoded as UTF-8")
-            _write_beside(s, request.id, (logger_record(namespace, level),))
+            _write_unordered(s, request.id, (logger_record(namespace, level),))
 
 
 def _put(s: HerderState, request: int, put: PutConnector) -> None:
@@ -149,7 +149,7 @@ def _set_target_state(s: HerderState, request: int, name: str, state: TargetStat
     _require(s, name, f"Unknown connector {name}")
     target: Step = (target_state_record(name, state),)
     if state is not TargetState.STOPPED:
-        _write_beside(s, request, target)
+        _write_unordered(s, request, target)
         return
     _require_leader(s, "Only the leader can transition connectors to the STOPPED state.")
     # In this order a failure in between leaves a running connector without tasks, which is valid; a stopped connector
@@ -257,8 +257,8 @@ def _write(s: HerderState, request: int, steps: tuple[Step, ...], value: Callabl
     s.write_config(steps, lambda error: _written(s, request, error, value))
 
 
-def _write_beside(s: HerderState, request: int, step: Step) -> None:
-    s.write_config_beside(step, lambda error: _written(s, request, error, lambda: None))
+def _write_unordered(s: HerderState, request: int, step: Step) -> None:
+    s.write_config_unordered(step, lambda error: _written(s, request, error, lambda: None))
 
 
 def _written(s: HerderState, request: int, error: Exception | None, value: Callable[[], object]) -> None:

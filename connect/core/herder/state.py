@@ -133,7 +133,7 @@ class Publishing:
     #: are corrected.
     published: dict[str, Sequence[Mapping[str, str]]] = field(default_factory=dict)
     #: Stopped connectors that have tasks, and when the leader removes these.
-    stranded_at_ms: dict[str, int] = field(default_factory=dict)
+    remove_tasks_at_ms: dict[str, int] = field(default_factory=dict)
     #: Times of retries.
     retry_at_ms: dict[str, int] = field(default_factory=dict)
     #: Failed attempts in a row.
@@ -203,7 +203,7 @@ class HerderState:
         self.scheduled_ms: int | None = None
         self.away_until_ms: int | None = None
         #: Consecutive rebalances without effect, and when to join the next one unless that is at once.
-        self.vain_rounds = 0
+        self.failed_rounds = 0
         self.again_at_ms: int | None = None
         self.read_attempts = READ_ATTEMPTS
         self.must_read = False
@@ -290,7 +290,7 @@ class HerderState:
 
         self.emit(WriteConfig(self._wait(exclusive=True, then=ended), tuple(steps)))
 
-    def write_config_beside(self, step: Step, then: Callable[[Exception | None], None]) -> None:
+    def write_config_unordered(self, step: Step, then: Callable[[Exception | None], None]) -> None:
         """Write a step that any worker may write, without waiting for other operations."""
         token = self._wait(exclusive=False, then=lambda error: then(error if isinstance(error, Exception) else None))
         self.emit(WriteConfig(token, (step,), as_leader=False))

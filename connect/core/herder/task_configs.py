@@ -49,7 +49,7 @@ def advance(s: HerderState) -> None:
     while publishing.computed and not s.busy:
         connector = next(iter(publishing.computed))
         _publish(s, connector, publishing.computed.pop(connector))
-    for connector, at_ms in sorted(publishing.stranded_at_ms.items()):
+    for connector, at_ms in sorted(publishing.remove_tasks_at_ms.items()):
         if at_ms <= s.now_ms and s.is_leader and not s.busy:
             _take_away(s, connector)
 
@@ -68,17 +68,17 @@ def sent(s: HerderState, token: int, connector: str, error: Exception | None) ->
         _concluded(s, connector, error)
 
 
-def look_for_stranded(s: HerderState, connector: str) -> None:
+def look_for_unwanted_tasks(s: HerderState, connector: str) -> None:
     """Schedule the removal of a stopped connector's tasks, which exist only if two leaders wrote at the same time: one
     the target state, the other the tasks."""
     if s.log.target_state(connector) is TargetState.STOPPED and s.log.task_count(connector):
-        s.publishing.stranded_at_ms.setdefault(connector, s.now_ms + _CORRECTION_MS)
+        s.publishing.remove_tasks_at_ms.setdefault(connector, s.now_ms + _CORRECTION_MS)
 
 
 def committed(s: HerderState, connector: str) -> None:
     """Handle committed task configs. If they differ from the last ones of the connector, another leader wrote older
     ones, or a write was incomplete; only the worker that runs the connector can correct that."""
-    look_for_stranded(s, connector)
+    look_for_unwanted_tasks(s, connector)
     published = s.publishing.published.get(connector)
     if published is None:
         return
@@ -126,15 +126,15 @@ def checked(connector: str, configs: Sequence[Mapping[str, str]]) -> tuple[Mappi
 
 
 def _take_away(s: HerderState, connector: str) -> None:
-    stranded = s.publishing.stranded_at_ms
-    del stranded[connector]
+    remove_tasks_at_ms = s.publishing.remove_tasks_at_ms
+    del remove_tasks_at_ms[connector]
     if s.log.target_state(connector) is not TargetState.STOPPED or not s.log.task_count(connector):
         return
     s.say(f"{connector} is stopped but has tasks; removing them", "warning")
 
     def written(error: Exception | None) -> None:
         if error is not None:
-            stranded[connector] = s.now_ms + _CORRECTION_MS
+            remove_tasks_at_ms[connector] = s.now_ms + _CORRECTION_MS
 
     s.write_config(steps(connector, ()), written)
 

@@ -138,10 +138,10 @@ async def cut_off(producer: AIOKafkaProducer) -> None:
                 task.exception()  # the library requeues the failed batch, which fails again
         # A task that waited for another response may have reconnected in the meantime.
         await producer.client.close()
-    hush(producer)
+    retrieve_errors(producer)
 
 
-def hush(producer: AIOKafkaProducer) -> None:
+def retrieve_errors(producer: AIOKafkaProducer) -> None:
     """Retrieve errors that no task awaits; the garbage collector would log them with tracebacks."""
     waiters = [batch._drain_waiter for queue in producer._message_accumulator._batches.values() for batch in queue]
     manager = producer._txn_manager

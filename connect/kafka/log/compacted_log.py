@@ -17,7 +17,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, ClusterMetadata
-from connect.kafka.concurrency import Patience, Pauses, Scope
+from connect.kafka.concurrency import Backoff, Pauses, Scope
 from connect.kafka.log.compacted_topic import LogRecord, check_reads, log_record, progressing, reader, reading
 from connect.kafka.log.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
 from connect.kafka.log.producer import OutRecord, PlainWriter
@@ -59,7 +59,7 @@ class CompactedLog:
 
     ``on_record`` gets every record in the loop, those of a partition in order; with ``read_committed`` without those of
     open and aborted transactions. If the topic was recreated or the log truncated, a warning is logged and all records
-    are passed on again; before that ``on_begin_anew`` is called, because the state built from the earlier records is
+    are passed on again; before that ``on_reset`` is called, because the state built from the earlier records is
     invalid. After ``stop`` it may be started again and continues at its position. The caller owns the cluster's
     connections. ``only_last``: as in :func:`connect.kafka.log.compacted_topic.read_to_end`.
     """
@@ -69,7 +69,7 @@ class CompactedLog:
         cluster: Cluster,
         topic: str,
         on_record: Callable[[LogRecord], None],
-        on_begin_anew: Callable[[], None],
+        on_reset: Callable[[], None],
         *,
         read_committed: bool = False,
         only_last: bool = False,
@@ -77,7 +77,7 @@ class CompactedLog:
         self.topic = topic
         self._cluster = cluster
         self._on_record = on_record
-        self._on_begin_anew = on_begin_anew
+        self._on_reset = on_reset
         self._read_committed = read_committed
         self._only_last = only_last
         self._where = f"cluster {cluster.name}: topic {topic}"
@@ -124,14 +124,14 @@ class CompactedLog:
             RetriableError: the end was not reached within ``timeout_s``.
             HeliographError: ``failure``, or an error of the cluster.
         """
-        waiting = self._patience()
+        waiting = self._backoff()
         reason = ""
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
                     try:
                         return await self._reach(await self._ends(committed_only))
-                    except _ReadAnew:
+                    except _ReadAgain:
                         reason = "it is read again"
                     except RetriableError as error:
                         reason = str(error)
@@ -152,7 +152,7 @@ class CompactedLog:
             SecurityError: an ACL is missing; the message names it.
             RetriableError: not done within ``timeout_s``; some records may be written. Write the same records again.
         """
-        waiting, reason = self._patience("writing"), "no answer"
+        waiting, reason = self._backoff("writing"), "no answer"
         try:
             async with asyncio.timeout(timeout_s), self._writing:
                 while True:
@@ -171,12 +171,12 @@ class CompactedLog:
     # -- the tail ------------------------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
-        waiting = self._patience()
+        waiting = self._backoff()
         while True:
             try:
                 with reading(self._cluster, self.topic):
                     await self._read(waiting)
-            except _ReadAnew:
+            except _ReadAgain:
                 continue
             except (RetriableError, OSError) as error:
                 await waiting.after(error)
@@ -184,7 +184,7 @@ class CompactedLog:
                 self._failure = error
                 return
 
-    async def _read(self, waiting: Patience) -> None:
+    async def _read(self, waiting: Backoff) -> None:
         """Follow with one consumer from the positions; ends only with an error."""
         await self._place()
         readings = self._readings
@@ -211,8 +211,8 @@ class CompactedLog:
                 finally:
                     self._consumer = None
         except aiokafka.errors.OffsetOutOfRangeError as error:
-            self._begin_anew("no longer has the next record")
-            raise _ReadAnew from error
+            self._reset_log("no longer has the next record")
+            raise _ReadAgain from error
 
     async def _read_long(self, readings: int) -> None:
         """Let another process read a long log, up to the first open transaction."""
@@ -223,7 +223,7 @@ class CompactedLog:
 
         def take(row: Row) -> None:
             if self._readings != readings:
-                raise _ReadAnew
+                raise _ReadAgain
             self._on_record(LogRecord._make(row))
 
         logs = self._cluster.long_logs
@@ -235,7 +235,7 @@ class CompactedLog:
         if self._readings == readings:
             self._positions |= at
 
-    async def _hand_over(self, consumer: AIOKafkaConsumer, readings: int, waiting: Patience) -> None:
+    async def _hand_over(self, consumer: AIOKafkaConsumer, readings: int, waiting: Backoff) -> None:
         while self._readings == readings:
             self._consumer = consumer
             batches = await consumer.getmany(timeout_ms=_LOOK_UP_MS, max_records=_AT_ONCE)
@@ -250,7 +250,7 @@ class CompactedLog:
             else:
                 check_reads(consumer, self._where)
             await asyncio.sleep(0)
-        raise _ReadAnew
+        raise _ReadAgain
 
     async def _place(self) -> None:
         partitions, metadata = await self._partitions()
@@ -266,10 +266,10 @@ class CompactedLog:
         partitions, metadata = await self._partitions()
         before = dict(self._positions)
         isolation = READ_COMMITTED if committed_only else READ_UNCOMMITTED
-        told = await list_offsets(self._cluster, partitions, LATEST, isolation, metadata=metadata)
-        ends = {partition: end for (_, partition), end in told.items()}
+        reported = await list_offsets(self._cluster, partitions, LATEST, isolation, metadata=metadata)
+        ends = {partition: end for (_, partition), end in reported.items()}
         if any(ends.get(partition, 0) < position for partition, position in before.items()):
-            self._begin_anew("was truncated")
+            self._reset_log("was truncated")
         return ends
 
     async def _reach(self, ends: dict[int, int]) -> None:
@@ -279,7 +279,7 @@ class CompactedLog:
                 raise _as_heliograph(self._where, self._failure)
             await self._note_positions()
             if self._readings != readings:
-                raise _ReadAnew
+                raise _ReadAgain
             if all(self._positions.get(partition, -1) >= end for partition, end in ends.items()):
                 return
             await pauses.wait()
@@ -299,27 +299,27 @@ class CompactedLog:
         identity, before = _Identity(topic.topic_id, len(topic.partitions)), self._identity
         self._identity = identity
         if before is not None and not before.became(identity):
-            self._begin_anew("was recreated")
+            self._reset_log("was recreated")
         elif before is not None and before.partitions < identity.partitions:
-            self._read_anew()
+            self._reopen_consumer()
         return [(self.topic, partition) for partition in range(identity.partitions)], metadata
 
-    def _begin_anew(self, why: str) -> None:
+    def _reset_log(self, why: str) -> None:
         log.warning("%s %s: reading it from the beginning", self._where, why)
         self._positions = {}
-        self._read_anew()
-        self._on_begin_anew()
+        self._reopen_consumer()
+        self._on_reset()
 
-    def _read_anew(self) -> None:
+    def _reopen_consumer(self) -> None:
         """Make the tail take another consumer, from the positions; records of the current one are dropped."""
         self._readings += 1
         self._consumer = None
 
-    def _patience(self, what: str = "reading") -> Patience:
-        return Patience(log, f"{what} {self.topic}", _BACKOFF_FIRST_MS, _BACKOFF_LAST_MS)
+    def _backoff(self, what: str = "reading") -> Backoff:
+        return Backoff(log, f"{what} {self.topic}", _BACKOFF_FIRST_MS, _BACKOFF_LAST_MS)
 
 
-class _ReadAnew(Exception):
+class _ReadAgain(Exception):
     """Another consumer reads now, and the awaited position may no longer come."""
 
 

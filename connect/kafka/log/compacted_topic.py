@@ -37,7 +37,7 @@ from connect.core.errors import (
 )
 from connect.core.model import CLEANED_SOON, NewTopic
 from connect.kafka.cluster import Cluster
-from connect.kafka.concurrency import Patience, Scope, retried, until
+from connect.kafka.concurrency import Backoff, Scope, retried, until
 from connect.kafka.log.active_producers import active_producers
 from connect.kafka.log.offsets import EARLIEST, LATEST, list_offsets
 from connect.kafka.log.topic_admin import Admin, ConfigsRefused, TopicExists
@@ -334,7 +334,7 @@ async def make_topic(
     the first attempt."""
     clock = asyncio.get_running_loop().time
     until_s = math.inf if timeout_s is None else clock() + timeout_s
-    waiting = Patience(log, f"creating topic {topic.name}", _FIRST_RETRY_MS, _LAST_RETRY_MS)
+    waiting = Backoff(log, f"creating topic {topic.name}", _FIRST_RETRY_MS, _LAST_RETRY_MS)
     while True:
         try:
             outcome = (await admin.create_topics([topic]))[topic.name]
@@ -455,8 +455,8 @@ async def _spans(
         firsts = {partition: max(begin, after.get(partition[1], 0)) for partition, begin in begins.items()}
         return {partition[1]: (firsts[partition], end) for partition, end in ends.items() if end > firsts[partition]}
 
-    patience = Patience(log, f"looking for the end of topic {topic}", _FIRST_RETRY_MS, _FIRST_RETRY_MS)
-    return await retried(attempt, patience.after)
+    backoff = Backoff(log, f"looking for the end of topic {topic}", _FIRST_RETRY_MS, _FIRST_RETRY_MS)
+    return await retried(attempt, backoff.after)
 
 
 async def drain(

@@ -57,7 +57,7 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
     return found
 
 
-def stretches(ranges: Iterable[Range], end: int, near: int = _NEAR) -> Iterator[list[Range]]:
+def coalesce_ranges(ranges: Iterable[Range], end: int, near: int = _NEAR) -> Iterator[list[Range]]:
     """Yield groups of the ascending ``ranges`` before ``end``. Ranges are in one group if reading on to the next is
     cheaper than a new seek, because they are at most ``near`` apart."""
     some: list[Range] = []
@@ -102,7 +102,7 @@ async def read_ranges(
             start = (await consumer.beginning_offsets([place]))[place]
             if is_decided and stable < ranges[-1][1]:
                 raise RetriableError(f"{what} is stable only up to offset {stable}")
-            for some in stretches(ranges, stable):
+            for some in coalesce_ranges(ranges, stable):
                 begins, end, at = [first for first, _ in some], some[-1][1], max(some[0][0], start)
                 give_up_s = clock() + _STALLED_S
                 consumer.seek(place, at)

@@ -34,7 +34,7 @@ from connect.kafka.long_log import ERRORS, FRAME, Row
 from connect.kafka.security.connection_settings import ConnectionSettings
 
 _AT_ONCE: Final = 5_000
-_TELL_S: Final = 0.5
+_REPORT_S: Final = 0.5
 #: Limit on the records in memory; above it they are written, and their keys may come again.
 _MOST_BYTES: Final = 64 << 20
 #: The size of a record in memory without its key and value.
@@ -107,20 +107,20 @@ def main() -> None:
     order = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, name="end of the parent", daemon=True).start()
     cluster = Cluster(ConnectionSettings.from_wire(order["settings"]), order["alias"])
-    told: dict[str, Any]
+    reported: dict[str, Any]
     try:
         with os.fdopen(order["file"], "wb") as file:
             kept = LastOfKeys(file)
             ends = asyncio.run(_read(cluster, order, kept, out))
             kept.write()
-        told = {"ends": list(ends.items())}
+        reported = {"ends": list(ends.items())}
     except HeliographError as error:
-        told = {"error": next(name for name, one in ERRORS.items() if isinstance(error, one)), "text": str(error)}
+        reported = {"error": next(name for name, one in ERRORS.items() if isinstance(error, one)), "text": str(error)}
     except Exception as error:
         traceback.print_exc()
         text = f"cluster {cluster.name}: topic {order['topic']} cannot be read by its reader process: {error!r}"
-        told = {"error": RetriableError.__name__, "text": text}
-    _tell(out, told)
+        reported = {"error": RetriableError.__name__, "text": text}
+    _report(out, reported)
     os._exit(0)
 
 
@@ -130,7 +130,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _tell(out: int, said: Mapping[str, Any]) -> None:
+def _report(out: int, said: Mapping[str, Any]) -> None:
     os.write(out, json.dumps(said).encode() + b"\n")
 
 
@@ -138,13 +138,13 @@ async def _read(cluster: Cluster, order: Mapping[str, Any], kept: LastOfKeys, ou
     """Return how far each partition was read, possibly beyond the requested end."""
     give_records_as_read()
     topic, spans = order["topic"], {partition: (first, end) for partition, first, end in order["spans"]}
-    told_s = -math.inf
+    reported_s = -math.inf
 
     def progressed() -> None:
-        nonlocal told_s
-        if time.monotonic() - told_s > _TELL_S:
-            told_s = time.monotonic()
-            _tell(out, {"read": kept.read})
+        nonlocal reported_s
+        if time.monotonic() - reported_s > _REPORT_S:
+            reported_s = time.monotonic()
+            _report(out, {"read": kept.read})
 
     with reading(cluster, topic):
         async with reader(cluster, read_committed=order["read_committed"], auto_offset_reset="earliest") as consumer:

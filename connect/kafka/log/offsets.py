@@ -49,7 +49,7 @@ async def list_offsets(
     return found
 
 
-async def told_offsets(
+async def known_offsets(
     cluster: Cluster,
     partitions: Collection[Partition],
     timestamp_ms: int,

@@ -41,7 +41,7 @@ SEQUENCES: Final = 2**31
 _RETRY_FOR_S: Final = 5.0
 _RETRY_PAUSE_S: Final = 0.05
 _NOT_ALLOWED: Final = frozenset({29, 31})  # topic, cluster: authorisation failed
-_NOBODY: Final = ProducerIdentity(-1, -1)
+_NO_PRODUCER: Final = ProducerIdentity(-1, -1)
 
 #: Raises the error for an error code of a partition, given its name.
 Check = Callable[[int, str], None]
@@ -234,7 +234,7 @@ class PlainWriter:
                 await waiting_out(partial(self._write, wanted))
 
     async def _write(self, records: Sequence[OutRecord]) -> None:
-        by_leader = await place(self._cluster, records, _NOBODY, {})
+        by_leader = await place(self._cluster, records, _NO_PRODUCER, {})
         await produce_all(self._cluster, by_leader, None, self._timeout_s, self._check)
 
     def _check(self, code: int, partition: str) -> None:
@@ -368,6 +368,6 @@ async def _batches(
 
 
 def _builder(identity: ProducerIdentity, batch_bytes: int, codec: int, sequence: int) -> DefaultRecordBatchBuilder:
-    if identity == _NOBODY:
+    if identity == _NO_PRODUCER:
         return DefaultRecordBatchBuilder(2, codec, 0, -1, -1, -1, batch_bytes)
     return DefaultRecordBatchBuilder(2, codec, 1, identity.producer_id, identity.epoch, sequence, batch_bytes)

@@ -138,15 +138,15 @@ async def is_perhaps_true(cluster: Cluster, setting: str) -> bool | None:
     """Return whether a broker has ``setting`` at true, or set without a visible value: brokers hide values of plugins
     such as authorizers (Kafka ``ConfigHelper``). None if a broker denies access and no other has it. Raises
     :class:`RetriableError` if a broker does not or cannot answer now."""
-    is_told = True
+    is_known = True
     for node in sorted((await cluster.metadata(())).brokers):
         for row in await _described(await cluster.connection(node), _BROKER, [str(node)], [setting]):
             if row.error_code and for_code(row.error_code).retriable:
                 raise RetriableError(f"cluster {cluster.name}: broker {node} cannot describe its configs now")
             if any((entry.value or "true").lower() == "true" for entry in row.configs):
                 return True
-            is_told = is_told and not row.error_code
-    return False if is_told else None
+            is_known = is_known and not row.error_code
+    return False if is_known else None
 
 
 async def alter(cluster: Cluster, wanted: Mapping[str, Mapping[str, str | None]]) -> dict[str, HeliographError | None]:

@@ -30,7 +30,7 @@ from connect.core.status_and_offset_topics import (
     topic_removal,
 )
 from connect.kafka.cluster import Cluster
-from connect.kafka.concurrency import Patience, Scope, is_set_within
+from connect.kafka.concurrency import Backoff, Scope, is_set_within
 from connect.kafka.log.compacted_log import CompactedLog
 from connect.kafka.log.compacted_topic import LogRecord, ensure_compacted_topic, partition_count, pass_over
 from connect.kafka.log.producer import OutRecord, TransactionalWriter
@@ -70,7 +70,7 @@ class ConfigStore:
         admin: Admin,
         topic: NewTopic,
         on_record: Callable[[ConfigRecord], None],
-        on_begin_anew: Callable[[], None],
+        on_reset: Callable[[], None],
         *,
         leader: LeaderWriter | None = None,
         read_committed: bool = False,
@@ -81,7 +81,7 @@ class ConfigStore:
         self._on_record = on_record
         self._leader = leader
         self._writer: TransactionalWriter | None = None
-        self._log = CompactedLog(cluster, topic.name, self._read, on_begin_anew, read_committed=read_committed)
+        self._log = CompactedLog(cluster, topic.name, self._read, on_reset, read_committed=read_committed)
 
     async def start(self, timeout_s: float = _START_TIMEOUT_S) -> None:
         """Create or check the topic, read it to its end, and follow it from then on.
@@ -202,7 +202,7 @@ class StatusStore:
         self.log = StatusLog()
         self._admin = admin
         self._topic = topic
-        self._followed = CompactedLog(cluster, topic.name, self._read, self._begin_anew)
+        self._followed = CompactedLog(cluster, topic.name, self._read, self._reset_log)
         self._waiting: dict[str, _Waiting] = {}
         #: This worker's id in statuses.
         self._worker_id: str | None = None
@@ -212,7 +212,7 @@ class StatusStore:
         self._at_once = _AT_ONCE
         self._scope = Scope(f"statuses to {topic.name}")
         self._writing: asyncio.Task[None] | None = None
-        self._patience = Patience(log, f"writing to {topic.name}", _RETRY_FIRST_MS, _RETRY_LAST_MS)
+        self._backoff = Backoff(log, f"writing to {topic.name}", _RETRY_FIRST_MS, _RETRY_LAST_MS)
 
     async def start(self, timeout_s: float = _START_TIMEOUT_S) -> None:
         """Create or check the topic, read it to its end, follow it, and write queued statuses.
@@ -270,7 +270,7 @@ class StatusStore:
         self._idle.clear()
         self._arrived.set()
 
-    def _begin_anew(self) -> None:
+    def _reset_log(self) -> None:
         """Clear ``log`` because the topic was recreated, and queue this worker's own statuses again."""
         for work, status in self.log.said_by(self._worker_id) if self._worker_id is not None else ():
             if status_key(work) not in self._waiting:
@@ -314,7 +314,7 @@ class StatusStore:
         try:
             await self._followed.write([OutRecord(self._topic.name, key.encode(), value) for key, value in wanted])
         except RetriableError as error:
-            await self._patience.after(error)
+            await self._backoff.after(error)
             return
         except PermanentError as error:
             if len(wanted) > 1 and not isinstance(error, SecurityError):
@@ -323,7 +323,7 @@ class StatusStore:
                 return
             log.error("%d statuses could not be written to %s: %s", len(wanted), self._topic.name, error)
         else:
-            self._patience.over()
+            self._backoff.over()
         for key, waiting in batch.items():
             # A newer status may have come meanwhile.
             if self._waiting.get(key) is waiting:
@@ -334,7 +334,7 @@ class StatusStore:
         try:
             await self._followed.read_to_end(_CATCH_UP_TIMEOUT_S)
         except RetriableError as error:
-            await self._patience.after(error)
+            await self._backoff.after(error)
             return False
         return True
 

@@ -47,7 +47,7 @@ class WorkerFailed(PermanentError):
     """The worker cannot stay in its group."""
 
 
-class Surroundings(Protocol):
+class Effects(Protocol):
     """What effects use besides the group and the config topic."""
 
     def start_connector(self, effect: events.StartConnector) -> None: ...
@@ -104,7 +104,7 @@ class HerderDriver:
         self._now_ms = now_ms
         self._group: GroupMember | None = None
         self._worker: Worker | None = None
-        self._surroundings: Surroundings | None = None
+        self._effect_handler: Effects | None = None
         self._events: deque[Event | asyncio.Future[None]] = deque()
         self._arrived = asyncio.Event()
         self._requests: dict[int, asyncio.Future[Any]] = {}
@@ -123,9 +123,9 @@ class HerderDriver:
         #: Done once the worker has left its group; fails with the reason if it cannot stay.
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def connect(self, group: GroupMember, worker: Worker, surroundings: Surroundings) -> None:
+    def connect(self, group: GroupMember, worker: Worker, effect_handler: Effects) -> None:
         """Set the parts that call back; call it before :meth:`start`."""
-        self._group, self._worker, self._surroundings = group, worker, surroundings
+        self._group, self._worker, self._effect_handler = group, worker, effect_handler
 
     def start(self) -> None:
         """Begin to handle events, also those put before."""
@@ -194,14 +194,14 @@ class HerderDriver:
         """Begin to stop all work at once, even if the herder is waiting, because other workers may take it over."""
         assert self._worker is not None
         self._leased, self._may_start = False, False
-        self._worker.wind_up(self._last_grace_s)
+        self._worker.shut_down(self._last_grace_s)
         self._events.appendleft(lost)
         self._arrived.set()
 
     # -- the loop --------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        assert self._surroundings is not None
+        assert self._effect_handler is not None
         try:
             while not self.ended.done():
                 await self._wait()
@@ -213,7 +213,7 @@ class HerderDriver:
                     continue
                 async for effect in in_turns(self._herder.step(happened, self._now_ms())):
                     await self._perform(effect)
-                self._surroundings.stepped()
+                self._effect_handler.stepped()
         except Exception as error:
             log.critical("the worker's herder has failed", exc_info=error)
             self.fail(WorkerFailed(f"the worker's herder has failed: {error!r}. This is a bug; please report it."))
@@ -232,8 +232,8 @@ class HerderDriver:
     async def _perform(self, effect: Effect) -> None:
         assert self._group is not None
         assert self._worker is not None
-        assert self._surroundings is not None
-        around = self._surroundings
+        assert self._effect_handler is not None
+        effect_handler = self._effect_handler
         match effect:
             case events.Say(level, line):
                 log.log(_LEVELS[level], "%s: %s", self._name, line)
@@ -261,7 +261,7 @@ class HerderDriver:
                     await self._worker.stop_work(connectors, tasks)
                 self._forget({*connectors, *tasks})
             case events.ReconfigureTasks(tasks):
-                if refused := tuple(task for task in tasks if not around.reconfigure_task(task)):
+                if refused := tuple(task for task in tasks if not effect_handler.reconfigure_task(task)):
                     self.put(events.ReconfigurationRefused(refused))
             case events.ChangeTarget(name, target):
                 self._worker.set_target(name, target)
@@ -272,26 +272,26 @@ class HerderDriver:
             case events.FailConnector(name, error):
                 self._worker.fail_connector(name, error)
             case events.WriteStatus(work, state, safe):
-                around.write_status(work, state, safe=safe)
+                effect_handler.write_status(work, state, safe=safe)
             case events.ForgetTopics(name):
-                around.forget_topics(name)
+                effect_handler.forget_topics(name)
             case events.SetLevel(namespace, level):
-                around.set_level(namespace, level)
+                effect_handler.set_level(namespace, level)
             case events.MakeSessionKey(size):
                 self.put(events.SessionKeyMade(secrets.token_bytes(size)))
 
     def _forget(self, stopped: Set[str | TaskId]) -> None:
         """Drop events that stopped connectors and tasks queued before: they do not concern their successors."""
-        self._events = deque(event for event in self._events if _teller(event) not in stopped)
+        self._events = deque(event for event in self._events if _log_forwarder(event) not in stopped)
 
     def _start(self, effect: events.StartConnector | events.StartTask) -> None:
-        assert self._surroundings is not None
+        assert self._effect_handler is not None
         if not self._may_start:
             return
         if isinstance(effect, events.StartConnector):
-            self._surroundings.start_connector(effect)
+            self._effect_handler.start_connector(effect)
         else:
-            self._surroundings.start_task(effect)
+            self._effect_handler.start_task(effect)
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         return self._scope.spawn(self._guarded(work), name)
@@ -312,7 +312,7 @@ class HerderDriver:
         # Marks the exception as retrieved, in case nothing awaits it.
         self.ended.exception()
         if self._worker is not None:
-            self._worker.wind_up(self._last_grace_s)
+            self._worker.shut_down(self._last_grace_s)
         self._refuse_all()
 
     def _refuse_all(self) -> None:
@@ -382,10 +382,10 @@ class HerderDriver:
         return await asking
 
     async def _send_task_configs(self, effect: events.SendTaskConfigs) -> None:
-        assert self._surroundings is not None
+        assert self._effect_handler is not None
         error: Exception | None = None
         try:
-            await self._surroundings.send_task_configs(effect.leader_url, effect.name, effect.configs)
+            await self._effect_handler.send_task_configs(effect.leader_url, effect.name, effect.configs)
         except Exception as refused:
             error = refused
         self.put(events.TaskConfigsSent(effect.token, effect.name, error))
@@ -429,7 +429,7 @@ class HerderDriver:
             self.ended.set_result(None)
 
 
-def _teller(event: Event | asyncio.Future[None]) -> str | TaskId | None:
+def _log_forwarder(event: Event | asyncio.Future[None]) -> str | TaskId | None:
     """Return the connector or task of this worker that queued the event; None for other events."""
     match event:
         case events.ScheduleAutoRestart(work):

@@ -1,6 +1,6 @@
 """Performs a herder's effects on its worker: starts work, reports statuses, restarts and fences.
 
-* One class is the driver's ``Surroundings`` and the worker's ``WorkerListener``, because both end in statuses.
+* One class is the driver's ``Effects`` and the worker's ``WorkerListener``, because both end in statuses.
 * Automatic restarts: the worker that runs a connector or task knows its error, so it decides and restarts. The decision
   is in the status topic, from which the next owner reads it after a rebalance.
 * Zombie fencing by the leader: under exactly-once, the producers of all older generations are fenced before tasks of a
@@ -28,7 +28,7 @@ from connect.core.herder_api import BadRequest, ElsewhereError, NotFound, Reques
 from connect.core.model import Restarts, State, Status, TaskId, connector_of
 from connect.core.status_and_offset_topics import StatusLog, TopicUse
 from connect.kafka.cluster import Cluster
-from connect.kafka.concurrency import Patience, Scope, retried, together
+from connect.kafka.concurrency import Backoff, Scope, retried, together
 from connect.kafka.log.transactions import init_producer_id
 from connect.kafka.security.connection_settings import ConnectionSettings
 from connect.runtime.herder.config_and_status_topics import ConfigStore, StatusStore
@@ -169,7 +169,7 @@ class ZombieFence:
                 before = snapshot.task_count_record(name)
                 # One task before and one now: the new task's claim of the transactional id fences the old one.
                 if before is not None and not (before == 1 and count == 1):
-                    await self._shut_out(name, config, before)
+                    await self._fence_tasks(name, config, before)
                 if snapshot.task_generation(name) != generation or generation is None:
                     raise RequestConflict(f"The tasks of connector {name} were reconfigured while they were fenced")
                 await self.driver.request(events.PutTaskCount(name, count, generation))
@@ -178,7 +178,7 @@ class ZombieFence:
                 f"connector {name}: its older tasks were not fenced within {_TIMEOUT_S:.0f} s"
             ) from error
 
-    async def _shut_out(self, name: str, config: Mapping[str, str], tasks: int) -> None:
+    async def _fence_tasks(self, name: str, config: Mapping[str, str], tasks: int) -> None:
         cluster = Cluster(await self.connection(name, config))
 
         async def claim(task: int) -> None:
@@ -230,7 +230,7 @@ class InternalRequests(Protocol):
 
 
 @dataclass(eq=False)
-class Around:
+class EffectHandler:
     """The effects outside group and config topic, and the events of connectors and tasks.
 
     Args:
@@ -348,7 +348,7 @@ class Around:
     async def _fence_older(self, connector: str) -> None:
         """Have the leader fence all older tasks; retry while the group gets a new leader."""
         clock = asyncio.get_running_loop().time
-        patience = Patience(log, f"fence {connector}", _AGAIN_FIRST_MS, _AGAIN_LAST_MS)
+        backoff = Backoff(log, f"fence {connector}", _AGAIN_FIRST_MS, _AGAIN_LAST_MS)
         give_up_s = clock() + _FENCE_S
         while True:
             try:
@@ -362,7 +362,7 @@ class Around:
                 )
             if clock() > give_up_s:
                 raise refusal
-            await patience.after(refusal)
+            await backoff.after(refusal)
 
     async def _fence_by_leader(self, connector: str) -> None:
         if self.core.is_leader:
@@ -376,8 +376,8 @@ class Around:
     async def _check_newest(self, task: TaskId, generation: int | None) -> None:
         """Check, once the task's transactional id is claimed, that the task is still ours and its configs the newest.
         While the topic cannot be read it waits, as Java does, without limit."""
-        patience = Patience(log, f"check whether task {task} is still ours", _AGAIN_FIRST_MS, _AGAIN_LAST_MS)
-        await retried(partial(self.config_store.read_to_end, self.config.sync_timeout_ms / 1000), patience.after)
+        backoff = Backoff(log, f"check whether task {task} is still ours", _AGAIN_FIRST_MS, _AGAIN_LAST_MS)
+        await retried(partial(self.config_store.read_to_end, self.config.sync_timeout_ms / 1000), backoff.after)
         await self.driver.turn()
         if self.core.snapshot.task_generation(task.connector) != generation or task not in self.core.assignment.tasks:
             raise TaskOutdated(f"task {task} was reconfigured or given to another worker while it started")

@@ -78,11 +78,11 @@ class OffsetsApi:
                 connector = self.plugins.new_connector(props["connector.class"], props.get("connector.plugin.version"))
             async with self.opened(name, props, True) as stored:
                 wanted = await _wanted(stored, offsets)
-                vouches = await _asked(connector, props, wanted, self._secrets(connector, raw, props))
+                is_certain = await _asked(connector, props, wanted, self._secrets(connector, raw, props))
                 values = {encoded_key(name, partition): encoded_offset(offset) for partition, offset in wanted}
                 await stored.store(values)
                 stored.stored(values)
-        return _message("reset" if offsets is None else "altered", vouches)
+        return _message("reset" if offsets is None else "altered", is_certain)
 
     def _resolved(self, raw: Mapping[str, str]) -> dict[str, str]:
         return self.config.transformer.connector_props(raw)
@@ -130,8 +130,8 @@ def _fields(partition: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
     return frozenset((key, repr(value)) for key, value in partition.items())
 
 
-def _message(done: str, vouches: bool) -> str:
-    if vouches:
+def _message(done: str, is_certain: bool) -> str:
+    if is_certain:
         return f"The offsets for this connector have been {done} successfully"
     return (
         f"The Connect framework-managed offsets for this connector have been {done} successfully. However, if this "
@@ -177,7 +177,7 @@ class Reports:
         try:
             async with asyncio.timeout(_REPORT_TIMEOUT_S) as timeout:
                 with plugin_call(f"connector {name} was asked for its {kind}"):
-                    told = await _told(name, connector, kind, props, self._tasks(name), query)
+                    reported = await _reported(name, connector, kind, props, self._tasks(name), query)
         except TimeoutError:
             if not timeout.expired():
                 raise
@@ -186,9 +186,9 @@ class Reports:
             raise BadRequest(secrets.mask(str(error))) from None
         except Exception as error:
             raise masked(error, secrets) from None
-        if told is None:
+        if reported is None:
             raise NotFound(f"Connector {name} has no {kind} report")
-        return told
+        return reported
 
     def _tasks(self, name: str) -> list[TaskReport]:
         snapshot = self.snapshot()
@@ -201,7 +201,7 @@ class Reports:
         return TaskReport(task.task, status.state.value, status.worker_id, config)
 
 
-async def _told(name: str, connector: SourceConnector, *asked: Any) -> Mapping[str, Any] | None:
+async def _reported(name: str, connector: SourceConnector, *asked: Any) -> Mapping[str, Any] | None:
     async with PluginThread(f"report of connector {name}") as thread:
-        told: Mapping[str, Any] | None = await thread.call(connector.report, *asked)
-        return told
+        reported: Mapping[str, Any] | None = await thread.call(connector.report, *asked)
+        return reported

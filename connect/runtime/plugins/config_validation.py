@@ -111,7 +111,7 @@ async def validate_connector(
         if not isinstance(error, HeliographError):
             log.error("could not validate a config of %s\n%s", secrets.mask(props[_CLASS]), secrets.trace(error))
         raise masked(error, secrets) from None
-    return _Curtain(raw, props, secrets).drawn(found)
+    return _SecretMask(raw, props, secrets).drawn(found)
 
 
 def error_message(infos: ConfigInfos) -> str:
@@ -336,7 +336,7 @@ def _overrides(props: _Props, plugins: Plugins, worker: WorkerConfig) -> list[Co
 
 
 @dataclass(frozen=True, slots=True)
-class _Curtain:
+class _SecretMask:
     """Masks resolved references in the result: values are shown as written."""
 
     raw: Mapping[str, str]

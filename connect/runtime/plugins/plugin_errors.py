@@ -48,13 +48,13 @@ class SecretMask:
 
     def line(self, error: BaseException) -> str:
         """Format ``error`` and its causes in one line for the log; errors of other libraries with their type."""
-        told: list[str] = []
+        reported: list[str] = []
         cause: BaseException | None = error
-        while cause is not None and len(told) < _CAUSES_AT_MOST:
+        while cause is not None and len(reported) < _CAUSES_AT_MOST:
             text = " ".join(self.mask(str(cause)).split())
-            told.append(text if isinstance(cause, HeliographError) else f"{type(cause).__name__}: {text}")
+            reported.append(text if isinstance(cause, HeliographError) else f"{type(cause).__name__}: {text}")
             cause = cause.__cause__
-        return ": ".join(told)
+        return ": ".join(reported)
 
     def trace(self, error: BaseException) -> str:
         """Format the traceback of ``error`` and its causes."""

@@ -21,7 +21,7 @@ _CONNECT_DEFAULTS: Final[Mapping[str, str]] = {
     "enable.idempotence": "false",
 }
 #: The producer keys that are used, besides the keys of the connection.
-_HEEDED: Final = CLIENTS["producer"].only(
+_USED_KEYS: Final = CLIENTS["producer"].only(
     "acks",
     "batch.size",
     "compression.type",
@@ -96,7 +96,7 @@ def producer_settings(
 
     With a transactional id, keys that would break exactly-once have no effect, as in Java.
     """
-    values = _HEEDED.parse({**_CONNECT_DEFAULTS, **client_props(config, connector, "producer")})
+    values = _USED_KEYS.parse({**_CONNECT_DEFAULTS, **client_props(config, connector, "producer")})
     settings = ProducerSettings(client_connection(config, connector, "producer", who), values, transactional_id)
     if settings.idempotent and settings.acks != -1:
         raise ConfigError(f"producer of {who}: acks is {settings.acks}, but an idempotent producer needs all", "acks")
@@ -116,12 +116,12 @@ def check_overrides(policy: OverridePolicy, connector: Mapping[str, str], kinds:
 def ignored_under_exactly_once(config: WorkerConfig, connector: Mapping[str, str]) -> list[str]:
     """Describe each producer key of the user that exactly-once overrides."""
     props = client_props(config, connector, "producer")
-    told = []
+    reported = []
     if props.get("enable.idempotence", "true").strip().lower() != "true":
-        told.append("enable.idempotence has no effect on a producer under exactly-once: it is true")
+        reported.append("enable.idempotence has no effect on a producer under exactly-once: it is true")
     if "transactional.id" in props:
-        told.append("transactional.id has no effect on a producer under exactly-once: Connect sets it")
-    return told
+        reported.append("transactional.id has no effect on a producer under exactly-once: Connect sets it")
+    return reported
 
 
 def task_transactional_id(group_id: str, connector: str, task: int) -> str:

@@ -82,7 +82,7 @@ class OffsetTopic:
     ) -> None:
         self.topic = topic
         self._state = SourceOffsets()
-        self._log = open_log(self._apply, self._begin_anew)
+        self._log = open_log(self._apply, self._reset_log)
         self._append = write or self._log.write
         self._next: list[_Write] = []
         self._scope = Scope(f"offsets to {self.topic}")
@@ -179,7 +179,7 @@ class OffsetTopic:
     def _stopped(self) -> RetriableError:
         return RetriableError(f"topic {self.topic} was closed: the offsets may or may not have been written")
 
-    def _begin_anew(self) -> None:
+    def _reset_log(self) -> None:
         self._state = SourceOffsets()
 
     def _apply(self, record: LogRecord) -> None:

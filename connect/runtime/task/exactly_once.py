@@ -11,7 +11,7 @@ from typing import Final
 from connect.api.source import RecordMetadata, SourceRecord
 from connect.core.errors import PermanentError, RetriableError
 from connect.core.model import TaskId
-from connect.kafka.concurrency import Patience, retried
+from connect.kafka.concurrency import Backoff, retried
 from connect.runtime.task.connector_offsets import ConnectorOffsets, PendingOffsets, Values, encoded_key
 from connect.runtime.task.record_delivery import (
     OutgoingRecord,
@@ -194,9 +194,9 @@ class ExactlyOnceDelivery:
         await self._callbacks.commit()
 
     async def _write_offsets(self, topic: str, values: Values) -> None:
-        patience = Patience(log, f"task {self._task}: its offsets cannot be written yet", _RETRY_MS, _RETRY_MS)
+        backoff = Backoff(log, f"task {self._task}: its offsets cannot be written yet", _RETRY_MS, _RETRY_MS)
         for key, value in values.items():
-            await retried(partial(self._hand_over, OutgoingRecord(topic, key, value), self._settle), patience.after)
+            await retried(partial(self._hand_over, OutgoingRecord(topic, key, value), self._settle), backoff.after)
 
     async def _all_settled(self) -> None:
         """Wait for the outcome of all sent records; raise the first failure."""

@@ -97,9 +97,9 @@ class OffsetStores:
                 if followed.open is None:
                     followed.open = await self._follow(place)
         except BaseException:
-            await self._let_go(followed)
+            await self._release(followed)
             raise
-        return ConnectorOffsets(connector, followed.open.topic, self._worker_topic, partial(self._let_go, followed))
+        return ConnectorOffsets(connector, followed.open.topic, self._worker_topic, partial(self._release, followed))
 
     @asynccontextmanager
     async def opened(
@@ -147,15 +147,15 @@ class OffsetStores:
             closing.push_async_callback(reading.close)
             closing.push_async_callback(writing.close)
 
-            def opened(on_record: Callable[[LogRecord], None], on_begin_anew: Callable[[], None]) -> CompactedLog:
-                return CompactedLog(reading, place.topic, on_record, on_begin_anew, read_committed=True, only_last=True)
+            def opened(on_record: Callable[[LogRecord], None], on_reset: Callable[[], None]) -> CompactedLog:
+                return CompactedLog(reading, place.topic, on_record, on_reset, read_committed=True, only_last=True)
 
             topic = OffsetTopic(place.topic, opened, PlainWriter(writing).write)
             await topic.start(_READ_TIMEOUT_S)
             closing.push_async_callback(topic.stop)
             return _Open(topic, closing.pop_all())
 
-    async def _let_go(self, followed: _Followed) -> None:
+    async def _release(self, followed: _Followed) -> None:
         followed.users -= 1
         if followed.users == 0:
             self._followed.remove(followed)
@@ -170,12 +170,12 @@ async def _write_transaction(producer: RecordProducer, topic: str, values: Value
     for key, value in values.items():
         outcome = asyncio.get_running_loop().create_future()
         outcomes.append(outcome)
-        await producer.send(OutgoingRecord(topic, key, value), partial(_tell, outcome))
+        await producer.send(OutgoingRecord(topic, key, value), partial(_report, outcome))
     await asyncio.gather(*outcomes)
     await producer.end(commit=True)
 
 
-def _tell(outcome: asyncio.Future[None], metadata: RecordMetadata | None, error: Exception | None) -> None:
+def _report(outcome: asyncio.Future[None], metadata: RecordMetadata | None, error: Exception | None) -> None:
     if outcome.done():
         return
     if error is None:

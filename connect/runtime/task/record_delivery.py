@@ -22,8 +22,8 @@ from aiokafka.structs import RecordMetadata as Acknowledged
 from connect.api.source import RecordMetadata, SourceRecord, SourceTask
 from connect.core.errors import ClusterUnreachable, HeliographError, PermanentError, RetriableError, SecurityError
 from connect.core.model import TaskId
-from connect.kafka.concurrency import Patience, retried
-from connect.kafka.log.aiokafka_producer import cut_off, hush, make_producer
+from connect.kafka.concurrency import Backoff, retried
+from connect.kafka.log.aiokafka_producer import cut_off, make_producer, retrieve_errors
 from connect.kafka.threads import PluginThread
 from connect.runtime.plugins.plugin_errors import SecretMask, plugin_call
 from connect.runtime.task.client_configs import ProducerSettings
@@ -82,10 +82,10 @@ class RecordProducer:
         """Connect, and with a transactional id fence its previous user; wait until the cluster answers. Raises
         SecurityError or PermanentError if a retry cannot help or the producer is closed."""
         self._check_open()
-        patience = Patience(
+        backoff = Backoff(
             log, f"producer {self._settings.connection.client_id}", _START_RETRY_FIRST_MS, _START_RETRY_LAST_MS
         )
-        self._producer = await retried(self._connected, patience.after)
+        self._producer = await retried(self._connected, backoff.after)
 
     async def _connected(self) -> AIOKafkaProducer:
         producer = self._made()
@@ -174,7 +174,7 @@ class RecordProducer:
             await cut_off(producer)
             raise
         finally:
-            hush(producer)
+            retrieve_errors(producer)
 
     async def _abort_quietly(self, producer: AIOKafkaProducer) -> None:
         """Abort, because an open transaction blocks readers of committed records until it times out."""
@@ -391,10 +391,10 @@ class TopicsInUse:
         self._task = task
         self._listener = listener
         self._tracked = tracked
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def used(self, topic: str) -> None:
         """Note that ``topic`` acknowledged a record."""
-        if self._tracked and topic not in self._told:
-            self._told.add(topic)
+        if self._tracked and topic not in self._reported:
+            self._reported.add(topic)
             self._listener.topic_used(topic, self._task)

@@ -16,7 +16,7 @@ from connect.api.connector import Props
 from connect.api.source import EngineTask, OffsetReader, SourceConnector, SourceRecord, SourceTask, TransactionContext
 from connect.core.errors import RetriableError
 from connect.core.model import State, TargetState, TaskId
-from connect.kafka.concurrency import Patience, Scope
+from connect.kafka.concurrency import Backoff, Scope
 from connect.kafka.threads import PluginThread
 from connect.runtime.plugins.plugin_errors import SecretMask, masked, plugin_call
 from connect.runtime.task.connector_offsets import ConnectorOffsets
@@ -27,12 +27,12 @@ from connect.runtime.task.task_control import (
     ClaimChecks,
     FailureTrace,
     Interrupted,
+    Report,
     Runner,
     Starts,
     TaskControl,
     TaskCounters,
     TaskRun,
-    Tell,
     WorkerListener,
 )
 
@@ -88,8 +88,8 @@ class SourceWork:
         self._secrets = secrets
         self._started = False
         self._to_send: Sequence[SourceRecord] | None = None
-        self._polling = Patience(log, f"task {task_id}: its poll failed", _RETRY_FIRST_MS, _POLL_RETRY_LAST_MS)
-        self._sending = Patience(log, f"task {task_id}: a record could not be sent", _RETRY_FIRST_MS, _RETRY_FIRST_MS)
+        self._polling = Backoff(log, f"task {task_id}: its poll failed", _RETRY_FIRST_MS, _POLL_RETRY_LAST_MS)
+        self._sending = Backoff(log, f"task {task_id}: a record could not be sent", _RETRY_FIRST_MS, _RETRY_FIRST_MS)
 
     async def start(self) -> None:
         await self._delivery.start()
@@ -102,9 +102,9 @@ class SourceWork:
         # As in Java: a polled task gets its config only at its start.
         return False
 
-    async def execute(self, control: TaskControl, tell: Tell) -> None:
+    async def execute(self, control: TaskControl, report: Report) -> None:
         try:
-            await self._loop(control, tell)
+            await self._loop(control, report)
         except Interrupted:
             pass
         except Exception:
@@ -132,14 +132,14 @@ class SourceWork:
         await self._delivery.close(0)
         await self._topics.close()
 
-    async def _loop(self, control: TaskControl, tell: Tell) -> None:
+    async def _loop(self, control: TaskControl, report: Report) -> None:
         self._delivery.enter()
         while not control.is_stopping:
             if control.is_paused:
-                tell(State.PAUSED)
+                report(State.PAUSED)
                 await self._delivery.pause()
                 if await control.unpaused():
-                    tell(State.RUNNING)
+                    report(State.RUNNING)
                     self._delivery.enter()
                 continue
             if self._to_send is None:
@@ -227,20 +227,20 @@ class EngineWork:
         await self._checks.may_claim()
         self._engine = self._new()
 
-    async def execute(self, control: TaskControl, tell: Tell) -> None:
+    async def execute(self, control: TaskControl, report: Report) -> None:
         while not control.is_stopping:
             if control.is_paused:
-                tell(State.PAUSED)
+                report(State.PAUSED)
                 if not await control.unpaused():
                     return
                 self._engine = self._new()
-                tell(State.RUNNING)
+                report(State.RUNNING)
             elif self._engine is None:
                 self._engine = self._new()
-            told = await self._run(self._engine, control)
+            is_asked = await self._run(self._engine, control)
             self._engine = None
             # An engine may have been stopped for a pause that is over by now.
-            if not (told or control.is_paused):
+            if not (is_asked or control.is_paused):
                 return
 
     def reconfigure(self, props: Mapping[str, str]) -> bool:
@@ -267,19 +267,19 @@ class EngineWork:
     async def _run(self, engine: EngineTask, control: TaskControl) -> bool:
         """Run one engine until it ends by itself or is stopped; return whether it was stopped."""
         self._is_ended = False
-        told = False
+        is_asked = False
         try:
             async with Scope(f"task {self._id}") as scope:
                 running = scope.spawn(_run(engine), f"engine of {self._id}")
                 while not running.done():
-                    if (control.is_stopping or control.is_paused) and not told:
-                        told = True
+                    if (control.is_stopping or control.is_paused) and not is_asked:
+                        is_asked = True
                         engine.stop()
                     async with Scope(f"task {self._id}") as waiting:
-                        wish = waiting.spawn(control.changed(), f"requests to {self._id}")
-                        await asyncio.wait({running, wish}, return_when=asyncio.FIRST_COMPLETED)
+                        control_change = waiting.spawn(control.changed(), f"requests to {self._id}")
+                        await asyncio.wait({running, control_change}, return_when=asyncio.FIRST_COMPLETED)
                 await running
-            return told
+            return is_asked
         finally:
             self._is_ended = True
 
@@ -342,21 +342,21 @@ class TaskRunner(Runner):
                 line = self.known.secrets.line(error)
                 log.error("task %s has failed and will not recover until it is restarted: %s", self.id, line)
                 log.debug("task %s: %s", self.id, failure.trace)
-                self._tell(State.FAILED, failure)
+                self._report(State.FAILED, failure)
                 return
             log.warning("task %s failed while it stopped: %s", self.id, self.known.secrets.mask(str(error)))
-        self._tell(State.UNASSIGNED)
+        self._report(State.UNASSIGNED)
 
     async def _live(self) -> None:
         if self.control.is_paused:
-            self._tell(State.PAUSED)
+            self._report(State.PAUSED)
         if not await self.control.unpaused():
             return
         work = self._work = await self._make(self)
         try:
             await work.start()
-            self._tell(State.RUNNING)
-            await work.execute(self.control, self._tell)
+            self._report(State.RUNNING)
+            await work.execute(self.control, self._report)
         finally:
             await self._close(work)
 
@@ -377,7 +377,7 @@ class TaskRunner(Runner):
                 raise
         await work.close(0)
 
-    def _tell(self, state: State, failure: FailureTrace | None = None) -> None:
+    def _report(self, state: State, failure: FailureTrace | None = None) -> None:
         if self._abandoned:
             return
         self._reported(state)

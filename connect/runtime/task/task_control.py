@@ -177,7 +177,7 @@ class TaskCounters:
 
 
 #: Reports that the task is now RUNNING or PAUSED.
-Tell = Callable[[State], None]
+Report = Callable[[State], None]
 
 
 class TaskRun(Protocol):
@@ -187,7 +187,7 @@ class TaskRun(Protocol):
         """Do everything up to RUNNING. Raises the error that prevents it, or Interrupted if the task is stopping."""
         ...
 
-    async def execute(self, control: TaskControl, tell: Tell) -> None:
+    async def execute(self, control: TaskControl, report: Report) -> None:
         """Work until ``control`` requests a stop, with pauses. Raises the error that ends the task."""
         ...
 

@@ -24,12 +24,12 @@ from connectors.dataplane.batches.fetched_batches import BatchKind, Opened, cut,
 from connectors.dataplane.batches.outgoing_batches import Outgoing
 from connectors.dataplane.batches.send_queue import SendQueue
 from connectors.formats.types import QUARANTINED, Skip
-from connectors.transforms.smt_chain import Done, Outcome, Unfit
+from connectors.transforms.smt_chain import Done, Outcome, Untransformable
 
 log = logging.getLogger(__name__)
 
 #: The error of a partition that a record stopped, because it cannot be transformed.
-UNFIT: Final = "not-transformed"
+UNTRANSFORMABLE: Final = "not-transformed"
 #: Memory of a record's objects without their contents, as measured.
 _RECORD_BYTES: Final = 300
 
@@ -53,7 +53,7 @@ class PartitionCopier(SendQueue):
         #: number of source batches that are being transformed, their bytes as on the wire, and those of their records
         self._transforming = self._transforming_bytes = self._opened_bytes = 0
         #: Whether a record was found that must not be left out; nothing behind it is copied.
-        self._met_unfit = False
+        self._met_untransformable = False
 
     @property
     def buffered_bytes(self) -> int:
@@ -144,7 +144,7 @@ class PartitionCopier(SendQueue):
             self._transforming_bytes -= size
             self._opened_bytes -= held_bytes
             if not (self._is_ending or self.stopped):
-                if not self._met_unfit:
+                if not self._met_untransformable:
                     self._take_outcome(part, outcome)
                 self._stop_after_last()
             transform.ready(self)
@@ -155,11 +155,11 @@ class PartitionCopier(SendQueue):
         kept: list[records.Record] = []
         skips: list[Skip] = []
         for before, after in zip(part.records, outcome, strict=True):
-            if isinstance(after, Unfit):
+            if isinstance(after, Untransformable):
                 if after.stops or not self._skip_refused:
-                    self._met_unfit = True
+                    self._met_untransformable = True
                     self._put(kept, part.codec, before.offset, part.leader_epoch, skips)
-                    self.stop_reading(_unfit(self.plan, before, after), UNFIT, None, QUARANTINED)
+                    self.stop_reading(_untransformable(self.plan, before, after), UNTRANSFORMABLE, None, QUARANTINED)
                     return
                 log.warning(
                     "source %s: left out the record at offset %d: %s", self.plan.source, before.offset, after.reason
@@ -174,7 +174,7 @@ class PartitionCopier(SendQueue):
 
     def _stop_after_last(self) -> None:
         # Records that are still being transformed must be copied first.
-        if self._met_unfit or not self._transforming:
+        if self._met_untransformable or not self._transforming:
             super()._stop_after_last()
 
 
@@ -184,6 +184,6 @@ def _held_bytes(record: records.Record) -> int:
     return _RECORD_BYTES + len(record.key or b"") + len(record.value or b"") + headers
 
 
-def _unfit(plan: PartitionPlan, record: records.Record, unfit: Unfit) -> str:
+def _untransformable(plan: PartitionPlan, record: records.Record, unfit: Untransformable) -> str:
     advice = "" if unfit.stops else "; errors.tolerance = all leaves such records out"
     return f"source {plan.source}: the record at offset {record.offset} cannot be transformed: {unfit.reason}{advice}"

@@ -194,7 +194,7 @@ class Builder:
 
     def _fit(self, part: Sequence[records.Record], codec: int, max_bytes: int) -> bool:
         codecs = sorted({codec, codec or self.compression.codec})
-        return any(len(self._built(part, one, _NOBODY, -1)) <= max_bytes for one in codecs)
+        return any(len(self._built(part, one, _NO_PRODUCER, -1)) <= max_bytes for one in codecs)
 
     def _built(
         self, part: Sequence[records.Record], codec: int, producer: ProducerIdAndEpoch, sequence: int
@@ -203,7 +203,7 @@ class Builder:
         return records.build(part, codec, producer.producer_id, producer.epoch, sequence, level)
 
 
-_NOBODY = ProducerIdAndEpoch(-1, -1)
+_NO_PRODUCER = ProducerIdAndEpoch(-1, -1)
 
 
 def halves(part: Sequence[records.Record]) -> tuple[Sequence[records.Record], Sequence[records.Record]]:

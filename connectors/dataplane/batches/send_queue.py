@@ -3,7 +3,7 @@
 What holds at every moment:
 
 A. Batches leave in source order, their sequences without a gap. A batch of which a sent copy may still reach the target
-   stays byte-identical; others may be merged, or get other boundaries and sequences (``mend``).
+   stays byte-identical; others may be merged, or get other boundaries and sequences (``split_or_skip``).
 B. The position (``next_source_offset``, ``target_end``, ``next_sequence``) covers acknowledged batches, and what was
    left out between them, only. It advances from the front of the queue, so it never passes a batch that may be lost.
 C. Until the target's leader knows our producer id, one batch is in flight: a leader accepts any first sequence of an
@@ -24,7 +24,7 @@ from connectors.control_link.protocol import PartitionPlan, PartitionProgress
 from connectors.dataplane.batches import error_codes, fetched_batches
 from connectors.dataplane.batches.error_codes import Refusal
 from connectors.dataplane.batches.outgoing_batches import Builder, Merging, Outgoing, Stamp, apart, append_run
-from connectors.dataplane.batches.sequencer import CopiesUnderWay, Mender, Poison
+from connectors.dataplane.batches.sequencer import BatchSplitter, CopiesUnderWay, RecordRejected
 from connectors.formats.gap import Gap
 from connectors.formats.types import (
     DEFAULT_BATCH_BYTES,
@@ -87,7 +87,7 @@ class SendQueue:
         self.target_end = plan.target_end
         self.next_sequence = plan.next_sequence
         self.pipelined = plan.pipelined
-        #: since the last :meth:`doubt_if_idle`
+        #: since the last :meth:`reset_pipelining_if_idle`
         self._has_written = plan.pipelined
         self.high_watermark = -1
         self.log_start_offset = -1
@@ -106,7 +106,7 @@ class SendQueue:
         self._skip_refused = skip_refused
         self._builder = Builder(self.producer, compression)
         self._merging = Merging(batch_bytes, compression)
-        self._mender = Mender(self._builder, plan.target, skip_refused)
+        self._splitter = BatchSplitter(self._builder, plan.target, skip_refused)
         self._is_ending = False
         self._queue: deque[Outgoing] = deque()
         self._queued_bytes = 0
@@ -257,7 +257,7 @@ class SendQueue:
         try:
             self._account()
         finally:
-            self._let_go_if_done()
+            self._release_if_done()
 
     def failed(self, outgoing: Outgoing, code: int | None) -> None:
         """Take an answer with an error ``code``, or None for no answer: nothing is sent until :meth:`settle`."""
@@ -267,7 +267,7 @@ class SendQueue:
             outgoing.is_doubtful = True
         if code in error_codes.LACKS_REPLICAS:
             self.lacks_replicas = True
-        self._let_go_if_done()
+        self._release_if_done()
 
     def give_back(self, keep: int) -> None:
         """Drop all but the first ``keep`` batches of a faulted partition, to be read again from the source. A batch of
@@ -296,7 +296,7 @@ class SendQueue:
     def _last(self) -> Outgoing | None:
         return self._queue[-1] if self._queue else self._in_flight[-1] if self._in_flight else None
 
-    def doubt_if_idle(self) -> None:
+    def reset_pipelining_if_idle(self) -> None:
         """Assume, if nothing was written since the last call, that the leader no longer knows our producer id
         (``producer.id.expiration.ms``) and would accept any sequence. Called at intervals."""
         if not self._has_written and not self._in_flight:
@@ -304,7 +304,7 @@ class SendQueue:
         self._has_written = False
 
     def refused(self, outgoing: Outgoing, refusal: Refusal) -> None:
-        """Take a permanent refusal of this batch; :meth:`mend` decides after :meth:`settle`."""
+        """Take a permanent refusal of this batch; :meth:`split_or_skip` decides after :meth:`settle`."""
         outgoing.refusal = refusal
         if refusal.is_for_size and outgoing.source_batches > 1:
             self._merging.was_refused_for_size(len(outgoing.batch))
@@ -349,7 +349,7 @@ class SendQueue:
             self._queue.appendleft(self._in_flight.pop())
         self.faulted = self.gave_back = False
 
-    def mend(self) -> None:
+    def split_or_skip(self) -> None:
         """Replace permanently refused batches and renumber those behind them, or stop. Call it right after
         :meth:`settle`.
 
@@ -362,9 +362,9 @@ class SendQueue:
         waiting = list(self._queue)
         before, refused = waiting[:first], waiting[first:]
         try:
-            mended = self._mender.mend(refused, self.max_message_bytes)
-        except Poison as poison:
-            self.quarantine(poison.reason, poison.error)
+            replacement = self._splitter.split_or_skip(refused, self.max_message_bytes)
+        except RecordRejected as rejection:
+            self.quarantine(rejection.reason, rejection.error)
             return
         if any(outgoing.is_doubtful for outgoing in refused):
             raise CopiesUnderWay(
@@ -374,9 +374,9 @@ class SendQueue:
         sequence = refused[0].base_sequence
         self._queue = deque(before)
         self._queued_sequence = sequence
-        if mended.behind is not None:
-            self._pass_over(*mended.behind, mended.skips)
-        for outgoing in [] if self._is_ending else mended.batches:
+        if replacement.behind is not None:
+            self._pass_over(*replacement.behind, replacement.skips)
+        for outgoing in [] if self._is_ending else replacement.batches:
             outgoing.renumber(self._queued_sequence)
             self._enqueue(outgoing)
         self._queued_bytes = sum(len(outgoing.batch) for outgoing in self._queue)
@@ -408,13 +408,13 @@ class SendQueue:
     def _end(self, state: str, reason: str, error: str, gap: Gap | None) -> None:
         if not self.stopped_reason:
             self.state, self.stopped_reason, self.stopped_error, self.gap = state, reason, error, gap
-            self._let_go()
+            self._release()
 
-    def _let_go_if_done(self) -> None:
+    def _release_if_done(self) -> None:
         if self.stopped_reason and not self.unanswered:
-            self._let_go()
+            self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         """Free the memory of batches that are never sent again; keep sent ones, because copies may still arrive. Their
         bytes count until the last answer came."""
         while self._queue and not self._queue[-1].sent:
@@ -425,10 +425,10 @@ class SendQueue:
 
     def report(self) -> PartitionProgress | None:
         """Return what happened since the last report, for the caller to send; None if nothing did."""
-        standing = (self.next_source_offset, self.high_watermark, self.log_start_offset, self.stopped_reason)
-        if standing == self._reported and not self._batches:
+        state_now = (self.next_source_offset, self.high_watermark, self.log_start_offset, self.stopped_reason)
+        if state_now == self._reported and not self._batches:
             return None
-        self._reported = standing
+        self._reported = state_now
         progress = PartitionProgress(
             source=self.plan.source,
             next_source_offset=self.next_source_offset,

@@ -21,7 +21,7 @@ from connectors.dataplane.batches.outgoing_batches import Builder, Outgoing, hal
 from connectors.formats.types import Skip, TopicPartition
 
 
-class Poison(Exception):
+class RecordRejected(Exception):
     """A permanently refused batch that must not be left out; ``reason`` is the whole sentence."""
 
     def __init__(self, reason: str, error: str) -> None:
@@ -36,7 +36,7 @@ class CopiesUnderWay(RetriableError):
 
 
 @dataclass(slots=True)
-class Mended:
+class Replacement:
     """The batches to send instead, in order, and what was left out before the first of them.
 
     ``behind``: (next source offset, source epoch) once all before is acknowledged, if no batch remains to carry it.
@@ -60,31 +60,33 @@ class Mended:
 
 
 @dataclass(frozen=True, slots=True)
-class Mender:
+class BatchSplitter:
     """Replaces refused batches; ``skip``: leave out records at fault (``errors.tolerance = all``)."""
 
     builder: Builder
     target: TopicPartition
     skip: bool
 
-    def mend(self, refused: Sequence[Outgoing], max_message_bytes: int) -> Mended:
+    def split_or_skip(self, refused: Sequence[Outgoing], max_message_bytes: int) -> Replacement:
         """Return what to send instead of ``refused``, which includes the batches behind it; the caller numbers them.
 
-        Raises :class:`Poison` at the first batch that stops the partition.
+        Raises :class:`RecordRejected` at the first batch that stops the partition.
         """
-        mended = Mended()
+        replacement = Replacement()
         for outgoing in refused:
             if outgoing.refusal is None:
-                mended.add([outgoing], (), (outgoing.next_source_offset, outgoing.source_epoch))
+                replacement.add([outgoing], (), (outgoing.next_source_offset, outgoing.source_epoch))
             else:
-                self._mend(outgoing, outgoing.refusal, max_message_bytes, mended)
-        return mended
+                self._split_or_skip(outgoing, outgoing.refusal, max_message_bytes, replacement)
+        return replacement
 
-    def _mend(self, outgoing: Outgoing, refusal: Refusal, max_message_bytes: int, mended: Mended) -> None:
+    def _split_or_skip(
+        self, outgoing: Outgoing, refusal: Refusal, max_message_bytes: int, replacement: Replacement
+    ) -> None:
         fault = _at_fault(outgoing, refusal)
         is_merged = outgoing.source_batches > 1
         if not self.skip and (fault or not refusal.is_for_size) and not is_merged:
-            raise _poison(outgoing, refusal, fault, self.target)
+            raise _record_rejected(outgoing, refusal, fault, self.target)
         opened = outgoing.opened()
         skips = list(outgoing.skips)
         codec, epoch = outgoing.codec, outgoing.source_epoch
@@ -99,7 +101,7 @@ class Mender:
             part.is_mergeable = False
             # A merged batch is halved until it holds one source batch, so that all before the one at fault is copied.
             part.source_batches = outgoing.source_batches // 2 if is_merged and not self.skip else 0
-        mended.add(built, skips, (outgoing.next_source_offset, epoch))
+        replacement.add(built, skips, (outgoing.next_source_offset, epoch))
 
 
 def _at_fault(outgoing: Outgoing, refusal: Refusal) -> frozenset[int]:
@@ -111,13 +113,15 @@ def _at_fault(outgoing: Outgoing, refusal: Refusal) -> frozenset[int]:
     return frozenset(index for index in refusal.records if 0 <= index < outgoing.count)
 
 
-def _poison(outgoing: Outgoing, refusal: Refusal, fault: Collection[int], target: TopicPartition) -> Poison:
+def _record_rejected(
+    outgoing: Outgoing, refusal: Refusal, fault: Collection[int], target: TopicPartition
+) -> RecordRejected:
     what = outgoing.what
     if fault:
         offsets = [offset for index, offset in enumerate(outgoing.source_offsets()) if index in fault]
         others = f" and {len(offsets) - 1} others" if len(offsets) > 1 else ""
         what = f"the record at source offset {offsets[0]}{others} in {what}"
-    return Poison(
+    return RecordRejected(
         error_codes.explained(refusal.code, target, what, refusal.message), error_codes.code_name(refusal.code)
     )
 

@@ -41,7 +41,7 @@ class _State(Enum):
     ENDED = auto()
 
 
-class Filling:
+class SliceTransaction:
     """Decides when a transaction is worth ending, and tells the worker once it is drained.
 
     Args:
@@ -145,7 +145,7 @@ class Filling:
         if self._state is not _State.ENDED:
             self._give_up_stopped()
             if self._filled or self._has_moved():
-                self._tell_drained()
+                self._report_drained()
 
     async def _until_worth_ending(self) -> None:
         while not self._filled:
@@ -175,9 +175,9 @@ class Filling:
                 break
             self._answered.clear()
             await self._answered.wait()
-        self._tell_drained()
+        self._report_drained()
 
-    def _tell_drained(self) -> None:
+    def _report_drained(self) -> None:
         self._begun.clear()
         self._ended_s = time.monotonic()
         self._state = _State.ENDED

@@ -59,12 +59,12 @@ class GapPasser:
         self._runs_of = runs_of
         self._now_ms = now_ms
 
-    def heal(self, entries: Sequence[Entry]) -> None:
+    def resume_past_gap(self, entries: Sequence[Entry]) -> None:
         """Mark entries that have just stopped and may continue, before :meth:`begin`. If this takeover fails, the next
         one starts them, which would ignore a stopped entry; and no report shows them as stopped."""
         for entry in entries:
             if entry.is_stopped and self._passable(entry) is not None:
-                entry.heal()
+                entry.resume_past_gap()
 
     async def begin(
         self, source: Cluster, entries: Sequence[Entry], known: Mapping[TopicPartition, Start]
@@ -90,9 +90,9 @@ class GapPasser:
                 continue
             # The marker that committed the position is at its end. If it is still there, the lost records were not
             # committed, and are copied again anyway.
-            if entry.is_healing and position.is_atomic and gap.target_first > position.target_end:
+            if entry.is_recovering and position.is_atomic and gap.target_first > position.target_end:
                 continue
-            back = None if entry.is_healing else rewound(self._runs_of(position), gap.target_first)
+            back = None if entry.is_recovering else rewound(self._runs_of(position), gap.target_first)
             if back is None:
                 entry.stop(entry.reason, gap=gap)
                 continue
@@ -126,7 +126,7 @@ class GapPasser:
         return PassedGap(self._now_ms, decided)
 
     def _go_on(self, entry: Entry, start: Start, passing: PassedGap) -> Start:
-        entry.heal()
+        entry.resume_past_gap()
         entry.passing = passing
         gap = passing.gap
         log.warning(
@@ -179,7 +179,7 @@ def is_gone(entry: Entry) -> bool:
     return entry.is_stopped and entry.gap is not None and entry.gap.kind in _GONE and entry.position is not None
 
 
-async def look_for_returned(
+async def look_for_recreated(
     clusters: Clusters, entries: Callable[[], Collection[Entry]], stopped: Callable[[Entry], None]
 ) -> None:
     """Check entries of deleted topics until cancelled; call ``stopped`` with each entry whose verdict has changed."""

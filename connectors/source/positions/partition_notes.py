@@ -91,8 +91,8 @@ class SkipLog:
     def __init__(self, flow: str, *, each: bool) -> None:
         self._flow = flow
         self._each = each
-        self._told_s = float("-inf")
-        self._untold: dict[tuple[TopicPartition, int], tuple[int, int]] = {}  # count, last offset
+        self._reported_s = float("-inf")
+        self._unreported: dict[tuple[TopicPartition, int], tuple[int, int]] = {}  # count, last offset
 
     def add(self, source: TopicPartition, skips: Sequence[Skip]) -> None:
         for first, last, code in skips:
@@ -106,20 +106,20 @@ class SkipLog:
                         _why(code),
                     )
             else:
-                count, _ = self._untold.get((source, code), (0, 0))
-                self._untold[source, code] = (count + last - first + 1, last)
+                count, _ = self._unreported.get((source, code), (0, 0))
+                self._unreported[source, code] = (count + last - first + 1, last)
 
-    def tell(self, now_s: float, *, is_last: bool = False) -> None:
+    def report(self, now_s: float, *, is_last: bool = False) -> None:
         """Log a summary of records that were not logged yet, if it is due."""
-        if not self._untold or (now_s - self._told_s < EVERY_S and not is_last):
+        if not self._unreported or (now_s - self._reported_s < EVERY_S and not is_last):
             return
-        self._told_s = now_s
-        total = sum(count for count, _ in self._untold.values())
+        self._reported_s = now_s
+        total = sum(count for count, _ in self._unreported.values())
         parts = [
             f"{count} of {source}, the last at offset {last}: {_why(code)}"
-            for (source, code), (count, last) in list(self._untold.items())[:_MOST]
+            for (source, code), (count, last) in list(self._unreported.items())[:_MOST]
         ]
-        more = f"; and {len(self._untold) - _MOST} more partitions" if len(self._untold) > _MOST else ""
+        more = f"; and {len(self._unreported) - _MOST} more partitions" if len(self._unreported) > _MOST else ""
         log.warning(
             "%s: skipped %d records (errors.log.enable = true names each): %s%s",
             self._flow,
@@ -127,7 +127,7 @@ class SkipLog:
             "; ".join(parts),
             more,
         )
-        self._untold.clear()
+        self._unreported.clear()
 
 
 def _why(code: int) -> str:
@@ -224,12 +224,12 @@ async def end_when_all_stopped(
         now = bool(here) and all(entry.is_stopped and not may_return(entry) for entry in here)
         if now and before:
             await settle()
-            raise PartitionsStopped(_told(label, here))
+            raise PartitionsStopped(_reported(label, here))
         before = now
         await asyncio.sleep(_LOOK_S)
 
 
-def _told(label: str, entries: Collection[Entry]) -> str:
+def _reported(label: str, entries: Collection[Entry]) -> str:
     lines = [f"{entry.pair.source} is {entry.state}: {entry.reason}" for entry in list(entries)[:_NAMED]]
     lines += [f"and {len(entries) - _NAMED} more"] if len(entries) > _NAMED else []
     count = "its only partition has" if len(entries) == 1 else f"all of its {len(entries)} partitions have"

@@ -34,7 +34,7 @@ STARTING: Final = "starting"
 WAITING: Final = "waiting"
 LEAVING: Final = "leaving"
 #: Stopped at a gap that a policy passes over at the next takeover, which is due.
-HEALING: Final = "healing"
+RECOVERING: Final = "healing"
 _NO_BATCHES: Final = dict.fromkeys(map(str, fetched_batches.BatchKind), 0)
 
 
@@ -117,7 +117,7 @@ class Entry:
     reason: str = ""
     #: the gap that stopped it
     gap: Gap | None = None
-    #: in state ``HEALING``: whether all that was sent is acknowledged
+    #: in state ``RECOVERING``: whether all that was sent is acknowledged
     has_drained: bool = False
     #: the passed gap that the next commit records
     passing: PassedGap | None = None
@@ -147,9 +147,9 @@ class Entry:
         return is_stopped(self.state)
 
     @property
-    def is_healing(self) -> bool:
+    def is_recovering(self) -> bool:
         """Whether it waits for a takeover that is due, to continue after its gap."""
-        return self.state == HEALING
+        return self.state == RECOVERING
 
     @property
     def is_waiting(self) -> bool:
@@ -158,13 +158,13 @@ class Entry:
 
     @property
     def is_drained(self) -> bool:
-        """Whether it is ``HEALING`` after a source gap and all that was sent is acknowledged."""
-        return self.is_healing and self.has_drained and self.gap is not None and self.gap.is_of_source
+        """Whether it is ``RECOVERING`` after a source gap and all that was sent is acknowledged."""
+        return self.is_recovering and self.has_drained and self.gap is not None and self.gap.is_of_source
 
     @property
     def holds_back(self) -> bool:
         """Whether slices do not copy it, though it is not stopped."""
-        return self.is_waiting or self.is_healing
+        return self.is_waiting or self.is_recovering
 
     @property
     def is_copied(self) -> bool:
@@ -197,9 +197,9 @@ class Entry:
         """Stop; with a ``gap`` the state is the gap's, instead of ``state``."""
         self.state, self.reason, self.gap = gap.state if gap else state, reason, gap
 
-    def heal(self, *, has_drained: bool = False) -> None:
+    def resume_past_gap(self, *, has_drained: bool = False) -> None:
         """Let it continue after its gap at the next takeover; ``has_drained``: a slice has just reported the gap."""
-        self.state, self.has_drained = HEALING, has_drained
+        self.state, self.has_drained = RECOVERING, has_drained
 
     def view(self, now_ms: int) -> PartitionView:
         position = self.position.next_source_offset if self.position else -1
@@ -314,14 +314,14 @@ class Pairing:
         configs = await self._admin.describe_topic_configs(set(names.values()))
         sizes = {name: int(size) for name, entries in configs.items() if (size := entries.get("max.message.bytes"))}
         compacted = {name for name, entries in configs.items() if "compact" in (entries.get("cleanup.policy") or "")}
-        thinned = await perhaps_compacted(self._source, names) if self._is_countable else names
+        maybe_compacted = await perhaps_compacted(self._source, names) if self._is_countable else names
         found = []
         async for partition in in_turns(partitions):
             name = names[partition.topic]
             here, there = source.get(partition.topic), target.get(name)
             if here and there and partition.partition in here.partitions and partition.partition in there.partitions:
                 remote, largest = TopicPartition(name, partition.partition), sizes.get(name, DEFAULT_MAX_MESSAGE_BYTES)
-                ways, is_countable = self._ways(partition.topic), partition.topic not in thinned
+                ways, is_countable = self._ways(partition.topic), partition.topic not in maybe_compacted
                 kinds = is_countable, name in compacted
                 found.append(PartitionPair(partition, here.topic_id, remote, there.topic_id, largest, ways, *kinds))
         return found

@@ -86,11 +86,11 @@ class UnavailablePartitions:
             return False
         self._look_at_s = now_s + _LOOK_AGAIN_S
         with contextlib.suppress(RetriableError):
-            return len(await still_away(self._source, self._target, entries, self.starts)) < len(entries)
+            return len(await still_unavailable(self._source, self._target, entries, self.starts)) < len(entries)
         return False
 
 
-async def out_of_reach(
+async def unavailable(
     source: Cluster, target: Cluster, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]
 ) -> dict[TopicPartition, str]:
     """Return why entries cannot be taken over now, by source partition, as messages.
@@ -115,8 +115,8 @@ async def out_of_reach(
         if why:
             found[pair.source] = why
     led = {entry.pair.target: entry.pair.source for entry in entries if entry.pair.source not in found}
-    untold = await unknown_ends(target, led) if led else {}
-    return found | {led[TopicPartition(*partition)]: f"target {why}" for partition, why in untold.items()}
+    unreported = await unknown_ends(target, led) if led else {}
+    return found | {led[TopicPartition(*partition)]: f"target {why}" for partition, why in unreported.items()}
 
 
 def let_wait(entries: Sequence[Entry], away: Mapping[TopicPartition, str], *, may_be_all: bool = False) -> list[Entry]:
@@ -130,12 +130,12 @@ def let_wait(entries: Sequence[Entry], away: Mapping[TopicPartition, str], *, ma
     return [entry for entry in entries if entry.pair.source not in away]
 
 
-async def still_away(
+async def still_unavailable(
     source: Cluster, target: Cluster, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]
 ) -> dict[TopicPartition, str]:
-    """Return :func:`out_of_reach` without partitions whose topic was deleted: it does not come back, and a takeover
+    """Return :func:`unavailable` without partitions whose topic was deleted: it does not come back, and a takeover
     pairs them with another topic, or reports the deletion."""
-    away = await out_of_reach(source, target, entries, starts)
+    away = await unavailable(source, target, entries, starts)
     pairs = [entry.pair for entry in entries if entry.pair.source in away]
     here, there = await asyncio.gather(
         source.metadata({pair.source.topic for pair in pairs}),
@@ -185,7 +185,7 @@ _ONE_BATCH: Final = fetch_api.FetchLimits(0, 1, 1, 1, fetch_api.READ_UNCOMMITTED
 _AT_ONCE: Final = 32
 
 
-async def refuse_topics_gone(
+async def refuse_deleted_topics(
     source: Cluster, target: Cluster, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]
 ) -> frozenset[str]:
     """Stop entries whose topics were deleted or recreated, and give the others the current ids of their topics.
@@ -201,10 +201,10 @@ async def refuse_topics_gone(
     for entry in entries:
         pair, start = entry.pair, starts[entry.pair.source]
         copied, remote = here.get(pair.source.topic), there.get(pair.target.topic)
-        if entry.is_healing and entry.gap and entry.gap.old_id:
-            told = copied if entry.gap.is_of_source else remote
-            if told is not None and told.topic_id == entry.gap.old_id:
-                raise RetriableError(f"a broker has not yet learned that topic {told.name} was recreated")
+        if entry.is_recovering and entry.gap and entry.gap.old_id:
+            reported = copied if entry.gap.is_of_source else remote
+            if reported is not None and reported.topic_id == entry.gap.old_id:
+                raise RetriableError(f"a broker has not yet learned that topic {reported.name} was recreated")
         refuse_topic("source", entry, start, copied)
         # A deleted target overrides a recreated source: a policy may pass over the latter, and would find no target.
         if not entry.is_stopped or (remote is None and entry.gap and entry.gap.kind is GapKind.SOURCE_RECREATED):
@@ -257,7 +257,7 @@ async def refuse_truncated_targets(
     """
     asked = [(entry, position) for entry in entries if (position := _of_target(entry, starts[entry.pair.source]))]
     clock = asyncio.get_running_loop().time
-    until_s = clock() + log_divergence.GONE_AFTER_S
+    until_s = clock() + log_divergence.DELETED_AFTER_S
     while asked:
         ends = await list_offsets(target, [entry.pair.target for entry, _ in asked], LATEST)
         asked = [(entry, position) for entry, position in asked if ends[entry.pair.target] < position.target_end]

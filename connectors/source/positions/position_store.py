@@ -186,8 +186,8 @@ class MirrorPositionStore:
                 return read, starts
             before = moved
 
-    async def shut_out(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
-        return await self._predecessors.shut_out(starts, self.load_more, self._claim)
+    async def fence_predecessors(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
+        return await self._predecessors.fence_predecessors(starts, self.load_more, self._claim)
 
     async def _claim(self, writer: TransactionalWriter, sources: Collection[TopicPartition]) -> None:
         """Add our id as claimant to the positions of ``sources``, under the id of their writer's store."""

@@ -212,7 +212,7 @@ class Predecessors:
         self._is_atomic = is_atomic
         self._rights = rights
 
-    async def shut_out(
+    async def fence_predecessors(
         self, starts: Mapping[TopicPartition, Start], read: Read, claim: Claim
     ) -> dict[TopicPartition, Start]:
         """Fence other tasks from storing positions of the partitions in ``starts``; return what is stored then."""
@@ -319,7 +319,7 @@ class PositionStore(Protocol):
         """Return what the store has of more partitions, which another task may be writing. Partitions loaded before
         stay as they are, and may be committed meanwhile."""
 
-    async def shut_out(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
+    async def fence_predecessors(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
         """Fence other tasks from storing positions of the partitions in ``starts``, as far as our ACLs allow; return
         what is stored then. Raises Superseded if a third task does the same."""
 

@@ -28,12 +28,12 @@ from connectors.source.positions.gap_policy import GapPasser
 from connectors.source.positions.partition_pairs import Clusters, Entry
 from connectors.source.positions.position_checks import (
     let_wait,
-    out_of_reach,
-    refuse_topics_gone,
+    refuse_deleted_topics,
     refuse_truncated_targets,
+    unavailable,
 )
 from connectors.source.positions.stored_positions import Start
-from connectors.topic_sync.partition_assignment import Begin, first_offsets, warn_of_left_behind, warn_of_members
+from connectors.topic_sync.partition_assignment import Begin, first_offsets, warn_of_members, warn_of_skipped_backlog
 
 log = logging.getLogger(__name__)
 
@@ -95,12 +95,12 @@ async def take_over(
     records' transactions, under exactly-once. ``may_all_wait``: whether all entries may wait, because others will join.
     """
     known = {entry.pair.source: starts[entry.pair.source] for entry in entries}
-    written = await refuse_topics_gone(clusters.source, clusters.target, entries, known)
+    written = await refuse_deleted_topics(clusters.source, clusters.target, entries, known)
     if passer is not None:
-        passer.heal(entries)
+        passer.resume_past_gap(entries)
         known |= await passer.begin(clusters.source, entries, known)
     going = [entry for entry in entries if not entry.is_stopped]
-    away = await out_of_reach(clusters.source, clusters.target, going, known)
+    away = await unavailable(clusters.source, clusters.target, going, known)
     entries = let_wait(going, away, may_be_all=may_all_wait)
     # Without writers that ended cleanly, of any task, because they have nothing in flight to fence.
     unclean = {
@@ -262,7 +262,7 @@ async def _plans_afresh(
     if unknown and first.group:
         await warn_of_members(clusters.source, first.group)
     elif first.reset_to == LATEST:
-        await warn_of_left_behind(clusters.source, resets)
+        await warn_of_skipped_backlog(clusters.source, resets)
     ends = await list_offsets(clusters.target, [entry.pair.target for entry in entries], LATEST)
     plans = []
     async for entry in in_turns(entries):

@@ -180,8 +180,8 @@ def test_groups_process_every_record_once_wherever_they_left(
     wait_until(lambda: _is_stopped(worker, connector), _DEADLINE_S, "the checkpoints are stopped", _POLL_S)
     asyncio.run(commit(us.bootstrap, late, {topics[PLAIN]: 500, topics[TRANSACTIONS]: 0}))
     run_plan(mirror.properties_file, flow=f"{first.alias}->eu", as_json=True, everything=False)
-    (told,) = json.loads(capsys.readouterr().out)["flows"]
-    assert [one for one in told["changes"] if one["action"] == "move-group"] == [
+    (reported,) = json.loads(capsys.readouterr().out)["flows"]
+    assert [one for one in reported["changes"] if one["action"] == "move-group"] == [
         {
             "action": "move-group",
             "cluster": "eu",

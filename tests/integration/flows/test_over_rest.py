@@ -73,19 +73,19 @@ class Scene:
         """As the command has it of the worker, which tells the same for a second."""
         with contextlib.redirect_stdout(io.StringIO()) as out:
             code = run_lag(None, flow=None, top=3, as_json=True, rest=self.url)
-        (told,) = json.loads(out.getvalue())
-        assert code == (1 if told["problem"] else 0)
-        return told
+        (reported,) = json.loads(out.getvalue())
+        assert code == (1 if reported["problem"] else 0)
+        return reported
 
     def await_metrics(self, **wanted: float) -> None:
         """Until each has its one value."""
 
-        def told() -> dict[str, float]:
+        def reported() -> dict[str, float]:
             lines = [line for line in self.text("/metrics").splitlines() if f'source="{REST}"' in line]
             rows = [line.removeprefix(_METRICS) for line in lines if line.startswith(_METRICS)]
             return {row.partition("{")[0]: float(row.rpartition(" ")[2]) for row in rows}
 
-        wait_until(lambda: wanted.items() <= told().items(), DEADLINE_S, f"metrics tell {wanted}", 0.2)
+        wait_until(lambda: wanted.items() <= reported().items(), DEADLINE_S, f"metrics tell {wanted}", 0.2)
 
     def await_partition(self, state: str) -> None:
         def seen() -> bool:
@@ -149,8 +149,8 @@ def all_stopped(scene: Scene) -> None:
     assert scene.lag()["furthest"][0]["topic"] == scene.topic
     scene.call("PUT", f"/connectors/{NAME}/stop", status=204)
     scene.await_states("STOPPED")
-    gone_on = {"offsets": [{"partition": scene.partition, "offset": {"offset": 2 * RECORDS + 2}}]}
-    scene.call("PATCH", f"/connectors/{NAME}/offsets", gone_on, status=200)
+    used_meanwhile = {"offsets": [{"partition": scene.partition, "offset": {"offset": 2 * RECORDS + 2}}]}
+    scene.call("PATCH", f"/connectors/{NAME}/offsets", used_meanwhile, status=200)
     scene.call("PUT", f"/connectors/{NAME}/resume", status=202)
     scene.await_partition("running")
     scene.await_offset(3 * RECORDS - 1)

@@ -191,27 +191,27 @@ async def judged(shapes: Shapes, topic: str) -> Verdict:
 async def test_the_map_tells_where_each_record_went(shapes: Shapes) -> None:
     assert (await judged(shapes, "shape-zstd")).same == 500
     committed = len(await read(shapes.us, "shape-map"))
-    told = await judged(shapes, "shape-map")
-    assert (told.same, told.reversed) == (committed, committed)
+    reported = await judged(shapes, "shape-map")
+    assert (reported.same, reported.reversed) == (committed, committed)
     # Either side loses what retention takes.
     await asyncio.to_thread(Broker(shapes.us, 0).delete_records, "shape-map", 12)
     await asyncio.to_thread(Broker(shapes.eu, 0).delete_records, f"{ALIAS}.shape-map", 20)
-    told = await judged(shapes, "shape-map")
-    assert told.next_survivor > 0
-    assert (told.same, told.reversed) == (committed - 20, committed - 20)
+    reported = await judged(shapes, "shape-map")
+    assert reported.next_survivor > 0
+    assert (reported.same, reported.reversed) == (committed - 20, committed - 20)
 
 
 async def test_the_map_of_a_compacted_topic_tells_of_what_is_left_on_either_side(shapes: Shapes) -> None:
-    told = Verdict()
+    reported = Verdict()
 
-    async def is_told() -> bool:
-        nonlocal told
+    async def is_reported() -> bool:
+        nonlocal reported
         partition = TopicPartition("shape-compacted", 0)
-        told = await judge_map(shapes.us, shapes.eu, MAP_TOPIC, partition, read_committed=True)
-        return told.same > 0 and not told.not_copied_yet
+        reported = await judge_map(shapes.us, shapes.eu, MAP_TOPIC, partition, read_committed=True)
+        return reported.same > 0 and not reported.not_copied_yet
 
-    await until(is_told, "shape-compacted is mapped")
-    assert told.faults == []
+    await until(is_reported, "shape-compacted is mapped")
+    assert reported.faults == []
 
 
 async def rebuilt(shapes: Shapes, topic: str) -> tuple[RunList, RunList]:
@@ -247,12 +247,12 @@ async def test_a_map_that_is_rebuilt_is_the_one_that_was_written_down(shapes: Sh
     assert known.last == found.last
     copied = await read(shapes.eu, f"{ALIAS}.{topic}")
     left = {record.offset for record in await read(shapes.us, topic) if record.partition == 0}
-    told = possible = 0
+    reported = possible = 0
     for offset in (record.offset for record in copied if record.partition == 0):
         was = known.reverse(offset)
         if was and was.offset in left:  # another test may have deleted records of either side
             possible += 1
             if offset >= found.first.downstream:
                 assert found.reverse(offset) == was
-                told += 1
-    assert 2 * told > possible, "most of it is told"
+                reported += 1
+    assert 2 * reported > possible, "most of it is told"

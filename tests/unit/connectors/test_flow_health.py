@@ -15,9 +15,9 @@ from connectors.heartbeat import (
     FlowState,
     TopicHeartbeats,
     Way,
-    flows_told,
+    flow_health,
     has_stopped,
-    ways_told,
+    way_health,
 )
 from connectors.policy import DefaultReplicationPolicy
 
@@ -26,7 +26,7 @@ POLICIES = (DefaultReplicationPolicy(),)
 DOCS = Path(__file__).parents[3] / "docs" / "operations.md"
 
 
-def told(topic: str, read_from_s: float | None = None, **seconds_ago: float) -> TopicHeartbeats:
+def reported(topic: str, read_from_s: float | None = None, **seconds_ago: float) -> TopicHeartbeats:
     """``us_eu=5``: the newest of us->eu is five seconds old."""
     newest = {tuple(flow.split("_")): NOW_MS - int(ago * 1000) for flow, ago in seconds_ago.items()}
     since = None if read_from_s is None else NOW_MS - int(read_from_s * 1000)
@@ -38,12 +38,12 @@ def seen(alias: str, *topics: TopicHeartbeats) -> ClusterHeartbeats:
 
 
 CLUSTERS = {
-    "us": seen("us", told("heartbeats", eu_us=720.0, ap_us=0.4), told("ap.heartbeats", us_ap=0.9, xx_ap=0.2)),
+    "us": seen("us", reported("heartbeats", eu_us=720.0, ap_us=0.4), reported("ap.heartbeats", us_ap=0.9, xx_ap=0.2)),
     "eu": seen(
         "eu",
-        told("heartbeats", us_eu=0.6, old_eu=90_000.0),
-        told("us.heartbeats", eu_us=720.8, ap_us=1.2),
-        told("us.ap.heartbeats", xx_ap=1.9),
+        reported("heartbeats", us_eu=0.6, old_eu=90_000.0),
+        reported("us.heartbeats", eu_us=720.8, ap_us=1.2),
+        reported("us.ap.heartbeats", xx_ap=1.9),
     ),
     "ap": ClusterHeartbeats("ap", policies=POLICIES, error="cluster ap: 10.0.0.9:9092 does not answer"),
 }
@@ -58,7 +58,7 @@ WANTED = [
 
 
 def test_flows_are_told_by_the_heartbeats_at_their_target() -> None:
-    found = {one.name: (one.state, one.age, one.in_file) for one in flows_told(WANTED, CLUSTERS, NOW_MS, 30)}
+    found = {one.name: (one.state, one.age, one.in_file) for one in flow_health(WANTED, CLUSTERS, NOW_MS, 30)}
     assert found == {
         "us->eu": (FlowState.ALIVE, Age(0.6), True),
         "eu->us": (FlowState.STOPPED, Age(720.0), True),
@@ -73,44 +73,44 @@ def test_flows_are_told_by_the_heartbeats_at_their_target() -> None:
 @pytest.mark.parametrize(
     ("topics", "every_s", "state", "age"),
     [
-        ((told("heartbeats", us_eu=31),), 1, FlowState.STOPPED, Age(31.0)),
-        ((told("heartbeats", us_eu=31),), 11, FlowState.ALIVE, Age(31.0)),  # three of its own intervals
-        ((told("heartbeats", us_eu=-5),), 1, FlowState.ALIVE, Age(0.0)),  # a clock that is ahead
-        ((told("heartbeats", us_eu=5),), None, FlowState.OFF, Age(5.0)),
-        ((told("heartbeats", 7200, ap_eu=1),), 1, FlowState.STOPPED, Age(7200.0, at_least=True)),
-        ((told("heartbeats", 7, ap_eu=1),), 1, FlowState.STOPPED, Age(7.0, at_least=True)),
+        ((reported("heartbeats", us_eu=31),), 1, FlowState.STOPPED, Age(31.0)),
+        ((reported("heartbeats", us_eu=31),), 11, FlowState.ALIVE, Age(31.0)),  # three of its own intervals
+        ((reported("heartbeats", us_eu=-5),), 1, FlowState.ALIVE, Age(0.0)),  # a clock that is ahead
+        ((reported("heartbeats", us_eu=5),), None, FlowState.OFF, Age(5.0)),
+        ((reported("heartbeats", 7200, ap_eu=1),), 1, FlowState.STOPPED, Age(7200.0, at_least=True)),
+        ((reported("heartbeats", 7, ap_eu=1),), 1, FlowState.STOPPED, Age(7.0, at_least=True)),
         ((), 1, FlowState.NONE, None),
-        ((told("us.heartbeats", us_eu=5),), 1, FlowState.NONE, None),  # of another cluster that is called so
+        ((reported("us.heartbeats", us_eu=5),), 1, FlowState.NONE, None),  # of another cluster that is called so
     ],
 )
 def test_states_of_a_flow(
     topics: tuple[TopicHeartbeats, ...], every_s: int | None, state: FlowState, age: Age | None
 ) -> None:
-    (found,) = flows_told(
+    (found,) = flow_health(
         [ConfiguredFlow("us", "eu", True, every_s)], {"eu": ClusterHeartbeats("eu", topics, POLICIES)}, NOW_MS, 30
     )[:1]
     assert (found.state, found.age) == (state, age)
 
 
 def test_ways_are_told_by_names_of_mirrored_topics() -> None:
-    assert [(way.cluster, way.through, way.state) for way in ways_told(WANTED, CLUSTERS.values(), NOW_MS, 30)] == [
+    assert [(way.cluster, way.through, way.state) for way in way_health(WANTED, CLUSTERS.values(), NOW_MS, 30)] == [
         ("eu", ("us",), FlowState.ALIVE),
         ("eu", ("us", "ap"), FlowState.ALIVE),
         ("us", ("ap",), FlowState.ALIVE),
     ]
-    empty = ways_told(WANTED, [seen("eu", told("us.heartbeats"))], NOW_MS, 30)
+    empty = way_health(WANTED, [seen("eu", reported("us.heartbeats"))], NOW_MS, 30)
     assert [(way.state, way.age) for way in empty] == [(FlowState.NONE, None)]
 
 
 @pytest.mark.parametrize(
     ("topic", "state"),
     [
-        (told("us.heartbeats", eu_us=45), FlowState.ALIVE),  # of a flow that sends one a minute
-        (told("us.heartbeats", eu_us=181), FlowState.STOPPED),
-        (told("us.heartbeats", xx_us=45), FlowState.STOPPED),  # nobody knows how often
-        (told("us.heartbeats", eu_us=45, ap_us=40), FlowState.ALIVE),  # the worker of ap->us may have stopped
-        (told("us.heartbeats", eu_us=200, ap_us=3), FlowState.ALIVE),
-        (told("us.heartbeats", eu_us=200, ap_us=40), FlowState.STOPPED),
+        (reported("us.heartbeats", eu_us=45), FlowState.ALIVE),  # of a flow that sends one a minute
+        (reported("us.heartbeats", eu_us=181), FlowState.STOPPED),
+        (reported("us.heartbeats", xx_us=45), FlowState.STOPPED),  # nobody knows how often
+        (reported("us.heartbeats", eu_us=45, ap_us=40), FlowState.ALIVE),  # the worker of ap->us may have stopped
+        (reported("us.heartbeats", eu_us=200, ap_us=3), FlowState.ALIVE),
+        (reported("us.heartbeats", eu_us=200, ap_us=40), FlowState.STOPPED),
     ],
 )
 def test_a_way_lives_as_long_as_a_flow_whose_heartbeats_come_over_it(topic: TopicHeartbeats, state: FlowState) -> None:
@@ -119,7 +119,7 @@ def test_a_way_lives_as_long_as_a_flow_whose_heartbeats_come_over_it(topic: Topi
         ConfiguredFlow("eu", "us", False, 60),
         ConfiguredFlow("ap", "us", True, 1),
     ]
-    (way,) = ways_told(wanted, [seen("eu", topic)], NOW_MS, 30)
+    (way,) = way_health(wanted, [seen("eu", topic)], NOW_MS, 30)
     assert (way.state, way.in_file) == (state, True)
 
 
@@ -129,28 +129,28 @@ FLOWS = [ConfiguredFlow("us", "eu", True, 1), ConfiguredFlow("eu", "us", False, 
 @pytest.mark.parametrize(
     ("wanted", "on_us", "on_eu", "arrived", "stopped"),
     [
-        (FLOWS, 1.0, 1.0, told("us.heartbeats", eu_us=2), False),
-        (FLOWS, 1.0, 1.0, told("us.heartbeats", eu_us=700), True),  # the worker lives and does not mirror
-        (FLOWS, 1.0, 1.0, told("us.heartbeats"), True),
-        (FLOWS, 1.0, 700.0, told("us.heartbeats", eu_us=2), True),
-        (FLOWS, 700.0, 1.0, told("us.heartbeats", eu_us=700), True),
+        (FLOWS, 1.0, 1.0, reported("us.heartbeats", eu_us=2), False),
+        (FLOWS, 1.0, 1.0, reported("us.heartbeats", eu_us=700), True),  # the worker lives and does not mirror
+        (FLOWS, 1.0, 1.0, reported("us.heartbeats"), True),
+        (FLOWS, 1.0, 700.0, reported("us.heartbeats", eu_us=2), True),
+        (FLOWS, 700.0, 1.0, reported("us.heartbeats", eu_us=700), True),
         # What somebody else mirrors, or no longer does, is not of this file.
-        (FLOWS, 1.0, 1.0, told("xx.heartbeats", eu_xx=700), False),
-        ([ConfiguredFlow("us", "eu", False, 1), FLOWS[1]], 1.0, 1.0, told("us.heartbeats", eu_us=700), False),
-        (FLOWS, 1.0, 1.0, told("us.xx.heartbeats", yy_xx=700), False),
+        (FLOWS, 1.0, 1.0, reported("xx.heartbeats", eu_xx=700), False),
+        ([ConfiguredFlow("us", "eu", False, 1), FLOWS[1]], 1.0, 1.0, reported("us.heartbeats", eu_us=700), False),
+        (FLOWS, 1.0, 1.0, reported("us.xx.heartbeats", yy_xx=700), False),
         # Nobody sends heartbeats over it any more.
-        ([FLOWS[0], ConfiguredFlow("eu", "us", False, None)], 700.0, 1.0, told("us.heartbeats", eu_us=700), False),
+        ([FLOWS[0], ConfiguredFlow("eu", "us", False, None)], 700.0, 1.0, reported("us.heartbeats", eu_us=700), False),
     ],
 )
 def test_a_way_that_has_stopped_counts_like_a_flow(
     wanted: list[ConfiguredFlow], on_us: float, on_eu: float, arrived: TopicHeartbeats, stopped: bool
 ) -> None:
     clusters = {
-        "us": seen("us", told("heartbeats", eu_us=on_us)),
-        "eu": seen("eu", told("heartbeats", us_eu=on_eu), arrived),
+        "us": seen("us", reported("heartbeats", eu_us=on_us)),
+        "eu": seen("eu", reported("heartbeats", us_eu=on_eu), arrived),
     }
-    flows = flows_told(wanted, clusters, NOW_MS, 30)
-    assert has_stopped(flows, ways_told(wanted, clusters.values(), NOW_MS, 30)) == stopped
+    flows = flow_health(wanted, clusters, NOW_MS, 30)
+    assert has_stopped(flows, way_health(wanted, clusters.values(), NOW_MS, 30)) == stopped
 
 
 @pytest.mark.parametrize(
@@ -168,8 +168,8 @@ def test_words_for_ages(age: Age | None, words: str) -> None:
 
 
 def test_what_is_shown_stands_in_the_docs(capsys: pytest.CaptureFixture[str]) -> None:
-    health = flows_told(WANTED, CLUSTERS, NOW_MS, 30)
-    show_topology(list(CLUSTERS.values()), health, ways_told(WANTED, CLUSTERS.values(), NOW_MS, 30))
+    health = flow_health(WANTED, CLUSTERS, NOW_MS, 30)
+    show_topology(list(CLUSTERS.values()), health, way_health(WANTED, CLUSTERS.values(), NOW_MS, 30))
     shown = capsys.readouterr().out
     kept = "".join(f"    {line.rstrip()}".rstrip() + "\n" for line in shown.strip("\n").splitlines())
     assert kept in DOCS.read_text(), f"docs/operations.md does not show what heliograph topology prints:\n{kept}"

@@ -101,8 +101,12 @@ async def test_a_stopped_connector_has_a_lag_of_an_unknown_one() -> None:
     watch.contact = Contact(replace(side, answers=False), side)
     for now_ms in (6_000, 9_000):
         assert await _lags_of(mirror, now_ms) == {"0": -1, "1": -1}
-        told = await _contact_of(mirror, now_ms)
-        assert (told["flow_lag_records"], told["flow_lag_ms"], told["lag_unknown_ms"]) == (-1, -1, now_ms - 4_000)
+        reported = await _contact_of(mirror, now_ms)
+        assert (reported["flow_lag_records"], reported["flow_lag_ms"], reported["lag_unknown_ms"]) == (
+            -1,
+            -1,
+            now_ms - 4_000,
+        )
     with mirror.shown("mirror", 0, _task()):
         assert await _lags_of(mirror, 9_000) == {}, "its tasks tell it themselves"
 

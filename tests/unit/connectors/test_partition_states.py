@@ -42,5 +42,10 @@ def test_the_time_makes_no_difference() -> None:
 
 
 def test_the_lost_range_is_named() -> None:
-    told = STATE.to_json()["gap"]
-    assert (told["kind"], told["first"], told["last"], told["lost_offsets"]) == ("source-gap", 20, 26, 7)
+    reported = STATE.to_json()["gap"]
+    assert (reported["kind"], reported["first"], reported["last"], reported["lost_offsets"]) == (
+        "source-gap",
+        20,
+        26,
+        7,
+    )

@@ -21,9 +21,9 @@ def seen(lag: PartitionLag) -> LagSnapshot:
 
 def test_what_stood_still_grows_older_and_what_moved_is_as_old_as_what_was_copied_last() -> None:
     looked = seen(replace(lag_of("orders", 0, "us.orders", 60, 0, 90, 900), ms=7_000))
-    stood = looked.lag_of(VIEW, 3_000)
-    assert stood is not None
-    assert (stood.records, stood.bytes, stood.ms) == (40, 400, 9_000)
+    unmoved = looked.lag_of(VIEW, 3_000)
+    assert unmoved is not None
+    assert (unmoved.records, unmoved.bytes, unmoved.ms) == (40, 400, 9_000)
     moved = looked.lag_of(replace(VIEW, next_source_offset=80), 3_000)
     assert moved is not None
     assert (moved.records, moved.bytes, moved.ms) == (20, 200, 5_000)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kit.group_blows import strays_of
+from tests.kit.group_faults import strays_of
 from tests.kit.number_watch import Stamp, missing
 
 

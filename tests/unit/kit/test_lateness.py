@@ -15,7 +15,7 @@ BEAT, STALL = "heliograph_lease_longest_beat_seconds", "heliograph_loop_longest_
 
 
 @pytest.mark.parametrize(
-    ("told", "text"),
+    ("reported", "text"),
     [
         ({}, "no worker told how late it was (0 did not answer)"),
         ({"a": (math.nan, math.nan)}, "no worker told how late it was (0 did not answer)"),
@@ -36,7 +36,7 @@ BEAT, STALL = "heliograph_lease_longest_beat_seconds", "heliograph_loop_longest_
     ],
 )
 def test_the_largest_of_all_looks_is_told(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: dict[str, tuple[float, float] | None], text: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, reported: dict[str, tuple[float, float] | None], text: str
 ) -> None:
     log = tmp_path / "log"
     log.write_text(f"it starts\n12:00 INFO {FIRST}\n")
@@ -44,14 +44,14 @@ def test_the_largest_of_all_looks_is_told(
     named.write_text(f"12:00 INFO {SECOND}\nit ends\n")
 
     def process_metric(url: str, name: str) -> float:
-        values = told[url]
+        values = reported[url]
         if values is None:
             raise ConnectionRefusedError
         return values[{BEAT: 0, STALL: 1}[name]]
 
     monkeypatch.setattr(lateness, "process_metric", process_metric)
     found = Lateness()
-    for url in told:
+    for url in reported:
         of_one = Lateness()
         of_one.look(url, named if url == "named" else log)
         found.add(of_one)

@@ -17,7 +17,7 @@ OTHER: Place = ("billing", "us.orders", 1)
 WRITER, UNDOER = (4, 0), (5, 0)
 
 
-def told(offset: int, topic: str = "us.orders") -> Seen:
+def reported(offset: int, topic: str = "us.orders") -> Seen:
     return Seen("told", 1.0, "billing", (-1, -1), {(topic, 0): offset})
 
 
@@ -35,18 +35,18 @@ def found(of: Moved, changes: Mapping[Place, Sequence[Change]]) -> list[str]:
     return judge(of, changes, SOURCE, TARGET)[0]
 
 
-AT_SOURCE = told(60, "orders")
+AT_SOURCE = reported(60, "orders")
 FOUND, MOVED, GONE_ON = Change(1, 17, None), Change(2, 37, WRITER), Change(3, 40, None)
 
 
 def test_who_was_told_of_a_commit_may_change_it() -> None:
-    assert found(moved("failover", told(17), AT_SOURCE, asked(37)), {PLACE: [FOUND, MOVED]}) == []
-    (fault,) = found(moved("failover", told(16), AT_SOURCE, asked(37)), {PLACE: [FOUND, MOVED]})
+    assert found(moved("failover", reported(17), AT_SOURCE, asked(37)), {PLACE: [FOUND, MOVED]}) == []
+    (fault,) = found(moved("failover", reported(16), AT_SOURCE, asked(37)), {PLACE: [FOUND, MOVED]})
     assert "the newer commit 17 was changed to 37" in fault
 
 
 def test_what_was_told_behind_the_request_counts_for_nothing() -> None:
-    (fault,) = found(moved("failover", AT_SOURCE, asked(37), told(17)), {PLACE: [FOUND, MOVED]})
+    (fault,) = found(moved("failover", AT_SOURCE, asked(37), reported(17)), {PLACE: [FOUND, MOVED]})
     assert "the newer commit 17" in fault
 
 

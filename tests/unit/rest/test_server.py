@@ -137,13 +137,13 @@ async def test_without_listeners_only_this_machine_is_served() -> None:
     assert RestSettings().listeners == (listener,)
 
 
-@pytest.mark.parametrize(("host", "is_told"), [("127.0.0.1", True), ("", False)])
+@pytest.mark.parametrize(("host", "is_reported"), [("127.0.0.1", True), ("", False)])
 async def test_a_server_of_this_machine_only_says_so(
-    host: str, is_told: bool, caplog: pytest.LogCaptureFixture
+    host: str, is_reported: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     async with started(RestSettings((RestListener("http", host, 0),)), DictHerder()):
-        assert ("on this machine only" in caplog.text) is is_told
+        assert ("on this machine only" in caplog.text) is is_reported
 
 
 async def test_a_listener_on_all_interfaces_advertises_this_machine() -> None:

@@ -102,7 +102,7 @@ def test_at_a_terminal_it_asks_and_asks_again(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-c", "from connect.cli.main import main; main()", "init"]
     process = subprocess.Popen([*command, "--dir", str(tmp_path)], stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
-    told = conversation(
+    reported = conversation(
         ours,
         [
             ("Source cluster", "us"),
@@ -118,9 +118,9 @@ def test_at_a_terminal_it_asks_and_asks_again(tmp_path: Path) -> None:
             ("start: heliograph mirror", ""),
         ],
     )
-    assert process.wait(60) == 0, told
+    assert process.wait(60) == 0, reported
     os.close(ours)
-    asked = re.findall(f"(?:Source|Target|Run|Name|Topics|Consumer|Sync|Also) .*?{PROMPT_END}", told)
+    asked = re.findall(f"(?:Source|Target|Run|Name|Topics|Consumer|Sync|Also) .*?{PROMPT_END}", reported)
     assert len(asked) == 9
     assert [prompt for prompt in asked if prompt.rstrip() not in PAGE.read_text("utf-8")] == []
     props = load_properties(tmp_path / "mm2.properties")
@@ -131,21 +131,21 @@ def test_at_a_terminal_it_asks_and_asks_again(tmp_path: Path) -> None:
 
 def conversation(terminal: int, turns: list[tuple[str, str]]) -> str:
     """Wait for each question, and type the answer; what stood on the terminal."""
-    told, seen = "", 0
+    reported, seen = "", 0
     decoder = codecs.getincrementaldecoder("utf-8")()  # a character may come in parts
 
     def more() -> str:
-        assert select.select([terminal], [], [], DEADLINE_S)[0], f"nothing more within {DEADLINE_S:g} s: {told}"
+        assert select.select([terminal], [], [], DEADLINE_S)[0], f"nothing more within {DEADLINE_S:g} s: {reported}"
         return decoder.decode(os.read(terminal, 4096))
 
     for question, answer in turns:
-        while (at := told.find(question, seen)) < 0:
-            told += more()
+        while (at := reported.find(question, seen)) < 0:
+            reported += more()
         seen = at + len(question)
         if answer or not question.startswith(("is not", "start")):
             # What is typed too early stands in the middle of the question.
-            while not re.search(f"{PROMPT_END}$", told[seen:]):
-                told += more()
-            seen = len(told)
+            while not re.search(f"{PROMPT_END}$", reported[seen:]):
+                reported += more()
+            seen = len(reported)
             os.write(terminal, f"{answer}\n".encode())
-    return told
+    return reported

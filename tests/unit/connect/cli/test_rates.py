@@ -134,8 +134,8 @@ def test_a_flow_that_copies_nothing_says_why(state: str, said: str) -> None:
 def test_a_status_line_says_when_records_last_moved_and_who_does_not_answer(state: str) -> None:
     source = ClusterContact(answers=False, answered_ms=1_767_276_182_000, moved_ms=1_767_276_181_000)
     contact = Contact(source, ClusterContact(answers=True, moved_ms=1_767_276_122_000))
-    told = FlowProgress(FlowName("us", "eu"), state, 0, (), contact, at_ms=1_767_276_183_500)
-    (rates,) = asyncio.run(RateMeter().observe(0.0, [told]))
+    reported = FlowProgress(FlowName("us", "eu"), state, 0, (), contact, at_ms=1_767_276_183_500)
+    (rates,) = asyncio.run(RateMeter().observe(0.0, [reported]))
     assert "the source does not answer" in status_line(rates) and "since 2026-01-01T14:03:02Z" in status_line(rates)
     assert status_line(rates).endswith(", last fetch 2.5 s ago, last produce 1 min 1 s ago")
 

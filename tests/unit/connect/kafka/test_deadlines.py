@@ -7,28 +7,28 @@ import logging
 
 import pytest
 
-from connect.kafka.concurrency import Patience
+from connect.kafka.concurrency import Backoff
 from tests.kit.virtual_time import run
 
 log = logging.getLogger(__name__)
 
 
-async def pauses(patience: Patience, count: int, cause: str = "it is away") -> list[float]:
+async def pauses(backoff: Backoff, count: int, cause: str = "it is away") -> list[float]:
     clock = asyncio.get_running_loop().time
     taken = []
     for _ in range(count):
         before_s = clock()
-        await patience.after(RuntimeError(cause))
+        await backoff.after(RuntimeError(cause))
         taken.append((clock() - before_s) * 1000)
     return taken
 
 
 def test_pauses_double_up_to_the_last() -> None:
     async def main() -> list[float]:
-        patience = Patience(log, "asking", 100, 1_000)
-        taken = await pauses(patience, 6)
-        patience.over()
-        return taken + await pauses(patience, 1)
+        backoff = Backoff(log, "asking", 100, 1_000)
+        taken = await pauses(backoff, 6)
+        backoff.over()
+        return taken + await pauses(backoff, 1)
 
     for taken, expected in zip(run(main()), [100, 200, 400, 800, 1_000, 1_000, 100], strict=True):
         assert expected * 0.79 < taken < expected * 1.21
@@ -36,10 +36,10 @@ def test_pauses_double_up_to_the_last() -> None:
 
 def test_what_may_pass_in_a_moment_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        patience = Patience(log, "asking", 1_000, 1_000)
-        await pauses(patience, 5)
-        patience.over()
-        await pauses(patience, 2, "the disk is full")
+        backoff = Backoff(log, "asking", 1_000, 1_000)
+        await pauses(backoff, 5)
+        backoff.over()
+        await pauses(backoff, 2, "the disk is full")
 
     with caplog.at_level(logging.INFO, __name__):
         run(main())

@@ -47,21 +47,21 @@ class Log:
 
 
 @pytest.fixture
-def told() -> Iterator[Log]:
+def reported() -> Iterator[Log]:
     log = Log()
     yield log
     log.log.removeHandler(log.handler)
     log.log.setLevel(logging.NOTSET)
 
 
-def test_an_error_is_warned_of_once_a_minute_whoever_shows_it(told: Log) -> None:
+def test_an_error_is_warned_of_once_a_minute_whoever_shows_it(reported: Log) -> None:
     for number in range(125):
-        told.log.warning("%s: %s", f"part {number % 3}", RetriableError("the disk is full"))
-        told.now_s += 1
-    told.log.warning("%s: %s", "part 0", RetriableError("the disk is broken"))
-    told.log.warning("no error is shown")
-    told.log.warning("no error is shown")
-    assert told.warnings == [
+        reported.log.warning("%s: %s", f"part {number % 3}", RetriableError("the disk is full"))
+        reported.now_s += 1
+    reported.log.warning("%s: %s", "part 0", RetriableError("the disk is broken"))
+    reported.log.warning("no error is shown")
+    reported.log.warning("no error is shown")
+    assert reported.warnings == [
         "part 0: the disk is full",
         "part 0: the disk is full",
         "part 0: the disk is full",
@@ -69,65 +69,65 @@ def test_an_error_is_warned_of_once_a_minute_whoever_shows_it(told: Log) -> None
         "no error is shown",
         "no error is shown",
     ]
-    assert len(told.records) == 128, "the others are still there, at INFO"
-    told.log.error("%s", RetriableError("the disk is full"))
-    assert told.records[-1].levelno == logging.ERROR
+    assert len(reported.records) == 128, "the others are still there, at INFO"
+    reported.log.error("%s", RetriableError("the disk is full"))
+    assert reported.records[-1].levelno == logging.ERROR
 
 
-def test_a_warning_that_is_not_due_is_dropped_where_information_is_not_wanted(told: Log) -> None:
-    told.log.setLevel(logging.WARNING)
+def test_a_warning_that_is_not_due_is_dropped_where_information_is_not_wanted(reported: Log) -> None:
+    reported.log.setLevel(logging.WARNING)
     for _ in range(2):
-        told.log.warning("%s", RetriableError("again"))
-    assert len(told.records) == 1
+        reported.log.warning("%s", RetriableError("again"))
+    assert len(reported.records) == 1
 
 
-def test_brokers_that_do_not_answer_are_one_cause_whatever_was_asked(told: Log) -> None:
-    told.log.warning("reading: %s", LOST)
-    told.log.warning("writing: %s", ClusterUnreachable("cluster us: no broker answers: a:1 and b:1", US))
+def test_brokers_that_do_not_answer_are_one_cause_whatever_was_asked(reported: Log) -> None:
+    reported.log.warning("reading: %s", LOST)
+    reported.log.warning("writing: %s", ClusterUnreachable("cluster us: no broker answers: a:1 and b:1", US))
     try:
         raise RetriableError("the group cannot be joined") from LOST
     except RetriableError as error:
-        told.log.warning("%s; joining again", error)
-    told.log.warning("%s", "of a slice", extra={CAUSE: Cause("no answer", US)})
-    told.log.warning("fetching: %s", RequestTimedOut("a:1 did not answer Fetch within 30 s", ("a:1",)))
-    assert told.warnings == ["reading: no broker answers", "fetching: a:1 did not answer Fetch within 30 s"]
+        reported.log.warning("%s; joining again", error)
+    reported.log.warning("%s", "of a slice", extra={CAUSE: Cause("no answer", US)})
+    reported.log.warning("fetching: %s", RequestTimedOut("a:1 did not answer Fetch within 30 s", ("a:1",)))
+    assert reported.warnings == ["reading: no broker answers", "fetching: a:1 did not answer Fetch within 30 s"]
 
 
-def test_a_watch_alone_says_that_its_cluster_does_not_answer(told: Log) -> None:
-    watched = told.causes.watch(FakeCluster())
-    told.causes.asked(watched, answers=True)
-    told.now_s += 1
+def test_a_watch_alone_says_that_its_cluster_does_not_answer(reported: Log) -> None:
+    watched = reported.causes.watch(FakeCluster())
+    reported.causes.asked(watched, answers=True)
+    reported.now_s += 1
     one = RequestTimedOut("connection to a:1 lost", ("a:1",))
-    told.log.warning("fetching: %s", one)  # before the watch can know
-    told.now_s += 1
-    told.log.warning("fetching: %s", one)
-    told.causes.asked(watched, answers=False)
+    reported.log.warning("fetching: %s", one)  # before the watch can know
+    reported.now_s += 1
+    reported.log.warning("fetching: %s", one)
+    reported.causes.asked(watched, answers=False)
     for _ in range(70):
-        told.now_s += 1
-        told.log.warning("fetching: %s", one)
-        told.log.warning("reading: %s", LOST)
-    told.causes.asked(watched, answers=True)
-    told.log.warning("fetching: %s", one)  # an answer that was late
-    assert told.warnings == []
-    told.causes.unwatch(watched)
-    told.log.warning("reading: %s", LOST)
-    assert told.warnings == ["reading: no broker answers"]
+        reported.now_s += 1
+        reported.log.warning("fetching: %s", one)
+        reported.log.warning("reading: %s", LOST)
+    reported.causes.asked(watched, answers=True)
+    reported.log.warning("fetching: %s", one)  # an answer that was late
+    assert reported.warnings == []
+    reported.causes.unwatch(watched)
+    reported.log.warning("reading: %s", LOST)
+    assert reported.warnings == ["reading: no broker answers"]
 
 
-def test_a_broker_that_does_not_answer_while_others_do_is_warned_of(told: Log) -> None:
-    watched = told.causes.watch(FakeCluster())
+def test_a_broker_that_does_not_answer_while_others_do_is_warned_of(reported: Log) -> None:
+    watched = reported.causes.watch(FakeCluster())
     for second in range(130):
         if second % 2 == 0:
-            told.causes.asked(watched, answers=True)
-        told.now_s += 1
-        told.log.warning("node 1 at %d: %s", second, RequestTimedOut("no answer", ("b:1",)))
-        told.log.warning("elsewhere at %d: %s", second, RequestTimedOut("no answer", ("c:1",)))
-    of_node = [line for line in told.warnings if line.startswith("node")]
+            reported.causes.asked(watched, answers=True)
+        reported.now_s += 1
+        reported.log.warning("node 1 at %d: %s", second, RequestTimedOut("no answer", ("b:1",)))
+        reported.log.warning("elsewhere at %d: %s", second, RequestTimedOut("no answer", ("c:1",)))
+    of_node = [line for line in reported.warnings if line.startswith("node")]
     assert of_node == [f"node 1 at {second}: no answer" for second in (2, 62, 122)]
-    assert len(told.warnings) - len(of_node) == 3, "of another cluster, which is not watched"
+    assert len(reported.warnings) - len(of_node) == 3, "of another cluster, which is not watched"
 
 
-def test_a_cause_that_is_over_is_news_again(told: Log) -> None:
-    assert told.causes.is_news("us") and not told.causes.is_news("us")
-    told.causes.over("us")
-    assert told.causes.is_news("us")
+def test_a_cause_that_is_over_is_news_again(reported: Log) -> None:
+    assert reported.causes.is_news("us") and not reported.causes.is_news("us")
+    reported.causes.over("us")
+    assert reported.causes.is_news("us")

@@ -128,7 +128,7 @@ class Events:
     def heartbeat_answered(self) -> None:
         self._hear("answered")
 
-    def told(self) -> list[str]:
+    def reported(self) -> list[str]:
         """But for what every heartbeat says."""
         return [what for what, _ in self.heard if what != "answered"]
 
@@ -309,24 +309,24 @@ async def test_heartbeats_and_the_next_round() -> None:
         beats = cluster.sent("HeartbeatRequest")
         assert [round(request.at_s) for request in beats] == [3, 6, 9]
         assert {(each.message.member_id, each.message.generation_id) for each in beats} == {("client-1", 5)}
-        assert events.told() == []
+        assert events.reported() == []
         cluster.always["HeartbeatRequest"] = lambda _: beat(27)
         await asyncio.sleep(10)
-        assert events.told() == ["rebalance"]  # said once, answered as often as asked
+        assert events.reported() == ["rebalance"]  # said once, answered as often as asked
         assert [what for what, _ in events.heard].count("answered") == 6
 
         # The round waits for another member for a while; the coordinator goes on to another generation.
         cluster.answers["JoinGroupRequest"].append(after(20, joined("client-1", 6)))
         again = await member.join(PROTOCOLS)
         assert (again.member, again.generation) == ("client-1", 6)
-        assert events.told() == ["rebalance"]
+        assert events.reported() == ["rebalance"]
         while_joining = [each for each in cluster.sent("HeartbeatRequest") if 21 < each.at_s < 39]
         assert len(while_joining) >= 5
         assert {each.purpose for each in while_joining}.isdisjoint(
             each.purpose for each in cluster.sent("JoinGroupRequest")
         )
         await asyncio.sleep(4)
-        assert events.told() == ["rebalance", "rebalance"]
+        assert events.reported() == ["rebalance", "rebalance"]
 
 
 @pytest.mark.parametrize(("code", "next_id"), [(25, ""), (22, "client-1"), (82, "client-1"), (30, "")])
@@ -336,8 +336,8 @@ async def test_who_is_not_a_member_any_more_hears_it_once(code: int, next_id: st
         await member.join(PROTOCOLS)
         cluster.always["HeartbeatRequest"] = lambda _: beat(code)
         await asyncio.sleep(100)
-        (told,) = events.told()
-        assert told.startswith("lost: ")
+        (reported,) = events.reported()
+        assert reported.startswith("lost: ")
         assert len(cluster.sent("HeartbeatRequest")) == 1
         cluster.always["HeartbeatRequest"] = lambda _: beat(0)
         await member.join(PROTOCOLS)
@@ -359,7 +359,7 @@ async def test_heartbeats_of_the_generation_before_do_not_count(code: int) -> No
         assert member.holds
         await joining
         await asyncio.sleep(10)
-        assert events.told() == []
+        assert events.reported() == []
 
 
 @in_virtual_time
@@ -367,7 +367,7 @@ async def test_a_join_that_begins_before_the_end_is_heard_of_goes_on_with_heartb
     """The lease thread has ended them, and the main loop hears of it when it is a member again."""
 
     class Behind(OneLoop):
-        def tell(self, function: Callable[..., object], *args: object) -> None:
+        def post(self, function: Callable[..., object], *args: object) -> None:
             asyncio.get_running_loop().call_later(2, function, *args)
 
     cluster, events = FakeCluster(), Events()
@@ -381,7 +381,7 @@ async def test_a_join_that_begins_before_the_end_is_heard_of_goes_on_with_heartb
     sent = len(cluster.sent("HeartbeatRequest"))
     await asyncio.sleep(100)
     held.append(member.holds)
-    assert events.told() == []
+    assert events.reported() == []
     assert len(cluster.sent("HeartbeatRequest")) > sent + 30
     await member.close()
     assert [*held, member.holds] == [False, True, False]
@@ -404,8 +404,8 @@ async def test_a_member_that_is_thrown_out_while_it_joins_hears_it_and_joins() -
         await member.join(PROTOCOLS)
         cluster.answers["JoinGroupRequest"].extend([refused(25), refused(79, "client-2")])
         assert (await member.join(PROTOCOLS)).member == "client-2"
-        (told,) = events.told()
-        assert told == "lost: client in group workers: JoinGroup: UNKNOWN_MEMBER_ID (25)"
+        (reported,) = events.reported()
+        assert reported == "lost: client in group workers: JoinGroup: UNKNOWN_MEMBER_ID (25)"
 
 
 @in_virtual_time
@@ -413,11 +413,11 @@ async def test_the_lease_ends_unless_heartbeats_are_answered() -> None:
     async with a_member() as (member, cluster, events):
         await member.join(PROTOCOLS)
         await asyncio.sleep(1_000)
-        assert events.told() == []
+        assert events.reported() == []
         last_s = max(at_s for what, at_s in events.heard if what == "answered")
         cluster.always["HeartbeatRequest"] = lambda _: never()
         await asyncio.sleep(100)
-        assert events.told() == ["lease"]
+        assert events.reported() == ["lease"]
         ((_, lost_s),) = (heard for heard in events.heard if heard[0] == "lease")
         # From when the last one that was answered had been sent.
         assert lost_s == pytest.approx(last_s - 0.001 + 8, abs=0.0001)
@@ -426,7 +426,7 @@ async def test_the_lease_ends_unless_heartbeats_are_answered() -> None:
         await asyncio.sleep(100)
         cluster.always["HeartbeatRequest"] = lambda _: RetriableError("cut")
         await asyncio.sleep(100)
-        assert events.told() == ["lease", "lease"]
+        assert events.reported() == ["lease", "lease"]
 
 
 @in_virtual_time
@@ -439,7 +439,7 @@ async def test_the_lease_ends_where_the_lease_thread_may_not_renew() -> None:
     sent = len(cluster.sent("HeartbeatRequest"))
     await asyncio.sleep(20)
     assert len(cluster.sent("HeartbeatRequest")) == sent
-    assert events.told() == ["lease"]
+    assert events.reported() == ["lease"]
     leases.may_renew = True
     await asyncio.sleep(5)
     assert len(cluster.sent("HeartbeatRequest")) > sent
@@ -480,7 +480,7 @@ async def test_the_lease_ends_in_a_round_that_nothing_is_heard_of() -> None:
         cluster.always["HeartbeatRequest"] = lambda _: never()
         joining = asyncio.create_task(member.join(PROTOCOLS))
         await asyncio.sleep(9)
-        assert events.told() == ["lease"]
+        assert events.reported() == ["lease"]
         joining.cancel()
 
 
@@ -492,7 +492,7 @@ async def test_a_silent_coordinator_costs_a_part_of_the_session_only() -> None:
         await asyncio.sleep(7)
         assert len([request for request in cluster.sent("HeartbeatRequest") if request.at_s < 7]) == 2
         await asyncio.sleep(60)
-        assert events.told() == []
+        assert events.reported() == []
 
 
 @in_virtual_time
@@ -508,7 +508,7 @@ async def test_leaving() -> None:
         assert member.member_id == ""
         await asyncio.sleep(100)
         assert len(cluster.sent("HeartbeatRequest")) == 0
-        assert events.told() == []
+        assert events.reported() == []
         await member.join(PROTOCOLS)
         assert cluster.sent("JoinGroupRequest")[-1].message.member_id == ""
 
@@ -562,7 +562,7 @@ def test_a_join_may_be_cancelled_at_any_time() -> None:
         assert got.assignment == b"ours"
         await asyncio.sleep(10)
         assert {each.message.member_id for each in cluster.sent("HeartbeatRequest")} == {got.member}
-        assert events.told() == []
+        assert events.reported() == []
         await member.close()
         assert len(asyncio.all_tasks()) == 1
         return was_done
@@ -609,6 +609,6 @@ async def test_news_of_the_next_round_does_not_overtake_the_last() -> None:
 
         cluster.disconnect = slowly  # type: ignore[method-assign]
         await member.join(PROTOCOLS)
-        assert events.told() == []
+        assert events.reported() == []
         await asyncio.sleep(4)
-        assert events.told() == ["rebalance"]
+        assert events.reported() == ["rebalance"]

@@ -47,7 +47,7 @@ async def test_a_membership_outlives_a_main_loop_that_stands_still_for_longer_th
         answered, until_s = len(events.heard), time.monotonic() + 1.5 * _SETTINGS.lease_ms / 1000
         block_until(lambda: time.monotonic() > until_s, "the lease would have been over")
         await until(lambda: len(events.heard) > answered + 3, "the answers are heard of")
-        assert events.told() == []
+        assert events.reported() == []
         assert member.silent_s < _SETTINGS.lease_ms / 1000
         await member.close()
 
@@ -71,8 +71,8 @@ async def test_what_is_not_ours_any_more_is_known_while_the_main_loop_stands_sti
             block_until(lambda: time.monotonic() > until_s, "more would have been sent")
             assert len(cluster.sent("HeartbeatRequest")) <= beats + 2
         assert member.holds is holds
-        assert events.told() == [], "nothing is told in the lease thread"
-        await until(lambda: events.told() != [], "the main loop hears of it")
+        assert events.reported() == [], "nothing is told in the lease thread"
+        await until(lambda: events.reported() != [], "the main loop hears of it")
         await member.close()
 
 

@@ -57,7 +57,7 @@ class Broker:
             active_producers=[state], resource_name="orders", configs=[],
         )  # fmt: skip
         topic = SimpleNamespace(name="orders", partitions=[row])
-        told: Mapping[str, Mapping[str, Any]] = {
+        reported: Mapping[str, Mapping[str, Any]] = {
             "ListOffsets": {"topics": [topic]},
             "DescribeProducers": {"topics": [topic]},
             "OffsetFetch": {"error_code": 0, "topics": [topic]},
@@ -68,7 +68,7 @@ class Broker:
             "CreateAcls": {"results": [row]},
             "FindCoordinator": {"error_code": code, "node_id": 1, "host": "", "port": 0},
         }
-        return SimpleNamespace(**told[type(request).__name__.removesuffix("Request")])
+        return SimpleNamespace(**reported[type(request).__name__.removesuffix("Request")])
 
 
 @pytest.fixture(autouse=True)

@@ -117,11 +117,11 @@ def block() -> Iterator[Block]:
 
 @pytest.fixture
 def found(block: Block) -> Plugins:
-    class Own(BlockingConnector):
+    class UnreplicatedRecords(BlockingConnector):
         pass
 
-    Own.block = block
-    kinds: list[tuple[str, type[SourceConnector]]] = [("Blocking", Own), ("Normal", NormalConnector)]
+    UnreplicatedRecords.block = block
+    kinds: list[tuple[str, type[SourceConnector]]] = [("Blocking", UnreplicatedRecords), ("Normal", NormalConnector)]
     own = [PluginDescription(PluginKind.SOURCE, name, kind, ConfigDef(), "1") for name, kind in kinds]
     return Plugins([*built_in(TestConnector)._all, *own])
 

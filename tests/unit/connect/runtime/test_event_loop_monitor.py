@@ -18,7 +18,7 @@ from tests.kit.members import until
 _DEADLINE_S = 60.0
 
 
-async def block_until_told(watch: LoopWatch) -> None:
+async def block_until_reported(watch: LoopWatch) -> None:
     """What a careless plugin does."""
     deadline_s = time.monotonic() + _DEADLINE_S
     while not watch.stalls and time.monotonic() < deadline_s:
@@ -32,16 +32,16 @@ async def test_who_holds_up_the_loop_is_named_once(caplog: pytest.LogCaptureFixt
     watch = LoopWatch(leases)
     watch.start()
     try:
-        await asyncio.create_task(block_until_told(watch), name="task lines-0")
+        await asyncio.create_task(block_until_reported(watch), name="task lines-0")
         await until(lambda: "runs again" in caplog.text, "that it runs again")
     finally:
         await leases.stop()
     assert watch.stalled_s > 1.0
     assert leases.longest_stall_s > 0.5
-    told = [each.getMessage() for each in caplog.records if "has been blocked" in each.getMessage()]
-    assert len(told) == watch.stalls, "once each; a busy machine may hold it up again"
-    assert "task lines-0 blocks it in" in told[0]
-    assert "block_until_told" in told[0].splitlines()[0]
+    reported = [each.getMessage() for each in caplog.records if "has been blocked" in each.getMessage()]
+    assert len(reported) == watch.stalls, "once each; a busy machine may hold it up again"
+    assert "task lines-0 blocks it in" in reported[0]
+    assert "block_until_reported" in reported[0].splitlines()[0]
     await until(lambda: "leases" not in [each.name for each in threading.enumerate()], "its thread has ended")
 
 
@@ -51,21 +51,21 @@ async def test_what_the_loop_did_is_told_each_time_that_it_is_later_than_ever(ca
     leases.start()
     LoopWatch(leases).start()
 
-    def told() -> list[str]:
+    def reported() -> list[str]:
         return [each.getMessage() for each in caplog.records if "the longest delay" in each.getMessage()]
 
     try:
         await asyncio.create_task(busy_for(0.9), name="task lines-0")
-        await until(told, "that it was late")
-        count = len(told())
+        await until(reported, "that it was late")
+        count = len(reported())
         await busy_for(0.6)
         await asyncio.sleep(0.6)
     finally:
         await leases.stop()
-    assert "task lines-0 was in " in told()[0] and "busy_for" in told()[0]
-    late_ms, used_ms = (int(found) for found in re.findall(r"(\d+) ms", told()[0]))
+    assert "task lines-0 was in " in reported()[0] and "busy_for" in reported()[0]
+    late_ms, used_ms = (int(found) for found in re.findall(r"(\d+) ms", reported()[0]))
     assert late_ms > 400 and used_ms > 0
-    assert len(told()) == count or leases.longest_stall_s > 0.9, "the delay was not longer than before"
+    assert len(reported()) == count or leases.longest_stall_s > 0.9, "the delay was not longer than before"
 
 
 async def busy_for(seconds: float) -> None:

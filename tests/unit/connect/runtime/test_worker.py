@@ -89,11 +89,11 @@ class Noting(TestConnector):
 def noting() -> type[Noting]:
     """A class of its own."""
 
-    class Own(Noting):
+    class UnreplicatedRecords(Noting):
         pass
 
-    Own.log, Own.trouble, Own.configs = [], {}, [{"number": "0"}]
-    return Own
+    UnreplicatedRecords.log, UnreplicatedRecords.trouble, UnreplicatedRecords.configs = [], {}, [{"number": "0"}]
+    return UnreplicatedRecords
 
 
 # -- connectors --------------------------------------------------------------------------------------------------------
@@ -185,15 +185,15 @@ async def test_one_that_fails_as_it_ends_does_not_count_as_one_that_did_not_star
 
 @in_virtual_time
 async def test_a_connector_that_is_not_known_or_a_sink_fails_with_a_sentence() -> None:
-    for named, told in (("org.x.FileStreamSinkConnector", "runs source connectors only"), ("Nope", "Nope")):
+    for named, reported in (("org.x.FileStreamSinkConnector", "runs source connectors only"), ("Nope", "Nope")):
         here = Here(noting())
         await here.start(props={**PROPS, "connector.class": named})
         assert here.heard.of("c") == [State.FAILED]
-        assert told in (here.heard.traces["c"] or "")
+        assert reported in (here.heard.traces["c"] or "")
         here.worker.start_task(TASK, {**PROPS, "connector.class": named}, {}, STARTED, task_count=1)
         await asyncio.sleep(0.1)
         assert here.heard.of(TASK) == [State.FAILED]
-        assert told in (here.heard.traces[TASK] or "")
+        assert reported in (here.heard.traces[TASK] or "")
         assert here.worker.connector_starts == here.worker.task_starts == Starts(failed=1)
         await here.stop()
 

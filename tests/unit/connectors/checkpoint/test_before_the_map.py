@@ -21,7 +21,7 @@ async def test_what_lies_before_the_map_is_asked_for_once(monkeypatch: pytest.Mo
     """Whatever is written later goes to the end; a transaction that is open there may still bring some."""
     asked: list[Any] = []
 
-    async def told_offsets(*_: Any) -> Any:
+    async def known_offsets(*_: Any) -> Any:
         return {("us.orders", 0): 0}, {}
 
     async def has_records(_: Any, *wanted: Any, is_decided: bool) -> bool:
@@ -29,7 +29,7 @@ async def test_what_lies_before_the_map_is_asked_for_once(monkeypatch: pytest.Mo
         asked.append(wanted)
         return has_some
 
-    monkeypatch.setattr(offset_translation, "told_offsets", told_offsets)
+    monkeypatch.setattr(offset_translation, "known_offsets", known_offsets)
     monkeypatch.setattr(offset_translation, "has_records", has_records)
     found = Beginnings(cast(Any, SimpleNamespace(name="eu")))
     await found.follow([PAIR])
@@ -47,10 +47,10 @@ async def test_a_leader_that_is_missing_for_a_moment_takes_no_beginning_away(mon
         ({place: 950}, {}),
     ]
 
-    async def told_offsets(*_: Any) -> Any:
+    async def known_offsets(*_: Any) -> Any:
         return answers.pop(0)
 
-    monkeypatch.setattr(offset_translation, "told_offsets", told_offsets)
+    monkeypatch.setattr(offset_translation, "known_offsets", known_offsets)
     found, seen = Beginnings(cast(Any, SimpleNamespace(name="eu"))), []
     while answers:
         await found.follow([PAIR])

@@ -97,9 +97,9 @@ def made(
         flow="us->eu", source_alias="us", target_alias="eu", policy=DefaultReplicationPolicy()
     )
     clusters: Any = Cluster(ids)
-    told: Any = maps or Maps(RUNS)
+    reported: Any = maps or Maps(RUNS)
     syncs: Any = Syncs()
-    return Translator(settings, clusters, clusters, told, syncs), told, syncs
+    return Translator(settings, clusters, clusters, reported, syncs), reported, syncs
 
 
 async def translated(monkeypatch: pytest.MonkeyPatch, offset: int, **given: Any) -> list[TranslatedOffset]:

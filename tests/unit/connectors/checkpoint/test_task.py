@@ -66,18 +66,18 @@ def test_which_checkpoints_are_worth_writing(upstream: int, downstream: int, by_
         first, later = checkpoint(10, 20), checkpoint(upstream, downstream)
         assert known.look("g", [TranslatedCheckpoint(first, is_by_map)]) == [first]
         assert known.look("g", [TranslatedCheckpoint(later, is_by_map)]) == ([later] if is_written else [])
-        assert known.standing("g") == {PLACE: later if is_written else first}
+        assert known.current("g") == {PLACE: later if is_written else first}
 
 
 def test_what_was_written_before_moves_no_group() -> None:
     """Its topic may have been made anew since: only what is translated now tells."""
     known = Checkpoints(["g"])
     known.take(checkpoint(900, 900))
-    assert known.standing("g") == {}
+    assert known.current("g") == {}
     assert known.look("g", [TranslatedCheckpoint(checkpoint(1000, 500), by_map=True)]) == [checkpoint(1000, 500)]
-    assert known.standing("g") == {PLACE: checkpoint(1000, 500)}
+    assert known.current("g") == {PLACE: checkpoint(1000, 500)}
     assert known.look("g", []) == []
-    assert known.standing("g") == {}
+    assert known.current("g") == {}
     known.forget()
     assert known.look("g", [TranslatedCheckpoint(checkpoint(1000, 500), by_map=True)]) == [checkpoint(1000, 500)]
 

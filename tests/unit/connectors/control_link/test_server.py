@@ -9,7 +9,7 @@ from connectors.control_link.server import LinkSettings
 
 
 @pytest.mark.parametrize(
-    ("listener", "advertised", "told"),
+    ("listener", "advertised", "reported"),
     [
         ("127.0.0.1:0", "", ("127.0.0.1", 4711)),
         ("0.0.0.0:7070", "worker.example", ("worker.example", 4711)),
@@ -20,9 +20,9 @@ from connectors.control_link.server import LinkSettings
     ],
 )
 def test_slices_are_told_the_advertised_address_or_the_listeners(
-    listener: str, advertised: str, told: tuple[str, int]
+    listener: str, advertised: str, reported: tuple[str, int]
 ) -> None:
-    assert LinkSettings.parse(listener, advertised).reached_at(4711) == told
+    assert LinkSettings.parse(listener, advertised).reached_at(4711) == reported
 
 
 def test_a_listener_on_every_address_is_told_by_the_machines_name() -> None:

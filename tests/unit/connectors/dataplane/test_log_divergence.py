@@ -62,7 +62,7 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
         return await cluster.list_offset(cluster, partition, which)
 
     monkeypatch.setattr(log_divergence, "list_offset", list_offset)
-    monkeypatch.setattr(log_divergence, "GONE_AFTER_S", 0.0)
+    monkeypatch.setattr(log_divergence, "DELETED_AFTER_S", 0.0)
 
 
 def copier() -> PartitionCopier:

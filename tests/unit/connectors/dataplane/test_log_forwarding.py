@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from connectors.control_link.protocol import Teller, telling
+from connectors.control_link.protocol import LogForwarder, forwarding_logs
 
 
 class Heard:
@@ -15,9 +15,9 @@ class Heard:
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
         self.now_s = 100.0
-        self.teller = Teller(self.messages.append, every_s=5.0, clock=lambda: self.now_s)
+        self.log_forwarder = LogForwarder(self.messages.append, every_s=5.0, clock=lambda: self.now_s)
         self.log = logging.Logger("slice")
-        self.log.addHandler(self.teller)
+        self.log.addHandler(self.log_forwarder)
 
     @property
     def texts(self) -> list[str]:
@@ -66,7 +66,7 @@ def ours() -> Iterator[logging.Logger]:
 def test_it_is_told_only_while_the_slice_runs(ours: logging.Logger) -> None:
     messages: list[dict[str, Any]] = []
     ours.warning("before")
-    with telling(messages.append):
+    with forwarding_logs(messages.append):
         ours.warning("meanwhile")
         logging.getLogger("kafka.conn").warning("a library's")
     ours.warning("after")

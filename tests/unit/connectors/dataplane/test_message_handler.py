@@ -71,13 +71,13 @@ def test_what_cannot_be_sent_is_said(answer: Any, words: str) -> None:
 
 
 def test_keys_of_headers_that_are_no_text_are_shown_as_javas_and_kept() -> None:
-    class Telling:
+    class Reporting:
         def handle(self, record: MirroredRecord) -> list[MirroredRecord]:
-            told = "".join(key for key, _ in record.headers).encode()
-            return [record._replace(value=told), record._replace(headers=(("a", b""), *record.headers[1:]))]
+            reported = "".join(key for key, _ in record.headers).encode()
+            return [record._replace(value=reported), record._replace(headers=(("a", b""), *record.headers[1:]))]
 
     own = ("n", None), ("\udce9", b"1")
-    first, second = answers(Telling(), RECORD._replace(headers=own))
+    first, second = answers(Reporting(), RECORD._replace(headers=own))
     assert (first.value, first.headers) == ("n\ufffd".encode(), own)
     assert second.headers == (("a", b""), own[1])
 

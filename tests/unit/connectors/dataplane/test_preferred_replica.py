@@ -17,7 +17,7 @@ from connectors.control_link.protocol import PartitionPlan, SliceSettings
 from connectors.dataplane import fetch_api
 from connectors.dataplane.batches import error_codes
 from connectors.dataplane.batches.copier import PartitionCopier
-from connectors.dataplane.fetch_loop import REVISIT_S, SHUN_S, FetchLoop, Nearby
+from connectors.dataplane.fetch_loop import LEADER_ONLY_S, REVISIT_S, FetchLoop, Nearby
 from connectors.dataplane.source_reader import SourceReader
 from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
 from tests.kit.logs import source_batch
@@ -107,7 +107,7 @@ def test_what_a_replica_refuses_its_leader_is_asked_about(stage: Stage, answer: 
     assert stage.readers == []
     assert stage.machine in stage.reader._unplaced
     assert stage.reader.nearby.rack() == ""
-    stage.now_s += SHUN_S
+    stage.now_s += LEADER_ONLY_S
     assert stage.reader.nearby.rack() == "b"
 
 
@@ -196,7 +196,7 @@ def test_a_leader_that_fails_does_not_silence_the_rack(stage: Stage) -> None:
 
 
 async def test_leaders_are_told_the_rack(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
+    reported: list[str] = []
 
     async def fetch(*_: object) -> fetch_produce.FetchAnswer:
         return fetch_produce.FetchAnswer(0, 0, 1, [row(preferred=NEAR)])
@@ -204,13 +204,13 @@ async def test_leaders_are_told_the_rack(stage: Stage, monkeypatch: pytest.Monke
     encode = fetch_api.encode_fetch
 
     def encoded(version: int, limits: fetch_api.FetchLimits, *rest: object) -> bytes:
-        told.append(limits.rack)
+        reported.append(limits.rack)
         return encode(version, limits, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(fetch_api, "fetch", fetch)
     monkeypatch.setattr(fetch_api, "encode_fetch", encoded)
     await stage.leader._fetch(cast(Connection, None), 13)
-    assert told == ["b"]
+    assert reported == ["b"]
     assert stage.readers == [NEAR]
 
 

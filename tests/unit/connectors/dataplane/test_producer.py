@@ -26,7 +26,7 @@ from tests.kit.logs import source_batch
 
 PRODUCER = ProducerIdAndEpoch(7, 0)
 #: Leaders have to be found.
-NOBODY = Leaders(ClusterMetadata(None, -1, {}, {}))
+NO_PRODUCER = Leaders(ClusterMetadata(None, -1, {}, {}))
 
 
 class Broker:
@@ -159,7 +159,7 @@ async def test_what_waited_in_a_lost_connection_goes_out_over_the_next() -> None
     brokers = Brokers(["t", "u"])
     with writing(brokers) as (writer, failures):
         old = brokers.broker
-        writer.start([first, second], NOBODY)
+        writer.start([first, second], NO_PRODUCER)
         await until(lambda: len(old.answers) == 1 and not second.faulted)
         old.write_paused = True
         take(second)
@@ -177,7 +177,7 @@ async def test_a_leader_that_refuses_is_given_time(monkeypatch: pytest.MonkeyPat
     machine, brokers = copier("t"), Brokers(["t"])
     brokers.broker.versions = {0: (0, 12)}
     with writing(brokers) as (writer, failures):
-        writer.start([machine], NOBODY)
+        writer.start([machine], NO_PRODUCER)
         await until(lambda: len(brokers.broker.answers) == 1)
         looked_up = brokers.looked_up
         brokers.broker.refuse(19)  # NOT_ENOUGH_REPLICAS
@@ -198,7 +198,7 @@ async def test_a_partition_whose_leader_lacks_replicas_has_a_connection_of_its_o
     shared, own = brokers.broker, brokers.probed
     shared.versions = own.versions = {0: (0, 12)}
     with writing(brokers) as (writer, failures):
-        writer.start([machine, other], NOBODY)
+        writer.start([machine, other], NO_PRODUCER)
         await until(lambda: len(shared.answers) == 1 and not other.faulted)
         shared.refuse(19)
         await until(lambda: len(own.answers) == 1)
@@ -217,7 +217,7 @@ async def test_a_slow_link_gets_small_requests_and_every_partition_its_turn() ->
     brokers = Brokers([f"t{index}" for index in range(3)])
     machines = [copier(f"t{index}") for index in range(3)]
     with writing(brokers) as (writer, failures):
-        writer.start(machines, NOBODY)
+        writer.start(machines, NO_PRODUCER)
         await until(lambda: not any(machine.faulted for machine in machines))
         pump = writer._placed[machines[0]]
         pump._pace = Pace(1, 1)
@@ -234,7 +234,7 @@ async def test_a_slow_link_gets_small_requests_and_every_partition_its_turn() ->
 async def test_a_connection_on_which_no_byte_moves_is_given_up_and_its_batches_go_over_the_next() -> None:
     brokers = Brokers(["t"])
     with writing(brokers) as (writer, failures):
-        writer.start([copier("t")], NOBODY)
+        writer.start([copier("t")], NO_PRODUCER)
         first = brokers.broker
         await until(lambda: len(first.answers) == 1)
         first.stalled_s = 29.0
@@ -253,7 +253,7 @@ async def test_what_is_in_flight_is_expected_at_the_measured_rate_and_within_the
     machine, brokers = copier("t"), Brokers(["t"])
     brokers.broker.versions = {0: (0, 12)}
     with writing(brokers) as (writer, failures):
-        writer.start([machine], NOBODY)
+        writer.start([machine], NO_PRODUCER)
         await until(lambda: len(brokers.broker.answers) == 1)
         pump = writer._placed[machine]
         pump._pace = Pace(1, 2**30)
@@ -279,7 +279,7 @@ async def test_a_broker_that_waits_for_replicas_answers_before_its_connection_co
     monkeypatch.setattr(producer, "encode_produce", encode)
     brokers = Brokers(["t"])
     with writing(brokers) as (writer, _):
-        writer.start([copier("t")], NOBODY)
+        writer.start([copier("t")], NO_PRODUCER)
         await until(lambda: len(brokers.broker.answers) == 1)
         await writer.stop()
     assert waits_ms == [brokers.broker.request_timeout_ms // 2]
@@ -290,7 +290,7 @@ async def test_a_leader_that_may_have_forgotten_us_gets_one_batch_first(monkeypa
     machine, brokers = copier("t"), Brokers(["t"])
     brokers.broker.versions = {0: (0, 12)}
     with writing(brokers) as (writer, failures):
-        writer.start([machine], NOBODY)
+        writer.start([machine], NO_PRODUCER)
         await until(lambda: len(brokers.broker.answers) == 1)
         brokers.broker.refuse(0, base_offset=0)
         await until(lambda: machine.next_source_offset == 3)
@@ -348,7 +348,7 @@ def test_it_is_given_ever_more_time() -> None:
 async def test_an_answer_that_cannot_be_read_ends_the_slice() -> None:
     machine, brokers = copier("t"), Brokers(["t"])
     with writing(brokers) as (writer, failures):
-        writer.start([machine], NOBODY)
+        writer.start([machine], NO_PRODUCER)
         await until(lambda: len(brokers.broker.answers) == 1)
         brokers.broker.answers[0].set_result(memoryview(b"\x02"))
         await until(lambda: bool(failures))
@@ -367,7 +367,7 @@ async def test_what_is_refused_for_good_quarantines_its_partition_only(code: int
     machine, other, brokers = copier("t"), copier("u", records=0), Brokers(["t", "u"])
     brokers.broker.versions = {0: (0, 12)}
     with writing(brokers) as (writer, failures):
-        writer.start([machine, other], NOBODY)
+        writer.start([machine, other], NO_PRODUCER)
         await until(lambda: len(brokers.broker.answers) == 1 and not other.faulted)
         brokers.broker.refuse(code)
         await until(lambda: machine.stopped)
@@ -390,7 +390,7 @@ async def test_without_the_right_to_read_what_was_appended_a_partition_is_quaran
     machine, brokers = copier("t"), Brokers(["t"])
     brokers.broker.versions = {0: (0, 12)}
     with writing(brokers) as (writer, failures):
-        writer.start([machine], NOBODY)
+        writer.start([machine], NO_PRODUCER)
         await until(lambda: len(brokers.broker.answers) == 1)
         brokers.broker.refuse(7)
         await until(lambda: machine.stopped)
@@ -408,7 +408,7 @@ async def test_a_leader_that_knows_a_later_epoch_of_ours_ends_the_slice(monkeypa
     brokers = Brokers(["t"])
     brokers.broker.versions = {0: (0, 12)}
     with writing(brokers) as (writer, failures):
-        writer.start([copier("t")], NOBODY)
+        writer.start([copier("t")], NO_PRODUCER)
         await until(lambda: len(brokers.broker.answers) == 1)
         brokers.broker.refuse(7)
         await until(lambda: bool(failures))
@@ -442,7 +442,7 @@ async def test_what_was_appended_is_looked_for_again_from_the_beginning_at_a_new
     monkeypatch.setattr(produce_recovery, "describe_producers", appended)
     monkeypatch.setattr(fetch_api, "fetch_one", fetch)
     with writing(brokers) as (writer, failures):
-        writer.start([machine], NOBODY)
+        writer.start([machine], NO_PRODUCER)
         await until(lambda: len(brokers.broker.answers) == 1)
         logs = [source_batch(range(3)), b"", bytes(machine._in_flight[0].batch)]
         brokers.broker.refuse(7)
@@ -458,7 +458,7 @@ async def test_what_a_leader_cannot_explain_is_sent_again_and_never_left_out(mon
     machine, brokers = copier("t", skip_refused=True), Brokers(["t"])
     brokers.broker.versions = {0: (0, 12)}
     with writing(brokers) as (writer, failures):
-        writer.start([machine], NOBODY)
+        writer.start([machine], NO_PRODUCER)
         for sent in range(1, producer._UNEXPLAINED_TRIES + 1):
             await until(lambda sent=sent: len(brokers.broker.answers) == sent)  # type: ignore[misc]
             assert not machine.stopped
@@ -475,10 +475,10 @@ async def test_what_a_leader_cannot_explain_is_sent_again_and_never_left_out(mon
 
 
 async def test_a_target_topic_that_stays_unknown_is_said_to_be_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("connectors.dataplane.log_divergence.GONE_AFTER_S", 0.05)
+    monkeypatch.setattr("connectors.dataplane.log_divergence.DELETED_AFTER_S", 0.05)
     machine, brokers = copier("t"), Brokers([])
     with writing(brokers) as (writer, failures):
-        writer.start([machine], NOBODY)
+        writer.start([machine], NO_PRODUCER)
         await until(lambda: machine.stopped)
         await writer.stop()
         assert machine.stopped_error == "target-deleted"
@@ -491,7 +491,7 @@ async def test_a_refused_batch_whose_neighbours_have_no_answer_ends_the_slice() 
     machine.pipelined = True
     brokers.broker.versions = {0: (0, 12)}
     with writing(brokers) as (writer, failures):
-        writer.start([machine], NOBODY)
+        writer.start([machine], NO_PRODUCER)
         await until(lambda: len(brokers.broker.answers) == 1)
         machine.take(memoryview(bytearray(source_batch(range(3, 6)))))
         writer.offer([machine])
@@ -510,7 +510,7 @@ async def test_two_copiers_of_one_target_partition_never_share_a_request() -> No
     brokers = Brokers(["t"])
     brokers.broker.write_paused = True
     with writing(brokers) as (writer, failures):
-        writer.start([first, second], NOBODY)
+        writer.start([first, second], NO_PRODUCER)
         await until(lambda: not first.faulted and not second.faulted)
         brokers.broker.write_paused = False
         writer.offer([first, second])

@@ -35,8 +35,8 @@ def scan(target, proof, end, log_start=0):
     return scanning
 
 
-def walk(log, position, wanted):
-    walking = resume.SourceWalk(position, wanted)
+def source_scan(log, position, wanted):
+    walking = resume.SourceScan(position, wanted)
     for part in opened(fetched_from(log, position), position, None):
         if walking.remaining:
             walking.take(part.records, part.following, part.leader_epoch)
@@ -247,6 +247,6 @@ def test_a_header_whose_key_is_no_text_proves_what_arrived_too(odd: int, attribu
     assert (found.arrived, found.doubt) == (6, "")
     expected = list(records.decode(log[0], 2))
     assert [one.headers for one in target.records()[:4]] == [one.headers for one in expected]
-    assert agree(walk(log, 5, 6), found)
+    assert agree(source_scan(log, 5, 6), found)
     other = [with_odd_key(log[0], odd + 1 if odd == 6 else odd - 1), log[1]]
-    assert not agree(walk(other, 5, 6), found)
+    assert not agree(source_scan(other, 5, 6), found)

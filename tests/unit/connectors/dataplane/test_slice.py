@@ -175,12 +175,12 @@ async def test_a_lease_that_ran_out_is_not_renewed_by_what_a_slice_reads_when_it
     slice_._settings = SliceSettings("us->eu", 0, {}, {}, lease_ms=5000)
     slice_._renew()
     now_s += 4.9
-    await slice_._obey({"type": "lease"})
+    await slice_._handle({"type": "lease"})
     now_s += 4.9
     assert slice_._has_lease()
     now_s += 0.2
     with pytest.raises(LeaseOver):
-        await slice_._obey({"type": "lease"})
+        await slice_._handle({"type": "lease"})
     assert not slice_._has_lease()
     assert [message["type"] for message in wire.said] == ["alive"]
 
@@ -251,7 +251,7 @@ async def test_a_long_list_of_partitions_comes_in_pieces() -> None:
     slice_._leaders = (Leaders(ClusterMetadata(None, -1, {}, {})),) * 2
     slice_._copiers = [in_flight(0)]
     plan = in_flight(1).plan
-    await slice_._obey({"type": "add", "plans": [plan.to_wire()]})
+    await slice_._handle({"type": "add", "plans": [plan.to_wire()]})
     assert (reader.added, writer.added) == ([plan.source],) * 2
     assert slice_._copiers[1].plan == plan
     assert slice_._copiers[1].producer == ProducerIdAndEpoch(7, 3)

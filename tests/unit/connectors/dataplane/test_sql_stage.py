@@ -16,7 +16,7 @@ from connectors.control_link.protocol import PartitionPlan
 from connectors.dataplane.smt_stage import outcome_of
 from connectors.dataplane.sql_stage import RecordStage, StageBroken, first_half, second_half
 from connectors.formats.types import TopicPartition, Ways
-from connectors.transforms.smt_chain import Outcome, Unfit
+from connectors.transforms.smt_chain import Outcome, Untransformable
 
 PLAN = PartitionPlan(TopicPartition("orders", 0), None, TopicPartition("us.orders", 0), None, 0, -1, 0, 0, False)
 
@@ -65,7 +65,7 @@ def test_each_record_is_matched_with_its_row() -> None:
     first, none, second = through(one, [], two)
     assert first[0] == one[0]._replace(value=b"A")
     assert first[1] is None
-    assert isinstance(first[2], Unfit)
+    assert isinstance(first[2], Untransformable)
     assert first[3:] == [one[3], one[4]._replace(value=b"E")]
     assert none == []
     assert second == [two[0]._replace(value=b"F")]
@@ -81,14 +81,16 @@ def test_a_query_sends_records_to_us_to_others_or_nowhere() -> None:
     one = records(b"errors", b"orders", None, b"audit", b"drop", b"bad")
     (found,) = through(one, plan=ways, spark=sent)
     assert found[:3] == [one[0]._replace(value=b"ERRORS"), None, None]
-    assert found[3] == Unfit(
+    assert found[3] == Untransformable(
         "transform.sql sends it to audit, which neither transform.topic nor transform.other.topics stands for", True
     )
-    assert found[4] is None and isinstance(found[5], Unfit) and not found[5].stops
+    assert found[4] is None and isinstance(found[5], Untransformable) and not found[5].stops
     long, no_text = through(records(b"a" * 250, b"\xff"), plan=ways, spark=sent)[0]
-    assert long == no_text == Unfit(str(found[3].reason).replace("to audit", "to an invalid topic name"), True)
+    assert (
+        long == no_text == Untransformable(str(found[3].reason).replace("to audit", "to an invalid topic name"), True)
+    )
     (usual,) = through(one[:3], spark=sent)
-    assert isinstance(usual[0], Unfit) and usual[1:] == [one[1]._replace(value=b"ORDERS"), one[2]]
+    assert isinstance(usual[0], Untransformable) and usual[1:] == [one[1]._replace(value=b"ORDERS"), one[2]]
 
 
 def test_headers_whose_keys_are_no_text_are_of_one_record_alone() -> None:
@@ -102,7 +104,7 @@ def test_headers_whose_keys_are_no_text_are_of_one_record_alone() -> None:
     one = records(b"a", b"\xff", None, b"null", b"b")
     (found,) = through(one, spark=keyed)
     assert found[0] == one[0]._replace(value=b"A", headers=[("A", b"v")])
-    unfit = Unfit("transform.sql gives it a header whose key is missing or not UTF-8")
+    unfit = Untransformable("transform.sql gives it a header whose key is missing or not UTF-8")
     assert found[1:4] == [unfit] * 3
     assert isinstance(found[4], Record)
 
@@ -141,19 +143,19 @@ def test_no_record_gets_a_time_that_no_producer_writes() -> None:
     before = [record._replace(timestamp_ms=NO_TIMESTAMP) for record in records(b"-2", b"left", b"-1", b"0", b"5")]
     before.append(Record(5, -7, b"k", b"left", []))
     (found,) = through(before, spark=timed)
-    assert found[0] == Unfit("transform.sql gives it a time before 1970, which no record can have")
+    assert found[0] == Untransformable("transform.sql gives it a time before 1970, which no record can have")
     times = [record.timestamp_ms for record in found if isinstance(record, Record)]
     assert times == [NO_TIMESTAMP, NO_TIMESTAMP, 0, 5, -7]
 
 
 def test_a_job_that_spark_ends_is_told() -> None:
-    told: list[BaseException] = []
+    reported: list[BaseException] = []
 
     async def run(stage: RecordStage) -> None:
         ended = asyncio.Event()
 
         def broken(error: BaseException) -> None:
-            told.append(error)
+            reported.append(error)
             ended.set()
 
         await stage.start(broken)
@@ -173,4 +175,4 @@ def test_a_job_that_spark_ends_is_told() -> None:
         second_half(killed(first))
     with pytest.raises(RetriableError, match="the slice is over"):
         list(first)
-    assert isinstance(told[0], StageBroken)
+    assert isinstance(reported[0], StageBroken)

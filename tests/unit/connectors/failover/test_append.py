@@ -18,7 +18,7 @@ from connect.core.errors import HeliographError, PermanentError
 from connect.kafka.log.producer import OutRecord
 from connect.kafka.log.transactions import TopicsRefused
 from connectors.failover import clusters_and_lease, unreplicated
-from connectors.failover.log_comparison import Own
+from connectors.failover.log_comparison import UnreplicatedRecords
 from connectors.failover.unreplicated import HEADER, TOPIC_HEADER, Mark, Unreplicated, encode_mark
 from connectors.formats.types import TopicPartition
 from connectors.policy import DefaultReplicationPolicy
@@ -114,7 +114,7 @@ async def run(
     records: Sequence[Any],
     *,
     of: Sequence[TopicPartition] = (ORDERS,),
-    tell: Any = print,
+    report: Any = print,
     held: Any = None,
     compacted: Sequence[str] = (),
     **more: Any,
@@ -133,7 +133,7 @@ async def run(
             mark = marks.get(one, Mark(f"of {one}"))
             left = [each.offset for each in records if each.offset > mark.appended]
             if left:
-                own = Own(*one, left[0], left[-1], len(left))
+                own = UnreplicatedRecords(*one, left[0], left[-1], len(left))
                 found.append(Unreplicated(own, ((left[0], left[-1] + 1),), one, mark, HERE, **more))
         return found
 
@@ -149,7 +149,7 @@ async def run(
     ):  # fmt: skip
         monkeypatch.setattr(module, name, fake)
     lease_held: Any = held or Held()
-    return await unreplicated.append_all(site, lease_held, None, tell)
+    return await unreplicated.append_all(site, lease_held, None, report)
 
 
 TEN = [record(offset) for offset in range(20, 30)]
@@ -201,9 +201,9 @@ async def test_nothing_is_appended_by_who_has_lost_the_lease(monkeypatch: pytest
     class Lost(Held):
         async def check(self) -> None:
             if broker.log:
-                raise clusters_and_lease.InHand("taken over")
+                raise clusters_and_lease.FailoverInProgress("taken over")
 
-    with pytest.raises(clusters_and_lease.InHand, match="taken over"):
+    with pytest.raises(clusters_and_lease.FailoverInProgress, match="taken over"):
         await run(monkeypatch, site, broker, TEN, held=Lost())
     assert broker.log == [[20, 21, 22]]
 
@@ -231,7 +231,7 @@ async def test_what_may_not_be_appended_is_left_with_the_reason(
     monkeypatch: pytest.MonkeyPatch, site: Any, arranged: dict[str, Any], word: str
 ) -> None:
     broker, said = Broker(), list[str]()
-    done = await run(monkeypatch, site, broker, TEN, of=[ORDERS, MAIL], tell=said.append, **arranged)
+    done = await run(monkeypatch, site, broker, TEN, of=[ORDERS, MAIL], report=said.append, **arranged)
     assert (broker.log, done.records, [one.source for one in done.left]) == ([], 0, [ORDERS, MAIL])
     assert word in done.reasons[ORDERS]
     assert said == [f"not appended: {why}" for why in done.reasons.values()]
@@ -292,7 +292,7 @@ async def test_marks_lie_beside_the_lease_each_by_itself(monkeypatch: pytest.Mon
 
 # -- the command -------------------------------------------------------------------------------------------------------
 
-ONE = Unreplicated(Own("orders", 0, 20, 29, 10), ((20, 30),), ORDERS, MARK)
+ONE = Unreplicated(UnreplicatedRecords("orders", 0, 20, 29, 10), ((20, 30),), ORDERS, MARK)
 
 
 @pytest.mark.parametrize(

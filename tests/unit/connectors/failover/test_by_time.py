@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from connect.cli.commands.failover import FailoverArguments, wish_of
+from connect.cli.commands.failover import FailoverArguments, options_of
 from connect.kafka.log.committed_offsets import Committed, GroupListing
 from connect.kafka.log.offsets import LATEST
 from connectors.failover import collect_snapshot, group_offsets, offset_lookup
 from connectors.failover.group_offsets import GroupsLook
-from connectors.failover.plan import Wish, is_blocking
+from connectors.failover.plan import FailoverOptions, is_blocking
 from connectors.failover.snapshot import GroupMove, GroupRule, Groups, How
 from connectors.formats.mirror_records import Checkpoint
 
@@ -55,18 +55,18 @@ def eu(monkeypatch: pytest.MonkeyPatch) -> Any:
             return {one: FIRST.get(one, 7) for one in partitions}
         return {one: 0 if one == EMPTY else END if at == LATEST else 0 for one in partitions}
 
-    async def told(*arguments: Any, **_: Any) -> Any:
+    async def reported(*arguments: Any, **_: Any) -> Any:
         return await offsets(*arguments), {}
 
     async def checkpoints(look: GroupsLook) -> Any:
         one = Checkpoint("readers", "us.orders", 0, 40, 37, "")
-        return {("readers", ("us.orders", 0)): one} if look._wish.takes("readers") else {}
+        return {("readers", ("us.orders", 0)): one} if look._options.takes("readers") else {}
 
     monkeypatch.setattr(group_offsets, "committed", committed)
-    monkeypatch.setattr(group_offsets, "told_offsets", told)
+    monkeypatch.setattr(group_offsets, "known_offsets", reported)
     monkeypatch.setattr(group_offsets, "list_groups", list_groups)
     monkeypatch.setattr(group_offsets, "read_live", nothing_stored)
-    monkeypatch.setattr(offset_lookup, "told_offsets", told)
+    monkeypatch.setattr(offset_lookup, "known_offsets", reported)
     monkeypatch.setattr(GroupsLook, "_checkpoints", checkpoints)
     return SimpleNamespace(name="eu", metadata=metadata)
 
@@ -80,8 +80,8 @@ async def plan(eu: Any, at_ms: int | None, *named: str) -> Groups:
     )  # fmt: skip
     flow = SimpleNamespace(map_topic="map", flow="us->eu", remote_topic=lambda topic: f"us.{topic}")
     site: Any = SimpleNamespace(flow=flow, target=eu)
-    wish = Wish(named.__contains__, named=frozenset(named), at_ms=at_ms)
-    look = GroupsLook(site, wish, None, places)
+    failover_options = FailoverOptions(named.__contains__, named=frozenset(named), at_ms=at_ms)
+    look = GroupsLook(site, failover_options, None, places)
     return await look.groups()
 
 
@@ -115,8 +115,10 @@ async def test_what_no_checkpoint_tells_of_is_named(eu: Any) -> None:
     """By offset it is blocked; what is empty, or committed already, needs nothing."""
     found = await plan(eu, None, "readers", "moved")
     assert [one.target for one in found.moves] == [("us.orders", 0)]
-    told = {one.group: one for one in found.findings}
-    assert "no checkpoint of us.mail-0, us.orders-1: it begins there by its auto.offset.reset" in told["readers"].why
+    reported = {one.group: one for one in found.findings}
+    assert (
+        "no checkpoint of us.mail-0, us.orders-1: it begins there by its auto.offset.reset" in reported["readers"].why
+    )
     assert [one.group for one in found.findings if is_blocking(one)] == ["moved"]
 
 
@@ -137,7 +139,7 @@ async def test_a_time_of_copying_is_not_taken_for_one_of_the_source(
     ]
     exact = GroupMove("readers", ("us.d", 0), 1, ("us.d", 0), None, "", 1, "", How.EXACT)
     site: Any = SimpleNamespace(target=SimpleNamespace(name="eu"))
-    options = Wish(accepts={GroupRule.COPY_TIME: frozenset({"readers"} if accepts else ())})
+    options = FailoverOptions(accepts={GroupRule.COPY_TIME: frozenset({"readers"} if accepts else ())})
     found, notes = await collect_snapshot._with_clocks(site, Groups(("readers",), (*moves, exact)))
     (stamped,) = found.findings
     assert (stamped.group, stamped.rule) == ("readers", GroupRule.COPY_TIME) and "us.a has" in stamped.why
@@ -152,5 +154,5 @@ def test_a_group_is_named_by_what_is_no_pattern() -> None:
     groups = ("orders-.*", "orders.billing", r"mail\.out", "a|b", r"x\d", "plain_1")
     arguments = FailoverArguments(Path("f"), "us", "eu", groups=groups, gone="us", at="2026-01-01T00:00Z")
     config: Any = None
-    wish = wish_of(arguments, config)
-    assert sorted(wish.named) == ["mail.out", "orders.billing", "plain_1"]
+    failover_options = options_of(arguments, config)
+    assert sorted(failover_options.named) == ["mail.out", "orders.billing", "plain_1"]

@@ -124,9 +124,9 @@ async def test_a_denied_topic_that_is_hidden_is_not_taken_for_copied(
     monkeypatch.setattr(drain, "known_topics", partial(known_topics, for_s=0.0))
     flow = SimpleNamespace(flow="us->eu", source_alias="us", should_mirror=lambda name: is_taken or name != "mail")
     site: Any = SimpleNamespace(flow=flow, source=SimpleNamespace(metadata=metadata), target=None)
-    told: list[str] = []
-    await drain.drain(site, told.append, lambda: None, 1.0, denied={"orders"})
+    reported: list[str] = []
+    await drain.drain(site, reported.append, lambda: None, 1.0, denied={"orders"})
     refused = pytest.raises(PermanentError, match="hides mail, whose writers it refuses")
     with refused if is_hidden else nullcontext():
-        await drain.drain(site, told.append, lambda: None, 1.0, denied=TOPICS)
-    assert len(told) == (1 if is_hidden else 2)
+        await drain.drain(site, reported.append, lambda: None, 1.0, denied=TOPICS)
+    assert len(reported) == (1 if is_hidden else 2)

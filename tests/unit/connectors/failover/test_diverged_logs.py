@@ -13,8 +13,8 @@ from connect.kafka.cluster import NotAuthorized
 from connectors.failover import collect_snapshot, reverse_flow
 from connectors.failover.drain import CopiedEnd
 from connectors.failover.journal import StartBefore
-from connectors.failover.log_comparison import Fate, Log, Own
-from connectors.failover.plan import GroupOutcome, Wish, plan
+from connectors.failover.log_comparison import Fate, Log, UnreplicatedRecords
+from connectors.failover.plan import FailoverOptions, GroupOutcome, plan
 from connectors.failover.snapshot import GroupMove, GroupRule, Groups, How, Snapshot
 from connectors.formats.position import Position
 from connectors.formats.types import TopicPartition
@@ -58,7 +58,7 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     fakes = {
         "read_positions": answers(POSITIONS), "read_copied": answers({}), "comes_back": answers([]),
-        "find": answers([SimpleNamespace(source=ORDERS, own=Own("orders", 0, 12, 19, 8))]),
+        "find": answers([SimpleNamespace(source=ORDERS, own=UnreplicatedRecords("orders", 0, 12, 19, 8))]),
         "logs_now": logs_now, "MapReader": Copies,
     }  # fmt: skip
     for name, fake in fakes.items():
@@ -112,7 +112,7 @@ def test_only_groups_that_read_it_are_blocked(accepts: bool) -> None:
     groups = collect_snapshot._with_diverged(
         Groups(tuple(one.group for one in moves), moves), {ORDERS: "cluster us has lost it"}
     )
-    options = Wish(accepts={GroupRule.DIVERGED: frozenset({"billing"} if accepts else ())})
+    options = FailoverOptions(accepts={GroupRule.DIVERGED: frozenset({"billing"} if accepts else ())})
     found = plan(Snapshot("eu", "us", groups=groups), options)
     outcomes = {one.group: one.outcome for one in found.groups}
     expected = GroupOutcome.READY if accepts else GroupOutcome.BLOCKED

@@ -15,7 +15,7 @@ from connect.kafka.cluster import Cluster
 from connect.kafka.log.committed_offsets import CLASSIC, SHARE, STREAMS, Committed, GroupListing
 from connect.kafka.log.offsets import EARLIEST, LATEST, READ_COMMITTED
 from connectors.failover import failback_and_undo, group_offsets, offset_lookup
-from connectors.failover.plan import Wish, is_blocking, plan
+from connectors.failover.plan import FailoverOptions, is_blocking, plan
 from connectors.failover.snapshot import GroupMove, GroupRule, How, Snapshot, TargetOffset
 from connectors.formats.mirror_records import Checkpoint
 from connectors.formats.types import TopicPartition
@@ -63,7 +63,7 @@ async def test_what_concerns_one_group_or_partition_keeps_no_other(monkeypatch: 
             await asyncio.Event().wait()
         return {("orders", int(group == "leaderless")): Committed(40)} if cluster == "us" else {}
 
-    async def told(_: Any, partitions: Collection[Any], *__: Any, **___: Any) -> Any:
+    async def reported(_: Any, partitions: Collection[Any], *__: Any, **___: Any) -> Any:
         return {one: 0 for one in partitions if one[1] == 0}, {
             one: f"{one[0]}-1 has no leader now" for one in partitions if one[1] == 1
         }
@@ -73,11 +73,13 @@ async def test_what_concerns_one_group_or_partition_keeps_no_other(monkeypatch: 
 
     monkeypatch.setattr(group_offsets, "list_groups", list_groups)
     monkeypatch.setattr(group_offsets, "committed", committed)
-    monkeypatch.setattr(offset_lookup, "told_offsets", told)
+    monkeypatch.setattr(offset_lookup, "known_offsets", reported)
     known: Any = SimpleNamespace(of=where)
     monkeypatch.setattr(group_offsets, "_GROUP_S", 0.05)
-    look = group_offsets.GroupsLook(cast(Any, SimpleNamespace(target="eu")), Wish(lambda _: True), Us(), known)
-    planned = plan(Snapshot("us", "eu", groups=await look.groups()), Wish())
+    look = group_offsets.GroupsLook(
+        cast(Any, SimpleNamespace(target="eu")), FailoverOptions(lambda _: True), Us(), known
+    )
+    planned = plan(Snapshot("us", "eu", groups=await look.groups()), FailoverOptions())
     assert [one.group for one in planned.ready] == ["led"]
     reasons = {one.group: one.reasons[0].why for one in planned.blocked}
     assert reasons == {
@@ -103,7 +105,7 @@ async def test_groups_whose_state_a_mirror_cannot_carry_are_left_with_a_word(mon
         assert stable == (cluster == "us"), "what a transaction is about to store counts at the source"
         return {("orders", 0): Committed(40)} if cluster == "us" else {}
 
-    async def told_offsets(*_: Any, **__: Any) -> Any:
+    async def known_offsets(*_: Any, **__: Any) -> Any:
         return {}, {}
 
     async def where(*_: Any) -> TargetOffset:
@@ -111,12 +113,12 @@ async def test_groups_whose_state_a_mirror_cannot_carry_are_left_with_a_word(mon
 
     for name, fake in (("list_groups", list_groups), ("committed", committed)):
         monkeypatch.setattr(group_offsets, name, fake)
-    monkeypatch.setattr(offset_lookup, "told_offsets", told_offsets)
+    monkeypatch.setattr(offset_lookup, "known_offsets", known_offsets)
     known, site = cast(Any, SimpleNamespace(of=where)), cast(Any, SimpleNamespace(target="eu"))
-    found = await group_offsets.GroupsLook(site, Wish(lambda _: True), Us(), known).groups()
+    found = await group_offsets.GroupsLook(site, FailoverOptions(lambda _: True), Us(), known).groups()
     assert ([one.group for one in found.moves], found.not_mirrored) == (["classic"], ())
-    told = {one.group: one for one in found.findings}
-    assert "is a streams group" in told["streams"].why and "is a share group" in told["shared"].why
+    reported = {one.group: one for one in found.findings}
+    assert "is a streams group" in reported["streams"].why and "is a share group" in reported["shared"].why
     assert not any(is_blocking(one) for one in found.findings)
 
 
@@ -133,7 +135,7 @@ async def test_a_group_that_reads_a_third_clusters_topic_is_in_the_way_until_tha
         stored = {("ap.mail", 3): Committed(41), ("ap.mail", 7): Committed(5), ("orders", 0): Committed(40)}
         return stored if cluster == "us" else {}
 
-    async def told_offsets(*_: Any, **__: Any) -> Any:
+    async def known_offsets(*_: Any, **__: Any) -> Any:
         return {}, {}
 
     async def where(topic: str, *_: Any) -> TargetOffset | None:
@@ -141,14 +143,14 @@ async def test_a_group_that_reads_a_third_clusters_topic_is_in_the_way_until_tha
 
     for name, fake in (("list_groups", list_groups), ("committed", committed)):
         monkeypatch.setattr(group_offsets, name, fake)
-    monkeypatch.setattr(offset_lookup, "told_offsets", told_offsets)
+    monkeypatch.setattr(offset_lookup, "known_offsets", known_offsets)
     flow = SimpleNamespace(flow="us->eu", source_alias="us", target_alias="eu", policy=DefaultReplicationPolicy())
     known: Any = SimpleNamespace(of=where, is_mirrored=lambda _: False)
     site: Any = SimpleNamespace(flow=flow, target="eu", others=("ap",))
-    found = await group_offsets.GroupsLook(site, Wish(lambda _: True), Us(), known).groups()
+    found = await group_offsets.GroupsLook(site, FailoverOptions(lambda _: True), Us(), known).groups()
     assert ([one.source for one in found.moves], found.not_mirrored) == ([("orders", 0)], ("ap.mail",))
     (left,) = found.findings
-    options = Wish(accepts={GroupRule.NOT_MIRRORED: frozenset({"readers"} if accepts else {"others"})})
+    options = FailoverOptions(accepts={GroupRule.NOT_MIRRORED: frozenset({"readers"} if accepts else {"others"})})
     assert is_blocking(left, options) == (not accepts)
     assert "heliograph map FILE --topic mail --partition 3 --flow 'ap->us' --offset 41 --reverse" in left.why
 
@@ -169,7 +171,7 @@ async def test_a_place_that_the_target_has_deleted_is_told_and_never_skips_what_
 ) -> None:
     """The group stands at 40, the target begins with the copy of 60."""
 
-    async def told_offsets(cluster: Any, partitions: Any, at: int, **_: Any) -> Any:
+    async def known_offsets(cluster: Any, partitions: Any, at: int, **_: Any) -> Any:
         offset = 57 if cluster is eu else begin if at == EARLIEST else end
         return ({} if offset is None else dict.fromkeys(partitions, offset)), {}
 
@@ -185,10 +187,10 @@ async def test_a_place_that_the_target_has_deleted_is_told_and_never_skips_what_
         return wanted[0] < wanted[1]
 
     us, eu = (cast(Any, SimpleNamespace(name=name)) for name in ("us", "eu"))
-    monkeypatch.setattr(offset_lookup, "told_offsets", told_offsets)
+    monkeypatch.setattr(offset_lookup, "known_offsets", known_offsets)
     monkeypatch.setattr(offset_lookup, "has_records", has_records)
     known: Any = SimpleNamespace(of=where, first_there=first, flow=SimpleNamespace(source_alias="us"))
-    options = Wish(accepts={GroupRule.DELETED: frozenset({"*"} if accepts else ())})
+    options = FailoverOptions(accepts={GroupRule.DELETED: frozenset({"*"} if accepts else ())})
     (move,), left = await offset_lookup.readable([MOVE], us, eu, known)
     assert (move.after, move.how) == (57, How.BEGIN)
     if obstacles is None:
@@ -197,8 +199,8 @@ async def test_a_place_that_the_target_has_deleted_is_told_and_never_skips_what_
         assert [is_blocking(one, options) for one in left] == [bool(obstacles)]
     (same,), left = await offset_lookup.readable([replace(MOVE, after=57)], us, eu, known)
     assert (same.how, left) == (How.EXACT, [])
-    _, (told,) = await offset_lookup.readable([MOVE], None, eu, known)
-    assert told.rule is GroupRule.LOG_BEGIN and "deleted" in told.why
+    _, (reported,) = await offset_lookup.readable([MOVE], None, eu, known)
+    assert reported.rule is GroupRule.LOG_BEGIN and "deleted" in reported.why
 
 
 @pytest.mark.parametrize("at_ms", [None, 5])
@@ -224,7 +226,7 @@ async def test_a_checkpoint_of_a_topic_that_is_gone_moves_nobody_and_is_in_nobod
         assert set(partitions) <= kept, "a broker refuses to tell of what is gone"
         return dict.fromkeys(partitions, 90)
 
-    async def told(*arguments: Any, **_: Any) -> Any:
+    async def reported(*arguments: Any, **_: Any) -> Any:
         return await ends(*arguments), {}
 
     async def unknown(*_: Any) -> None:
@@ -234,15 +236,15 @@ async def test_a_checkpoint_of_a_topic_that_is_gone_moves_nobody_and_is_in_nobod
         of = [("us.old", 0), ("us.fewer", 1), ("us.never", 0), *kept]
         return {("readers", one): Checkpoint("readers", *one, 40, 37, "") for one in of}
 
-    for name, fake in (("list_groups", none), ("committed", none), ("told_offsets", told), ("read_live", none)):
+    for name, fake in (("list_groups", none), ("committed", none), ("known_offsets", reported), ("read_live", none)):
         monkeypatch.setattr(group_offsets, name, fake)
-    monkeypatch.setattr(offset_lookup, "told_offsets", told)
+    monkeypatch.setattr(offset_lookup, "known_offsets", reported)
     monkeypatch.setattr(group_offsets.GroupsLook, "_checkpoints", checkpoints)
     eu: Any = SimpleNamespace(metadata=metadata)
     flow = SimpleNamespace(map_topic="map", flow="us->eu")
     known: Any = SimpleNamespace(by_checkpoint=unknown, filled=set, copied_from=lambda _: None)
     site: Any = SimpleNamespace(flow=flow, target=eu)
-    found = await group_offsets.GroupsLook(site, Wish(lambda _: True, at_ms=at_ms), None, known).groups()
+    found = await group_offsets.GroupsLook(site, FailoverOptions(lambda _: True, at_ms=at_ms), None, known).groups()
     assert {one.target for one in found.moves} == kept
     gone = [one for one in found.findings if one.rule is GroupRule.TOPIC_GONE]
     assert {one.what for one in gone} == {"us.old-0 ", "us.fewer-1 ", "us.never-0 "}
@@ -270,7 +272,7 @@ async def test_a_failback_starts_a_flow_anew_that_its_own_rule_has_stopped(
     flow = SimpleNamespace(flow="eu->us", target_alias="us")
     site: Any = SimpleNamespace(flow=flow, target="us", turned=lambda: None)
     said: list[str] = []
-    back = failback_and_undo.Failback(site, Wish(lambda _: True), said.append)
+    back = failback_and_undo.Failback(site, FailoverOptions(lambda _: True), said.append)
     await back._let_in(("orders",))
     assert done == ["allow", "look", *(["stop"] if stops else [])], "the run starts it again afterwards"
     assert any("is restarted" in line for line in said) == stops
@@ -285,7 +287,7 @@ async def test_a_group_behind_a_marker_is_not_taken_back_by_it(
 ) -> None:
     """What is open behind 52, or not there, may be anything; nor does a log tell that cannot be read."""
 
-    async def told_offsets(_: str, partitions: Collection[Any], at: int, isolation: int, **__: Any) -> Any:
+    async def known_offsets(_: str, partitions: Collection[Any], at: int, isolation: int, **__: Any) -> Any:
         assert (at, isolation) == (LATEST, READ_COMMITTED)
         return dict.fromkeys(partitions, 52), {}
 
@@ -295,7 +297,7 @@ async def test_a_group_behind_a_marker_is_not_taken_back_by_it(
             raise RetriableError("no leader")
         return bool(records)
 
-    monkeypatch.setattr(offset_lookup, "told_offsets", told_offsets)
+    monkeypatch.setattr(offset_lookup, "known_offsets", known_offsets)
     monkeypatch.setattr(offset_lookup, "has_records", has_records)
     (move,) = await offset_lookup.without_empty_steps([replace(MOVE, before=before)], cast(Any, "eu"))
     assert (move.before, move.after) == (before, after)

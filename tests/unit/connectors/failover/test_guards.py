@@ -34,9 +34,9 @@ from connectors.failover.drain import Behind, CopiedEnd, still_open, without_hea
 from connectors.failover.failback_and_undo import still_stopped
 from connectors.failover.group_offsets import why_not_mirrored, why_stale
 from connectors.failover.journal import GroupBefore, StartBefore
-from connectors.failover.log_comparison import Fate, became, is_kept, own_ranges
-from connectors.failover.plan import GroupOutcome, Plan, Wish, gone_on, plan
-from connectors.failover.reverse_flow import WayBack
+from connectors.failover.log_comparison import Fate, became, is_kept, unreplicated_ranges
+from connectors.failover.plan import FailoverOptions, GroupOutcome, Plan, plan, used_meanwhile
+from connectors.failover.reverse_flow import ReverseFlow
 from connectors.failover.snapshot import DIFFERS, GroupFinding, GroupMove, GroupRule, Groups, How, SampleCheck, Snapshot
 from connectors.failover.unreplicated import HEADER, is_same
 from connectors.flow_progress import FlowLag, lag_of
@@ -101,7 +101,7 @@ async def test_a_map_of_a_topic_that_was_there_before_hides_no_record() -> None:
         return [SimpleNamespace(downstream=first, downstream_end=behind)]
 
     copies: Any = SimpleNamespace(pairs_to=lambda _: [old, now], chunks=lambda _: [0], runs=runs)
-    assert await own_ranges(copies, ORDERS, ONE, 0, 50) == [(0, 10), (20, 50)]
+    assert await unreplicated_ranges(copies, ORDERS, ONE, 0, 50) == [(0, 10), (20, 50)]
     assert merged([(7, 9), (1, 3), (3, 5), (4, 4)]) == [(1, 5), (7, 9)]
 
 
@@ -201,19 +201,19 @@ def test_connectors_that_share_a_topic_out_are_not_moved_by_halves() -> None:
 
 def planned(*moves: GroupMove, findings: tuple[GroupFinding, ...] = (), **options: Any) -> Plan:
     names = tuple(sorted({one.group for one in moves}))
-    return plan(Snapshot("us", "eu", groups=Groups(names, moves, findings)), Wish(**options))
+    return plan(Snapshot("us", "eu", groups=Groups(names, moves, findings)), FailoverOptions(**options))
 
 
 def test_a_group_that_reads_on_while_it_is_moved_is_seen() -> None:
     before = planned(MOVE, replace(MOVE, group="mail"))
     now = before.snapshot.groups
-    assert gone_on(before, now) == []
-    (found,) = gone_on(before, replace(now, moves=(replace(MOVE, source_offset=41), now.moves[1])))
+    assert used_meanwhile(before, now) == []
+    (found,) = used_meanwhile(before, replace(now, moves=(replace(MOVE, source_offset=41), now.moves[1])))
     assert (found.group, found.rule) == ("readers", GroupRule.USED_MEANWHILE)
     woken = GroupFinding("mail", GroupRule.USED_AT_SOURCE, "has members")
-    assert [one.group for one in gone_on(before, replace(now, findings=(woken,)))] == ["mail"]
+    assert [one.group for one in used_meanwhile(before, replace(now, findings=(woken,)))] == ["mail"]
     blocked = planned(MOVE, replace(MOVE, group="mail"), findings=(woken,))
-    assert gone_on(blocked, replace(now, findings=(woken,))) == [], "it was not moved"
+    assert used_meanwhile(blocked, replace(now, findings=(woken,))) == [], "it was not moved"
 
 
 # -- unreplicated --------------------------------------------------------------------------------------------------
@@ -316,7 +316,7 @@ def arrange(monkeypatch: pytest.MonkeyPatch, objections: list[str], now: Groups)
         "stop_flow": None,
         "behind": Behind(FlowLag(())),
         "copied_ends": {ORDERS: CopiedEnd(37)},
-        "way_back": WayBack([StartBefore("orders", 0, None, 36)], objections),
+        "reverse_flow_check": ReverseFlow([StartBefore("orders", 0, None, 36)], objections),
         "store_starts": None,
         "prove": [],
     }
@@ -328,11 +328,11 @@ def arrange(monkeypatch: pytest.MonkeyPatch, objections: list[str], now: Groups)
     return Eu(monkeypatch, done)
 
 
-async def go(options: Wish | None = None, tell: drain.Tell = print) -> execute.FailoverResult:
+async def go(options: FailoverOptions | None = None, report: drain.Report = print) -> execute.FailoverResult:
     site = place()
     site.flow.read_committed = False
-    wish = options or Wish()
-    steps = execute.Failover(site, wish, tell)
+    failover_options = options or FailoverOptions()
+    steps = execute.Failover(site, failover_options, report)
     return await steps.run_under(held(), await steps.look())
 
 
@@ -392,7 +392,7 @@ async def test_a_group_that_keeps_its_offset_ahead_is_watched_and_not_taken_for_
         return Snapshot("us", "eu", groups=Groups(("readers",), (ahead,)))
 
     monkeypatch.setattr(collect_snapshot, "collect", look)
-    done = await go(Wish(keeps=frozenset({"readers"})))
+    done = await go(FailoverOptions(keeps=frozenset({"readers"})))
     assert "move" not in eu.done
     assert bool(done.plan.blocked) == is_used
 
@@ -430,7 +430,7 @@ async def test_an_operator_that_has_lost_the_lease_moves_nothing(monkeypatch: py
     eu = Eu(monkeypatch, [])
     eu.is_claimed = True
     moving, _ = mover()
-    with pytest.raises(clusters_and_lease.InHand):
+    with pytest.raises(clusters_and_lease.FailoverInProgress):
         await moving.move_all([[MOVE]])
     assert eu.done == []
 
@@ -454,7 +454,7 @@ def let_in(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return found
 
 
-async def take_back(run: journal.FailoverRun, *others: journal.FailoverRun) -> tuple[list[str], list[Any]]:
+async def roll_back(run: journal.FailoverRun, *others: journal.FailoverRun) -> tuple[list[str], list[Any]]:
     """What is left, and what was stored."""
     stored: list[Any] = []
 
@@ -468,14 +468,14 @@ async def take_back(run: journal.FailoverRun, *others: journal.FailoverRun) -> t
     of.store = store
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(failback_and_undo, "read_runs", read_runs)
-        return await failback_and_undo.take_back(place(), run, of, print, (None, None)), stored
+        return await failback_and_undo.roll_back(place(), run, of, print, (None, None)), stored
 
 
 async def test_an_undo_lets_in_whom_any_run_has_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     Eu(monkeypatch, [])
     topics = let_in(monkeypatch)
     runs = [journal.FailoverRun(name, "us", "eu", denied=(topic,)) for name, topic in (("1", "a"), ("2", "b"))]
-    left, stored = await take_back(*runs)
+    left, stored = await roll_back(*runs)
     assert (left, topics, {one["run"]: one["denied"] for one in stored}) == ([], {"a", "b"}, {"1": [], "2": []})
 
 
@@ -488,7 +488,7 @@ async def test_an_undo_leaves_the_group_that_is_used_and_takes_back_the_others(
     eu.offsets = {group: {("orders", 0): 37} for group in ("busy", "idle")}
     eu.members = {"busy"}
     groups = {group: (GroupBefore(group, "orders", 0, before, "", 37),) for group in eu.offsets}
-    (line,), _ = await take_back(journal.FailoverRun("1", "us", "eu", groups=groups, denied=("a",)))
+    (line,), _ = await roll_back(journal.FailoverRun("1", "us", "eu", groups=groups, denied=("a",)))
     assert "group busy" in line and "has members" in line
     assert eu.offsets == {"busy": {("orders", 0): 37}, "idle": {("orders", 0): -1 if before is None else before}}
     assert topics == {"a"}
@@ -503,7 +503,7 @@ async def test_a_group_that_went_on_in_one_partition_is_left_in_all(
     eu.offsets = {"billing": {("orders", 0): 500, ("orders", 1): 20}}
     rows = tuple(GroupBefore("billing", "orders", index, before, "", after) for index, after in ((0, 10), (1, 20)))
     run = journal.FailoverRun("1", "us", "eu", groups={"billing": rows})
-    (line,), _ = await take_back(run)
+    (line,), _ = await roll_back(run)
     assert line == (
         "group billing was not changed in any partition: it has committed 500 in orders-0, and it was moved to 10"
     )
@@ -515,7 +515,7 @@ async def test_a_group_gets_back_what_it_had_and_in_other_partitions_nothing(mon
     eu = Eu(monkeypatch, [])
     eu.offsets = {"billing": {("orders", 0): 10, ("orders", 1): 20}}
     rows = (GroupBefore("billing", "orders", 0, None, "", 10), GroupBefore("billing", "orders", 1, 7, "", 20))
-    left, _ = await take_back(journal.FailoverRun("1", "us", "eu", groups={"billing": rows}))
+    left, _ = await roll_back(journal.FailoverRun("1", "us", "eu", groups={"billing": rows}))
     assert (left, eu.offsets, eu.done) == ([], {"billing": {("orders", 0): -1, ("orders", 1): 7}}, ["move"])
 
 
@@ -533,7 +533,7 @@ async def test_a_group_that_comes_to_life_while_it_is_taken_back_keeps_its_offse
 
     monkeypatch.setattr(failback_and_undo, "look", look)
     rows = (GroupBefore("billing", "orders", 0, None, "", 10),)
-    (line,), _ = await take_back(journal.FailoverRun("1", "us", "eu", groups={"billing": rows}))
+    (line,), _ = await roll_back(journal.FailoverRun("1", "us", "eu", groups={"billing": rows}))
     assert line.startswith("group billing: orders-0 has committed offset 11 on the target since the plan was made")
     assert eu.offsets == {"billing": {("orders", 0): 11}}
 
@@ -568,7 +568,7 @@ async def test_begins_of_flows_that_went_on_are_left(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(failback_and_undo, "undo_starts", moved_on)
     monkeypatch.setattr(failback_and_undo, "why_back_runs", stopped)
     starts = tuple(StartBefore("orders", index, None, 36) for index in range(2))
-    (line,), _ = await take_back(journal.FailoverRun("1", "us", "eu", starts=starts))
+    (line,), _ = await roll_back(journal.FailoverRun("1", "us", "eu", starts=starts))
     assert line == "orders-1: eu->us has copied more since"
 
 
@@ -599,7 +599,7 @@ async def test_a_lease_counts_as_long_as_it_is_renewed_whatever_the_clocks_say()
     async def dead() -> clusters_and_lease.LeaseRecord | None:
         return next(silent)
 
-    with pytest.raises(clusters_and_lease.InHand, match="bob@there"):
+    with pytest.raises(clusters_and_lease.FailoverInProgress, match="bob@there"):
         await clusters_and_lease.await_free(living, mine, watch_s=60, look_s=0.001)
     await clusters_and_lease.await_free(dead, mine, watch_s=0.05, look_s=0.001)
     assert not replace(theirs, until_ms=10**9).is_held(0), "by another clock than ours"
@@ -619,8 +619,8 @@ async def test_a_failover_the_other_way_is_seen(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(clusters_and_lease, "look", look)
     monkeypatch.setattr(clusters_and_lease.await_free, "__kwdefaults__", {"watch_s": 60.0, "look_s": 0.001})
     site = place(map_topic="map back")
-    with pytest.raises(clusters_and_lease.InHand, match="bob@there"):
-        await clusters_and_lease.await_no_way_back(site, record_of("ann"))
+    with pytest.raises(clusters_and_lease.FailoverInProgress, match="bob@there"):
+        await clusters_and_lease.await_no_failback(site, record_of("ann"))
     assert set(asked) == {("us", "map back", "eu->us")}
     (line,) = await collect_snapshot._operators(site, has_source=True)
     assert "bob@there is working on this failover" in line
@@ -653,17 +653,17 @@ async def test_a_failover_looks_for_one_the_other_way_once_it_holds_its_own(
         done.append("hold")
         yield SimpleNamespace(record=None)
 
-    async def await_no_way_back(*_: Any) -> None:
+    async def await_no_failback(*_: Any) -> None:
         done.append("look")
 
     async def run_under(*_: Any) -> None:
         done.append("run")
 
     monkeypatch.setattr(execute, "hold", hold)
-    monkeypatch.setattr(execute, "await_no_way_back", await_no_way_back)
+    monkeypatch.setattr(execute, "await_no_failback", await_no_failback)
     monkeypatch.setattr(execute.Failover, "run_under", run_under)
-    wish = Wish(lambda _: True, is_gone=is_gone)
-    await execute.Failover(place(), wish, print).run("failover", Plan(Snapshot("us", "eu")))
+    failover_options = FailoverOptions(lambda _: True, is_gone=is_gone)
+    await execute.Failover(place(), failover_options, print).run("failover", Plan(Snapshot("us", "eu")))
     assert done == (["hold", "run"] if is_gone else ["hold", "look", "run"])
 
 
@@ -706,7 +706,7 @@ async def test_of_two_who_begin_at_the_same_time_the_later_one_goes_on(monkeypat
     there, first, second = leases(monkeypatch)
     await first.claim()
     await second.claim()
-    with pytest.raises(clusters_and_lease.InHand, match="taken over the failover us->eu"):
+    with pytest.raises(clusters_and_lease.FailoverInProgress, match="taken over the failover us->eu"):
         await first.store(step="drain")
     for lane in first.lanes:
         with pytest.raises(Superseded):
@@ -726,7 +726,7 @@ async def test_who_is_overtaken_while_it_claims_holds_nothing(monkeypatch: pytes
         await opened()
 
     lane.open = overtaken  # type: ignore[method-assign]
-    with pytest.raises(clusters_and_lease.InHand):
+    with pytest.raises(clusters_and_lease.FailoverInProgress):
         await first.claim()
 
 
@@ -737,7 +737,7 @@ async def test_who_stood_still_learns_that_a_lease_is_lost_before_a_renewal_says
     await first.claim()
     await first.check()
     await second.claim()
-    with pytest.raises(clusters_and_lease.InHand, match="taken over the failover us->eu"):
+    with pytest.raises(clusters_and_lease.FailoverInProgress, match="taken over the failover us->eu"):
         await first.check()
     first.lost = RetriableError("lost")
     with pytest.raises(RetriableError, match="lost"):

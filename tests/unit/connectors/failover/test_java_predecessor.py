@@ -13,7 +13,7 @@ from connect.core.errors import PermanentError
 from connect.core.status_and_offset_topics import SourceOffsets
 from connect.kafka.log.offsets import EARLIEST
 from connectors.failover import failback_and_undo, reverse_flow
-from connectors.failover.plan import Wish
+from connectors.failover.plan import FailoverOptions
 from connectors.failover.reverse_flow import CopiedPartition, comes_back, copied
 from connectors.formats.types import TopicPartition
 
@@ -54,7 +54,7 @@ def test_only_copies_that_would_come_back_to_where_they_came_from_count() -> Non
 
 
 @pytest.mark.parametrize(
-    ("ours", "begun", "us", "eu", "is_enabled", "is_told"),
+    ("ours", "begun", "us", "eu", "is_enabled", "is_reported"),
     [
         ((), stored("eu"), (0, 41), (0, 41), True, True),
         ((ORDERS,), stored("eu"), (0, 41), (0, 41), True, False),
@@ -73,7 +73,7 @@ async def test_what_java_copied_does_not_come_back_without_a_word(
     us: tuple[int, int] | None,
     eu: tuple[int, int] | None,
     is_enabled: bool,
-    is_told: bool,
+    is_reported: bool,
 ) -> None:
     class Cluster:
         def __init__(self, log: tuple[int, int] | None) -> None:
@@ -95,9 +95,9 @@ async def test_what_java_copied_does_not_come_back_without_a_word(
     site: Any = SimpleNamespace(
         flow=flow("us"), back=flow("eu", enabled=is_enabled), source=Cluster(us), target=Cluster(eu)
     )
-    told = await comes_back(site, ours)
-    assert len(told) == is_told
-    for why in told:
+    reported = await comes_back(site, ours)
+    assert len(reported) == is_reported
+    for why in reported:
         assert "eu-> would copy them all back" in why and "set the offset of eu-> for orders-0" in why
 
 
@@ -116,5 +116,5 @@ async def test_it_is_asked_where_nothing_of_ours_is_stored_too(monkeypatch: pyte
     site: Any = SimpleNamespace(flow=flows, back=flows, source=None, target=None)
     site.turned = lambda: site
     assert await reverse_flow.starts_due(site, {}) == ([], ["they would come back"], {})
-    failback = failback_and_undo.Failback(site, Wish(lambda _: True), print)
+    failback = failback_and_undo.Failback(site, FailoverOptions(lambda _: True), print)
     assert await failback._keeps_names(), "else nobody looks at where the flow begins"

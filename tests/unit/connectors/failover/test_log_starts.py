@@ -95,7 +95,7 @@ async def look(
 ) -> tuple[TargetOffset | None, list[GroupFinding]]:
     """Where a group at ``offset`` of us goes by the real :class:`TargetOffsets`, and what is said of it."""
 
-    async def told(cluster: Cluster, partitions: Collection[Any], at: int, **_: Any) -> Any:
+    async def reported(cluster: Cluster, partitions: Collection[Any], at: int, **_: Any) -> Any:
         return dict.fromkeys(partitions, cluster.start if at == EARLIEST else cluster.end), {}
 
     async def start(cluster: Cluster, *_: Any) -> int:
@@ -111,9 +111,9 @@ async def look(
     monkeypatch.setattr(offset_lookup, "MapReader", lambda _, topic, **__: maps[topic])
     monkeypatch.setattr(offset_lookup, "OffsetSyncReader", NoSyncs)
     monkeypatch.setattr(offset_lookup, "list_offset", start)
-    monkeypatch.setattr("connectors.checkpoint.offset_translation.told_offsets", told)
+    monkeypatch.setattr("connectors.checkpoint.offset_translation.known_offsets", reported)
     monkeypatch.setattr("connectors.checkpoint.offset_translation.has_records", has_copies)
-    monkeypatch.setattr(offset_lookup, "told_offsets", told)
+    monkeypatch.setattr(offset_lookup, "known_offsets", reported)
     monkeypatch.setattr(offset_lookup, "has_records", has_records)
     plain = {"changing_key": "", "skips_refused": False, "auto_offset_reset": "earliest", "initial_offsets_group": ""}
     flow, back = (

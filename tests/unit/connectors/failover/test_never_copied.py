@@ -18,7 +18,7 @@ from connect.kafka.log.offsets import EARLIEST, READ_COMMITTED
 from connectors.failover import unreplicated
 from connectors.failover.clusters_and_lease import Site
 from connectors.failover.drain import CopiedEnd
-from connectors.failover.log_comparison import Fate, Log, Own
+from connectors.failover.log_comparison import Fate, Log, UnreplicatedRecords
 from connectors.failover.unreplicated import Mark
 from connectors.formats.position import Position
 from connectors.formats.types import TopicPartition
@@ -65,17 +65,17 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Site:
     async def copied(*_: Any) -> dict[TopicPartition, int]:
         return {TopicPartition("mail", 0): 39, TopicPartition("payments", 0): 500}
 
-    async def own_ranges(_: Any, log: TopicPartition, __: Any, begin: int, end: int) -> list[Range]:
+    async def unreplicated_ranges(_: Any, log: TopicPartition, __: Any, begin: int, end: int) -> list[Range]:
         return [(max(begin, 5), end)] if log == NEW else [(begin, end)]
 
-    async def count(_: Any, log: TopicPartition, ranges: Sequence[Range]) -> Own | None:
+    async def count(_: Any, log: TopicPartition, ranges: Sequence[Range]) -> UnreplicatedRecords | None:
         records = sum(end - begin for begin, end in ranges)
-        return Own(*log, ranges[0][0], ranges[-1][1] - 1, records) if records else None
+        return UnreplicatedRecords(*log, ranges[0][0], ranges[-1][1] - 1, records) if records else None
 
     for name, fake in (
         ("list_offsets", offsets),
         ("read_copied", copied),
-        ("own_ranges", own_ranges),
+        ("unreplicated_ranges", unreplicated_ranges),
         ("count", count),
     ):
         monkeypatch.setattr(unreplicated, name, fake)
@@ -126,10 +126,20 @@ def arrange(monkeypatch: pytest.MonkeyPatch, marks: dict[TopicPartition, Mark] |
 async def test_what_the_flow_takes_and_never_copied_is_stranded(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
     arrange(monkeypatch)
     mail, grew, new = await unreplicated.find(site)
-    assert (mail.own, mail.ranges, mail.is_missing) == (Own("mail", 0, 40, 49, 10), ((40, 50),), True)
+    assert (mail.own, mail.ranges, mail.is_missing) == (UnreplicatedRecords("mail", 0, 40, 49, 10), ((40, 50),), True)
     assert mail.doubt.startswith("only a stored source offset")
-    assert (grew.own, grew.ranges, grew.is_missing, grew.doubt) == (Own("orders", 1, 0, 9, 10), ((0, 10),), True, "")
-    assert (new.own, new.ranges, new.is_missing, new.doubt) == (Own("payments", 0, 5, 8, 4), ((5, 9),), True, "")
+    assert (grew.own, grew.ranges, grew.is_missing, grew.doubt) == (
+        UnreplicatedRecords("orders", 1, 0, 9, 10),
+        ((0, 10),),
+        True,
+        "",
+    )
+    assert (new.own, new.ranges, new.is_missing, new.doubt) == (
+        UnreplicatedRecords("payments", 0, 5, 8, 4),
+        ((5, 9),),
+        True,
+        "",
+    )
 
 
 @pytest.mark.parametrize(("appended", "left"), [(4, ((5, 9),)), (6, ((7, 9),)), (8, ())])
@@ -250,11 +260,16 @@ async def test_what_a_flow_back_that_runs_has_just_brought_is_not_stranded(
         assert (at != EARLIEST, isolation) == (True, READ_COMMITTED)
         return dict.fromkeys(partitions, 40)
 
-    async def own_ranges(*_: Any) -> list[Range]:
+    async def unreplicated_ranges(*_: Any) -> list[Range]:
         return [(30, 40)]
 
     monkeypatch.setattr(unreplicated, "list_offsets", decided)
-    for name, fake in (("logs_now", logs), ("copied_ends", ends), ("own_ranges", own_ranges), ("_brought", BROUGHT)):
+    for name, fake in (
+        ("logs_now", logs),
+        ("copied_ends", ends),
+        ("unreplicated_ranges", unreplicated_ranges),
+        ("_brought", BROUGHT),
+    ):
         monkeypatch.setattr(unreplicated, name, fake)
     assert sum(each.own.records for each in await unreplicated.find(site)) == left
 
@@ -279,11 +294,11 @@ async def test_heartbeats_that_go_on_behind_a_failover_are_not_stranded(
     async def ends(*_: Any) -> Any:
         return {beats: CopiedEnd(37)}
 
-    async def own_ranges(*_: Any) -> list[Range]:
+    async def unreplicated_ranges(*_: Any) -> list[Range]:
         return [(30, 40)]
 
     fakes = {"read_positions": positions, "logs_now": logs, "list_offsets": decided, "copied_ends": ends}
-    for name, fake in {**fakes, "own_ranges": own_ranges}.items():
+    for name, fake in {**fakes, "unreplicated_ranges": unreplicated_ranges}.items():
         monkeypatch.setattr(unreplicated, name, fake)
     assert await unreplicated.find(site) == []
 
@@ -309,7 +324,7 @@ async def test_partitions_are_looked_at_side_by_side_and_not_all_at_once(
     async def ends(*_: Any) -> Any:
         return dict.fromkeys(all_of_it, CopiedEnd(37))
 
-    async def own_ranges(*_: Any) -> list[Range]:
+    async def unreplicated_ranges(*_: Any) -> list[Range]:
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -318,7 +333,7 @@ async def test_partitions_are_looked_at_side_by_side_and_not_all_at_once(
         return [(30, 40)]
 
     fakes = {"read_positions": positions, "logs_now": logs, "list_offsets": decided, "copied_ends": ends}
-    for name, fake in {**fakes, "own_ranges": own_ranges}.items():
+    for name, fake in {**fakes, "unreplicated_ranges": unreplicated_ranges}.items():
         monkeypatch.setattr(unreplicated, name, fake)
     monkeypatch.setattr(site, "target", Target({}))
     assert [one.source for one in await unreplicated.find(site)] == all_of_it

@@ -18,7 +18,7 @@ from connect.core.errors import ConfigError, PermanentError
 from connectors.failover import clusters_and_lease, failback_and_undo, offset_lookup
 from connectors.failover.journal import GroupBefore, StartBefore
 from connectors.failover.log_comparison import _rounds, compare
-from connectors.failover.plan import EVERY, GroupOutcome, Plan, Wish, differing, plan, with_moved
+from connectors.failover.plan import EVERY, FailoverOptions, GroupOutcome, Plan, differing, plan, with_moved
 from connectors.failover.snapshot import (
     DIFFERS,
     NOT_COMPARED,
@@ -48,10 +48,10 @@ def outcomes(found: Plan) -> dict[str, GroupOutcome]:
 
 
 def test_groups_go_if_nothing_keeps_them() -> None:
-    assert outcomes(plan(snapshot(), Wish())) == {"readers": GroupOutcome.READY}
-    assert plan(snapshot(source_error="no answer", is_gone=True), Wish()).can_go
+    assert outcomes(plan(snapshot(), FailoverOptions())) == {"readers": GroupOutcome.READY}
+    assert plan(snapshot(source_error="no answer", is_gone=True), FailoverOptions()).can_go
     done = snapshot(groups=Groups(("readers",), (replace(MOVE, before=37),)))
-    assert outcomes(plan(done, Wish())) == {"readers": GroupOutcome.IN_PLACE}
+    assert outcomes(plan(done, FailoverOptions())) == {"readers": GroupOutcome.IN_PLACE}
 
 
 @pytest.mark.parametrize(
@@ -63,27 +63,27 @@ def test_groups_go_if_nothing_keeps_them() -> None:
     ],
 )
 def test_what_keeps_every_group_is_an_obstacle(more: dict[str, Any], words: str) -> None:
-    found = plan(snapshot(**more), Wish())
+    found = plan(snapshot(**more), FailoverOptions())
     (obstacle,) = found.obstacles
     assert words in obstacle and not found.can_go
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "failover_options",
     [
-        Wish(rewinds=frozenset({"raeders"})),
-        Wish(keeps=frozenset({"readers", "raeders"})),
-        Wish(accepts={GroupRule.DELETED: frozenset({"raeders"})}),
+        FailoverOptions(rewinds=frozenset({"raeders"})),
+        FailoverOptions(keeps=frozenset({"readers", "raeders"})),
+        FailoverOptions(accepts={GroupRule.DELETED: frozenset({"raeders"})}),
     ],
 )
-def test_an_option_for_a_group_that_was_not_found_is_refused(wish: Wish) -> None:
-    (obstacle,) = plan(snapshot(), wish).obstacles
+def test_an_option_for_a_group_that_was_not_found_is_refused(failover_options: FailoverOptions) -> None:
+    (obstacle,) = plan(snapshot(), failover_options).obstacles
     assert obstacle == "no group is called raeders. Check --rewind, --keep-offset and --accept"
 
 
 def test_options_for_found_and_for_all_groups_are_taken() -> None:
-    assert Wish().takes("readers")
-    assert plan(snapshot(), Wish(rewinds=frozenset({EVERY}), keeps=frozenset({"readers"}))).can_go
+    assert FailoverOptions().takes("readers")
+    assert plan(snapshot(), FailoverOptions(rewinds=frozenset({EVERY}), keeps=frozenset({"readers"}))).can_go
 
 
 @pytest.mark.parametrize("rule", list(GroupRule))
@@ -91,7 +91,9 @@ def test_one_blocked_group_of_200_keeps_no_other(rule: GroupRule) -> None:
     """Whatever is found of it; it is named with what to do."""
     names = [f"g{number:03}" for number in range(200)]
     moves = tuple(replace(MOVE, group=name) for name in names)
-    found = plan(snapshot(groups=Groups(tuple(names), moves, (GroupFinding("g007", rule, "has a reason"),))), Wish())
+    found = plan(
+        snapshot(groups=Groups(tuple(names), moves, (GroupFinding("g007", rule, "has a reason"),))), FailoverOptions()
+    )
     assert found.can_go
     assert len(found.ready) == 200 - len(found.blocked)
     for one in found.blocked:
@@ -105,10 +107,10 @@ def test_one_blocked_group_of_200_keeps_no_other(rule: GroupRule) -> None:
 def test_a_partition_that_is_not_copied_blocks_its_readers_alone() -> None:
     other = replace(MOVE, group="others", source=("mail", 0), target=("us.mail", 0))
     groups = Groups(("others", "readers"), (MOVE, other))
-    found = plan(snapshot(groups=groups, stopped={"orders-0": "it is quarantined"}), Wish())
+    found = plan(snapshot(groups=groups, stopped={"orders-0": "it is quarantined"}), FailoverOptions())
     assert outcomes(found) == {"readers": GroupOutcome.BLOCKED, "others": GroupOutcome.READY}
     assert found.blocked[0].reasons[0].why == "orders-0 is not copied to its end: it is quarantined"
-    gone = plan(snapshot(groups=groups, stopped={"orders-0": "it is quarantined"}, is_gone=True), Wish())
+    gone = plan(snapshot(groups=groups, stopped={"orders-0": "it is quarantined"}, is_gone=True), FailoverOptions())
     assert not gone.blocked, "what was copied is all there will be"
 
 
@@ -116,12 +118,12 @@ def test_a_group_in_use_that_is_in_place_is_not_blocked() -> None:
     used = GroupFinding("readers", GroupRule.USED_AT_TARGET, "has members")
     for before, outcome in ((37, GroupOutcome.IN_PLACE), (None, GroupOutcome.BLOCKED)):
         groups = Groups(("readers",), (replace(MOVE, before=before),), (used,))
-        assert outcomes(plan(snapshot(groups=groups), Wish())) == {"readers": outcome}
+        assert outcomes(plan(snapshot(groups=groups), FailoverOptions())) == {"readers": outcome}
 
 
 def test_a_group_without_offsets_is_left() -> None:
     groups = Groups(("shared",), (), (GroupFinding("shared", GroupRule.SHARE_GROUP, "is a share group"),))
-    found = plan(snapshot(groups=groups), Wish())
+    found = plan(snapshot(groups=groups), FailoverOptions())
     assert (outcomes(found), found.can_go) == ({"shared": GroupOutcome.LEFT}, False)
 
 
@@ -129,13 +131,13 @@ def test_no_group_goes_back_unless_that_is_wanted() -> None:
     back = replace(MOVE, before=50)
     other = replace(back, group="others")
     groups = snapshot(groups=Groups(("others", "readers"), (back, other)))
-    found = plan(groups, Wish(rewinds=frozenset({"readers"})))
+    found = plan(groups, FailoverOptions(rewinds=frozenset({"readers"})))
     assert outcomes(found) == {"readers": GroupOutcome.READY, "others": GroupOutcome.BLOCKED}
     assert found.ready[0].due == (back,)
     assert found.blocked[0].moves == (other,)
     ((why, remedy),) = found.blocked[0].reasons
     assert "50" in why and "--rewind others" in remedy and "--keep-offset others" in remedy
-    kept = plan(groups, Wish(keeps=frozenset({"readers"}), rewinds=frozenset({"others"})))
+    kept = plan(groups, FailoverOptions(keeps=frozenset({"readers"}), rewinds=frozenset({"others"})))
     assert outcomes(kept) == {"readers": GroupOutcome.IN_PLACE, "others": GroupOutcome.READY}
     assert [one.after for one in kept.moves if one.group == "readers"] == [50]
 
@@ -144,14 +146,14 @@ def test_what_is_accepted_is_accepted_for_the_group_that_is_named() -> None:
     stale = [GroupFinding(group, GroupRule.STALE_CHECKPOINT, "may be stale") for group in ("others", "readers")]
     moves = (MOVE, replace(MOVE, group="others"))
     groups = snapshot(groups=Groups(("others", "readers"), moves, tuple(stale)))
-    found = plan(groups, Wish(accepts={GroupRule.STALE_CHECKPOINT: frozenset({"readers"})}))
+    found = plan(groups, FailoverOptions(accepts={GroupRule.STALE_CHECKPOINT: frozenset({"readers"})}))
     assert outcomes(found) == {"readers": GroupOutcome.READY, "others": GroupOutcome.BLOCKED}
-    every = plan(groups, Wish(accepts={GroupRule.STALE_CHECKPOINT: frozenset({EVERY})}))
+    every = plan(groups, FailoverOptions(accepts={GroupRule.STALE_CHECKPOINT: frozenset({EVERY})}))
     assert not every.blocked
 
 
 def test_groups_whose_samples_differ_are_blocked() -> None:
-    found = plan(snapshot(), Wish())
+    found = plan(snapshot(), FailoverOptions())
     proofs = [SampleCheck("readers", "orders-0 at 40", "us.orders-0 at 37", 1, outcome, "'a' against 'b'")
               for outcome in (SAME, NOT_COMPARED)]  # fmt: skip
     assert found.with_blocked(differing(proofs)) == found
@@ -239,10 +241,10 @@ def test_who_is_at_it_is_told_and_the_dead_are_not_waited_for() -> None:
     )
     assert clusters_and_lease.decode(clusters_and_lease.encode(held)) == held
     assert held.is_held(4999) and not held.is_held(5000)
-    assert not held.is_of_the_dead
+    assert not held.owner_process_exited
     dead = replace(held, pid=2**22 - 1 if sys.platform == "linux" else 99999)
-    assert dead.is_of_the_dead and not dead.is_held(4999)
-    assert not replace(dead, host="elsewhere").is_of_the_dead
+    assert dead.owner_process_exited and not dead.is_held(4999)
+    assert not replace(dead, host="elsewhere").owner_process_exited
     assert "ann@host" in str(held) and "«drain»" in str(held)
     assert decode_kind(clusters_and_lease.encode_key("us->eu")) is KeyKind.FAILOVER
     with pytest.raises(PermanentError, match="a later version of Heliograph"):
@@ -281,23 +283,23 @@ async def test_behind_the_last_record_is_exact_once_the_copy_has_passed_what_lie
 def test_a_group_that_an_interrupted_run_has_moved_does_not_go_back_to_an_older_checkpoint() -> None:
     late = replace(MOVE, before=37, after=30, how=How.CHECKPOINT)
     groups = Groups(("readers",), (late,))
-    (one,) = with_moved(groups, {("readers", MOVE.target): 37}, Wish()).moves
+    (one,) = with_moved(groups, {("readers", MOVE.target): 37}, FailoverOptions()).moves
     assert one.is_done and one.how is How.MOVED
     for moved in ({}, {("readers", MOVE.target): 36}, {("others", MOVE.target): 37}):
-        assert with_moved(groups, moved, Wish()).moves == (late,), "another operator has moved it"
-    rewinds = Wish(rewinds=frozenset({"readers"}))
+        assert with_moved(groups, moved, FailoverOptions()).moves == (late,), "another operator has moved it"
+    rewinds = FailoverOptions(rewinds=frozenset({"readers"}))
     assert with_moved(groups, {("readers", MOVE.target): 37}, rewinds).moves == (late,), "that is wanted"
     ahead = replace(late, before=30, after=37)
     ahead_alone = Groups(("readers",), (ahead,))
-    assert with_moved(ahead_alone, {("readers", MOVE.target): 30}, Wish()).moves == (ahead,)
+    assert with_moved(ahead_alone, {("readers", MOVE.target): 30}, FailoverOptions()).moves == (ahead,)
 
 
 def test_the_planning_of_a_move_opens_few_files() -> None:
     """Who wants to know why a group is blocked reads two modules; from the command on it is at most 18."""
     modules = "(name for name, one in sys.modules.items() if not hasattr(one, '__path__'))"
     code = f"import sys, connect.cli.commands.failover, connectors.failover.plan; print(*{modules})"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    ours = [name for name in told if name.partition(".")[0] in ("connect", "connectors", "rest")]
+    reported = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    ours = [name for name in reported if name.partition(".")[0] in ("connect", "connectors", "rest")]
     assert {"connectors.failover.plan", "connectors.failover.snapshot"} <= set(ours)
     assert len(ours) <= 18, ours
     # Its filter of warnings, and how it waits for a signal, which do no I/O.

@@ -34,7 +34,7 @@ async def proof(
     """Of a group at offset ``at`` on both sides; ``policies``: ``cleanup.policy`` by cluster, None unreadable."""
     policies = more.get("policies", {})
 
-    async def told_offsets(*_: Any) -> Any:
+    async def known_offsets(*_: Any) -> Any:
         return {("orders", 0): more.get("begin", 0)}, {}
 
     async def perhaps_compacted(cluster: str, topics: set[str], *, in_doubt: bool = True) -> set[str]:
@@ -48,7 +48,7 @@ async def proof(
             return {}
         return {one: {"eu": eu, "us": us}[cluster][at : at + count] for one in places}
 
-    monkeypatch.setattr(log_comparison, "told_offsets", told_offsets)
+    monkeypatch.setattr(log_comparison, "known_offsets", known_offsets)
     monkeypatch.setattr(log_comparison, "perhaps_compacted", perhaps_compacted)
     monkeypatch.setattr(log_comparison, "_next_records", next_records)
     move = GroupMove("readers", ("orders", 0), at, ("orders", 0), None, "", at, "", more.get("how", How.EXACT))

@@ -12,10 +12,10 @@ from connect.cli.commands.failover_view import show_plan, show_rehearsal
 from connect.core.errors import RetriableError
 from connect.kafka.concurrency import Scope
 from connect.kafka.log import offsets
-from connect.kafka.log.offsets import LATEST, told_offsets
+from connect.kafka.log.offsets import LATEST, known_offsets
 from connectors.failover import collect_snapshot, execute
 from connectors.failover.execute import Rehearsal
-from connectors.failover.plan import Wish, plan
+from connectors.failover.plan import FailoverOptions, plan
 from connectors.failover.snapshot import GroupMove, Groups, How, LastKnown, Snapshot
 from connectors.flow_progress import FlowLag, PartitionLag
 from tests.kit.virtual_time import run
@@ -66,7 +66,7 @@ def test_a_leader_that_is_slow_keeps_no_other_from_being_asked(monkeypatch: pyte
     monkeypatch.setattr(offsets, "_ask_leader", ask)
     cluster: Any = SimpleNamespace(metadata=metadata)
     places = [("orders", index) for index in range(1, 5)]
-    found, missing = run(told_offsets(cluster, places, LATEST, leader_s=10))
+    found, missing = run(known_offsets(cluster, places, LATEST, leader_s=10))
     assert found == {("orders", 3): 7}
     assert missing == {
         ("orders", 1): "broker 1 did not answer within 10 s",
@@ -96,7 +96,7 @@ def test_the_last_known_lag_of_a_source_that_is_gone_is_told_with_its_age(
     snapshot = Snapshot(
         "us", "eu", is_gone=True, copied_until_ms=960_000, last_known=known, groups=Groups(("readers",))
     )
-    show_plan(plan(snapshot, Wish()), everything=False)
+    show_plan(plan(snapshot, FailoverOptions()), everything=False)
     said = capsys.readouterr().out
     assert "copied until 1970-01-01 00:16:00 UTC (40 s ago), by the last mirrored heartbeat of us" in said
     assert f"last known lag{words}" in said
@@ -115,7 +115,7 @@ def test_a_rehearsal_tells_what_it_measured_from_what_it_estimates(
         names = tuple(f"g{number:02}" for number in range(70))
         moves = tuple(GroupMove(one, *[getattr(MOVE, name) for name in MOVE.__slots__[1:]]) for one in names)
         lag = FlowLag((PartitionLag("orders", 0, "us.orders", 30, 35, 5, 0, 4000),))
-        found = plan(Snapshot("us", "eu", lag=lag, groups=Groups(names, moves)), Wish())
+        found = plan(Snapshot("us", "eu", lag=lag, groups=Groups(names, moves)), FailoverOptions())
         site: Any = SimpleNamespace(target="eu")
         estimated_s = await execute._estimate(site, found.snapshot, found)
         return Rehearsal(found, (), {"collect": 1.0, "plan": 0.0, "sample": 0.5}, estimated_s, 20)

@@ -18,7 +18,7 @@ from connectors.dataplane.batches import error_codes
 from connectors.failover import collect_snapshot, drain, execute, failback_and_undo
 from connectors.failover.drain import Behind
 from connectors.failover.journal import FailoverRun, StartBefore
-from connectors.failover.plan import Plan, Wish
+from connectors.failover.plan import FailoverOptions, Plan
 from connectors.failover.reverse_flow import Due
 from connectors.failover.snapshot import Snapshot
 from connectors.flow_progress import FlowLag, lag_of
@@ -130,16 +130,16 @@ class Control:
     start_command = "heliograph connectors resume Source --url http://one:1/us/eu"
 
     def __init__(self, state: str = "RUNNING") -> None:
-        self._state, self.told = state, list[str]()
+        self._state, self.reported = state, list[str]()
 
     async def state(self) -> str:
         return self._state
 
     async def stop(self) -> None:
-        self.told.append("stop")
+        self.reported.append("stop")
 
     async def resume(self) -> None:
-        self.told.append("resume")
+        self.reported.append("resume")
 
 
 def behind_by(records: int) -> Behind:
@@ -160,16 +160,16 @@ def arrange(monkeypatch: pytest.MonkeyPatch, records: int, due: list[StartBefore
 
 
 @pytest.mark.parametrize(
-    ("state", "records", "told"),
+    ("state", "records", "reported"),
     [("STOPPED", 5, ["resume"]), ("STOPPING", 5, ["resume"]), ("STOPPED", 0, []), ("RUNNING", 5, [])],
 )
 async def test_a_flow_that_an_earlier_run_has_stopped_is_started_where_it_is_behind(
-    monkeypatch: pytest.MonkeyPatch, state: str, records: int, told: list[str]
+    monkeypatch: pytest.MonkeyPatch, state: str, records: int, reported: list[str]
 ) -> None:
     place, control, said = arrange(monkeypatch, records, []), Control(state), list[str]()
     await execute.start_again(place, control, said.append)
-    assert control.told == told
-    assert [line.startswith("us->eu was stopped, 5 records behind") for line in said] == [True] * len(told)
+    assert control.reported == reported
+    assert [line.startswith("us->eu was stopped, 5 records behind") for line in said] == [True] * len(reported)
 
 
 async def test_a_stopped_flow_that_would_copy_back_is_left_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,12 +177,12 @@ async def test_a_stopped_flow_that_would_copy_back_is_left_stopped(monkeypatch: 
     place, control = arrange(monkeypatch, 5, [StartBefore("orders", 0, 29, 34)]), Control("STOPPED")
     with pytest.raises(PermanentError, match="heliograph failback --to eu"):
         await execute.start_again(place, control, print)
-    assert control.told == []
+    assert control.reported == []
 
 
-@pytest.mark.parametrize(("records", "is_told"), [(0, True), (5, False)])
+@pytest.mark.parametrize(("records", "is_reported"), [(0, True), (5, False)])
 async def test_a_run_that_fails_behind_its_stop_says_that_the_flow_is_stopped(
-    monkeypatch: pytest.MonkeyPatch, records: int, is_told: bool
+    monkeypatch: pytest.MonkeyPatch, records: int, is_reported: bool
 ) -> None:
     """One that finds something written meanwhile has started it again."""
 
@@ -201,12 +201,12 @@ async def test_a_run_that_fails_behind_its_stop_says_that_the_flow_is_stopped(
     journal = SimpleNamespace(run=FailoverRun("1", "us", "eu"), denied={"mail"})
     monkeypatch.setattr("connectors.failover.journal.Journal.begin", answers(journal))
     said, control = list[str](), Control()
-    failover = execute.Failover(site(source="us"), Wish(lambda _: True), said.append, (control, None))
+    failover = execute.Failover(site(source="us"), FailoverOptions(lambda _: True), said.append, (control, None))
     with pytest.raises(RetriableError):
         await failover.run_under(lease, Plan(Snapshot("us", "eu")))
-    assert any("us->eu was stopped and stays stopped" in line for line in said) == is_told
+    assert any("us->eu was stopped and stays stopped" in line for line in said) == is_reported
     assert "still refuses writers of mail" in said[-1]
-    assert control.told == ([] if is_told else ["resume"])
+    assert control.reported == ([] if is_reported else ["resume"])
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ async def test_a_failback_says_that_its_flow_is_stopped_and_what_starts_it(
         yield SimpleNamespace(store=answers(None))
 
     back, control, said = Control(), Control(), list[str]()
-    failback = failback_and_undo.Failback(two_ways(), Wish(lambda _: True), said.append, (control, back))
+    failback = failback_and_undo.Failback(two_ways(), FailoverOptions(lambda _: True), said.append, (control, back))
     monkeypatch.setattr(failback_and_undo, "hold", hold)
     monkeypatch.setattr(failback_and_undo, "read_runs", answers([]))
     monkeypatch.setattr("connectors.failover.journal.Journal.begin", answers(None))
@@ -246,7 +246,7 @@ async def test_a_failback_says_that_its_flow_is_stopped_and_what_starts_it(
     monkeypatch.setattr(failback._steps, "run_under", answers("done"))
     looked: Any = None
     await failback.run("failback", looked)
-    assert (control.told, back.told) == (["resume"], ["resume"])
+    assert (control.reported, back.reported) == (["resume"], ["resume"])
     words = "stays stopped, because topics keep their names" if keeps_names else f"to start it: {control.start_command}"
     assert said[-1].startswith("us->eu ") and words in said[-1]
 

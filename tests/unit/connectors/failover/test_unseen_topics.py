@@ -14,7 +14,7 @@ from connect.kafka.cluster import Cluster, NotAuthorized, TopicMetadata
 from connectors.failover import collect_snapshot, reverse_flow
 from connectors.failover.drain import CopiedEnd, FirstRules
 from connectors.failover.offset_lookup import Maps, TargetOffsets
-from connectors.failover.plan import Wish
+from connectors.failover.plan import FailoverOptions
 from connectors.failover.snapshot import Groups
 from connectors.flow_progress import FlowLag
 from connectors.formats.position import Position
@@ -113,17 +113,17 @@ async def test_who_looks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         "topic_values",
     ):
         monkeypatch.setattr(collect_snapshot, name, answers({}))
-    monkeypatch.setattr(collect_snapshot, "way_back", answers(SimpleNamespace(objections=[])))
+    monkeypatch.setattr(collect_snapshot, "reverse_flow_check", answers(SimpleNamespace(objections=[])))
     monkeypatch.setattr(collect_snapshot, "first_rules", answers(FirstRules(doubt="the rules are not shown")))
     monkeypatch.setattr("connectors.failover.journal.moved", answers({}))
     monkeypatch.setattr(collect_snapshot, "LagReader", lambda *_: SimpleNamespace(all=answers(FlowLag(()))))
     look_at = SimpleNamespace(groups=answers(Groups()), seen_at_ms={})
     monkeypatch.setattr(collect_snapshot, "GroupsLook", lambda *_: look_at)
     monkeypatch.setattr(collect_snapshot, "TargetOffsets", lambda *_: places(of))
-    found = await collect_snapshot.collect(of, Wish(lambda _: True, denies_writes=True))
+    found = await collect_snapshot.collect(of, FailoverOptions(lambda _: True, denies_writes=True))
     assert any(note.startswith("eu->us is not enabled") for note in found.notes)
     assert "the rules are not shown" in found.notes
-    found = await collect_snapshot.collect(of, Wish(lambda _: True))
+    found = await collect_snapshot.collect(of, FailoverOptions(lambda _: True))
     assert "the rules are not shown" not in found.notes
 
 

@@ -145,13 +145,13 @@ def test_no_record_ends_the_folds_of_a_worker(records: list[tuple[str | None, by
 @pytest.mark.parametrize("poison", [b"[" * 100_000, b'{"a":' * 100_000, b"[" + b"{}," * 200_000, b"\xff", b""])
 def test_records_of_many_levels_are_passed_over(poison: bytes) -> None:
     offsets = status_and_offset_topics.SourceOffsets()
-    told = [
+    reported = [
         status_and_offset_topics.apply(offsets, poison, b"{}"),
         status_and_offset_topics.apply(offsets, b'["c",{}]', poison),
         StatusLog().apply("status-connector-c", poison),
         *(change.why for change in ConfigLog().apply(0, "connector-c", poison)),  # type: ignore[union-attr]
     ]
-    assert all(each is not None and len(each) < 400 for each in told), told
+    assert all(each is not None and len(each) < 400 for each in reported), reported
     with pytest.raises(UnreadableRecord):
         decode_object(poison)
 

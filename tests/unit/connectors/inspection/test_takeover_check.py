@@ -166,8 +166,8 @@ async def test_a_topic_made_again_is_copied_from_its_beginning_under_restart(flo
 async def test_a_remote_topic_that_is_gone_is_one_made_again(flow: Flow, policy: str, *, stops: bool) -> None:
     flow.target.topics.clear()
     found, part = await flow.check(on_topic_recreated=policy)
-    (told,) = found.obstacles if stops else found.notes
-    assert told.startswith("orders-0: target topic us.orders does not exist any more; ")
+    (reported,) = found.obstacles if stops else found.notes
+    assert reported.startswith("orders-0: target topic us.orders does not exist any more; ")
     assert (part.stops, part.because) == (stops, "position" if stops else "restart")
 
 
@@ -210,11 +210,11 @@ async def test_a_truncated_target_is_copied_to_again_from_where_the_map_tells(fl
     flow.target.log = (0, 240)
     found, part = await flow.check()
     assert found.obstacles == []
-    (told,) = found.notes
-    assert told.startswith(
+    (reported,) = found.notes
+    assert reported.startswith(
         "orders-0: target us.orders-0 was truncated: it had acknowledged offsets up to 449, and ends"
     )
-    assert told.endswith("are missing there; a run copies them again from source offset 300")
+    assert reported.endswith("are missing there; a run copies them again from source offset 300")
     assert (part.begins_at, part.because, part.target_end) == (300, "offset-map", 240)
 
 
@@ -230,8 +230,8 @@ async def test_a_truncated_target_without_a_map_stops_a_run(flow: Flow, monkeypa
     monkeypatch.setattr(Maps, "runs_stored", ())
     flow.target.log = (0, 240)
     found, part = await flow.check()
-    (told,) = found.obstacles
-    assert told.endswith("; a run stops there, because the offset map lacks them")
+    (reported,) = found.obstacles
+    assert reported.endswith("; a run stops there, because the offset map lacks them")
     assert part.stops
 
 

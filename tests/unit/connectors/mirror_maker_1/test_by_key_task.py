@@ -109,7 +109,7 @@ class Scene:
         self.source, self.group = Source(), Group()
         clusters = cast(Any, SimpleNamespace(target=None, source=self.source))
         nothing = cast(Any, None)
-        self.lent = ProcessContext(
+        self.context = ProcessContext(
             settings, settings.sources[0], 0, "abc", nothing, nothing, nothing, clusters, nothing
         )
         self.slices: list[Slice] = []
@@ -119,7 +119,7 @@ class Scene:
         self.task = self.made([ONE])
 
     def made(self, partitions: Sequence[TopicPartition]) -> ByKeyTask:
-        return ByKeyTask(self.lent, cast(GroupOffsets, self.group), partitions, self.is_ours)
+        return ByKeyTask(self.context, cast(GroupOffsets, self.group), partitions, self.is_ours)
 
     def is_ours(self) -> bool:
         return True
@@ -155,13 +155,13 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
 
     scene = Scene()
 
-    async def told_offsets(
+    async def known_offsets(
         _: object, partitions: Collection[TopicPartition], at: int
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, str]]:
         led = [one for one in partitions if one not in scene.leaderless]
         return await list_offsets(_, led, at), dict.fromkeys(scene.leaderless & set(partitions), "no leader")
 
-    monkeypatch.setattr(by_key_task, "told_offsets", told_offsets)
+    monkeypatch.setattr(by_key_task, "known_offsets", known_offsets)
     monkeypatch.setattr(partition_assignment, "list_offsets", list_offsets)
     monkeypatch.setattr(by_key_task, "SliceHandle", lambda *args: Slice(scene, args[-1]))
     monkeypatch.setattr(by_key_task, "_LOST_S", 0.01)

@@ -115,7 +115,7 @@ class Group:
 
 def a_copying(clusters: Clusters, partitions: Sequence[TopicPartition] = (ONE,)) -> Copying:
     options = SimpleNamespace(aborts=True, handler=None, commit_interval_ms=1000)
-    lent = SimpleNamespace(
+    context = SimpleNamespace(
         name="stream 0",
         clusters=clusters,
         admin=clusters.target,
@@ -127,7 +127,7 @@ def a_copying(clusters: Clusters, partitions: Sequence[TopicPartition] = (ONE,))
         slice_settings=lambda: SliceSettings("source->target", 0, {}, {}),
     )
     return Copying(
-        cast(ProcessContext, lent), cast(GroupOffsets, Group()), partitions, TopicRefusals("stream 0"), lambda: True
+        cast(ProcessContext, context), cast(GroupOffsets, Group()), partitions, TopicRefusals("stream 0"), lambda: True
     )
 
 
@@ -187,9 +187,9 @@ async def test_a_topic_that_the_target_refuses_holds_up_no_other(
     target.refuses = {}
     await asyncio.wait_for(running, WITHIN_S)
     assert "stream 0: orders can be copied now" in caplog.text
-    told = [one.getMessage() for one in caplog.records if "POLICY_VIOLATION" in one.getMessage()]
-    assert len(told) == 1
-    assert "Create the topic there yourself, or exclude it with --include or --exclude" in told[0]
+    reported = [one.getMessage() for one in caplog.records if "POLICY_VIOLATION" in one.getMessage()]
+    assert len(reported) == 1
+    assert "Create the topic there yourself, or exclude it with --include or --exclude" in reported[0]
     assert target.configs["clicks"] == {"retention.ms": "5"}, "without what the target does not know"
 
 
@@ -198,12 +198,12 @@ async def test_a_pair_that_stopped_is_told_without_what_only_a_connector_has(cap
     entry = Entry(PartitionPair(ONE, OLD, ONE, THERE))
     verdict = log_divergence.target_truncated(ONE, 50, 40, ONE, 100, "its end is lower")
     entry.stop(verdict.reason, gap=verdict.gap)
-    here._pair_task([ONE])._tell_stopped(entry)
+    here._pair_task([ONE])._report_stopped(entry)
     assert "kafka-consumer-groups --reset-offsets" in caplog.text
     assert "PUT" not in caplog.text
     assert entry.reason in caplog.text
-    told = here._told(entry.view(0))
-    assert told.count("--reset-offsets") == 1, "who is told at the end of the process is told the same"
+    reported = here._reported(entry.view(0))
+    assert reported.count("--reset-offsets") == 1, "who is told at the end of the process is told the same"
 
 
 async def test_without_the_right_to_make_topics_it_is_over(copied: list[str]) -> None:

@@ -58,7 +58,7 @@ def test_a_log_that_is_not_what_it_was_is_gone_on_with_by_the_groups_offset(verd
 
 
 def test_what_a_topic_made_anew_copies_again_by_itself_needs_nobody() -> None:
-    verdict = log_divergence.made_anew("target", "orders", UUID(int=2), UUID(int=1), ONE)
+    verdict = log_divergence.recreated_topic("target", "orders", UUID(int=2), UUID(int=1), ONE)
     assert verdict.gap is not None
     found = stop_message(verdict.gap.state, ONE, verdict.reason, "g")
     assert found == log_divergence.facts(verdict.reason)

@@ -46,7 +46,7 @@ class Brokers:
 
 def a_stream(source: Brokers, number: int = 0) -> Stream:
     group = GroupSettings("g", "c", protocol_type=CONSUMER)
-    lent = SimpleNamespace(
+    context = SimpleNamespace(
         leases=OneLoop(),
         name=f"stream {number}",
         number=number,
@@ -56,7 +56,7 @@ def a_stream(source: Brokers, number: int = 0) -> Stream:
         ),
         settings=SimpleNamespace(options=SimpleNamespace(takes=takes("orders.*", None))),
     )
-    return Stream(cast(ProcessContext, lent), None)
+    return Stream(cast(ProcessContext, context), None)
 
 
 async def shared_out(stream: Stream, **wanted: Collection[str]) -> dict[str, list[str]]:
@@ -133,7 +133,7 @@ async def test_a_target_topic_that_was_made_here_and_given_more_partitions_is_co
     stream = a_stream(Brokers(orders=3))
     stream._present = await stream._look()
     stream._copying = cast(Any, SimpleNamespace(target_counts={}))
-    target = cast(Brokers, stream._lent.clusters.target)
+    target = cast(Brokers, stream._context.clusters.target)
     target.counts = {"orders": 3}
     assert not stream._has_other_target((await stream._look()).there), "it is being made"
     stream._copying.target_counts = {"orders": 3}

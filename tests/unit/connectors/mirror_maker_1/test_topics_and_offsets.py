@@ -158,18 +158,18 @@ CONSUMER = "bootstrap.servers=a:9092\ngroup.id=g\n"
 PRODUCER = "bootstrap.servers=b:9092\n"
 
 
-def settings(consumer: str = CONSUMER, producer: str = PRODUCER, told: list[str] | None = None) -> MirrorSettings:
+def settings(consumer: str = CONSUMER, producer: str = PRODUCER, reported: list[str] | None = None) -> MirrorSettings:
     files = parse_properties(consumer, "c.properties"), parse_properties(producer, "p.properties")
-    tell = (told if told is not None else []).append
-    return mirror_settings([files[0]], files[1], Options(takes(".*", None)), tell)
+    report = (reported if reported is not None else []).append
+    return mirror_settings([files[0]], files[1], Options(takes(".*", None)), report)
 
 
 def said(consumer: str = CONSUMER, producer: str = PRODUCER) -> list[str]:
     """Of keys; the settings may be refused."""
-    told: list[str] = []
+    reported: list[str] = []
     with suppress(ConfigError):
-        settings(consumer, producer, told)
-    return told
+        settings(consumer, producer, reported)
+    return reported
 
 
 def keys_said(consumer: str = CONSUMER, producer: str = PRODUCER) -> list[str]:

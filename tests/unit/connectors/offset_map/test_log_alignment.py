@@ -172,11 +172,11 @@ def histories(draw: st.DrawFn) -> tuple[list[tuple[int, Copy]], list[tuple[int, 
         else:
             target.append((end, copies[following]))
             end, following = end + 1, following + 1
-    left, there = (thinned(draw, log) for log in (source, target))
+    left, there = (maybe_compacted(draw, log) for log in (source, target))
     return left, there, (at + 1, end)
 
 
-def thinned(draw: st.DrawFn, log: list[tuple[int, Copy]]) -> list[tuple[int, Copy]]:
+def maybe_compacted(draw: st.DrawFn, log: list[tuple[int, Copy]]) -> list[tuple[int, Copy]]:
     start = draw(st.integers(0, 15))
     count = Counter(copy.content for _, copy in log)
     taken = {content: draw(st.integers(0, count[content])) for content in draw(st.sets(st.sampled_from([*count, ""])))}
@@ -207,12 +207,12 @@ def test_what_is_claimed_is_true(
     target = dict(there)
     ours = [(offset, copy) for offset, copy in left if offset >= mapped.first.upstream]
     for at, (offset, copy) in enumerate(ours):
-        told = mapped.forward(offset)
-        assert told is not None
+        reported = mapped.forward(offset)
+        assert reported is not None
         # Right behind a run somebody goes on, though what stands there may be no copy of what follows.
-        if any(run.upstream <= offset < run.upstream_end for run in mapped) and told.offset in target:
-            assert target[told.offset].content == copy.content
-        begins = told.offset if told.place is not OffsetLocation.BEYOND else top[1]
+        if any(run.upstream <= offset < run.upstream_end for run in mapped) and reported.offset in target:
+            assert target[reported.offset].content == copy.content
+        begins = reported.offset if reported.place is not OffsetLocation.BEYOND else top[1]
         contents = [one.content for place, one in there if place >= begins]
         for later in (one for _, one in ours[at:]):
             if any(one.number == later.number for _, one in there):

@@ -104,7 +104,7 @@ def test_translation_both_ways(history: list[MapRun], offset: int) -> None:
     assert (forward.place is OffsetLocation.INSIDE) == (offset in twin.records or offset == max(twin.records) + 1)
     first, *_, last = *runs, *runs
     assert (runs.first, runs.last) == (first, last)
-    for beside, begin in ((runs.beside_upstream, 0), (runs.beside_downstream, 1)):
+    for beside, begin in ((runs.next_to_upstream, 0), (runs.next_to_downstream, 1)):
         at_or_before = [run for run in runs if run[begin] <= offset]
         behind = [run for run in runs if run[begin] > offset]
         assert beside(offset) == (at_or_before[-1] if at_or_before else None, behind[0] if behind else None)
@@ -468,13 +468,13 @@ class TestMapWriter:
 
 
 def test_predecessors_differ_in_a_known_id() -> None:
-    def made_anew(source: UUID | None, target: UUID | None) -> bool:
+    def recreated_topic(source: UUID | None, target: UUID | None) -> bool:
         return MapPair("t", source, 0, "us.t", target, 0).is_predecessor_of(
             MapPair("t", UUID(int=1), 0, "us.t", UUID(int=2), 0)
         )
 
-    assert made_anew(UUID(int=9), UUID(int=2))
-    assert made_anew(UUID(int=1), UUID(int=9))
-    assert not made_anew(UUID(int=1), UUID(int=2))
-    assert not made_anew(None, UUID(int=2)), "brokers that have learnt topic ids meanwhile"
+    assert recreated_topic(UUID(int=9), UUID(int=2))
+    assert recreated_topic(UUID(int=1), UUID(int=9))
+    assert not recreated_topic(UUID(int=1), UUID(int=2))
+    assert not recreated_topic(None, UUID(int=2)), "brokers that have learnt topic ids meanwhile"
     assert not MapPair("other", UUID(int=9), 0, "us.t", None, 0).is_predecessor_of(PAIR)

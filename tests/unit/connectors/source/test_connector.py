@@ -36,9 +36,9 @@ def unstarted() -> MirrorSourceConnector:
 
 
 def test_before_the_first_look_tasks_keep_what_topics_still_takes() -> None:
-    told = unstarted().task_configs(2, PRESENT)
-    assert [config["task.assigned.partitions"] for config in told] == ["orders-0,orders-2", "orders-1,orders-3"]
-    assert {config["topics"] for config in told} == {"orders.*"}, "with what the connector is told now"
+    reported = unstarted().task_configs(2, PRESENT)
+    assert [config["task.assigned.partitions"] for config in reported] == ["orders-0,orders-2", "orders-1,orders-3"]
+    assert {config["topics"] for config in reported} == {"orders.*"}, "with what the connector is told now"
 
 
 def test_without_tasks_there_is_nothing_to_keep() -> None:

@@ -76,7 +76,7 @@ class World:
     async def find(self, partitions: Sequence[TopicPartition]) -> list[PartitionPair]:
         return [pair(one) for one in partitions if one not in self.unknown]
 
-    async def shut_out(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
+    async def fence_predecessors(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
         others = [one for one, start in starts.items() if start.position and start.position.transactional_id == THEIRS]
         if others := [one for one in others if not cast(Position, starts[one].position).is_handed_over]:
             self.said.append(f"shut out {names(others)}")
@@ -168,7 +168,7 @@ async def test_an_epoch_is_not_ended_soon_after_it_began(world: World, monkeypat
 
 async def test_what_heals_is_taken_over_between_two_slices(world: World) -> None:
     epoch = world.epoch()
-    world.ledger.entries[B].heal()
+    world.ledger.entries[B].resume_past_gap()
     world.changes.look()
     await asyncio.wait_for(epoch, 60)
     assert world.changes.takes_over

@@ -141,7 +141,7 @@ class World:
         self.loads += 1
         return dict.fromkeys(partitions, self.stored)
 
-    async def shut_out(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
+    async def fence_predecessors(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
         return starts
 
     async def commit(self, commits: Sequence[Commit]) -> None:

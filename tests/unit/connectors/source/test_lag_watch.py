@@ -57,8 +57,8 @@ class Worker:
         self.stored.append([A, B, C])
         return {A: 5, B: 9, C: 5}
 
-    def runs(self, index: int, state: str, *told: TopicPartition) -> None:
-        views = [SimpleNamespace(source=one, next_source_offset=7) for one in told]
+    def runs(self, index: int, state: str, *reported: TopicPartition) -> None:
+        views = [SimpleNamespace(source=one, next_source_offset=7) for one in reported]
         self.host.running["us-eu", index] = SimpleNamespace(state=state, view=lambda _: views)
 
     async def look(self) -> tuple[dict[TopicPartition, int], list[int]]:

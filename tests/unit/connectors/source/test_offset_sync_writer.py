@@ -77,9 +77,9 @@ async def test_what_fails_is_said_once_and_written_later(error: Exception, caplo
         topic.error = None
         await topic.until_tried(5 if topic.tries > 3 else 4)
     assert topic.syncs == [(0, 0), (1, 1), (2, 2)]
-    told = [record for record in caplog.records if "not written" in record.message]
-    assert len(told) == 1
-    assert isinstance(error, HeliographError) != bool(told[0].exc_info)
+    reported = [record for record in caplog.records if "not written" in record.message]
+    assert len(reported) == 1
+    assert isinstance(error, HeliographError) != bool(reported[0].exc_info)
 
 
 async def test_the_end_does_not_wait_for_what_fails() -> None:

@@ -44,9 +44,9 @@ async def test_a_partition_is_as_noted_or_as_its_task() -> None:
 
 def test_a_lag_names_as_many_as_are_asked_for() -> None:
     lag = FlowLag(tuple(lag_of("a", index, "us.a", 0, 0, index, 100) for index in range(5)), {"a-9": "no leader"})
-    told = lag_report(settings(), lag, {"source_answers": True}, {"top": "2"})
-    assert (told["flow"], told["records"], told["unknown"]) == ("us->eu", 10, {"a-9": "no leader"})
-    assert [one["partition"] for one in told["furthest"]] == [4, 3]
+    reported = lag_report(settings(), lag, {"source_answers": True}, {"top": "2"})
+    assert (reported["flow"], reported["records"], reported["unknown"]) == ("us->eu", 10, {"a-9": "no leader"})
+    assert [one["partition"] for one in reported["furthest"]] == [4, 3]
     for wrong in ("", "-1", "x", "٣"):
         with pytest.raises(ConfigError, match="the number of partitions to name"):
             lag_report(settings(), lag, {}, {"top": wrong})
@@ -57,12 +57,20 @@ def test_a_lag_that_is_not_known_is_never_zero() -> None:
         ClusterContact(answers=False, answered_ms=5_000, moved_ms=4_000), ClusterContact(answers=True)
     ).to_json(9_000)
     known = FlowLag(tuple(lag_of("a", index, "us.a", 9, 0, 9, 100) for index in range(2)), known_ms=3_000)
-    told = lag_report(settings(), known.lost("us->eu", "no answer", 5_000), contact, {"top": "2"})
-    assert [told[name] for name in ("partitions", "records", "bytes", "ms")] == [2, -1, -1, -1]
-    assert told["topics"]["a"]["records"] == -1
-    assert (told["unknown"], told["unknown_since_ms"], told["furthest"]) == ({"us->eu": "no answer"}, 5_000, [])
-    assert (told["source_answers"], told["target_answers"], told["last_fetch_age_ms"]) == (False, True, 5_000)
-    assert told["last_produce_age_ms"] is None
+    reported = lag_report(settings(), known.lost("us->eu", "no answer", 5_000), contact, {"top": "2"})
+    assert [reported[name] for name in ("partitions", "records", "bytes", "ms")] == [2, -1, -1, -1]
+    assert reported["topics"]["a"]["records"] == -1
+    assert (reported["unknown"], reported["unknown_since_ms"], reported["furthest"]) == (
+        {"us->eu": "no answer"},
+        5_000,
+        [],
+    )
+    assert (reported["source_answers"], reported["target_answers"], reported["last_fetch_age_ms"]) == (
+        False,
+        True,
+        5_000,
+    )
+    assert reported["last_produce_age_ms"] is None
     never = FlowLag(()).lost("us->eu", "no answer").to_json(1)
     assert (never["records"], never["ms"], never["unknown_since_ms"]) == (-1, -1, None)
     assert known.to_json(1)["unknown_since_ms"] is None

@@ -100,7 +100,7 @@ def test_a_lower_end_counts_once_it_stays(monkeypatch: pytest.MonkeyPatch, ends:
         return {TARGET: ends.pop(0)}
 
     monkeypatch.setattr(position_checks, "list_offsets", list_offsets)
-    monkeypatch.setattr(log_divergence, "GONE_AFTER_S", 4 * position_checks.ASK_AGAIN_S)
+    monkeypatch.setattr(log_divergence, "DELETED_AFTER_S", 4 * position_checks.ASK_AGAIN_S)
     asked = entry()
     starts = {SOURCE: Start(POSITION, 99, False)}
     virtual_time.run(refuse_truncated_targets(cast(Cluster, None), [asked], starts))
@@ -208,7 +208,7 @@ class _Shows:
 
 def _judged(asked: Entry, source: Any, target: Any) -> None:
     starts = {SOURCE: Start(POSITION, 99, False)}
-    virtual_time.run(position_checks.refuse_topics_gone(source, target, [asked], starts))
+    virtual_time.run(position_checks.refuse_deleted_topics(source, target, [asked], starts))
 
 
 def test_a_deleted_target_is_named_although_the_source_was_recreated() -> None:
@@ -219,9 +219,9 @@ def test_a_deleted_target_is_named_although_the_source_was_recreated() -> None:
 
 def test_a_broker_that_still_shows_a_recreated_topics_predecessor_is_asked_again() -> None:
     asked = entry()
-    verdict = log_divergence.made_anew("target", TARGET.topic, UUID(int=9), IDS["target"], SOURCE, 100, 120)
+    verdict = log_divergence.recreated_topic("target", TARGET.topic, UUID(int=9), IDS["target"], SOURCE, 100, 120)
     asked.stop(verdict.reason, gap=verdict.gap)
-    asked.heal(has_drained=True)
+    asked.resume_past_gap(has_drained=True)
     asked.pair = replace(asked.pair, target_topic_id=UUID(int=9))
     with pytest.raises(RetriableError, match=r"a broker has not yet learned that topic us\.orders was recreated"):
         _judged(asked, _Shows(topic("source")), _Shows(topic("target")))

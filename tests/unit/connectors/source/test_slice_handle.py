@@ -30,7 +30,7 @@ from connectors.source import slice_handle as slice_module
 from connectors.source.slice_handle import SliceDefect, SliceFenced, SliceHandle, SliceLost, TransformsRefused
 from connectors.spark import slice_job
 from connectors.spark.config import SparkSettings
-from connectors.spark.engine import ExecutorsUnfit, Job, SliceCrashed, SparkEngine
+from connectors.spark.engine import ExecutorsIncompatible, Job, SliceCrashed, SparkEngine
 from tests.kit.one_loop import OneLoop
 
 SECRET = "planted-secret"
@@ -89,7 +89,7 @@ class Engine:
         self.cancelled: list[Job] = []
         self.asked_whether_frozen = 0
         self.may_be_full = False
-        self.patience = 1
+        self.backoff = 1
         self.started = asyncio.Event()
         self.was_asked_thrice = asyncio.Event()
 
@@ -109,7 +109,7 @@ class Engine:
         return not self.may_be_full
 
     def has_run(self) -> None:
-        self.patience = 1
+        self.backoff = 1
 
 
 class World:
@@ -209,7 +209,7 @@ async def test_a_refused_slice_is_told_of_at_once_and_leaves_no_ticket(world: Wo
     ("failed", "raised"),
     [
         (SliceCrashed("TypeError: spoilt"), SliceDefect),
-        (ExecutorsUnfit("cannot import crc32c"), ExecutorsUnfit),
+        (ExecutorsIncompatible("cannot import crc32c"), ExecutorsIncompatible),
         (RetriableError("cancelled"), RetriableError),
     ],
 )
@@ -238,7 +238,7 @@ async def test_a_spark_of_this_machine_that_runs_nothing_is_abandoned(world: Wor
 
 
 async def test_how_long_a_spark_has_is_the_engines_to_say(world: World) -> None:
-    world.engine.patience = 0
+    world.engine.backoff = 0
     with pytest.raises(SliceLost, match="no slice connected"):
         await asyncio.wait_for(world.handle(open_timeout_s=3_600).open(), 60)
 
@@ -375,9 +375,9 @@ async def test_others_of_the_loop_have_their_turn_between_the_reports_that_wait(
 
 async def test_a_warning_of_a_slice_comes_with_its_cause(world: World, caplog: pytest.LogCaptureFixture) -> None:
     handle = await opened(world)
-    told = {"level": logging.WARNING, "text": "node 1: no answer"}
-    world.wire.say("log", **told, cause=["no answer", ["a:1"]])
-    world.wire.say("log", **told, cause=None)
+    lines = {"level": logging.WARNING, "text": "node 1: no answer"}
+    world.wire.say("log", **lines, cause=["no answer", ["a:1"]])
+    world.wire.say("log", **lines, cause=None)
     async with asyncio.timeout(60):
         while len(caplog.records) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0)

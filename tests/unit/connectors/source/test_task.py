@@ -155,7 +155,7 @@ class World:
     async def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Start]:
         return {one: self.stored.get(one, Start(None, None, False)) for one in partitions}
 
-    async def shut_out(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
+    async def fence_predecessors(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
         return starts
 
     async def commit(self, commits: Sequence[Commit]) -> None:
@@ -277,11 +277,11 @@ async def test_a_partition_that_waits_is_taken_over_between_two_slices(
     """The others end cleanly before, for its fence raises the epoch of all; and its position is not handed over."""
     away = {OTHER: "target us.orders-1 has no leader"}
 
-    async def still_away(_: object, __: object, entries: Sequence[Entry], starts: Any) -> dict[Any, str]:
+    async def still_unavailable(_: object, __: object, entries: Sequence[Entry], starts: Any) -> dict[Any, str]:
         assert {entry.pair.source for entry in entries} == set(starts) == {OTHER}
         return dict(away)
 
-    monkeypatch.setattr(position_checks, "still_away", still_away)
+    monkeypatch.setattr(position_checks, "still_unavailable", still_unavailable)
     monkeypatch.setattr(position_checks, "_LOOK_AGAIN_S", 0.001)
     world.pairs, world.away = [PAIR, OTHER_PAIR], away
     world.stored = {OTHER: Start(UNCLEAN, 99, False)}
@@ -515,13 +515,13 @@ async def test_two_tasks_do_not_shut_each_other_out_of_the_store_at_once(
     """Both would take themselves for superseded."""
     locked: list[bool] = []
 
-    async def shut_out(starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
+    async def fence_predecessors(starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
         locked.append(one._services.clusters.fencing.locked())
         return starts
 
     one = world.task()
-    monkeypatch.setattr(world, "shut_out", shut_out)
-    await one.shut_out({})
+    monkeypatch.setattr(world, "fence_predecessors", fence_predecessors)
+    await one.fence_predecessors({})
     assert locked == [True]
 
 
@@ -616,10 +616,10 @@ async def test_a_partition_that_leaves_is_not_taken_over_again_with_one_that_is_
     """A takeover after its move would begin it here, over the position of its new owner."""
     away = {OTHER: "target us.orders-1 has no leader"}
 
-    async def still_away(*_: object) -> dict[Any, str]:
+    async def still_unavailable(*_: object) -> dict[Any, str]:
         return dict(away)
 
-    monkeypatch.setattr(position_checks, "still_away", still_away)
+    monkeypatch.setattr(position_checks, "still_unavailable", still_unavailable)
     monkeypatch.setattr(position_checks, "_LOOK_AGAIN_S", 0.001)
     world.pairs, world.away = [PAIR, OTHER_PAIR], away
     world.has_one_slot = True

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.spark.early_daemon import give_place
+from connectors.spark.early_daemon import exec_early_daemon
 from tests.kit.processes import wait_until
 
 DEADLINE_S = 60.0
@@ -33,9 +33,9 @@ if taker.take():
 """
 GIVER = """
 import sys
-from connectors.spark.early_daemon import give_place
+from connectors.spark.early_daemon import exec_early_daemon
 path = sys.argv.pop(1)
-sys.exit(0 if give_place(path) else 3)
+sys.exit(0 if exec_early_daemon(path) else 3)
 """
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -121,4 +121,4 @@ def test_a_taker_that_was_killed_leaves_the_giver_its_place(start: Start, path: 
 
 @pytest.mark.parametrize("path", ["", "/" + 200 * "x"], ids=["no path", "a path that is too long"])
 def test_without_a_way_to_a_taker_the_place_is_kept(path: str) -> None:
-    assert not give_place(path)
+    assert not exec_early_daemon(path)

@@ -177,11 +177,11 @@ def test_a_topic_without_a_remote_name_is_left_out() -> None:
 
 
 def test_a_topic_that_is_left_out_stays_forbidden_under_a_prefix_that_allows() -> None:
-    everybody = rule("ALLOW READ User:* TOPIC PREFIXED or")
+    all_users = rule("ALLOW READ User:* TOPIC PREFIXED or")
     eve, copy = rule("DENY READ User:eve TOPIC LITERAL orders"), rule("DENY READ User:eve TOPIC LITERAL us.orders")
-    wanted = full(everybody, eve, mirrored=("or",))
+    wanted = full(all_users, eve, mirrored=("or",))
     assert wanted.rules == {rule("ALLOW READ User:* TOPIC PREFIXED us.or"), copy} and not wanted.left_out
-    assert not full(everybody, mirrored=("or",), made=(copy,)).kept, "it goes with the source's"
+    assert not full(all_users, mirrored=("or",), made=(copy,)).kept, "it goes with the source's"
     under_another = full(rule("ALLOW READ User:* TOPIC PREFIXED aud"), eve, mirrored=("audit",))
     assert copy not in under_another.rules and copy in under_another.kept and eve in under_another.left_out
 

@@ -50,9 +50,9 @@ async def test_a_topic_is_made_without_the_settings_that_the_cluster_does_not_kn
     made = await make_topics(cast(Admin, cluster), [*changes, CreateTopic("b", "b", 1, 1)], Refusals("us->eu"))
     assert {change.topic for change in made} == {"a", "b", "there"}
     assert cluster.topics["a"] == {"retention.ms": "5"}
-    told = [record.getMessage() for record in caplog.records]
-    assert "us->eu: a is created without old, which the target does not know" in told
-    assert "us->eu: topic was not changed: cannot create topic: INVALID_TOPIC_EXCEPTION (17)" in told
+    reported = [record.getMessage() for record in caplog.records]
+    assert "us->eu: a is created without old, which the target does not know" in reported
+    assert "us->eu: topic was not changed: cannot create topic: INVALID_TOPIC_EXCEPTION (17)" in reported
 
 
 async def test_what_is_refused_at_every_look_is_said_when_it_changes(caplog: pytest.LogCaptureFixture) -> None:

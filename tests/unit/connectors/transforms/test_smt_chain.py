@@ -27,7 +27,7 @@ from connectors.transforms.smt_chain import (
     Outcome,
     TopicRoutes,
     TransformUnusable,
-    Unfit,
+    Untransformable,
 )
 from connectors.transforms.target_names import RemoteNames, chain_plan, check_chain
 
@@ -159,26 +159,26 @@ def test_javas_transforms_drop_records_and_headers_and_fail_at_bytes_as_there() 
         )
     )
     failed = mask.transform(PLAN, RECORD)
-    assert isinstance(failed, Unfit) and "MaskField$Value: " in failed.reason and not failed.stops
+    assert isinstance(failed, Untransformable) and "MaskField$Value: " in failed.reason and not failed.stops
     header = Chain(
         named(transforms="x", transforms_x_type="InsertHeader", transforms_x_header="h", transforms_x_value_literal="1")
     )
     failed = header.transform(PLAN, RECORD)
-    assert isinstance(failed, Unfit) and "ByteArrayConverter" in failed.reason
+    assert isinstance(failed, Untransformable) and "ByteArrayConverter" in failed.reason
 
 
 def test_a_record_that_is_sent_elsewhere_stops_whatever_is_tolerated() -> None:
     failed = chain(ChainStep(mine(Moved, to="elsewhere"))).transform(PLAN, RECORD)
     neither = "which is neither in transform.topic nor in transform.other.topics"
-    assert failed == Unfit(f"a transform sends it to us.other, {neither}", True)
+    assert failed == Untransformable(f"a transform sends it to us.other, {neither}", True)
     for odd in ("a long one", "an odd one", "none"):
         failed = chain(ChainStep(mine(Moved, to=odd))).transform(PLAN, RECORD)
-        assert failed == Unfit(f"a transform sends it to an invalid topic name, {neither}", True)
+        assert failed == Untransformable(f"a transform sends it to an invalid topic name, {neither}", True)
     failed = chain(ChainStep(mine(Moved, to="no partition"))).transform(PLAN, RECORD)
     said = "a transform sends it to us.orders; mirrored records must keep the number of their partition"
-    assert failed == Unfit(said, stops=True)
+    assert failed == Untransformable(said, stops=True)
     failed = chain(ChainStep(mine(Moved, to="long ago"))).transform(PLAN, RECORD)
-    assert isinstance(failed, Unfit) and "Invalid record timestamp -5" in failed.reason
+    assert isinstance(failed, Untransformable) and "Invalid record timestamp -5" in failed.reason
 
 
 def test_what_others_fill_is_left_out() -> None:
@@ -191,7 +191,7 @@ def test_what_others_fill_is_left_out() -> None:
 
 
 def test_what_a_stranger_raises_is_not_repeated() -> None:
-    assert chain(ChainStep(mine(Broken))).transform(PLAN, RECORD) == Unfit("Broken raised RuntimeError")
+    assert chain(ChainStep(mine(Broken))).transform(PLAN, RECORD) == Untransformable("Broken raised RuntimeError")
 
 
 def test_what_cannot_be_imported_or_made_is_refused() -> None:
@@ -293,7 +293,7 @@ async def test_a_stage_keeps_the_order_and_passes_on_what_came_before() -> None:
     given: list[Outcome] = [[None], [long], [RECORD]]
     for (_, done), outcome in zip(held.waiting, given, strict=True):
         done(outcome)
-    assert await asyncio.gather(*asked) == [[None], [long], [Unfit("Broken raised RuntimeError")]]
+    assert await asyncio.gather(*asked) == [[None], [long], [Untransformable("Broken raised RuntimeError")]]
     await stage.stop()
 
 
@@ -314,6 +314,6 @@ def test_keys_of_headers_that_are_no_text_are_shown_as_javas_and_kept() -> None:
     record = RECORD._replace(headers=[("\udce9t\udce9", b"1"), ("n", None)])
     after = chain(ChainStep(mine(Kept))).transform(PLAN, record)
     assert after == record._replace(value="\ufffdt\ufffdn".encode(), headers=[*record.headers, ("a", b"")])
-    assert chain(ChainStep(mine(Half))).transform(PLAN, RECORD) == Unfit(
+    assert chain(ChainStep(mine(Half))).transform(PLAN, RECORD) == Untransformable(
         "the conversion to bytes: a header key contains half of a surrogate pair, which UTF-8 cannot encode"
     )

@@ -75,7 +75,7 @@ async def check(folder: Path, text: str, name: str = "file", kind: FileKind | No
     return await checked(file, kind, offline=True)
 
 
-def told(report: CheckReport, level: Level) -> list[tuple[int | None, str | None]]:
+def reported(report: CheckReport, level: Level) -> list[tuple[int | None, str | None]]:
     return [(one.line, one.key) for one in report.findings if one.level is level]
 
 
@@ -142,7 +142,7 @@ MISTAKES = [
 async def test_mistakes_in_a_mirrors_file_have_their_line(
     tmp_path: Path, line: str, level: Level, place: tuple[int, str]
 ) -> None:
-    found = told(await check(tmp_path, MIRROR + line + "\n"), level)
+    found = reported(await check(tmp_path, MIRROR + line + "\n"), level)
     assert [(at, key) for at, key in found if at is not None or key != place[1]] in ([place], []), found
     assert place[1] in {key for _, key in found}
 
@@ -150,12 +150,12 @@ async def test_mistakes_in_a_mirrors_file_have_their_line(
 async def test_a_flow_that_is_not_enabled_takes_nothing_from_the_report(tmp_path: Path) -> None:
     report = await check(tmp_path, MIRROR + "eu->us.enabled = false\neu->us.offset.lag.max = x\n")
     assert [outcome.what for outcome in report.outcomes] == ["us->eu", "eu->us"]
-    assert (7, "eu->us.offset.lag.max") in told(report, Level.WARNING)
+    assert (7, "eu->us.offset.lag.max") in reported(report, Level.WARNING)
 
 
 async def test_all_errors_are_told_at_once(tmp_path: Path) -> None:
     report = await check(tmp_path, MIRROR + "tasks.max = 0\noffset.lag.max = x\nus->eu.replication.factor = y\n")
-    assert [line for line, _ in told(report, Level.ERROR)] == [6, 7, 8]
+    assert [line for line, _ in reported(report, Level.ERROR)] == [6, 7, 8]
 
 
 async def test_kerberos_without_its_service_name_is_an_error_with_a_place(tmp_path: Path) -> None:
@@ -190,22 +190,22 @@ async def test_what_is_missing_has_the_line_that_brings_it_up(
 
 async def test_a_provider_of_one_cluster_without_a_class_has_its_line(tmp_path: Path) -> None:
     report = await check(tmp_path, MIRROR + "us.config.providers = file\n")
-    assert (6, "us.config.providers.file.class") in told(report, Level.WARNING)
+    assert (6, "us.config.providers.file.class") in reported(report, Level.WARNING)
     report = await check(tmp_path, MIRROR + "eu.config.providers = file\n")
-    assert told(report, Level.ERROR) == [(6, "eu.config.providers.file.class")]
+    assert reported(report, Level.ERROR) == [(6, "eu.config.providers.file.class")]
 
 
 async def test_what_is_missing_in_other_files_has_a_line_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("connect.kafka.security.connection_settings.find_spec", lambda name: None)
     consumer = "bootstrap.servers = a:9092\ngroup.id = g\nsasl.mechanism = GSSAPI\nsecurity.protocol = SASL_SSL\n"
     report = await check(tmp_path, consumer)
-    assert told(report, Level.ERROR) == [(3, "sasl.kerberos.service.name")]
+    assert reported(report, Level.ERROR) == [(3, "sasl.kerberos.service.name")]
     report = await check(tmp_path, consumer + "sasl.kerberos.service.name = kafka\n")
-    assert told(report, Level.ERROR) == [(3, "sasl.mechanism")]
+    assert reported(report, Level.ERROR) == [(3, "sasl.mechanism")]
     report = await check(tmp_path, WORKER + "config.providers = file\n")
-    assert told(report, Level.ERROR) == [(14, "config.providers.file.class")]
+    assert reported(report, Level.ERROR) == [(14, "config.providers.file.class")]
     report = await check(tmp_path, json.dumps({"name": "x", "config": {**SOURCE, "transforms": "mask"}}, indent=1))
-    assert told(report, Level.ERROR) == [(10, "transforms.mask.type")]
+    assert reported(report, Level.ERROR) == [(10, "transforms.mask.type")]
 
 
 async def test_secrets_stay_out_of_a_report(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ WORKER_MISTAKES = [
 async def test_mistakes_in_a_workers_file_have_their_line(
     tmp_path: Path, lines: str, places: Sequence[object], level: Level
 ) -> None:
-    found = told(await check(tmp_path, WORKER + lines), level)
+    found = reported(await check(tmp_path, WORKER + lines), level)
     assert [place if isinstance(places[0], tuple) else place[0] for place in found] == places
 
 
@@ -242,21 +242,21 @@ async def test_a_connectors_json_has_lines_too(tmp_path: Path) -> None:
     text = json.dumps({"name": "x", "config": config}, indent=1)
     report = await check(tmp_path, text)
     lines = {line.split('"')[1]: at for at, line in enumerate(text.splitlines(), 1) if '": ' in line}
-    assert told(report, Level.ERROR) == [(lines[key], key) for key in ("tasks.max", "offset.lag.max")]
-    assert told(report, Level.WARNING) == [(lines["topics.exlude"], "topics.exlude")]
+    assert reported(report, Level.ERROR) == [(lines[key], key) for key in ("tasks.max", "offset.lag.max")]
+    assert reported(report, Level.WARNING) == [(lines["topics.exlude"], "topics.exlude")]
 
 
 async def test_the_files_of_mirror_maker_1_are_told_what_takes_the_place_of_old_keys(tmp_path: Path) -> None:
     old = "bootstrap.servers = a:9092\ngroupid = g\nshallow.iterator.enable = true\nno.such = 1\n"
     report = await check(tmp_path, old)
     assert report.outcomes[0].what == "group g"
-    assert told(report, Level.WARNING) == [(2, "groupid"), (3, "shallow.iterator.enable"), (4, "no.such")]
+    assert reported(report, Level.WARNING) == [(2, "groupid"), (3, "shallow.iterator.enable"), (4, "no.such")]
     zookeeper = await check(tmp_path, "zookeeper.connect = a:2181\ngroupid = g\n")
     assert "because ZooKeeper is not used" in next(one.text for one in zookeeper.findings if one.level is Level.ERROR)
-    assert told(zookeeper, Level.ERROR) == [(1, "zookeeper.connect")]
-    assert told(zookeeper, Level.WARNING) == [(1, "zookeeper.connect"), (2, "groupid")]
+    assert reported(zookeeper, Level.ERROR) == [(1, "zookeeper.connect")]
+    assert reported(zookeeper, Level.WARNING) == [(1, "zookeeper.connect"), (2, "groupid")]
     report = await check(tmp_path, "bootstrap.servers = a:9092\nacks = -1\nproducer.type = async\n")
-    assert told(report, Level.WARNING) == [(2, "acks"), (3, "producer.type")]
+    assert reported(report, Level.WARNING) == [(2, "acks"), (3, "producer.type")]
 
 
 async def test_a_resource_is_told_connector_by_connector(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ async def test_a_resource_is_told_connector_by_connector(tmp_path: Path) -> None
     (source,) = report.outcomes
     assert source.does[0].startswith("mirrors topics orders")
     wrong = await check(tmp_path, RESOURCE.replace("replication.factor: 1", "offset.lag.max: many"))
-    assert [line for line, _ in told(wrong, Level.ERROR)] == [RESOURCE.count("\n")]
+    assert [line for line, _ in reported(wrong, Level.ERROR)] == [RESOURCE.count("\n")]
 
 
 async def test_each_resource_of_a_file_is_looked_at(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ async def test_each_resource_of_a_file_is_looked_at(tmp_path: Path) -> None:
         "other: asia->eu.MirrorSourceConnector",
     ]
     assert [bool(one.does) for one in report.outcomes] == [True, False]
-    assert told(report, Level.ERROR) == [(2 * RESOURCE.count("\n") + 4, "offset.lag.max")]
+    assert reported(report, Level.ERROR) == [(2 * RESOURCE.count("\n") + 4, "offset.lag.max")]
 
 
 async def test_a_resource_as_json_is_looked_at(tmp_path: Path) -> None:

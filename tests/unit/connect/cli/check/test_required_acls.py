@@ -14,14 +14,14 @@ def of(topics: Mapping[str, Operations | None], *cluster: Operation) -> Allowed:
     return Allowed("id", 1, "4.3", frozenset(cluster), topics)
 
 
-def told(needs: list[Need], found: Allowed) -> list[str]:
+def reported(needs: list[Need], found: Allowed) -> list[str]:
     return [str(lack) for lack in lacks(needs, found)]
 
 
 def test_topics_that_lack_the_same_are_told_together() -> None:
     needs = [Need(f"t{number}", frozenset({READ, DESCRIBE})) for number in range(5)]
     found = of({f"t{number}": frozenset({DESCRIBE}) for number in range(4)} | {"t4": frozenset({READ, DESCRIBE})})
-    assert told(needs, found) == ["READ on topics t0, t1, t2 and 1 more is missing"]
+    assert reported(needs, found) == ["READ on topics t0, t1, t2 and 1 more is missing"]
 
 
 def test_what_is_made_by_us_may_be_allowed_by_rules_that_nobody_shows() -> None:
@@ -37,12 +37,12 @@ def test_what_is_made_by_us_may_be_allowed_by_rules_that_nobody_shows() -> None:
 
 
 def test_a_topic_of_the_source_that_is_hidden_lacks_all() -> None:
-    assert told([Need("x", frozenset({READ}))], of({"x": NO_RIGHT})) == ["READ on topic x is missing"]
+    assert reported([Need("x", frozenset({READ}))], of({"x": NO_RIGHT})) == ["READ on topic x is missing"]
 
 
 def test_rights_on_the_cluster() -> None:
-    assert told([Need("", frozenset({DESCRIBE}))], of({})) == ["DESCRIBE on the cluster is missing"]
-    assert told([Need("", frozenset({DESCRIBE}))], of({}, DESCRIBE)) == []
+    assert reported([Need("", frozenset({DESCRIBE}))], of({})) == ["DESCRIBE on the cluster is missing"]
+    assert reported([Need("", frozenset({DESCRIBE}))], of({}, DESCRIBE)) == []
 
 
 def test_releases_are_told_by_what_brokers_offer() -> None:

@@ -226,9 +226,9 @@ def test_what_answers_may_be_no_worker(served: Served, herder: DictHerder) -> No
 def test_an_address_without_connectors_is_not_a_bare_404(served: Served, herder: DictHerder) -> None:
     """Such as that of a mirror, above its flows."""
     url = f"{served.url.rstrip('/')}/above"
-    with RestClient(url) as client, pytest.raises(WorkerRefused, match=f"{url} has no .* {url}/us/eu for") as told:
+    with RestClient(url) as client, pytest.raises(WorkerRefused, match=f"{url} has no .* {url}/us/eu for") as reported:
         client.ask("GET", "/connectors")
-    assert told.value.status == 404
+    assert reported.value.status == 404
 
 
 def test_a_replaced_connector_keeps_its_state(herder: DictHerder, tmp_path: Path) -> None:

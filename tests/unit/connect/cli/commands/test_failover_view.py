@@ -11,14 +11,14 @@ import pytest
 from typer.testing import CliRunner
 
 from connect.cli.commands import failover
-from connect.cli.commands.failover import FailoverArguments, exit_code, find_source, wish_of, with_values
+from connect.cli.commands.failover import FailoverArguments, exit_code, find_source, options_of, with_values
 from connect.cli.commands.failover_view import show_done
 from connect.cli.main import app
 from connect.core.errors import ConfigError
 from connectors.config.mm2_properties import MirrorMakerConfig, load
 from connectors.failover.execute import FailoverResult
 from connectors.failover.journal import FailoverRun
-from connectors.failover.plan import Plan, Wish, plan
+from connectors.failover.plan import FailoverOptions, Plan, plan
 from connectors.failover.snapshot import GroupFinding, GroupMove, GroupRule, Groups, How, Snapshot
 
 
@@ -68,9 +68,11 @@ def test_old_forms_work_with_a_warning(tmp_path: Path, capsys: pytest.CaptureFix
     assert with_values(["--source-gone", str(file), "--rewind"]) == ["--source-gone", "", str(file), "--rewind", "*"]
     assert capsys.readouterr().err.count("warning:") == 2
     known = config(tmp_path, "clusters = us, eu\nus->eu.enabled = true\n")
-    wish = wish_of(FailoverArguments(file, None, "eu", accepts=("ahead", "deleted", "checkpoints=g")), known)
-    assert (wish.keeps, capsys.readouterr().err.count("warning:")) == (frozenset("*"), 2)
-    assert wish.accepts == {GroupRule.DELETED: frozenset("*"), GroupRule.STALE_CHECKPOINT: frozenset("g")}
+    failover_options = options_of(
+        FailoverArguments(file, None, "eu", accepts=("ahead", "deleted", "checkpoints=g")), known
+    )
+    assert (failover_options.keeps, capsys.readouterr().err.count("warning:")) == (frozenset("*"), 2)
+    assert failover_options.accepts == {GroupRule.DELETED: frozenset("*"), GroupRule.STALE_CHECKPOINT: frozenset("g")}
 
 
 def test_another_cluster_than_the_source_is_not_taken_for_gone(tmp_path: Path) -> None:
@@ -86,9 +88,12 @@ def test_another_cluster_than_the_source_is_not_taken_for_gone(tmp_path: Path) -
 def test_the_exit_code_says_what_was_left(blocked: list[str], code: int) -> None:
     moves = tuple(GroupMove(name, ("t", 0), 1, ("us.t", 0), None, "", 1, "", How.EXACT) for name in ("a", "b"))
     findings = tuple(GroupFinding(name, GroupRule.NO_OFFSET, "is not copied") for name in blocked)
-    found = plan(Snapshot("us", "eu", groups=Groups(("a", "b"), moves, findings)), Wish())
+    found = plan(Snapshot("us", "eu", groups=Groups(("a", "b"), moves, findings)), FailoverOptions())
     assert exit_code(found) == code
-    assert exit_code(plan(Snapshot("us", "eu", obstacles=("ann",), groups=Groups(("a",), moves[:1])), Wish())) == 2
+    assert (
+        exit_code(plan(Snapshot("us", "eu", obstacles=("ann",), groups=Groups(("a",), moves[:1])), FailoverOptions()))
+        == 2
+    )
 
 
 @pytest.mark.parametrize(("answer", "goes"), [("yes", True), ("Y", True), ("no", False), ("", False)])
@@ -125,10 +130,10 @@ def test_a_group_is_given_by_its_name_or_by_a_regular_expression(
     tmp_path: Path, value: str, name: str | None, other: str
 ) -> None:
     known = config(tmp_path, "clusters = us, eu\nus->eu.enabled = true\n")
-    wish = wish_of(FailoverArguments(Path(str(known.file)), None, "eu", groups=(value,)), known)
-    assert wish.named == (frozenset() if name is None else {name})
+    failover_options = options_of(FailoverArguments(Path(str(known.file)), None, "eu", groups=(value,)), known)
+    assert failover_options.named == (frozenset() if name is None else {name})
     matching = re.sub(r"\.\*?", "x", value) if name is None else name
-    assert wish.takes(matching) and not wish.takes(other)
+    assert failover_options.takes(matching) and not failover_options.takes(other)
 
 
 def test_what_was_shown_before_a_move_is_not_shown_behind_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,16 +142,16 @@ def test_what_was_shown_before_a_move_is_not_shown_behind_it(capsys: pytest.Capt
 
     moves = tuple(moved(f"g{at}", at) for at in range(3))
     blocked = GroupFinding("g2", GroupRule.NO_OFFSET, "is not copied")
-    looked = plan(Snapshot("us", "eu", groups=Groups(("g0", "g1", "g2"), moves, (blocked,))), Wish())
+    looked = plan(Snapshot("us", "eu", groups=Groups(("g0", "g1", "g2"), moves, (blocked,))), FailoverOptions())
     later = (moves[0], moved("g1", 7), moves[2])
-    now = plan(Snapshot("us", "eu", groups=Groups(("g0", "g1", "g2"), later, (blocked,))), Wish())
+    now = plan(Snapshot("us", "eu", groups=Groups(("g0", "g1", "g2"), later, (blocked,))), FailoverOptions())
     now = now.with_blocked([GroupFinding("g1", GroupRule.NOT_MOVED, "was not changed: no answer")])
     show_done(FailoverResult(now), looked, Path("mm2.properties"), everything=False)
     said = capsys.readouterr().out
     assert "is not copied" not in said and "blocked: group g1: was not changed: no answer" in said
     assert [line.split()[0] for line in said.splitlines() if " us.t-0 " in line] == []
     assert "1 moved, 0 already in place, 2 not moved (g1, g2)" in said.replace("1 group moved", "1 moved")
-    show_done(FailoverResult(plan(now.snapshot, Wish())), looked, Path("mm2.properties"), everything=False)
+    show_done(FailoverResult(plan(now.snapshot, FailoverOptions())), looked, Path("mm2.properties"), everything=False)
     said = capsys.readouterr().out
     assert [line.split()[0] for line in said.splitlines() if " us.t-0 " in line] == ["g1"], "that has changed"
 
@@ -165,7 +170,7 @@ class Steps:
         self.ran = False
         moves = tuple(GroupMove(group, ("t", 0), 1, ("us.t", 0), None, "", 1, "", How.EXACT) for group in "ab")
         findings = tuple(GroupFinding(name, GroupRule.NO_OFFSET, "is not copied") for name in blocked)
-        self.plan = plan(Snapshot("us", "eu", groups=Groups(("a", "b"), moves, findings)), Wish())
+        self.plan = plan(Snapshot("us", "eu", groups=Groups(("a", "b"), moves, findings)), FailoverOptions())
 
     async def look(self) -> Plan:
         return self.plan
@@ -182,7 +187,7 @@ async def code_of(steps: Steps, **options: Any) -> int:
     arguments = FailoverArguments(Path("f"), "us", "eu", executes=True, **options)
     made: Any = lambda *_: steps  # noqa: E731
     made.__name__ = "Failover"
-    return await failover._failover(site, Wish(), arguments, (None, None), made)
+    return await failover._failover(site, FailoverOptions(), arguments, (None, None), made)
 
 
 @pytest.mark.parametrize(("answer", "code"), [("no", failover.EXIT_NO_GO), ("yes", 0)])

@@ -42,15 +42,15 @@ def test_offsets_are_printed_as_the_page_shows_them() -> None:
         Row("billing", "orders", 1, 4690, 4690, "billing-1-6f/10.0.0.7"),
         Row("billing", "payments", 0, -1, 120, "none"),
     )
-    told = lines(OffsetsAnswer(rows, (("us", 1, "us-kafka:9092"),)))
+    reported = lines(OffsetsAnswer(rows, (("us", 1, "us-kafka:9092"),)))
     page = (DOCS / "commands.md").read_text("utf-8")
-    assert "".join(f"    {line.rstrip()}\n" for line in told) in page
+    assert "".join(f"    {line.rstrip()}\n" for line in reported) in page
 
 
 def test_a_group_that_nobody_knows_is_named() -> None:
-    told = OffsetsAnswer((), nothing=("nobody",))
-    assert list(lines(told))[1:] == ["group nobody has no committed offset and no member"]
-    assert told.to_json()["nothing"] == ["nobody"]
+    reported = OffsetsAnswer((), nothing=("nobody",))
+    assert list(lines(reported))[1:] == ["group nobody has no committed offset and no member"]
+    assert reported.to_json()["nothing"] == ["nobody"]
 
 
 def test_the_flow_of_the_schema_page_keeps_one_name_and_goes_one_way() -> None:

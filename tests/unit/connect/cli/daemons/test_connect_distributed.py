@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from connect.cli.daemons.connect_distributed import tell_what_starts
-from connect.cli.daemons.worker_process import tell_flows
+from connect.cli.daemons.connect_distributed import log_banner
+from connect.cli.daemons.worker_process import log_flows
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.config_topic import ConfigLog, connector_record
 from connectors.source.worker_context import SharedSpark
@@ -34,7 +34,7 @@ PROPS = {
 )
 def test_the_first_line_says_what_starts(spark: dict[str, str], place: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    tell_what_starts("worker.properties", WorkerConfig.parse({**PROPS, **spark}))
+    log_banner("worker.properties", WorkerConfig.parse({**PROPS, **spark}))
     [line] = caplog.messages
     assert line.startswith("Heliograph ")
     assert line.endswith(
@@ -45,7 +45,7 @@ def test_the_first_line_says_what_starts(spark: dict[str, str], place: str, capl
 def test_its_flows_are_those_of_its_mirror_connectors(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     is_mirror, stored = SharedSpark.is_for, ConfigLog()
-    tell_flows("copies", stored, lambda name: is_mirror(None, name))  # type: ignore[arg-type]
+    log_flows("copies", stored, lambda name: is_mirror(None, name))  # type: ignore[arg-type]
     package = "org.apache.kafka.connect.mirror.Mirror"
     for name, config in {
         "b": {"connector.class": f"{package}SourceConnector", "source.cluster.alias": "us"},
@@ -54,5 +54,5 @@ def test_its_flows_are_those_of_its_mirror_connectors(caplog: pytest.LogCaptureF
         "d": {"connector.class": "other"},
     }.items():
         stored.apply(0, *connector_record(name, config))
-    tell_flows("copies", stored, lambda name: is_mirror(None, name))  # type: ignore[arg-type]
+    log_flows("copies", stored, lambda name: is_mirror(None, name))  # type: ignore[arg-type]
     assert caplog.messages == ["group copies: flows none yet", "group copies: flows eu->us, us->target"]

@@ -66,17 +66,17 @@ def test_what_is_printed_can_be_read_by_programs_and_shows_no_password(
     for more in (["--json"], []):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
         assert run_with_arguments(PROGRAM, ["-f", "-", "--print", "--set", "listeners=http://:1", *more]) == 0
-        told = capsys.readouterr().out
-        assert "hush" not in told
+        reported = capsys.readouterr().out
+        assert "hush" not in reported
         if more:
-            found = json.loads(told)
+            found = json.loads(reported)
             assert found["worker"]["listeners"] == "http://:1"
             assert found["worker"]["sasl.jaas.config"] == "[hidden]"
             assert [each["name"] for each in found["connectors"]] == ["us->eu.MirrorSourceConnector"]
             assert found["notices"][0]["field"] == "spec.replicas"
         else:
-            assert "listeners=http://:1\n" in told
-            assert "# us->eu.MirrorSourceConnector: a connector's properties" in told
+            assert "listeners=http://:1\n" in reported
+            assert "# us->eu.MirrorSourceConnector: a connector's properties" in reported
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from connect.core.config.security_settings import SECURITY
 from connect.core.config.worker_config import WorkerConfig
-from connect.core.config.worker_settings import UNHEEDED, WORKER
+from connect.core.config.worker_settings import IGNORED, WORKER
 from tests.kit.work import WORKER as SMALLEST
 
 ROOT = Path(__file__).parents[5]
@@ -40,11 +40,11 @@ def test_every_key_of_a_worker_is_read_or_told_of() -> None:
     # Which of these are read is for SUPPORTED_SECURITY to say.
     keys = WORKER.settings.keys() - SECURITY.settings.keys()
     read = read_keys() - OF_CLIENTS | {key for key in keys if key.endswith(PUT_TOGETHER)}
-    assert keys - read == UNHEEDED.keys()
+    assert keys - read == IGNORED.keys()
 
 
-@pytest.mark.parametrize("key", sorted(UNHEEDED))
+@pytest.mark.parametrize("key", sorted(IGNORED))
 def test_a_worker_file_that_has_one_is_told(key: str) -> None:
     default = WORKER.settings[key].default
     value = ",".join(default) if isinstance(default, tuple) else str(default)
-    assert f"{key} {UNHEEDED[key]}" in WorkerConfig.parse({**SMALLEST, key: value}).warnings
+    assert f"{key} {IGNORED[key]}" in WorkerConfig.parse({**SMALLEST, key: value}).warnings

@@ -72,10 +72,10 @@ class Group:
         if lost:
             return outcome
         self.completed = self.generation
-        for member, told in outcome.members.items():
+        for member, reported in outcome.members.items():
             if member not in deaf:
                 state = self.members[member]
-                held = plus(minus(state.held, told.revoked), told.assigned)
+                held = plus(minus(state.held, reported.revoked), reported.assigned)
                 self.members[member] = MemberState(held, state.lease_ms)
         return outcome
 
@@ -84,7 +84,9 @@ class Group:
         for number in range(1, 12):
             outcome = self.round()
             self.now_ms += outcome.delay_ms
-            if not outcome.delay_ms and not any(told.revoked or told.assigned for told in outcome.members.values()):
+            if not outcome.delay_ms and not any(
+                reported.revoked or reported.assigned for reported in outcome.members.values()
+            ):
                 return number
         raise AssertionError("this does not come to rest")
 
@@ -102,7 +104,7 @@ class Group:
 
 
 def has_revoked(outcome: Assignments) -> bool:
-    return any(told.revoked for told in outcome.members.values())
+    return any(reported.revoked for reported in outcome.members.values())
 
 
 # -- joining -----------------------------------------------------------------------------------------------------------
@@ -167,13 +169,15 @@ def test_lost_work_waits_for_its_worker_and_goes_to_the_others_after_the_delay()
     lost = group.members.pop("m3").held
     outcome = group.round()
     assert outcome.delay_ms == DELAY_MS
-    assert not any(told.assigned or told.revoked for told in outcome.members.values())
+    assert not any(reported.assigned or reported.revoked for reported in outcome.members.values())
     group.now_ms += DELAY_MS // 2
     assert group.round().delay_ms == DELAY_MS - DELAY_MS // 2
     group.now_ms += DELAY_MS // 2
     outcome = group.round()
     assert outcome.delay_ms == 0
-    assert Counter(chain.from_iterable(work(told.assigned) for told in outcome.members.values())) == Counter(work(lost))
+    assert Counter(chain.from_iterable(work(reported.assigned) for reported in outcome.members.values())) == Counter(
+        work(lost)
+    )
     group.assert_complete()
 
 
@@ -238,7 +242,9 @@ def test_new_connectors_are_assigned_while_lost_work_waits() -> None:
     outcome = group.round()
     assert outcome.delay_ms == DELAY_MS
     new = configured("d", 4)
-    assert Counter(chain.from_iterable(work(told.assigned) for told in outcome.members.values())) == Counter(work(new))
+    assert Counter(chain.from_iterable(work(reported.assigned) for reported in outcome.members.values())) == Counter(
+        work(new)
+    )
 
 
 def test_lost_work_that_is_deleted_is_waited_for_no_longer() -> None:
@@ -292,7 +298,7 @@ def test_work_of_a_java_worker_waits_and_that_of_ours_beside_it_does_not() -> No
     ours, javas = group.members.pop("m3").held, group.members.pop("m4").held
     outcome = group.round()
     assert outcome.delay_ms == DELAY_MS
-    assigned = Counter(chain.from_iterable(work(told.assigned) for told in outcome.members.values()))
+    assigned = Counter(chain.from_iterable(work(reported.assigned) for reported in outcome.members.values()))
     assert assigned == Counter(work(ours))
     # The rest goes on to wait, also when others of ours go.
     group.now_ms += 1_000
@@ -386,7 +392,7 @@ def test_deleted_work_is_revoked() -> None:
     gone = configured("c", 4)
     group.work = configured("ab", 4)
     outcome = group.round()
-    revoked = Counter(chain.from_iterable(work(told.revoked) for told in outcome.members.values()))
+    revoked = Counter(chain.from_iterable(work(reported.revoked) for reported in outcome.members.values()))
     assert not Counter(work(gone)) - revoked
     group.settle()
     group.assert_complete()
@@ -397,7 +403,7 @@ def test_work_that_was_deleted_under_another_leader_is_revoked_as_well() -> None
     group.assignor = IncrementalAssignor(DELAY_MS, max_delay_is_set=True)
     group.work = configured("ab", 4)
     outcome = group.round()
-    revoked = set(chain.from_iterable(work(told.revoked) for told in outcome.members.values()))
+    revoked = set(chain.from_iterable(work(reported.revoked) for reported in outcome.members.values()))
     assert revoked == set(work(configured("c", 4)))
     group.settle()
     group.assert_complete()
@@ -410,7 +416,9 @@ def test_every_copy_of_what_runs_twice_is_revoked() -> None:
     outcome = group.round()
     for member in ("m1", "m2"):
         assert set(work(twice)) <= set(work(outcome.members[member].revoked))
-    assert not set(work(twice)) & set(chain.from_iterable(work(told.assigned) for told in outcome.members.values()))
+    assert not set(work(twice)) & set(
+        chain.from_iterable(work(reported.assigned) for reported in outcome.members.values())
+    )
     group.settle()
     group.assert_complete()
 
@@ -470,11 +478,11 @@ def test_nothing_configured_is_nothing_to_do() -> None:
 
 def test_eager_assignment_deals_connectors_and_goes_on_with_tasks() -> None:
     outcome = eager_assign(Allocation(("b", "a", "c"), (TaskId("b", 0), TaskId("a", 10), TaskId("a", 9))), ["m2", "m1"])
-    assert {member: told.assigned for member, told in outcome.members.items()} == {
+    assert {member: reported.assigned for member, reported in outcome.members.items()} == {
         "m1": Allocation(("a", "c"), (TaskId("a", 10),)),
         "m2": Allocation(("b",), (TaskId("a", 9), TaskId("b", 0))),
     }
-    assert all(told.total == told.assigned and not told.revoked for told in outcome.members.values())
+    assert all(reported.total == reported.assigned and not reported.revoked for reported in outcome.members.values())
 
 
 # -- a naive twin ------------------------------------------------------------------------------------------------------
@@ -640,17 +648,17 @@ def test_nothing_is_assigned_twice_and_all_comes_to_rest(
     group.join("m0", lease_ms=leases[0])
     for step in steps:
         outcome = apply_step(group, step, leases)
-        totals = Counter(chain.from_iterable(work(told.total) for told in outcome.members.values()))
+        totals = Counter(chain.from_iterable(work(reported.total) for reported in outcome.members.values()))
         assert all(count == 1 for count in totals.values())
         assert totals.keys() <= set(work(group.work))
         assert 0 <= outcome.delay_ms <= delay_ms
-        for member, told in outcome.members.items():
-            kept = set(work(group.before[1][member].held)) - set(work(told.revoked))
-            assert set(work(told.total)) == kept | set(work(told.assigned))
-            assert not set(work(told.assigned)) & set(work(told.revoked))
+        for member, reported in outcome.members.items():
+            kept = set(work(group.before[1][member].held)) - set(work(reported.revoked))
+            assert set(work(reported.total)) == kept | set(work(reported.assigned))
+            assert not set(work(reported.assigned)) & set(work(reported.revoked))
         # What is handed out is in nobody's hands.
         holding = set(chain.from_iterable(work(state.held) for state in group.before[1].values()))
-        assert not holding & set(chain.from_iterable(work(told.assigned) for told in outcome.members.values()))
+        assert not holding & set(chain.from_iterable(work(reported.assigned) for reported in outcome.members.values()))
     group.settle()
     group.assert_complete()
 
@@ -667,10 +675,10 @@ def test_the_naive_twin_decides_alike(steps: list[tuple[str, int, int]], delay_m
         outcome = apply_step(group, step, [None] * 5)
         wanted, members, completed = group.before
         held: dict[str, list[object]] = {member: list(work(state.held)) for member, state in members.items()}
-        told = twin.assign(list(work(wanted)), held, completed, group.generation, group.now_ms)
+        reported = twin.assign(list(work(wanted)), held, completed, group.generation, group.now_ms)
         assert outcome.delay_ms == twin.delay_ms
         for member, each in outcome.members.items():
-            assigned, revoked = told[member]
+            assigned, revoked = reported[member]
             assert set(work(each.assigned)) == set(assigned)
             assert set(work(each.revoked)) == set(revoked)
 

@@ -300,7 +300,7 @@ def test_a_config_topic_that_begins_anew_takes_all_work_until_it_is_read() -> No
     assert bench.herder.running.connectors == ("c", "gone")
     bench.connector("new")
     bench.lead()
-    assert kinds(bench.step(events.ConfigBegunAnew())) == ["StopWork", "Leave"]
+    assert kinds(bench.step(events.ConfigLogReset())) == ["StopWork", "Leave"]
     assert (bench.herder.mode, bench.herder.snapshot.connectors()) == (HerderMode.AWAY, ())
     bench.offset = 0
     history = (restart_record(RestartRequest("c", False, True)), logger_record("root", "DEBUG"))
@@ -320,7 +320,7 @@ def test_a_config_topic_that_begins_anew_takes_all_work_until_it_is_read() -> No
 def test_a_config_topic_that_begins_anew_before_it_was_read_once_is_just_read() -> None:
     bench = Bench()
     bench.connector("gone")
-    assert bench.step(events.ConfigBegunAnew()) == []
+    assert bench.step(events.ConfigLogReset()) == []
     bench.connector()
     assert kinds(bench.step(events.Ready())) == ["Join"]
     assert bench.herder.snapshot.connectors() == ("c",)

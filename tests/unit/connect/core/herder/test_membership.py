@@ -169,10 +169,10 @@ def test_metadata_comes_back(protocol: str, url: str, offset: int, held: Allocat
 def test_assignments_come_back(
     protocol: str, error: int, leader: str, offset: int, assigned: Allocation, revoked: Allocation, delay_ms: int
 ) -> None:
-    told = Assignment(error, leader, URL, offset, assigned, revoked, delay_ms, VERSIONS[protocol])
+    reported = Assignment(error, leader, URL, offset, assigned, revoked, delay_ms, VERSIONS[protocol])
     if protocol == EAGER:
-        told = Assignment(error, leader, URL, offset, assigned, version=0)
-    assert decode_assignment(encode_assignment(protocol, told)) == told
+        reported = Assignment(error, leader, URL, offset, assigned, version=0)
+    assert decode_assignment(encode_assignment(protocol, reported)) == reported
 
 
 @given(data=st.binary(max_size=60))
@@ -212,8 +212,8 @@ def test_a_version_that_there_is_not_is_refused() -> None:
 
 def test_a_name_that_is_too_long_for_the_protocol_is_said_so() -> None:
     longest, longer = "x" * MAX_STRING_BYTES, "x" * (MAX_STRING_BYTES + 1)
-    told = Assignment(NO_ERROR, "m", URL, 7, Allocation((longest,)))
-    assert decode_assignment(encode_assignment(SESSIONED, told)) == told
+    reported = Assignment(NO_ERROR, "m", URL, 7, Allocation((longest,)))
+    assert decode_assignment(encode_assignment(SESSIONED, reported)) == reported
     with pytest.raises(MalformedMembership, match="32768 bytes"):
-        encode_assignment(SESSIONED, replace(told, assigned=Allocation((longer,))))
+        encode_assignment(SESSIONED, replace(reported, assigned=Allocation((longer,))))
     assert (fits(longest), fits(longer), fits("\ud800")) == (True, False, False)

@@ -95,7 +95,7 @@ def test_whoever_is_out_of_the_group_waits_for_what_is_under_way_without_a_deadl
     """A deadline that has passed would keep its driver turning."""
     bench = leading()
     effects = bench.ask(events.DeleteConnector("c"))
-    bench.step(events.ConfigBegunAnew())
+    bench.step(events.ConfigLogReset())
     bench.tick(1_000)
     assert bench.herder.next_deadline_ms() is None
     write = only(effects, WriteConfig)

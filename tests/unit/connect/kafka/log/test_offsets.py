@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from connect.kafka.log.offsets import LATEST, list_offsets, told_offsets
+from connect.kafka.log.offsets import LATEST, known_offsets, list_offsets
 from tests.kit import virtual_time
 
 ROUND_TRIP_S = 0.05
@@ -45,14 +45,14 @@ class Cluster:
         return SimpleNamespace(topics=[SimpleNamespace(name="orders", partitions=rows)])
 
 
-@pytest.mark.parametrize("is_told", [True, False])
-def test_offsets_of_many_partitions_take_one_round_trip(is_told: bool) -> None:
+@pytest.mark.parametrize("is_reported", [True, False])
+def test_offsets_of_many_partitions_take_one_round_trip(is_reported: bool) -> None:
     cluster: Any = Cluster()
 
     async def ask() -> tuple[dict[tuple[str, int], int], float]:
         began_s = asyncio.get_running_loop().time()
-        if is_told:
-            found, missing = await told_offsets(cluster, PARTITIONS, LATEST, leader_s=10)
+        if is_reported:
+            found, missing = await known_offsets(cluster, PARTITIONS, LATEST, leader_s=10)
             assert not missing
         else:
             found = await list_offsets(cluster, PARTITIONS, LATEST)

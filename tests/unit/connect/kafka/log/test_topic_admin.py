@@ -30,8 +30,8 @@ from connect.kafka.security.connection_settings import connection_settings
 def test_too_many_replicas_are_told_in_the_words_of_who_asks(words: dict[str, Any], advice: str) -> None:
     settings = connection_settings({"bootstrap.servers": "a:9092"}, client_id="c", where="the target")
     row = SimpleNamespace(name="orders", error_code=38, error_message="1 broker")
-    told = Admin(settings, "target", **words)._outcomes("create", "CREATE", [row])["orders"]
-    assert str(told) == (
+    reported = Admin(settings, "target", **words)._outcomes("create", "CREATE", [row])["orders"]
+    assert str(reported) == (
         "cluster target (a:9092): cannot create topic orders: INVALID_REPLICATION_FACTOR (38): 1 broker; "
         f"start more brokers, or {advice}"
     )

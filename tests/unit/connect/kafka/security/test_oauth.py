@@ -73,12 +73,12 @@ class Endpoint(BaseHTTPRequestHandler):
         form = self.rfile.read(int(self.headers["Content-Length"]))
         client = base64.b64encode(f"me:{SECRET}".encode()).decode()
         known = self.headers["Authorization"] == f"Basic {client}"
-        told = (
+        reported = (
             {"access_token": base64.urlsafe_b64encode(form).decode(), "expires_in": 3600} if known else {"error": "no"}
         )
         self.send_response(200 if known else 401)
         self.end_headers()
-        self.wfile.write(json.dumps(told).encode())
+        self.wfile.write(json.dumps(reported).encode())
 
     def log_message(self, *_: object) -> None:
         """Nothing."""

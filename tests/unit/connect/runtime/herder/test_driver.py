@@ -50,7 +50,7 @@ class Herder:
         return None
 
 
-class Surroundings:
+class Effects:
     """Remembers what was done, and is the worker and the group as well."""
 
     def __init__(self, hold: asyncio.Event | None = None) -> None:
@@ -66,7 +66,7 @@ class Surroundings:
             await self._hold.wait()
         self.done.append("stopped")
 
-    def wind_up(self, within_s: float) -> None:
+    def shut_down(self, within_s: float) -> None:
         self.done.append(f"wind up within {within_s:g} s")
 
     def stepped(self) -> None: ...
@@ -75,11 +75,11 @@ class Surroundings:
         self.done.append("left")
 
 
-def driven(herder: Herder, around: Surroundings) -> HerderDriver:
+def driven(herder: Herder, effect_handler: Effects) -> HerderDriver:
     driver = HerderDriver(
         cast(Any, herder), cast(Any, None), Stages(lambda: 0), lambda: 0, name="group g", last_grace_s=4.0
     )
-    driver.connect(cast(Any, around), cast(Any, around), cast(Any, around))
+    driver.connect(cast(Any, effect_handler), cast(Any, effect_handler), cast(Any, effect_handler))
     driver.start()
     return driver
 
@@ -92,39 +92,39 @@ async def until(seen: Callable[[], bool]) -> None:
 
 async def test_work_winds_up_at_once_when_the_lease_is_lost_whatever_is_waited_for() -> None:
     hold = asyncio.Event()
-    around = Surroundings(hold)
+    effect_handler = Effects(hold)
     stop_then_start: list[Effect] = [events.StopWork(("old",), ()), START]
     herder = Herder({events.RebalanceBegun: stop_then_start})
-    driver = driven(herder, around)
+    driver = driven(herder, effect_handler)
     driver.rebalance_begun()
-    await until(lambda: "stopping" in around.done)
+    await until(lambda: "stopping" in effect_handler.done)
     driver.put(events.TaskConfigsWanted("lines"))
     driver.lease_lost()
-    assert around.done == ["stopping", "wind up within 4 s"]
+    assert effect_handler.done == ["stopping", "wind up within 4 s"]
     hold.set()
     await driver.turn()
-    assert "start lines" not in around.done, "it was no longer ours when its turn came"
+    assert "start lines" not in effect_handler.done, "it was no longer ours when its turn came"
     assert [type(event) for event in herder.heard] == [
         events.RebalanceBegun,
         events.LeaseLost,
         events.TaskConfigsWanted,
     ], "what was lost is heard of first"
     await driver.stop()
-    assert around.done[-1] == "left"
+    assert effect_handler.done[-1] == "left"
 
 
 async def test_what_stopped_work_has_told_is_no_news_of_what_is_started_in_its_place() -> None:
     hold = asyncio.Event()
-    around = Surroundings(hold)
+    effect_handler = Effects(hold)
     herder = Herder({events.RebalanceBegun: [events.StopWork(("lines",), (TASK,)), START]})
-    driver = driven(herder, around)
+    driver = driven(herder, effect_handler)
     driver.rebalance_begun()
-    await until(lambda: "stopping" in around.done)
+    await until(lambda: "stopping" in effect_handler.done)
     for event in OF_LINES:
         driver.put(event)
     hold.set()
     await driver.turn()
-    assert around.done == ["stopping", "stopped", "start lines"]
+    assert effect_handler.done == ["stopping", "stopped", "start lines"]
     assert herder.heard == [events.RebalanceBegun(), events.ScheduleAutoRestart("other", 0)]
     for event in OF_LINES:
         driver.put(event)
@@ -135,13 +135,13 @@ async def test_what_stopped_work_has_told_is_no_news_of_what_is_started_in_its_p
 
 async def test_others_have_their_turn_while_a_round_gives_much_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(concurrency, "_TURN_S", 0.0)
-    around, turns = Surroundings(), 0
-    driver = driven(Herder({events.RebalanceBegun: [START] * 1000}), around)
+    effect_handler, turns = Effects(), 0
+    driver = driven(Herder({events.RebalanceBegun: [START] * 1000}), effect_handler)
 
     async def other() -> None:
         nonlocal turns
-        while len(around.done) < 1000:
-            turns += bool(around.done)
+        while len(effect_handler.done) < 1000:
+            turns += bool(effect_handler.done)
             await asyncio.sleep(0)
 
     beside = asyncio.create_task(other())
@@ -152,8 +152,8 @@ async def test_others_have_their_turn_while_a_round_gives_much_work(monkeypatch:
 
 
 async def test_nobody_waits_for_a_worker_that_has_failed() -> None:
-    around = Surroundings()
-    driver = driven(Herder({}), around)
+    effect_handler = Effects()
+    driver = driven(Herder({}), effect_handler)
     waiting = asyncio.create_task(driver.request(events.DeleteConnector("lines")))
     await driver.turn()
     assert not waiting.done()
@@ -164,7 +164,7 @@ async def test_nobody_waits_for_a_worker_that_has_failed() -> None:
         await driver.request(events.DeleteConnector("lines"))
     with pytest.raises(RetriableError, match="shutting down"):
         await driver.turn()
-    assert around.done == ["wind up within 4 s"], "what it ran is no longer anybody's"
+    assert effect_handler.done == ["wind up within 4 s"], "what it ran is no longer anybody's"
     with pytest.raises(WorkerFailed, match="the topic is gone"):
         await driver.ended
     await driver.stop()
@@ -175,7 +175,7 @@ async def test_a_herder_that_raises_ends_the_worker_and_says_so() -> None:
         def step(self, event: Event, now_ms: int) -> list[Effect]:
             raise ZeroDivisionError("x")
 
-    driver = driven(Broken({}), Surroundings())
+    driver = driven(Broken({}), Effects())
     driver.rebalance_begun()
     with pytest.raises(WorkerFailed, match="ZeroDivisionError"):
         await driver.ended
@@ -186,7 +186,7 @@ async def test_a_herder_that_raises_ends_the_worker_and_says_so() -> None:
 async def test_connectors_that_do_not_say_their_tasks_are_in_nobodys_way() -> None:
     """Seventeen, and sixteen are asked at once."""
 
-    class Worker(Surroundings):
+    class Worker(Effects):
         def __init__(self) -> None:
             super().__init__()
             self.asked: list[str] = []
@@ -199,11 +199,11 @@ async def test_connectors_that_do_not_say_their_tasks_are_in_nobodys_way() -> No
 
     herder = Herder({events.RebalanceBegun: [events.ComputeTaskConfigs(0, name) for name in (*"a" * 16, "last")]})
     herder.snapshot = SimpleNamespace(all_task_configs=lambda name: [])
-    around = Worker()
-    driver = driven(herder, around)
+    effect_handler = Worker()
+    driver = driven(herder, effect_handler)
     driver.rebalance_begun()
     await asyncio.sleep(5)
-    assert "last" not in around.asked
+    assert "last" not in effect_handler.asked
     await asyncio.sleep(10)
     assert [event for event in herder.heard if isinstance(event, events.TaskConfigsComputed)] == [
         events.TaskConfigsComputed(0, "last", ({"a": "b"},))

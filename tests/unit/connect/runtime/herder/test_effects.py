@@ -13,23 +13,23 @@ from connect.core.errors import PermanentError, RetriableError
 from connect.core.herder.events import StartTask
 from connect.core.herder_api import ElsewhereError, NotLeader
 from connect.core.model import TargetState, TaskId
-from connect.runtime.herder.effects_and_fencing import Around, Sign, TaskOutdated
+from connect.runtime.herder.effects_and_fencing import EffectHandler, Sign, TaskOutdated
 from connect.runtime.herder.loggers import Loggers
 from tests.kit import virtual_time
 from tests.kit.virtual_time import in_virtual_time
 
 
-def made(**given: object) -> Around:
+def made(**given: object) -> EffectHandler:
     """With nothing around it but what is given."""
     names = ("config", "core", "driver", "config_store", "statuses", "restarts", "fence", "internal", "loggers")
     parts: dict[str, Any] = {**dict.fromkeys(names), **given}
-    return Around(**parts, worker_id="one:8083", now_ms=lambda: 0, changed=lambda: None)
+    return EffectHandler(**parts, worker_id="one:8083", now_ms=lambda: 0, changed=lambda: None)
 
 
 def test_a_level_that_nobody_knows_is_left_with_a_word(caplog: pytest.LogCaptureFixture) -> None:
     """It stands in the config topic, where every worker of the group reads it."""
-    around = made(loggers=Loggers(lambda: 0))
-    around.set_level("connect", "NONSENSE")
+    effect_handler = made(loggers=Loggers(lambda: 0))
+    effect_handler.set_level("connect", "NONSENSE")
     assert "invalid log level 'NONSENSE'" in caplog.text
 
 
@@ -77,9 +77,9 @@ class Leaderless:
             task_count=lambda name: 1,
             session_key=None,
         )
-        around = made(config=SimpleNamespace(exactly_once_enabled=True), core=self, fence=self, internal=self)
-        around.worker = cast(Any, SimpleNamespace(start_task=lambda *_, before, **__: found.append(before)))
-        around.start_task(StartTask(TaskId("c", 0), TargetState.STARTED))
+        effect_handler = made(config=SimpleNamespace(exactly_once_enabled=True), core=self, fence=self, internal=self)
+        effect_handler.worker = cast(Any, SimpleNamespace(start_task=lambda *_, before, **__: found.append(before)))
+        effect_handler.start_task(StartTask(TaskId("c", 0), TargetState.STARTED))
         return found[0]
 
 
@@ -108,8 +108,8 @@ async def test_a_leader_that_has_gone_silent_is_waited_for_until_another_leads()
 
     core = SimpleNamespace(snapshot=SimpleNamespace(session_key=None), protocol="eager")
     core.leader_url = "http://gone/"
-    around = made(core=core, internal=Silent())
-    sending = asyncio.create_task(around.send_task_configs("http://gone/", "c", [{}]))
+    effect_handler = made(core=core, internal=Silent())
+    sending = asyncio.create_task(effect_handler.send_task_configs("http://gone/", "c", [{}]))
     await asyncio.sleep(60)
     assert not sending.done()
     core.leader_url = None
@@ -120,7 +120,7 @@ async def test_a_leader_that_has_gone_silent_is_waited_for_until_another_leads()
         with pytest.raises(RetriableError, match="no longer leads"):
             await sending
     core.leader_url = "http://gone/"
-    await around.send_task_configs("http://gone/", "c", [{}])
+    await effect_handler.send_task_configs("http://gone/", "c", [{}])
 
 
 @pytest.mark.parametrize("generation", [1, 2])
@@ -142,9 +142,9 @@ def test_a_task_waits_until_the_config_topic_can_be_read_and_then_learns_whether
         snapshot=SimpleNamespace(task_generation=lambda name: 1), assignment=SimpleNamespace(tasks=[task])
     )
     config, driver = SimpleNamespace(sync_timeout_ms=3000), SimpleNamespace(turn=turn)
-    around = made(config=config, core=core, driver=driver, config_store=store)
+    effect_handler = made(config=config, core=core, driver=driver, config_store=store)
     with nullcontext() if generation == 1 else pytest.raises(TaskOutdated):
-        virtual_time.run(around._check_newest(task, generation))
+        virtual_time.run(effect_handler._check_newest(task, generation))
     assert store.left == 0
 
 

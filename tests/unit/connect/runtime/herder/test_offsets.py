@@ -37,7 +37,7 @@ def modifiable(raw: Props) -> Modifiable:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "reported"),
     [
         (ValueError("hunter2 is wrong"), OffsetsRefused("the connector refuses these offsets: [hidden] is wrong")),
         (RetriableError("hunter2 times out"), RetriableError("[hidden] times out")),
@@ -46,7 +46,7 @@ def modifiable(raw: Props) -> Modifiable:
     ],
     ids=repr,
 )
-async def test_no_secret_is_in_a_refusal(error: BaseException, told: Exception, tmp_path: Path) -> None:
+async def test_no_secret_is_in_a_refusal(error: BaseException, reported: Exception, tmp_path: Path) -> None:
     Refusing.error = error
     file = tmp_path / "secrets.properties"
     file.write_text("password=hunter2\n")
@@ -63,9 +63,9 @@ async def test_no_secret_is_in_a_refusal(error: BaseException, told: Exception, 
     # Asked only under exactly-once.
     api = OffsetsApi(config, plugins(Refusing), opened, cast(ZombieFence, None))
     raw = {"name": "c", "connector.class": "Test", "password": f"${{file:{file}:password}}"}
-    with pytest.raises(type(told)) as raised:
+    with pytest.raises(type(reported)) as raised:
         await api.modify("c", modifiable(raw), [SourceOffset({"p": 0}, {"n": 1})])
-    assert str(raised.value).endswith(str(told))
+    assert str(raised.value).endswith(str(reported))
     assert "hunter2" not in str(raised.value)
     assert raised.value.__cause__ is None
     assert log.writes == []

@@ -19,7 +19,7 @@ from tests.kit.work import TestConnector, plugins, worker_config
 RAW = {"name": "c", "connector.class": "Test", "ssl.key.password": "hunter2"}
 
 
-class Telling(TestConnector):
+class Reporting(TestConnector):
     error: ClassVar[Exception | None] = None
 
     async def report(
@@ -31,18 +31,18 @@ class Telling(TestConnector):
 
 
 def reports() -> Reports:
-    return Reports(worker_config(), plugins(Telling), ConfigLog, StatusLog())
+    return Reports(worker_config(), plugins(Reporting), ConfigLog, StatusLog())
 
 
 async def test_a_connector_tells_what_it_knows() -> None:
-    Telling.error = None
+    Reporting.error = None
     assert await reports().report("c", RAW, "lag", {"top": "3"}) == {"kind": "lag", "tasks": 0, "top": "3"}
     with pytest.raises(NotFound, match="Connector c has no partitions report"):
         await reports().report("c", RAW, "partitions", {})
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "reported"),
     [
         (ConfigError("top is 'hunter2'", "top"), BadRequest),
         (RetriableError("hunter2 times out"), RetriableError),
@@ -50,9 +50,9 @@ async def test_a_connector_tells_what_it_knows() -> None:
     ],
     ids=repr,
 )
-async def test_no_secret_is_in_a_refusal(error: Exception, told: type[Exception], monkeypatch: Any) -> None:
+async def test_no_secret_is_in_a_refusal(error: Exception, reported: type[Exception], monkeypatch: Any) -> None:
     monkeypatch.setattr("connect.runtime.herder.offsets_and_reports.passwords", lambda *_: ["hunter2"])
-    Telling.error = error
-    with pytest.raises(told) as raised:
+    Reporting.error = error
+    with pytest.raises(reported) as raised:
         await reports().report("c", RAW, "lag", {})
     assert "hunter2" not in str(raised.value)

@@ -24,9 +24,9 @@ from tests.kit.members import until
 class Log:
     """A log in memory. Each write is answered by the next of ``answers``: what it raises, or None; then all succeed."""
 
-    def __init__(self, on_record: Callable[[LogRecord], None], on_begin_anew: Callable[[], None]) -> None:
+    def __init__(self, on_record: Callable[[LogRecord], None], on_reset: Callable[[], None]) -> None:
         self._on_record = on_record
-        self.begin_anew = on_begin_anew
+        self.reset_log = on_reset
         self.answers: list[BaseException | None] = []
         self.tries = 0
         self.written: list[Record] = []
@@ -65,7 +65,7 @@ async def store(monkeypatch: pytest.MonkeyPatch) -> StatusStore:
     async def ensure(*_: object, **__: object) -> None:
         return
 
-    monkeypatch.setattr(module, "CompactedLog", lambda cluster, topic, *told: Log(*told))
+    monkeypatch.setattr(module, "CompactedLog", lambda cluster, topic, *reported: Log(*reported))
     monkeypatch.setattr(module, "ensure_compacted_topic", ensure)
     monkeypatch.setattr(module, "_RETRY_FIRST_MS", 1)
     return StatusStore(cast(Cluster, None), cast(Admin, None), NewTopic("statuses", 5, 1, {}))
@@ -90,7 +90,7 @@ async def test_a_topic_made_anew_is_told_our_statuses_and_no_others(store: Statu
     store.put(TaskId("c", 0), running(2))
     await until(lambda: store.log.status(TaskId("c", 0)), "all is written and read back")
     log.written.clear()
-    log.begin_anew()
+    log.reset_log()
     assert store.log.connectors() == ()
     await store.stop()
     assert log.written == [status_record("c", running(2)), status_record(TaskId("c", 0), running(2))]

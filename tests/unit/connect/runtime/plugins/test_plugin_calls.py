@@ -75,11 +75,11 @@ class Broken(TestConnector):
 
 
 def broken(breaks: str, raised: BaseException) -> type[Broken]:
-    class Own(Broken):
+    class UnreplicatedRecords(Broken):
         where = breaks
         error = raised
 
-    return Own
+    return UnreplicatedRecords
 
 
 @pytest.mark.parametrize("error", ENDINGS, ids=repr)
@@ -174,7 +174,7 @@ def test_masked_errors_stay_what_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("configs", "told"),
+    ("configs", "reported"),
     [
         ([{"port": 8080}], "'port' of task 0 is a int"),
         ([{}, {"key": b"x"}], "'key' of task 1 is a bytes"),
@@ -187,7 +187,7 @@ def test_masked_errors_stay_what_they_are() -> None:
     ],
 )
 @in_virtual_time
-async def test_task_configs_that_cannot_be_stored(configs: Any, told: str) -> None:
+async def test_task_configs_that_cannot_be_stored(configs: Any, reported: str) -> None:
     class Wrong(TestConnector):
         async def task_configs(self, max_tasks: int) -> list[Mapping[str, str]]:
             found: list[Mapping[str, str]] = configs
@@ -198,7 +198,7 @@ async def test_task_configs_that_cannot_be_stored(configs: Any, told: str) -> No
     await asyncio.sleep(0.1)
     with pytest.raises(PermanentError, match="cannot be stored") as raised:
         await worker.task_configs("c")
-    assert told in str(raised.value)
+    assert reported in str(raised.value)
     assert "\udcff" not in str(raised.value)
     await worker.stop()
 

@@ -421,15 +421,15 @@ async def test_what_references_stand_for_is_never_in_an_answer(monkeypatch: pyte
     assert info(infos, "mode").value.value == reference
     assert info(infos, "password").value.value == "[hidden]"
     assert errors(infos)["speed"][0] == f"Invalid value {reference} for configuration speed: Not a number of type INT"
-    told = await validated({**GOOD, "password": reference, "tells": "x"}, **PROVIDER)
-    assert errors(told) == {"hint": ("cannot log in with [hidden]",)}
+    reported = await validated({**GOOD, "password": reference, "tells": "x"}, **PROVIDER)
+    assert errors(reported) == {"hint": ("cannot log in with [hidden]",)}
     with pytest.raises(ConfigError) as caught:
         await validated({**GOOD, "producer.override.linger.ms": reference}, **PROVIDER)
     assert "s3cret-word" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "reported"),
     [
         ("retriable", RetriableError),
         ("permanent", PermanentError),
@@ -440,12 +440,16 @@ async def test_what_references_stand_for_is_never_in_an_answer(monkeypatch: pyte
 )
 @pytest.mark.parametrize("refers", [True, False])
 async def test_no_secret_is_in_what_a_connectors_own_validation_raises(
-    kind: str, told: type[Exception], refers: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    kind: str,
+    reported: type[Exception],
+    refers: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setenv("CONNECTOR_SECRET", "s3cret-word")
     # What is written down as it is, is known by its type.
     password = "${env:CONNECTOR_SECRET}" if refers else "s3cret-word"
-    with pytest.raises(told, match=r"cannot log in with \[hidden\]") as caught:
+    with pytest.raises(reported, match=r"cannot log in with \[hidden\]") as caught:
         await validated({**GOOD, "password": password, "raises": kind}, **PROVIDER)
     assert "s3cret-word" not in str(caught.value) + caplog.text
     assert caught.value.__cause__ is None

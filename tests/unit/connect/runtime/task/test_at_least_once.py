@@ -42,11 +42,11 @@ class Curious(Quiet):
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[tuple[SourceRecord, RecordMetadata | None]] = []
+        self.reported: list[tuple[SourceRecord, RecordMetadata | None]] = []
 
     async def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
         await asyncio.sleep(0.01)
-        self.told.append((record, metadata))
+        self.reported.append((record, metadata))
 
 
 class Bench:
@@ -132,8 +132,8 @@ async def test_a_record_counts_once_the_task_has_heard_of_it() -> None:
     bench.producer.ack(0)
     await bench.delivery.dropped(third)
     await bench.delivery.finish(failed=False)
-    assert [(one, metadata is None) for one, metadata in task.told[:2]].count((third, True)) == 1
-    assert {id(one) for one, _ in task.told} == {id(first), id(second), id(third)}
+    assert [(one, metadata is None) for one, metadata in task.reported[:2]].count((third, True)) == 1
+    assert {id(one) for one, _ in task.reported} == {id(first), id(second), id(third)}
     assert bench.stored() == {0: 2}
     await bench.delivery.close(0)
 
@@ -168,7 +168,7 @@ async def test_a_tolerated_failure_is_passed_over() -> None:
     bench.producer.ack()
     await bench.delivery.finish(failed=False)
     assert bench.stored() == {0: 2}
-    assert [metadata is None for _, metadata in task.told] == [True, False]
+    assert [metadata is None for _, metadata in task.reported] == [True, False]
     assert (bench.counters.skipped, bench.counters.written) == (1, 1)
     await bench.delivery.close(0)
 
@@ -267,8 +267,8 @@ async def test_records_under_way_are_bounded() -> None:
 async def test_a_task_that_cannot_hear_of_a_record_does_not_hold_up_the_others(error: BaseException) -> None:
     class Broken(Curious):
         async def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
-            if not self.told:
-                self.told.append((record, metadata))
+            if not self.reported:
+                self.reported.append((record, metadata))
                 raise error
             await super().commit_record(record, metadata)
 
@@ -279,7 +279,7 @@ async def test_a_task_that_cannot_hear_of_a_record_does_not_hold_up_the_others(e
     bench.producer.ack()
     bench.producer.ack()
     await bench.delivery.finish(failed=False)
-    assert len(task.told) == 2
+    assert len(task.reported) == 2
     assert bench.stored() == {0: 2}
     await bench.delivery.close(0)
 
@@ -288,7 +288,7 @@ async def test_a_task_that_cannot_hear_of_a_record_does_not_hold_up_the_others(e
 async def test_a_callback_that_does_not_heed_being_cancelled_does_not_keep_the_producer() -> None:
     class Deaf(Curious):
         async def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
-            self.told.append((record, metadata))
+            self.reported.append((record, metadata))
             for _ in range(3):
                 try:
                     await asyncio.sleep(100)
@@ -308,5 +308,5 @@ async def test_a_callback_that_does_not_heed_being_cancelled_does_not_keep_the_p
     await closing
     await bench.delivery.finish(failed=False)
     # Neither told of more, nor anything stored.
-    assert len(task.told) == 1
+    assert len(task.reported) == 1
     assert bench.log.writes == []

@@ -12,7 +12,7 @@ from connect.core.config_topic import ConfigLog, connector_record
 from connect.core.herder import events
 from connect.core.model import Restarts, State, Status, TaskId
 from connect.core.status_and_offset_topics import StatusLog, status_record
-from connect.runtime.herder.effects_and_fencing import Around, AutoRestarts
+from connect.runtime.herder.effects_and_fencing import AutoRestarts, EffectHandler
 from connect.runtime.task.task_control import FailureTrace
 
 MINUTE_MS = 60_000
@@ -33,7 +33,7 @@ class Worker:
         self.events: list[events.Event] = []
         self.put: list[Status] = []
         nothing = cast(Any, None)
-        self.around = Around(
+        self.effect_handler = EffectHandler(
             nothing,
             cast(Any, SimpleNamespace(generation=3)),
             cast(Any, SimpleNamespace(put=self.events.append)),
@@ -54,7 +54,7 @@ class Worker:
 
     def fails(self, failure: FailureTrace = PASSING) -> int | None:
         """Fail the task, and return how long its restart waits."""
-        self.around.reported(TASK, State.FAILED, failure, None)
+        self.effect_handler.reported(TASK, State.FAILED, failure, None)
         last = self.events.pop()
         assert isinstance(last, events.ScheduleAutoRestart) and last.work == TASK
         return last.wait_ms
@@ -68,7 +68,7 @@ def test_a_task_that_fails_at_once_again_waits_longer_each_time() -> None:
         assert wait_ms is not None
         waits.append(wait_ms // MINUTE_MS)
         worker.now_ms += wait_ms
-        worker.around.reported(TASK, State.RUNNING, None, None)
+        worker.effect_handler.reported(TASK, State.RUNNING, None, None)
     # Nothing was read back of the status topic meanwhile.
     assert waits == [0, 2, 6, 12]
     assert worker.put[-1].restarts == Restarts(4, worker.now_ms), "what runs says how often it was restarted"
@@ -78,7 +78,7 @@ def test_a_task_that_fails_at_once_again_waits_longer_each_time() -> None:
 def test_running_again_takes_a_restart_back() -> None:
     worker = Worker(ON)
     worker.fails()
-    worker.around.reported(TASK, State.RUNNING, None, None)
+    worker.effect_handler.reported(TASK, State.RUNNING, None, None)
     assert worker.events == [events.ScheduleAutoRestart(TASK, None)]
 
 
@@ -107,7 +107,7 @@ def test_what_a_restart_cannot_fix_is_not_restarted_and_says_so(caplog: pytest.L
 @pytest.mark.parametrize("config", [{}, {"auto.restart.enabled": "false"}, {**ON, "auto.restart.max.restarts": "x"}])
 def test_nothing_is_restarted_unless_the_connector_says_so(config: dict[str, str]) -> None:
     worker = Worker(config)
-    worker.around.reported(TASK, State.FAILED, PASSING, None)
+    worker.effect_handler.reported(TASK, State.FAILED, PASSING, None)
     assert worker.events == []
     assert worker.put[-1] == Status(State.FAILED, "one:8083", 3, "no answer")
 
@@ -137,5 +137,5 @@ def test_deleted_connectors_are_forgotten() -> None:
     worker.configs.apply(1, *connector_record("d", ON))
     worker.fails()
     worker.configs.apply(2, "connector-c", None)
-    worker.around.reported(TaskId("d", 0), State.FAILED, PASSING, None)
+    worker.effect_handler.reported(TaskId("d", 0), State.FAILED, PASSING, None)
     assert worker.restarts.totals == {TaskId("d", 0): 1}

@@ -63,8 +63,8 @@ def test_exactly_once_decides_what_it_needs() -> None:
     own = {"producer.override.enable.idempotence": "false", "producer.override.transactional.id": "mine"}
     settings = producer_settings(CONFIG, own, "c-0", "g-c-0")
     assert (settings.idempotent, settings.transactional_id) == (True, "g-c-0")
-    told = ignored_under_exactly_once(CONFIG, own)
-    assert [sentence.split()[0] for sentence in told] == ["enable.idempotence", "transactional.id"]
+    reported = ignored_under_exactly_once(CONFIG, own)
+    assert [sentence.split()[0] for sentence in reported] == ["enable.idempotence", "transactional.id"]
     assert ignored_under_exactly_once(CONFIG, {}) == []
 
 

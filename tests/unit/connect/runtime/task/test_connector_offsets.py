@@ -72,7 +72,7 @@ async def test_of_a_topic_made_anew_only_what_it_says_now_holds() -> None:
     topic, log = memory_topic()
     offsets = ConnectorOffsets("c", topic)
     log.put(K0, b'{"n":1}')
-    log.begin_anew()
+    log.reset_log()
     log.put(encoded_key("c", P1), b'{"n":2}')
     assert await offsets.all() == [(P1, {"n": 2})]
     assert await offsets.offset(P0) is None
@@ -144,14 +144,14 @@ async def test_what_the_workers_topic_refuses_harms_nobody(caplog: pytest.LogCap
 @in_virtual_time
 async def test_the_primary_may_be_written_by_somebody_else() -> None:
     two = TwoTopics()
-    told = []
+    reported = []
 
     async def write(topic: str, values: object) -> None:
-        told.append((topic, values))
+        reported.append((topic, values))
 
     two.offsets.written_by(write)
     await two.offsets.store({K0: b"{}"})
-    assert told == [("own", {K0: b"{}"})]
+    assert reported == [("own", {K0: b"{}"})]
     assert two.own.writes == []
 
 

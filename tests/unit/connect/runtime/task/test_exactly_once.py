@@ -22,7 +22,7 @@ from tests.kit.work import Heard, ObedientProducer, memory_topic, record
 TASK = TaskId("c", 0)
 
 
-class Told(SourceTask):
+class LagReports(SourceTask):
     """Writes what it hears into the producer's log."""
 
     def __init__(self, log: list[str]) -> None:
@@ -52,7 +52,7 @@ class Bench:
             TASK,
             self.producer,
             ConnectorOffsets("c", topic),
-            TaskCallbacks(TASK, Told(self.log), SecretMask(), PluginThread("task")),
+            TaskCallbacks(TASK, LagReports(self.log), SecretMask(), PluginThread("task")),
             TopicsInUse(TASK, Heard(), tracked=True),
             boundaries or Boundaries(),
             self.counters,
@@ -64,7 +64,7 @@ class Bench:
         )
 
     @property
-    def untold(self) -> list[str]:
+    def unreported(self) -> list[str]:
         """What the producer did."""
         return [line for line in self.log if not line.startswith("told")]
 
@@ -210,7 +210,9 @@ async def test_the_connector_commits_on_a_record() -> None:
     await bench.send(first, second, third)
     await bench.delivery.batch_done()
     await bench.delivery.finish(failed=False)
-    assert bench.untold == steps('begin / send t v1 / send t v2 / send offsets {"n":2} / commit / begin / send t v3')
+    assert bench.unreported == steps(
+        'begin / send t v1 / send t v2 / send offsets {"n":2} / commit / begin / send t v3'
+    )
 
 
 @pytest.mark.parametrize("of_record", [True, False])
@@ -221,7 +223,7 @@ async def test_an_abort_drops_the_records_and_stores_their_offsets(of_record: bo
     said.abort_transaction(two if of_record else None)
     await bench.send(one, two)
     await bench.delivery.batch_done()
-    assert bench.untold == steps('begin / send t v1 / send t v2 / abort / begin / send offsets {"n":2} / commit')
+    assert bench.unreported == steps('begin / send t v1 / send t v2 / abort / begin / send offsets {"n":2} / commit')
 
 
 @in_virtual_time
@@ -237,7 +239,7 @@ async def test_what_could_not_be_sent_is_nothing_to_a_transaction_that_is_aborte
     bench.producer.fail(PermanentError("too large"))
     bench.producer.ack()
     await ending
-    assert bench.untold[-3:] == steps('begin / send offsets {"n":2} / commit')
+    assert bench.unreported[-3:] == steps('begin / send offsets {"n":2} / commit')
 
 
 @in_virtual_time

@@ -143,10 +143,10 @@ def test_errors_are_logged_where_wanted_without_secrets(caplog: pytest.LogCaptur
 
     with caplog.at_level(logging.ERROR):
         virtual_time.run(main())
-    (told,) = [each.getMessage() for each in caplog.records]
-    assert told.startswith("Error encountered in task c-0. Executing stage 'VALUE_CONVERTER' with class '")
-    assert "DataError: no [hidden] today" in told
-    assert ("source record is = SourceRecord(" in told) == with_messages
+    (reported,) = [each.getMessage() for each in caplog.records]
+    assert reported.startswith("Error encountered in task c-0. Executing stage 'VALUE_CONVERTER' with class '")
+    assert "DataError: no [hidden] today" in reported
+    assert ("source record is = SourceRecord(" in reported) == with_messages
 
 
 @in_virtual_time

@@ -68,9 +68,9 @@ def refused_with(error: Exception) -> RecordProducer:
 
 
 async def outcome(producer: RecordProducer, topic: str = "t") -> Exception | None:
-    told: list[Exception | None] = []
-    await producer.send(OutgoingRecord(topic, None, b"x"), lambda metadata, error: told.append(error))
-    (error,) = told
+    reported: list[Exception | None] = []
+    await producer.send(OutgoingRecord(topic, None, b"x"), lambda metadata, error: reported.append(error))
+    (error,) = reported
     return error
 
 
@@ -123,8 +123,8 @@ async def test_a_batch_that_a_topic_does_not_take_says_nothing_of_its_records(by
     """Unless it holds a single one. The producer's batches have 16 KiB."""
     producer = RecordProducer(producer_settings(WorkerConfig.parse(WORKER), {}, "c-0", None))
     producer._producer = cast(Any, Late(aiokafka.errors.MessageSizeTooLargeError("too large")))
-    told: list[Exception | None] = []
-    await producer.send(OutgoingRecord("t", None, b"x" * bytes_), lambda metadata, error: told.append(error))
+    reported: list[Exception | None] = []
+    await producer.send(OutgoingRecord("t", None, b"x" * bytes_), lambda metadata, error: reported.append(error))
     await asyncio.sleep(0)
-    assert isinstance(told[0], PermanentError)
-    assert isinstance(told[0], BatchRefused) is not alone
+    assert isinstance(reported[0], PermanentError)
+    assert isinstance(reported[0], BatchRefused) is not alone

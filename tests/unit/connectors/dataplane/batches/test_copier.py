@@ -396,9 +396,9 @@ def test_after_a_silence_one_batch_is_in_flight_until_its_answer():
     machine, target = copier(pipelined=True), TargetPartition()
     machine.take(fetched(source_batch([0])))
     copy_all(machine, target)
-    machine.doubt_if_idle()
+    machine.reset_pipelining_if_idle()
     assert machine.pipelined, "it wrote since"
-    machine.doubt_if_idle()
+    machine.reset_pipelining_if_idle()
     machine.take(fetched(source_batch([1]), source_batch([2])))
     first = machine.next_batch()
     assert machine.next_batch() is None
@@ -410,6 +410,6 @@ def test_what_is_under_way_is_no_silence():
     machine = copier(pipelined=True)
     machine.take(fetched(source_batch([0]), source_batch([1])))
     machine.next_batch()
-    machine.doubt_if_idle()
-    machine.doubt_if_idle()
+    machine.reset_pipelining_if_idle()
+    machine.reset_pipelining_if_idle()
     assert machine.next_batch() is not None

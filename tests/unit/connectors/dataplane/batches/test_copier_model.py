@@ -76,7 +76,7 @@ class Course:
     def steps(self) -> Iterator[Callable[[], object]]:
         """What may happen next."""
         copier = self.copier
-        yield copier.doubt_if_idle
+        yield copier.reset_pipelining_if_idle
         if copier.fetch_offset < self.end and not copier.gave_back:
             yield self.take
         if copier.has_unsent:
@@ -150,16 +150,16 @@ class Course:
         scan = resume.TargetScan(ResumeProof(OLD, copier.next_sequence, True), copier.target_end, 0)
         scan.take(target.fetch(scan.start), scan.start)
         assert (scan.doubt, scan.is_over, scan.is_another_log, scan.end) == ("", True, False, target.end)
-        walk = resume.SourceWalk(copier.next_source_offset, scan.arrived)
-        for part in opened(fetched_from(self.log, walk.position), walk.position, None):
-            if walk.remaining:
-                walk.take(part.records, part.following, part.leader_epoch)
-        assert walk.remaining == 0
-        assert walk.fingerprint.equals(scan.fingerprint, ignore_timestamps=False)
-        found = resume.exact(self.plan, scan, walk)
+        source_scan = resume.SourceScan(copier.next_source_offset, scan.arrived)
+        for part in opened(fetched_from(self.log, source_scan.position), source_scan.position, None):
+            if source_scan.remaining:
+                source_scan.take(part.records, part.following, part.leader_epoch)
+        assert source_scan.remaining == 0
+        assert source_scan.fingerprint.equals(scan.fingerprint, ignore_timestamps=False)
+        found = resume.exact(self.plan, scan, source_scan)
         behind_fence = replace(found.plan, next_sequence=0, pipelined=True)
         following = PartitionCopier(behind_fence, NEW, read_committed=False)
-        following.take(fetched_from(self.log, walk.position))
+        following.take(fetched_from(self.log, source_scan.position))
         while (outgoing := following.next_batch()) is not None:
             following.acknowledged(outgoing, target.append(bytes(outgoing.batch))[1])
         report = following.report()

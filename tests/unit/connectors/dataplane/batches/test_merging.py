@@ -270,7 +270,7 @@ def test_a_refused_record_is_left_out_of_a_compressed_batch_which_keeps_codec_an
     machine.take(fetched(large(6)))
     machine.refused(merged, refused)
     machine.settle({})
-    machine.mend()
+    machine.split_or_skip()
     assert sent(machine, target) == [5, 3]
     assert offsets_of(target) == [0, 1, 2, 3, 5, 6, 7, 8]
     first = list(target.records())[:5]
@@ -301,7 +301,7 @@ def test_batches_whose_records_cannot_be_read_go_out_one_by_one_as_they_are() ->
 def refused_once(machine: PartitionCopier, outgoing: Outgoing, code: int) -> None:
     machine.refused(outgoing, Refusal(code, (), ""))
     machine.settle({})
-    machine.mend()
+    machine.split_or_skip()
 
 
 def test_what_was_taken_apart_for_its_size_is_not_merged_again() -> None:
@@ -335,7 +335,7 @@ def test_one_record_that_is_refused_is_left_out_of_a_merged_batch() -> None:
     assert merged is not None
     machine.refused(merged, Refusal(87, (4,), ""))
     machine.settle({})
-    machine.mend()
+    machine.split_or_skip()
     assert sent(machine, target) == [5]
     assert offsets_of(target) == [0, 1, 2, 3, 5]
     report = machine.report()
@@ -356,7 +356,7 @@ def test_a_refused_merged_batch_of_which_a_copy_is_under_way_is_not_taken_apart(
     machine.failed(second, None)
     machine.settle({})
     with pytest.raises(CopiesUnderWay):
-        machine.mend()
+        machine.split_or_skip()
 
 
 def test_what_is_before_a_refused_record_is_copied_before_the_partition_stops() -> None:
@@ -389,7 +389,7 @@ def test_a_merged_batch_with_gaps_keeps_its_offsets_when_it_cannot_be_merged_aga
     machine.refused(first, Refusal(10, (), ""))
     machine.failed(second, 45)
     machine.settle({})
-    machine.mend()
+    machine.split_or_skip()
     machine.take(fetched(damaged(large(103))))
     sent(machine, target)
     report = machine.report()

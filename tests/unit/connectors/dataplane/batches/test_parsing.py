@@ -96,10 +96,10 @@ def test_a_start_inside_an_old_set_copies_exactly_what_follows(magic, position):
     machine = copier(position=position)
     target = copy(machine, *sets[position // 5 :])
     assert held(target) == expected(range(position, 10), magic)
-    walk = resume.SourceWalk(position, 10 - position)
+    source_scan = resume.SourceScan(position, 10 - position)
     for part in opened(fetched(*sets[position // 5 :]), position, None):
-        walk.take(part.records, part.following, part.leader_epoch)
-    assert (walk.remaining, walk.position) == (0, 10)
+        source_scan.take(part.records, part.following, part.leader_epoch)
+    assert (source_scan.remaining, source_scan.position) == (0, 10)
 
 
 def test_magic_changes_within_a_log():

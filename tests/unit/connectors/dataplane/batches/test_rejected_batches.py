@@ -68,7 +68,7 @@ def copy(machine, target):
         if machine.faulted:
             rounds += 1
             settle(machine, target, PRODUCER_ID)
-            machine.mend()
+            machine.split_or_skip()
             if machine.stopped:
                 break
     return rounds
@@ -111,7 +111,7 @@ def test_with_the_size_learnt_the_next_batches_are_split_before_they_are_sent():
     assert machine.is_refused_for_size
     machine.max_message_bytes = 3000
     settle(machine, target, PRODUCER_ID)
-    machine.mend()
+    machine.split_or_skip()
     machine.take(fetched_from(log[1:]))
     assert copy(machine, target) == 0
     assert held(target) == takeable(log, target)
@@ -225,7 +225,7 @@ def test_while_a_copy_behind_it_may_still_arrive_a_refused_batch_is_not_taken_ap
     machine.failed(third, None)
     settle(machine, target, PRODUCER_ID)
     with pytest.raises(CopiesUnderWay):
-        machine.mend()
+        machine.split_or_skip()
     target.mark(PRODUCER_ID, FIRST_EPOCH + 1)
     assert target.append(late)[0] == FENCED
     successor = copier(FIRST_EPOCH + 1, target_end=target.end, pipelined=True)
@@ -244,7 +244,7 @@ def test_a_clean_end_drops_what_would_be_sent_instead():
     for outgoing in sent:
         answer(machine, target, outgoing)
     settle(machine, target, PRODUCER_ID)
-    machine.mend()
+    machine.split_or_skip()
     assert not machine.has_unacknowledged and not machine.has_unsent
     assert (machine.next_source_offset, machine.next_sequence, machine.buffered_bytes) == (10, 10, 0)
 
@@ -258,7 +258,7 @@ def test_a_partition_that_ends_stops_once_its_last_batch_was_left_out():
     answer(machine, target, only)
     settle(machine, target, PRODUCER_ID)
     assert not machine.stopped
-    machine.mend()
+    machine.split_or_skip()
     assert machine.stopped
     assert machine.next_source_offset == 1
 
@@ -271,7 +271,7 @@ def test_what_was_left_out_behind_a_waiting_batch_is_reported_with_it():
     machine.failed(first, 19)
     machine.refused(second, Refusal(INVALID_RECORD, (0,)))
     settle(machine, target, PRODUCER_ID)
-    machine.mend()
+    machine.split_or_skip()
     copy(machine, target)
     report = machine.report()
     assert (report.skips, report.next_source_offset) == ([(3, 3, INVALID_RECORD)], 4)
@@ -282,7 +282,7 @@ def test_what_an_answer_lists_beyond_the_batch_is_not_believed():
     machine.take(fetched_from([source_batch(range(4))]))
     machine.refused(machine.next_batch(), Refusal(INVALID_RECORD, (9,)))
     machine.settle({})
-    machine.mend()
+    machine.split_or_skip()
     assert [outgoing.count for outgoing in send_all(machine)] == [2, 2]
 
 
@@ -384,7 +384,7 @@ class Run:
         if machine.is_refused_for_size and self.chance.random() < 0.5:
             machine.max_message_bytes = target.max_bytes
         try:
-            machine.mend()
+            machine.split_or_skip()
         except CopiesUnderWay:
             self.take_over()
         self.arrive_late()
@@ -418,13 +418,13 @@ def resumed(log, target, proof, position, end):
     assert not scan.doubt
     if not scan.arrived:
         return position, []
-    walk = resume.SourceWalk(position, scan.arrived)
+    source_scan = resume.SourceScan(position, scan.arrived)
     for part in opened(fetched_from(log, position), position, None):
-        if walk.remaining:
-            walk.take(part.records, part.following, part.leader_epoch)
-    if walk.remaining or not walk.fingerprint.equals(scan.fingerprint, ignore_timestamps=False):
+        if source_scan.remaining:
+            source_scan.take(part.records, part.following, part.leader_epoch)
+    if source_scan.remaining or not source_scan.fingerprint.equals(scan.fingerprint, ignore_timestamps=False):
         return None
-    return walk.position, resume.pair_runs(walk.segments, scan.segments)
+    return source_scan.position, resume.pair_runs(source_scan.segments, scan.segments)
 
 
 @settings(max_examples=100, deadline=None)

@@ -13,7 +13,7 @@ from connectors.control_link.protocol import PartitionPlan, TransactionTerms
 from connectors.dataplane.batches import error_codes
 from connectors.dataplane.batches.copier import PartitionCopier
 from connectors.dataplane.batches.outgoing_batches import Outgoing
-from connectors.dataplane.batches.transaction import Filling, TransactionLost
+from connectors.dataplane.batches.transaction import SliceTransaction, TransactionLost
 from connectors.formats.types import QUARANTINED, ProducerIdAndEpoch, TopicPartition
 from tests.kit.logs import source_batch
 
@@ -31,7 +31,7 @@ class Stand:
         self.said: list[dict[str, Any]] = []
         self.offered: list[PartitionCopier] = []
         terms = TransactionTerms("group-mirror-0", version, spacing_ms, length_ms)
-        self.filling = Filling(terms, send=self.said.append, collect=self._collect, offer=self._offer)
+        self.filling = SliceTransaction(terms, send=self.said.append, collect=self._collect, offer=self._offer)
         pairs = [TopicPartition("t", index) for index in range(partitions)]
         plans = [PartitionPlan(pair, None, pair, None, 0, -1, 0, 0, pipelined=True) for pair in pairs]
         self.copiers = [PartitionCopier(plan, FIRST, read_committed=False, transaction=self.filling) for plan in plans]

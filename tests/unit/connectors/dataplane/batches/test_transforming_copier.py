@@ -10,12 +10,12 @@ from connect.wire import batch as wire
 from connect.wire.records import Record
 from connectors.control_link.protocol import PartitionPlan, TransactionTerms
 from connectors.dataplane.batches import error_codes
-from connectors.dataplane.batches.copier import UNFIT, PartitionCopier, Transform
+from connectors.dataplane.batches.copier import UNTRANSFORMABLE, PartitionCopier, Transform
 from connectors.dataplane.batches.error_codes import Refusal
-from connectors.dataplane.batches.transaction import Filling
+from connectors.dataplane.batches.transaction import SliceTransaction
 from connectors.formats.gap import Gap, GapKind
 from connectors.formats.types import QUARANTINED, STOPPED, ProducerIdAndEpoch, TopicPartition
-from connectors.transforms.smt_chain import Outcome, Unfit
+from connectors.transforms.smt_chain import Outcome, Untransformable
 from tests.kit.logs import TargetPartition, fetched, source_batch
 
 SOURCE = TopicPartition("orders", 0)
@@ -45,7 +45,7 @@ class Stage:
     def read(self, *batches: bytes) -> None:
         self.copier.take(fetched(*batches))
 
-    def give_back(self, *, drops: bool = False, unfit: dict[int, Unfit] | None = None) -> None:
+    def give_back(self, *, drops: bool = False, unfit: dict[int, Untransformable] | None = None) -> None:
         part, done = self.waiting.pop(0)
         done([None] * len(part) if drops else [(unfit or {}).get(record.offset, record) for record in part])
 
@@ -88,12 +88,12 @@ def test_a_record_that_no_transformation_takes_stops_its_partition_in_its_place(
     stage, target = Stage(), TargetPartition()
     stage.read(source_batch(range(10)), source_batch(range(10, 20)), source_batch(range(20, 30)))
     stage.give_back()
-    stage.give_back(unfit={14: Unfit("mask: no struct")})
+    stage.give_back(unfit={14: Untransformable("mask: no struct")})
     assert not stage.copier.is_read
     stage.copy(target)
     assert stage.copier.state != QUARANTINED, "what was read before it is copied first"
     stage.copy(target)
-    assert (stage.copier.state, stage.copier.stopped_error) == (QUARANTINED, UNFIT)
+    assert (stage.copier.state, stage.copier.stopped_error) == (QUARANTINED, UNTRANSFORMABLE)
     assert stage.copier.stopped_reason == (
         "source orders-0: the record at offset 14 cannot be transformed: mask: no struct; "
         "errors.tolerance = all leaves such records out"
@@ -107,7 +107,13 @@ def test_a_record_that_no_transformation_takes_stops_its_partition_in_its_place(
 def test_where_errors_are_tolerated_it_is_left_out_and_counted() -> None:
     stage, target = Stage(skips=True), TargetPartition()
     stage.read(source_batch(range(10)))
-    stage.give_back(unfit={3: Unfit("mask: no struct"), 4: Unfit("mask: no struct"), 9: Unfit("mask: no struct")})
+    stage.give_back(
+        unfit={
+            3: Untransformable("mask: no struct"),
+            4: Untransformable("mask: no struct"),
+            9: Untransformable("mask: no struct"),
+        }
+    )
     stage.copy(target)
     report = stage.copier.report()
     assert report is not None
@@ -120,14 +126,16 @@ def test_where_errors_are_tolerated_it_is_left_out_and_counted() -> None:
 def test_what_would_go_elsewhere_is_never_left_out() -> None:
     stage = Stage(skips=True)
     stage.read(source_batch(range(10)))
-    stage.give_back(unfit={0: Unfit("a transform sends it to other", stops=True)})
+    stage.give_back(unfit={0: Untransformable("a transform sends it to other", stops=True)})
     assert stage.copier.state == QUARANTINED
     assert stage.copier.next_source_offset == 0
 
 
 def test_under_exactly_once_what_is_transformed_later_belongs_to_a_later_transaction() -> None:
-    told: list = []
-    filling = Filling(TransactionTerms("id", 2, 0, 500), send=told.append, collect=list, offer=lambda _: None)
+    reported: list = []
+    filling = SliceTransaction(
+        TransactionTerms("id", 2, 0, 500), send=reported.append, collect=list, offer=lambda _: None
+    )
     stage = Stage()
     transform = Transform(stage.submit, lambda _: None)
     producer = ProducerIdAndEpoch(7, 0)
@@ -171,7 +179,7 @@ def test_room_is_told_of_also_where_nothing_more_is_sent(end: str) -> None:
         stage.copier.stop("gone")
     elif end == "leave":
         stage.copier.discard_unsent()
-    stage.give_back(unfit={0: Unfit("mask: no struct")} if end == "unfit" else None)
+    stage.give_back(unfit={0: Untransformable("mask: no struct")} if end == "unfit" else None)
     while stage.waiting:
         stage.give_back()
     assert stage.held[-1] == 0
@@ -185,7 +193,7 @@ def test_what_is_held_is_counted_exactly_also_where_a_batch_is_mended() -> None:
     assert outgoing is not None
     stage.copier.refused(outgoing, Refusal(error_codes.INVALID_RECORD, (1,), "no key"))
     stage.copier.settle({})
-    stage.copier.mend()
+    stage.copier.split_or_skip()
     while stage.waiting:
         stage.give_back()
     while stage.copier.has_unsent:

@@ -52,7 +52,7 @@ async def test_behind_what_the_source_has_no_more(monkeypatch: pytest.MonkeyPatc
     entry = stopped(gap)
     found = await begun(monkeypatch, entry, 110)
     assert found[SOURCE] == Start(POSITION, 109, True, True)
-    assert entry.is_healing
+    assert entry.is_recovering
     assert entry.passing is not None
     assert (entry.passing.gap.first, entry.passing.gap.last, entry.passing.found_ms) == (100, 109, 1234)
 
@@ -83,13 +83,13 @@ async def test_what_was_aborted_after_a_slice_told_of_a_gap_is_copied_again(monk
 
 
 async def test_a_topic_made_anew_begins_at_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = log_divergence.made_anew("source", "orders", UUID(int=9), UUID(int=1), SOURCE, 100, 120).gap
+    source = log_divergence.recreated_topic("source", "orders", UUID(int=9), UUID(int=1), SOURCE, 100, 120).gap
     assert source is not None
     entry = stopped(source)
     assert (await begun(monkeypatch, entry, 4))[SOURCE].committed_source_offset == 3
     assert entry.passing is not None
     assert entry.passing.gap.lost_offsets == 20  # what the old one was seen to have
-    target = log_divergence.made_anew("target", "us.orders", UUID(int=9), UUID(int=2), SOURCE).gap
+    target = log_divergence.recreated_topic("target", "us.orders", UUID(int=9), UUID(int=2), SOURCE).gap
     assert target is not None
     entry = stopped(target)
     assert (await begun(monkeypatch, entry, 4))[SOURCE].committed_source_offset == 3
@@ -138,7 +138,7 @@ def test_a_truncated_target_is_copied_to_again_whatever_the_policy() -> None:
 def test_one_of_which_the_logs_say_nothing_any_more_stays_stopped() -> None:
     """A slice was told of it, and at the take-over nothing shows where it was."""
     entry = stopped(Gap(GapKind.TARGET_TRUNCATED, last=99, target_last=49))
-    entry.heal()
+    entry.resume_past_gap()
     passer = GapPasser("us->eu", GapPolicy(), lambda _: RUNS, 1234)
     assert passer.rewind([entry], {SOURCE: Start(POSITION, 99, False)}) == {}
     assert entry.state == "target-truncated"
@@ -148,7 +148,7 @@ def test_one_of_which_the_logs_say_nothing_any_more_stays_stopped() -> None:
 def test_what_was_not_committed_may_be_gone(end: int, goes_on: bool) -> None:
     """A slice was acknowledged more than its last commit, up to 110; the target's log ended at ``end`` then."""
     entry = stopped(Gap(GapKind.TARGET_TRUNCATED, last=119, target_first=end, target_last=109))
-    entry.heal()
+    entry.resume_past_gap()
     position = replace(POSITION, target_end=100, is_atomic=True)
     assert (
         GapPasser("us->eu", GapPolicy(), lambda _: [MapRun(0, 0, 100)], 1).rewind(
@@ -163,8 +163,8 @@ def test_what_has_stopped_and_may_continue_waits_for_the_takeover() -> None:
     gap = Gap(GapKind.SOURCE_GAP, 100, 106, go_on_at=107)
     running = Entry(PartitionPair(SOURCE, UUID(int=1), TARGET, UUID(int=2)), state="running", gap=gap)
     entries = [stopped(gap), stopped(Gap(GapKind.TARGET_TRUNCATED)), running]
-    GapPasser("us->eu", GENEROUS, lambda _: RUNS, 1).heal(entries)
-    assert [one.is_healing for one in entries] == [True, False, False]
+    GapPasser("us->eu", GENEROUS, lambda _: RUNS, 1).resume_past_gap(entries)
+    assert [one.is_recovering for one in entries] == [True, False, False]
 
 
 def test_a_truncated_target_is_left_alone_where_it_was_decided_or_never_copied() -> None:

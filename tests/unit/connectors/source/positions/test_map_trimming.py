@@ -49,7 +49,7 @@ def log_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "target_end", "is_asked", "told"),
+    ("target", "target_end", "is_asked", "reported"),
     [
         (Target(2, 2), 50, True, 40),
         (Target(2, 3), 50, True, None),  # made anew while it was asked
@@ -60,11 +60,11 @@ def log_start(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 async def test_a_log_start_counts_for_the_pairs_own_topic(
-    target: Target, target_end: int, is_asked: bool, told: int | None
+    target: Target, target_end: int, is_asked: bool, reported: int | None
 ) -> None:
     entry = Entry(PAIR, position(target_end))
     assert await note_log_starts(cast("Cluster", target), [entry, Entry(PAIR)]) is is_asked
-    assert entry.target_log_start == told
+    assert entry.target_log_start == reported
 
 
 async def test_a_partition_that_begins_anew_meanwhile_is_not_told_of_its_old_log(

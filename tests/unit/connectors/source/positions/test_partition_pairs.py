@@ -18,7 +18,7 @@ from connectors.formats.types import TopicPartition
 from connectors.source.positions import partition_pairs, position_checks
 from connectors.source.positions.gap_policy import is_gone, judged
 from connectors.source.positions.partition_pairs import Entry, Pairing, PartitionPair
-from connectors.source.positions.position_checks import refuse_topics_gone
+from connectors.source.positions.position_checks import refuse_deleted_topics
 from connectors.source.positions.stored_positions import Start
 
 OLD, NEW, THERE = UUID(int=1), UUID("1c9bd204-0000-4000-8000-000000000000"), UUID(int=3)
@@ -59,13 +59,13 @@ class Both:
 
     async def take_over(self, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]) -> None:
         await self.pairing.renew(entries)
-        await refuse_topics_gone(cast(Cluster, self.source), cast(Cluster, self.target), entries, starts)
+        await refuse_deleted_topics(cast(Cluster, self.source), cast(Cluster, self.target), entries, starts)
 
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers are asked twice before a topic is given up."""
-    monkeypatch.setattr(log_divergence, "GONE_AFTER_S", 0)
+    monkeypatch.setattr(log_divergence, "DELETED_AFTER_S", 0)
     monkeypatch.setattr(log_divergence, "_ASK_AGAIN_S", 0)
 
     async def known(cluster: Cluster, names: Collection[str]) -> dict[str, TopicMetadata]:
@@ -78,19 +78,19 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_pairs, "perhaps_compacted", compacted)
 
 
-def healing(name: str, kind: GapKind, partition: int = 0) -> Entry:
+def recovering(name: str, kind: GapKind, partition: int = 0) -> Entry:
     """Behind a topic made anew."""
     source, target = TopicPartition(name, partition), TopicPartition(f"us.{name}", partition)
     entry = Entry(PartitionPair(source, OLD, target, THERE))
     entry.position = Position(*source, OLD, 100, 3, *target, THERE, 50, "mm2-0", 5, 1, 8)
     entry.stop("for a reason", gap=Gap(kind))
-    entry.heal()
+    entry.resume_past_gap()
     return entry
 
 
 async def test_topics_that_a_broker_has_not_heard_of_are_waited_for() -> None:
     both = Both()
-    entry, other = healing("orders", GapKind.TARGET_RECREATED), healing("clicks", GapKind.TARGET_RECREATED)
+    entry, other = recovering("orders", GapKind.TARGET_RECREATED), recovering("clicks", GapKind.TARGET_RECREATED)
     both.source.known["orders"] = topic("orders", OLD)
     both.target.late = {"us.orders": topic("us.orders", NEW)}
     del both.target.known["us.orders"]
@@ -101,7 +101,7 @@ async def test_topics_that_a_broker_has_not_heard_of_are_waited_for() -> None:
 
 async def test_a_source_that_was_recreated_unnoticed_is_taken_over_under_its_new_id() -> None:
     """Under the old id a slice would find the gap again."""
-    both, (entry,) = Both(), [healing("orders", GapKind.SOURCE_RECREATED)]
+    both, (entry,) = Both(), [recovering("orders", GapKind.SOURCE_RECREATED)]
     entry.state = "running"
     await both.renew(entry)
     assert entry.state == "source-recreated"
@@ -114,7 +114,7 @@ async def test_the_topic_that_is_gone_is_the_one_that_is_told(side: str) -> None
     name = "orders" if side == "source" else "us.orders"
     both.source.known["orders"] = topic("orders", OLD)
     del (both.source if side == "source" else both.target).known[name]
-    entry = healing("orders", GapKind.SOURCE_RECREATED)
+    entry = recovering("orders", GapKind.SOURCE_RECREATED)
     await both.renew(entry)
     assert entry.state == f"{side}-deleted"
     assert entry.reason.startswith(f"{side} topic {name} ")
@@ -124,7 +124,7 @@ async def test_the_topic_that_is_gone_is_the_one_that_is_told(side: str) -> None
 async def test_a_source_topic_without_the_partition_has_lost_it() -> None:
     both = Both()
     both.source.known["orders"] = topic("orders", NEW, 1)
-    entry = healing("orders", GapKind.SOURCE_RECREATED, 1)
+    entry = recovering("orders", GapKind.SOURCE_RECREATED, 1)
     await both.renew(entry)
     assert entry.state == "source-deleted"
 

@@ -228,7 +228,7 @@ async def test_a_successor_that_names_itself_changes_neither_position_nor_map(
         await writer.commit([Commit(position, [MapRun(begin, begin, end - begin)], scope=scope)])
     others = replace(SETTINGS, transactional_id="other-commit")
     successor = MirrorPositionStore(cast(Cluster, SimpleNamespace(name="eu")), cast(Admin, None), others)
-    await successor.shut_out(await successor.load([ORDERS]))
+    await successor.fence_predecessors(await successor.load([ORDERS]))
     stored, went, java = topics.read(by_earlier=False)
     assert (stored.position, stored.claimant, went) == (position, "other-commit", {at: at for at in range(40)})
     assert not stored.was_altered(java)

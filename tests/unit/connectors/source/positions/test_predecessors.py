@@ -88,7 +88,7 @@ async def take(coordinator: Coordinator, own: str, *, freezes: asyncio.Event | N
             coordinator.stored[source] = replace(coordinator.stored[source], claimant=f"{own}-commit")
 
     starts = await coordinator.read([SOURCE])
-    position = (await coordinator.successor(own).shut_out(starts, coordinator.read, claim))[SOURCE].position
+    position = (await coordinator.successor(own).fence_predecessors(starts, coordinator.read, claim))[SOURCE].position
     assert position is not None
     return position
 
@@ -212,6 +212,6 @@ async def test_an_owner_of_several_partitions_is_claimed_once(
             coordinator.stored[source] = replace(coordinator.stored[source], claimant="mm2-1-commit")
 
     starts = {one: coordinator.stored[one] for one in (TopicPartition("orders", index) for index in partitions)}
-    await coordinator.successor("mm2-1").shut_out(starts, coordinator.read, claim)
+    await coordinator.successor("mm2-1").fence_predecessors(starts, coordinator.read, claim)
     assert {one.claimant for one in coordinator.stored.values()} == {"mm2-1-commit"}
     assert coordinator.epochs == {"mm2-0": 1, "mm2-0-commit": 1}

@@ -16,7 +16,7 @@ from connectors.formats.gap import GapKind
 from connectors.formats.position import Position
 from connectors.formats.types import TopicPartition
 from connectors.source.positions import gap_policy
-from connectors.source.positions.gap_policy import is_gone, judged, look_for_returned, returned
+from connectors.source.positions.gap_policy import is_gone, judged, look_for_recreated, returned
 from connectors.source.positions.partition_pairs import Clusters, Entry, PartitionPair
 
 OLD, NEW = UUID(int=1), UUID(int=2)
@@ -82,15 +82,15 @@ async def test_a_partition_whose_topic_is_back_stops_with_the_new_reason_unless_
 ) -> None:
     monkeypatch.setattr(gap_policy, "_LOOK_S", 0)
     entry, left = stopped("source"), stopped("source")
-    told = asyncio.Queue[Entry]()
+    reported = asyncio.Queue[Entry]()
     looks = iter([[entry, left]])
-    task = asyncio.create_task(look_for_returned(SITE, lambda: next(looks, [entry]), told.put_nowait))
-    assert await told.get() is entry
+    task = asyncio.create_task(look_for_recreated(SITE, lambda: next(looks, [entry]), reported.put_nowait))
+    assert await reported.get() is entry
     assert entry.gap is not None
     assert entry.gap.kind is GapKind.SOURCE_RECREATED
     for _ in range(9):
         await asyncio.sleep(0)
-    assert told.empty()
+    assert reported.empty()
     assert is_gone(left)
     assert not task.done()
     task.cancel()

@@ -44,7 +44,7 @@ class Target:
         self.leaderless: set[TopicPartition] = set()
         self.behind: set[TopicPartition] = set()
         self.clusters = Clusters(cast(Cluster, self), cast(Cluster, self))
-        self.untold: set[TopicPartition] = set()
+        self.unreported: set[TopicPartition] = set()
         for name in ("min_insync_replicas", "unknown_ends"):
             monkeypatch.setattr(position_checks, name, getattr(self, name))
         for name in ("fence", "init_producer_id", "new_producer_id", "list_offsets"):
@@ -71,7 +71,7 @@ class Target:
         return dict.fromkeys(topics, 2)
 
     async def unknown_ends(self, _: object, partitions: Collection[TopicPartition]) -> dict[TopicPartition, str]:
-        return {one: f"{one}: OFFSET_NOT_AVAILABLE" for one in partitions if one in self.untold}
+        return {one: f"{one}: OFFSET_NOT_AVAILABLE" for one in partitions if one in self.unreported}
 
     async def fence(
         self, _: object, transactional_id: str, partitions: Collection[TopicPartition], **__: int
@@ -305,7 +305,7 @@ async def test_where_a_predecessor_wrote_to_a_topic_that_is_gone_no_marker_is_wa
 
 
 async def test_whose_leader_does_not_know_its_end_yet_waits_alone(target: Target) -> None:
-    target.untold = {pair(A).target}
+    target.unreported = {pair(A).target}
     found = await target.take(OWN, {A: stored(A, clean=True), B: stored(B)})
     assert [plan.source for plan in found.plans] == [B]
     assert target.entries[A].reason == "target us.orders-0: OFFSET_NOT_AVAILABLE"

@@ -34,13 +34,13 @@ FIRST = 20
 #: The alias of the source: what a flow stores is named after it, and the clusters are shared with other tests.
 ALIAS = "yard"
 #: The alias of one more flow from the same source, whose policies let partitions continue.
-HEALS = "heals"
+RESUMES = "heals"
 TOPICS = ("keeps", "source-live", "target-live", "source-gone", "source-down", "target-down", "gap-down")
 GONE = "anew-source-gone"
 #: All source topics, by the alias of the flow that copies them.
 FLOWS = {
     ALIAS: [f"anew-{topic}" for topic in TOPICS],
-    HEALS: ["heals-live", "heals-source-down", "heals-target-down", "heals-gap-down"],
+    RESUMES: ["heals-live", "heals-source-down", "heals-target-down", "heals-gap-down"],
 }
 
 
@@ -69,7 +69,7 @@ async def _stored_gaps(bootstrap: str, alias: str) -> dict[str, Gap]:
     return {one.source_topic: one.gap for one in await stored_gaps(bootstrap, alias)}
 
 
-def make_anew(broker: Broker, topic: str) -> None:
+def recreate(broker: Broker, topic: str) -> None:
     """In one go: a topic that stays away for ten seconds is said to be gone for good."""
     broker.delete_topic(topic)
     make(broker, topic)
@@ -108,16 +108,16 @@ def world(us: KafkaCluster, eu: KafkaCluster, tmp_path_factory: pytest.TempPathF
         make(source, topic)
         source.produce(topic, 0, FIRST)
     properties = {
-        "clusters": f"{ALIAS}, {HEALS}, eu",
+        "clusters": f"{ALIAS}, {RESUMES}, eu",
         f"{ALIAS}.bootstrap.servers": us.bootstrap,
         "eu.bootstrap.servers": eu.bootstrap,
         f"{ALIAS}->eu.enabled": "true",
         f"{ALIAS}->eu.topics": "anew-.*",
-        f"{HEALS}.bootstrap.servers": us.bootstrap,
-        f"{HEALS}->eu.enabled": "true",
-        f"{HEALS}->eu.topics": "heals-.*",
-        f"{HEALS}->eu.on.source.gap": "skip",
-        f"{HEALS}->eu.on.topic.recreated": "restart",
+        f"{RESUMES}.bootstrap.servers": us.bootstrap,
+        f"{RESUMES}->eu.enabled": "true",
+        f"{RESUMES}->eu.topics": "heals-.*",
+        f"{RESUMES}->eu.on.source.gap": "skip",
+        f"{RESUMES}->eu.on.topic.recreated": "restart",
         **SMALL,
         # Nothing here is about leases and epochs, and a loaded machine must not add a take-over of its own.
         **PATIENT,
@@ -141,7 +141,7 @@ def world(us: KafkaCluster, eu: KafkaCluster, tmp_path_factory: pytest.TempPathF
 
 def test_a_source_made_anew_under_the_copy_is_not_copied_over(world: World, eu: KafkaCluster) -> None:
     topic, start = "anew-source-live", world.mirror.log_end()
-    make_anew(world.source, topic)
+    recreate(world.source, topic)
     world.source.produce(topic, 0, 2 * FIRST)  # the old position is in range
     world.await_error(start, f"source topic {topic} was recreated (topic id ")
     world.others_go_on()
@@ -150,18 +150,18 @@ def test_a_source_made_anew_under_the_copy_is_not_copied_over(world: World, eu: 
 
 def test_a_policy_copies_a_source_made_anew_from_its_beginning(world: World, eu: KafkaCluster) -> None:
     """Its records follow those of the topic before."""
-    make_anew(world.source, "heals-live")
+    recreate(world.source, "heals-live")
     world.source.produce("heals-live", 100, 5)
     await_end(world.target, "heals.heals-live", FIRST + 5)
     numbers = asyncio.run(value_numbers(eu.bootstrap, "heals.heals-live"))
     assert numbers == [*range(FIRST), *range(100, 105)]
-    gap = asyncio.run(_stored_gaps(eu.bootstrap, HEALS))["heals-live"]
+    gap = asyncio.run(_stored_gaps(eu.bootstrap, RESUMES))["heals-live"]
     assert (gap.kind, gap.first, gap.go_on_at) == (GapKind.SOURCE_RECREATED, FIRST, 0)
 
 
 def test_a_target_made_anew_under_the_copy_is_not_filled_from_the_middle(world: World, eu: KafkaCluster) -> None:
     topic, start = "anew-target-live", world.mirror.log_end()
-    make_anew(world.target, f"{ALIAS}.{topic}")
+    recreate(world.target, f"{ALIAS}.{topic}")
     world.source.produce(topic, FIRST, 5)
     world.await_error(start, f"target topic {ALIAS}.{topic} was recreated (topic id ")
     world.others_go_on()
@@ -171,8 +171,8 @@ def test_a_target_made_anew_under_the_copy_is_not_filled_from_the_middle(world: 
 def test_a_source_that_is_gone_is_said_to_be(world: World) -> None:
     world.await_gone()
     world.others_go_on()
-    told = [line for line in world.mirror.log_lines() if GONE in line]
-    assert len(told) <= 10, "the log is not filled with it"
+    reported = [line for line in world.mirror.log_lines() if GONE in line]
+    assert len(reported) <= 10, "the log is not filled with it"
 
 
 def test_what_changed_while_the_mirror_was_down_is_seen_at_its_start(
@@ -181,15 +181,15 @@ def test_what_changed_while_the_mirror_was_down_is_seen_at_its_start(
     mirror, start = world.mirror, world.mirror.log_end()
     world.await_gone()  # a mirror that starts knows nothing of a topic that is not there
     mirror.kill()
-    make_anew(world.source, "anew-source-down")
+    recreate(world.source, "anew-source-down")
     world.source.produce("anew-source-down", 0, 2 * FIRST)
-    make_anew(world.target, f"{ALIAS}.anew-target-down")
+    recreate(world.target, f"{ALIAS}.anew-target-down")
     world.source.produce("anew-target-down", FIRST, 5)
     world.source.produce("anew-gap-down", FIRST, 2 * FIRST)
     world.source.delete_records("anew-gap-down", FIRST + 7)
-    make_anew(world.source, "heals-source-down")
+    recreate(world.source, "heals-source-down")
     world.source.produce("heals-source-down", 100, 2 * FIRST)
-    make_anew(world.target, f"{HEALS}.heals-target-down")
+    recreate(world.target, f"{RESUMES}.heals-target-down")
     world.source.produce("heals-gap-down", FIRST, 2 * FIRST)
     world.source.delete_records("heals-gap-down", FIRST + 7)
     mirror.start()
@@ -203,10 +203,10 @@ def test_what_changed_while_the_mirror_was_down_is_seen_at_its_start(
     world.others_go_on()
     for topic, numbers in (("source-down", [*range(FIRST)]), ("target-down", []), ("gap-down", [*range(FIRST)])):
         assert asyncio.run(value_numbers(eu.bootstrap, f"{ALIAS}.anew-{topic}")) == numbers
-        told = next(line for line in mirror.log_lines(start) if f" anew-{topic}-0 " in line and " ERROR " in line)
-        assert "PATCH /connectors/MirrorSourceConnector/offsets" in told
+        reported = next(line for line in mirror.log_lines(start) if f" anew-{topic}-0 " in line and " ERROR " in line)
+        assert "PATCH /connectors/MirrorSourceConnector/offsets" in reported
     policies_went_on(world, eu.bootstrap)
-    lags_are_told(world, capsys)
+    lags_are_reported(world, capsys)
 
 
 def policies_went_on(world: World, bootstrap: str) -> None:
@@ -219,7 +219,7 @@ def policies_went_on(world: World, bootstrap: str) -> None:
     for topic, numbers in expected.items():
         await_end(world.target, topic, len(numbers))
         assert asyncio.run(value_numbers(bootstrap, topic)) == numbers
-    gaps = asyncio.run(_stored_gaps(bootstrap, HEALS))
+    gaps = asyncio.run(_stored_gaps(bootstrap, RESUMES))
     missing = gaps["heals-gap-down"]
     assert (missing.kind, missing.first, missing.last) == (GapKind.SOURCE_GAP, FIRST, FIRST + 6)
     assert gaps["heals-source-down"].kind is GapKind.SOURCE_RECREATED
@@ -228,7 +228,7 @@ def policies_went_on(world: World, bootstrap: str) -> None:
     assert not asyncio.run(_stored_gaps(bootstrap, ALIAS)), "nothing was passed over by default"
 
 
-def lags_are_told(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def lags_are_reported(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     """At rest nothing is behind but what is stopped, and that is counted exactly."""
 
     def lag() -> dict[str, Any]:
@@ -242,8 +242,8 @@ def lags_are_told(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     def at_rest() -> bool:
         """Copied is not stored yet: positions follow on their own schedule."""
         flows = lag()
-        healed = [flows[f"{HEALS}->eu"][name] for name in ("records", "bytes", "ms")]
-        return healed == [0, 0, 0] and "anew-keeps" not in furthest(flows)
+        resumed = [flows[f"{RESUMES}->eu"][name] for name in ("records", "bytes", "ms")]
+        return resumed == [0, 0, 0] and "anew-keeps" not in furthest(flows)
 
     wait_until(at_rest, DEADLINE_S, "all that goes on is stored", POLL_S)
     gap = furthest(lag())["anew-gap-down"]

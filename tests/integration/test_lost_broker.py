@@ -31,7 +31,7 @@ def own() -> Iterator[KafkaCluster]:
 
 
 @pytest.fixture(autouse=True)
-def mended(own: KafkaCluster) -> None:
+def replacement(own: KafkaCluster) -> None:
     """Whatever the test before left it like."""
     if not own.alive(0):
         own.start_node(0)
@@ -53,7 +53,7 @@ async def test_a_broker_that_is_stuck_for_a_while(own: KafkaCluster, pair: tuple
     rounds = [len(joiner.rounds) for joiner in pair]
     own.freeze(0)
     try:
-        await until(lambda: all("lease" in joiner.told for joiner in pair), "both leases have ended")
+        await until(lambda: all("lease" in joiner.reported for joiner in pair), "both leases have ended")
     finally:
         own.thaw(0)
     answered = [joiner.answered for joiner in pair]
