@@ -63,6 +63,8 @@ _REFUSED_WORDS: Final = {
 _BARE: Final = frozenset(("current_timestamp", "current_date", "current_time", "current_user", "session_user", "user"))
 #: Begin a query in brackets.
 _QUERIES: Final = frozenset(("select", "table", "values"))
+#: Functions with a FROM between their arguments. Any other in brackets begins a query, which needs no SELECT.
+_WITH_FROM: Final = frozenset(("extract", "trim", "substr", "substring", "overlay"))
 _MOVING_DAYS: Final = re.compile(r"""^[rR]?['"]\s*(now|today|tomorrow|yesterday)\b""", re.IGNORECASE)
 _OF_TIME: Final = ("date", "timestamp", "timestamp_ntz", "timestamp_ltz")
 
@@ -197,9 +199,19 @@ def _is_from(tokens: list[_SqlToken], at: int) -> bool:
 
 
 def _refuse(tokens: list[_SqlToken]) -> None:
+    brackets: list[str] = []
     for at, token in enumerate(tokens):
         following = tokens[at + 1].text if at + 1 < len(tokens) else ""
         before = tokens[at - 1] if at else token
+        if token.kind == "other" and token.text in _OPENING:
+            brackets.append(before.name)
+        elif token.kind == "other" and token.text in _CLOSING:
+            brackets.pop()
+        # Before names, because a number may end in a dot. USING names a program that Spark would run.
+        if token.word == "using" or (brackets and _is_from(tokens, at) and brackets[-1] not in _WITH_FROM):
+            raise _refused("subqueries are not supported: each record is transformed by itself")
+        if token.text == "|" and following == ">":
+            raise _refused("pipes are not supported: each record is transformed by itself")
         is_name = following == "." or before.text == "." or before.word == "as"
         is_alias = is_name or before.word == VIEW
         if token.text == ";":
