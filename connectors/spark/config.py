@@ -28,7 +28,6 @@ JAVA_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k -Xlog:d
 
 INSECURE: Final = "spark.insecure"
 _SECRET: Final = "spark.authenticate.secret"
-_USE_SSL: Final = "use_ssl=true"
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 #: A plan carries the token and the certificate of the control link, and other users of a machine reach the ports of its
 #: driver. Spark makes the secret itself on this machine, on YARN and on Kubernetes.
@@ -203,8 +202,10 @@ def _check_protection(settings: SparkSettings) -> None:
         url = settings.conf[_REMOTE]
         place = url.removeprefix("sc://").partition("/")[0]
         host = re.sub(r":\d+$", "", place).strip("[]")
-        if _USE_SSL not in url.lower() and host not in _LOOPBACK:
-            raise unprotected(f"{_REMOTE} = sc://host:port/;{_USE_SSL}", settings.place)
+        # As pyspark reads them: names as they are, the last of several.
+        options = dict(each.partition("=")[::2] for each in url.partition("/;")[2].split(";"))
+        if options.get("use_ssl", "").lower() != "true" and host not in _LOOPBACK:
+            raise unprotected(f"{_REMOTE} = sc://host:port/;use_ssl=true", settings.place)
         return
     merged = settings.merged()
     wrong = [key for key, value in PROTECTION.items() if merged[key].strip().lower() != value]

@@ -122,6 +122,9 @@ def test_where_spark_is_holds_no_token() -> None:
         ({**SECRET, "spark.network.crypto.enabled": "false"}, 1, ("set spark.network.crypto.enabled = true",)),
         ({"spark.remote": "sc://s"}, 1, ("set spark.remote = sc://host:port/;use_ssl=true",)),
         ({"spark.remote": "sc://s:15002/;token=t"}, 1, ("use_ssl=true",)),
+        ({"spark.remote": "sc://s/;use_ssl=trueish"}, 1, ("use_ssl=true",)),
+        ({"spark.remote": "sc://s/;USE_SSL=true"}, 1, ("use_ssl=true",)),
+        ({"spark.remote": "sc://s/;use_ssl=true;use_ssl=false"}, 1, ("use_ssl=true",)),
     ],
 )
 def test_what_cannot_work_is_refused_with_its_key(conf: dict[str, str], slices: int, words: tuple[str, ...]) -> None:
