@@ -112,7 +112,7 @@ def open_stores(properties: Mapping[str, str]) -> None:
             return
         try:
             answer = subprocess.run(
-                [sys.executable, "-m", __name__],
+                [sys.executable, "-P", "-m", __name__],  # else modules are first looked for in the current folder
                 input=json.dumps([astuple(one) for one in missing]).encode(),
                 stdout=subprocess.PIPE,
                 timeout=_PROCESS_TIMEOUT_S,
@@ -128,12 +128,12 @@ def _binaries(properties: Mapping[str, str]) -> Iterator[_Binary]:
     names: tuple[Literal["truststore", "keystore"], ...] = ("truststore", "keystore")
     for key, value in properties.items():
         for name in names:
-            if not key.endswith(f"ssl.{name}.location"):
+            if not f".{key}".endswith(f".ssl.{name}.location"):  # only what ConnectorAccess checks is read
                 continue
             prefix = key.removesuffix(f"{name}.location")
             password, key_password = properties.get(f"{prefix}{name}.password"), properties.get(f"{prefix}key.password")
             try:
-                data = Path(value.strip()).read_bytes()
+                data = Path(trim(value)).read_bytes()
             except OSError:
                 continue
             if data.lstrip().startswith(_PEM):
@@ -279,8 +279,13 @@ def tls_settings(properties: Mapping[str, str], where: str) -> TlsSettings:
         SecurityError: A store cannot be opened or holds nothing usable.
     """
     own = {key: value for key, value in properties.items() if key.startswith("ssl.")}
-    files = watch(own, where, _read)  # before they are read, so that no change is missed
+    files = watch(own, where, _read_again)  # before they are read, so that no change is missed
     return replace(_read({key: trim(str(value)) for key, value in own.items()}, where), files=files)
+
+
+def _read_again(properties: Mapping[str, str], where: str) -> TlsSettings:
+    open_stores(properties)  # because the event loop runs meanwhile
+    return _read(properties, where)
 
 
 def _read(properties: Mapping[str, str], where: str) -> TlsSettings:

@@ -9,12 +9,14 @@ import ssl
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
 
 from connect.core.config.properties import ConfigTransformer
 from connect.kafka.security import renewal
 from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
 from connect.kafka.security.tls_stores import tls_settings
 from tests.kit.certificates import Party, make_party
+from tests.kit.jks_stores import jks_store
 
 
 @pytest.fixture(scope="module")
@@ -216,6 +218,33 @@ def test_a_store_is_renewed_together_with_its_password(tmp_path: Path, roots: tu
     put(tmp_path / "password", "second")
     renewal.renew()
     assert tls.to_wire()["certificate_chain_pem"] == late.pem
+
+
+@pytest.mark.parametrize("kind", ["jks", "pkcs12"])
+def test_a_binary_store_is_renewed_in_another_process(
+    tmp_path: Path, roots: tuple[Party, Party], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(password: str, root: Party) -> None:
+        (tmp_path / "trust").write_bytes(
+            jks_store(password, certificates=[root.der])
+            if kind == "jks"
+            else pkcs12.serialize_java_truststore(
+                [pkcs12.PKCS12Certificate(root.certificate, None)], BestAvailableEncryption(password.encode())
+            )
+        )
+        put(tmp_path / "password", password)
+
+    def load(*_: object) -> None:
+        pytest.fail("the store is opened in the process of the event loop")
+
+    write("first", roots[0])
+    keys = {"ssl.truststore.location": str(tmp_path / "trust"), "ssl.truststore.password": "SECRET"}
+    tls = tls_settings(resolved(tmp_path, keys), "cluster us")
+    monkeypatch.setattr(pkcs12, "load_pkcs12", load)
+    monkeypatch.setattr("connect.kafka.security.jks_store.read_jks", load)
+    write("second", roots[1])
+    renewal.renew()
+    assert tls.to_wire()["trusted_pem"] == roots[1].pem
 
 
 def test_values_without_files_are_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -207,6 +207,14 @@ async def test_several_clients_that_start_have_their_stores_opened_once_and_off_
     assert len(began) == 1
 
 
+def test_files_under_names_that_nothing_checks_stay_closed(tmp_path: Path) -> None:
+    """A connector config may name any file there (``ConnectorAccess``), such as one without end."""
+    tls_stores._opened.clear()
+    given = properties(tmp_path, truststore_location=java_trust_store(PASSWORD, parties()["root"]))
+    tls_stores.open_stores({"xssl.truststore.location": given["ssl.truststore.location"]})
+    assert not tls_stores._opened
+
+
 def test_a_stranger_is_not_trusted(tmp_path: Path) -> None:
     named = {"truststore_type": "PEM", "truststore_certificates": parties()["stranger"].pem}
     tls = tls_settings(properties(tmp_path, **named), "cluster us")
