@@ -98,7 +98,9 @@ class ConnectorAccess:
 
     def __init__(self, owner: Mapping[str, str], trusted: Iterable[Mapping[str, str]] = ()) -> None:
         self._owner = owner
-        self._trusted = {(_setting(key), trim(value)) for each in (owner, *trusted) for key, value in each.items()}
+        written = [(key, trim(value)) for each in (owner, *trusted) for key, value in each.items()]
+        self._trusted = {(_setting(key), value) for key, value in written}
+        self._written = frozenset(written)
 
     def check(self, raw: Mapping[str, str], resolved: Mapping[str, str]) -> None:
         """Check a connector config, as written and with references resolved. Raises NotAllowed."""
@@ -107,14 +109,14 @@ class ConnectorAccess:
                 continue
             setting = _setting(key)
             # As written, so that no secret of the owner has to be read to compare with.
-            if (setting, trim(raw[key])) in self._trusted:
-                continue
-            if setting == _JAAS:
-                self._check_jaas(key, value)
-            elif setting in _LISTS:
-                self._check_listed(key, trim(value), _LISTS[setting], key)
-            if setting in _SHOWS:
-                self._check_credentials(key, setting, resolved)
+            written = trim(raw[key])
+            if (setting, written) not in self._trusted:
+                if setting == _JAAS:
+                    self._check_jaas(key, value)
+                elif setting in _LISTS:
+                    self._check_listed(key, trim(value), _LISTS[setting], key)
+            if setting in _SHOWS and (key, written) not in self._written:
+                self._check_credentials(key, setting, written, resolved)
 
     def _check_jaas(self, key: str, line: str) -> None:
         try:
@@ -142,13 +144,16 @@ class ConnectorAccess:
             return value in (*allowed, *_NO_TOKENS) or value.startswith(_NO_TOKEN_PACKAGES)
         if list_key == OAUTH_URLS:
             return value in allowed
-        return any(_is_within(value, each) for each in allowed)
+        return any(_is_within(value, each) for each in allowed if each)  # empty would be the current folder
 
-    def _check_credentials(self, key: str, setting: str, props: Mapping[str, str]) -> None:
+    def _check_credentials(self, key: str, setting: str, written: str, props: Mapping[str, str]) -> None:
         """Refuse to send the worker's credentials to others than its file says, or in another way."""
         kind = key.partition(".")[0]
         if kind not in _KINDS or key != f"{kind}.override.{setting}":
             return  # another client of a connector, which has no credentials of the worker
+        own = self._owner.get(f"{kind}.{setting}", self._owner.get(setting))
+        if own is not None and written == trim(own):
+            return  # as this client of the worker has it; what another one has may be less safe
         for name in _CREDENTIALS:
             inherited = f"{kind}.{name}" in self._owner or (kind == "admin" and name in self._owner)
             if inherited and f"{kind}.override.{name}" not in props:

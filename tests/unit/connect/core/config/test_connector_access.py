@@ -56,6 +56,27 @@ def test_folders_are_listed_but_not_left(tmp_path: Path) -> None:
             transformer.connector_props({"source.cluster.ssl.truststore.location": outside})
 
 
+@pytest.mark.parametrize("listed", ["/srv/tls,", ",", "/srv/tls, ,/srv/other"])
+def test_an_empty_part_of_a_list_allows_no_folder(listed: str) -> None:
+    with pytest.raises(NotAllowed):
+        ConfigTransformer({FILES: listed}).connector_props({"ssl.keystore.location": "key.pem"})
+
+
+def test_another_client_of_the_worker_makes_no_setting_safe() -> None:
+    owner = {
+        "producer.sasl.jaas.config": "x",
+        "producer.security.protocol": "SASL_SSL",
+        "consumer.security.protocol": "SASL_PLAINTEXT",
+    }
+    key = "producer.override.security.protocol"
+    with pytest.raises(NotAllowed, match=r"set producer\.override\.sasl\.jaas\.config too"):
+        ConfigTransformer(owner).connector_props({key: "SASL_PLAINTEXT"})
+    same = {key: "SASL_SSL"}
+    assert ConfigTransformer(owner).connector_props(same) == same
+    flow = {key: "SASL_PLAINTEXT"}
+    assert ConfigTransformer(owner, trusted=[flow]).connector_props(flow) == flow
+
+
 def test_a_url_is_allowed_as_a_whole() -> None:
     transformer = ConfigTransformer({OAUTH_URLS: "https://login.example/token"})
     transformer.connector_props({ENDPOINT: " https://login.example/token "})
