@@ -101,7 +101,8 @@ def _opened(payload: bytes, codec: int, room: int, many: Zstd | None) -> memoryv
 def _one_frame(payload: bytes, room: int, many: Zstd) -> bytes | None:
     """Decompress a single frame; None leaves larger, damaged or multiple frames to the other library."""
     try:
-        if zstandard.frame_content_size(payload) > room:
+        # Of frames without their size, this library would read the first and say nothing of the others.
+        if zstandard.frame_content_size(payload) > room or payload.find(zstandard.FRAME_HEADER, 1) > 0:
             return None
         return many.decompress(payload, max(room, 1), allow_extra_data=False)
     except zstandard.ZstdError:

@@ -127,3 +127,9 @@ def test_what_expands_to_a_gib_is_refused_within_300_mib(codec: str) -> None:
     done = subprocess.run(command, check=False, input=expanding(codec), capture_output=True, timeout=200)
     assert done.returncode == 0, done.stderr.decode()
     assert int(done.stdout) < 300 << 10  # ru_maxrss is in KiB
+
+
+def test_all_zstd_frames_of_a_payload_are_read() -> None:
+    frame = zstandard.ZstdCompressor(write_content_size=False).compress
+    payload = frame(b"first ") + frame(b"second")
+    assert bytes(records.open_payload(payload, 4, 1 << 20, records.zstd())) == b"first second"
