@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 
 #: The key of an ASGI scope that holds the client's verified certificate (DER).
 CERTIFICATE: Final = "heliograph.certificate"
+#: The key of an ASGI scope that holds a function, which lets other connections replace the request's.
+GIVE_WAY: Final = "heliograph.give_way"
 
 _LOOK_AGAIN_S: Final = 1.0
 #: A wrong password is answered this much later, against guessing.
@@ -167,7 +169,9 @@ class BearerTokens:
         if not isinstance(name, str) or not name:
             raise Unauthenticated(f"the token has no claim {self._settings.principal_claim}")
         groups = _claim(found.claims, self._settings.groups_claim)
-        return name, groups.split() if isinstance(groups, str) else [str(one) for one in groups or ()]
+        if isinstance(groups, str):
+            return name, groups.split()
+        return name, [one for one in groups if isinstance(one, str)] if isinstance(groups, list) else []
 
     async def _current(self, *, renew: bool = False) -> jwk.KeySet:
         async with self._reading:
@@ -257,7 +261,7 @@ class Authenticator:
         scheme, _, credentials = (authorization or "").partition(" ")
         match scheme.lower():
             case "basic" if self._files:
-                return await self._by_password(credentials)
+                return await self._by_password(scope, credentials)
             case "bearer" if self._tokens is not None:
                 return self._roles.caller(*await self._tokens.user(credentials.strip()))
         certificate = scope.get(CERTIFICATE)
@@ -265,7 +269,7 @@ class Authenticator:
             raise Unauthenticated("no credentials")
         return self._roles.caller(x509.load_der_x509_certificate(certificate).subject.rfc4514_string())
 
-    async def _by_password(self, credentials: str) -> Caller:
+    async def _by_password(self, scope: Scope, credentials: str) -> Caller:
         try:
             user, colon, password = base64.b64decode(credentials.strip(), validate=True).decode().partition(":")
         except (binascii.Error, UnicodeError):
@@ -274,5 +278,8 @@ class Authenticator:
             for file in self._files:
                 if await file.verify(user, password):
                     return self._roles.caller(user)
+        # Else delayed answers could hold all connections.
+        if (give_way := scope.get(GIVE_WAY)) is not None:
+            give_way()
         await asyncio.sleep(_WRONG_PASSWORD_S)
         raise Unauthenticated("unknown user or wrong password")

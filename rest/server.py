@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from ssl import CERT_NONE, SSLContext
@@ -32,7 +32,7 @@ from connect.kafka.acceptor import HANDSHAKE_S, Acceptor, ConnectionLimits, Held
 from connect.kafka.concurrency import Scope
 from rest import errors, routes
 from rest.asgi_entry import AnswerHeaders, AsgiEntry, Flows, Guard, ManyHerders, OneHerder, TopOfFlows
-from rest.authentication import CERTIFICATE, Authenticator
+from rest.authentication import CERTIFICATE, GIVE_WAY, Authenticator
 from rest.request_handling import REQUEST_TIMEOUT_S, Forwarder
 from rest.rest_config import Metrics, RestSettings, RestTls
 
@@ -121,15 +121,15 @@ class _Deadline:
             self._timer = None
 
 
-class _WithCertificate:
-    """An application that gets the client's verified certificate."""
+class _OfConnection:
+    """An application that also gets, in its scope, what the server knows of a connection."""
 
-    def __init__(self, app: ASGIApp, certificate: bytes) -> None:
+    def __init__(self, app: ASGIApp, known: Mapping[str, object]) -> None:
         self._app = app
-        self._certificate = certificate
+        self._known = known
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        await self._app({**scope, CERTIFICATE: self._certificate}, receive, send)
+        await self._app({**scope, **self._known}, receive, send)
 
 
 class BoundedProtocol(H11Protocol):
@@ -139,13 +139,14 @@ class BoundedProtocol(H11Protocol):
         super().__init__(server.config, server.server_state, {})
         self._limits = limits
         self._held = held
+        self._gives_way = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._held.abort = transport.abort
         tls = transport.get_extra_info("ssl_object")
-        if tls is not None and (certificate := tls.getpeercert(binary_form=True)) is not None:
-            self.app = _WithCertificate(self.app, certificate)
+        certificate = None if tls is None else tls.getpeercert(binary_form=True)
+        self.app = _OfConnection(self.app, {CERTIFICATE: certificate, GIVE_WAY: self._give_way})
         self._arrival = _Deadline(transport, REQUEST_ARRIVES_WITHIN_S)
         self._reading = _Deadline(transport, ANSWER_MOVES_WITHIN_S)
         self._end = _Deadline(transport, _CLOSES_WITHIN_S)
@@ -163,6 +164,7 @@ class BoundedProtocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        self._gives_way = False
         self._watch_arrival()
         if self.transport.is_closing():
             self._end.arm()
@@ -180,10 +182,14 @@ class BoundedProtocol(H11Protocol):
         """Note whether the next step is the client's: to send a request or the rest of it, or to read the answer."""
         cycle: RequestResponseCycle | None = self.cycle
         is_asked = cycle is not None and not cycle.response_complete and self.conn.their_state is not h11.SEND_BODY
-        if is_asked and not self.flow.write_paused:
+        if is_asked and not self.flow.write_paused and not self._gives_way:
             self._held.waits_since_s = None
         elif self._held.waits_since_s is None:
             self._held.waits_since_s = self.loop.time()
+
+    def _give_way(self) -> None:
+        self._gives_way = True
+        self._watch_wait()
 
     def pause_writing(self) -> None:
         super().pause_writing()

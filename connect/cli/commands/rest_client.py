@@ -98,7 +98,14 @@ class RestClient:
             )
         self.shown_url = url.rstrip("/")
         headers = {"accept": "application/json", **_authorization(parsed)}
-        self._client = httpx.Client(base_url=url, timeout=_TIMEOUT, headers=headers, verify=_tls_context())
+        self._client = httpx.Client(
+            base_url=url,
+            timeout=_TIMEOUT,
+            headers=headers,
+            verify=_tls_context(),
+            # A proxy of the environment would get the password of this machine's worker, unencrypted.
+            trust_env=not is_loopback(parsed.host),
+        )
 
     def __enter__(self) -> Self:
         return self

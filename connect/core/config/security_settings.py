@@ -249,7 +249,8 @@ def suites_notice(key: str, value: str) -> str | None:
 HIDDEN: Final = "[hidden]"
 #: Keys of transforms, converters and filters that probably hold secrets.
 _SECRET: Final = re.compile(
-    r"(password|passphrase|secret|token|credentials?|api.?key|private.?key|jaas\.config)$", re.I
+    r"(password|passwd|passphrase|secret|token|credentials?|(api|private|secret|access).?key|user\.info|jaas\.config)$",
+    re.I,
 )
 _REFERENCE: Final = re.compile(r"\$\{[^${}]*:[^${}]*\}")
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import contextlib
 import hmac
 import json
+import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -18,12 +21,14 @@ import httpx
 import pytest
 from joserfc import jwk, jwt
 
+from connect.core.config.config_def import ConfigDef
 from connect.core.config.rest_settings import REST, check_access
+from connect.core.config.security_settings import hidden
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import ConfigError
 from connect.core.herder_api import ForwardedRequest, NotLeader
 from rest.access import Role, below_flow, is_allowed_host, is_own_origin, needed_role
-from rest.authentication import Authenticator, file_of_login_config
+from rest.authentication import Authenticator, PasswordFile, file_of_login_config
 from rest.rest_config import RestSettings, RestTls
 from rest.server import RestServer
 from tests.kit.certificates import Party, make_party
@@ -179,6 +184,44 @@ async def test_users_with_passwords(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert (await ask(port, "GET", "/connectors", headers=basic("ann", "new"))).status == 200
 
 
+async def test_wrong_passwords_do_not_hold_all_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rest.authentication._WRONG_PASSWORD_S", 30)
+    verify, wrong = PasswordFile.verify, asyncio.Semaphore(0)
+
+    async def counted(file: PasswordFile, user: str, password: str) -> bool:
+        if password == "x":
+            wrong.release()
+        return await verify(file, user, password)
+
+    monkeypatch.setattr(PasswordFile, "verify", counted)
+    settings = {"rest.auth.basic.file": users_file(tmp_path), "rest.max.connections.per.address": "4"}
+    async with serving(settings) as (port, _):
+        request = f"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: {basic('ann', 'x')['Authorization']}\r\n\r\n"
+        with contextlib.ExitStack() as closing:
+            for _ in range(4):
+                one = closing.enter_context(socket.create_connection(("127.0.0.1", port)))
+                # The second one is not read before the answer to the first.
+                one.sendall(request.encode() * 2)
+            async with asyncio.timeout(10):
+                for _ in range(4):
+                    await wrong.acquire()
+                assert (await ask(port, "GET", "/health", headers=basic("ann", "a-pass"))).status == 200
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "value.converter.basic.auth.user.info",
+        "aws.secret.access.key",
+        "s3.secret.key",
+        "db.passwd",
+        "client.api.key",
+    ],
+)
+def test_keys_that_hold_secrets(key: str) -> None:
+    assert hidden({key: "x", "message.key": "y"}, ConfigDef()) == {key: "[hidden]", "message.key": "y"}
+
+
 async def test_only_an_admin_sees_passwords(tmp_path: Path) -> None:
     async with serving({"rest.auth.basic.file": users_file(tmp_path), **LISTS}) as (port, _):
         for path in ("/connectors/a", "/connectors/a/config", "/connectors/a/tasks", "/connectors?expand=info"):
@@ -270,7 +313,8 @@ async def test_bearer_tokens() -> None:
         async with serving(of_issuer(url)) as (port, _):
             assert await statuses(port, issuer.token("vera")) == (200, 403, 403)
             assert await statuses(port, issuer.token("x", realm={"roles": ["root"]})) == (200, 202, 404)
-            assert await statuses(port, issuer.token("x", realm={"roles": "none"})) == (403, 403, 403)
+            for odd in ("none", 5, {"root": 1}, [["root"]]):
+                assert await statuses(port, issuer.token("x", realm={"roles": odd})) == (403, 403, 403)
             claims = {"iss": ISSUER, "aud": "connect", "exp": int(time.time()) + 600, "sub": "ann"}
             confused = f"{_part({'alg': 'HS256', 'kid': '1'})}.{_part(claims)}"
             mac = hmac.digest(issuer.key.as_pem(private=False), confused.encode(), "sha256")

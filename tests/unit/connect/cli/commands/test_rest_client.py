@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -89,3 +90,21 @@ def test_who_answers_nothing_of_use_is_told_of(monkeypatch: pytest.MonkeyPatch, 
     answering(monkeypatch, {f"{url}{path}": error for url in URLS for path in ("", "/us/eu")})
     with ExitStack() as closing, pytest.raises(type(error), match=str(error).removesuffix("?")):
         find_control(closing, URLS, "us", "eu", "Source")
+
+
+def test_a_proxy_does_not_get_the_password_of_a_local_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proxy of the environment listens; the worker's port is closed."""
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setenv("HELIOGRAPH_USER", "ann")
+    monkeypatch.setenv("HELIOGRAPH_PASSWORD", "a-pass")
+    with socket.create_server(("127.0.0.1", 0)) as proxy, socket.socket() as closed:
+        proxy.setblocking(False)
+        closed.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        monkeypatch.setattr("connect.cli.commands.rest_client._TIMEOUT", 1.0)
+        client = RestClient(f"http://127.0.0.1:{closed.getsockname()[1]}")
+        with client, pytest.raises(WorkerUnreachable):
+            client.ask("GET", "/connectors")
+        with pytest.raises(BlockingIOError):
+            proxy.accept()
