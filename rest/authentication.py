@@ -111,6 +111,8 @@ class PasswordFile:
         users = load_properties(self._file)
         if not users:
             raise ConfigError("has no users; add a line user=password", file=str(self._file))
+        if without := sorted(user for user, password in users.items() if not password):
+            raise ConfigError(f"has no password for {without[0]}; add one or remove the line", file=str(self._file))
         if found.st_mode & 0o077:
             log.warning("%s: other users of this machine may read passwords; set its mode to 0600", self._file)
         self._digests, self._stat = {user: _digest(password) for user, password in users.items()}, stat

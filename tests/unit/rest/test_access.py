@@ -250,9 +250,12 @@ async def test_javas_extension_and_its_login_file(tmp_path: Path) -> None:
         WorkerConfig.parse({**WORKER, "rest.extension.classes": extension})
 
 
-def test_a_file_without_users_lets_no_one_in(tmp_path: Path) -> None:
-    settings = RestSettings.of(REST.parse({"rest.auth.basic.file": users_file(tmp_path, "# none\n")}))
-    with pytest.raises(ConfigError, match="has no users"):
+@pytest.mark.parametrize(
+    ("lines", "message"), [("# none\n", "has no users"), ("ann=a\nzoe=\n", "has no password for zoe")]
+)
+def test_a_file_without_users_or_passwords_lets_no_one_in(tmp_path: Path, lines: str, message: str) -> None:
+    settings = RestSettings.of(REST.parse({"rest.auth.basic.file": users_file(tmp_path, lines)}))
+    with pytest.raises(ConfigError, match=message):
         Authenticator(settings.access, by_certificate=False)
 
 
