@@ -82,7 +82,7 @@ class SliceHandle:
     Args:
         on_progress: Gets each partition's report, in order.
         open_timeout_s: How long Spark may take to run the slice before it is checked for being frozen; multiplied by
-            the engine's ``backoff``.
+            the engine's ``timeout_factor``.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class SliceHandle:
         """
         either: list[asyncio.Future[Any]] = [ticket.linked, job.finished]
         began_s = time.monotonic()
-        timeout_s = self._open_timeout_s * self._engine.backoff
+        timeout_s = self._open_timeout_s * self._engine.timeout_factor
         until_s = began_s + timeout_s
         while True:
             left_s = max(until_s - time.monotonic(), 0)

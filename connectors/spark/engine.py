@@ -40,7 +40,7 @@ _LAST_ROWS_S: Final = 1.0
 _LAST_WORDS_S: Final = 2.0
 #: The driver reports every three seconds that Spark answers; after this silence Spark counts as frozen.
 _SILENCE_S: Final = 20.0
-_MAX_BACKOFF: Final = 8
+_MAX_TIMEOUT_FACTOR: Final = 8
 #: Lines of Spark's output that are kept, for the message when it ends.
 _TAIL_LINES: Final = 20
 #: Marks the failure of a driver whose JVM on this machine ended before it accepted commands, with any master.
@@ -99,7 +99,7 @@ class SparkEngine:
         self._stopping = False
         self._is_abandoned = False
         #: Factor on the time that a job may take to start, because on a busy machine a restarted Spark is as slow.
-        self.backoff = 1
+        self.timeout_factor = 1
         self._heard_s = 0.0
         # Because Spark leaves its scratch files behind when it is killed.
         self._scratch = Scratch()
@@ -190,12 +190,12 @@ class SparkEngine:
         if not self._is_abandoned:  # else another task has abandoned it already
             log.warning("%s", why)
             self._is_abandoned = True
-            self.backoff = min(2 * self.backoff, _MAX_BACKOFF)
+            self.timeout_factor = min(2 * self.timeout_factor, _MAX_TIMEOUT_FACTOR)
         _kill_group(pid)
 
     def has_run(self) -> None:
         """Note that a job runs, so Spark is neither frozen nor slow."""
-        self.backoff = 1
+        self.timeout_factor = 1
 
     async def stop(self) -> None:
         """End the driver process and its JVM within a few seconds, in any state."""
@@ -245,7 +245,7 @@ class SparkEngine:
                 await asyncio.shield(self._ready)
         except TimeoutError as error:
             silent_s = time.monotonic() - self._heard_s
-            if self._process is not None and silent_s > _START_SILENCE_S * self.backoff:
+            if self._process is not None and silent_s > _START_SILENCE_S * self.timeout_factor:
                 self._abandon(
                     self._process.pid, f"Spark is starting and has printed nothing for {silent_s:.0f} s; restarting it"
                 )

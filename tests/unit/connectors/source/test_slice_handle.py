@@ -89,7 +89,7 @@ class Engine:
         self.cancelled: list[Job] = []
         self.asked_whether_frozen = 0
         self.may_be_full = False
-        self.backoff = 1
+        self.timeout_factor = 1
         self.started = asyncio.Event()
         self.was_asked_thrice = asyncio.Event()
 
@@ -109,7 +109,7 @@ class Engine:
         return not self.may_be_full
 
     def has_run(self) -> None:
-        self.backoff = 1
+        self.timeout_factor = 1
 
 
 class World:
@@ -238,7 +238,7 @@ async def test_a_spark_of_this_machine_that_runs_nothing_is_abandoned(world: Wor
 
 
 async def test_how_long_a_spark_has_is_the_engines_to_say(world: World) -> None:
-    world.engine.backoff = 0
+    world.engine.timeout_factor = 0
     with pytest.raises(SliceLost, match="no slice connected"):
         await asyncio.wait_for(world.handle(open_timeout_s=3_600).open(), 60)
 

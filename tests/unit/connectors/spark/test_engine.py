@@ -74,7 +74,7 @@ async def test_a_child_that_says_nothing_while_it_starts_is_ended_and_replaced(
         hurried.setattr(engine_module, "_START_SILENCE_S", 0.0)
         with pytest.raises(EngineLost, match="Spark was not ready within"):
             await engine.start_job({}, "")
-    assert engine.backoff == 2, "the next one may be as slow"
+    assert engine.timeout_factor == 2, "the next one may be as slow"
     children(tmp_path, "read -r job")
     await asyncio.wait_for(engine.start_job({}, ""), 60)
     await engine.stop()
@@ -165,11 +165,11 @@ async def test_each_spark_that_is_abandoned_in_a_row_leaves_the_next_more_time(m
     for _ in range(5):
         assert engine.abandon_if_frozen()
         assert engine.abandon_if_frozen(), "a second task that finds the same one takes nothing more"
-        given.append(engine.backoff)
+        given.append(engine.timeout_factor)
         engine._is_abandoned = False  # as the next launch leaves it
     assert given == [2, 4, 8, 8, 8]
     engine.has_run()
-    assert engine.backoff == 1
+    assert engine.timeout_factor == 1
     engine._process = None
     await engine.stop()
 

@@ -1,0 +1,16 @@
+"""Tests of the output of ``heliograph takeover``."""
+
+from __future__ import annotations
+
+from connect.cli.commands import takeover
+from connectors.inspection.takeover_check import Met, PartitionStart, TakeoverCheck
+
+
+def test_json_has_the_keys_of_what_a_run_would_find() -> None:
+    met = Met("source-recreated", "the source topic was recreated; a run stops there", stops=True)
+    part = PartitionStart("orders", 0, "us.orders", 5, "position", 0, 9, met=(met,))
+
+    [shown] = takeover._as_json(TakeoverCheck("us->eu", (part,)))["partitions"]
+
+    assert list(shown["met"]) == [{"state": met.state, "reported": met.reported, "stops": True, "goes_on_at": -1}]
+    assert (shown["stops"], shown["lag"], shown["lost"], shown["beyond"]) == (True, 4, 0, 0)
