@@ -209,7 +209,8 @@ def _check_protection(settings: SparkSettings) -> None:
         return
     merged = settings.merged()
     wrong = [key for key, value in PROTECTION.items() if merged[key].strip().lower() != value]
-    if not re.match(r"local(\[|$)|yarn|k8s:", merged[_MASTER].strip()) and not merged.get(_SECRET):
+    # Spark makes the secret itself on this machine, YARN and Kubernetes, and refuses masters that it does not know.
+    if merged[_MASTER].strip().startswith(("spark:", "local-cluster")) and not merged.get(_SECRET):
         wrong.append(_SECRET)
     if wrong:
         keys = " and ".join(key if key == _SECRET else f"{key} = true" for key in wrong)

@@ -57,6 +57,9 @@ class Slice:
     async def open(self, _: object) -> None:
         await self._world.pause(6)
 
+    async def renewed(self) -> None:
+        await asyncio.Event().wait()
+
     async def resume(self, plans: Sequence[PartitionPlan]) -> list[Resumed]:
         await self._world.pause(4)
         if self.ended.done():

@@ -182,7 +182,8 @@ def test_what_the_worker_refuses_is_one_line_and_exit_code_1(herder: DictHerder)
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("list", "--url", "http://user:secret@127.0.0.1:1"), "no worker answers at http://127.0.0.1:1: "),
+        (("list", "--url", "http://127.0.0.1:1"), "no worker answers at http://127.0.0.1:1: "),
+        (("list", "--url", "http://user:secret@127.0.0.1:1"), "--url: a URL that contains a password is seen by all"),
         (("list", "--url", "localhost:8083"), "'localhost:8083' is not a worker's URL"),
         (("restart", "a", "--task", "1", "--tasks"), "--task restarts one task."),
         (("offsets", "a", "--reset", "--set", "x"), "--reset and --set cannot be combined"),
