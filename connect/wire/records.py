@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import gzip
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -18,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import cramjam
 import zstandard
-from aiokafka.codec import gzip_encode, lz4_encode, snappy_encode, zstd_encode
+from aiokafka.codec import lz4_encode, snappy_encode, zstd_encode
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from aiokafka.record.legacy_records import LegacyRecordBatch
@@ -270,7 +271,7 @@ class Record(NamedTuple):
 
 #: Kafka's default levels: gzip's own (6), 9 for lz4 and 3 for zstd; snappy has no levels (KIP-390).
 _ENCODERS: Final[dict[int, Callable[[bytes, int | None], bytes]]] = {
-    1: lambda payload, level: gzip_encode(payload, 6 if level in (None, -1) else level),
+    1: lambda payload, level: gzip.compress(payload, 6 if level in (None, -1) else level, mtime=0),
     2: lambda payload, level: snappy_encode(payload),
     3: lambda payload, level: lz4_encode(payload, 9 if level is None else level),
     4: lambda payload, level: zstd_encode(payload, 3 if level is None else level),
