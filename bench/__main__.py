@@ -89,12 +89,7 @@ class Bench:
     """One load after the other: written, copied in rounds, and what was found kept after each."""
 
     def __init__(
-        self,
-        asked: Asked,
-        options: argparse.Namespace,
-        contenders: Sequence[Contender],
-        folder: Path,
-        console: Console,
+        self, asked: Asked, options: argparse.Namespace, contenders: Sequence[Contender], folder: Path, console: Console
     ) -> None:
         self._asked = asked
         self._options = options

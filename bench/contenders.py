@@ -87,12 +87,7 @@ class Contender:
 CONTENDERS: Final = (
     Contender("mm2-default", "MM2", _HERE / "mm2-default.properties", java=True),
     Contender(
-        "mm2-tuned",
-        "MM2 tuned",
-        _HERE / "mm2-tuned.properties",
-        java=True,
-        least_batch_bytes=100_000,
-        keeps_codec=True,
+        "mm2-tuned", "MM2 tuned", _HERE / "mm2-tuned.properties", java=True, least_batch_bytes=100_000, keeps_codec=True
     ),
     Contender("heliograph", "Heliograph", _HERE / "heliograph.properties", java=False),
 )

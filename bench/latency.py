@@ -63,11 +63,7 @@ async def measure_latency(
     if said["error"]:
         raise BenchError(f"{contender.title} on {load.title}: {said['error']}")
     return Latency(
-        load=load.name,
-        contender=contender.name,
-        round=number,
-        busy_before_percent=busy_before_percent,
-        **said["found"],
+        load=load.name, contender=contender.name, round=number, busy_before_percent=busy_before_percent, **said["found"]
     )
 
 

@@ -76,12 +76,7 @@ def _in_order(contenders: Sequence[str]) -> list[str]:
 
 
 def _bars(
-    file: Path,
-    labels: Sequence[str],
-    series: Mapping[str, Sequence[float | None]],
-    what: str,
-    *,
-    is_log: bool = False,
+    file: Path, labels: Sequence[str], series: Mapping[str, Sequence[float | None]], what: str, *, is_log: bool = False
 ) -> None:
     """Horizontal bars, a group for each label from the top down."""
     from matplotlib.figure import Figure  # takes a second, which only pages need

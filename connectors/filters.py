@@ -84,12 +84,7 @@ def _matches(pattern: re.Pattern[str] | None, name: str) -> bool:
 
 
 def should_mirror(
-    topic: str,
-    *,
-    topic_filter: TopicFilter,
-    policy: ReplicationPolicy,
-    target_alias: str,
-    heartbeats_replication: bool,
+    topic: str, *, topic_filter: TopicFilter, policy: ReplicationPolicy, target_alias: str, heartbeats_replication: bool
 ) -> bool:
     """Whether a source topic is mirrored (Kafka's ``MirrorSourceConnector.shouldReplicateTopic``).
 

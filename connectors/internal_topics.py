@@ -113,10 +113,7 @@ class RecordSettings:
 def record_settings(settings: MirrorSourceSettings) -> RecordSettings:
     """Return the settings of a flow's source connector."""
     return RecordSettings(
-        settings.name,
-        settings.map_topic,
-        settings.offsets_topic_partitions,
-        settings.offsets_topic_replication_factor,
+        settings.name, settings.map_topic, settings.offsets_topic_partitions, settings.offsets_topic_replication_factor
     )
 
 

@@ -78,11 +78,7 @@ class Forwarder:
         self._clients: dict[str, httpx.AsyncClient] = {}
 
     async def send(
-        self,
-        method: str,
-        url: str,
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
+        self, method: str, url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> ForwardedAnswer:
         """Send a request; ``url`` is absolute, with an encoded path.
 

@@ -208,11 +208,7 @@ def init(
     ] = None,
     sync_groups: Annotated[
         bool | None,
-        typer.Option(
-            "--sync-groups/--no-sync-groups",
-            help="Sync group offsets to the target.",
-            show_default=False,
-        ),
+        typer.Option("--sync-groups/--no-sync-groups", help="Sync group offsets to the target.", show_default=False),
     ] = None,
     both_ways: Annotated[
         bool | None, typer.Option("--both-ways/--one-way", help="Mirror in both directions.", show_default=False)

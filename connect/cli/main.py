@@ -188,12 +188,7 @@ app.command(cls=DetailedExit, short_help="Check a configuration file.")(check)
 
 
 @app.command(cls=DetailedExit, short_help="Print what a run would change on the clusters.")
-def plan(
-    file: MirrorFile,
-    flow: OneFlow = None,
-    as_json: AsJson = False,
-    everything: All = False,
-) -> None:
+def plan(file: MirrorFile, flow: OneFlow = None, as_json: AsJson = False, everything: All = False) -> None:
     """Print what a run would change on the clusters, and change nothing.
 
     Exit codes: 0 nothing to change, 2 changes, 1 an error or an incomplete check."""
@@ -266,8 +261,7 @@ def failover(
         typer.Option(metavar="CLUSTER", help="This cluster is lost: use only the target.", show_default=False),
     ] = None,
     deny_writes: Annotated[
-        bool,
-        typer.Option("--deny-writes", help="Block producers of the mirrored topics on the source with ACLs."),
+        bool, typer.Option("--deny-writes", help="Block producers of the mirrored topics on the source with ACLs.")
     ] = False,
     help_all: HelpAll = False,
     source: Source = None,

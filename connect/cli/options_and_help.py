@@ -28,17 +28,9 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "--source us=us-kafka:9092 --target eu=eu-kafka:9092 --topics 'orders.*' --groups '.*'",
         "--source us=us-kafka:9092 --target eu=eu-kafka:9092 --mode connect --dir mirror",
     ),
-    "mirror": (
-        "mm2.properties",
-        "mm2.properties --clusters eu",
-        "-f kafkamirrormaker2.yaml --secrets /run/secrets",
-    ),
+    "mirror": ("mm2.properties", "mm2.properties --clusters eu", "-f kafkamirrormaker2.yaml --secrets /run/secrets"),
     "warm": ("",),
-    "lag": (
-        "mm2.properties",
-        "mm2.properties --flow 'us->eu' --watch",
-        "--rest http://localhost:8083/us/eu --json",
-    ),
+    "lag": ("mm2.properties", "mm2.properties --flow 'us->eu' --watch", "--rest http://localhost:8083/us/eu --json"),
     "offsets": (
         "mm2.properties",
         "mm2.properties --cluster us --group billing --topic orders,payments",
@@ -184,8 +176,7 @@ class Answers:
 
 MirrorFile = Annotated[Path, typer.Argument(metavar="mm2.properties", help="The flows and their clusters.")]
 AnyMirrorFile = Annotated[
-    Path | None,
-    typer.Argument(metavar="mm2.properties", help="The flows and their clusters.", show_default=False),
+    Path | None, typer.Argument(metavar="mm2.properties", help="The flows and their clusters.", show_default=False)
 ]
 OneFlow = Annotated[
     str | None, typer.Option("--flow", help="Only this flow of the file, such as us->eu.", show_default=False)
@@ -259,10 +250,7 @@ Timeout = Annotated[float, typer.Option("--timeout", min=1, help="Seconds to wai
 LeaveUnreplicated = Annotated[
     bool,
     typer.Option(
-        "--leave-unreplicated",
-        "--leave-stranded",
-        help="Leave unreplicated records where they are.",
-        hidden=True,
+        "--leave-unreplicated", "--leave-stranded", help="Leave unreplicated records where they are.", hidden=True
     ),
 ]
 Accept = Annotated[
@@ -284,8 +272,7 @@ KeepOffset = Annotated[
     ),
 ]
 UndoFile = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Has no effect: undo reads the journal on the target.", hidden=True),
+    Path | None, typer.Option(metavar="FILE", help="Has no effect: undo reads the journal on the target.", hidden=True)
 ]
 Sample = Annotated[int, typer.Option(min=0, help="Records to compare in each partition of a group.", hidden=True)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.", hidden=True)]

@@ -44,13 +44,7 @@ class ConfigError(PermanentError):
         line: The line in that file, from 1.
     """
 
-    def __init__(
-        self,
-        message: str,
-        key: str | None = None,
-        file: str | None = None,
-        line: int | None = None,
-    ) -> None:
+    def __init__(self, message: str, key: str | None = None, file: str | None = None, line: int | None = None) -> None:
         self.message = message
         self.key = key
         self.file = file
@@ -59,9 +53,7 @@ class ConfigError(PermanentError):
         named = message if key is None or key in message else f"{key}: {message}"
         super().__init__(named if place is None else f"{place}: {named}")
 
-    def __reduce__(
-        self,
-    ) -> tuple[type[ConfigError], tuple[str, str | None, str | None, int | None]]:
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[str, str | None, str | None, int | None]]:
         return type(self), (self.message, self.key, self.file, self.line)
 
 

@@ -16,15 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 _ESCAPED: Final = re.compile('["\\\\\x00-\x1f\U00010000-\U0010ffff]')
-_SHORT: Final = {
-    '"': '\\"',
-    "\\": "\\\\",
-    "\b": "\\b",
-    "\t": "\\t",
-    "\n": "\\n",
-    "\f": "\\f",
-    "\r": "\\r",
-}
+_SHORT: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 
 
 def string_text(value: str) -> str:

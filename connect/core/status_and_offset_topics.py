@@ -203,12 +203,7 @@ def status_record(work: str | TaskId, status: Status) -> Record:
 
 def topic_record(use: TopicUse) -> Record:
     """Record that a connector uses a topic."""
-    inner = {
-        "name": use.topic,
-        "connector": use.connector,
-        "task": use.task,
-        "discoverTimestamp": use.discovered_ms,
-    }
+    inner = {"name": use.topic, "connector": use.connector, "task": use.task, "discoverTimestamp": use.discovered_ms}
     return _topic_key(use.topic, use.connector), json_text({"topic": inner}).encode()
 
 

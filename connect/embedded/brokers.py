@@ -23,12 +23,7 @@ from typing import Self
 
 import javaproperties
 
-from connect.core.errors import (
-    ConfigError,
-    HeliographError,
-    PermanentError,
-    RetriableError,
-)
+from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
 from connect.embedded import cluster_config, java
 from connect.embedded.cluster_config import (
     CLIENTS,
@@ -236,10 +231,7 @@ class KafkaCluster:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
 

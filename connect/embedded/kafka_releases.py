@@ -79,11 +79,7 @@ def _only_one(lock: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print(
-                "waiting for another process that is downloading jars",
-                file=sys.stderr,
-                flush=True,
-            )
+            print("waiting for another process that is downloading jars", file=sys.stderr, flush=True)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

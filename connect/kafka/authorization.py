@@ -20,14 +20,7 @@ from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, NotAuthorized, error_name, refusal_of
 from connect.kafka.connection import UnsupportedVersion
 
-RESOURCE_TYPES: Final = {
-    2: "TOPIC",
-    3: "GROUP",
-    4: "CLUSTER",
-    5: "TRANSACTIONAL_ID",
-    6: "DELEGATION_TOKEN",
-    7: "USER",
-}
+RESOURCE_TYPES: Final = {2: "TOPIC", 3: "GROUP", 4: "CLUSTER", 5: "TRANSACTIONAL_ID", 6: "DELEGATION_TOKEN", 7: "USER"}
 PATTERN_TYPES: Final = {3: "LITERAL", 4: "PREFIXED"}
 OPERATIONS: Final = {
     2: "ALL",

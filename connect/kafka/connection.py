@@ -86,12 +86,7 @@ class Connection:
 
     @classmethod
     async def open(
-        cls,
-        settings: ConnectionSettings,
-        host: str,
-        port: int,
-        *,
-        max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
+        cls, settings: ConnectionSettings, host: str, port: int, *, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
     ) -> Self:
         """Connect, negotiate and authenticate.
 
@@ -212,12 +207,7 @@ class Connection:
         return version
 
     async def call(
-        self,
-        request: Any,
-        version: int | None = None,
-        *,
-        at_most: int | None = None,
-        timeout_ms: int | None = None,
+        self, request: Any, version: int | None = None, *, at_most: int | None = None, timeout_ms: int | None = None
     ) -> Any:
         """Send a request of kafka.protocol and return its decoded response.
 
@@ -246,11 +236,7 @@ class Connection:
         return response
 
     def send(
-        self,
-        api_key: int,
-        version: int,
-        buffers: Sequence[bytes | bytearray | memoryview],
-        flexible: bool = True,
+        self, api_key: int, version: int, buffers: Sequence[bytes | bytearray | memoryview], flexible: bool = True
     ) -> asyncio.Future[memoryview]:
         """Write a request with the body ``buffers`` and return the future of its response: the body after the header.
         Earlier requests may still be in flight. ``flexible``: the version has tagged fields (KIP-482). The future fails

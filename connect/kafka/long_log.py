@@ -23,13 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
-from connect.core.errors import (
-    ClusterUnreachable,
-    HeliographError,
-    PermanentError,
-    RetriableError,
-    SecurityError,
-)
+from connect.core.errors import ClusterUnreachable, HeliographError, PermanentError, RetriableError, SecurityError
 from connect.kafka.security.connection_settings import ConnectionSettings
 
 if TYPE_CHECKING:

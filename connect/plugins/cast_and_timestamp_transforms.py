@@ -220,13 +220,7 @@ def _out_of_range(value: str) -> DataError:
     return DataError(f"Value ({value}) was out of range for requested data type")
 
 
-_TARGETS: Final = {
-    "string": STRING,
-    "unix": Schema("int64"),
-    "Date": DATE,
-    "Time": TIME,
-    "Timestamp": TIMESTAMP,
-}
+_TARGETS: Final = {"string": STRING, "unix": Schema("int64"), "Date": DATE, "Time": TIME, "Timestamp": TIMESTAMP}
 _NS_PER_MS: Final = 1_000_000
 #: Nanoseconds per unit.
 _PRECISIONS: Final = {"nanoseconds": 1, "microseconds": 1000, "milliseconds": _NS_PER_MS, "seconds": 1_000_000_000}

@@ -19,13 +19,7 @@ from connect.plugins.java_values import java_class, parse_string, to_string, val
 
 #: Configs of every converter (Kafka's ``ConverterConfig``), which the worker sets.
 CONVERTER: Final = ConfigDef.of(
-    Setting(
-        "converter.type",
-        Type.STRING,
-        REQUIRED,
-        "How this converter is used.",
-        OneOf(("key", "value", "header")),
-    )
+    Setting("converter.type", Type.STRING, REQUIRED, "How this converter is used.", OneOf(("key", "value", "header")))
 )
 
 

@@ -18,14 +18,7 @@ from typing import Any, Final
 
 from connect.api.connector import Props
 from connect.api.plugins import KAFKA_VERSION
-from connect.api.source import (
-    STRING,
-    ExactlyOnceSupport,
-    Fields,
-    SourceConnector,
-    SourceRecord,
-    SourceTask,
-)
+from connect.api.source import STRING, ExactlyOnceSupport, Fields, SourceConnector, SourceRecord, SourceTask
 from connect.core.config.config_def import REQUIRED, ConfigDef, Importance, Setting, Type
 from connect.core.config.validation import non_empty
 from connect.core.errors import PermanentError

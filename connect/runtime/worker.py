@@ -175,10 +175,7 @@ class Worker:
         ]
         for work in (*here[0], *here[1]):
             self._runner(work).stop()
-        await asyncio.gather(
-            self._down(here[0], _CONNECTORS_GRACE_S),
-            self._down(here[1], self._tasks_grace_s),
-        )
+        await asyncio.gather(self._down(here[0], _CONNECTORS_GRACE_S), self._down(here[1], self._tasks_grace_s))
 
     def fail_connector(self, name: str, error: Exception) -> None:
         """Fail a connector that is here for this reason; it does nothing more until it is restarted."""

@@ -29,13 +29,7 @@ from connectors.checkpoint.group_offset_sync import GroupOffsetSync
 from connectors.config.client_config import ClientKind, ClusterSide
 from connectors.config.connector_configs import ASSIGNED_GROUPS, CheckpointSettings, checkpoint_settings
 from connectors.config.definitions import CHECKPOINT
-from connectors.connector_base import (
-    Latencies,
-    Schedule,
-    Task,
-    WrittenLatencies,
-    check_offsets,
-)
+from connectors.connector_base import Latencies, Schedule, Task, WrittenLatencies, check_offsets
 from connectors.formats.mirror_records import Checkpoint, MalformedRecord
 from connectors.internal_topics import keep_making
 from connectors.offset_map.reader import MapReader
@@ -198,11 +192,7 @@ class MirrorCheckpointTask(SourceTask):
     def _record(self, checkpoint: Checkpoint, now_ms: int) -> SourceRecord:
         return SourceRecord(
             # The order of the fields is that of Java's map, and part of the stored key.
-            source_partition={
-                "partition": checkpoint.partition,
-                "topic": checkpoint.topic,
-                "group": checkpoint.group,
-            },
+            source_partition={"partition": checkpoint.partition, "topic": checkpoint.topic, "group": checkpoint.group},
             source_offset={"offset": 0},
             topic=self._settings.checkpoints_topic,
             partition=0,

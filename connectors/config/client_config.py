@@ -109,13 +109,7 @@ class FlowClients:
 
 
 def flow_clients(
-    label: str,
-    connector: Mapping[str, str],
-    worker: Mapping[str, str],
-    *,
-    source: str,
-    target: str,
-    locate: Locate,
+    label: str, connector: Mapping[str, str], worker: Mapping[str, str], *, source: str, target: str, locate: Locate
 ) -> FlowClients:
     """Return the clients of the flow ``label`` (``us->eu``) between the clusters ``source`` and ``target``.
 

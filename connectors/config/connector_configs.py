@@ -115,7 +115,7 @@ _COPY: Final = (BYTE_ARRAY_CONVERTER, "ByteArrayConverter", "ByteArray")
 
 #: Settings of the worker that affect a copy.
 WORKER: Final = ConfigDef.of(
-    replace(worker_settings.WORKER.settings["offset.flush.interval.ms"], check=AtLeast(1)),
+    replace(worker_settings.WORKER.settings["offset.flush.interval.ms"], check=AtLeast(1))
 ) | worker_settings.WORKER.only(
     "offset.storage.topic",
     "offset.storage.partitions",
@@ -137,7 +137,7 @@ PRODUCER: Final = client_settings.PRODUCER.only(
         default=None,
         check=AtLeast(0, nullable=True),
         doc="Bytes of the largest batch into which waiting batches are merged. Default: 1 MiB. 0: do not merge.",
-    ),
+    )
 )
 
 

@@ -382,9 +382,7 @@ def topic_key(plan: PartitionPlan, version: int) -> bytes:
 
 
 def encode_produce(
-    timeout_ms: int,
-    topics: Mapping[bytes, Sequence[Addressed]],
-    transactions: TransactionTerms | None = None,
+    timeout_ms: int, topics: Mapping[bytes, Sequence[Addressed]], transactions: TransactionTerms | None = None
 ) -> list[bytes | memoryview]:
     """Encode the body of an acks=all ProduceRequest as buffers; ``topics`` by :func:`topic_key`.
 

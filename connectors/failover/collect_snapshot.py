@@ -10,10 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from kafka.protocol.admin import (
-    DescribeClientQuotasRequest,
-    DescribeUserScramCredentialsRequest,
-)
+from kafka.protocol.admin import DescribeClientQuotasRequest, DescribeUserScramCredentialsRequest
 
 from connect.core.errors import ClusterUnreachable, HeliographError
 from connect.core.wording import in_utc, named

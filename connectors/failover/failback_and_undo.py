@@ -96,9 +96,7 @@ class Failback:
             objections += await would_skip(there)
         note = f"{site.flow.flow} begins where {there.flow.flow} ended, in {counted(len(due), 'partition')}"
         return replace(
-            looked,
-            obstacles=(*looked.obstacles, *objections),
-            notes=(*looked.notes, note) if due else looked.notes,
+            looked, obstacles=(*looked.obstacles, *objections), notes=(*looked.notes, note) if due else looked.notes
         )
 
     async def _reverse_flow(self, report: Report | None = None) -> ReverseFlow:
@@ -110,10 +108,7 @@ class Failback:
     async def run(self, command: str, looked: Plan) -> FailoverResult:
         """Fail back. Errors are those of :meth:`Failover.run`."""
         site, there = self._site, self._there
-        async with (
-            hold(site, command) as held,
-            hold(there, command) as other,
-        ):
+        async with hold(site, command) as held, hold(there, command) as other:
             journal = await Journal.begin(site, held)
             keeps_names = await self._prepare(held, journal)
             runs = await read_runs(there)

@@ -246,9 +246,7 @@ class GroupsLook:
         ]
         return timed, [
             about(
-                one,
-                GroupRule.UNREADABLE,
-                f"could not be read: {failed.get(one.target, 'its leader does not answer')}",
+                one, GroupRule.UNREADABLE, f"could not be read: {failed.get(one.target, 'its leader does not answer')}"
             )
             for one in moves
             if one.target not in offsets

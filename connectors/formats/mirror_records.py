@@ -69,12 +69,7 @@ class Checkpoint:
         names, body = _FieldReader(key), _FieldReader(value)
         body.version()
         return cls(
-            names.string(),
-            names.string(),
-            names.number(_INT),
-            body.number(_LONG),
-            body.number(_LONG),
-            body.string(),
+            names.string(), names.string(), names.number(_INT), body.number(_LONG), body.number(_LONG), body.string()
         )
 
 

@@ -325,9 +325,7 @@ async def _begins(
 
 
 def _judged(
-    topics: TopicPlan,
-    known: Mapping[TopicPartition, Start],
-    ends: Mapping[tuple[str, int], int],
+    topics: TopicPlan, known: Mapping[TopicPartition, Start], ends: Mapping[tuple[str, int], int]
 ) -> dict[TopicPartition, Entry]:
     """Return a judged entry of each partition."""
     here = {topic.name: topic for topic in topics.topics}

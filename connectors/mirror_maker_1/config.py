@@ -242,7 +242,7 @@ CONSUMER: Final = client_settings.CONSUMER.only(
 PRODUCER: Final = client_settings.PRODUCER.only(
     "client.id", "compression.type", "compression.gzip.level", "compression.lz4.level", "compression.zstd.level"
 ) | ConfigDef.of(
-    replace(client_settings.PRODUCER.settings["batch.size"], default=None, check=AtLeast(0, nullable=True)),
+    replace(client_settings.PRODUCER.settings["batch.size"], default=None, check=AtLeast(0, nullable=True))
 )
 _KNOWN: Final[Mapping[FileSide, ConfigDef]] = {
     "consumer": client_settings.CONSUMER,

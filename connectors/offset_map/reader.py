@@ -85,11 +85,7 @@ class PairIndex:
         if at < len(self) and self._upstreams[at] == upstream:
             self._downstreams[at], self._offsets[at] = downstream, offset
             return
-        for column, value in (
-            (self._upstreams, upstream),
-            (self._downstreams, downstream),
-            (self._offsets, offset),
-        ):
+        for column, value in ((self._upstreams, upstream), (self._downstreams, downstream), (self._offsets, offset)):
             column.insert(at, value)
 
     def drop(self, upstream: int) -> None:

@@ -176,13 +176,7 @@ class LogFeed:
     RetriableError (it cannot be read now), PermanentError (a batch is damaged)."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        partition: TopicPartition,
-        topic_id: UUID | None,
-        top: int,
-        *,
-        read_committed: bool,
+        self, cluster: Cluster, partition: TopicPartition, topic_id: UUID | None, top: int, *, read_committed: bool
     ) -> None:
         self.top = top
         self._end = top
@@ -261,10 +255,7 @@ class LogFeed:
                 f"{self._where}: a batch cannot be decoded: {type(error).__name__}: {error}"
             ) from error
         return [
-            Item(
-                one.offset,
-                digest(one.key, one.value, one.headers, _NO_TIME if ignores_time else one.timestamp_ms),
-            )
+            Item(one.offset, digest(one.key, one.value, one.headers, _NO_TIME if ignores_time else one.timestamp_ms))
             for one in decoded
         ]
 

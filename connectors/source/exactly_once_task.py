@@ -96,11 +96,7 @@ class ExactlyOnceTask(MirrorSourceTask):
         await handle.go(
             identity,
             (
-                replace(
-                    plan,
-                    producer=None,
-                    next_sequence=plan.next_sequence if plan.producer == identity else 0,
-                )
+                replace(plan, producer=None, next_sequence=plan.next_sequence if plan.producer == identity else 0)
                 for plan in plans
             ),
             TransactionTerms(

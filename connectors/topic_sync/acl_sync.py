@@ -122,12 +122,7 @@ class AccessSync:
     """
 
     def __init__(
-        self,
-        settings: AccessSettings,
-        flow: AccessFlow,
-        source: Cluster,
-        target: Cluster,
-        records: AccessRecords,
+        self, settings: AccessSettings, flow: AccessFlow, source: Cluster, target: Cluster, records: AccessRecords
     ) -> None:
         self._settings = settings
         self._flow = flow

@@ -142,12 +142,7 @@ class TopicDeletion:
     """The deletion job of one flow."""
 
     def __init__(
-        self,
-        settings: MirrorSourceSettings,
-        delay_ms: int,
-        source: Cluster,
-        target: Cluster,
-        admin: Admin,
+        self, settings: MirrorSourceSettings, delay_ms: int, source: Cluster, target: Cluster, admin: Admin
     ) -> None:
         self._settings = settings
         self._delay_ms = delay_ms

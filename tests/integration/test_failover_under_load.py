@@ -36,10 +36,7 @@ Capture = pytest.CaptureFixture[str]
 @pytest.fixture(scope="module")
 def three() -> Iterator[tuple[KafkaCluster, KafkaCluster]]:
     """Two clusters of three brokers."""
-    with (
-        KafkaCluster.start("us3", nodes=3, config=EAGER) as us,
-        KafkaCluster.start("eu3", nodes=3, config=EAGER) as eu,
-    ):
+    with KafkaCluster.start("us3", nodes=3, config=EAGER) as us, KafkaCluster.start("eu3", nodes=3, config=EAGER) as eu:
         yield us, eu
 
 

@@ -140,11 +140,7 @@ def test_users_of_a_group_and_a_hostile_caller(us: KafkaCluster, tmp_path: Path)
             "HELIOGRAPH_USER": "vera", "HELIOGRAPH_PASSWORD": "v-pass",
         }  # fmt: skip
         listed = subprocess.run(
-            [PROGRAMS / "heliograph", "connectors", "list"],
-            env=variables,
-            capture_output=True,
-            text=True,
-            check=False,
+            [PROGRAMS / "heliograph", "connectors", "list"], env=variables, capture_output=True, text=True, check=False
         )
         assert listed.returncode == 0 and "n " in listed.stdout, listed.stderr
 

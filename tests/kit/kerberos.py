@@ -87,8 +87,4 @@ class Kdc:
         subprocess.run(command, env=self._environment(), check=True, capture_output=True, timeout=_DEADLINE_S)
 
     def _environment(self) -> dict[str, str]:
-        return {
-            **os.environ,
-            "KRB5_CONFIG": str(self.config),
-            "KRB5_KDC_PROFILE": str(self.folder / "kdc.conf"),
-        }
+        return {**os.environ, "KRB5_CONFIG": str(self.config), "KRB5_KDC_PROFILE": str(self.folder / "kdc.conf")}

@@ -81,9 +81,7 @@ def _state(body: dict[str, Any], file: str) -> ConnectorFileState | None:
     unknown = [key for key in body if key not in _KEYS]
     if unknown:
         raise ConfigError(
-            f"{unknown[0]} is not known next to name and config. Move it into config, or remove it",
-            unknown[0],
-            file,
+            f"{unknown[0]} is not known next to name and config. Move it into config, or remove it", unknown[0], file
         )
     state = body.get("initial_state")
     if state is None:

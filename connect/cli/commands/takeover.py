@@ -30,13 +30,7 @@ _BECAUSE: Final = {
 
 
 def run_check(
-    file: Path,
-    *,
-    flow: str | None,
-    as_json: bool,
-    everything: bool,
-    is_asked: bool = True,
-    watch_s: float = WATCH_S,
+    file: Path, *, flow: str | None, as_json: bool, everything: bool, is_asked: bool = True, watch_s: float = WATCH_S
 ) -> int:
     """Print the checks and return the exit code: 0 a start is fine, 2 it is blocked, 1 for an incomplete check.
 

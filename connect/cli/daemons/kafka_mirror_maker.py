@@ -14,14 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from connect.cli.console import (
-    EXIT_OK,
-    add_general_options,
-    configure_logging,
-    imported,
-    run_command,
-    stop_signals,
-)
+from connect.cli.console import EXIT_OK, add_general_options, configure_logging, imported, run_command, stop_signals
 from connect.core.config.properties import load_properties
 from connect.core.errors import ConfigError
 from connect.kafka.concurrency import Scope

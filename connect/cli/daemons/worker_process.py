@@ -115,11 +115,7 @@ class _MetricsCollector(Collector):
         return iter(())
 
 
-_CLIENT_AUTH: Final = {
-    "none": ssl.CERT_NONE,
-    "requested": ssl.CERT_OPTIONAL,
-    "required": ssl.CERT_REQUIRED,
-}
+_CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
 def rest_tls(props: Mapping[str, str]) -> RestTls:
@@ -128,8 +124,7 @@ def rest_tls(props: Mapping[str, str]) -> RestTls:
     If any key has the prefix ``listeners.https.``, keys without it are ignored (KIP-208).
     """
     return RestTls(
-        lambda prefix: _server(props, prefix),
-        lambda: tls_settings(tls_keys(props, HTTPS_PREFIX), "rest").ssl_context(),
+        lambda prefix: _server(props, prefix), lambda: tls_settings(tls_keys(props, HTTPS_PREFIX), "rest").ssl_context()
     )
 
 
@@ -273,9 +268,7 @@ class NodeRest:
         if public:
             check_access(values, props)
         self._server = RestServer(
-            RestSettings.of(values),
-            tls=rest_tls(props),
-            metrics=ProcessMetrics(self._watched, watch),
+            RestSettings.of(values), tls=rest_tls(props), metrics=ProcessMetrics(self._watched, watch)
         )
 
     @property

@@ -31,11 +31,7 @@ ACCESS: Final = ConfigDef.of(
     ),
     Setting(OAUTH_URLS, Type.LIST, (), "Token endpoints that connector configs may name.", ValidList()),
     Setting(
-        OAUTH_FILES,
-        Type.LIST,
-        (),
-        "Token files, or folders of them, that connector configs may name.",
-        ValidList(),
+        OAUTH_FILES, Type.LIST, (), "Token files, or folders of them, that connector configs may name.", ValidList()
     ),
     Setting(
         FILES,

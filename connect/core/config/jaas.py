@@ -14,15 +14,7 @@ from typing import Final
 _WORD_START: Final = frozenset(string.ascii_letters + "_$")
 _WORD_GOES_ON: Final = _WORD_START | frozenset(string.digits + ".-")
 _NUMBER: Final = frozenset(string.digits + ".")
-_ESCAPES: Final = {
-    "a": "\a",
-    "b": "\b",
-    "f": "\f",
-    "n": "\n",
-    "r": "\r",
-    "t": "\t",
-    "v": "\v",
-}
+_ESCAPES: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _FLAGS: Final = frozenset({"REQUIRED", "REQUISITE", "SUFFICIENT", "OPTIONAL"})
 #: Any other word may be part of a badly quoted password, so no message repeats it.
 _KNOWN_OPTIONS: Final = frozenset({"username", "password", "tokenauth", "serviceName", "principal", "keyTab"})

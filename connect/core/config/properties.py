@@ -36,12 +36,7 @@ class Properties(Mapping[str, str]):
     ``repr`` contains only the keys, because values may be passwords.
     """
 
-    def __init__(
-        self,
-        values: Mapping[str, str],
-        lines: Mapping[str, int] | None = None,
-        file: str | None = None,
-    ):
+    def __init__(self, values: Mapping[str, str], lines: Mapping[str, int] | None = None, file: str | None = None):
         self._values = dict(values)
         self._lines = dict(lines or {})
         #: The path that the user gave; None if the properties are not from a file.
@@ -85,10 +80,7 @@ def load_properties(path: str | Path) -> Properties:
     except ValueError as error:
         raise ConfigError(f"cannot be read: {error}", file=file) from None
     if len(data) > MAX_FILE_BYTES:
-        raise ConfigError(
-            f"is larger than {MAX_FILE_BYTES} bytes; is it a properties file?",
-            file=file,
-        )
+        raise ConfigError(f"is larger than {MAX_FILE_BYTES} bytes; is it a properties file?", file=file)
     if b"\0" in data:
         raise ConfigError("holds binary data; is it a properties file?", file=file)
     return parse_properties(data, file)

@@ -144,23 +144,13 @@ _WORK: Final = ConfigDef.of(
 _GROUP: Final = ConfigDef.of(
     _text("group.id", REQUIRED, "Name of the group of workers.", _HIGH),
     _int(
-        "session.timeout.ms",
-        10_000,
-        "Longest time without a heartbeat before the group removes a worker.",
-        None,
-        _HIGH,
+        "session.timeout.ms", 10_000, "Longest time without a heartbeat before the group removes a worker.", None, _HIGH
     ),
     _int("rebalance.timeout.ms", 60_000, "Time that workers have to join a rebalance.", None, _HIGH),
     _int("heartbeat.interval.ms", 3000, "Interval of a worker's heartbeats to the group coordinator.", None, _HIGH),
     _int("worker.sync.timeout.ms", 3000, "Longest read of the config topic to its end.", None, _MEDIUM),
     _int("worker.unsync.backoff.ms", 300_000, "Wait before rejoining after a failed sync.", None, _MEDIUM),
-    Setting(
-        "connect.protocol",
-        Type.STRING,
-        "sessioned",
-        "Protocol of the worker group.",
-        _protocol,
-    ),
+    Setting("connect.protocol", Type.STRING, "sessioned", "Protocol of the worker group.", _protocol),
     _int(
         "scheduled.rebalance.max.delay.ms",
         300_000,

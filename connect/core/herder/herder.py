@@ -315,8 +315,7 @@ def _take_in(s: HerderState, event: Event) -> None:
 
 
 def _take_in_of_group(
-    s: HerderState,
-    event: Ready | LeaderElected | Joined | RebalanceBegun | MembershipLost | LeaseLost | Stopping,
+    s: HerderState, event: Ready | LeaderElected | Joined | RebalanceBegun | MembershipLost | LeaseLost | Stopping
 ) -> None:
     match event:
         case Ready():

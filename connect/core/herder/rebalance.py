@@ -76,10 +76,7 @@ def join(s: HerderState) -> None:
     s.join_by_ms = s.scheduled_ms = s.away_until_ms = s.again_at_ms = None
     s.join_token += 1
     metadata = WorkerMetadata(
-        s.worker_url,
-        s.log.offset,
-        s.held.freeze() if s.held is not None else None,
-        s.settings.lease_ms,
+        s.worker_url, s.log.offset, s.held.freeze() if s.held is not None else None, s.settings.lease_ms
     )
     offered = OFFERED[s.settings.protocol]
     s.emit(Join(s.join_token, tuple((name, encode_metadata(name, metadata)) for name in offered)))
@@ -224,12 +221,7 @@ def _mismatch(s: HerderState, event: LeaderElected, members: Mapping[str, Worker
 
 
 def _encoded(
-    s: HerderState,
-    event: LeaderElected,
-    error: int,
-    config_offset: int,
-    each: MemberAssignment,
-    delay_ms: int,
+    s: HerderState, event: LeaderElected, error: int, config_offset: int, each: MemberAssignment, delay_ms: int
 ) -> bytes:
     url = s.worker_url
     assignment = Assignment(

@@ -284,10 +284,7 @@ def reading(cluster: Cluster, topic: str) -> Iterator[None]:
     """Translate aiokafka's errors while ``topic`` is read into this project's; see ``read_to_end``."""
     try:
         yield
-    except (
-        aiokafka.errors.TopicAuthorizationFailedError,
-        aiokafka.errors.GroupAuthorizationFailedError,
-    ) as error:
+    except (aiokafka.errors.TopicAuthorizationFailedError, aiokafka.errors.GroupAuthorizationFailedError) as error:
         raise SecurityError(
             f"cluster {cluster.name}: access to topic {topic} is denied; grant READ on topic {topic}"
         ) from error

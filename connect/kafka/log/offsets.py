@@ -232,9 +232,7 @@ def _request(
         entry = topics.setdefault(topic, ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[]))
         entry.partitions.append(
             ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(
-                partition_index=index,
-                current_leader_epoch=metadata.leader_epoch(topic, index),
-                timestamp=timestamp_ms,
+                partition_index=index, current_leader_epoch=metadata.leader_epoch(topic, index), timestamp=timestamp_ms
             )
         )
     return ListOffsetsRequest(replica_id=_CONSUMER, isolation_level=isolation, topics=list(topics.values()))

@@ -129,11 +129,7 @@ async def fence(
 
 
 async def init_producer_id(
-    cluster: Cluster,
-    transactional_id: str,
-    *,
-    timeout_s: float = 60.0,
-    transaction_timeout_ms: int | None = None,
+    cluster: Cluster, transactional_id: str, *, timeout_s: float = 60.0, transaction_timeout_ms: int | None = None
 ) -> ProducerIdentity:
     """Claim ``transactional_id`` when no partition has earlier writers to fence: a first start.
     ``transaction_timeout_ms`` and errors are those of ``fence``."""
@@ -171,11 +167,7 @@ async def new_producer_id(cluster: Cluster, *, timeout_s: float = 60.0) -> Produ
 
 
 async def claim(
-    cluster: Cluster,
-    transactional_id: str,
-    current: ProducerIdentity | None = None,
-    *,
-    timeout_ms: int | None = None,
+    cluster: Cluster, transactional_id: str, current: ProducerIdentity | None = None, *, timeout_ms: int | None = None
 ) -> ProducerIdentity:
     """Send InitProducerId once: raises the epoch and aborts an open transaction; waits for its markers, without limit.
     The cluster aborts a transaction of the new epoch after ``timeout_ms``. None, for callers whose transactions are
@@ -284,12 +276,7 @@ async def add_offsets(cluster: Cluster, transactional_id: str, identity: Produce
 
 async def end_transaction(cluster: Cluster, transactional_id: str, identity: ProducerIdentity, *, commit: bool) -> None:
     """Send EndTxn once, in the form that keeps the epoch. Errors as ``fence``."""
-    answer = await _ask(
-        cluster,
-        transactional_id,
-        _end(transactional_id, identity, commit=commit),
-        _END_TXN_AT_MOST,
-    )
+    answer = await _ask(cluster, transactional_id, _end(transactional_id, identity, commit=commit), _END_TXN_AT_MOST)
     check(cluster, transactional_id, "EndTxn", answer.error_code)
 
 
@@ -303,12 +290,7 @@ async def commit_transaction(
         await end_transaction(cluster, transactional_id, identity, commit=True)
         return identity
     for waiting_s in (*_COMMIT_PAUSES_S, None):
-        answer = await _ask(
-            cluster,
-            transactional_id,
-            _end(transactional_id, identity, commit=True),
-            _END_TXN_RENEWING,
-        )
+        answer = await _ask(cluster, transactional_id, _end(transactional_id, identity, commit=True), _END_TXN_RENEWING)
         if answer.error_code not in _NOT_YET or waiting_s is None:
             break
         cluster.forget_coordinator(transactional_id, "transaction", answer.error_code)

@@ -215,17 +215,13 @@ def parse_bootstrap(value: str | None, where: str) -> tuple[tuple[str, int], ...
     """Return the addresses of ``bootstrap.servers`` without duplicates, as Kafka's ``ClientUtils`` parses them."""
     if value is None or not value.strip():
         raise ConfigError(
-            f"{where}: {_BOOTSTRAP} is missing; set it to host:port, or a comma-separated list",
-            _BOOTSTRAP,
+            f"{where}: {_BOOTSTRAP} is missing; set it to host:port, or a comma-separated list", _BOOTSTRAP
         )
     addresses: dict[tuple[str, int], None] = {}
     for part in value.split(","):
         match = _HOST_PORT.fullmatch(part.strip())
         if match is None or not match.group(1) or not 0 < int(match.group(2)) < 65536:
-            raise ConfigError(
-                f"{where}: '{part.strip()}' in {_BOOTSTRAP} is not host:port",
-                _BOOTSTRAP,
-            )
+            raise ConfigError(f"{where}: '{part.strip()}' in {_BOOTSTRAP} is not host:port", _BOOTSTRAP)
         addresses[match.group(1), int(match.group(2))] = None
     return tuple(addresses)
 
@@ -271,31 +267,18 @@ def _sasl(properties: Mapping[str, str], where: str) -> dict[str, Any]:
             return {"sasl_mechanism": "OAUTHBEARER", "oauth": source}
     if mechanism not in SASL_MECHANISMS:
         known = ", ".join(SASL_MECHANISMS)
-        raise ConfigError(
-            f"{where}: sasl.mechanism '{mechanism}' is unknown; it can be {known}",
-            "sasl.mechanism",
-        )
+        raise ConfigError(f"{where}: sasl.mechanism '{mechanism}' is unknown; it can be {known}", "sasl.mechanism")
     options = _jaas_options(properties, mechanism, where)
     if mechanism == "GSSAPI":
-        return {
-            "sasl_mechanism": mechanism,
-            "kerberos_service_name": _kerberos_service(properties, options, where),
-        }
+        return {"sasl_mechanism": mechanism, "kerberos_service_name": _kerberos_service(properties, options, where)}
     if mechanism == "OAUTHBEARER":
         return {"sasl_mechanism": mechanism, "oauth": oauth_settings(properties, options, where)}
     if options.get("tokenauth", "false").lower() == "true":
-        raise ConfigError(
-            f"{where}: tokenauth in {_JAAS} (delegation tokens) is not supported yet",
-            _JAAS,
-        )
+        raise ConfigError(f"{where}: tokenauth in {_JAAS} (delegation tokens) is not supported yet", _JAAS)
     for option in ("username", "password"):
         if option not in options:
             raise ConfigError(f"{where}: {_JAAS} has no {option} for {mechanism}", _JAAS)
-    return {
-        "sasl_mechanism": mechanism,
-        "username": options["username"],
-        "password": options["password"],
-    }
+    return {"sasl_mechanism": mechanism, "username": options["username"], "password": options["password"]}
 
 
 def _jaas_options(properties: Mapping[str, str], mechanism: str, where: str) -> dict[str, str]:
@@ -316,8 +299,7 @@ def _kerberos_service(properties: Mapping[str, str], options: Mapping[str, str],
     service = properties.get("sasl.kerberos.service.name") or options.get("serviceName")
     if service is None:
         raise ConfigError(
-            f"{where}: sasl.kerberos.service.name is missing for sasl.mechanism GSSAPI",
-            "sasl.kerberos.service.name",
+            f"{where}: sasl.kerberos.service.name is missing for sasl.mechanism GSSAPI", "sasl.kerberos.service.name"
         )
     if find_spec("gssapi") is None:
         raise ConfigError(

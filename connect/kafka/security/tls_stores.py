@@ -237,9 +237,7 @@ def _block(match: re.Match[str]) -> str:
 
 def _pkcs8(key: PrivateKeyTypes) -> str:
     return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     ).decode()
 
 
@@ -343,24 +341,12 @@ def _trust_store(properties: Mapping[str, str], where: str) -> str | None:
     certificates = properties.get("ssl.truststore.certificates")
     location, password = store.get("location"), store.get("password")
     if certificates is not None:
-        store.refuse(
-            "type",
-            store.type != "PEM",
-            "must be PEM if ssl.truststore.certificates is set",
-        )
-        store.refuse(
-            "location",
-            location is not None,
-            "and ssl.truststore.certificates exclude each other",
-        )
+        store.refuse("type", store.type != "PEM", "must be PEM if ssl.truststore.certificates is set")
+        store.refuse("location", location is not None, "and ssl.truststore.certificates exclude each other")
         store.refuse("password", password is not None, "has no meaning for PEM")
         return store.opened("certificates", lambda: pem_certificates(certificates))
     if location is None:
-        store.refuse(
-            "password",
-            password is not None,
-            "is set, but ssl.truststore.location is not",
-        )
+        store.refuse("password", password is not None, "is set, but ssl.truststore.location is not")
         return None
     if store.type == "PEM":
         store.refuse("password", password is not None, "has no meaning for PEM")
@@ -379,11 +365,7 @@ def _key_store(properties: Mapping[str, str], where: str) -> KeyChain | None:
     if key is not None or chain is not None:
         store.refuse("type", store.type != "PEM", "must be PEM if ssl.keystore.key is set")
         store.refuse("location", location is not None, "and ssl.keystore.key exclude each other")
-        store.refuse(
-            "password",
-            password is not None,
-            "has no meaning for PEM; set ssl.key.password instead",
-        )
+        store.refuse("password", password is not None, "has no meaning for PEM; set ssl.key.password instead")
         store.refuse("certificate.chain", chain is None, "is missing; it is required with ssl.keystore.key")
         store.refuse("key", key is None, "is missing; it is required with ssl.keystore.certificate.chain")
         pem = f"{key}\n{chain}\n"
@@ -392,11 +374,7 @@ def _key_store(properties: Mapping[str, str], where: str) -> KeyChain | None:
         store.refuse("password", password is not None, "is set, but ssl.keystore.location is not")
         return None
     if store.type == "PEM":
-        store.refuse(
-            "password",
-            password is not None,
-            "has no meaning for PEM; set ssl.key.password instead",
-        )
+        store.refuse("password", password is not None, "has no meaning for PEM; set ssl.key.password instead")
         text = store.read_text(location)
         return store.opened("location", lambda: pem_key_chain(text, key_password))
     if password is None:
@@ -412,21 +390,12 @@ def _key_store(properties: Mapping[str, str], where: str) -> KeyChain | None:
 class _Store:
     """The keys of one store, ``ssl.truststore.*`` or ``ssl.keystore.*``, with checks whose errors name them."""
 
-    def __init__(
-        self,
-        properties: Mapping[str, str],
-        name: Literal["truststore", "keystore"],
-        where: str,
-    ) -> None:
+    def __init__(self, properties: Mapping[str, str], name: Literal["truststore", "keystore"], where: str) -> None:
         self._properties = properties
         self._name = name
         self._where = where
         self.type = properties.get(self.key("type"), _DEFAULT_STORE_TYPE).upper()
-        self.refuse(
-            "type",
-            self.type not in _STORE_TYPES,
-            f"is '{self.type}'; it can be {', '.join(_STORE_TYPES)}",
-        )
+        self.refuse("type", self.type not in _STORE_TYPES, f"is '{self.type}'; it can be {', '.join(_STORE_TYPES)}")
 
     def key(self, name: str) -> str:
         return f"ssl.{self._name}.{name}"
@@ -445,8 +414,7 @@ class _Store:
         except OSError as error:
             reason = error.strerror or type(error).__name__
             raise ConfigError(
-                f"{self._where}: {self.key('location')} {location} cannot be read: {reason}",
-                self.key("location"),
+                f"{self._where}: {self.key('location')} {location} cannot be read: {reason}", self.key("location")
             ) from None
 
     def read_text(self, location: str) -> str:

@@ -39,15 +39,7 @@ from connect.core.herder_api import (
     WorkerInfo,
     sign,
 )
-from connect.core.model import (
-    ConnectorInfo,
-    ConnectorStateInfo,
-    RestartRequest,
-    Status,
-    TargetState,
-    TaskId,
-    TaskInfo,
-)
+from connect.core.model import ConnectorInfo, ConnectorStateInfo, RestartRequest, Status, TargetState, TaskId, TaskInfo
 from connect.runtime.herder.config_and_status_topics import StatusStore
 from connect.runtime.herder.driver import HerderDriver
 from connect.runtime.herder.effects_and_fencing import ZombieFence

@@ -287,9 +287,7 @@ class AtLeastOnceDelivery:
             self._pending.flushed()
         except TimeoutError:
             log.error(
-                "task %s: its offsets were not stored within %g s; will be retried",
-                self._task,
-                self._flush_timeout_s,
+                "task %s: its offsets were not stored within %g s; will be retried", self._task, self._flush_timeout_s
             )
         except Exception as error:
             log.error("task %s: its offsets could not be stored, will be retried: %s", self._task, error)

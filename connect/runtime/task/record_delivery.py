@@ -205,12 +205,7 @@ class RecordProducer:
     async def _send(self, producer: AIOKafkaProducer, record: OutgoingRecord) -> asyncio.Future[Any]:
         if record.key is not None or record.value is not None:
             sent: asyncio.Future[Any] = await producer.send(
-                record.topic,
-                record.value,
-                record.key,
-                record.partition,
-                record.timestamp_ms,
-                list(record.headers),
+                record.topic, record.value, record.key, record.partition, record.timestamp_ms, list(record.headers)
             )
             return sent
         # aiokafka refuses single records without key and value, but accepts them in a batch.

@@ -138,8 +138,7 @@ async def still_unavailable(
     away = await unavailable(source, target, entries, starts)
     pairs = [entry.pair for entry in entries if entry.pair.source in away]
     here, there = await asyncio.gather(
-        source.metadata({pair.source.topic for pair in pairs}),
-        target.metadata({pair.target.topic for pair in pairs}),
+        source.metadata({pair.source.topic for pair in pairs}), target.metadata({pair.target.topic for pair in pairs})
     )
     return {
         pair.source: away[pair.source]

@@ -49,9 +49,7 @@ class Shapes:
         """Wait for the copy, then compare key, value, headers, timestamp and order."""
         await self.caught_up(topic)
         report = await compare_topics(
-            self.settings(self.us, "us"),
-            self.settings(self.eu, "eu"),
-            {topic: f"{ALIAS}.{topic}"},
+            self.settings(self.us, "us"), self.settings(self.eu, "eu"), {topic: f"{ALIAS}.{topic}"}
         )
         assert report.difference is None, report.difference
         assert report.records == records

@@ -210,13 +210,7 @@ async def test_wrong_passwords_do_not_hold_all_connections(tmp_path: Path, monke
 
 @pytest.mark.parametrize(
     "key",
-    [
-        "value.converter.basic.auth.user.info",
-        "aws.secret.access.key",
-        "s3.secret.key",
-        "db.passwd",
-        "client.api.key",
-    ],
+    ["value.converter.basic.auth.user.info", "aws.secret.access.key", "s3.secret.key", "db.passwd", "client.api.key"],
 )
 def test_keys_that_hold_secrets(key: str) -> None:
     assert hidden({key: "x", "message.key": "y"}, ConfigDef()) == {key: "[hidden]", "message.key": "y"}

@@ -58,8 +58,7 @@ def test_every_command_is_listed_and_explains_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    "module",
-    ["main", "daemons.connect_mirror_maker", "daemons.kafka_mirror_maker", "daemons.connect_distributed"],
+    "module", ["main", "daemons.connect_mirror_maker", "daemons.kafka_mirror_maker", "daemons.connect_distributed"]
 )
 def test_the_version_is_printed(module: str) -> None:
     ended = run(f"from connect.cli.{module} import main; main()", "--version")

@@ -82,10 +82,7 @@ async def test_what_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch, caplo
     await scope.close()
     may_end.set()
     await task
-    assert caplog.messages == [
-        "worker: slow to stop: stubborn",
-        "worker: still running after a cancel: stubborn",
-    ]
+    assert caplog.messages == ["worker: slow to stop: stubborn", "worker: still running after a cancel: stubborn"]
 
 
 async def test_a_close_waits_as_long_as_tasks_end(

@@ -252,8 +252,7 @@ def test_who_is_at_it_is_told_and_the_dead_are_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("offset", "near"),
-    [(0, 0), (5, 5), (10, 10), (15, 10), (30, 30), (34, 34), (40, 40), (99, 40)],
+    ("offset", "near"), [(0, 0), (5, 5), (10, 10), (15, 10), (30, 30), (34, 34), (40, 40), (99, 40)]
 )
 async def test_a_map_knows_how_near_its_last_record_lies(offset: int, near: int) -> None:
     """Ten records, twenty offsets that came from elsewhere, ten records."""

@@ -21,14 +21,7 @@ from connectors.formats.types import TopicPartition
 from connectors.policy import DefaultReplicationPolicy, IdentityReplicationPolicy
 from connectors.topic_sync import topic_deletion
 from connectors.topic_sync.cluster_changes import DeleteTopic
-from connectors.topic_sync.topic_deletion import (
-    GONE,
-    Copy,
-    TopicDeletion,
-    deletable,
-    is_copied_cluster,
-    plan_deletions,
-)
+from connectors.topic_sync.topic_deletion import GONE, Copy, TopicDeletion, deletable, is_copied_cluster, plan_deletions
 from connectors.transforms.smt_chain import TopicRoutes
 from connectors.transforms.target_names import RemoteNames, renaming_steps
 

@@ -192,14 +192,8 @@ def test_what_the_worker_refuses_is_one_line_and_exit_code_1(herder: DictHerder)
         (("create", "{folder}/list.json"), "list.json: a connector's config is a JSON object"),
         (("create", "{folder}/latin.json"), "latin.json: this is not JSON in UTF-8"),
         (("create", "{folder}/odd.json"), "odd.json: initial-state is not known next to name and config"),
-        (
-            ("create", "{folder}/asleep.json"),
-            'asleep.json: initial_state is "ASLEEP". Use RUNNING, PAUSED or STOPPED',
-        ),
-        (
-            ("create", "{folder}/stopped.json", "--replace"),
-            "stopped.json: --replace keeps the current state. Remove",
-        ),
+        (("create", "{folder}/asleep.json"), 'asleep.json: initial_state is "ASLEEP". Use RUNNING, PAUSED or STOPPED'),
+        (("create", "{folder}/stopped.json", "--replace"), "stopped.json: --replace keeps the current state. Remove"),
     ],
 )
 def test_what_was_never_asked(herder: DictHerder, tmp_path: Path, arguments: tuple[str, ...], text: str) -> None:

@@ -82,8 +82,7 @@ def test_another_cluster_than_the_source_is_not_taken_for_gone(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("blocked", "code"),
-    [([], 0), (["a"], failover.EXIT_SOME_LEFT), (["a", "b"], failover.EXIT_NO_GO)],
+    ("blocked", "code"), [([], 0), (["a"], failover.EXIT_SOME_LEFT), (["a", "b"], failover.EXIT_NO_GO)]
 )
 def test_the_exit_code_says_what_was_left(blocked: list[str], code: int) -> None:
     moves = tuple(GroupMove(name, ("t", 0), 1, ("us.t", 0), None, "", 1, "", How.EXACT) for name in ("a", "b"))

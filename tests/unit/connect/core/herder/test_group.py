@@ -54,11 +54,7 @@ def at_work(settings: HerderSettings | None = None) -> Bench:
 
 @pytest.mark.parametrize(
     ("protocol", "offered"),
-    [
-        ("eager", [EAGER]),
-        ("compatible", [COMPATIBLE, EAGER]),
-        ("sessioned", [SESSIONED, COMPATIBLE, EAGER]),
-    ],
+    [("eager", [EAGER]), ("compatible", [COMPATIBLE, EAGER]), ("sessioned", [SESSIONED, COMPATIBLE, EAGER])],
 )
 def test_it_joins_once_the_topics_are_read(protocol: str, offered: list[str]) -> None:
     bench = Bench(HerderSettings(protocol=protocol, lease_ms=5_000))

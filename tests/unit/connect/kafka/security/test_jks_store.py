@@ -42,10 +42,7 @@ def test_a_store_of_keytool() -> None:
         unprotected_key(protected, "guess")
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, len(STORE) - 1), st.integers(0, 255)), max_size=4),
-    st.integers(0, len(STORE)),
-)
+@given(st.lists(st.tuples(st.integers(0, len(STORE) - 1), st.integers(0, 255)), max_size=4), st.integers(0, len(STORE)))
 def test_damaged_stores(changes: list[tuple[int, int]], end: int) -> None:
     data = bytearray(STORE)
     for at, byte in changes:
