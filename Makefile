@@ -1,4 +1,4 @@
-# One command each: setup, demo, test, long, check, bench, kill, faults, group, many, scale, late, mutants, compat, measure, lock, sbom, audit, clean. Only python3 (3.11 or newer) and make are needed.
+# One command each: setup, demo, test, long, check, bench, kill, faults, group, many, scale, late, mutants, compat, measure, site, lock, sbom, audit, clean. Only python3 (3.11 or newer) and make are needed.
 
 SHELL := /bin/sh
 PYTHON ?= python3
@@ -17,7 +17,7 @@ UV := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 
-.PHONY: help setup java demo test long check bench kill faults soak group many scale late mutants compat measure lock sbom audit clean
+.PHONY: help setup java demo test long check bench kill faults soak group many scale late mutants compat measure site lock sbom audit clean
 
 help:
 	@echo "make demo    mirror between two Kafka clusters on this machine, and show it (ARGS='--records 200000')"
@@ -35,6 +35,7 @@ help:
 	@echo "make mutants change one place of a pure module at a time: do its tests notice? (ARGS='--seed 7 --each 10')"
 	@echo "make compat  older releases of Kafka as source and as target (downloads them once)"
 	@echo "make measure measure one promise (ARGS='frozen_leader --rounds 100'; without ARGS: their names)"
+	@echo "make site    build the documentation as a site, in build/site"
 	@echo "make setup   only prepare $(VENV)"
 	@echo "make lock    renew the requirements*.lock"
 	@echo "make sbom    print a bill of materials of what a release installs"
@@ -80,10 +81,15 @@ check: $(STAMP)
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.packaging.size --check
 	$(BIN)/python -m tests.packaging.words
+	$(BIN)/zensical build --strict
 	@! grep -rnwE 'create_task|ensure_future|TaskGroup' --include='*.py' --exclude=concurrency.py connect connectors rest bench || \
 		{ echo "start the tasks above in a Scope (connect/kafka/concurrency.py), which ends them"; exit 1; }
 	@! grep -rnF 'asyncio.wait_for(' --include='*.py' connect connectors rest bench || \
 		{ echo "use asyncio.timeout above: wait_for of Python 3.11 loses a cancel that comes with what it waits for"; exit 1; }
+
+# The documentation with its search, in build/site.
+site: $(STAMP)
+	$(BIN)/zensical build --strict
 
 bench: setup
 	$(BIN)/python -m bench $(ARGS)

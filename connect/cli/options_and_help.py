@@ -49,7 +49,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "kafkamirrormaker2.yaml --secrets /run/secrets",
     ),
     "plan": ("mm2.properties", "mm2.properties --flow 'us->eu' --all", "mm2.properties --json"),
-    "drift": ("mm2.properties", "mm2.properties --ignore acl --ignore setting"),
+    "drift": ("mm2.properties", "mm2.properties --ignore acl --ignore config"),
     "topology": ("mm2.properties", "mm2.properties --stale-after 10 --json"),
     "takeover": ("mm2.properties --check", "mm2.properties --check --flow 'us->eu' --all"),
     "failover": (

@@ -54,7 +54,7 @@ def test_a_unit_starts_a_command_of_ours(unit: Path) -> None:
     assert (PROGRAMS / program).exists()
 
 
-@pytest.mark.parametrize("file", [*UNITS, DEPLOY / "README.md"], ids=lambda file: file.name)
+@pytest.mark.parametrize("file", [*UNITS, ROOT / "docs" / "deploy.md"], ids=lambda file: file.name)
 def test_references_to_the_environment_lead_to_it_by_the_lines_that_stand_beside(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -18,7 +19,10 @@ from connect.cli.daemons.connect_mirror_maker import parse_arguments
 from connect.cli.options_and_help import EXAMPLES, Shell, completion, examples, taught
 
 GROUP: Any = taught(typer.main.get_command(main.app))
-PAGE = Path(__file__).parents[4] / "docs" / "commands.md"
+DOCS = Path(__file__).parents[4] / "docs"
+PAGE = DOCS / "commands.md"
+#: Of pages that show wrong arguments, other tests run the commands.
+PAGES = [page for page in sorted([*DOCS.rglob("*.md"), DOCS.parent / "README.md"]) if page.name != "command-output.md"]
 
 
 def commands(group: Any = GROUP, above: str = "") -> dict[str, Any]:
@@ -34,18 +38,42 @@ def test_every_command_has_examples_and_every_example_a_command() -> None:
     assert sorted(EXAMPLES) == sorted(commands())
 
 
+def take(line: str) -> Any:
+    """Read a line as its command would, up to its start; return the command."""
+    words = shlex.split(line.partition(" > ")[0])[1:]
+    known = commands()
+    length = 1 if words[0] in known else 2
+    command = known[" ".join(words[:length])]
+    if words[0] == "mirror" and "-f" not in words:
+        parse_arguments("heliograph mirror", words[1:])
+    elif words[0] != "mirror":
+        command.make_context(words[0], words[length:])
+    return command
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_is_taken_by_its_command(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mm2.properties").touch()
-    command = commands()[name]
     for line in examples(name):
-        words = shlex.split(line.partition(" > ")[0])[1 + len(name.split()) :]
-        if name == "mirror" and "-f" not in words:
-            parse_arguments("heliograph mirror", words)
-        elif name != "mirror":
-            command.make_context(name, words)
+        command = take(line)
+        assert command is commands()[name]
         assert line in command.epilog
+
+
+def commands_in(page: Path) -> list[str]:
+    """The lines of a page's blocks that call ``heliograph``; a summary of options, in brackets, is none."""
+    lines = re.findall(r"^ {4}(?:\$ )?(heliograph .+?)(?: +#.*| > .*)?$", page.read_text("utf-8"), re.MULTILINE)
+    return [line for line in lines if "[" not in line]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_command_in_the_documentation_is_taken(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mm2.properties").touch()
+    for line in commands_in(page):
+        assert "->" not in re.sub("'[^']*'", "", line), f"a shell takes the > of this line: {line}"
+        take(line)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
