@@ -18,7 +18,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
@@ -271,8 +271,9 @@ async def _process(order: _Order, file: int) -> AsyncIterator[asyncio.subprocess
         process.stdin.write(order.line(file))
         yield process
     finally:
-        with suppress(ProcessLookupError):
-            process.kill()
+        # This ends the process. Process.kill may reap it before asyncio does, which would log a warning.
+        if process.stdin is not None:
+            process.stdin.close()
         await process.communicate()
 
 
