@@ -12,13 +12,13 @@ from typing import Final
 
 from bench.loads import AnyLoad, Load
 from connect.core.errors import RetriableError
-from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.offsets import LATEST, list_offsets
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.security.connection_settings import connection_settings
 from connect.wire.batch import BatchHeader, extents, read_header
 from connectors.dataplane import fetch_api
+from tests.kit.brokers import KafkaCluster
 from tests.kit.pipe import Direction
 from tests.kit.proxy import FaultProxy
 from tests.kit.secured import Secured, start_secured
@@ -73,7 +73,7 @@ class Side:
     @property
     def ports(self) -> list[int]:
         """Every port at which a client may be connected, proxies' included."""
-        return [way.advertised[1] for node in self.brokers.addresses for way in node.listeners.values()]
+        return [way.advertised[1] for node in self.brokers.listeners for way in node.values()]
 
     def way_in(self, load: AnyLoad, *, is_far: bool = False) -> Mapping[str, str]:
         """What a contender's file says to get in for this load."""

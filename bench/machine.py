@@ -41,7 +41,7 @@ def _processor() -> str:
 
 
 def _versions() -> dict[str, str]:
-    java = subprocess.run([str(find_java()), "-version"], capture_output=True, text=True, check=True)
+    java = subprocess.run([str(find_java().executable), "-version"], capture_output=True, text=True, check=True)
     return {
         "Heliograph": _git("describe", "--always", "--dirty", "--exclude", "*"),
         "Kafka and MirrorMaker 2": KAFKA_VERSION,

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from connect.embedded import cluster_config
-from connect.embedded.brokers import KafkaCluster
+from tests.kit.brokers import KafkaCluster
 from tests.kit.mirror import Mirror
 from tests.kit.shared_mirror import LISTENERS
 

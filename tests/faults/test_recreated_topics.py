@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from connect.cli.commands.lag import run_lag
-from connect.embedded.brokers import KafkaCluster
 from connectors.formats.gap import Gap, GapKind
+from tests.kit.brokers import KafkaCluster
 from tests.kit.direct import Broker, value_numbers
 from tests.kit.mirror import CALM, PATIENT, SMALL, Mirror
 from tests.kit.processes import wait_until

@@ -15,9 +15,9 @@ from functools import partial
 import pytest
 
 from connect.core.errors import ClusterUnreachable, RetriableError
-from connect.embedded.brokers import KafkaCluster
 from connect.kafka.security.connection_settings import connection_settings
 from connectors.inspection.topic_verification import compare_topics
+from tests.kit.brokers import KafkaCluster
 from tests.kit.checker import Checker, TopicPair
 from tests.kit.direct import Broker, Replicas
 from tests.kit.mirror import SMALL, Mirror
@@ -214,9 +214,7 @@ def test_a_partition_that_cannot_be_fenced_holds_up_itself_only(world: World) ->
     world.trio.kill(THIRD - 1)
     wait_until(lambda: world._replicas(starved, FIRST).in_sync == (FIRST, SECOND), DEADLINE_S, "two are left", POLL_S)
     start = mirror.log_end()
-    for member in slices(
-        mirror.pid, [listener.port for node in world.trio.addresses for listener in node.listeners.values()]
-    ):
+    for member in slices(mirror.pid, [node.port for node in world.trio.nodes]):
         member.process.kill()
     why = "replicated-starved-0 waits: target us.replicated-starved-0 has 2 of the 3 in-sync replicas"
     world.await_line(start, "WARNING us->trio", why)

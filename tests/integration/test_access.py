@@ -15,13 +15,13 @@ from typing import Any, Final, cast
 import pytest
 from kafka.admin import KafkaAdminClient
 
-from connect.embedded.brokers import KafkaCluster
 from connect.kafka.authorization import AclBinding, AclFilter, SecurityDisabled, create_acls, delete_acls, describe_acls
 from connect.kafka.cluster import Cluster, NotAuthorized
 from connect.kafka.security.connection_settings import connection_settings
 from connectors.source.plugin import MirrorSource
 from connectors.source.worker_context import MirrorHost, SharedSpark
 from connectors.transforms.target_names import FindPlugin
+from tests.kit.brokers import KafkaCluster
 from tests.kit.rules import Guarded
 from tests.kit.topics import make_topics
 

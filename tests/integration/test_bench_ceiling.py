@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaProducer
 from bench.bed import Bed, Side
 from bench.ceiling import Loops, Variant
 from bench.loads import Load
-from connect.embedded.brokers import KafkaCluster
+from tests.kit.brokers import KafkaCluster
 
 pytestmark = pytest.mark.integration
 

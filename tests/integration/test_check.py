@@ -12,7 +12,7 @@ import pytest
 from kafka import KafkaAdminClient
 
 from connect.cli.check.check_file import run_check
-from connect.embedded.brokers import KafkaCluster
+from tests.kit.brokers import KafkaCluster
 from tests.kit.rules import Guarded
 from tests.kit.secured import PLAIN
 from tests.kit.topics import make_topics

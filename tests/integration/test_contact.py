@@ -13,7 +13,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from connect.embedded import cluster_config
-from connect.embedded.brokers import KafkaCluster
+from tests.kit.brokers import KafkaCluster
 from tests.kit.direct import Broker
 from tests.kit.mirror import PATIENT, SMALL, Mirror
 from tests.kit.processes import wait_until

@@ -19,8 +19,8 @@ from kafka.admin import NewTopic
 
 from connect.core.errors import ConfigError, PermanentError
 from connect.embedded import brokers, cluster_config, kafka_releases
-from connect.embedded.brokers import QUICK_JVM, KafkaCluster, PortInUse
-from connect.embedded.kafka_releases import DEFAULT_VERSION, Release
+from connect.embedded.brokers import QUICK_JVM, PortInUse
+from tests.kit.brokers import KafkaCluster
 from tests.kit.processes import Member, Role, gone, wait_until
 
 pytestmark = pytest.mark.integration
@@ -118,7 +118,7 @@ def test_a_port_in_use_is_one_clear_line() -> None:
     with socket.create_server((cluster_config.HOST, 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(PortInUse) as raised:
-            KafkaCluster.start("us", client_ports=[port])
+            brokers.KafkaCluster.start("us", client_ports=[port])
     assert str(raised.value).startswith(f"cluster us: port {port} is in use")
     assert "\n" not in str(raised.value)
 
@@ -162,7 +162,7 @@ def test_kafka_home_is_used_and_stopping_leaves_nothing(monkeypatch: pytest.Monk
     libraries, data = tmp_path / "kafka" / "libs", tmp_path / "data"
     libraries.mkdir(parents=True)
     data.mkdir()
-    for jar in kafka_releases.classpath(Release.of(DEFAULT_VERSION).jars):
+    for jar in kafka_releases.classpath(kafka_releases.JARS):
         (libraries / jar.name).symlink_to(jar)
     monkeypatch.setenv("KAFKA_HOME", str(libraries.parent))
     with KafkaCluster.start("home", base_dir=data) as cluster:
@@ -177,7 +177,7 @@ def test_kafka_home_is_used_and_stopping_leaves_nothing(monkeypatch: pytest.Monk
 _OWNER = """
 import os, sys, threading
 from pathlib import Path
-from connect.embedded.brokers import KafkaCluster
+from tests.kit.brokers import KafkaCluster
 started = []
 # From a thread that ends: what outlives it belongs to the process all the same.
 thread = threading.Thread(target=lambda: started.append(KafkaCluster.start("owned", base_dir=Path(sys.argv[1]))))
@@ -219,7 +219,7 @@ def test_brokers_die_with_their_keeper(tmp_path: Path) -> None:
 
 
 def test_a_damaged_archive_of_classes_does_not_break_a_start(tmp_path: Path) -> None:
-    option, *others = brokers._class_archive(Release.of(DEFAULT_VERSION))
+    option, *others = brokers._class_archive()
     whole, damaged = Path(option.partition("=")[2]), tmp_path / "damaged.jsa"
     content = bytearray(whole.read_bytes())
     for position in range(len(content) // 10, len(content), 1_000_000):

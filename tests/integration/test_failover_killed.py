@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from connect.embedded.brokers import KafkaCluster
 from tests.interop.flow import read_all
+from tests.kit.brokers import KafkaCluster
 from tests.kit.copied import AHEAD, LATE, RECORDS, Copied
 from tests.kit.dying import Ended, run_dying
 

@@ -24,11 +24,11 @@ from connect.cli.commands.failover import (
     run_undo,
     run_unreplicated,
 )
-from connect.embedded.brokers import KafkaCluster
 from connect.kafka.authorization import AclBinding, describe_acls
 from connect.kafka.log.committed_offsets import list_groups
 from connectors.config.mm2_properties import load
 from connectors.failover.clusters_and_lease import FailoverInProgress, hold, site
+from tests.kit.brokers import KafkaCluster
 from tests.kit.copied import AHEAD, RECORDS, Copied
 from tests.kit.groups import cluster_at
 from tests.kit.moving import commit

@@ -34,7 +34,6 @@ from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest
 
 from connect.core.errors import ClusterUnreachable, RetriableError, SecurityError
 from connect.core.model import NewTopic
-from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster, NotAuthorized
 from connect.kafka.connection import Connection, RequestTimedOut, UnsupportedVersion
 from connect.kafka.framing_and_sasl import ConnectionLost
@@ -43,6 +42,7 @@ from connect.kafka.log.topic_admin import Admin
 from connect.kafka.log.transactions import FenceRefused, TopicsRefused, fence
 from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings, format_address
 from connect.wire import records
+from tests.kit.brokers import KafkaCluster
 from tests.kit.pipe import Direction
 from tests.kit.processes import wait_until
 from tests.kit.proxy import FaultProxy

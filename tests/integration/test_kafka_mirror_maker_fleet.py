@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from connect.embedded.brokers import KafkaCluster
+from tests.kit.brokers import KafkaCluster
 from tests.kit.checker import Checker, TopicPair
 from tests.kit.groups import cluster_at, describe
 from tests.kit.maker_1 import DEADLINE_S, QUICK, SpreadJudge, maker_1, numbers, read, stored, until, write

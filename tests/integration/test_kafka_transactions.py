@@ -11,13 +11,13 @@ from kafka.protocol.producer.produce import ProduceRequest
 from kafka.protocol.producer.transaction import InitProducerIdRequest, InitProducerIdResponse
 
 from connect.core.model import NewTopic
-from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.active_producers import describe_producers
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.log.transactions import ProducerIdentity, Superseded, add_partitions, claim, fence, init_producer_id
 from connect.kafka.security.connection_settings import connection_settings
 from connect.wire import records
+from tests.kit.brokers import KafkaCluster
 from tests.kit.topics import until_led
 
 pytestmark = pytest.mark.integration

@@ -12,11 +12,12 @@ from kafka.protocol.metadata import MetadataRequest
 from connect.core.errors import SecurityError
 from connect.core.model import NewTopic
 from connect.embedded import cluster_config
-from connect.embedded.brokers import QUICK_JVM, KafkaCluster
+from connect.embedded.brokers import QUICK_JVM
 from connect.kafka.connection import Connection
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
 from tests.kit import kerberos
+from tests.kit.brokers import KafkaCluster
 from tests.kit.kerberos import REALM, Kdc
 
 pytestmark = [

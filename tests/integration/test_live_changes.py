@@ -17,7 +17,7 @@ from aiokafka import TopicPartition as Partition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
 from connect.embedded import cluster_config
-from connect.embedded.brokers import KafkaCluster
+from tests.kit.brokers import KafkaCluster
 from tests.kit.mirror import SMALL, Mirror
 from tests.kit.stream import DEADLINE_S, Stream, longest_gap_s, producers_of
 from tests.kit.topics import make_topics

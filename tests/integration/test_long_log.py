@@ -18,13 +18,13 @@ import pytest
 from connect.core.errors import ClusterUnreachable, RetriableError
 from connect.core.model import NewTopic
 from connect.embedded import cluster_config
-from connect.embedded.brokers import KafkaCluster
 from connect.kafka import long_log
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.compacted_topic import LogRecord, ensure_compacted_topic, read_to_end
 from connect.kafka.log.producer import OutRecord, PlainWriter, TransactionalWriter
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.security.connection_settings import connection_settings
+from tests.kit.brokers import KafkaCluster
 from tests.kit.members import until
 from tests.kit.topics import until_led
 

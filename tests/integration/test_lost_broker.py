@@ -11,13 +11,13 @@ import pytest
 
 from connect.core.errors import RetriableError
 from connect.core.model import NewTopic
-from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.compacted_log import CompactedLog
 from connect.kafka.log.compacted_topic import LogRecord, ensure_compacted_topic
 from connect.kafka.log.producer import OutRecord
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.security.connection_settings import connection_settings
+from tests.kit.brokers import KafkaCluster
 from tests.kit.members import SETTINGS, Joiner, agree, until
 
 pytestmark = pytest.mark.integration

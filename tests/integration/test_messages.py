@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 
 from connect.embedded import cluster_config
-from connect.embedded.brokers import KafkaCluster
-from connect.embedded.kafka_releases import DEFAULT_VERSION, REPOSITORY_VARIABLE, Release
+from connect.embedded.kafka_releases import JARS, REPOSITORY_VARIABLE
+from tests.kit.brokers import KafkaCluster
 from tests.kit.mirror import SMALL
 from tests.kit.topics import make_topics
 
@@ -132,7 +132,7 @@ class _Quiet(SimpleHTTPRequestHandler):
 def repository(tmp_path: Path) -> Iterator[str]:
     """The address of a Maven repository with jars under the names of Kafka's, of a megabyte each."""
     folder = tmp_path / "repository"
-    for coordinates in Release.of(DEFAULT_VERSION).jars:
+    for coordinates in JARS:
         group, artifact, version = coordinates.split(":")
         place = folder.joinpath(*group.split("."), artifact, version)
         place.mkdir(parents=True)

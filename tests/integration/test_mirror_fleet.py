@@ -14,8 +14,8 @@ import pytest
 
 from connect.core.errors import RetriableError
 from connect.embedded import cluster_config
-from connect.embedded.brokers import KafkaCluster
 from connect.kafka.log.offsets import LATEST, list_offsets
+from tests.kit.brokers import KafkaCluster
 from tests.kit.checker import Checker, Report, TopicPair
 from tests.kit.flow_group import SOURCE, FlowGroup
 from tests.kit.groups import cluster_at

@@ -12,7 +12,7 @@ import pytest
 
 from connect.cli.daemons.spark import with_archive
 from connect.embedded import cluster_config
-from connect.embedded.java import find_java, java_environment
+from connect.embedded.java import find_java
 from connect.wire.records import Record
 from connectors.control_link.protocol import PartitionPlan
 from connectors.dataplane.sql_stage import outcome_by, rows_of
@@ -37,10 +37,9 @@ def spark() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         # As the worker starts it: on a machine that has no Java of its own, or whose name leads nowhere.
-        for name, value in java_environment().items():
-            patch.setenv(name, value)
+        patch.setenv("JAVA_HOME", str(find_java().home))
         patch.setenv("SPARK_LOCAL_IP", cluster_config.HOST)
-        conf: dict[str, Any] = with_archive(SparkSettings(find_java().parent.parent)).merged()
+        conf: dict[str, Any] = with_archive(SparkSettings(find_java().home)).merged()
         session = SparkSession.builder.config(map=conf).getOrCreate()
         yield session
         session.stop()

@@ -18,8 +18,8 @@ import pytest
 from joserfc import jwk, jwt
 
 from connect.embedded import cluster_config
-from connect.embedded.brokers import KafkaCluster
 from tests.kit import numbers
+from tests.kit.brokers import KafkaCluster
 from tests.kit.certificates import Party, make_party
 from tests.kit.processes import wait_until
 from tests.kit.topics import make_topics

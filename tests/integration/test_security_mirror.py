@@ -24,10 +24,10 @@ from kafka.admin import (
     ResourceType,
 )
 
-from connect.embedded.brokers import KafkaCluster
 from tests.integration.test_shapes import assert_copied
 from tests.kit import shapes
 from tests.kit.batches import topics_of
+from tests.kit.brokers import KafkaCluster
 from tests.kit.copies import write
 from tests.kit.direct import Broker
 from tests.kit.leaks import seen_of_processes
@@ -148,7 +148,7 @@ def compare(stage: BothWays, begin: int) -> None:
 
 def links(stage: BothWays, member: Member) -> set[int]:
     """The local ports of a slice's connections to both clusters; empty when it is gone."""
-    brokers = {listener.listeners["SCRAM_TLS"].port for listener in stage.us.addresses}
+    brokers = {node["SCRAM_TLS"].port for node in stage.us.listeners}
     brokers |= {proxy.port for proxy in stage.proxies}
     try:
         found = member.process.net_connections("tcp")

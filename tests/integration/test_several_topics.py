@@ -14,7 +14,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 
 from connect.embedded import cluster_config
-from connect.embedded.brokers import KafkaCluster
+from tests.kit.brokers import KafkaCluster
 from tests.kit.copies import read
 from tests.kit.mirror import SMALL, Mirror
 from tests.kit.moving import committed

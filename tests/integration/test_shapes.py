@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.topic_admin import max_message_bytes, min_insync_replicas
 from connect.kafka.security.connection_settings import connection_settings
 from connectors.formats.position import KeyKind, decode_kind, decode_position_key
 from tests.kit import shapes
 from tests.kit.batches import Topics, topics_of
+from tests.kit.brokers import KafkaCluster
 from tests.kit.copies import read, until
 from tests.kit.mirror import PATIENT, SMALL, Mirror
 from tests.kit.resumed import Resumed

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from connect.embedded.brokers import KafkaCluster
+from tests.kit.brokers import KafkaCluster
 from tests.kit.checker import Checker, TopicPair
 from tests.kit.mirror import SMALL, Mirror
 from tests.kit.processes import Role, gone, wait_until

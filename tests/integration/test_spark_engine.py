@@ -13,7 +13,6 @@ import psutil
 import pytest
 
 from connect.cli.daemons.spark import record_archive, with_archive
-from connect.embedded.brokers import KafkaCluster
 from connect.embedded.java import find_java
 from connect.kafka.security.connection_settings import connection_settings
 from connectors.control_link.protocol import SliceSettings
@@ -21,6 +20,7 @@ from connectors.control_link.server import LinkServer, LinkSettings
 from connectors.source.slice_handle import SliceHandle, SliceLost
 from connectors.spark.config import SparkSettings
 from connectors.spark.engine import EngineBroken, EngineLost, SparkEngine
+from tests.kit.brokers import KafkaCluster
 from tests.kit.one_loop import OneLoop
 from tests.kit.processes import Member, Role, gone, tree, wait_until
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.integration
 DEADLINE_S = 180.0
 #: A port of loopback without a listener: a slice ends at once.
 NO_LINK = {"host": "127.0.0.1", "port": 9, "certificate": "", "token": "", "slice": "nobody's", "epoch": 0}
-JAVA_HOME = find_java().parent.parent
+JAVA_HOME = find_java().home
 
 
 @asynccontextmanager

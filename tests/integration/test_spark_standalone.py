@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from connect.embedded.brokers import KafkaCluster
+from tests.kit.brokers import KafkaCluster
 from tests.kit.checker import Checker, TopicPair
 from tests.kit.mirror import SMALL, Mirror
 from tests.kit.processes import Member, Role, gone, wait_until

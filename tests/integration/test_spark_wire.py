@@ -75,7 +75,7 @@ async def test_neither_token_nor_certificate_can_be_read_on_the_way_to_an_execut
         # Else compression would hide the texts from this test.
         "spark.broadcast.compress": "false",
     }
-    settings = SparkSettings(find_java().parent.parent, conf)
+    settings = SparkSettings(find_java().home, conf)
     check_spark(settings)
     spark = SparkEngine(with_archive(settings))
     try:

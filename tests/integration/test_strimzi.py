@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from connect.embedded import cluster_config
-from connect.embedded.brokers import KafkaCluster
+from tests.kit.brokers import KafkaCluster
 from tests.kit.direct import Broker, value_numbers
 from tests.kit.mirror import Mirror
 from tests.kit.processes import wait_until

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
 from connect.kafka.security.connection_settings import connection_settings
+from tests.kit.brokers import KafkaCluster
 from tests.kit.direct import Broker, value_numbers
 from tests.kit.mirror import PATIENT, SMALL, Mirror
 from tests.kit.processes import wait_until

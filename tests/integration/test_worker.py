@@ -18,7 +18,6 @@ from connect.api.connector import Props
 from connect.api.source import Header, SourceConnector, SourceRecord, SourceTask
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.model import NewTopic, State, TargetState, TaskId
-from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.compacted_log import CompactedLog
 from connect.kafka.log.compacted_topic import ensure_compacted_topic
@@ -28,6 +27,7 @@ from connect.kafka.security.connection_settings import connection_settings
 from connect.runtime.task.connector_offsets import OffsetTopic
 from connect.runtime.task.record_delivery import ProducerFenced
 from connect.runtime.worker import Worker
+from tests.kit.brokers import KafkaCluster
 from tests.kit.members import until
 from tests.kit.topics import make_topics
 from tests.kit.work import WORKER, Heard, TestConnector, plugins

@@ -14,11 +14,11 @@ import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
 from tests.interop import stored
 from tests.interop.flow import create_topic
 from tests.interop.stored import StoredMember
+from tests.kit.brokers import KafkaCluster
 from tests.kit.groups import cluster_at, describe
 from tests.kit.java_connect import JavaWorker
 

@@ -14,9 +14,10 @@ from typing import Final
 
 import pytest
 
-from connect.embedded.brokers import QUICK_JVM, KafkaCluster
+from connect.embedded.brokers import QUICK_JVM
 from connect.kafka.log.committed_offsets import CLASSIC, CONSUMER, SHARE, GroupListing, list_groups
 from connectors.client import TopicPartition, translate_offsets_of
+from tests.kit.brokers import KafkaCluster
 from tests.kit.groups import cluster_at
 from tests.kit.java_mm2 import COORDINATES, run_tool
 from tests.kit.java_program import java_command

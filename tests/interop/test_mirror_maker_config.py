@@ -82,7 +82,7 @@ _VALUES: Final = (
 def _of_java(files: Sequence[Path]) -> list[dict[str, Any]]:
     jars = os.pathsep.join(str(jar) for jar in classpath(COORDINATES))
     done = subprocess.run(
-        [str(find_java()), *QUICK_JVM, "-cp", jars, str(_JUDGE)],
+        [str(find_java().executable), *QUICK_JVM, "-cp", jars, str(_JUDGE)],
         input="\n".join(map(str, files)) + "\n",
         capture_output=True,
         text=True,

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from connect.embedded.brokers import KafkaCluster
 from tests.interop.flow import create_topic, read_all
+from tests.kit.brokers import KafkaCluster
 from tests.kit.groups import cluster_at, describe
 from tests.kit.java_connect import JavaWorker
 from tests.kit.processes import wait_until

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from connect.embedded.brokers import KafkaCluster
+from tests.kit.brokers import KafkaCluster
 from tests.kit.flow_nodes import DEADLINE_S, FlowNodes
 from tests.kit.processes import wait_until
 

@@ -17,7 +17,7 @@ from typing import Final
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from connect.embedded.brokers import QUICK_JVM, KafkaCluster
+from connect.embedded.brokers import QUICK_JVM
 from connect.embedded.java import find_java
 from connect.embedded.kafka_releases import classpath
 from connect.kafka.cluster import Cluster
@@ -28,6 +28,7 @@ from connectors.formats.types import TopicPartition
 from connectors.offset_map.reader import MapReader
 from connectors.offset_map.runs_and_chunks import OffsetLocation
 from tests.interop.flow import read_all
+from tests.kit.brokers import KafkaCluster
 from tests.kit.java_mm2 import COORDINATES, JavaMirrorMaker
 from tests.kit.mirror import CALM, SMALL, Mirror
 from tests.kit.processes import wait_until
@@ -207,7 +208,7 @@ def _judge(script: Sequence[str]) -> list[str]:
     """What Java's store answers to ``ask``, one line each."""
     jars = os.pathsep.join(str(jar) for jar in classpath(COORDINATES))
     done = subprocess.run(
-        [str(find_java()), *QUICK_JVM, "-cp", jars, str(_JUDGE)],
+        [str(find_java().executable), *QUICK_JVM, "-cp", jars, str(_JUDGE)],
         input="\n".join(script),
         capture_output=True,
         text=True,

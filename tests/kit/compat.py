@@ -21,9 +21,10 @@ from typing import Final
 
 from aiokafka import AIOKafkaProducer
 
-from connect.embedded.kafka_releases import DEFAULT_VERSION, Release
+from connect.embedded.kafka_releases import DEFAULT_VERSION
 from connect.kafka.security.connection_settings import connection_settings
 from connectors.inspection.topic_verification import compare_topics
+from tests.kit.brokers import numbers_of
 from tests.kit.kill import run
 from tests.kit.old_messages import FORMATS, write_old
 from tests.kit.processes import Role
@@ -81,7 +82,7 @@ def play(versions: tuple[str, str], directory: Path, *, seed: int, kills: int) -
         "us->eu.consumer.isolation.level": "read_committed",
     }
     with Stage(directory, seed=seed, records_per_s=2_000, versions=versions, properties=properties) as stage:
-        shapes = asyncio.run(_write_shapes(stage.us.bootstrap, Release.of(versions[0])))
+        shapes = asyncio.run(_write_shapes(stage.us.bootstrap, versions[0]))
         report = run(stage, rounds, seed=seed, surplus_rounds=0)
         faults = list(report.all_faults)
         shape_records = 0
@@ -93,14 +94,14 @@ def play(versions: tuple[str, str], directory: Path, *, seed: int, kills: int) -
     return Outcome(*versions, load_records, shape_records, report.surplus_rounds, seconds, tuple(faults))
 
 
-async def _write_shapes(bootstrap: str, release: Release) -> list[str]:
+async def _write_shapes(bootstrap: str, version: str) -> list[str]:
     """Topics of shapes that the load does not have, each with one partition; their names."""
     await make_topics(bootstrap, {"shape-transactions": 1})
     await _write_transactions(bootstrap, "shape-transactions")
     await make_topics(bootstrap, {"shape-append-time": 1}, {"message.timestamp.type": "LogAppendTime"})
     await _write_plain(bootstrap, "shape-append-time")
     topics = ["shape-transactions", "shape-append-time"]
-    if release.numbers < _OLD_MESSAGES_BEFORE:
+    if numbers_of(version) < _OLD_MESSAGES_BEFORE:
         for magic, version in FORMATS.items():
             topic = f"shape-magic-{magic}"
             await make_topics(bootstrap, {topic: 1}, {"message.format.version": version})

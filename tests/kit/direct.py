@@ -20,6 +20,7 @@ from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.producer.produce import ProduceRequest
 
 from connect.embedded.brokers import KafkaCluster
+from connect.embedded.cluster_config import HOST
 from connect.kafka.cluster import Cluster
 from connect.kafka.connection import Connection
 from connect.kafka.log.compacted_topic import LogRecord, read_to_end
@@ -57,7 +58,7 @@ class Broker:
     broker refuses."""
 
     def __init__(self, cluster: KafkaCluster, index: int) -> None:
-        self._host, self._port = cluster.addresses[index].listeners["PLAINTEXT"].advertised
+        self._host, self._port = HOST, cluster.ports[index].clients
         self._settings = connection_settings(
             {"bootstrap.servers": f"{self._host}:{self._port}", "request.timeout.ms": str(_TIMEOUT_MS)},
             client_id="direct",

@@ -22,9 +22,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from connect.embedded.brokers import KafkaCluster
 from tests.kit import group_faults as blows
 from tests.kit import rest_load
+from tests.kit.brokers import KafkaCluster
 from tests.kit.group_stage import SHORT_SESSION, GroupStage
 from tests.kit.lateness import Lateness
 from tests.kit.mirror_group import MirrorGroup

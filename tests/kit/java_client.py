@@ -25,7 +25,7 @@ def ask_java(questions: Sequence[str]) -> list[list[str]]:
     arguments with spaces between them."""
     jars = os.pathsep.join(str(jar) for jar in classpath(COORDINATES))
     done = subprocess.run(
-        [str(find_java()), *QUICK_JVM, "-cp", jars, str(_JUDGE)],
+        [str(find_java().executable), *QUICK_JVM, "-cp", jars, str(_JUDGE)],
         input="\n".join(questions),
         capture_output=True,
         text=True,

@@ -63,7 +63,7 @@ def java_command(
     """The command line that runs a class with the jars of ``coordinates`` on its path."""
     jars = os.pathsep.join(str(jar) for jar in classpath(coordinates))
     logging = [f"-Dlog4j2.configurationFile={log4j2}"] if log4j2 else []
-    return [str(find_java()), *jvm_options, f"-Xmx{heap}", *logging, "-cp", jars, main_class, *arguments]
+    return [str(find_java().executable), *jvm_options, f"-Xmx{heap}", *logging, "-cp", jars, main_class, *arguments]
 
 
 def write_log4j2(folder: Path, file: Path, *, level: str = "INFO") -> Path:

@@ -34,7 +34,7 @@ def options(port: int) -> Sequence[str]:
 @contextmanager
 def reader() -> Iterator[JavaGateway]:
     """A JVM that asks others."""
-    port = launch_gateway(java_path=str(find_java()), die_on_exit=True)
+    port = launch_gateway(java_path=str(find_java().executable), die_on_exit=True)
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_convert=True))
     try:
         yield gateway

@@ -33,13 +33,14 @@ from bench import page
 from bench.latency import busy_loops
 from bench.machine import this_run
 from bench.rows import BUSY, Partitions
-from connect.embedded.brokers import QUICK_JVM, KafkaCluster
+from connect.embedded.brokers import QUICK_JVM
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.compacted_topic import LogRecord, read_to_end
 from connect.kafka.log.producer import OutRecord
 from connect.kafka.security.connection_settings import connection_settings
 from connectors.formats.position import KeyKind, decode_kind
 from tests.kit import rest_load
+from tests.kit.brokers import KafkaCluster
 from tests.kit.internal_rounds import write_rounds
 from tests.kit.large_bodies import ENDPOINTS, MIB, OBJECTS, send
 from tests.kit.lateness import GOAL_BEAT_S, GOAL_STALL_S, Lateness

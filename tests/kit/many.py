@@ -28,8 +28,8 @@ from connect.core.config_topic import connector_record
 from connect.core.herder.assignor import IncrementalAssignor, MemberState
 from connect.core.herder.membership import NOTHING, Allocation
 from connect.core.model import TaskId
-from connect.embedded.brokers import KafkaCluster
 from tests.kit import numbers
+from tests.kit.brokers import KafkaCluster
 from tests.kit.group_stage import SHORT_SESSION
 from tests.kit.processes import wait_until
 from tests.kit.rest_client import RestClient

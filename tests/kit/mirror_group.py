@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from connect.embedded.brokers import KafkaCluster
+from tests.kit.brokers import KafkaCluster
 from tests.kit.checker import Checker, Report, TopicPair
 from tests.kit.follower import Arrivals
 from tests.kit.group_stage import DEADLINE_S, SHORT_SESSION

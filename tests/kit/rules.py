@@ -20,7 +20,7 @@ from kafka.admin import (
     ResourceType,
 )
 
-from connect.embedded.brokers import KafkaCluster
+from tests.kit.brokers import KafkaCluster
 from tests.kit.processes import wait_until
 
 _SEEN_DEADLINE_S: Final = 120.0

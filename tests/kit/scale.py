@@ -32,11 +32,12 @@ from bench.machine import this_run
 from bench.processes import pss_bytes
 from bench.rows import IDLE, Partitions
 from connect.core.errors import RetriableError
-from connect.embedded.brokers import QUICK_JVM, KafkaCluster
+from connect.embedded.brokers import QUICK_JVM
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.offsets import LATEST, list_offsets
 from connect.kafka.security.connection_settings import connection_settings
 from tests.kit import marked
+from tests.kit.brokers import KafkaCluster
 from tests.kit.checker import Checker, TopicPair
 from tests.kit.java_mm2 import run_tool
 from tests.kit.lateness import Lateness

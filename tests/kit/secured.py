@@ -17,10 +17,10 @@ from kafka import KafkaAdminClient
 from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
 
 from connect.core.errors import SecurityError
-from connect.embedded.brokers import QUICK_JVM, KafkaCluster
-from connect.embedded.cluster_config import PROXIED
+from connect.embedded.brokers import QUICK_JVM
 from connect.kafka.connection import Connection
 from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
+from tests.kit.brokers import PROXIED, KafkaCluster
 from tests.kit.certificates import Party, make_party
 from tests.kit.mirror import in_sync
 from tests.kit.pipe import Direction

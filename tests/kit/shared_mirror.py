@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from connect.embedded import cluster_config
-from connect.embedded.brokers import KafkaCluster
 from connect.embedded.cluster_config import HOST
+from tests.kit.brokers import KafkaCluster
 from tests.kit.direct import Broker
 from tests.kit.masking import masking
 from tests.kit.mirror import CALM, SMALL, Mirror

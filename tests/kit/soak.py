@@ -25,9 +25,9 @@ from typing import Any, Final
 import psutil
 
 from connect.core.errors import HeliographError
-from connect.embedded.brokers import KafkaCluster
 from connectors.formats.gap import GapKind, GapRecord
 from connectors.formats.types import TopicPartition
+from tests.kit.brokers import KafkaCluster
 from tests.kit.map_judge import BELOW, UNKNOWN, judge_map
 from tests.kit.processes import DeadlinePassed, Role
 from tests.kit.reports import leave

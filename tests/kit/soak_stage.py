@@ -15,10 +15,10 @@ from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 
-from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.offsets import LATEST, list_offsets
 from connect.kafka.security.connection_settings import connection_settings
+from tests.kit.brokers import KafkaCluster
 from tests.kit.mirror import EXACTLY_ONCE, HANDOVERS, Mirror, in_sync, replicated
 from tests.kit.observer import Observer
 from tests.kit.processes import DeadlinePassed, Role, find

@@ -98,7 +98,7 @@ class Spark:
         variables = {
             "PATH": os.environ.get("PATH", os.defpath),
             "HOME": str(self.folder),
-            "JAVA_HOME": str(find_java().parent.parent),
+            "JAVA_HOME": str(find_java().home),
             "SPARK_HOME": str(self._home),
             "SPARK_LOCAL_IP": HOST,
             "SPARK_LOCAL_DIRS": str(self.folder),
@@ -130,7 +130,7 @@ class Spark:
 
 def java_options() -> str:
     """Of JVMs that start fast: with the archive of the worker's own, where one was recorded."""
-    archive = with_archive(SparkSettings(find_java().parent.parent)).java_options
+    archive = with_archive(SparkSettings(find_java().home)).java_options
     return f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 {archive}".strip()
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from connect.embedded.brokers import KafkaCluster
 from connect.embedded.kafka_releases import DEFAULT_VERSION
 from connectors.formats.types import TopicPartition
+from tests.kit.brokers import KafkaCluster
 from tests.kit.checker import Checker, Report, TopicPair
 from tests.kit.lateness import Lateness
 from tests.kit.map_judge import Verdict, judge_map

@@ -10,10 +10,10 @@ from typing import Final
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as Partition
 
-from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.active_producers import describe_producers
 from connect.kafka.security.connection_settings import connection_settings
+from tests.kit.brokers import KafkaCluster
 
 DEADLINE_S: Final = 300.0
 _PAUSE_S: Final = 0.01

@@ -20,8 +20,8 @@ from typing import Final
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from connect.embedded.brokers import KafkaCluster
 from connect.kafka.log.producer import partition_of
+from tests.kit.brokers import KafkaCluster
 from tests.kit.maker_1 import QUICK, maker_1, stored
 from tests.kit.mirror import Mirror
 from tests.kit.pipe import Direction

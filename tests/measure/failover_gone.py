@@ -29,7 +29,7 @@ from aiokafka import AIOKafkaProducer
 from kafka.admin import KafkaAdminClient, NewTopic
 
 from connect.embedded import cluster_config
-from connect.embedded.brokers import QUICK_JVM, KafkaCluster
+from connect.embedded.brokers import QUICK_JVM
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import gather_limited
 from connect.kafka.log.committed_offsets import committed
@@ -42,6 +42,7 @@ from connectors.formats.position import Position
 from connectors.formats.types import TopicPartition
 from connectors.source.positions.position_store import MirrorPositionStore, StoreSettings
 from connectors.source.positions.stored_positions import Commit
+from tests.kit.brokers import KafkaCluster
 from tests.kit.mirror import replicated
 from tests.kit.pipe import Direction
 from tests.kit.proxy import FaultProxy

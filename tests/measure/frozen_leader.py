@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Final, Self
 
 from connect.core.errors import RetriableError
-from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster, PartitionMetadata
 from connect.kafka.security.connection_settings import connection_settings
 from connectors.formats.gap import STATES
+from tests.kit.brokers import KafkaCluster
 from tests.kit.checker import Checker, TopicPair
 from tests.kit.mirror import SMALL, Mirror
 from tests.kit.processes import DeadlinePassed

@@ -18,7 +18,6 @@ from typing import Final
 from uuid import uuid4
 
 from connect.core import status_and_offset_topics
-from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.producer import OutRecord, partition_of
 from connect.kafka.log.topic_admin import Admin, alter
@@ -37,6 +36,7 @@ from connectors.formats.types import TopicPartition
 from connectors.offset_map.reader import MapReader
 from connectors.source.positions.position_store import MirrorPositionStore, StoreSettings
 from connectors.source.positions.stored_positions import Commit
+from tests.kit.brokers import KafkaCluster
 from tests.kit.internal_rounds import Moment, write_rounds
 
 _GOAL_BYTES: Final = 200 * 1024 * 1024

@@ -23,10 +23,10 @@ from typing import Any, Final
 from kafka.admin import KafkaAdminClient, NewTopic
 
 from connect.core.errors import RetriableError
-from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.offsets import LATEST, list_offsets
 from connect.kafka.security.connection_settings import connection_settings
+from tests.kit.brokers import KafkaCluster
 from tests.kit.checker import Checker, TopicPair
 from tests.kit.mirror import CALM, Mirror, replicated
 from tests.kit.topics import make_topics

@@ -18,7 +18,6 @@ from typing import Final
 from aiokafka import AIOKafkaProducer
 from kafka.protocol.producer.produce import ProduceRequest
 
-from connect.embedded.brokers import KafkaCluster
 from connect.embedded.kafka_releases import DEFAULT_VERSION
 from connect.kafka.cluster import Cluster
 from connect.kafka.log import transactions
@@ -33,6 +32,7 @@ from connectors.dataplane.batches.copier import PartitionCopier
 from connectors.dataplane.fetch_api import FetchLimits, TopicOnWire
 from connectors.dataplane.resume import Resumer
 from connectors.formats.types import ProducerIdAndEpoch, ResumeProof, TopicPartition
+from tests.kit.brokers import KafkaCluster
 from tests.kit.topics import make_topics, until_led
 
 _RECORDS: Final = 60

@@ -17,8 +17,7 @@ from typing import Final
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as Partition
 
-from connect.embedded.brokers import KafkaCluster
-from connect.embedded.cluster_config import PROXIED
+from tests.kit.brokers import PROXIED, KafkaCluster
 from tests.kit.mirror import SMALL, Mirror
 from tests.kit.pipe import Direction
 from tests.kit.proxy import FaultProxy

@@ -7,7 +7,6 @@ import asyncio
 import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -35,15 +34,7 @@ PROGRAM: Final = "connect-distributed"
 EXIT_WITHIN_S: Final = 25.0
 
 
-@dataclass(frozen=True, slots=True)
-class DistributedArguments:
-    """The command line."""
-
-    file: Path
-    log_level: str
-
-
-def parse_arguments(program: str, arguments: Sequence[str]) -> DistributedArguments:
+def parse_arguments(program: str, arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments; Java has no ``--log-level``. Raises SystemExit if they are wrong, and after the help."""
     parser = argparse.ArgumentParser(
         prog=program,
@@ -51,10 +42,9 @@ def parse_arguments(program: str, arguments: Sequence[str]) -> DistributedArgume
         epilog=f"example:\n  {program} worker.properties --log-level DEBUG",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("config", metavar="worker.properties", help="The worker's configuration file.")
+    parser.add_argument("file", type=Path, metavar="worker.properties", help="The worker's configuration file.")
     add_general_options(parser)
-    namespace = parser.parse_args(arguments)
-    return DistributedArguments(Path(namespace.config), namespace.log_level)
+    return parser.parse_args(arguments)
 
 
 def main() -> NoReturn:

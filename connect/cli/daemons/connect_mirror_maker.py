@@ -12,7 +12,6 @@ import contextlib
 import logging
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -32,7 +31,7 @@ from connect.cli.console import (
 from connect.cli.rates import RateMeter, idle_text, status_line
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.concurrency import Pauses, first_of, is_set_within, unless
-from connectors.flow_progress import Contact
+from connectors.flow_progress import Contact, FlowProgress
 
 if TYPE_CHECKING:
     from connect.cli.daemons.mirror_process import MirrorMaker
@@ -63,15 +62,6 @@ class Parser(argparse.ArgumentParser):
         self.exit(EXIT_BAD_ARGUMENTS, f"{self.prog}: error: {message}\n")
 
 
-@dataclass(frozen=True, slots=True)
-class MirrorMakerArguments:
-    """The command line; empty ``clusters`` means every target."""
-
-    file: Path
-    clusters: tuple[str, ...]
-    log_level: str
-
-
 def parser_of(program: str) -> Parser:
     """Build Java's parser, with ``--log-level`` added."""
     # heliograph mirror also takes a Strimzi resource, with another parser.
@@ -82,7 +72,7 @@ def parser_of(program: str) -> Parser:
         epilog=f"examples:\n  {program} mm2.properties\n  {program} mm2.properties --clusters eu{more}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("config", metavar="mm2.properties", help="MM2 configuration file.")
+    parser.add_argument("file", type=Path, metavar="mm2.properties", help="MM2 configuration file.")
     parser.add_argument(
         "--clusters", nargs="+", metavar="CLUSTER", default=(), help="Target cluster to use for this node."
     )
@@ -90,14 +80,14 @@ def parser_of(program: str) -> Parser:
     return parser
 
 
-def parse_arguments(program: str, arguments: Sequence[str]) -> MirrorMakerArguments:
-    """Parse the arguments as Java's parser does. Raises SystemExit: 255 for wrong arguments, 0 after the help."""
+def parse_arguments(program: str, arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse the arguments as Java's parser does; empty ``clusters`` means every target. Raises SystemExit: 255 for
+    wrong arguments, 0 after the help."""
     parser = parser_of(program)
-    namespace = parser.parse_args(arguments)
-    problem = unreadable(Path(namespace.config))
-    if problem:
+    found = parser.parse_args(arguments)
+    if problem := unreadable(found.file):
         parser.error(f"argument mm2.properties: {problem}")
-    return MirrorMakerArguments(Path(namespace.config), tuple(namespace.clusters), namespace.log_level)
+    return found
 
 
 def unreadable(file: Path) -> str | None:
@@ -183,9 +173,9 @@ class StopTimedOut(HeliographError):
 async def _run_until_signal(config: MirrorMakerConfig, flows: Sequence[Flow], engine: SparkEngine | None) -> None:
     async with stop_signals(exit_within_s=EXIT_WITHIN_S) as stop:
         engines = [engine]
-        _log_banner(config, flows, engines[0])
-        if engines[0] is not None:
-            engines[0].begin()  # before the imports, because Spark takes longest
+        _log_banner(config, flows, engine)
+        if engine is not None:
+            engine.begin()  # before the imports, because Spark takes longest
 
         def make() -> MirrorMaker:
             from connect.cli.daemons.mirror_process import MirrorMaker
@@ -197,7 +187,7 @@ async def _run_until_signal(config: MirrorMakerConfig, flows: Sequence[Flow], en
         rest = ["connect.cli.daemons.worker_process"] if config.public_rest or config.internal_rest else []
         try:
             if await imported(stop, "connect.cli.daemons.mirror_process", *rest, plugins=True):
-                await run(make, stop, watch=_log_summaries)
+                await run(make, stop, watch=lambda maker: log_summaries(maker.progress, maker.contacts))
         finally:
             # Also if no MirrorMaker was created.
             if engines[-1] is not None:
@@ -270,17 +260,18 @@ async def _stop(maker: MirrorMaker) -> None:
         ) from None
 
 
-async def _log_summaries(maker: MirrorMaker) -> None:
+async def log_summaries(progress: Callable[[], list[FlowProgress]], contacts: Callable[[], Sequence[Contact]]) -> None:
+    """Log the rates of flows every few seconds; a flow that copies nothing as a warning once a minute."""
     meter = RateMeter(window_s=SUMMARY_INTERVAL_S)
     clock = asyncio.get_running_loop().time
     warned_s: dict[tuple[FlowName, str], float] = {}  # by flow, and why it copies nothing
     while True:
-        for rates in await meter.observe(clock(), maker.progress()):
+        for rates in await meter.observe(clock(), progress()):
             said, level = (rates.flow, idle_text(rates) or ""), logging.INFO
             if said[1] and clock() - warned_s.get(said, float("-inf")) >= IDLE_WARNING_S:
                 warned_s[said], level = clock(), logging.WARNING
             logger.log(level, "%s", status_line(rates))
-        await until_next_summary(maker.contacts)
+        await until_next_summary(contacts)
 
 
 async def until_next_summary(contacts: Callable[[], Sequence[Contact]]) -> None:

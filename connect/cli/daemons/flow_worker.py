@@ -122,7 +122,7 @@ class FlowWorker:
             check_worker(config, plugins)
         except ConfigError as error:
             raise flow.located(error) from None
-        self._elections: asyncio.Queue[None] = asyncio.Queue(1)
+        self._elected = asyncio.Event()
         self._scope = Scope(str(flow))
         self._failures = Failures()
         #: Whether the config of the file replaces the stored one, or has done so in this run.
@@ -136,7 +136,7 @@ class FlowWorker:
             url=_NO_REST if rest is None else rest.url,
             worker_id=_worker_id(flow, rest),
             leases=leases,
-            elected=self._elected,
+            elected=self._elected.set,
             obsolete=self._obsolete,
             engine=spark if flow.enabled else None,
         )
@@ -200,14 +200,11 @@ class FlowWorker:
 
     # -- the leader's part -----------------------------------------------------------------------------
 
-    def _elected(self) -> None:
-        if self._elections.empty():
-            self._elections.put_nowait(None)
-
     async def _see_to_connectors(self) -> None:
         """Store the file's configs if others are stored, each time this node becomes leader."""
         while True:
-            await self._elections.get()
+            await self._elected.wait()
+            self._elected.clear()
             # At the same time, because one may be refused or time out.
             await together(f"{self.flow}: connectors from the file", map(self._see_to, Connector))
 

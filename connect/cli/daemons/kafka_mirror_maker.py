@@ -10,7 +10,6 @@ import asyncio
 import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -45,27 +44,6 @@ exit codes: 0 after SIGTERM or Ctrl-C; 1 for wrong arguments or files, missing A
 """
 
 
-@dataclass(frozen=True, slots=True)
-class KafkaMirrorMakerArguments:
-    """The command line; ``list_option`` is the topics' option as it was typed, ``said`` has a sentence for each option
-    without effect."""
-
-    consumer_configs: tuple[str, ...]
-    producer_config: str
-    include: str | None
-    exclude: str | None
-    list_option: str
-    streams: int
-    commit_interval_ms: int
-    aborts: bool
-    handler: str | None
-    handler_args: str | None
-    listener: str | None
-    listener_args: str | None
-    log_level: str
-    said: tuple[str, ...] = ()
-
-
 class _ArgumentParser(argparse.ArgumentParser):
     """An argparse parser with Java's exit code."""
 
@@ -92,40 +70,24 @@ class _TopicList(argparse.Action):
         setattr(namespace, self.dest, (option_string, values))
 
 
-def parse_arguments(arguments: Sequence[str]) -> KafkaMirrorMakerArguments:
-    """Parse the arguments. Raises SystemExit: 1 for wrong arguments, 0 after the help and the version."""
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse the arguments. ``include`` and ``exclude`` hold the option as it was typed and its value; one is None.
+    Raises SystemExit: 1 for wrong arguments, 0 after the help and the version."""
     parser = _parser()
     found = parser.parse_args(parser.with_two_dashes(arguments))
     if not found.consumer_config:
         parser.error("--consumer.config is required")
     if found.producer_config is None:
         parser.error("--producer.config is required")
-    if found.include is None and found.whitelist is None and found.exclude is None:
-        parser.error("exactly one of --include (--whitelist) and --exclude (--blacklist) is required")
-    include = found.include if found.include is not None else found.whitelist
-    if include is not None and found.exclude is not None:
-        parser.error("exactly one of --include (--whitelist) and --exclude (--blacklist) is required, not both")
-    option, _ = topics = include or found.exclude
+    found.include = found.include or found.whitelist
+    if (found.include is None) == (found.exclude is None):
+        both = "" if found.include is None else ", not both"
+        parser.error(f"exactly one of --include (--whitelist) and --exclude (--blacklist) is required{both}")
     if found.message_handler_args is not None and found.message_handler is None:
         parser.error("--message.handler.args needs --message.handler")
     if found.rebalance_listener_args is not None and found.consumer_rebalance_listener is None:
         parser.error("--rebalance.listener.args needs --consumer.rebalance.listener")
-    return KafkaMirrorMakerArguments(
-        consumer_configs=tuple(found.consumer_config),
-        producer_config=found.producer_config,
-        include=topics[1] if include is not None else None,
-        exclude=topics[1] if include is None else None,
-        list_option=option,
-        streams=found.num_streams,
-        commit_interval_ms=found.offset_commit_interval_ms,
-        aborts=found.abort_on_send_failure,
-        handler=found.message_handler,
-        handler_args=found.message_handler_args,
-        listener=found.consumer_rebalance_listener,
-        listener_args=found.rebalance_listener_args,
-        log_level=found.log_level,
-        said=tuple(_without_effect(found)),
-    )
+    return found
 
 
 def _parser() -> _ArgumentParser:
@@ -238,7 +200,8 @@ def _add_old(old: argparse._ArgumentGroup) -> None:
             old.add_argument(f"--{name}", dest=dest, action="store_true", help=f"{instead[0].upper()}{instead[1:]}.")
 
 
-def _without_effect(found: argparse.Namespace) -> list[str]:
+def without_effect(found: argparse.Namespace) -> list[str]:
+    """Return a sentence for each option without effect."""
     return [f"--{name}: {instead}" for name, _, instead in _OLD if getattr(found, name.replace(".", "_"))]
 
 
@@ -276,42 +239,44 @@ def run_with_arguments(arguments: Sequence[str]) -> int:
     """Run the command and return the exit code. Raises HeliographError."""
     parsed = parse_arguments(arguments)
     configure_logging(parsed.log_level)
-    for sentence in parsed.said:
+    for sentence in without_effect(parsed):
         logger.warning("%s", sentence)
     settings = _settings(parsed)
     asyncio.run(_run_until_signal(settings))
     return EXIT_OK
 
 
-def _settings(parsed: KafkaMirrorMakerArguments) -> MirrorSettings:
+def _settings(parsed: argparse.Namespace) -> MirrorSettings:
     from connectors.dataplane.by_key_producer import HandlerPlan, HandlerUnusable, make_object
     from connectors.mirror_maker_1.config import Options, mirror_settings
     from connectors.mirror_maker_1.topics import is_lone_asterisk, takes
 
-    if is_lone_asterisk(parsed.include):
+    typed = (parsed.include or parsed.exclude)[0]
+    include, exclude = (one and one[1] for one in (parsed.include, parsed.exclude))
+    if is_lone_asterisk(include):
         logger.warning(
             "%s %s: taken as .*, all topics, as in Kafka's documentation; Java's MirrorMaker refuses it",
-            *(parsed.list_option, parsed.include),
+            *(typed, include),
         )
     handler, listener, option = None, None, "message.handler"
     try:
-        if parsed.handler is not None:
-            handler = HandlerPlan(parsed.handler, parsed.handler_args)
+        if parsed.message_handler is not None:
+            handler = HandlerPlan(parsed.message_handler, parsed.message_handler_args)
             handler.make()
-        if parsed.listener is not None:
+        if parsed.consumer_rebalance_listener is not None:
             option = "consumer.rebalance.listener"
-            listener = make_object("listener", parsed.listener, parsed.listener_args)
+            listener = make_object("listener", parsed.consumer_rebalance_listener, parsed.rebalance_listener_args)
     except HandlerUnusable as error:
         raise ConfigError(f"--{option}: {error}. A Java class cannot run here", option) from None
     options = Options(
-        takes=takes(parsed.include, parsed.exclude, parsed.list_option),
-        streams=parsed.streams,
-        commit_interval_ms=parsed.commit_interval_ms,
-        aborts=parsed.aborts,
+        takes=takes(include, exclude, typed),
+        streams=parsed.num_streams,
+        commit_interval_ms=parsed.offset_commit_interval_ms,
+        aborts=parsed.abort_on_send_failure,
         handler=handler,
         listener=listener,
     )
-    consumers = [load_properties(file) for file in parsed.consumer_configs]
+    consumers = [load_properties(file) for file in parsed.consumer_config]
     producer = load_properties(parsed.producer_config)
     return mirror_settings(consumers, producer, options, partial(logger.warning, "%s"))
 

@@ -101,7 +101,7 @@ def spark_of_streams(conf: Mapping[str, str], slices: int, hidden: frozenset[str
 def _engine(settings: SparkSettings) -> SparkEngine:
     check_spark(settings)
     if settings.kind is not SparkKind.CONNECT:
-        settings = with_archive(replace(settings, java_home=find_java().parent.parent))
+        settings = with_archive(replace(settings, java_home=find_java().home))
     return SparkEngine(settings)
 
 
@@ -111,7 +111,7 @@ def warm() -> int:
     Raises:
         HeliographError: There is no Java, or Spark does not start.
     """
-    java_home = find_java().parent.parent
+    java_home = find_java().home
     settings, archive = SparkSettings(java_home), archive_of(java_home).find()
     if archive is not None:
         print(f"Spark's classes are already cached: {archive}")

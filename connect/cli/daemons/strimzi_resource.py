@@ -8,9 +8,7 @@ import logging
 import os
 import re
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,23 +24,15 @@ from connect.cli.console import (
     stop_signals,
 )
 from connect.cli.daemons.connect_distributed import EXIT_WITHIN_S
-from connect.cli.daemons.connect_mirror_maker import (
-    START_DELAYS_S,
-    SUMMARY_INTERVAL_S,
-    NotStarted,
-    Parser,
-    unreadable,
-    until_next_summary,
-)
+from connect.cli.daemons.connect_mirror_maker import START_DELAYS_S, NotStarted, Parser, log_summaries, unreadable
 from connect.cli.daemons.worker_process import WorkerNode
-from connect.cli.rates import RateMeter, status_line
 from connect.cli.tables import printable, show_json
 from connect.core.config.properties import MAX_FILE_BYTES
 from connect.core.config.security_settings import HIDDEN, is_secret
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
 from connect.core.model import TargetState
-from connect.kafka.concurrency import Pauses, Scope, is_set_within, unless
+from connect.kafka.concurrency import Pauses, Scope, is_set_within, unless, wall_ms
 from connect.runtime.distributed_worker import DistributedWorker
 from connectors.config.client_config import flow_clients
 from connectors.config.connector_configs import checkpoint_settings, source_settings
@@ -117,8 +107,8 @@ class _ResourceNode:
 
     def __init__(self, found: TranslatedResource, config: WorkerConfig) -> None:
         self._found = found
-        self._elections: asyncio.Queue[None] = asyncio.Queue(1)
-        self._node = WorkerNode(config, elected=self._elected)
+        self._elected = asyncio.Event()
+        self._node = WorkerNode(config, elected=self._elected.set)
         self._scope = Scope(found.name)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -145,34 +135,28 @@ class _ResourceNode:
         await self._scope.close()
         await self._node.stop()
 
-    def _elected(self) -> None:
-        if self._elections.empty():
-            self._elections.put_nowait(None)
-
     async def _see_to_connectors(self) -> None:
         """Store what differs from the resource, each time this worker becomes leader."""
         while True:
-            await self._elections.get()
+            await self._elected.wait()
+            self._elected.clear()
             worker = self._node.worker
             for wanted in self._found.connectors:
                 await see_to(worker, wanted)
             _report_others(worker, self._found.connectors)
 
     async def _report(self) -> None:
-        """Log what is copied here, every few seconds."""
-        meter = RateMeter(window_s=SUMMARY_INTERVAL_S)
-        clock = asyncio.get_running_loop().time
+        """Log what is copied here."""
+        host = self._node.host
         flows = {
             each.name: FlowName(each.config["source.cluster.alias"], each.config["target.cluster.alias"])
             for each in self._found.connectors
             if each.name.endswith(_SOURCE)
         }
-        while True:
-            now_ms = int(time.time() * 1000)
-            progress = [self._node.host.progress(name, flow, now_ms) for name, flow in flows.items()]
-            for rates in await meter.observe(clock(), progress):
-                log.info("%s", status_line(rates))
-            await until_next_summary(lambda: [self._node.host.contact(name) for name in flows])
+        await log_summaries(
+            lambda: [host.progress(name, flow, wall_ms()) for name, flow in flows.items()],
+            lambda: [host.contact(name) for name in flows],
+        )
 
 
 async def see_to(worker: DistributedWorker, wanted: WantedConnector) -> None:
@@ -241,19 +225,6 @@ examples:
 See docs/strimzi.md for the supported fields and replacements of the others."""
 
 
-@dataclass(frozen=True, slots=True)
-class StrimziArguments:
-    """The command line; ``settings`` are the worker's from ``--set``."""
-
-    file: str
-    name: str | None
-    secrets: Path | None
-    settings: Mapping[str, str]
-    prints: bool
-    as_json: bool
-    log_level: str
-
-
 def is_of_resource(arguments: Sequence[str]) -> bool:
     """Whether the arguments of ``heliograph mirror`` name a resource, not a properties file."""
     return any(each in _FLAGS or each.startswith(("-f", "--file=")) for each in arguments)
@@ -279,20 +250,18 @@ def parser_of(program: str) -> Parser:
     return parser
 
 
-def parse_arguments(program: str, arguments: Sequence[str]) -> StrimziArguments:
+def parse_arguments(program: str, arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments. Raises SystemExit: 255 for wrong arguments, 0 after the help."""
     parser = parser_of(program)
     found = parser.parse_args(arguments)
-    settings = dict(each.partition("=")[::2] for each in found.set)
-    for key, given in zip(settings, found.set, strict=False):
-        if not key or "=" not in given:
+    for given in found.set:
+        if given.find("=") < 1:
             parser.error(f"argument --set: '{given}' is not KEY=VALUE")
     if found.json and not found.print:
         parser.error("argument --json: needs --print")
-    problem = None if found.file == _STDIN else unreadable(Path(found.file))
-    if problem:
+    if problem := None if found.file == _STDIN else unreadable(Path(found.file)):
         parser.error(f"argument -f: {problem}")
-    return StrimziArguments(found.file, found.name, found.secrets, settings, found.print, found.json, found.log_level)
+    return found
 
 
 def run_with_arguments(program: str, arguments: Sequence[str]) -> int:
@@ -304,8 +273,8 @@ def run_with_arguments(program: str, arguments: Sequence[str]) -> int:
     parsed = parse_arguments(program, arguments)
     configure_logging(parsed.log_level)
     translation = translated(parsed)
-    if parsed.prints:
-        (show_json if parsed.as_json else print)((as_json if parsed.as_json else as_files)(translation))
+    if parsed.print:
+        (show_json if parsed.json else print)((as_json if parsed.json else as_files)(translation))
         return EXIT_OK
     for notice in translation.notices:
         log.warning("%s:%d: %s: %s", parsed.file, notice.line, notice.path, notice.text)
@@ -319,7 +288,7 @@ def run_with_arguments(program: str, arguments: Sequence[str]) -> int:
     return _run(program, translation)
 
 
-def translated(arguments: StrimziArguments) -> TranslatedResource:
+def translated(arguments: argparse.Namespace) -> TranslatedResource:
     """Translate the resource, with the settings of the arguments. Raises ConfigError."""
     name = "standard input" if arguments.file == _STDIN else arguments.file
     documents = read_documents(_text(arguments.file, name), name)
@@ -328,7 +297,7 @@ def translated(arguments: StrimziArguments) -> TranslatedResource:
         raise ConfigError(f"{folder} is not a folder", "--secrets")
     keys = {} if folder is None else keys_in(folder)
     found = translate(chosen(documents, arguments.name, name), None if folder is None else str(folder.resolve()), keys)
-    return found.with_settings(arguments.settings)
+    return found.with_settings(dict(each.split("=", 1) for each in arguments.set))
 
 
 def as_json(found: TranslatedResource) -> dict[str, Any]:
@@ -397,7 +366,7 @@ def _text(file: str, name: str) -> str:
         raise ConfigError("is not UTF-8", file=name) from None
 
 
-def _refuse_missing(found: TranslatedResource, arguments: StrimziArguments) -> None:
+def _refuse_missing(found: TranslatedResource, arguments: argparse.Namespace) -> None:
     if not found.missing:
         return
     first, more = found.missing[0], len(found.missing) - 1

@@ -16,13 +16,11 @@ import math
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
-from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import aiokafka.errors
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.consumer import fetcher
-from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.structs import ConsumerRecord
 
@@ -43,8 +41,7 @@ from connect.kafka.log.offsets import EARLIEST, LATEST, list_offsets
 from connect.kafka.log.topic_admin import Admin, ConfigsRefused, TopicExists
 from connect.kafka.long_log import Row, Spans
 from connect.wire import batch as wire
-from connect.wire import records as wire_records
-from connect.wire.records import Headers, messages_inside, opened_batch
+from connect.wire.records import Headers, Record, messages_inside, opened_batch, read_fast
 
 
 class FetchedRecords:
@@ -97,17 +94,12 @@ class _Batch:
             messages_inside(self._data, self._magic)  # raises if the message exceeds the limit
             yield from self._batch
             return
-        given = 0
-        try:
-            for record in DefaultRecordBatch(opened_batch(self._data)):
+        for record in read_fast(opened_batch(self._data)):
+            if isinstance(record, Record):
+                offset, time_ms, key, value, headers = record
+                yield _Fetched(offset, time_ms, self._batch.timestamp_type, key, value, headers)
+            else:
                 yield record
-                given += 1
-        except Exception as error:
-            if not wire_records.is_of_a_key(error):
-                raise
-            time_type = self._batch.timestamp_type
-            for offset, time_ms, key, value, headers in islice(wire_records.read(self._data), given, None):
-                yield _Fetched(offset, time_ms, time_type, key, value, headers)
 
 
 class _Fetched(NamedTuple):

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from connect.embedded.brokers import KafkaCluster
 from tests.integration.flows.prepare import prepare_shapes
+from tests.kit.brokers import KafkaCluster
 from tests.kit.shared_mirror import LIVE_PARTITIONS, LIVE_TOPIC, REST_TOPIC, SharedMirror, start_shared
 from tests.kit.topics import make_topics
 

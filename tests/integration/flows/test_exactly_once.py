@@ -8,7 +8,6 @@ from typing import Final
 
 import pytest
 
-from connect.embedded.brokers import KafkaCluster
 from connect.embedded.kafka_releases import DEFAULT_VERSION
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.compacted_topic import LogRecord, read_to_end
@@ -20,6 +19,7 @@ from connect.wire import batch as wire
 from connectors.dataplane import fetch_api
 from connectors.formats.position import KeyKind, Position, decode_kind, decode_position, decode_position_key
 from connectors.inspection.topic_verification import compare_topics
+from tests.kit.brokers import KafkaCluster
 from tests.kit.copies import read, until, write, write_transactions
 from tests.kit.kill import run
 from tests.kit.mirror import SMALL, Mirror
@@ -137,7 +137,7 @@ async def test_records_and_positions_are_committed_together(site: Site) -> None:
 
 async def test_a_slice_that_is_killed_leaves_neither_gap_nor_duplicate(site: Site) -> None:
     await site.arrives(KILLED, 200)
-    ports = [node.listeners[ONCE_LISTENER].port for node in site.eu.addresses]
+    ports = [node[ONCE_LISTENER].port for node in site.eu.listeners]
     before = site.mirror.log_end()
     struck = wait_until(lambda: slices(site.mirror.pid, ports), 120, "a slice is connected to the target")
     writing = asyncio.create_task(write(site.us, KILLED, 2_000))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 
-from connect.embedded.brokers import KafkaCluster
+from tests.kit.brokers import KafkaCluster
 from tests.kit.mirror import SMALL, Mirror
 from tests.kit.shared_mirror import LIVE, LIVE_PARTITIONS, LIVE_TOPIC, SharedMirror
 from tests.kit.stream import DEADLINE_S, Stream, appear, longest_gap_s, producers_of

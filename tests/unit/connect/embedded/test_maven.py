@@ -29,24 +29,16 @@ def fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[st
     return asked
 
 
-def test_a_second_call_fetches_nothing(fetched: list[Sequence[str]], tmp_path: Path) -> None:
+def test_a_class_path_is_fetched_once_and_again_if_a_jar_is_missing(
+    fetched: list[Sequence[str]], tmp_path: Path
+) -> None:
     first = kafka_releases.classpath(COORDINATES)
     assert first == [tmp_path / "heliograph" / "maven" / "thing.jar"]
     assert kafka_releases.classpath(COORDINATES) == first
-    assert len(fetched) == 1
-
-
-def test_other_coordinates_are_another_class_path(fetched: list[Sequence[str]]) -> None:
-    kafka_releases.classpath(COORDINATES)
     assert [jar.name for jar in kafka_releases.classpath(["org.example:other:1.0"])] == ["other.jar"]
-    assert len(fetched) == 2
-
-
-def test_a_jar_that_has_gone_is_fetched_again(fetched: list[Sequence[str]]) -> None:
-    (jar,) = kafka_releases.classpath(COORDINATES)
-    jar.unlink()
-    assert kafka_releases.classpath(COORDINATES) == [jar]
-    assert len(fetched) == 2
+    first[0].unlink()
+    assert kafka_releases.classpath(COORDINATES) == first
+    assert fetched == [COORDINATES, ["org.example:other:1.0"], COORDINATES]
 
 
 def test_a_cache_folder_that_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ from tests.kit.logs import batch_of
 codec = int(sys.argv[1])
 hostile = batch_of(0, sys.stdin.buffer.read(), codec)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-for attempt in (lambda: list(records.decode(hostile, 2)), lambda: list(records.read(hostile)),
+for attempt in (lambda: list(records.decode(hostile, 2)), lambda: list(records.read(records.opened_batch(hostile))),
                 lambda: merge.merge([hostile], codec, 1, 0, 0)):
     try:
         attempt()

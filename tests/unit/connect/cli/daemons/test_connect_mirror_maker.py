@@ -39,9 +39,9 @@ def file(tmp_path: Path) -> Path:
 
 def test_file_and_clusters_are_read_as_java_reads_them(file: Path) -> None:
     arguments = parse_arguments("connect-mirror-maker", [str(file), "--clusters", "eu", "asia"])
-    assert (arguments.file, arguments.clusters, arguments.log_level) == (file, ("eu", "asia"), "INFO")
+    assert (arguments.file, arguments.clusters, arguments.log_level) == (file, ["eu", "asia"], "INFO")
     assert parse_arguments("connect-mirror-maker", [str(file)]).clusters == ()
-    assert parse_arguments("connect-mirror-maker", [str(file), "--cluster", "eu"]).clusters == ("eu",)
+    assert parse_arguments("connect-mirror-maker", [str(file), "--cluster", "eu"]).clusters == ["eu"]
 
 
 @pytest.mark.parametrize(

@@ -145,9 +145,9 @@ class Leading:
         made = FlowWorker.__new__(FlowWorker)
         made.flow = cast(Any, SimpleNamespace(connector_config=lambda connector: {"name": connector.value}))
         made.worker = cast(Any, SimpleNamespace(core=self, herder=self))
-        made._elections = asyncio.Queue(1)
+        made._elected = asyncio.Event()
         made._is_replaced = False
-        made._elected()
+        made._elected.set()
         return made
 
 
