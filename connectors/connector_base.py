@@ -57,20 +57,13 @@ class Schedule:
         for job in self._jobs:
             self._scope.spawn(self._repeat(job), f"{job.name} of {self._label}")
 
-    async def run_once(self, name: str) -> bool:
-        """Run a job now, as at its interval; return whether it succeeded."""
-        return await self._run(self._job(name))
-
     def hurry(self, name: str) -> None:
         """Run a job soon, because something has changed; several calls before it runs count once."""
-        self._job(name).wanted.set()
+        next(job for job in self._jobs if job.name == name).wanted.set()
 
     async def stop(self) -> None:
         """End running jobs."""
         await self._scope.close()
-
-    def _job(self, name: str) -> _Job:
-        return next(job for job in self._jobs if job.name == name)
 
     async def _repeat(self, job: _Job) -> None:
         clock = asyncio.get_running_loop().time
@@ -86,7 +79,7 @@ class Schedule:
             job.wanted.clear()
             await self._run(job)
 
-    async def _run(self, job: _Job) -> bool:
+    async def _run(self, job: _Job) -> None:
         async with self._one_at_a_time:
             try:
                 async with asyncio.timeout(self._timeout_s):
@@ -97,9 +90,6 @@ class Schedule:
                 log.warning("%s: %s failed: %s", self._label, job.name, error)
             except Exception as error:
                 log.error("%s: %s failed", self._label, job.name, exc_info=error)
-            else:
-                return True
-            return False
 
 
 _MOST: Final = (1 << 31) - 1
@@ -113,32 +103,27 @@ def check_offsets(
     for partition, offset in offsets:
         if offset is not None:
             for key in keys:
-                if key == "partition":
-                    require_partition(partition)
-                else:
-                    require_string(partition, key)
-            require_offset(partition, offset, only_zero=only_zero)
+                _check_key(partition, key)
+            _check_offset(partition, offset, only_zero=only_zero)
     return True
 
 
-def require_string(partition: Mapping[str, Any], key: str) -> None:
-    """Raise PermanentError unless the source partition has a string under ``key``."""
-    value = _required(partition, key)
-    if not isinstance(value, str):
-        raise _invalid(partition, key, "must be a string")
+def _check_key(partition: Mapping[str, Any], key: str) -> None:
+    shown = f"Source partition {_shown(partition)}"
+    if key not in partition:
+        raise PermanentError(f"{shown} is missing the '{key}' key, which is required")
+    value, why = partition[key], ""
+    if key != "partition":
+        why = "" if isinstance(value, str) else "must be a string"
+    elif not isinstance(value, int) or isinstance(value, bool) or value > _MOST:
+        why = "must be an integer"
+    elif value < 0:
+        why = "cannot be negative"
+    if why:
+        raise PermanentError(f"{shown} has an invalid value {_shown(value)} for the '{key}' key, which {why}")
 
 
-def require_partition(partition: Mapping[str, Any]) -> None:
-    """Raise PermanentError unless the source partition has a partition's number under ``partition``."""
-    value = _required(partition, "partition")
-    if not isinstance(value, int) or isinstance(value, bool) or value > _MOST:
-        raise _invalid(partition, "partition", "must be an integer")
-    if value < 0:
-        raise _invalid(partition, "partition", "cannot be negative")
-
-
-def require_offset(partition: Mapping[str, Any], offset: Mapping[str, Any], *, only_zero: bool) -> None:
-    """Raise PermanentError unless ``offset`` has an offset under ``offset``: 0 if ``only_zero``, else 0 or more."""
+def _check_offset(partition: Mapping[str, Any], offset: Mapping[str, Any], *, only_zero: bool) -> None:
     where = f"Source offset {_shown(offset)} for source partition {_shown(partition)}"
     if "offset" not in offset:
         raise PermanentError(f"{where} is missing the 'offset' key, which is required")
@@ -150,19 +135,6 @@ def require_offset(partition: Mapping[str, Any], offset: Mapping[str, Any], *, o
         raise PermanentError(f"{wrong}; the only accepted value is 0")
     if value < 0:
         raise PermanentError(f"{wrong}, which cannot be negative")
-
-
-def _required(partition: Mapping[str, Any], key: str) -> Any:
-    if key not in partition:
-        raise PermanentError(f"Source partition {_shown(partition)} is missing the '{key}' key, which is required")
-    return partition[key]
-
-
-def _invalid(partition: Mapping[str, Any], key: str, why: str) -> PermanentError:
-    return PermanentError(
-        f"Source partition {_shown(partition)} has an invalid value {_shown(partition[key])} for the '{key}' key, "
-        f"which {why}"
-    )
 
 
 def _shown(value: object) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
 from connect.core.config.java_regex import UnsupportedRegex, compile_java
@@ -18,8 +16,6 @@ _PLACE: Final = re.compile(r"\$(?:\{(\w+)\}|(\d+|source))")
 #: An alias in a name, if it may be of any cluster.
 _ANY_ALIAS: Final = r"[a-zA-Z0-9_-]+"
 _ANYTHING: Final = ".*"
-#: How many ways to read a name are tried before it does not count as this rule's: a matter of milliseconds.
-_MOST_TRIES: Final = 2_000
 _LITERAL: Final = re.compile(r"[a-zA-Z0-9._-]*")
 
 
@@ -89,69 +85,26 @@ class MappingRule:
         with this alias."""
         return not self.names_source and str(self.right[0]).startswith(alias)
 
-    def backward(self, name: str, alias: str | None = None) -> Iterator[tuple[str | None, str]]:
-        """Yield the alias, if the name has it, and source topic for each way to read a remote name; nothing if the name
-        is not this rule's. First comes the regular expression's match, then the ways with the longest first parts.
-
-        A name need not show where an alias ends: ``alias`` is the only one possible, None for any. Nor where a group
-        ends: for ``c-a-b`` only applying the rule again shows what ``$2-$1`` was made from.
-        """
-        any_alias = _ANY_ALIAS if alias is None else re.escape(alias)
-        longest = self._longest(name, any_alias)
-        if longest is None:
-            return
-        yield self._reported(longest)
-        patterns = (any_alias, *self.groups)
-        for values in islice(_ways(self.right, patterns, name, {}), _MOST_TRIES):
-            if values is not None and values != longest:
-                yield self._reported(values)
-
-    def _longest(self, name: str, any_alias: str) -> dict[int, str] | None:
-        """Return the parts of a name by the regular expression's own choice."""
-        seen: dict[int, int] = {}
-        pattern, number = "", 0
+    def backward(self, name: str, alias: str | None = None) -> tuple[str | None, str] | None:
+        """Return the alias, if the name has it, and the source topic of a remote name, as the regular expression reads
+        it; None if the name is not this rule's. A name need not show where an alias ends: ``alias`` is the only one
+        possible, None for any."""
+        pattern, groups = "", dict[int, int]()
         for part in self.right:
             if isinstance(part, str):
                 pattern += re.escape(part)
-                continue
-            if part in seen:
-                pattern += rf"(?:\{seen[part]})"
-                continue
-            number += 1
-            seen[part] = number
-            pattern += f"({self.groups[part - 1] if part else any_alias})"
-        found = _match(pattern, name, number)
-        return None if found is None else {part: found[place - 1] for part, place in seen.items()}
-
-    def _reported(self, values: Mapping[int, str]) -> tuple[str | None, str]:
-        topic = "".join(
-            before + values.get(index, "")
-            for index, before in zip(range(1, len(self.texts) + 1), self.texts, strict=True)
-        )
-        return values.get(0), topic
-
-
-def _ways(
-    right: tuple[str | int, ...], patterns: tuple[str, ...], name: str, values: Mapping[int, str]
-) -> Iterator[Mapping[int, str] | None]:
-    """Yield each way to read a name by ``right``, whose other references have ``values``; None for each failed attempt,
-    so that attempts can be counted."""
-    text, *places = right
-    rest = name.removeprefix(str(text))
-    if not name.startswith(str(text)) or (rest and not places):
-        yield None
-    elif not places:
-        yield values
-    else:
-        place = int(places[0])
-        longest = len(rest) - sum(len(part) for part in places if isinstance(part, str))
-        shortest = 0 if places[2:] else max(longest, 0)
-        for end in range(longest, shortest - 1, -1):
-            value = rest[:end]
-            if values.get(place, value) == value and re.fullmatch(patterns[place], value, re.ASCII):
-                yield from _ways(tuple(places[1:]), patterns, rest[end:], {**values, place: value})
+            elif part in groups:
+                pattern += rf"(?:\{groups[part]})"
             else:
-                yield None
+                groups[part] = len(groups) + 1
+                of_alias = _ANY_ALIAS if alias is None else re.escape(alias)
+                pattern += f"({self.groups[part - 1] if part else of_alias})"
+        found = _match(pattern, name, len(groups))
+        if found is None:
+            return None
+        values = {part: found[place - 1] for part, place in groups.items()}
+        topic = "".join(before + values.get(index, "") for index, before in enumerate(self.texts, 1))
+        return values.get(0), topic
 
 
 def _split(rule: str, left: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
-from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from connect.api.plugins import named
@@ -150,8 +149,6 @@ def is_cycle(policy: ReplicationPolicy, topic: str, target_alias: str) -> bool:
 UNMATCHED_KEY: Final = "replication.policy.mapping.unmatched"
 #: How many clusters in a row may have named a topic by rules without an alias: rules can make names ever longer.
 _MOST_UNNAMED: Final = 16
-#: How rules read a name: the first way of each rule precedes all the others, so that plain names stay theirs.
-_FIRST_AND_ALL: Final = (1, None)
 
 
 class _Reading(NamedTuple):
@@ -177,8 +174,8 @@ class MappingReplicationPolicy(DefaultReplicationPolicy):
     A name may be read in several ways: ``us.clicks`` as ``clicks`` with the alias as a prefix, and by a rule
     ``legacy.(.*) -> $1`` as ``legacy.us.clicks``. One counts, and the topic of any other is refused. First come
     readings that give the alias of a known cluster, including rules that write this alias literally; then the rules in
-    order, and for one rule the first reading that leads back to the name. A rule's other readings, for example if
-    ``$2-$1`` has more dashes, count if no rule's first one does and the name is not a kept one.
+    order. A rule reads a name in one way: ``$2-$1`` of a name with more dashes may be another topic's, so that a topic
+    is refused.
     """
 
     def __init__(
@@ -286,35 +283,28 @@ class MappingReplicationPolicy(DefaultReplicationPolicy):
         for alias in dict.fromkeys((*aliases, self._source_alias)):
             if alias and (back := self._read_as_of(name, alias, rules)) is not None:
                 return back
-        for ways in _FIRST_AND_ALL:
-            for rule in rules:
-                if (back := self._read_by(rule, name, ways=ways)) is not None:
-                    return back
-            if self._keeps and (ways is None or self._forward(self._source_alias or "", name) == name):
-                return _Reading(self._source_alias, name, False)
-        return None
+        for rule in rules:
+            if (back := self._read_by(rule, name)) is not None:
+                return back
+        return _Reading(self._source_alias, name, False) if self._keeps else None
 
     def _read_as_of(self, name: str, alias: str, rules: tuple[MappingRule, ...]) -> _Reading | None:
         topic = name.removeprefix(alias + self._separator)
         is_prefixed = not self._keeps and topic not in ("", name) and self._forward(alias, topic) == name
-        for ways in _FIRST_AND_ALL:
-            for rule in rules:
-                on_purpose = alias == self._source_alias and rule.names_on_purpose(alias)
-                if (rule.names_source or on_purpose) and (back := self._read_by(rule, name, alias, ways)) is not None:
-                    return back
-            if is_prefixed:
-                return _Reading(alias, topic, True)
-        return None
+        for rule in rules:
+            on_purpose = alias == self._source_alias and rule.names_on_purpose(alias)
+            if (rule.names_source or on_purpose) and (back := self._read_by(rule, name, alias)) is not None:
+                return back
+        return _Reading(alias, topic, True) if is_prefixed else None
 
-    def _read_by(
-        self, rule: MappingRule, name: str, alias: str | None = None, ways: int | None = None
-    ) -> _Reading | None:
-        for source_reading, topic in islice(rule.backward(name, alias), ways):
-            source = source_reading or self._source_alias
-            # The parts may have been others, and an earlier rule may have matched the topic.
-            if self._forward(source or "", topic) == name:
-                return _Reading(source, topic, rule.names_source, rule.marks)
-        return None
+    def _read_by(self, rule: MappingRule, name: str, alias: str | None = None) -> _Reading | None:
+        found = rule.backward(name, alias)
+        if found is None:
+            return None
+        source, topic = found[0] or self._source_alias, found[1]
+        # The parts may have been others, and an earlier rule may have matched the topic.
+        is_right = self._forward(source or "", topic) == name
+        return _Reading(source, topic, rule.names_source, rule.marks) if is_right else None
 
 
 def _read_as(back: _Reading | None) -> str:

@@ -275,10 +275,6 @@ def failover(
             metavar="TIME", help="Move to a time, such as 2026-11-20T11:00Z.", show_default=False, hidden=True
         ),
     ] = None,
-    undo: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Undo a failover from an undo file of an earlier version.", hidden=True),
-    ] = None,
     undo_file: UndoFile = None,
     rehearse: Annotated[
         bool, typer.Option("--rehearse", help="Change nothing; print durations and blocked groups.", hidden=True)
@@ -299,18 +295,17 @@ def failover(
 
     Exit codes: 0 all groups moved, 2 none moved, 3 some moved, 1 an error. A no to the question is 2. If all groups
     moved and the command of --on-done fails, it is 1."""
-    from connect.cli.commands.failover import FailoverArguments, run_failover, run_undo
+    from connect.cli.commands.failover import FailoverArguments, run_failover
 
     _warn_of_old(undo_file)
     arguments = FailoverArguments(
         file, source, target, groups or (), rest or (), executes=execute, asks=not yes, gone=source_gone,
         denies_writes=deny_writes, rewinds=rewind or (), keeps=keep_offset or (),
-        leaves_unreplicated=leave_unreplicated, at=at, undo=undo, rehearses=rehearse, on_done=on_done, sample=sample,
+        leaves_unreplicated=leave_unreplicated, at=at, rehearses=rehearse, on_done=on_done, sample=sample,
         timeout_s=timeout, as_json=as_json,
         everything=everything, accepts=accept or (),
     )  # fmt: skip
-    run = run_failover if undo is None else run_undo
-    finish(partial(run, arguments))
+    finish(partial(run_failover, arguments))
 
 
 def _warn_of_old(undo_file: Path | None) -> None:

@@ -98,11 +98,49 @@ class Flow:
 
     def worker_config(self) -> dict[str, str]:
         """Return the configuration of the flow's worker, references resolved."""
-        return self.config.worker_config(self)
+        config = self.config
+        props = config.cluster_properties(self.target)
+        props |= {key: value for key, value in config.raw.items() if key.startswith(_WORKER_BEGINNINGS)}
+        return {
+            "client.id": str(self),
+            "group.id": f"{self.source}-mm2",
+            "offset.storage.topic": f"mm2-offsets.{self.source}.internal",
+            "status.storage.topic": f"mm2-status.{self.source}.internal",
+            "config.storage.topic": f"mm2-configs.{self.source}.internal",
+            "key.converter": BYTE_ARRAY_CONVERTER,
+            "value.converter": BYTE_ARRAY_CONVERTER,
+            "header.converter": BYTE_ARRAY_CONVERTER,
+            **{f"offset.storage.{key}": value for key, value in CLEANED_SOON.items()},
+            **config.resolved(props),
+            **self._providers(),
+        }
 
     def connector_config(self, connector: Connector = Connector.SOURCE) -> dict[str, str]:
         """Return the configuration of one of its connectors as stored, with references."""
-        return self.config.connector_config(self, connector)
+        raw = self.config.raw
+        props = {key: value for key, value in raw.items() if key in _CONNECTOR_KEYS}
+        props |= self._providers()
+        # In addition to Java's keys: spark.* reaches every flow, because all flows share one Spark.
+        props |= {key: value for key, value in raw.items() if key.startswith(("replication.policy", "spark."))}
+        for side, alias in (("source", self.source), ("target", self.target)):
+            for key, value in self.config.cluster_properties(alias).items():
+                of_client = key.startswith(_CLIENT_BEGINNINGS)
+                props[f"{side}.{key}" if of_client else f"{side}.cluster.{key}"] = value
+        defaults = {
+            "name": connector.value,
+            "connector.class": connector.java_class,
+            AUTO_RESTART_ENABLED: "true",
+            "source.cluster.alias": self.source,
+            "target.cluster.alias": self.target,
+        }
+        props = {**defaults, **props} | properties_with_prefix(raw, f"{self}.")
+        props.setdefault("enabled", "false")
+        return props
+
+    def _providers(self) -> dict[str, str]:
+        """Return the declarations of config providers, including the flow's own, with which its worker resolves."""
+        props = {**self.config.raw, **properties_with_prefix(self.config.raw, f"{self}.")}
+        return {key: value for key, value in props.items() if key.startswith("config.providers")}
 
     def settings(self) -> MirrorSourceSettings:
         """Return the typed settings of its source connector.
@@ -200,13 +238,13 @@ class MirrorMakerConfig:
     """
 
     def __init__(self, properties: Properties) -> None:
-        self._raw = properties
+        #: The file as written, with references.
+        self.raw = properties
         try:
-            self._transformer = ConfigTransformer(properties)
+            #: Resolves the file's references.
+            self.transformer = ConfigTransformer(properties)
             # Resolve only these keys, so that no secret is read before it is needed.
-            top = self._transformer.transform(
-                {key: properties[key] for key in _TOP_LEVEL.settings if key in properties}
-            )
+            top = self.transformer.transform({key: properties[key] for key in _TOP_LEVEL.settings if key in properties})
             values = _TOP_LEVEL.parse(top)
         except ConfigError as error:
             raise self.located(error, [error.key or ""]) from None
@@ -225,19 +263,9 @@ class MirrorMakerConfig:
         self._refuse_unknown_flows()
 
     @property
-    def raw(self) -> Properties:
-        """The file as written, with references."""
-        return self._raw
-
-    @property
-    def transformer(self) -> ConfigTransformer:
-        """Resolves the file's references."""
-        return self._transformer
-
-    @property
     def file(self) -> str | None:
         """The file's name as the user gave it."""
-        return self._raw.file
+        return self.raw.file
 
     def flag(self, key: str, default: bool) -> bool:
         """Return a boolean as ``Boolean.parseBoolean`` reads it, references resolved: anything but true is false.
@@ -245,7 +273,7 @@ class MirrorMakerConfig:
         Raises:
             ConfigError: Its reference cannot be resolved.
         """
-        if key not in self._raw:
+        if key not in self.raw:
             return default
         if key not in self._flags:
             # Once, as in Java: a changed file of secrets changes nothing that runs.
@@ -254,7 +282,7 @@ class MirrorMakerConfig:
 
     def _resolved_value(self, key: str) -> str:
         try:
-            return self.resolved({key: self._raw[key]})[key]
+            return self.resolved({key: self.raw[key]})[key]
         except ConfigError as error:
             raise self.located(error, [key]) from None
 
@@ -287,8 +315,8 @@ class MirrorMakerConfig:
 
     def cluster_properties(self, alias: str) -> dict[str, str]:
         """Return a cluster's keys without their prefix, and the connection keys that each client inherits."""
-        props = properties_with_prefix(self._raw, f"{alias}.")
-        for holder in (dict(props), self._raw):
+        props = properties_with_prefix(self.raw, f"{alias}.")
+        for holder in (dict(props), self.raw):
             for key in CONNECTION_KEYS:
                 if key in holder:
                     for kind in _CLIENT_BEGINNINGS:
@@ -298,65 +326,26 @@ class MirrorMakerConfig:
 
     def client_properties(self, alias: str) -> dict[str, str]:
         """Return what a tool needs to connect to a cluster: top-level keys, overridden by the cluster's, resolved."""
-        return self.resolved({**self._raw, **self.cluster_properties(alias)})
-
-    def worker_config(self, flow: Flow) -> dict[str, str]:
-        """See :meth:`Flow.worker_config`."""
-        props = self.cluster_properties(flow.target)
-        props |= {key: value for key, value in self._raw.items() if key.startswith(_WORKER_BEGINNINGS)}
-        props = self.resolved(props) | self._providers(flow)
-        return {
-            "client.id": str(flow),
-            "group.id": f"{flow.source}-mm2",
-            "offset.storage.topic": f"mm2-offsets.{flow.source}.internal",
-            "status.storage.topic": f"mm2-status.{flow.source}.internal",
-            "config.storage.topic": f"mm2-configs.{flow.source}.internal",
-            "key.converter": BYTE_ARRAY_CONVERTER,
-            "value.converter": BYTE_ARRAY_CONVERTER,
-            "header.converter": BYTE_ARRAY_CONVERTER,
-            **{f"offset.storage.{key}": value for key, value in CLEANED_SOON.items()},
-            **props,
-        }
-
-    def connector_config(self, flow: Flow, connector: Connector) -> dict[str, str]:
-        """See :meth:`Flow.connector_config`."""
-        props = {key: value for key, value in self._raw.items() if key in _CONNECTOR_KEYS}
-        props |= self._providers(flow)
-        # In addition to Java's keys: spark.* reaches every flow, because all flows share one Spark.
-        props |= {key: value for key, value in self._raw.items() if key.startswith(("replication.policy", "spark."))}
-        for side, alias in (("source", flow.source), ("target", flow.target)):
-            for key, value in self.cluster_properties(alias).items():
-                of_client = key.startswith(_CLIENT_BEGINNINGS)
-                props[f"{side}.{key}" if of_client else f"{side}.cluster.{key}"] = value
-        defaults = {
-            "name": connector.value,
-            "connector.class": connector.java_class,
-            AUTO_RESTART_ENABLED: "true",
-            "source.cluster.alias": flow.source,
-            "target.cluster.alias": flow.target,
-        }
-        props = {**defaults, **props} | properties_with_prefix(self._raw, f"{flow}.")
-        props.setdefault("enabled", "false")
-        return props
+        return self.resolved({**self.raw, **self.cluster_properties(alias)})
 
     def resolved(self, props: Mapping[str, str]) -> dict[str, str]:
         """Return ``props`` with references to config providers resolved."""
         # A cluster may declare providers for its worker: they belong to this file too.
         declared = {key: value for key, value in props.items() if key.startswith("config.providers")}
-        return self._transformer.transform({key: props[key] for key in props if key not in declared}) | declared
+        return self.transformer.transform({key: props[key] for key in props if key not in declared}) | declared
 
     def top_level_properties(self) -> dict[str, str]:
         """Return what configures a node's REST server: the keys that belong to no cluster and no flow."""
         prefixes = tuple(f"{alias}{end}" for alias in self.clusters for end in (".", "->"))
-        return self.resolved({key: value for key, value in self._raw.items() if not key.startswith(prefixes)})
+        return self.resolved({key: value for key, value in self.raw.items() if not key.startswith(prefixes)})
 
     def key_notices(self) -> list[IgnoredKey]:
         """Return the :meth:`notices` that follow from keys alone, whether values are valid or not."""
-        return notices(self._raw, self.clusters)
+        return notices(self.raw, self.clusters)
 
     def secret_variables(self) -> frozenset[str]:
         """Return the environment variables that the file refers to: no other process needs them."""
-        return self._transformer.variables(self._raw)
+        return self.transformer.variables(self.raw)
 
     def notices(self) -> list[IgnoredKey]:
         """Return notices about what may not do what the user expects, each key once.
@@ -368,7 +357,7 @@ class MirrorMakerConfig:
         forgiven = [
             IgnoredKey(text.partition(" ")[0], "forgiven", text) for text in dict.fromkeys([*self._warnings, *of_flows])
         ]
-        return forgiven + self._circles() + notices(self._raw, self.clusters)
+        return forgiven + self._circles() + notices(self.raw, self.clusters)
 
     def _circles(self) -> list[IgnoredKey]:
         """Find flows in both directions whose names do not say where a topic came from (Java says nothing)."""
@@ -405,13 +394,8 @@ class MirrorMakerConfig:
 
     def written(self, places: Sequence[str], missing: str) -> tuple[str, int | None]:
         """Return the first of ``places`` that the file has, else ``missing``, and its line."""
-        found = next((place for place in places if place in self._raw), missing)
-        return found, self._raw.line(found)
-
-    def _providers(self, flow: Flow) -> dict[str, str]:
-        """Return the declarations of config providers, including the flow's own, with which its worker resolves."""
-        props = {**self._raw, **properties_with_prefix(self._raw, f"{flow}.")}
-        return {key: value for key, value in props.items() if key.startswith("config.providers")}
+        found = next((place for place in places if place in self.raw), missing)
+        return found, self.raw.line(found)
 
     def _no_flow(self, targets: Sequence[str]) -> ConfigError:
         strangers = [alias for alias in targets if alias not in self.clusters]
@@ -431,7 +415,7 @@ class MirrorMakerConfig:
     def _refuse_unknown_flows(self) -> None:
         """Refuse keys of flows between undeclared clusters; Java drops them, and lists of topics, without a message."""
         cluster_prefixes = tuple(f"{alias}." for alias in self.clusters)
-        for key in self._raw:
+        for key in self.raw:
             source, arrow, rest = key.partition("->")
             if not arrow or key.startswith(cluster_prefixes):
                 continue
@@ -440,9 +424,9 @@ class MirrorMakerConfig:
             stranger = source if source not in self.clusters else rest.partition(".")[0] if target is None else None
             if stranger is not None:
                 known = ", ".join(self.clusters)
-                raise self._raw.error(f"{key} names the cluster '{stranger}', which is not in clusters ({known})", key)
+                raise self.raw.error(f"{key} names the cluster '{stranger}', which is not in clusters ({known})", key)
             if source == target:
-                raise self._raw.error(f"{key} is a flow from {source} to itself", key)
+                raise self.raw.error(f"{key} is a flow from {source} to itself", key)
 
 
 def _sees_cycles(there: RemoteNames, back: RemoteNames) -> bool:

@@ -10,13 +10,10 @@ blocked. (To replace that tail by the new primary's records, change ``_prepare``
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Final
 
-from connect.core.errors import ConfigError, HeliographError, PermanentError
+from connect.core.errors import HeliographError, PermanentError
 from connect.core.wording import counted, named
 from connect.kafka.concurrency import gather_limited
 from connect.kafka.log.committed_offsets import NO_OFFSET, Committed, Partition, committed
@@ -173,10 +170,6 @@ class Failback:
             self._report(f"{name} has to run now. Start its mirror if it does not run; this command waits")
 
 
-#: Of undo files, which earlier versions wrote.
-_FILE_FORMAT: Final = 1
-
-
 def newest(runs: Sequence[FailoverRun]) -> FailoverRun | None:
     """Return the run that an undo reverts."""
     kept = [run for run in runs if run.state is not RunState.UNDONE and run.changes]
@@ -274,34 +267,3 @@ async def _begins_back(site: Site, rows: Sequence[StartBefore], runs: str) -> tu
         return list(rows), [f"{flow} runs ({runs}), so where it begins was not restored"]
     moved = await undo_starts(site, rows)
     return moved, [f"{one.topic}-{one.partition}: {flow} has copied more since" for one in moved]
-
-
-def read_file(file: Path) -> FailoverRun:
-    """Read an undo file of an earlier version. Raises ConfigError."""
-    try:
-        document = json.loads(file.read_text())
-        if document["format"] != _FILE_FORMAT:
-            raise ConfigError(
-                f"its format is {document['format']}; this Heliograph reads {_FILE_FORMAT}", file=str(file)
-            )
-        groups: dict[str, tuple[GroupBefore, ...]] = {}
-        for one in document["groups"]:
-            row = GroupBefore(**_known(GroupBefore, one))
-            groups[row.group] = (*groups.get(row.group, ()), row)
-        return FailoverRun(
-            f"{0:015d}-{file.name}",  # before all runs of a journal
-            document["from"],
-            document["to"],
-            groups=groups,
-            starts=tuple(StartBefore(**_known(StartBefore, one)) for one in document["starts"]),
-            begins=tuple(StartBefore(**_known(StartBefore, one)) for one in document.get("begins", ())),
-            denied=tuple(document["denied"]),
-        )
-    except OSError as error:
-        raise ConfigError(f"the file cannot be read: {error.strerror}", file=str(file)) from None
-    except (ValueError, LookupError, TypeError):
-        raise ConfigError("this is not an undo file of heliograph failover", file=str(file)) from None
-
-
-def _known(kind: type, row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: row[name] for name in kind.__dataclass_fields__}  # type: ignore[attr-defined]

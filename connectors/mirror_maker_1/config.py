@@ -36,18 +36,6 @@ _NUMBERED: Final = re.compile(r"^\d+:(?=[^:]+:\d+$)")
 _RESETS: Final = {"smallest": "earliest", "largest": "latest"}
 
 
-@dataclass(frozen=True, slots=True)
-class OldKey:
-    """An old key. ``instead``: one sentence for people. ``becomes``: the present key that takes its value, if that is
-    not set, translated by ``value``."""
-
-    name: str
-    side: FileSide
-    instead: str
-    becomes: str = ""
-    value: Callable[[str], str] = str.strip
-
-
 def _brokers(text: str) -> str:
     return ",".join(_NUMBERED.sub("", one.strip()) for one in text.split(",") if one.strip())
 
@@ -57,157 +45,55 @@ def _codec(text: str) -> str:
     return _CODECS.get(name, name)
 
 
-_NO_ZOOKEEPER: Final = "ZooKeeper is not used: set bootstrap.servers to brokers of this cluster."
-_NO_ZOOKEEPER_TIMES: Final = (
-    "There is no ZooKeeper session: session.timeout.ms says after which silence the group removes a member."
-)
-_IN_KAFKA: Final = (
-    "Positions are stored in Kafka, in the consumer's own group; heliograph takeover takes over a group's positions."
-)
-_COMMITS: Final = (
-    "The copy stores positions itself, every --offset.commit.interval.ms and only for what the target has acknowledged."
-)
-_SHALLOW: Final = "Batches are always copied unchanged if that is correct, and opened if not; there is nothing to set."
-_BY_COMMAND: Final = "The list of topics is --include or --exclude of the command line."
-_ALWAYS_ALL: Final = "A batch counts as copied once all in-sync replicas have acknowledged it, whatever this says."
-_NEVER_GIVEN_UP: Final = (
-    "A failed request is retried, in order and without a limit, until the target has the records or rejects them "
-    "permanently; --abort.on.send.failure says what happens then."
-)
-_NO_QUEUE: Final = (
-    "There is no queue between consumer and producer: reading waits while 48 MiB of a slice are not acknowledged; "
-    "by key each partition reads about 2 MiB ahead, compressed as at the source."
-)
-_NO_TIMEOUT: Final = "A copy waits for records without a timeout."
-_BATCHES: Final = "Batches keep the size that their producer gave them, or are merged up to batch.size."
-_SOCKETS: Final = "Socket buffers grow with rate and distance unless send.buffer.bytes or receive.buffer.bytes is set."
-_HANDLER: Final = "Use --message.handler, which gets each record before it is sent."
-_BYTES: Final = "Keys and values are copied as bytes, unchanged."
-_AGAIN: Final = "After a leader change the new leader is looked up at once, and then at short intervals."
-_COORDINATOR: Final = "The group's coordinator is looked up until it answers."
-_BALANCE: Final = "The group's coordinator leads rebalances, and joining is retried until it works."
+def _keys(text: str) -> frozenset[str]:
+    return frozenset(text.split())
 
-#: Keys without effect, by the sentence about them.
-_WITHOUT_EFFECT: Final[Mapping[FileSide, Mapping[str, str]]] = {
+
+#: Old keys without effect; the page has what takes their place.
+WITHOUT_EFFECT: Final[Mapping[FileSide, frozenset[str]]] = {
+    "consumer": _keys(
+        """
+        zk.connect zookeeper.connect zk.connectiontimeout.ms zk.sessiontimeout.ms zk.synctime.ms
+        zookeeper.connection.timeout.ms zookeeper.session.timeout.ms zookeeper.sync.time.ms consumer.id consumerid
+        shallow.iterator.enable shallowiterator.enable mirror.topics.whitelist mirror.topics.blacklist
+        mirror.consumer.numthreads num.consumer.fetchers auto.commit.enabled auto.commit.enable enable.auto.commit
+        autocommit.enable autocommit.interval.ms auto.commit.interval.ms offsets.commit.max.retries
+        offsets.channel.backoff.ms offsets.channel.socket.timeout.ms offsets.storage dual.commit.enabled
+        consumer.timeout.ms socket.buffersize socket.receive.buffer.bytes socket.timeout.ms queuedchunks.max
+        queued.max.message.chunks rebalance.retries.max rebalance.max.retries rebalance.backoff.ms
+        refresh.leader.backoff.ms backoff.increment.ms fetcher.backoff.ms key.deserializer value.deserializer
+        max.poll.records interceptor.classes exclude.internal.topics
+        """
+    ),
+    "producer": _keys(
+        """
+        zk.connect zookeeper.connect zk.read.num.retries compressed.topics producer.type acks request.required.acks
+        enable.idempotence retries message.send.max.retries num.retries delivery.timeout.ms
+        max.in.flight.requests.per.connection queue.time queue.size queue.buffering.max.ms queue.buffering.max.messages
+        queue.enqueueTimeout.ms queue.enqueue.timeout.ms block.on.buffer.full buffer.memory max.block.ms
+        batch.num.messages linger.ms max.message.size max.request.size buffer.size connect.timeout.ms socket.timeout.ms
+        reconnect.interval reconnect.time.interval.ms partitioner.class serializer.class key.serializer.class
+        key.serializer value.serializer event.handler callback.handler interceptor.classes event.handler.props
+        callback.handler.props topic.metadata.refresh.interval.ms request.timeout.in.ms timeout.ms transactional.id
+        """
+    ),
+}
+#: Old keys whose value a present key takes, if that is not set, with the translation of the value.
+RENAMED: Final[Mapping[FileSide, Mapping[str, tuple[str, Callable[[str], str]]]]] = {
     "consumer": {
-        _NO_ZOOKEEPER: "zk.connect zookeeper.connect",
-        _NO_ZOOKEEPER_TIMES: (
-            "zk.connectiontimeout.ms zk.sessiontimeout.ms zk.synctime.ms "
-            "zookeeper.connection.timeout.ms zookeeper.session.timeout.ms zookeeper.sync.time.ms"
-        ),
-        "The group's coordinator names its members; client.id is part of the name.": "consumer.id consumerid",
-        _SHALLOW: "shallow.iterator.enable shallowiterator.enable",
-        _BY_COMMAND: "mirror.topics.whitelist mirror.topics.blacklist",
-        "Use --num.streams of the command line.": "mirror.consumer.numthreads",
-        "Each stream fetches by itself; --num.streams sets how many there are.": "num.consumer.fetchers",
-        _COMMITS: (
-            "auto.commit.enabled auto.commit.enable enable.auto.commit autocommit.enable "
-            "autocommit.interval.ms auto.commit.interval.ms offsets.commit.max.retries"
-        ),
-        _COORDINATOR: "offsets.channel.backoff.ms offsets.channel.socket.timeout.ms",
-        _IN_KAFKA: "offsets.storage dual.commit.enabled",
-        _NO_TIMEOUT: "consumer.timeout.ms",
-        _SOCKETS: ("socket.buffersize socket.receive.buffer.bytes socket.timeout.ms"),
-        _NO_QUEUE: "queuedchunks.max queued.max.message.chunks",
-        _BALANCE: "rebalance.retries.max rebalance.max.retries rebalance.backoff.ms",
-        _AGAIN: "refresh.leader.backoff.ms backoff.increment.ms fetcher.backoff.ms",
-        _BYTES: "key.deserializer value.deserializer",
-        "Records are copied as they arrive.": "max.poll.records",
-        _HANDLER: "interceptor.classes",
-        "Topics whose names begin with __ or end in .internal or -internal are never copied.": (
-            "exclude.internal.topics"
-        ),
+        "groupid": ("group.id", str.strip),
+        "autooffset.reset": ("auto.offset.reset", str.strip),
+        "fetch.size": ("max.partition.fetch.bytes", str.strip),
+        "fetch.message.max.bytes": ("max.partition.fetch.bytes", str.strip),
+        "max.fetch.wait.ms": ("fetch.max.wait.ms", str.strip),
+        "fetch.wait.max.ms": ("fetch.max.wait.ms", str.strip),
     },
     "producer": {
-        _NO_ZOOKEEPER: "zk.connect zookeeper.connect zk.read.num.retries",
-        "All topics are compressed by compression.type.": "compressed.topics",
-        (
-            "Batches are always sent without waiting for each answer, many at a time and in order; sync and async are "
-            "the same."
-        ): "producer.type",
-        _ALWAYS_ALL: "acks request.required.acks enable.idempotence",
-        _NEVER_GIVEN_UP: "retries message.send.max.retries num.retries delivery.timeout.ms",
-        (
-            "Sequence numbers keep the order with many requests in flight, so one at a time is not needed."
-        ): "max.in.flight.requests.per.connection",
-        _NO_QUEUE: (
-            "queue.time queue.size queue.buffering.max.ms queue.buffering.max.messages "
-            "queue.enqueueTimeout.ms queue.enqueue.timeout.ms block.on.buffer.full buffer.memory "
-            "max.block.ms"
-        ),
-        _BATCHES: "batch.num.messages linger.ms max.message.size max.request.size",
-        _SOCKETS: "buffer.size connect.timeout.ms socket.timeout.ms",
-        "Connections are opened again when they are lost, not after a number of requests.": (
-            "reconnect.interval reconnect.time.interval.ms"
-        ),
-        (
-            "A record keeps its partition; if the target has another number of partitions, the hash of its key decides."
-        ): "partitioner.class",
-        _BYTES: "serializer.class key.serializer.class key.serializer value.serializer",
-        _HANDLER: "event.handler callback.handler interceptor.classes",
-        "Use --message.handler.args, which is passed to the handler.": "event.handler.props callback.handler.props",
-        (
-            "After a leader change the new leader is looked up at once; metadata.max.age.ms of the consumer is how "
-            "often topics are looked up."
-        ): "topic.metadata.refresh.interval.ms",
-        "Use request.timeout.ms.": "request.timeout.in.ms timeout.ms",
-        "The copy makes its own transactional ids.": "transactional.id",
+        "broker.list": ("bootstrap.servers", _brokers),
+        "metadata.broker.list": ("bootstrap.servers", _brokers),
+        "compression.codec": ("compression.type", _codec),
     },
 }
-#: Keys whose values present keys take over, translated.
-_RENAMED: Final[tuple[tuple[FileSide, str, str, Callable[[str], str]], ...]] = (
-    ("consumer", "groupid", "group.id", str.strip),
-    ("consumer", "autooffset.reset", "auto.offset.reset", str.strip),
-    ("consumer", "fetch.size", "max.partition.fetch.bytes", str.strip),
-    ("consumer", "fetch.message.max.bytes", "max.partition.fetch.bytes", str.strip),
-    ("consumer", "max.fetch.wait.ms", "fetch.max.wait.ms", str.strip),
-    ("consumer", "fetch.wait.max.ms", "fetch.max.wait.ms", str.strip),
-    ("producer", "broker.list", "bootstrap.servers", _brokers),
-    ("producer", "metadata.broker.list", "bootstrap.servers", _brokers),
-    ("producer", "compression.codec", "compression.type", _codec),
-)
-OLD_KEYS: Final[tuple[OldKey, ...]] = (
-    *(
-        OldKey(name, side, instead)
-        for side, sentences in _WITHOUT_EFFECT.items()
-        for instead, names in sentences.items()
-        for name in names.split()
-    ),
-    *(OldKey(name, side, f"It is now {new}, which takes its value.", new, to) for side, name, new, to in _RENAMED),
-)
-_BY_NAME: Final[Mapping[tuple[str, str], OldKey]] = {(one.side, one.name): one for one in OLD_KEYS}
-
-
-def old_key(side: FileSide, name: str) -> OldKey | None:
-    """Return what is known of a key that is not a present client's, or has no effect here."""
-    return _BY_NAME.get((side, name))
-
-
-@dataclass(frozen=True, slots=True)
-class TranslatedConfig:
-    """A file's ``props`` with present keys. ``said``: a sentence for each old key. ``origins``: by present key the old
-    key whose value it has."""
-
-    props: Mapping[str, str]
-    said: tuple[str, ...]
-    origins: Mapping[str, str]
-
-
-def translated(side: FileSide, props: Mapping[str, str]) -> TranslatedConfig:
-    """Translate a file's old keys."""
-    found, said, origins = dict(props), [], {}
-    for name, value in props.items():
-        old = old_key(side, name)
-        if old is None:
-            continue
-        said.append(f"{name}: {old.instead}")
-        if old.becomes and not props.get(old.becomes, "").strip():
-            found[old.becomes] = old.value(value)
-            origins[old.becomes] = name
-    if (reset := found.get("auto.offset.reset", "").strip().lower()) in _RESETS:
-        found["auto.offset.reset"] = _RESETS[reset]
-    return TranslatedConfig(found, tuple(said), origins)
-
 
 #: How long a slice keeps writing without contact to its process.
 SLICE_LEASE_MS: Final = 5_000
@@ -370,16 +256,28 @@ def _lease_ms(session_ms: int, heartbeat_ms: int) -> int:
 
 
 def _client(side: FileSide, raw: Properties, report: Report) -> _Client:
+    """Parse a file and translate its old keys."""
     file = ClientProperties(raw)
-    today = translated(side, file)
-    for sentence in today.said:
-        report(f"{file.file}: {sentence}")
-    for key in file:
-        if key in _USED_KEYS[side] or old_key(side, key) is not None or key.startswith((_SPARK, _PROVIDERS)):
+    props, origins = dict(file), dict[str, str]()
+    for key, value in file.items():
+        if key in WITHOUT_EFFECT[side]:
+            why = "has no effect here; docs/mirrormaker-1.md says what takes its place"
+        elif key in RENAMED[side]:
+            present, translate = RENAMED[side][key]
+            why = f"is now {present}, which takes its value"
+            if not file.get(present, "").strip():
+                props[present] = translate(value)
+                origins[present] = key
+        elif key in _USED_KEYS[side] or key.startswith((_SPARK, _PROVIDERS)):
             continue
-        why = "is not supported here" if key in _KNOWN[side].settings else f"is not a key of a {side}"
-        report(f"{file.file}: {key}: {why} and has no effect")
-    return _Client(file, today.props, today.origins)
+        elif key in _KNOWN[side].settings:
+            why = "is not supported here and has no effect"
+        else:
+            why = f"is not a key of a {side} and has no effect"
+        report(f"{file.file}: {key}: {why}")
+    if (reset := props.get("auto.offset.reset", "").strip().lower()) in _RESETS:
+        props["auto.offset.reset"] = _RESETS[reset]
+    return _Client(file, props, origins)
 
 
 def _source(name: str, client: _Client, report: Report) -> MirrorConsumerSettings:

@@ -2,13 +2,10 @@
 
 v1alpha1 and v1beta2 refer to clusters by alias (``connectCluster``, ``clusters``), v1 has them inline (``target``,
 ``mirrors[].source``). Checks are those of ``KafkaMirrorMaker2Connectors.validateConnectors``.
-
-The error for ``KafkaMirrorMaker``, MirrorMaker 1 in Strimzi until 0.45, has the equivalent command and files.
 """
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -16,61 +13,8 @@ from typing import Final
 from connect.core.errors import ConfigError
 from connectors.strimzi.yaml_nodes import Node
 
+#: MirrorMaker 1, in Strimzi until 0.45.
 MIRROR_MAKER_1_KIND: Final = "KafkaMirrorMaker"
-
-#: Options by their fields; the first that exists is used.
-_OPTIONS: Final = (
-    ("--include", ("spec.include", "spec.whitelist")),
-    ("--num.streams", ("spec.consumer.numStreams",)),
-    ("--offset.commit.interval.ms", ("spec.consumer.offsetCommitInterval",)),
-    ("--abort.on.send.failure", ("spec.producer.abortOnSendFailure",)),
-)
-#: Keys of the two files by their fields; ``config`` has others.
-_FILES: Final = (
-    ("source.properties", "spec.consumer", {"bootstrap.servers": "bootstrapServers", "group.id": "groupId"}),
-    ("target.properties", "spec.producer", {"bootstrap.servers": "bootstrapServers"}),
-)
-_NOT_SAID: Final = "..."
-
-
-def taken_elsewhere(resource: Node) -> ConfigError:
-    """Return the error for a MirrorMaker 1 resource. Raises ConfigError if a field that it needs has a wrong type."""
-    return resource.error(
-        f"{MIRROR_MAKER_1_KIND} is MirrorMaker 1. Use the command {_command(resource)}; {_files(resource)}; "
-        "see docs/mirrormaker-1.md"
-    )
-
-
-def _command(resource: Node) -> str:
-    words = ["kafka-mirror-maker", "--consumer.config", "source.properties", "--producer.config", "target.properties"]
-    for option, paths in _OPTIONS:
-        text = next(filter(None, (_at(resource, path).text() for path in paths)), None)
-        if text is not None:
-            words += [option, text]
-    return shlex.join(words)
-
-
-def _files(resource: Node) -> str:
-    said = []
-    for file, path, keys in _FILES:
-        cluster = _at(resource, path)
-        lines = [f"{key}={cluster.field(name).text() or _NOT_SAID}" for key, name in keys.items()]
-        if "config" in cluster:
-            lines.append(f"the keys of {path}.config")
-        secured = [f"{path}.{name}" for name in ("tls", "authentication") if name in cluster]
-        if secured:
-            lines.append(f"the keys of docs/security.md for {' and '.join(secured)}")
-        said.append(f"{file} has {', '.join(lines)}")
-    return "; ".join(said)
-
-
-def _at(resource: Node, path: str) -> Node:
-    node = resource
-    for name in path.split("."):
-        node = node.field(name)
-    return node
-
-
 KIND: Final = "KafkaMirrorMaker2"
 GROUP: Final = "kafka.strimzi.io/"
 VERSIONS: Final = ("v1alpha1", "v1beta2", "v1")
@@ -114,7 +58,10 @@ def resources_in(documents: Sequence[Node], file: str) -> list[Node]:
     if not found:
         older = next((each for each in every if each.field("kind").value == MIRROR_MAKER_1_KIND), None)
         if older is not None:
-            raise taken_elsewhere(older)
+            raise older.error(
+                f"{MIRROR_MAKER_1_KIND} is MirrorMaker 1. Use kafka-mirror-maker; docs/strimzi.md has its options and "
+                "files by the fields of the resource"
+            )
         kinds = ", ".join(str(each.field("kind").value) for each in every) or "nothing"
         raise ConfigError(f"holds no {KIND}, but {kinds}", file=file)
     return found

@@ -49,8 +49,8 @@ _AHEAD: Final = "ahead"
 
 @dataclass(frozen=True, slots=True)
 class FailoverArguments:
-    """The command line. ``source`` None is found in the file; ``gone`` is the value of ``--source-gone``, ``undo`` an
-    undo file of an earlier version; ``asks``: whether to ask before any change."""
+    """The command line. ``source`` None is found in the file; ``gone`` is the value of ``--source-gone``;
+    ``asks``: whether to ask before any change."""
 
     file: Path
     source: str | None
@@ -65,7 +65,6 @@ class FailoverArguments:
     keeps: Sequence[str] = ()
     leaves_unreplicated: bool = False
     at: str | None = None
-    undo: Path | None = None
     rehearses: bool = False
     on_done: str | None = None
     sample: int = 10
@@ -301,18 +300,11 @@ async def _undo(site: Site, _options: FailoverOptions, arguments: FailoverArgume
     from connectors.failover.clusters_and_lease import hold
     from connectors.failover.drain import how_to_start
 
-    runs: list[FailoverRun] = []
-    if arguments.undo is not None:
-        warn("--undo FILE is for files of earlier versions; heliograph undo reverts a failover of this version")
-        run = failback_and_undo.read_file(arguments.undo)
-        if (run.source, run.target) != (site.flow.source_alias, site.flow.target_alias):
-            raise ConfigError(f"the file is of a failover {run.source}->{run.target}", "--undo", str(arguments.undo))
-    else:
-        runs = await journal.read_runs(site)
-        if (newest := failback_and_undo.newest(runs)) is None:
-            print(f"the journal on cluster {site.flow.target_alias} has nothing to undo for {site.flow.flow}")
-            return EXIT_NO_GO
-        run = newest
+    runs = await journal.read_runs(site)
+    run = failback_and_undo.newest(runs)
+    if run is None:
+        print(f"the journal on cluster {site.flow.target_alias} has nothing to undo for {site.flow.flow}")
+        return EXIT_NO_GO
     print(f"to undo: {_described(run)}")
     _, would_stay = await failback_and_undo.look(site, run)
     for line in would_stay:
@@ -325,7 +317,7 @@ async def _undo(site: Site, _options: FailoverOptions, arguments: FailoverArgume
         print("nothing was changed")
         return EXIT_NO_GO
     async with hold(site, "heliograph undo") as lease:
-        run = await failback_and_undo.read_again(site, run) if runs else run
+        run = await failback_and_undo.read_again(site, run)
         left = await failback_and_undo.roll_back(site, run, lease, report_on_stderr, controls)
     print(f"{site.flow.flow} is not changed; if the failover stopped it: {how_to_start(controls[0])}")
     for line in left:

@@ -1,66 +1,234 @@
-"""What offsets may be altered to, in the words of Java's ``MirrorUtils``."""
+"""What the connectors share: jobs at their intervals, one at a time; altered offsets; latencies for a scraper."""
 
 from __future__ import annotations
 
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from prometheus_client.metrics_core import Metric
 
-from connect.core.errors import PermanentError
-from connectors.connector_base import require_offset, require_partition, require_string
+from connect.api.source import RecordMetadata
+from connect.core.errors import PermanentError, RetriableError
+from connectors.checkpoint.connector import MirrorCheckpointConnector
+from connectors.connector_base import Latencies, Schedule, Task, WrittenLatencies, check_offsets, written_metrics
+from connectors.heartbeat import MirrorHeartbeatConnector
+from tests.kit.virtual_time import in_virtual_time
 
 
-def test_what_is_right_passes() -> None:
-    require_string({"cluster": "us"}, "cluster")
-    for number in (0, 2**31 - 1):
-        require_partition({"partition": number})
-    require_offset({}, {"offset": 0}, only_zero=True)
-    require_offset({}, {"offset": 2**62}, only_zero=False)
+class Played:
+    """When each job ran, in seconds."""
+
+    def __init__(self) -> None:
+        self.times: dict[str, list[float]] = {}
+        self.running = 0
+
+    def job(self, name: str, takes_s: float = 0, fails: int = 0) -> Callable[[], Awaitable[None]]:
+        async def run() -> None:
+            times = self.times.setdefault(name, [])
+            times.append(asyncio.get_running_loop().time())
+            self.running += 1
+            assert self.running == 1
+            try:
+                await asyncio.sleep(takes_s)
+                if len(times) <= fails:
+                    raise RetriableError("no broker answers")
+            finally:
+                self.running -= 1
+
+        return run
+
+
+@in_virtual_time
+async def test_each_comes_at_its_interval_and_never_two_at_once() -> None:
+    played = Played()
+    schedule = Schedule("us->eu", 60)
+    schedule.add("topics", played.job("topics", takes_s=4), 10)
+    schedule.add("rights", played.job("rights", takes_s=4), 10)
+    schedule.begin()
+    await asyncio.sleep(29)
+    await schedule.stop()
+    assert played.times == {"topics": [10, 20], "rights": [14, 24]}
+
+
+@in_virtual_time
+async def test_one_that_is_asked_for_comes_at_once_and_keeps_its_turns() -> None:
+    played = Played()
+    schedule = Schedule("us->eu", 60)
+    schedule.add("topics", played.job("topics"), 10)
+    schedule.add("only asked", played.job("only asked"), None)
+    schedule.begin()
+    await asyncio.sleep(3)
+    for _ in range(3):
+        schedule.hurry("topics")
+    schedule.hurry("only asked")
+    await asyncio.sleep(8)
+    await schedule.stop()
+    assert played.times == {"topics": [3, 10], "only asked": [3]}
+
+
+@in_virtual_time
+async def test_turns_that_were_missed_are_not_made_up_for() -> None:
+    played = Played()
+    schedule = Schedule("us->eu", 60)
+    schedule.add("topics", played.job("topics", takes_s=25), 10)
+    schedule.begin()
+    await asyncio.sleep(70)
+    await schedule.stop()
+    assert played.times == {"topics": [10, 35, 60]}
+
+
+@in_virtual_time
+async def test_what_fails_or_hangs_is_said_and_comes_again(caplog: pytest.LogCaptureFixture) -> None:
+    played = Played()
+    schedule = Schedule("us->eu", 5)
+    schedule.add("topics", played.job("topics", fails=1), 10)
+    schedule.add("hangs", played.job("hangs", takes_s=100), None)
+    schedule.begin()
+    await asyncio.sleep(11)
+    schedule.hurry("hangs")
+    await asyncio.sleep(10)
+    await schedule.stop()
+    assert played.times == {"topics": [10, 20], "hangs": [11]}
+    assert caplog.messages == [
+        "us->eu: topics failed: no broker answers",
+        "us->eu: hangs took longer than 5 s (admin.timeout.ms)",
+    ]
+
+
+@in_virtual_time
+async def test_jobs_whose_parts_have_limits_of_their_own_take_the_time_that_they_need() -> None:
+    played = Played()
+    schedule = Schedule("us->eu", None)
+    schedule.add("groups", played.job("groups", takes_s=1000), 1)
+    schedule.begin()
+    await asyncio.sleep(1002)
+    await schedule.stop()
+    assert played.times == {"groups": [1, 1001]}
+
+
+PLACE = {"cluster": "us", "partition": 0}
+_SAID = "Source partition {cluster=us, partition=%s} has an invalid value %s for the 'partition' key, which %s"
 
 
 @pytest.mark.parametrize(
-    ("partition", "words"),
+    ("partition", "offset", "only_zero", "words"),
     [
-        ({"a": None, "b": True}, "Source partition {a=null, b=true} is missing the 'cluster' key, which is required"),
+        (PLACE, {"offset": 2**62}, False, ""),
+        ({**PLACE, "partition": 2**31 - 1}, {"offset": 0}, True, ""),
+        ({}, None, True, ""),
+        (
+            {"a": None, "b": True},
+            {},
+            True,
+            "Source partition {a=null, b=true} is missing the 'cluster' key, which is required",
+        ),
         (
             {"cluster": 5},
+            {},
+            True,
             "Source partition {cluster=5} has an invalid value 5 for the 'cluster' key, which must be a string",
         ),
+        *(
+            ({**PLACE, "partition": value}, {}, True, _SAID % (shown, shown, "must be an integer"))
+            for value, shown in (("1", "1"), (True, "true"), (1.0, "1.0"), (2**31, str(2**31)), (None, "null"))
+        ),
+        ({**PLACE, "partition": -1}, {}, True, _SAID % (-1, -1, "cannot be negative")),
+        (PLACE, {}, False, "is missing the 'offset' key, which is required"),
+        (PLACE, {"offset": "0"}, True, "has an invalid value 0 for the 'offset' key, which must be an integer"),
+        (PLACE, {"offset": False}, True, "has an invalid value false for the 'offset' key, which must be an integer"),
+        (PLACE, {"offset": 1}, True, "has an invalid value 1 for the 'offset' key; the only accepted value is 0"),
+        (PLACE, {"offset": -1}, False, "has an invalid value -1 for the 'offset' key, which cannot be negative"),
     ],
 )
-def test_strings(partition: dict[str, Any], words: str) -> None:
+def test_what_offsets_may_be_altered_to(partition: Any, offset: Any, only_zero: bool, words: str) -> None:
+    """In the words of Java's ``MirrorUtils``."""
+    if not words:
+        assert check_offsets([(partition, offset)], "cluster", "partition", only_zero=only_zero)
+        return
     with pytest.raises(PermanentError) as refused:
-        require_string(partition, "cluster")
-    assert str(refused.value) == words
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        ("1", "must be an integer"),
-        (True, "must be an integer"),
-        (1.0, "must be an integer"),
-        (2**31, "must be an integer"),
-        (None, "must be an integer"),
-        (-1, "cannot be negative"),
-    ],
-)
-def test_partitions(value: Any, words: str) -> None:
-    with pytest.raises(PermanentError, match=f"for the 'partition' key, which {words}$"):
-        require_partition({"partition": value})
-
-
-@pytest.mark.parametrize(
-    ("offset", "only_zero", "words"),
-    [
-        ({}, False, "Source offset {} for source partition {p=1} is missing the 'offset' key, which is required"),
-        ({"offset": "0"}, True, "has an invalid value 0 for the 'offset' key, which must be an integer"),
-        ({"offset": False}, True, "has an invalid value false for the 'offset' key, which must be an integer"),
-        ({"offset": 1}, True, "has an invalid value 1 for the 'offset' key; the only accepted value is 0"),
-        ({"offset": -1}, False, "has an invalid value -1 for the 'offset' key, which cannot be negative"),
-    ],
-)
-def test_offsets(offset: dict[str, Any], only_zero: bool, words: str) -> None:
-    with pytest.raises(PermanentError) as refused:
-        require_offset({"p": 1}, offset, only_zero=only_zero)
+        check_offsets([(partition, offset)], "cluster", "partition", only_zero=only_zero)
     assert str(refused.value).endswith(words)
+
+
+NOW_MS = 1_000_000
+HEARTBEAT = {
+    "name": "beat",
+    "connector.class": "MirrorHeartbeatConnector",
+    "source.cluster.alias": "us",
+    "target.cluster.alias": "eu",
+    "emit.heartbeats.interval.seconds": "0",
+}
+
+
+def values(families: list[Metric]) -> dict[tuple[str, ...], float]:
+    return {(sample.name, *sample.labels.values()): sample.value for one in families for sample in one.samples}
+
+
+def test_each_group_and_partition_has_its_own_value() -> None:
+    """In Java all of a task share one."""
+    written, latencies = WrittenLatencies(), Latencies()
+    written.checkpoints[Task("us", "eu", "0")] = latencies
+    latencies.written(("slow", "us.t", "0"), NOW_MS - 500, NOW_MS)
+    latencies.written(("fast", "us.t", "0"), NOW_MS - 20, NOW_MS)
+    latencies.written(("fast", "us.t", "0"), NOW_MS - 40, NOW_MS)
+    latencies.written(("ahead", "us.t", "0"), NOW_MS + 5, NOW_MS)
+    found = values(list(written_metrics([written, WrittenLatencies()], NOW_MS)))
+    prefix = "kafka_connect_mirror_MirrorCheckpointConnector_"
+    of_fast = {
+        name: found[f"{prefix}checkpoint_latency_ms{name}", "us", "eu", "fast", "us.t", "0"]
+        for name in ("", "_min", "_max", "_avg")
+    }
+    assert of_fast == {"": 40, "_min": 20, "_max": 40, "_avg": 30}
+    assert found[f"{prefix}checkpoint_latency_ms", "us", "eu", "slow", "us.t", "0"] == 500
+    assert found[f"{prefix}checkpoint_latency_ms", "us", "eu", "ahead", "us.t", "0"] == 0
+    assert found[f"{prefix}task_checkpoint_count", "us", "eu", "0"] == 4
+    assert found[f"{prefix}task_checkpoint_latency_ms_max", "us", "eu", "0"] == 500
+    later = values(list(written_metrics([written], NOW_MS + 120_000)))
+    assert math.isnan(later[f"{prefix}checkpoint_latency_ms_avg", "us", "eu", "fast", "us.t", "0"])
+
+
+def test_series_are_bounded_and_those_written_last_stay() -> None:
+    latencies = Latencies(most=2)
+    for group in ("a", "b", "a", "c"):
+        latencies.written((group,), NOW_MS, NOW_MS)
+    assert [labels for labels, _ in latencies] == [("a",), ("c",)]
+    assert latencies.whole.recorded == 4
+
+
+async def test_what_a_task_wrote_is_there_while_it_runs() -> None:
+    written = WrittenLatencies()
+    task = MirrorHeartbeatConnector(written).make_task()
+    await task.start(HEARTBEAT)
+    (record,) = await task.poll()
+    await task.commit_record(record, None)
+    await task.commit_record(record, RecordMetadata("heartbeats", 0, 5, NOW_MS))
+    name = "kafka_connect_mirror_MirrorHeartbeatConnector_heartbeat_count"
+    assert values(list(written_metrics([written], NOW_MS)))[name, "us", "eu"] == 1
+    successor = MirrorHeartbeatConnector(written).make_task()
+    await successor.start(HEARTBEAT)
+    await task.stop()
+    assert values(list(written_metrics([written], NOW_MS)))[name, "us", "eu"] == 0
+    await successor.stop()
+    assert values(list(written_metrics([written], NOW_MS))) == {}
+
+
+async def test_a_checkpoint_task_measures_what_was_acknowledged() -> None:
+    written = WrittenLatencies()
+    task = MirrorCheckpointConnector(written).make_task()
+    await task.start(
+        {
+            "name": "checkpoint",
+            "connector.class": "MirrorCheckpointConnector",
+            "source.cluster.alias": "us",
+            "target.cluster.alias": "eu",
+            "source.cluster.bootstrap.servers": "127.0.0.1:1",
+            "target.cluster.bootstrap.servers": "127.0.0.1:1",
+            "task.index": "3",
+        }
+    )
+    assert list(written.checkpoints) == [Task("us", "eu", "3")]
+    await task.stop()
+    assert not written.checkpoints

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from connect.core.errors import ConfigError, PermanentError
-from connectors.failover import clusters_and_lease, failback_and_undo, offset_lookup
-from connectors.failover.journal import GroupBefore, StartBefore
+from connect.core.errors import PermanentError
+from connectors.failover import clusters_and_lease, offset_lookup
 from connectors.failover.log_comparison import _rounds, compare
 from connectors.failover.plan import EVERY, FailoverOptions, GroupOutcome, Plan, differing, plan, with_moved
 from connectors.failover.snapshot import (
@@ -206,33 +203,6 @@ def test_groups_that_stand_in_one_partition_are_read_in_turns() -> None:
         [MOVE, replace(MOVE, source=("b", 0), target=("us.b", 0))],
         [other],
     ]
-
-
-def test_an_undo_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    file = tmp_path / "undo.json"
-    group = {
-        "group": "readers",
-        "topic": "us.orders",
-        "partition": 0,
-        "before": None,
-        "before_metadata": "",
-        "after": 37,
-    }
-    start = {"topic": "us.orders", "partition": 0, "before": None, "after": 36}
-    document = {"format": 1, "from": "us", "to": "eu", "finished": True, "groups": [group], "starts": [start],
-                "begins": [], "denied": ["orders"]}  # fmt: skip
-    file.write_text(json.dumps(document))
-    run = failback_and_undo.read_file(file)
-    assert run.groups == {"readers": (GroupBefore("readers", "us.orders", 0, None, "", 37),)}
-    assert (run.starts, run.denied) == ((StartBefore("us.orders", 0, None, 36),), ("orders",))
-    file.write_text(json.dumps({**document, "format": 2}))
-    with pytest.raises(ConfigError, match="format is 2"):
-        failback_and_undo.read_file(file)
-    file.write_text("{}")
-    with pytest.raises(ConfigError, match="not an undo file"):
-        failback_and_undo.read_file(file)
-    with pytest.raises(ConfigError, match="cannot be read"):
-        failback_and_undo.read_file(tmp_path / "none")
 
 
 def test_who_is_at_it_is_told_and_the_dead_are_not_waited_for() -> None:

@@ -198,6 +198,7 @@ def test_an_error_of_a_setting_is_given_its_line() -> None:
     ("old", "new", "words"),
     [
         ("kind: KafkaMirrorMaker2", "kind: KafkaConnect", "holds no KafkaMirrorMaker2, but KafkaConnect"),
+        ("kind: KafkaMirrorMaker2", "kind: KafkaMirrorMaker", "is MirrorMaker 1. Use kafka-mirror-maker"),
         ("strimzi.io/v1\n", "strimzi.io/v2\n", "apiVersion is 'kafka.strimzi.io/v2'"),
         ("    alias: eu\n", "", "spec.target.alias is missing"),
         ("    groupId: mirror-group\n", "", "spec.target.groupId is missing"),
