@@ -19,7 +19,6 @@ from connect.core.herder.events import (
     RebalanceBegun,
     SessionKeyMade,
     StartConnector,
-    StartTask,
     StopWork,
     WriteConfig,
     WriteStatus,
@@ -66,23 +65,6 @@ def test_it_joins_once_the_topics_are_read(protocol: str, offered: list[str]) ->
     assert (claimed.url, claimed.config_offset, claimed.allocation) == (URL, 1, None)
     assert claimed.lease_ms == (None if protocol == "eager" else 5_000)
     assert not bench.herder.is_ready
-
-
-def test_what_a_round_gives_is_started_by_the_config_of_now() -> None:
-    bench = Bench()
-    bench.connector()
-    bench.tasks([{"n": "0"}, {"n": "1"}])
-    bench.target(TargetState.PAUSED)
-    bench.ready()
-    effects = bench.joined(ALL)
-    assert effects == [
-        StartConnector("c", TargetState.PAUSED),
-        StartTask(TASKS[0], TargetState.PAUSED),
-        StartTask(TASKS[1], TargetState.PAUSED),
-    ]
-    herder = bench.herder
-    assert (herder.is_ready, herder.is_leader, herder.leader_url, herder.generation) == (True, False, OTHER_URL, 1)
-    assert herder.assignment == ALL == herder.running
 
 
 def test_revoked_work_is_stopped_before_the_rest_starts_and_the_next_round_hands_it_out() -> None:
@@ -139,16 +121,6 @@ def test_a_delay_ends_in_another_round() -> None:
     assert bench.herder.next_deadline_ms() == bench.now_ms + 5_000
     assert bench.tick(4_999) == []
     only(bench.tick(1), Join)
-
-
-def test_a_change_that_the_assignment_does_not_know_asks_for_another_round() -> None:
-    bench = at_work()
-    bench.step(RebalanceBegun())
-    behind = bench.herder.snapshot.offset
-    bench.connector("d")
-    effects = bench.joined(Allocation(("d",)), offset=behind)
-    assert kinds(effects) == ["Join"]
-    assert bench.claimed().allocation == Allocation(("c", "d"), TASKS)
 
 
 def test_records_that_share_out_nothing_do_not_ask_for_another_round() -> None:
@@ -210,13 +182,6 @@ def test_a_leader_that_is_behind_another_member_reads_first(reads: bool) -> None
     assert {each.error for each in assignments} == {0 if reads else CONFIG_MISMATCH}
     assert sum(len(each.assigned.connectors) for each in assignments) == reads
     assert {(each.leader, each.leader_url) for each in assignments} == {("ours", URL)}
-
-
-def test_a_failed_assignment_is_asked_for_again() -> None:
-    bench = at_work()
-    bench.step(RebalanceBegun())
-    assert kinds(bench.joined(error=CONFIG_MISMATCH)) == ["Join"]
-    assert bench.herder.running == ALL
 
 
 @pytest.mark.parametrize("event", [LeaseLost(), MembershipLost("UNKNOWN_MEMBER_ID")])
@@ -311,15 +276,6 @@ def test_a_config_topic_that_begins_anew_takes_all_work_until_it_is_read() -> No
     assert not bench.herder.rebalance_expected
     # What comes from now on is news again.
     assert only(bench.record(logger_record("root", "INFO")), events.SetLevel).level == "INFO"
-
-
-def test_a_config_topic_that_begins_anew_before_it_was_read_once_is_just_read() -> None:
-    bench = Bench()
-    bench.connector("gone")
-    assert bench.step(events.ConfigLogReset()) == []
-    bench.connector()
-    assert kinds(bench.step(events.Ready())) == ["Join"]
-    assert bench.herder.snapshot.connectors() == ("c",)
 
 
 def test_a_leader_ends_its_write_before_it_joins_a_round() -> None:
@@ -424,13 +380,6 @@ def test_a_member_that_cannot_be_read_does_not_stop_the_others() -> None:
     assert decode_assignment(assign.assignments["ours"]).assigned == Allocation(("c",))
 
 
-def test_an_unreadable_assignment_is_asked_for_again() -> None:
-    bench = at_work()
-    join = only(bench.step(RebalanceBegun()), Join)
-    effects = bench.step(events.Joined(join.token, 9, "ours", "other", SESSIONED, b"\x00"))
-    assert kinds(effects) == ["Join"]
-
-
 # -- two workers under one address -------------------------------------------------------------------------------------
 
 
@@ -456,11 +405,3 @@ def test_a_member_warns_of_a_leader_with_its_own_address() -> None:
     bench.ready()
     bench.joined(leader_url=URL)
     assert len(warned(bench)) == 1
-
-
-@pytest.mark.parametrize("leader", ["ours", "other"])
-def test_other_addresses_are_no_reason_to_warn(leader: str) -> None:
-    bench = Bench()
-    bench.ready()
-    bench.joined(leader=leader)
-    assert warned(bench) == []

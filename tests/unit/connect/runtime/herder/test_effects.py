@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from connect.core.errors import PermanentError, RetriableError
+from connect.core.errors import RetriableError
 from connect.core.herder.events import StartTask
 from connect.core.herder_api import ElsewhereError, NotLeader
 from connect.core.model import TargetState, TaskId
@@ -146,11 +146,3 @@ def test_a_task_waits_until_the_config_topic_can_be_read_and_then_learns_whether
     with nullcontext() if generation == 1 else pytest.raises(TaskOutdated):
         virtual_time.run(effect_handler._check_newest(task, generation))
     assert store.left == 0
-
-
-def test_what_the_leader_refuses_for_good_is_not_asked_again() -> None:
-    group = Leaderless(PermanentError("no such connector"))
-    group.leaders = ["http://new/"] * 9
-    with pytest.raises(PermanentError, match="no such"):
-        virtual_time.run(group.before()())
-    assert group.asked == ["http://new/"]

@@ -40,12 +40,6 @@ def written(log: MemoryLog) -> list[dict[bytes, bytes | None]]:
     return [{record.key: record.value for record in batch} for batch in log.writes]
 
 
-def test_bytes_are_those_of_java() -> None:
-    assert encoded_key("a b", {"filename": "/x", "n": 1.0}) == b'["a b",{"filename":"/x","n":1.0}]'
-    assert encoded_offset({"position": 7, "done": True, "none": None}) == b'{"position":7,"done":true,"none":null}'
-    assert encoded_offset(None) is None
-
-
 @pytest.mark.parametrize("bad", [{1: "a"}, {"a": [1]}, {"a": {"b": 1}}, {"a": b"c"}, None, "text"])
 def test_what_is_no_partition_is_refused(bad: Any) -> None:
     with pytest.raises(DataError):
@@ -139,20 +133,6 @@ async def test_what_the_workers_topic_refuses_harms_nobody(caplog: pytest.LogCap
     await two.offsets.close(1)
     assert written(two.worker) == [{K1: b"{}"}]
     assert "could not be copied to the worker's topic worker: away" in caplog.text
-
-
-@in_virtual_time
-async def test_the_primary_may_be_written_by_somebody_else() -> None:
-    two = TwoTopics()
-    reported = []
-
-    async def write(topic: str, values: object) -> None:
-        reported.append((topic, values))
-
-    two.offsets.written_by(write)
-    await two.offsets.store({K0: b"{}"})
-    assert reported == [("own", {K0: b"{}"})]
-    assert two.own.writes == []
 
 
 @in_virtual_time
@@ -261,19 +241,6 @@ async def test_what_nobody_waits_for_any_more_is_left_out_of_the_next_attempt() 
     logs[0].refusing = None
     await patient
     assert written(logs[0]) == [{K0: b"2"}]
-
-
-@in_virtual_time
-async def test_closing_lets_go_once() -> None:
-    released = []
-
-    async def release() -> None:
-        released.append(1)
-
-    offsets = ConnectorOffsets("c", memory_topic()[0], None, release)
-    await offsets.close()
-    await offsets.close()
-    assert released == [1]
 
 
 def test_a_malformed_offset_is_refused_when_it_is_to_be_stored() -> None:

@@ -99,6 +99,8 @@ async def test_outcomes() -> None:
     ("change", "key"),
     [
         ({"topic.creation.default.partitions": "many"}, "topic.creation.default.partitions"),
+        ({"topic.creation.default.partitions": "0"}, "topic.creation.default.partitions"),
+        ({"topic.creation.default.replication.factor": "0"}, "topic.creation.default.replication.factor"),
         ({"topic.creation.wide.include": "("}, "topic.creation.wide.include"),
     ],
 )
@@ -109,5 +111,7 @@ def test_wrong_settings_name_their_key(change: dict[str, str], key: str) -> None
 
 
 def test_the_default_group_is_required() -> None:
-    with pytest.raises(ConfigError, match=r'Missing required configuration "topic\.creation\.default'):
-        topic_groups({"topic.creation.groups": "a"})
+    for key in ("partitions", "replication.factor"):
+        missing = {each: value for each, value in PROPS.items() if each != f"topic.creation.default.{key}"}
+        with pytest.raises(ConfigError, match=rf'Missing required configuration "topic\.creation\.default\.{key}'):
+            topic_groups(missing)
