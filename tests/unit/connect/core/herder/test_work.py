@@ -3,6 +3,7 @@
 import pytest
 
 from connect.core.config.connector_settings import ENABLED
+from connect.core.config.worker_config import WorkerConfig
 from connect.core.config_topic import logger_record, restart_record
 from connect.core.errors import NotRunning, TooManyTasks
 from connect.core.herder import events
@@ -26,7 +27,6 @@ from connect.core.herder.events import (
     WriteStatus,
 )
 from connect.core.herder.membership import COMPATIBLE, NOTHING, Allocation, WorkerMetadata
-from connect.core.herder.state import HerderSettings
 from connect.core.herder_api import (
     AlreadyExists,
     BadRequest,
@@ -40,6 +40,7 @@ from connect.core.herder_api import (
 from connect.core.model import ConnectorStateInfo, RestartRequest, State, Status, TargetState, TaskId
 from connect.core.status_and_offset_topics import status_record
 from tests.kit.herding import CONFIG, OTHER_URL, Bench, error_of, kinds, none, only
+from tests.kit.work import worker_config
 
 TASKS = (TaskId("c", 0), TaskId("c", 1))
 ONE = ({"n": "0"},)
@@ -56,8 +57,8 @@ def leading() -> Bench:
     return bench
 
 
-def following(assigned: Allocation = NOTHING, settings: HerderSettings | None = None) -> Bench:
-    bench = Bench(settings)
+def following(assigned: Allocation = NOTHING, config: WorkerConfig | None = None) -> Bench:
+    bench = Bench(config)
     bench.connector()
     bench.tasks(TWO)
     bench.follow(assigned)
@@ -351,7 +352,7 @@ def test_of_several_restarts_that_wait_the_greatest_counts() -> None:
 
 
 def test_under_exactly_once_committed_tasks_stop_the_old_ones_and_the_next_round_starts_what_stays_ours() -> None:
-    bench = following(ALL, HerderSettings(reconfigures_live=False))
+    bench = following(ALL, worker_config(exactly_once_source_support="enabled"))
     effects = bench.tasks(ONE)
     assert effects == [StopWork((), TASKS), bench.joining()]
     effects = bench.joined(revoked=Allocation((), TASKS[1:]))
@@ -441,7 +442,7 @@ def test_a_follower_sends_them_to_the_leader_and_tries_again_for_ever() -> None:
 
 
 def test_without_internal_rest_they_wait() -> None:
-    bench = Bench(HerderSettings(protocol="compatible"))
+    bench = Bench(worker_config(connect_protocol="compatible"))
     bench.connector()
     bench.step(events.Ready())
     bench.joined(Allocation(("c",)), protocol=COMPATIBLE, leader_url="NOTUSED")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -175,7 +175,7 @@ def refusing(error: Exception, key: bytes) -> tuple[OffsetTopic, list[int]]:
         if key in [record.key for record in wanted]:
             raise error
 
-    return OffsetTopic("offsets", MemoryLog, write), attempts
+    return OffsetTopic("offsets", cast(Any, MemoryLog), write), attempts
 
 
 @in_virtual_time
@@ -233,7 +233,7 @@ async def test_what_nobody_waits_for_any_more_is_left_out_of_the_next_attempt() 
         logs.append(Retrying(*callbacks))
         return logs[0]
 
-    topic = OffsetTopic("offsets", opened)
+    topic = OffsetTopic("offsets", cast(Any, opened))
     logs[0].refusing = RetriableError("no leader")
     late, patient = asyncio.create_task(topic.write({K1: b"1"})), asyncio.create_task(topic.write({K0: b"2"}))
     await asyncio.sleep(2.5)

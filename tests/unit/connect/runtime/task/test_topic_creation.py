@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -61,7 +61,7 @@ class FakeAdmin:
 )
 async def test_the_first_group_that_matches_makes_the_topic(topic: str, wanted: NewTopic) -> None:
     admin = FakeAdmin()
-    creation = TopicCreation(topic_groups(PROPS), admin)
+    creation = TopicCreation(topic_groups(PROPS), cast(Any, admin))
     await creation.ensure(topic)
     await creation.ensure(topic)
     assert (admin.asked, admin.described) == ([wanted], 1)
@@ -71,21 +71,21 @@ async def test_the_first_group_that_matches_makes_the_topic(topic: str, wanted: 
 
 async def test_what_is_there_is_not_made() -> None:
     admin = FakeAdmin("t")
-    await TopicCreation(topic_groups(PROPS), admin).ensure("t")
+    await TopicCreation(topic_groups(PROPS), cast(Any, admin)).ensure("t")
     assert admin.asked == []
 
 
 async def test_without_its_keys_nothing_is_made() -> None:
     admin = FakeAdmin()
     assert topic_groups({"name": "c"}) == []
-    await TopicCreation([], admin).ensure("t")
+    await TopicCreation([], cast(Any, admin)).ensure("t")
     await TopicCreation(topic_groups(PROPS), None).ensure("t")
     assert admin.described == 0
 
 
 async def test_outcomes() -> None:
     admin = FakeAdmin()
-    creation = TopicCreation(topic_groups(PROPS), admin)
+    creation = TopicCreation(topic_groups(PROPS), cast(Any, admin))
     admin.outcomes = [RetriableError("no answer"), PermanentError("CREATE is missing"), TopicExists("there")]
     with pytest.raises(RetriableError):
         await creation.ensure("t")
