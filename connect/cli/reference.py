@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from connect.api.plugins import PluginDescription
-from connect.core.config.alias_settings import topic_group
 from connect.core.config.client_settings import CLIENTS
 from connect.core.config.config_def import REQUIRED, ConfigDef, Importance, Required, Value
-from connect.core.config.connector_settings import CONNECTOR, SOURCE_CONNECTOR
+from connect.core.config.connector_settings import CONNECTOR, SOURCE_CONNECTOR, topic_group
 from connect.core.config.rest_settings import REST
 from connect.core.config.security_settings import SECURITY
 from connect.core.config.worker_settings import OWN as OWN_OF_WORKER

@@ -379,6 +379,15 @@ def sign(key: SessionKey, algorithm: str, body: bytes) -> str:
     return base64.b64encode(_mac(key, algorithm, body)).decode()
 
 
+#: Returns the headers that sign a body; a missing body is signed as empty.
+Sign = Callable[[bytes], Mapping[str, str]]
+
+
+def signed(key: SessionKey, algorithm: str, body: bytes) -> Mapping[str, str]:
+    """Return the headers of a request with ``body``."""
+    return {SIGNATURE_HEADER: sign(key, algorithm, body), ALGORITHM_HEADER: algorithm}
+
+
 def check(signature: Signature, key: SessionKey | None, algorithms: Sequence[str]) -> None:
     """Check an internal request as Java's ``requestNotSignedProperly`` does, in its order.
 

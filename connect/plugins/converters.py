@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import codecs
 import struct
-from abc import abstractmethod
 from typing import Any, ClassVar, Final
 
 from connect.api.connector import Props
@@ -105,7 +104,8 @@ class StringConverter(ConverterOfBoth):
 class _NumberConverter(ConverterOfBoth):
     """A converter of one type of numbers, big endian."""
 
-    #: The name in messages, the schema's type, the format of ``struct``, and the name of Java's deserializer.
+    #: The type of values, its name in messages, the schema's type, the format of ``struct``, and Java's deserializer.
+    _python: ClassVar[type]
     _name: ClassVar[str]
     _type: ClassVar[str]
     _format: ClassVar[str]
@@ -114,14 +114,10 @@ class _NumberConverter(ConverterOfBoth):
     def configure(self, props: Props) -> None:
         self.config_def().parse(props)
 
-    @abstractmethod
-    def _fits(self, value: Any) -> bool:
-        """Return whether the value is of the converter's type."""
-
     def from_connect(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
         if value is None:
             return None
-        if not self._fits(value):
+        if type(value) is not self._python:  # True is an int, and no number
             raise DataError(f"Failed to serialize to {self._name} (was class {java_class(value)}): ")
         try:
             return struct.pack(self._format, value)
@@ -140,44 +136,34 @@ class _NumberConverter(ConverterOfBoth):
         return schema, struct.unpack(self._format, data)[0]
 
 
-class _WholeNumberConverter(_NumberConverter):
-    def _fits(self, value: Any) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool)
-
-
-class _RealNumberConverter(_NumberConverter):
-    def _fits(self, value: Any) -> bool:
-        return isinstance(value, float)
-
-
-class ShortConverter(_WholeNumberConverter):
+class ShortConverter(_NumberConverter):
     """``org.apache.kafka.connect.converters.ShortConverter``."""
 
-    _name, _type, _format, _deserializer = "short", "int16", ">h", "ShortDeserializer"
+    _python, _name, _type, _format, _deserializer = int, "short", "int16", ">h", "ShortDeserializer"
 
 
-class IntegerConverter(_WholeNumberConverter):
+class IntegerConverter(_NumberConverter):
     """``org.apache.kafka.connect.converters.IntegerConverter``."""
 
-    _name, _type, _format, _deserializer = "integer", "int32", ">i", "IntegerDeserializer"
+    _python, _name, _type, _format, _deserializer = int, "integer", "int32", ">i", "IntegerDeserializer"
 
 
-class LongConverter(_WholeNumberConverter):
+class LongConverter(_NumberConverter):
     """``org.apache.kafka.connect.converters.LongConverter``."""
 
-    _name, _type, _format, _deserializer = "long", "int64", ">q", "LongDeserializer"
+    _python, _name, _type, _format, _deserializer = int, "long", "int64", ">q", "LongDeserializer"
 
 
-class FloatConverter(_RealNumberConverter):
+class FloatConverter(_NumberConverter):
     """``org.apache.kafka.connect.converters.FloatConverter``."""
 
-    _name, _type, _format, _deserializer = "float", "float32", ">f", "Deserializer"
+    _python, _name, _type, _format, _deserializer = float, "float", "float32", ">f", "Deserializer"
 
 
-class DoubleConverter(_RealNumberConverter):
+class DoubleConverter(_NumberConverter):
     """``org.apache.kafka.connect.converters.DoubleConverter``."""
 
-    _name, _type, _format, _deserializer = "double", "float64", ">d", "Deserializer"
+    _python, _name, _type, _format, _deserializer = float, "double", "float64", ">d", "Deserializer"
 
 
 class BooleanConverter(ConverterOfBoth):

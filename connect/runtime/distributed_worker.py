@@ -19,7 +19,6 @@ from connect.core.errors import RetriableError
 from connect.core.herder import events
 from connect.core.herder.herder import Herder
 from connect.core.herder.membership import held_by
-from connect.core.herder.state import HerderSettings
 from connect.core.herder_api import WorkerInfo
 from connect.core.model import TargetState
 from connect.kafka.cluster import Cluster
@@ -38,7 +37,7 @@ from connect.runtime.herder.effects_and_fencing import AutoRestarts, EffectHandl
 from connect.runtime.herder.loggers import Loggers
 from connect.runtime.herder.offsets_and_reports import OffsetsApi, Reports
 from connect.runtime.herder.rebalance_stages import Engine, Rebalances, Stages, prepare
-from connect.runtime.herder.rest_herder import Parts, RuntimeHerder
+from connect.runtime.herder.rest_herder import RuntimeHerder
 from connect.runtime.plugins.plugin_registry import Plugins
 from connect.runtime.task.client_configs import client_connection
 from connect.runtime.task.connector_offsets import OffsetTopic
@@ -104,13 +103,13 @@ class DistributedWorker:
         self._admin = Admin(_connection(config, "shared-admin"), cluster)
         self._closing.push_async_callback(self._admin.close)
         self.statuses = StatusStore(self._opened("statuses"), self._admin, config.status_topic)
-        self.core = Herder(_herder_settings(config), url, self.statuses.log)
+        self.core = Herder(config, url, self.statuses.log)
         self._configs = ConfigStore(
             self._opened("configs"),
             self._admin,
             config.config_topic,
-            self._config_record,
-            self._config_log_reset,
+            self._put,
+            lambda: self._put(events.ConfigLogReset()),
             leader=self._leader_writer(),
             read_committed=config.exactly_once_enabled,
         )
@@ -150,7 +149,20 @@ class DistributedWorker:
         group_client = _connection(config, "shared-admin").with_client_id(group.client_id)
         self._group = GroupMember(self._kept(Cluster(group_client, cluster)), group, self._driver, leases)
         self._driver.connect(self._group, self.worker, effect_handler)
-        self.herder = RuntimeHerder(self._parts())
+        self.herder = RuntimeHerder(
+            core=self.core,
+            driver=self._driver,
+            config=config,
+            registry=plugins,
+            statuses=self.statuses,
+            offsets=OffsetsApi(config, plugins, self.worker.stores.opened, self._fence),
+            reports=Reports(config, plugins, lambda: self.core.snapshot, self.statuses.log),
+            fencing=self._fence,
+            levels=self._loggers,
+            stages=self._stages,
+            started=self._has_started,
+            silent_s=lambda: self._group.silent_s,
+        )
 
     @property
     def group_meters(self) -> GroupMeters:
@@ -241,11 +253,8 @@ class DistributedWorker:
 
     # -- changes ---------------------------------------------------------------------------------------
 
-    def _config_record(self, record: events.ConfigRecord) -> None:
-        self._driver.put(record)
-
-    def _config_log_reset(self) -> None:
-        self._driver.put(events.ConfigLogReset())
+    def _put(self, event: events.Event) -> None:
+        self._driver.put(event)
 
     def _changed(self) -> None:
         if self.core.is_ready:
@@ -271,23 +280,6 @@ class DistributedWorker:
         await self._started.wait()
 
     # -- parts -----------------------------------------------------------------------------------------
-
-    def _parts(self) -> Parts:
-        return Parts(
-            core=self.core,
-            driver=self._driver,
-            config=self.config,
-            plugins=self._plugins,
-            transformer=self.config.transformer,
-            statuses=self.statuses,
-            offsets=OffsetsApi(self.config, self._plugins, self.worker.stores.opened, self._fence),
-            reports=Reports(self.config, self._plugins, lambda: self.core.snapshot, self.statuses.log),
-            fence=self._fence,
-            loggers=self._loggers,
-            stages=self._stages,
-            started=self._has_started,
-            silent_s=lambda: self._group.silent_s,
-        )
 
     def _opened(self, role: ClientRole) -> Cluster:
         return self._kept(Cluster(_connection(self.config, role), self._cluster_name))
@@ -327,23 +319,6 @@ def _connection(config: WorkerConfig, role: ClientRole) -> ConnectionSettings:
 def _last_grace_s(config: WorkerConfig) -> float:
     """Return the time from the end of the lease to the end of the session, less the time that cancelling takes."""
     return max((config.session_timeout_ms - config.lease_ms) / 1000 - _CANCELLING_S, _LEAST_GRACE_S)
-
-
-def _herder_settings(config: WorkerConfig) -> HerderSettings:
-    return HerderSettings(
-        protocol=config.connect_protocol,
-        worker_sync_timeout_ms=config.sync_timeout_ms,
-        worker_unsync_backoff_ms=config.unsync_backoff_ms,
-        max_delay_ms=config.max_delay_ms,
-        max_delay_is_set=config.max_delay_is_set,
-        rebalance_timeout_ms=config.rebalance_timeout_ms,
-        reconfigures_live=not config.exactly_once_enabled,
-        lease_ms=config.lease_ms,
-        key_algorithm=config.key_algorithm,
-        key_size_bits=config.key_size_bits,
-        key_ttl_ms=config.key_ttl_ms,
-        verification_algorithms=config.verification_algorithms,
-    )
 
 
 def _group_settings(config: WorkerConfig, worker_id: str) -> GroupSettings:

@@ -14,8 +14,8 @@ from typing import Final
 
 from connect.api.plugins import PluginKind
 from connect.api.source import EngineTask, SourceConnector, SourceTask
-from connect.core.config.alias_settings import uses_topic_creation
 from connect.core.config.config_def import split_list
+from connect.core.config.connector_settings import uses_topic_creation
 from connect.core.config.properties import ConfigTransformer
 from connect.core.config.worker_config import ClientKind, WorkerConfig
 from connect.core.errors import ConfigError, TooManyTasks
@@ -24,7 +24,7 @@ from connect.kafka.log.topic_admin import Admin
 from connect.kafka.threads import PluginThread
 from connect.runtime.connector_runner import Instance
 from connect.runtime.plugins.plugin_errors import passwords, secrets_of
-from connect.runtime.plugins.plugin_registry import Plugins
+from connect.runtime.plugins.plugin_registry import CONVERTERS, Plugins
 from connect.runtime.task.at_least_once import AtLeastOnceDelivery
 from connect.runtime.task.client_configs import (
     check_overrides,
@@ -39,7 +39,6 @@ from connect.runtime.task.offset_stores import OffsetStores
 from connect.runtime.task.record_conversion import (
     Conversion,
     ErrorHandler,
-    Role,
     converter_settings,
     make_chain,
     make_converters,
@@ -63,16 +62,10 @@ from connect.runtime.task.task_control import (
     WorkerListener,
 )
 
-_CONVERTERS: Final[tuple[tuple[Role, PluginKind], ...]] = (
-    ("key", PluginKind.CONVERTER),
-    ("value", PluginKind.CONVERTER),
-    ("header", PluginKind.HEADER_CONVERTER),
-)
-
 
 def converter_parts(connector: Mapping[str, str], config: WorkerConfig, plugins: Plugins) -> Iterator[tuple[str, str]]:
     """Yield attribute and value. Raises PluginNotFound for an unknown converter."""
-    for role, kind in _CONVERTERS:
+    for _, kind, role in CONVERTERS:
         _, name, version = converter_settings(role, connector, config)
         found = plugins.find((kind,), name, version)
         yield f"{role}-converter-class", found.name

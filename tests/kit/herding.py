@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+from connect.core.config.worker_config import WorkerConfig
 from connect.core.config_topic import (
     commit_record,
     connector_record,
@@ -26,10 +27,10 @@ from connect.core.herder.membership import (
     encode_assignment,
     encode_metadata,
 )
-from connect.core.herder.state import HerderSettings
 from connect.core.herder_api import SessionKey
 from connect.core.model import TargetState
 from connect.core.status_and_offset_topics import StatusLog
+from tests.kit.work import worker_config
 
 E = TypeVar("E")
 
@@ -41,10 +42,9 @@ CONFIG = {"connector.class": "C", "name": "c"}
 class Bench:
     """``ours`` is our member id, ``other`` that of somebody else."""
 
-    def __init__(self, settings: HerderSettings | None = None) -> None:
-        self.settings = settings if settings is not None else HerderSettings()
+    def __init__(self, config: WorkerConfig | None = None) -> None:
         self.statuses = StatusLog()
-        self.herder = Herder(self.settings, URL, self.statuses)
+        self.herder = Herder(config or worker_config(worker_lease_ms="10000"), URL, self.statuses)
         self.now_ms = 1_000_000
         self.offset = 0
         self.generation = 0

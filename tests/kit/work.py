@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from connect.api.connector import ConfigDef, Props
 from connect.api.plugins import PluginDescription, PluginKind
@@ -82,7 +82,7 @@ class Heard:
 
 
 class MemoryLog:
-    """An :class:`connect.runtime.task.connector_offsets.OffsetLog` in memory. ``refusing``: what a write raises after
+    """A :class:`connect.kafka.log.compacted_log.CompactedLog` in memory. ``refusing``: what a write raises after
     ``slow_s``."""
 
     def __init__(self, on_record: Callable[[LogRecord], None], on_reset: Callable[[], None]) -> None:
@@ -127,7 +127,7 @@ def memory_topic(name: str = "offsets") -> tuple[OffsetTopic, MemoryLog]:
         logs.append(MemoryLog(on_record, on_reset))
         return logs[0]
 
-    return OffsetTopic(name, opened), logs[0]
+    return OffsetTopic(name, cast(Any, opened)), logs[0]
 
 
 class ObedientProducer(RecordProducer):

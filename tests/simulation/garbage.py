@@ -13,9 +13,10 @@ from connect.core.herder import events
 from connect.core.herder.events import Effect, Event
 from connect.core.herder.herder import Herder
 from connect.core.herder.membership import Allocation, Assignment, WorkerMetadata, encode_assignment, encode_metadata
-from connect.core.herder.state import HerderMode, HerderSettings
+from connect.core.herder.state import HerderMode
 from connect.core.model import RestartRequest, TargetState, TaskId
 from connect.core.status_and_offset_topics import StatusLog
+from tests.kit.work import worker_config
 
 _NAMES = ("a", "b", "", "x-1", "target-state-a", "\ufffd", "n" * 32_767, "l" * 32_768)
 #: Beside texts: what REST and connectors might hand over.
@@ -54,7 +55,7 @@ class Vandal:
         self._malice = self.random.choice((0.03, 0.1, 0.3, 1.0))
         self.statuses = StatusLog()
         protocol = self.random.choice(("sessioned", "compatible", "eager"))
-        self.herder = Herder(HerderSettings(protocol=protocol, lease_ms=5_000), "http://a/", self.statuses)
+        self.herder = Herder(worker_config(connect_protocol=protocol), "http://a/", self.statuses)
         self.now_ms = 1_000
         self.offset = 0
         self.begun: list[Effect] = []

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from connect.core.herder import events
-from connect.core.herder.state import HerderSettings
 from connect.core.herder_api import AlreadyExists, BadRequest, ElsewhereError, NotFound, RebalanceExpected
 from connect.core.model import RestartRequest, TargetState, TaskId
 from connect.core.status_and_offset_topics import StatusLog
+from tests.kit.work import worker_config
 from tests.simulation.coordinator import Coordinator
 from tests.simulation.judge import Judge, Violation, Written
 from tests.simulation.process import Environment, Process
@@ -108,19 +109,22 @@ class Play:
         if len(self._living()) >= _MOST_WORKERS:
             return
         name = f"w{len(self.environment.processes)}"
-        settings = HerderSettings(
-            protocol=self.random.choice(self._protocols),
-            worker_sync_timeout_ms=1_000,
-            worker_unsync_backoff_ms=1_000,
-            max_delay_ms=self._max_delay_ms,
-            max_delay_is_set=self._delay_is_set,
-            rebalance_timeout_ms=self._rebalance_ms,
-            reconfigures_live=self.random.random() < 0.8,
-            lease_ms=_LEASE_MS,
-            key_ttl_ms=self.random.choice((0, 5_000)),
+        config = worker_config(
+            connect_protocol=self.random.choice(self._protocols),
+            session_timeout_ms=str(_SESSION_MS),
+            heartbeat_interval_ms=str(_HEARTBEAT_MS),
+            worker_sync_timeout_ms="1000",
+            worker_unsync_backoff_ms="1000",
+            scheduled_rebalance_max_delay_ms=str(self._max_delay_ms),
+            rebalance_timeout_ms=str(self._rebalance_ms),
+            exactly_once_source_support="disabled" if self.random.random() < 0.8 else "enabled",
+            worker_lease_ms=str(_LEASE_MS),
+            inter_worker_key_ttl_ms=str(self.random.choice((0, 5_000))),
         )
+        if not self._delay_is_set:
+            config = replace(config, raw={})
         self.world.report(f"{name} is born")
-        self.environment.processes[name] = Process(name, self.environment, settings, _HEARTBEAT_MS)
+        self.environment.processes[name] = Process(name, self.environment, config)
 
     def _crash(self) -> None:
         if (one := self._anybody()) is not None:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import RetriableError
 from connect.core.herder import events
 from connect.core.herder.events import Effect, Event
 from connect.core.herder.herder import Herder
-from connect.core.herder.state import HerderSettings
 from connect.core.model import State, Status, TargetState, TaskId
 from connect.core.status_and_offset_topics import StatusLog, status_record
 from tests.simulation.coordinator import Coordinator
@@ -62,13 +62,13 @@ class Environment:
 
 
 class Process:
-    def __init__(self, name: str, environment: Environment, settings: HerderSettings, heartbeat_ms: int) -> None:
+    def __init__(self, name: str, environment: Environment, config: WorkerConfig) -> None:
         self.name = name
         self.url = f"http://{name}/"
         self.environment = environment
         self.world = environment.world
         self.machine = Machine(environment.world, name)
-        self.herder = Herder(settings, self.url, environment.statuses)
+        self.herder = Herder(config, self.url, environment.statuses)
         self.group = GroupClient(
             self.machine,
             environment.coordinator,
@@ -76,8 +76,8 @@ class Process:
             self._give_up,
             lambda: self.environment.judge.renewed(self),
             lambda: self.environment.trap_in_sync(self),
-            lease_ms=settings.lease_ms,
-            heartbeat_ms=heartbeat_ms,
+            lease_ms=config.lease_ms,
+            heartbeat_ms=config.heartbeat_interval_ms,
         )
         self.work: dict[Item, Instance] = {}
         self.position = 0

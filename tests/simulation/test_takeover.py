@@ -7,9 +7,9 @@ from random import Random
 import pytest
 
 from connect.core.herder import events
-from connect.core.herder.state import HerderSettings
 from connect.core.model import TaskId
 from connect.core.status_and_offset_topics import StatusLog
+from tests.kit.work import worker_config
 from tests.simulation.coordinator import Coordinator
 from tests.simulation.judge import Judge
 from tests.simulation.process import Environment, Process
@@ -39,8 +39,11 @@ class Group:
 
     def begin(self) -> None:
         name = f"w{len(self.environment.processes)}"
-        settings = HerderSettings(lease_ms=self.session_ms)
-        self.environment.processes[name] = Process(name, self.environment, settings, self.heartbeat_ms)
+        session_ms, heartbeat_ms = str(self.session_ms), str(self.heartbeat_ms)
+        config = worker_config(
+            session_timeout_ms=session_ms, heartbeat_interval_ms=heartbeat_ms, worker_lease_ms=session_ms
+        )
+        self.environment.processes[name] = Process(name, self.environment, config)
 
     def living(self) -> list[Process]:
         return [one for one in self.environment.processes.values() if one.machine.alive]

@@ -19,12 +19,12 @@ from connect.cli.rates import NO_TOPICS
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.config_topic import ConfigLog
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
-from connect.core.herder_api import ElsewhereError, RebalanceExpected, RequestConflict
+from connect.core.herder_api import ElsewhereError, RebalanceExpected, RequestConflict, Sign
 from connect.core.model import State, Status, TargetState
 from connect.kafka.concurrency import Scope, together
 from connect.kafka.threads import LeaseThread
 from connect.runtime.distributed_worker import DistributedWorker
-from connect.runtime.herder.effects_and_fencing import InternalRequests, Sign
+from connect.runtime.herder.effects_and_fencing import InternalRequests
 from connect.runtime.herder.rest_herder import RuntimeHerder
 from connect.runtime.plugins.plugin_registry import Plugins, check_worker
 from connectors.checkpoint.connector import objections

@@ -1,4 +1,4 @@
-"""Declares the configs of connectors and source connectors, and decides automatic restarts.
+"""Declares the configs of connectors, source connectors and their topic creation groups, and decides restarts.
 
 Groups, their order and display names are those of Kafka's ``ConnectorConfig`` and ``SourceConnectorConfig``.
 
@@ -10,7 +10,7 @@ longer than that pause.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from connect.core.config.config_def import (
@@ -25,8 +25,16 @@ from connect.core.config.config_def import (
     Type,
     Value,
     Width,
+    split_list,
 )
-from connect.core.config.validation import connector_name, non_empty, unique_aliases
+from connect.core.config.validation import (
+    PARTITIONS,
+    REPLICATION_FACTOR,
+    connector_name,
+    java_patterns,
+    non_empty,
+    unique_aliases,
+)
 from connect.core.errors import ConfigError
 from connect.core.model import Restarts
 
@@ -361,3 +369,39 @@ SOURCE_CONNECTOR: Final = CONNECTOR | ConfigDef.of(
         check=non_empty,
     ),
 )
+
+
+def uses_topic_creation(props: Mapping[str, str | None]) -> bool:
+    return any(key.startswith("topic.creation.") for key in props)
+
+
+def topic_creation(props: Mapping[str, str]) -> ConfigDef:
+    """Return the configs of a connector's topic creation groups, including the group default (KIP-158).
+
+    Raises:
+        ConfigError: A config of the default group, to which the other groups fall back, is missing or invalid.
+    """
+    default = topic_group("default", REQUIRED, REQUIRED, include=(".*",))
+    values = default.parse(props)
+    factor = values["topic.creation.default.replication.factor"]
+    partitions = values["topic.creation.default.partitions"]
+    for group in dict.fromkeys(split_list(props.get("topic.creation.groups", ""))):
+        if group != "default":
+            default |= topic_group(group, factor, partitions)
+    return default
+
+
+def topic_group(
+    name: str, factor: Value | Required, partitions: Value | Required, include: tuple[str, ...] = ()
+) -> ConfigDef:
+    """Return the configs of a topic creation group with the defaults for its numbers."""
+    form, prefix = f"{TOPIC_CREATION_GROUP}: {name}", f"topic.creation.{name}."
+    settings = (
+        Setting("include", Type.LIST, include, "Topics in the group: names and regular expressions.", java_patterns),
+        Setting(
+            "exclude", Type.LIST, (), "Topics excluded from the group; takes precedence over include.", java_patterns
+        ),
+        Setting("replication.factor", Type.SHORT, factor, "Replication factor; -1: the broker's.", REPLICATION_FACTOR),
+        Setting("partitions", Type.INT, partitions, "Number of partitions; -1: the broker's.", PARTITIONS),
+    )
+    return ConfigDef.of(*(replace(each, order=order) for order, each in enumerate(settings))).embedded(prefix, form, 1)

@@ -6,14 +6,21 @@ them starts a comment, and a bare number is not a value.
 
 from __future__ import annotations
 
-import string
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
-_WORD_START: Final = frozenset(string.ascii_letters + "_$")
-_WORD_GOES_ON: Final = _WORD_START | frozenset(string.digits + ".-")
-_NUMBER: Final = frozenset(string.digits + ".")
+#: Blanks and comments; a word; a quoted value, which the end of the line also ends; a number or a single character.
+_TOKEN: Final = re.compile(
+    r"""(?P<ignored>[\x00-\x20]+|/\*.*?(?:\*/|\Z)|/[^\r\n]*)"""
+    r"""|(?P<word>[A-Za-z_$\xa0-\U0010ffff][A-Za-z0-9_$.\-\xa0-\U0010ffff]*)"""
+    r"""|"(?P<double>(?:\\.|[^"\\\r\n])*\\?)"?|'(?P<single>(?:\\.|[^'\\\r\n])*\\?)'?"""
+    r"""|[0-9.]+|.""",
+    re.DOTALL,
+)
+#: Java reads a third octal digit only if the number still fits in a byte.
+_ESCAPE: Final = re.compile(r"\\(?:([0-3][0-7]{0,2}|[4-7][0-7]?)|(.))", re.DOTALL)
 _ESCAPES: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _FLAGS: Final = frozenset({"REQUIRED", "REQUISITE", "SUFFICIENT", "OPTIONAL"})
 #: Any other word may be part of a badly quoted password, so no message repeats it.
@@ -32,12 +39,11 @@ class JaasEntry:
     options: dict[str, str] = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class _JaasToken:
+class _JaasToken(NamedTuple):
     """``word`` is None for a number or a single character, as ``StreamTokenizer.sval`` is null for them."""
 
     char: str
-    word: str | None = None
+    word: str | None
 
 
 def parse_jaas(line: str) -> JaasEntry:
@@ -74,60 +80,15 @@ def _entry(first: _JaasToken, tokens: Iterator[_JaasToken]) -> JaasEntry:
 
 
 def _tokens(text: str) -> Iterator[_JaasToken]:
-    at = 0
-    while at < len(text):
-        char = text[at]
-        if char <= " ":
-            at += 1
-        elif char == "/":
-            at = _after_comment(text, at)
-        elif char in "\"'":
-            value, at = _quoted(text, at)
-            yield _JaasToken(char, value)
-        elif char in _WORD_START or char >= "\xa0":
-            end = at + 1
-            while end < len(text) and (text[end] in _WORD_GOES_ON or text[end] >= "\xa0"):
-                end += 1
-            yield _JaasToken("", text[at:end])
-            at = end
-        else:
-            at += 1
-            if char in _NUMBER:
-                while at < len(text) and text[at] in _NUMBER:
-                    at += 1
-            yield _JaasToken(char)
+    for match in _TOKEN.finditer(text):
+        quoted = match["double"] if match["single"] is None else match["single"]
+        if match["word"] is not None:
+            yield _JaasToken("", match["word"])
+        elif quoted is not None:
+            yield _JaasToken(match[0][0], _ESCAPE.sub(_unescaped, quoted))
+        elif match["ignored"] is None:
+            yield _JaasToken(match[0][0], None)
 
 
-def _after_comment(text: str, at: int) -> int:
-    """Return the position after a comment: a star comment ends at its mark, any other at the end of the line."""
-    if text.startswith("/*", at):
-        end = text.find("*/", at + 2)
-        return len(text) if end < 0 else end + 2
-    while at < len(text) and text[at] not in "\r\n":
-        at += 1
-    return at
-
-
-def _quoted(text: str, at: int) -> tuple[str, int]:
-    """Return the value whose quote is at ``at``, and the position after it; the end of the line also ends it."""
-    quote, at = text[at], at + 1
-    value: list[str] = []
-    while at < len(text) and text[at] != quote and text[at] not in "\r\n":
-        if text[at] != "\\" or at + 1 == len(text):
-            value.append(text[at])
-            at += 1
-            continue
-        escaped = text[at + 1]
-        if escaped in "01234567":
-            end = at + 2
-            # Java reads a third octal digit only if the number still fits in a byte.
-            limit = at + (4 if escaped <= "3" else 3)
-            while end < min(limit, len(text)) and text[end] in "01234567":
-                end += 1
-            value.append(chr(int(text[at + 1 : end], 8)))
-            at = end
-        else:
-            value.append(_ESCAPES.get(escaped, escaped))
-            at += 2
-    closed = at < len(text) and text[at] == quote
-    return "".join(value), at + 1 if closed else at
+def _unescaped(match: re.Match[str]) -> str:
+    return chr(int(match[1], 8)) if match[2] is None else _ESCAPES.get(match[2], match[2])

@@ -22,7 +22,6 @@ from __future__ import annotations
 from connect.core import herder_api
 from connect.core.config_topic import (
     Change,
-    ConfigLog,
     ConnectorChanged,
     ConnectorRemoved,
     LoggerChanged,
@@ -32,46 +31,19 @@ from connect.core.config_topic import (
     TasksChanged,
     session_key_record,
 )
+from connect.core.herder import events, requests
 from connect.core.herder import rebalance as group
-from connect.core.herder import requests
 from connect.core.herder import running_work as work
 from connect.core.herder import task_configs as tasks
-from connect.core.herder.events import (
-    ConfigLogReset,
-    ConfigRead,
-    ConfigRecord,
-    ConfigWritten,
-    ConnectorFailed,
-    Effect,
-    Event,
-    Joined,
-    LeaderElected,
-    LeaseLost,
-    Leave,
-    MakeSessionKey,
-    MembershipLost,
-    Ready,
-    RebalanceBegun,
-    ReconfigurationRefused,
-    Request,
-    ScheduleAutoRestart,
-    SessionKeyMade,
-    SetLevel,
-    Stopping,
-    TaskConfigsComputed,
-    TaskConfigsSent,
-    TaskConfigsWanted,
-    Tick,
-)
-from connect.core.herder.membership import EAGER, SESSIONED, Allocation
-from connect.core.herder.state import HerderMode, HerderSettings, HerderState, MutableAllocation, Statuses, pause_ms
+from connect.core.herder.membership import EAGER, SESSIONED
+from connect.core.herder.state import HerderMode, HerderState, pause_ms
 from connect.core.herder_api import Forbidden, RequestRefused, Signature
 from connect.core.model import RestartRequest, impact
 
 
-def apply_config_record(s: HerderState, record: ConfigRecord) -> None:
+def apply_config_record(s: HerderState, record: events.ConfigRecord) -> None:
     """Fold a record, and apply the changes that need no rebalance."""
-    changes = s.log.apply(record.offset, record.key, record.value)
+    changes = s.snapshot.apply(record.offset, record.key, record.value)
     for change in changes:
         if isinstance(change, SkippedConfigRecord):
             s.say(f"Config topic: {change.why}", "warning")
@@ -102,7 +74,7 @@ def _apply_change(s: HerderState, change: Change) -> None:
         case RestartAsked(request):
             _note_restart(s, request)
         case LoggerChanged(namespace, level):
-            s.emit(SetLevel(namespace, level))
+            s.emit(events.SetLevel(namespace, level))
 
 
 def _note_restart(s: HerderState, request: RestartRequest) -> None:
@@ -117,13 +89,13 @@ def uses_session_keys(s: HerderState) -> bool:
 
 
 def is_session_key_due(s: HerderState) -> bool:
-    settings = s.settings
+    settings = s.config
     return (
         s.is_leader
         and uses_session_keys(s)
         and s.key_again_ms <= s.now_ms
         and herder_api.must_be_replaced(
-            s.log.session_key, settings.key_algorithm, settings.key_size_bits, settings.key_ttl_ms, s.now_ms
+            s.snapshot.session_key, settings.key_algorithm, settings.key_size_bits, settings.key_ttl_ms, s.now_ms
         )
     )
 
@@ -131,7 +103,7 @@ def is_session_key_due(s: HerderState) -> bool:
 def make_session_key(s: HerderState) -> None:
     """Request a new key; nothing else begins until it is written."""
     s.making_key = True
-    s.emit(MakeSessionKey(herder_api.key_bytes(s.settings.key_algorithm, s.settings.key_size_bits)))
+    s.emit(events.MakeSessionKey(herder_api.key_bytes(s.config.key_algorithm, s.config.key_size_bits)))
 
 
 def write_session_key(s: HerderState, key: bytes) -> None:
@@ -154,7 +126,7 @@ def write_session_key(s: HerderState, key: bytes) -> None:
             "warning",
         )
 
-    s.write_config([(session_key_record(herder_api.SessionKey(key, s.settings.key_algorithm, s.now_ms)),)], written)
+    s.write_config([(session_key_record(herder_api.SessionKey(key, s.config.key_algorithm, s.now_ms)),)], written)
 
 
 def session_key_deadline_ms(s: HerderState) -> int | None:
@@ -163,106 +135,43 @@ def session_key_deadline_ms(s: HerderState) -> int | None:
         return None
     if s.key_again_ms > s.now_ms:
         return s.key_again_ms
-    key = s.log.session_key
-    return key.created_ms + s.settings.key_ttl_ms if key is not None and s.settings.key_ttl_ms else None
+    key = s.snapshot.session_key
+    return key.created_ms + s.config.key_ttl_ms if key is not None and s.config.key_ttl_ms else None
 
 
 class StartFailed(RequestRefused):
     """A connector did not start after a restart request."""
 
 
-class Herder:
-    """The herder of a worker.
+class Herder(HerderState):
+    """The herder of a worker: its state, and the functions of this package that change it."""
 
-    Args:
-        settings: The worker's settings.
-        worker_url: This worker's advertised REST URL.
-        statuses: The folded status topic; never changed here.
-    """
-
-    def __init__(self, settings: HerderSettings, worker_url: str, statuses: Statuses) -> None:
-        self._state = HerderState(settings, worker_url, statuses)
-
-    def step(self, event: Event, now_ms: int) -> list[Effect]:
+    def step(self, event: events.Event, now_ms: int) -> list[events.Effect]:
         """Handle an event at ``now_ms`` (milliseconds since 1970) and return the effects to perform."""
-        s = self._state
-        s.now_ms = now_ms
-        _take_in(s, event)
-        _go_on(s)
-        effects, s.out = s.out, []
+        self.now_ms = now_ms
+        _take_in(self, event)
+        _go_on(self)
+        effects, self.out = self.out, []
         return effects
 
     def next_deadline_ms(self) -> int | None:
         """Return the time by which a :class:`Tick` is needed if no other event comes; None: no deadline."""
-        s = self._state
-        if s.mode is HerderMode.AWAY:
-            return None if s.busy else s.away_until_ms
-        deadlines = [at_ms for at_ms in (s.join_by_ms, s.again_at_ms) if at_ms is not None]
-        if s.mode is HerderMode.MEMBER and not s.busy:
-            deadlines += s.publishing.retry_at_ms.values()
-            deadlines += s.auto_restart_at_ms.values()
-            deadlines += s.publishing.remove_tasks_at_ms.values() if s.is_leader else ()
-            deadlines += [at_ms for at_ms in (s.scheduled_ms, session_key_deadline_ms(s)) if at_ms is not None]
+        if self.mode is HerderMode.AWAY:
+            return None if self.busy else self.away_until_ms
+        deadlines = [at_ms for at_ms in (self.join_by_ms, self.again_at_ms) if at_ms is not None]
+        if self.mode is HerderMode.MEMBER and not self.busy:
+            deadlines += self.publishing.retry_at_ms.values()
+            deadlines += self.auto_restart_at_ms.values()
+            deadlines += self.publishing.remove_tasks_at_ms.values() if self.is_leader else ()
+            deadlines += [at_ms for at_ms in (self.scheduled_ms, session_key_deadline_ms(self)) if at_ms is not None]
         return min(deadlines, default=None)
 
-    # views
-
-    @property
-    def snapshot(self) -> ConfigLog:
-        """The folded config topic."""
-        return self._state.log
-
-    @property
-    def assignment(self) -> Allocation:
-        """All work assigned by the last rebalance, started or not."""
-        return (self._state.held or MutableAllocation()).freeze()
-
-    @property
-    def running(self) -> Allocation:
-        """The work that was started here and not stopped since."""
-        return self._state.running.freeze()
-
-    @property
-    def mode(self) -> HerderMode:
-        return self._state.mode
-
-    @property
-    def is_stopping(self) -> bool:
-        """Whether the worker is leaving its group permanently."""
-        return self._state.mode is HerderMode.GONE
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether the worker has completed a rebalance."""
-        return self._state.ready
-
-    @property
-    def is_leader(self) -> bool:
-        return self._state.is_leader
-
-    @property
-    def leader_url(self) -> str | None:
-        """The leader's REST URL; None if the leader is not known."""
-        return self._state.leader_url
-
-    @property
-    def member(self) -> str | None:
-        return self._state.member
-
-    @property
-    def generation(self) -> int:
-        """The generation of the last rebalance, -1 before the first."""
-        return self._state.generation
-
-    @property
-    def protocol(self) -> str:
-        """The group's protocol by its name on the wire; before the first rebalance the preferred one."""
-        return self._state.protocol
-
-    @property
-    def rebalance_expected(self) -> bool:
-        """Whether a config change is about to cause a rebalance, so that knowledge of other workers may be outdated."""
-        return self._state.mode is HerderMode.MEMBER and self._state.rebalance_expected
+    def signer(self) -> herder_api.Sign | None:
+        """Return the function that signs requests to other workers; None while the group has no session key."""
+        key, algorithm = self.snapshot.session_key, self.config.signature_algorithm
+        if key is None or not uses_session_keys(self):
+            return None
+        return lambda body: herder_api.signed(key, algorithm, body)
 
     def check_signature(self, signature: Signature) -> None:
         """Verify the signature of an internal request, if the protocol is ``sessioned``.
@@ -270,8 +179,8 @@ class Herder:
         Raises:
             BadRequest, NotReady, Forbidden: As :func:`connect.core.herder_api.check`.
         """
-        if uses_session_keys(self._state):
-            herder_api.check(signature, self._state.log.session_key, self._state.settings.verification_algorithms)
+        if uses_session_keys(self):
+            herder_api.check(signature, self.snapshot.session_key, self.config.verification_algorithms)
 
     def check_forwarded(self, signature: Signature) -> None:
         """Verify the signature of a user's request that another worker forwards.
@@ -280,83 +189,52 @@ class Herder:
             BadRequest, NotReady, Forbidden: As :func:`connect.core.herder_api.check`; Forbidden also while the group
                 has no session keys.
         """
-        if not uses_session_keys(self._state):
+        if not uses_session_keys(self):
             raise Forbidden("This group has no session key, so no worker can sign for its users.")
         self.check_signature(signature)
 
 
-def _take_in(s: HerderState, event: Event) -> None:
+def _take_in(s: HerderState, event: events.Event) -> None:
     match event:
-        case ConfigRecord():
+        case events.ConfigRecord():
             apply_config_record(s, event)
-        case ConfigLogReset():
+        case events.ConfigLogReset():
             group.reset_log(s)
-        case ConfigRead(token, ok):
+        case events.ConfigRead(token, ok):
             s.ended(token, ok)
-        case ConfigWritten(token, error):
+        case events.ConfigWritten(token, error):
             s.ended(token, error)
-        case Request():
+        case events.Request():
             requests.accept(s, event)
-        case SessionKeyMade(key):
+        case events.SessionKeyMade(key):
             write_session_key(s, key)
-        case Tick():
-            pass
-        case Ready() | LeaderElected() | Joined() | RebalanceBegun() | MembershipLost() | LeaseLost() | Stopping():
-            _take_in_of_group(s, event)
-        case (
-            TaskConfigsWanted()
-            | TaskConfigsComputed()
-            | TaskConfigsSent()
-            | ConnectorFailed()
-            | ScheduleAutoRestart()
-            | ReconfigurationRefused()
-        ):
-            _take_in_of_work(s, event)
-
-
-def _take_in_of_group(
-    s: HerderState, event: Ready | LeaderElected | Joined | RebalanceBegun | MembershipLost | LeaseLost | Stopping
-) -> None:
-    match event:
-        case Ready():
+        case events.Ready():
             if s.mode is HerderMode.LOADING:
                 group.begin(s)
-        case LeaderElected():
+        case events.LeaderElected():
             group.assign(s, event)
-        case Joined():
+        case events.Joined():
             group.joined(s, event)
-        case RebalanceBegun():
+        case events.RebalanceBegun():
             group.round_begun(s)
-        case MembershipLost(reason):
+        case events.MembershipLost(reason):
             group.lost(s, reason)
-        case LeaseLost():
+        case events.LeaseLost():
             group.lost(s, "no heartbeat was answered for the length of the worker's lease")
-        case Stopping():
+        case events.Stopping():
             _stop(s)
-
-
-def _take_in_of_work(
-    s: HerderState,
-    event: TaskConfigsWanted
-    | TaskConfigsComputed
-    | TaskConfigsSent
-    | ConnectorFailed
-    | ScheduleAutoRestart
-    | ReconfigurationRefused,
-) -> None:
-    match event:
-        case TaskConfigsWanted(connector):
+        case events.TaskConfigsWanted(connector):
             work.answer_start(s, connector)
             tasks.want(s, connector)
-        case TaskConfigsComputed(token, connector, configs, error):
+        case events.TaskConfigsComputed(token, connector, configs, error):
             tasks.computed(s, token, connector, configs if error is None else error)
-        case TaskConfigsSent(token, connector, error):
+        case events.TaskConfigsSent(token, connector, error):
             tasks.sent(s, token, connector, error)
-        case ReconfigurationRefused(refused):
+        case events.ReconfigurationRefused(refused):
             work.refused(s, refused)
-        case ScheduleAutoRestart(failed, wait_ms):
+        case events.ScheduleAutoRestart(failed, wait_ms):
             work.schedule_restart(s, failed, wait_ms)
-        case ConnectorFailed(connector):
+        case events.ConnectorFailed(connector):
             work.answer_start(s, connector, StartFailed(f"Failed to start connector: {connector}"))
 
 
@@ -420,4 +298,4 @@ def _stop(s: HerderState) -> None:
         s.reply(request, error=requests.shutting_down())
     s.requests.clear()
     s.waiting.clear()
-    s.emit(Leave("the worker is stopping"))
+    s.emit(events.Leave("the worker is stopping"))

@@ -42,15 +42,15 @@ _NAMED: Final = 10
 def begin(s: HerderState) -> None:
     """Join the group after the first read of the config topic; later records are not history."""
     s.history = False
-    if gone := sorted(s.known - set(s.log.connectors())):
+    if gone := sorted(s.known - set(s.snapshot.connectors())):
         s.say(
             f"{len(gone)} connectors are no longer in the config topic and were stopped: "
             f"{', '.join(gone[:_NAMED])}{', ...' if len(gone) > _NAMED else ''}; if they are created again, they "
             "resume at their stored offsets",
             "error",
         )
-    s.known = set(s.log.connectors())
-    for name in s.log.connectors():
+    s.known = set(s.snapshot.connectors())
+    for name in s.snapshot.connectors():
         look_for_unwanted_tasks(s, name)
     join(s)
 
@@ -60,7 +60,7 @@ def reset_log(s: HerderState) -> None:
     if s.mode not in (HerderMode.LOADING, HerderMode.GONE):
         s.say("Reading the config topic from its beginning; out of the group until that is done", "warning")
         _go_away(s, "reading the config topic from its beginning", LEAST_PAUSE_MS)
-    s.log = ConfigLog()
+    s.snapshot = ConfigLog()
     s.history = True
     s.changed_at = NO_OFFSET
     s.restarts.clear()
@@ -76,9 +76,9 @@ def join(s: HerderState) -> None:
     s.join_by_ms = s.scheduled_ms = s.away_until_ms = s.again_at_ms = None
     s.join_token += 1
     metadata = WorkerMetadata(
-        s.worker_url, s.log.offset, s.held.freeze() if s.held is not None else None, s.settings.lease_ms
+        s.worker_url, s.snapshot.offset, s.held.freeze() if s.held is not None else None, s.config.lease_ms
     )
-    offered = OFFERED[s.settings.protocol]
+    offered = OFFERED[s.config.connect_protocol]
     s.emit(Join(s.join_token, tuple((name, encode_metadata(name, metadata)) for name in offered)))
 
 
@@ -91,7 +91,7 @@ def round_begun(s: HerderState) -> None:
     if s.mode not in (HerderMode.RESOLVING, HerderMode.MEMBER):
         return
     if not join_when_free(s) and s.join_by_ms is None:
-        s.join_by_ms = s.now_ms + max(0, s.settings.rebalance_timeout_ms - s.settings.lease_ms)
+        s.join_by_ms = s.now_ms + max(0, s.config.rebalance_timeout_ms - s.config.lease_ms)
 
 
 def must_join(s: HerderState) -> bool:
@@ -130,7 +130,7 @@ def assign(s: HerderState, event: LeaderElected) -> None:
         s.say("The group has left a cooperative protocol: this rebalance assigns no work, so that all members stop")
         _mismatch(s, event, members, target)
         return
-    if s.log.offset >= target:
+    if s.snapshot.offset >= target:
         _answer(s, event, members)
         return
     s.say(f"Reading the config topic to offset {target}, which another worker has read")
@@ -139,7 +139,7 @@ def assign(s: HerderState, event: LeaderElected) -> None:
     def read(_: bool) -> None:
         if s.mode is not HerderMode.JOINING or s.round != of_round:
             return
-        if s.log.offset >= target:
+        if s.snapshot.offset >= target:
             _answer(s, event, members)
         else:
             s.say("Failed to read the config topic as far as another worker has; all members rejoin")
@@ -184,7 +184,7 @@ def _answer(s: HerderState, event: LeaderElected, members: Mapping[str, WorkerMe
     s.emit(
         Assign(
             {
-                member: _encoded(s, event, NO_ERROR, s.log.offset, each, outcome.delay_ms)
+                member: _encoded(s, event, NO_ERROR, s.snapshot.offset, each, outcome.delay_ms)
                 for member, each in sorted(outcome.members.items())
             }
         )
@@ -192,8 +192,8 @@ def _answer(s: HerderState, event: LeaderElected, members: Mapping[str, WorkerMe
 
 
 def _decide(s: HerderState, protocol: str, members: Mapping[str, WorkerMetadata]) -> Assignments:
-    names = tuple(name for name in s.log.connectors() if fits(name))
-    for name in s.log.connectors():
+    names = tuple(name for name in s.snapshot.connectors() if fits(name))
+    for name in s.snapshot.connectors():
         if not fits(name):
             # (Java fails in each rebalance, on one worker after the other.)
             s.say(
@@ -201,7 +201,7 @@ def _decide(s: HerderState, protocol: str, members: Mapping[str, WorkerMetadata]
                 "Connect's group protocol. Delete it, and create it again with a shorter name",
                 "error",
             )
-    configured = Allocation(names, tuple(task for name in names for task in s.log.task_ids(name)))
+    configured = Allocation(names, tuple(task for name in names for task in s.snapshot.task_ids(name)))
     if protocol == EAGER:
         return eager_assign(configured, members)
     return s.assignor.assign(
@@ -243,7 +243,7 @@ def joined(s: HerderState, event: Joined) -> None:
         s.say(f"Failed to read the leader's assignment; rejoining: {error}", "error")
         _join_again(s)
         return
-    s.protocol, s.member, s.generation, s.assignment = event.protocol, event.member, event.generation, assignment
+    s.protocol, s.member, s.generation, s.last_assignment = event.protocol, event.member, event.generation, assignment
     s.completed_round = s.round if s.is_leader else -1
     s.scheduled_ms = s.now_ms + assignment.delay_ms if assignment.delay_ms > 0 else None
     _take(s, assignment)
@@ -277,11 +277,11 @@ def _take(s: HerderState, assignment: Assignment) -> None:
 
 def resolve(s: HerderState) -> None:
     """Read the config topic to the offset of the assignment if necessary (``handleRebalanceCompleted``)."""
-    assignment = s.assignment
+    assignment = s.last_assignment
     if assignment is None:
         return
     failed = assignment.error != NO_ERROR
-    if s.log.offset >= assignment.config_offset and not (failed and s.is_leader):
+    if s.snapshot.offset >= assignment.config_offset and not (failed and s.is_leader):
         _settle(s, failed=failed)
         return
 
@@ -298,16 +298,16 @@ def resolve(s: HerderState) -> None:
 
 
 def _settle(s: HerderState, *, failed: bool) -> None:
-    assignment = s.assignment
+    assignment = s.last_assignment
     if assignment is None:
         join(s)
         return
-    if failed or s.rebalance_expected or s.log.offset < assignment.config_offset:
+    if failed or s.has_changed or s.snapshot.offset < assignment.config_offset:
         _join_again(s)
         return
     work.start(s)
     s.mode = HerderMode.MEMBER
-    s.ready = True
+    s.is_ready = True
     s.failed_rounds = 0
     if s.protocol != EAGER and assignment.revoked:
         # The next rebalance assigns the revoked work.
@@ -327,9 +327,9 @@ def _join_again(s: HerderState) -> None:
 def _clean_statuses(s: HerderState) -> None:
     """Delete the statuses of work that is no longer configured, as leader, after all members have stopped it."""
     for name in sorted(s.statuses.connectors()):
-        if name not in s.log and s.statuses.status(name) is not None:
+        if name not in s.snapshot and s.statuses.status(name) is not None:
             s.emit(WriteStatus(name, State.DESTROYED))
-        tasks = s.log.task_count(name)
+        tasks = s.snapshot.task_count(name)
         for number in sorted(s.statuses.tasks(name)):
             if number >= tasks:
                 s.emit(WriteStatus(TaskId(name, number), State.DESTROYED))
@@ -348,7 +348,7 @@ def lost(s: HerderState, reason: str) -> None:
         return
     s.say(f"No longer a member of the group: {reason}; stopping {_counts(s.running)}", "warning")
     work.stop_all(s)
-    s.assignment = s.member = None
+    s.last_assignment = s.member = None
     s.completed_round = -1
     if s.mode is HerderMode.JOINING:
         # The join in progress must not claim the work that has just been stopped; a response that has already arrived
@@ -361,9 +361,9 @@ def lost(s: HerderState, reason: str) -> None:
 def back_off(s: HerderState) -> None:
     """Leave because the config topic cannot be read, and retry after a pause (``DistributedHerder.backoff``)."""
     if s.protocol == EAGER:
-        pause_ms = s.settings.worker_unsync_backoff_ms
+        pause_ms = s.config.unsync_backoff_ms
     else:
-        pause_ms = max(s.settings.max_delay_ms // 10 // s.read_attempts, LEAST_PAUSE_MS)
+        pause_ms = max(s.config.max_delay_ms // 10 // s.read_attempts, LEAST_PAUSE_MS)
         s.read_attempts = s.read_attempts - 1 or READ_ATTEMPTS
     s.say(f"Failed to read the config topic; out of the group for {pause_ms} ms", "warning")
     _go_away(s, "taking too long to read the log", pause_ms)
@@ -375,7 +375,7 @@ def _go_away(s: HerderState, reason: str, pause_ms: int) -> None:
         work.stop_all(s)
         s.emit(Leave(reason))
     s.mode = HerderMode.AWAY
-    s.assignment = s.member = None
+    s.last_assignment = s.member = None
     s.completed_round = -1
     s.rejoin = False
     s.join_by_ms = s.scheduled_ms = s.again_at_ms = None

@@ -14,22 +14,9 @@ from connect.core.config_topic import (
     target_state_record,
 )
 from connect.core.errors import RetriableError
+from connect.core.herder import events
 from connect.core.herder import running_work as work
 from connect.core.herder import task_configs as tasks
-from connect.core.herder.events import (
-    CheckFence,
-    CheckOffsets,
-    DeleteConnector,
-    PutConnector,
-    PutTaskConfigs,
-    PutTaskCount,
-    Request,
-    Restart,
-    RestartConnector,
-    RestartTask,
-    SetLogger,
-    SetTargetState,
-)
 from connect.core.herder.membership import MAX_STRING_BYTES, fits
 from connect.core.herder.state import HerderMode, HerderState, Step
 from connect.core.herder_api import (
@@ -47,12 +34,14 @@ from connect.core.model import ConnectorInfo, TargetState, TaskId
 
 #: The limit of queued requests; REST has a lower limit.
 _MOST_WAITING = 10_000
+#: After this time the client has given up.
+_REQUEST_TIMEOUT_MS = 90_000
 
 #: Operations that are rejected while a rebalance is due, because leader and assignment are about to change.
-_CHECKED = (RestartConnector, RestartTask, Restart, CheckOffsets)
+_CHECKED = (events.RestartConnector, events.RestartTask, events.Restart, events.CheckOffsets)
 
 
-def accept(s: HerderState, request: Request) -> None:
+def accept(s: HerderState, request: events.Request) -> None:
     """Run a request at once if any worker may handle it at any time, else queue it."""
     s.open[request.id] = None
     if s.mode is HerderMode.GONE:
@@ -68,14 +57,14 @@ def accept(s: HerderState, request: Request) -> None:
 def run_next(s: HerderState) -> None:
     """Run the oldest queued request."""
     accepted_ms, request = s.requests.popleft()
-    if s.now_ms - accepted_ms > s.settings.request_timeout_ms:
-        # The client has given up, so running the request now would surprise its user.
+    if s.now_ms - accepted_ms > _REQUEST_TIMEOUT_MS:
+        # Running the request now would surprise its user.
         s.reply(request.id, error=RetriableError("Request timed out"))
     else:
         run(s, request)
 
 
-def run(s: HerderState, request: Request) -> None:
+def run(s: HerderState, request: events.Request) -> None:
     try:
         _run(s, request)
     except RequestRefused as refusal:
@@ -86,47 +75,47 @@ def shutting_down() -> RetriableError:
     return RetriableError("Worker is shutting down")
 
 
-def _needs_no_leader(request: Request) -> bool:
+def _needs_no_leader(request: events.Request) -> bool:
     operation = request.operation
-    if isinstance(operation, SetTargetState):
+    if isinstance(operation, events.SetTargetState):
         return operation.state is not TargetState.STOPPED
-    return isinstance(operation, SetLogger)
+    return isinstance(operation, events.SetLogger)
 
 
-def _run(s: HerderState, request: Request) -> None:
+def _run(s: HerderState, request: events.Request) -> None:
     if isinstance(request.operation, _CHECKED) and s.rebalance_expected:
         raise RebalanceExpected
     match request.operation:
-        case PutConnector() as put:
+        case events.PutConnector() as put:
             _put(s, request.id, put)
-        case DeleteConnector(name):
+        case events.DeleteConnector(name):
             _require_leader(s, "Only the leader can delete connector configs.")
             _require(s, name, f"Connector {name} not found")
             _write(s, request.id, (removal_records(name),))
-        case SetTargetState(name, state):
+        case events.SetTargetState(name, state):
             _set_target_state(s, request.id, name, state)
-        case RestartConnector(name):
+        case events.RestartConnector(name):
             _restart_connector(s, request.id, name)
-        case RestartTask(task):
+        case events.RestartTask(task):
             _restart_task(s, request.id, task)
-        case Restart() as restart:
+        case events.Restart() as restart:
             _restart(s, request.id, restart)
-        case PutTaskConfigs() as put_tasks:
+        case events.PutTaskConfigs() as put_tasks:
             _put_task_configs(s, request.id, put_tasks)
-        case CheckOffsets(name):
+        case events.CheckOffsets(name):
             _check_offsets(s, request.id, name)
-        case CheckFence(name):
+        case events.CheckFence(name):
             _require_fencing(s, name)
             s.reply(request.id)
-        case PutTaskCount() as count:
+        case events.PutTaskCount() as count:
             _put_task_count(s, request.id, count)
-        case SetLogger(namespace, level):
+        case events.SetLogger(namespace, level):
             if not (is_text(namespace) and is_text(level)):
                 raise BadRequest("The logger's name or level cannot be encoded as UTF-8")
             _write_unordered(s, request.id, (logger_record(namespace, level),))
 
 
-def _put(s: HerderState, request: int, put: PutConnector) -> None:
+def _put(s: HerderState, request: int, put: events.PutConnector) -> None:
     _require_leader(s, "Only the leader can set connector configs.")
     name = put.name
     if not fits(name):
@@ -135,13 +124,13 @@ def _put(s: HerderState, request: int, put: PutConnector) -> None:
     for key, value in put.config.items():
         if not (is_text(key) and is_text(value)):
             raise BadRequest(f"The value of {key!r} in the connector's config cannot be encoded as UTF-8")
-    exists = name in s.log
+    exists = name in s.snapshot
     if exists and not put.allow_replace:
         raise AlreadyExists(f"Connector {name} already exists")
     record = connector_record(name, put.config)
     # The target state is first, so that a new connector does not start before it is known.
     step: Step = (record,) if put.target_state is None else (target_state_record(name, put.target_state), record)
-    info = ConnectorInfo(name, put.config, s.log.task_ids(name), put.type)
+    info = ConnectorInfo(name, put.config, s.snapshot.task_ids(name), put.type)
     _write(s, request, (step,), lambda: Put(not exists, info))
 
 
@@ -162,7 +151,7 @@ def _restart_connector(s: HerderState, request: int, name: str) -> None:
     if name not in s.running.connectors:
         _refer(s, name, "connector", "Only the leader can process restart requests.")
     work.restart_connector(s, name)
-    if s.log.target_state(name) is TargetState.STARTED:
+    if s.snapshot.target_state(name) is TargetState.STARTED:
         s.starting.setdefault(name, []).append(request)
     else:
         s.reply(request)
@@ -170,7 +159,7 @@ def _restart_connector(s: HerderState, request: int, name: str) -> None:
 
 def _restart_task(s: HerderState, request: int, task: TaskId) -> None:
     _require(s, task.connector, f"Unknown connector: {task.connector}")
-    if s.log.task_config(task) is None:
+    if s.snapshot.task_config(task) is None:
         raise NotFound(f"Unknown task: {task}")
     if task not in s.running.tasks:
         _refer(s, task, "task", "Cannot restart task since it is not assigned to this member")
@@ -178,7 +167,7 @@ def _restart_task(s: HerderState, request: int, task: TaskId) -> None:
     s.reply(request)
 
 
-def _restart(s: HerderState, request: int, restart: Restart) -> None:
+def _restart(s: HerderState, request: int, restart: events.Restart) -> None:
     name = restart.request.connector
     _require(s, name, f"Unknown connector: {name}")
     _require_leader(s, "Only the leader can process restart requests.")
@@ -188,13 +177,13 @@ def _restart(s: HerderState, request: int, restart: Restart) -> None:
     _write(s, request, ((restart_record(restart.request),),), lambda: planned.shown)
 
 
-def _put_task_configs(s: HerderState, request: int, put: PutTaskConfigs) -> None:
+def _put_task_configs(s: HerderState, request: int, put: events.PutTaskConfigs) -> None:
     _require_leader(s, "Only the leader may write task configurations.")
     _require(s, put.name, f"Connector {put.name} not found")
     wrong = tasks.defect(put.configs)
     if wrong is not None:
         raise BadRequest(f"The task configs of {put.name} cannot be stored: {wrong}")
-    if put.configs and s.log.target_state(put.name) is TargetState.STOPPED:
+    if put.configs and s.snapshot.target_state(put.name) is TargetState.STOPPED:
         raise BadRequest(f"Cannot submit non-empty set of task configs for stopped connector {put.name}")
     _write(s, request, tasks.steps(put.name, put.configs))
 
@@ -207,9 +196,9 @@ def _check_offsets(s: HerderState, request: int, name: str) -> None:
             s.must_read = True
             failed = RetriableError("Failed to read to end of config topic before modifying connector offsets")
             s.reply(request, error=failed)
-        elif name not in s.log:
+        elif name not in s.snapshot:
             s.reply(request, error=NotFound(f"Connector {name} not found"))
-        elif s.log.target_state(name) is not TargetState.STOPPED or s.log.task_count(name):
+        elif s.snapshot.target_state(name) is not TargetState.STOPPED or s.snapshot.task_count(name):
             s.reply(
                 request,
                 error=BadRequest(
@@ -223,9 +212,9 @@ def _check_offsets(s: HerderState, request: int, name: str) -> None:
     s.read_config(read)
 
 
-def _put_task_count(s: HerderState, request: int, put: PutTaskCount) -> None:
+def _put_task_count(s: HerderState, request: int, put: events.PutTaskCount) -> None:
     _require_fencing(s, put.name)
-    if s.log.task_generation(put.name) != put.generation:
+    if s.snapshot.task_generation(put.name) != put.generation:
         raise RequestConflict("Failed to complete zombie fencing because a new set of task configs was generated")
     _write(s, request, ((fencing_record(put.name, put.task_count),),))
 
@@ -236,7 +225,7 @@ def _require_fencing(s: HerderState, name: str) -> None:
 
 
 def _require(s: HerderState, connector: str, missing: str) -> None:
-    if connector not in s.log:
+    if connector not in s.snapshot:
         raise NotFound(missing)
 
 

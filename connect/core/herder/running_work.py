@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from connect.core.config.connector_settings import AutoRestartRule
-from connect.core.herder.events import (
-    ChangeTarget,
-    ForgetTopics,
-    ReconfigureTasks,
-    StartConnector,
-    StartTask,
-    StopWork,
-    WriteStatus,
-)
+from connect.core.herder import events
 from connect.core.herder.membership import Allocation
 from connect.core.herder.state import HerderMode, HerderState, MutableAllocation
 from connect.core.herder_api import RequestConflict
@@ -32,11 +24,11 @@ def start(s: HerderState) -> None:
     """Start assigned work that is not running yet (Kafka ``DistributedHerder.startWork``)."""
     held = s.held or MutableAllocation()
     for name in sorted(held.connectors - s.running.connectors):
-        if name in s.log:
+        if name in s.snapshot:
             _start_connector(s, name)
     for task in sorted(held.tasks - s.running.tasks):
         # A task that a smaller set of task configs has removed stays assigned until the leader revokes it.
-        if s.log.task_config(task) is not None:
+        if s.snapshot.task_config(task) is not None:
             _start_task(s, task)
 
 
@@ -51,7 +43,7 @@ def stop(s: HerderState, connectors: Iterable[str], tasks: Iterable[TaskId]) -> 
     both: tuple[str | TaskId, ...] = (*stopped.connectors, *stopped.tasks)
     for work in both:
         s.auto_restart_at_ms.pop(work, None)
-    s.emit(StopWork(stopped.connectors, stopped.tasks))
+    s.emit(events.StopWork(stopped.connectors, stopped.tasks))
     for name in stopped.connectors:
         s.publishing.forget(name)
         answer_start(s, name, RequestConflict(f"Connector {name} was stopped here before it had started"))
@@ -86,10 +78,13 @@ def restart_task(s: HerderState, task: TaskId) -> None:
 def reconfigure(s: HerderState, connector: str) -> None:
     """Handle new task configs of a connector: offer them to running tasks that still exist, and stop the others."""
     running = [task for task in sorted(s.running.tasks) if task.connector == connector]
-    offered = [task for task in running if s.settings.reconfigures_live and s.log.task_config(task) is not None]
+    # Under exactly-once each set of task configs needs its own fencing.
+    offered = [
+        task for task in running if not s.config.exactly_once_enabled and s.snapshot.task_config(task) is not None
+    ]
     stop(s, (), [task for task in running if task not in offered])
     if offered:
-        s.emit(ReconfigureTasks(tuple(offered)))
+        s.emit(events.ReconfigureTasks(tuple(offered)))
 
 
 def refused(s: HerderState, tasks: Iterable[TaskId]) -> None:
@@ -103,7 +98,7 @@ def change_target(s: HerderState, connector: str) -> None:
     """Apply a connector's new target state to its work on this worker."""
     if connector in s.running.connectors or any(task.connector == connector for task in s.running.tasks):
         # A connector that this starts requests its task configs, as after any other start.
-        s.emit(ChangeTarget(connector, s.log.target_state(connector)))
+        s.emit(events.ChangeTarget(connector, s.snapshot.target_state(connector)))
 
 
 def plan(s: HerderState, request: RestartRequest) -> RestartPlan | None:
@@ -123,8 +118,8 @@ def execute(s: HerderState, request: RestartRequest) -> None:
         return
     name = request.connector
     # Work that the config topic has removed meanwhile is about to be revoked.
-    restarts = planned.restarts_connector and name in s.running.connectors and name in s.log
-    tasks = [task for task in planned.tasks if task in s.running.tasks and s.log.task_config(task) is not None]
+    restarts = planned.restarts_connector and name in s.running.connectors and name in s.snapshot
+    tasks = [task for task in planned.tasks if task in s.running.tasks and s.snapshot.task_config(task) is not None]
     if not restarts and not tasks:
         return
     s.say(f"Executing {planned}")
@@ -147,12 +142,12 @@ def restart_failed(s: HerderState, due: Sequence[str | TaskId]) -> None:
     """Restart failed work that still exists and whose connector still has automatic restarts enabled."""
     for work in due:
         del s.auto_restart_at_ms[work]
-    wanted = [work for work in due if AutoRestartRule.applies(s.log.connector_config(connector_of(work)) or {})]
+    wanted = [work for work in due if AutoRestartRule.applies(s.snapshot.connector_config(connector_of(work)) or {})]
     for work in due:
         if work not in wanted:
             s.say(f"{work} was not restarted automatically: its connector's config no longer enables it")
     names = [work for work in wanted if isinstance(work, str)]
-    tasks = [work for work in wanted if isinstance(work, TaskId) and s.log.task_config(work) is not None]
+    tasks = [work for work in wanted if isinstance(work, TaskId) and s.snapshot.task_config(work) is not None]
     _restart(s, names, tasks)
 
 
@@ -160,7 +155,7 @@ def _restart(s: HerderState, names: Sequence[str], tasks: Sequence[TaskId]) -> N
     stop(s, names, tasks)
     both: tuple[str | TaskId, ...] = (*names, *tasks)
     for work in both:
-        s.emit(WriteStatus(work, State.RESTARTING))
+        s.emit(events.WriteStatus(work, State.RESTARTING))
     for name in names:
         _start_connector(s, name)
     for task in tasks:
@@ -175,17 +170,17 @@ def answer_start(s: HerderState, connector: str, error: Exception | None = None)
 
 def _start_connector(s: HerderState, name: str) -> None:
     s.running.connectors.add(name)
-    s.emit(StartConnector(name, s.log.target_state(name)))
+    s.emit(events.StartConnector(name, s.snapshot.target_state(name)))
 
 
 def _start_task(s: HerderState, task: TaskId) -> None:
     s.running.tasks.add(task)
-    s.emit(StartTask(task, s.log.target_state(task.connector)))
+    s.emit(events.StartTask(task, s.snapshot.target_state(task.connector)))
 
 
 def _forget_topics(s: HerderState, stopped: Allocation) -> None:
     """Forget the topics of deleted connectors, after their work has stopped, which could report topics again."""
     names = {*stopped.connectors, *(task.connector for task in stopped.tasks)}
     for name in sorted(names):
-        if name not in s.log:
-            s.emit(ForgetTopics(name))
+        if name not in s.snapshot:
+            s.emit(events.ForgetTopics(name))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final
 
+from connect.core.config.worker_config import WorkerConfig
 from connect.core.config_topic import ConfigLog
 from connect.core.herder.assignor import IncrementalAssignor
 from connect.core.herder.events import Effect, ReadConfig, Reply, Request, Say, WriteConfig
 from connect.core.herder.membership import COMPATIBLE, EAGER, SESSIONED, Allocation, Assignment
-from connect.core.model import RestartRequest, Status, TaskId
+from connect.core.model import RestartRequest, TaskId
+from connect.core.status_and_offset_topics import StatusLog
 
 #: Protocols offered for each ``connect.protocol``, the preferred first (Kafka's ``ConnectProtocolCompatibility``).
 OFFERED: Final[Mapping[str, tuple[str, ...]]] = {
@@ -35,51 +37,6 @@ def pause_ms(failures: int) -> int:
     """Return the pause before the next attempt after ``failures`` earlier failures in a row."""
     # The exponent is limited too, to avoid large integers.
     return min(LEAST_PAUSE_MS << min(failures, 16), _MAX_PAUSE_MS)
-
-
-class Statuses(Protocol):
-    """The folded status topic, a :class:`connect.core.status_and_offset_topics.StatusLog`."""
-
-    def connectors(self) -> Collection[str]:
-        """Return the connectors with a status of their own or of a task."""
-        ...
-
-    def status(self, work: str | TaskId) -> Status | None: ...
-
-    def tasks(self, connector: str) -> Mapping[int, Status]:
-        """Return the statuses of a connector's tasks by number."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class HerderSettings:
-    """The settings of a herder, named as in the worker's file.
-
-    Args:
-        protocol: ``connect.protocol``: eager, compatible or sessioned.
-        max_delay_ms: ``scheduled.rebalance.max.delay.ms``; ``max_delay_is_set`` if the worker's file sets it.
-        reconfigures_live: Offer running tasks new configs before restarting them. False under exactly-once, because
-            each set of task configs needs its own fencing.
-        lease_ms: How long work continues after the last answered heartbeat, as sent to other members; at most the
-            session timeout.
-        key_algorithm: ``inter.worker.key.generation.algorithm``.
-        key_size_bits: ``inter.worker.key.size``; None for the algorithm's default.
-        key_ttl_ms: ``inter.worker.key.ttl.ms``; 0: keys do not expire.
-    """
-
-    protocol: str = "sessioned"
-    worker_sync_timeout_ms: int = 3_000
-    worker_unsync_backoff_ms: int = 300_000
-    max_delay_ms: int = 300_000
-    max_delay_is_set: bool = False
-    rebalance_timeout_ms: int = 60_000
-    reconfigures_live: bool = True
-    lease_ms: int = 10_000
-    request_timeout_ms: int = 90_000
-    key_algorithm: str = "HmacSHA256"
-    key_size_bits: int | None = None
-    key_ttl_ms: int = 3_600_000
-    verification_algorithms: tuple[str, ...] = ("HmacSHA256",)
 
 
 class HerderMode(StrEnum):
@@ -166,27 +123,36 @@ class PendingEvent:
 class HerderState:
     """The whole state of a herder. Only the modules of this package change it and add to ``out``.
 
+    Args:
+        config: The worker's settings.
+        worker_url: This worker's advertised REST URL.
+        statuses: The folded status topic; never changed here.
+
     Invariants: ``running`` is within ``held``, except for work that the config topic has removed since; in MEMBER all
     configured work in ``held`` runs; in JOINING exactly one join is in progress.
     """
 
-    def __init__(self, settings: HerderSettings, worker_url: str, statuses: Statuses) -> None:
-        self.settings = settings
+    def __init__(self, config: WorkerConfig, worker_url: str, statuses: StatusLog) -> None:
+        self.config = config
         self.worker_url = worker_url
         self.statuses = statuses
-        self.log = ConfigLog()
+        #: The folded config topic.
+        self.snapshot = ConfigLog()
         #: Whether records of the config topic are history, which sets the state but triggers no actions.
         self.history = True
-        self.assignor = IncrementalAssignor(settings.max_delay_ms, settings.max_delay_is_set)
+        self.assignor = IncrementalAssignor(config.max_delay_ms, config.max_delay_is_set)
         self.out: list[Effect] = []
         self.now_ms = 0
 
         self.mode = HerderMode.LOADING
-        self.ready = False
-        self.protocol = OFFERED[settings.protocol][0]
+        #: Whether the worker has completed a rebalance.
+        self.is_ready = False
+        #: The group's protocol by its name on the wire; before the first rebalance the preferred one.
+        self.protocol = OFFERED[config.connect_protocol][0]
         self.member: str | None = None
+        #: The generation of the last rebalance, -1 before the first.
         self.generation = -1
-        self.assignment: Assignment | None = None
+        self.last_assignment: Assignment | None = None
         #: The work assigned to this worker (Java's assignment snapshot); None before the first assignment.
         self.held: MutableAllocation | None = None
         #: The work that was started here and not stopped since.
@@ -245,22 +211,38 @@ class HerderState:
 
     @property
     def is_leader(self) -> bool:
-        return self.assignment is not None and self.member is not None and self.member == self.assignment.leader
+        return self.last_assignment is not None and self.member == self.last_assignment.leader
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the worker is leaving its group permanently."""
+        return self.mode is HerderMode.GONE
+
+    @property
+    def assignment(self) -> Allocation:
+        """All work assigned by the last rebalance, started or not."""
+        return (self.held or MutableAllocation()).freeze()
 
     @property
     def leader_url(self) -> str | None:
-        return self.assignment.leader_url if self.assignment is not None else None
+        """The leader's REST URL; None if the leader is not known."""
+        return self.last_assignment.leader_url if self.last_assignment is not None else None
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether connectors or tasks were added or removed since the last assignments."""
+        return self.last_assignment is not None and self.changed_at > self.last_assignment.config_offset
 
     @property
     def rebalance_expected(self) -> bool:
-        """Whether connectors or tasks were added or removed since the last assignments."""
-        return self.assignment is not None and self.changed_at > self.assignment.config_offset
+        """Whether a config change is about to cause a rebalance, so that knowledge of other workers may be outdated."""
+        return self.mode is HerderMode.MEMBER and self.has_changed
 
     def change(self) -> None:
         """Note that the record just read added or removed connectors or tasks."""
-        if not self.rebalance_expected:
+        if not self.has_changed:
             self.changed_ms = self.now_ms
-        self.changed_at = self.log.offset
+        self.changed_at = self.snapshot.offset
 
     # effects
 
@@ -277,7 +259,7 @@ class HerderState:
     def read_config(self, then: Callable[[bool], None]) -> None:
         """Read the config topic to its end; nothing else begins meanwhile."""
         token = self._wait(exclusive=True, then=lambda ok: then(ok is True))
-        self.emit(ReadConfig(token, self.settings.worker_sync_timeout_ms))
+        self.emit(ReadConfig(token, self.config.sync_timeout_ms))
 
     def write_config(self, steps: Iterable[Step], then: Callable[[Exception | None], None]) -> None:
         """Write as leader; nothing else begins meanwhile."""

@@ -71,7 +71,7 @@ def sent(s: HerderState, token: int, connector: str, error: Exception | None) ->
 def look_for_unwanted_tasks(s: HerderState, connector: str) -> None:
     """Schedule the removal of a stopped connector's tasks, which exist only if two leaders wrote at the same time: one
     the target state, the other the tasks."""
-    if s.log.target_state(connector) is TargetState.STOPPED and s.log.task_count(connector):
+    if s.snapshot.target_state(connector) is TargetState.STOPPED and s.snapshot.task_count(connector):
         s.publishing.remove_tasks_at_ms.setdefault(connector, s.now_ms + _CORRECTION_MS)
 
 
@@ -82,7 +82,7 @@ def committed(s: HerderState, connector: str) -> None:
     published = s.publishing.published.get(connector)
     if published is None:
         return
-    present = s.log.all_task_configs(connector)
+    present = s.snapshot.all_task_configs(connector)
     if list(present) == list(published):
         s.publishing.published[connector] = present
     elif connector not in s.publishing.sending:
@@ -128,7 +128,7 @@ def checked(connector: str, configs: Sequence[Mapping[str, str]]) -> tuple[Mappi
 def _take_away(s: HerderState, connector: str) -> None:
     remove_tasks_at_ms = s.publishing.remove_tasks_at_ms
     del remove_tasks_at_ms[connector]
-    if s.log.target_state(connector) is not TargetState.STOPPED or not s.log.task_count(connector):
+    if s.snapshot.target_state(connector) is not TargetState.STOPPED or not s.snapshot.task_count(connector):
         return
     s.say(f"{connector} is stopped but has tasks; removing them", "warning")
 
@@ -140,14 +140,14 @@ def _take_away(s: HerderState, connector: str) -> None:
 
 
 def _compute(s: HerderState, connector: str) -> None:
-    if connector in s.running.connectors and s.log.target_state(connector) is TargetState.STARTED:
+    if connector in s.running.connectors and s.snapshot.target_state(connector) is TargetState.STARTED:
         s.publishing.computing[connector] = token = s.next_token()
         s.publishing.first_ms.setdefault(connector, s.now_ms)
         s.emit(ComputeTaskConfigs(token, connector))
 
 
 def _publish(s: HerderState, connector: str, outcome: tuple[Mapping[str, str], ...] | Exception) -> None:
-    if connector not in s.log or s.log.target_state(connector) is not TargetState.STARTED:
+    if connector not in s.snapshot or s.snapshot.target_state(connector) is not TargetState.STARTED:
         s.publishing.succeed(connector)
     elif isinstance(outcome, TooManyTasks | InvalidTaskConfigs):
         s.publishing.succeed(connector)
@@ -155,7 +155,7 @@ def _publish(s: HerderState, connector: str, outcome: tuple[Mapping[str, str], .
     elif isinstance(outcome, Exception):
         _concluded(s, connector, outcome)
     elif not _changed(s, connector, outcome):
-        s.publishing.published[connector] = s.log.all_task_configs(connector)
+        s.publishing.published[connector] = s.snapshot.all_task_configs(connector)
         s.publishing.succeed(connector)
     elif s.is_leader:
         token = _send(s, connector, outcome)
@@ -193,7 +193,7 @@ def _changed(s: HerderState, connector: str, configs: tuple[Mapping[str, str], .
     """Return whether task configs must be written (Kafka ``AbstractHerder.taskConfigsChanged``): also if only the
     connector's config has changed, because some of its keys affect tasks without being in their configs."""
     return (
-        s.log.task_count(connector) != len(configs)
-        or list(s.log.all_task_configs(connector)) != list(configs)
-        or s.log.applied_config(connector) != s.log.connector_config(connector)
+        s.snapshot.task_count(connector) != len(configs)
+        or list(s.snapshot.all_task_configs(connector)) != list(configs)
+        or s.snapshot.applied_config(connector) != s.snapshot.connector_config(connector)
     )

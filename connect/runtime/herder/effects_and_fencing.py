@@ -16,15 +16,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
 
-from connect.core import herder_api
 from connect.core.config.connector_settings import AutoRestartRule
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.config_topic import ConfigLog
 from connect.core.errors import ConfigError, RetriableError
 from connect.core.herder import events
 from connect.core.herder.herder import Herder
-from connect.core.herder.membership import SESSIONED
-from connect.core.herder_api import BadRequest, ElsewhereError, NotFound, RequestConflict
+from connect.core.herder_api import BadRequest, ElsewhereError, NotFound, RequestConflict, Sign
 from connect.core.model import Restarts, State, Status, TaskId, connector_of
 from connect.core.status_and_offset_topics import StatusLog, TopicUse
 from connect.kafka.cluster import Cluster
@@ -192,8 +190,6 @@ class ZombieFence:
         log.info("connector %s: fenced the producers of its %d former tasks", name, tasks)
 
 
-SIGNATURE_HEADER: Final = "X-Connect-Authorization"
-ALGORITHM_HEADER: Final = "X-Connect-Request-Signature-Algorithm"
 #: Java's safe states: the current owner's status takes precedence (``StatusBackingStore.putSafe``).
 _SAFE: Final = (State.UNASSIGNED, State.FAILED)
 
@@ -205,8 +201,6 @@ _AGAIN_FIRST_MS: Final = 100
 _AGAIN_LAST_MS: Final = 2000
 #: Interval of checks whether the leader of a pending request was replaced.
 _LEADER_LOOK_S: Final = 1.0
-
-Sign = Callable[[bytes], Mapping[str, str]]
 
 
 class NoLeader(RetriableError):
@@ -305,7 +299,7 @@ class EffectHandler:
 
     async def send_task_configs(self, leader_url: str, name: str, configs: Sequence[Mapping[str, str]]) -> None:
         """Wait until the leader answers (a retry would be written twice), or another worker leads."""
-        request = self.internal.post_task_configs(leader_url, name, configs, self._signer())
+        request = self.internal.post_task_configs(leader_url, name, configs, self.core.signer())
         async with Scope(f"task configs of {name}") as scope:
             sending = scope.spawn(request, f"task configs of {name} to {leader_url}")
             while not sending.done():
@@ -371,7 +365,7 @@ class EffectHandler:
         url = self.core.leader_url
         if url is None:
             raise NoLeader(f"connector {connector}: its older tasks cannot be fenced: the group has no leader")
-        await self.internal.put_fence(url, connector, self._signer())
+        await self.internal.put_fence(url, connector, self.core.signer())
 
     async def _check_newest(self, task: TaskId, generation: int | None) -> None:
         """Check, once the task's transactional id is claimed, that the task is still ours and its configs the newest.
@@ -381,10 +375,3 @@ class EffectHandler:
         await self.driver.turn()
         if self.core.snapshot.task_generation(task.connector) != generation or task not in self.core.assignment.tasks:
             raise TaskOutdated(f"task {task} was reconfigured or given to another worker while it started")
-
-    def _signer(self) -> Sign | None:
-        key = self.core.snapshot.session_key
-        if self.core.protocol != SESSIONED or key is None:
-            return None
-        algorithm = self.config.signature_algorithm
-        return lambda body: {SIGNATURE_HEADER: herder_api.sign(key, algorithm, body), ALGORITHM_HEADER: algorithm}

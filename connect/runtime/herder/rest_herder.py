@@ -7,19 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from connect.core.config.properties import ConfigTransformer
 from connect.core.config.security_settings import HIDDEN, restored
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import SecurityError
 from connect.core.herder import events
 from connect.core.herder.herder import Herder
-from connect.core.herder.membership import SESSIONED
 from connect.core.herder_api import (
-    ALGORITHM_HEADER,
-    SIGNATURE_HEADER,
     BadRequest,
     Config,
     ConfigInfos,
@@ -37,7 +33,6 @@ from connect.core.herder_api import (
     SourceOffset,
     Unhealthy,
     WorkerInfo,
-    sign,
 )
 from connect.core.model import ConnectorInfo, ConnectorStateInfo, RestartRequest, Status, TargetState, TaskId, TaskInfo
 from connect.runtime.herder.config_and_status_topics import StatusStore
@@ -50,9 +45,9 @@ from connect.runtime.plugins.config_validation import error_message, validate_co
 from connect.runtime.plugins.plugin_registry import Plugins
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """The parts of a worker that REST uses.
+@dataclass(eq=False)
+class RuntimeHerder:
+    """Implements :class:`connect.core.herder_api.HerderApi`.
 
     Args:
         started: Returns once the worker has joined its group.
@@ -62,26 +57,17 @@ class Parts:
     core: Herder
     driver: HerderDriver
     config: WorkerConfig
-    plugins: Plugins
-    transformer: ConfigTransformer
+    registry: Plugins
     statuses: StatusStore
     offsets: OffsetsApi
     reports: Reports
-    fence: ZombieFence
-    loggers: Loggers
+    fencing: ZombieFence
+    levels: Loggers
     stages: Stages
     started: Callable[[], Awaitable[None]]
     silent_s: Callable[[], float]
-
-
-class RuntimeHerder:
-    """Implements :class:`connect.core.herder_api.HerderApi`."""
-
-    def __init__(self, parts: Parts) -> None:
-        #: Set once the cluster has been reached.
-        self.info = WorkerInfo("unknown", "unknown", None)
-        self._parts = parts
-        self._core = parts.core
+    #: Set once the cluster has been reached.
+    info: WorkerInfo = field(default=WorkerInfo("unknown", "unknown", None), init=False)
 
     # -- the worker ------------------------------------------------------------------------------------
 
@@ -89,16 +75,16 @@ class RuntimeHerder:
         return self.info
 
     def is_ready(self) -> bool:
-        return self._core.is_ready
+        return self.core.is_ready
 
     def stage(self) -> str | None:
-        return self._parts.stages.sentence()
+        return self.stages.sentence()
 
     async def health(self) -> None:
-        await self._parts.started()
-        await self._parts.driver.turn()
+        await self.started()
+        await self.driver.turn()
         # Does not depend on source clusters: a restart of this worker would not help them (KIP-1017).
-        config, silent_s = self._parts.config, self._parts.silent_s()
+        config, silent_s = self.config, self.silent_s()
         if silent_s * 1000 > config.session_timeout_ms:
             raise Unhealthy(
                 f"Worker has not reached its group {config.group_id} for {silent_s:.0f} s, which is longer than "
@@ -108,8 +94,8 @@ class RuntimeHerder:
     # -- reading ---------------------------------------------------------------------------------------
 
     async def connectors(self) -> Sequence[str]:
-        await self._parts.started()
-        return self._core.snapshot.connectors()
+        await self.started()
+        return self.core.snapshot.connectors()
 
     async def connector_info(self, name: str) -> ConnectorInfo:
         await self._settled()
@@ -125,45 +111,45 @@ class RuntimeHerder:
     async def task_infos(self, name: str) -> Sequence[TaskInfo]:
         await self._settled()
         self._config(name)
-        snapshot = self._core.snapshot
+        snapshot = self.core.snapshot
         return [TaskInfo(task, snapshot.task_config(task) or {}) for task in snapshot.task_ids(name)]
 
     def connector_status(self, name: str) -> ConnectorStateInfo:
-        status = self._parts.statuses.log.status(name)
+        status = self.statuses.log.status(name)
         if status is None:
             raise NotFound(f"No status found for connector {name}")
-        tasks = self._parts.statuses.log.tasks(name)
+        tasks = self.statuses.log.tasks(name)
         return ConnectorStateInfo(name, status, dict(sorted(tasks.items())), self._type(name))
 
     def task_status(self, task: TaskId) -> Status:
-        status = self._parts.statuses.log.status(task)
+        status = self.statuses.log.status(task)
         if status is None:
             raise NotFound(f"No status found for task {task}")
         return status
 
     def without_secrets(self, name: str, config: Mapping[str, str]) -> Mapping[str, str]:
-        connector = self._core.snapshot.connector_config(name)
-        return without_secrets(config, config if connector is None else connector, self._parts.plugins)
+        connector = self.core.snapshot.connector_config(name)
+        return without_secrets(config, config if connector is None else connector, self.registry)
 
     # -- changing --------------------------------------------------------------------------------------
 
     async def put_connector(
         self, name: str, config: Config, target_state: TargetState | None, *, allow_replace: bool
     ) -> Put:
-        await self._parts.started()
+        await self.started()
         checked = await self._validated(self._restored(name, config))
         return await self._put(events.PutConnector(name, checked, target_state, allow_replace, self._type_of(checked)))
 
     async def patch_connector(self, name: str, patch: Config) -> Put:
-        await self._parts.started()
-        if not self._core.is_leader:
-            raise NotLeader("Only the leader can patch connector configs.", self._core.leader_url)
+        await self.started()
+        if not self.core.is_leader:
+            raise NotLeader("Only the leader can patch connector configs.", self.core.leader_url)
         patched = {**self._config(name), **self._restored(name, patch)}
         checked = await self._validated({key: value for key, value in patched.items() if value is not None})
         return await self._put(events.PutConnector(name, checked, None, True, self._type_of(checked)))
 
     async def _put(self, operation: events.PutConnector) -> Put:
-        put = await self._parts.driver.request(operation)
+        put = await self.driver.request(operation)
         assert isinstance(put, Put)
         return put
 
@@ -185,96 +171,93 @@ class RuntimeHerder:
         return replace(shown, type=self._type(request.connector))
 
     async def _asked(self, operation: events.Operation) -> Any:
-        await self._parts.started()
-        return await self._parts.driver.request(operation)
+        await self.started()
+        return await self.driver.request(operation)
 
     # -- topics in use ---------------------------------------------------------------------------------
 
     async def active_topics(self, name: str) -> Sequence[str]:
-        if not self._parts.config.topic_tracking_enable:
+        if not self.config.topic_tracking_enable:
             raise Forbidden("Topic tracking is disabled.")
-        return sorted(use.topic for use in self._parts.statuses.log.topics(name))
+        return sorted(use.topic for use in self.statuses.log.topics(name))
 
     async def reset_active_topics(self, name: str) -> None:
-        if not self._parts.config.topic_tracking_enable:
+        if not self.config.topic_tracking_enable:
             raise Forbidden("Topic tracking is disabled.")
-        if not self._parts.config.topic_tracking_allow_reset:
+        if not self.config.topic_tracking_allow_reset:
             raise Forbidden("Topic tracking reset is disabled.")
-        self._parts.statuses.forget_topics(name)
+        self.statuses.forget_topics(name)
 
     # -- offsets ---------------------------------------------------------------------------------------
 
     async def connector_offsets(self, name: str) -> Sequence[SourceOffset]:
-        await self._parts.started()
-        moving = self._core.snapshot.target_state(name) is not TargetState.STOPPED
-        return await self._parts.offsets.read(name, self._config(name), moving=moving)
+        await self.started()
+        moving = self.core.snapshot.target_state(name) is not TargetState.STOPPED
+        return await self.offsets.read(name, self._config(name), moving=moving)
 
     async def alter_offsets(self, name: str, offsets: Sequence[SourceOffset] | None) -> str:
-        await self._parts.started()
+        await self.started()
         if offsets is not None and not offsets:
             raise BadRequest("Partitions / offsets need to be provided for an alter offsets request")
 
         async def modifiable() -> Mapping[str, str]:
-            await self._parts.driver.request(events.CheckOffsets(name))
+            await self.driver.request(events.CheckOffsets(name))
             return self._config(name)
 
-        return await self._parts.offsets.modify(name, modifiable, offsets)
+        return await self.offsets.modify(name, modifiable, offsets)
 
     # -- requests from other workers -------------------------------------------------------------------
 
     async def put_task_configs(self, name: str, read: ReadConfigs, signature: Signature) -> None:
-        await self._parts.started()
-        self._core.check_signature(signature)
-        await self._parts.driver.request(events.PutTaskConfigs(name, tuple(await asyncio.to_thread(read))))
+        await self.started()
+        self.core.check_signature(signature)
+        await self.driver.request(events.PutTaskConfigs(name, tuple(await asyncio.to_thread(read))))
 
     async def fence_zombies(self, name: str, signature: Signature) -> None:
-        await self._parts.started()
-        self._core.check_signature(signature)
+        await self.started()
+        self.core.check_signature(signature)
         try:
-            await self._parts.fence.fence(name)
+            await self.fencing.fence(name)
         except SecurityError as error:
             # 400, because the requester would retry for two minutes after a 500, which may be a passing error.
             raise BadRequest(str(error)) from error
 
     def sign_forwarded(self, request: ForwardedRequest) -> Mapping[str, str]:
-        key, algorithm = self._core.snapshot.session_key, self._parts.config.signature_algorithm
-        if self._core.protocol != SESSIONED or key is None:
-            return {}
-        return {SIGNATURE_HEADER: sign(key, algorithm, request.to_bytes()), ALGORITHM_HEADER: algorithm}
+        sign = self.core.signer()
+        return {} if sign is None else sign(request.to_bytes())
 
     def check_forwarded(self, request: ForwardedRequest, signature: str | None, algorithm: str | None) -> None:
-        self._core.check_forwarded(Signature(signature, algorithm, request.to_bytes()))
+        self.core.check_forwarded(Signature(signature, algorithm, request.to_bytes()))
 
     # -- reports ---------------------------------------------------------------------------------------
 
     async def connector_report(self, name: str, kind: str, query: Mapping[str, str]) -> Mapping[str, Any]:
-        await self._parts.started()
-        return await self._parts.reports.report(name, self._config(name), kind, query)
+        await self.started()
+        return await self.reports.report(name, self._config(name), kind, query)
 
     # -- plugins ---------------------------------------------------------------------------------------
 
     def plugins(self, *, connectors_only: bool) -> Sequence[PluginInfo]:
-        return self._parts.plugins.plugins(connectors_only=connectors_only)
+        return self.registry.plugins(connectors_only=connectors_only)
 
     def plugin_config(self, plugin: str, version: str | None) -> Sequence[ConfigKeyInfo]:
-        return self._parts.plugins.plugin_config(plugin, version)
+        return self.registry.plugin_config(plugin, version)
 
     async def validate(self, plugin: str, config: Config) -> ConfigInfos:
-        parts = self._parts
         config = self._restored(config.get("name"), config)
-        with parts.stages.doing("performing multi-property validation for the connector"):
-            return await validate_connector(config, parts.plugins, parts.config, parts.transformer)
+        with self.stages.doing("performing multi-property validation for the connector"):
+            return await validate_connector(config, self.registry, self.config, self.config.transformer)
 
     # -- loggers ---------------------------------------------------------------------------------------
 
     def loggers(self) -> Mapping[str, LoggerLevel]:
-        return self._parts.loggers.all()
+        return self.levels.all()
 
     def logger(self, name: str) -> LoggerLevel:
-        return self._parts.loggers.one(name)
+        return self.levels.one(name)
 
     def set_logger(self, name: str, level: str) -> Sequence[str]:
-        return self._parts.loggers.set(name, level)
+        return self.levels.set(name, level)
 
     async def set_cluster_logger(self, name: str, level: str) -> None:
         check_level(level)
@@ -283,30 +266,30 @@ class RuntimeHerder:
     # -- shared ----------------------------------------------------------------------------------------
 
     async def _settled(self) -> None:
-        await self._parts.started()
-        if self._core.rebalance_expected:
+        await self.started()
+        if self.core.rebalance_expected:
             raise RebalanceExpected
 
     def _config(self, name: str) -> Mapping[str, str]:
-        config = self._core.snapshot.connector_config(name)
+        config = self.core.snapshot.connector_config(name)
         if config is None:
             raise NotFound(f"Connector {name} not found")
         return config
 
     def _connector(self, name: str) -> ConnectorInfo:
         config = self._config(name)
-        return ConnectorInfo(name, config, self._core.snapshot.task_ids(name), self._type(name))
+        return ConnectorInfo(name, config, self.core.snapshot.task_ids(name), self._type(name))
 
     def _type(self, name: str) -> str:
-        config = self._core.snapshot.connector_config(name)
+        config = self.core.snapshot.connector_config(name)
         return "unknown" if config is None else self._type_of(config)
 
     def _type_of(self, config: Mapping[str, str]) -> str:
-        return self._parts.plugins.connector_type(config.get("connector.class"))
+        return self.registry.connector_type(config.get("connector.class"))
 
     def _restored(self, name: str | None, config: Config) -> Config:
         """Return a config in which hidden values are the stored ones. Raises BadRequest if one is not stored."""
-        restored_config = restored(config, self._core.snapshot.connector_config(name or "") or {})
+        restored_config = restored(config, self.core.snapshot.connector_config(name or "") or {})
         for key, value in restored_config.items():
             if value == HIDDEN:
                 raise BadRequest(f"{key} is {HIDDEN}, and connector {name} has no stored value. Send the value itself.")

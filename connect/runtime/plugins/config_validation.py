@@ -13,11 +13,29 @@ from typing import Final
 
 from connect.api.plugins import PluginDescription, PluginKind
 from connect.api.source import ExactlyOnceSupport, SourceConnector, TransactionBoundaries
-from connect.core.config.alias_settings import enrich, uses_topic_creation
 from connect.core.config.client_settings import CLIENTS, OverridePolicy
-from connect.core.config.config_def import ConfigDef, ConfigValue, InvalidValue, PluginClass, Value, convert
+from connect.core.config.config_def import (
+    REQUIRED,
+    ConfigDef,
+    ConfigValue,
+    Importance,
+    InvalidValue,
+    PluginClass,
+    Setting,
+    Type,
+    Value,
+    Width,
+    convert,
+    split_list,
+)
 from connect.core.config.connector_access import NotAllowed
-from connect.core.config.connector_settings import CONNECTOR, SOURCE_CONNECTOR
+from connect.core.config.connector_settings import (
+    CONNECTOR,
+    PREDICATES_GROUP,
+    SOURCE_CONNECTOR,
+    TRANSFORMS_GROUP,
+    uses_topic_creation,
+)
 from connect.core.config.properties import ConfigTransformer
 from connect.core.config.security_settings import HIDDEN, hidden, is_secret
 from connect.core.config.validation import Valid, key_info, valid, value_info
@@ -28,6 +46,7 @@ from connect.kafka.threads import PluginThread
 from connect.runtime.plugins.plugin_errors import SecretMask, has_reference, masked, passwords, plugin_call, secrets_of
 from connect.runtime.plugins.plugin_registry import (
     CONNECTORS,
+    CONVERTERS,
     InvalidRange,
     PluginNotFound,
     Plugins,
@@ -69,12 +88,8 @@ log = logging.getLogger(__name__)
 
 _CLASS: Final = "connector.class"
 _VERSION: Final = "connector.plugin.version"
-#: The converters of a connector in the order of validation, with Java's ``converter.type``.
-_CONVERTERS: Final = (
-    ("header.converter", PluginKind.HEADER_CONVERTER, "header"),
-    ("key.converter", PluginKind.CONVERTER, "key"),
-    ("value.converter", PluginKind.CONVERTER, "value"),
-)
+#: In the order of validation.
+_CONVERTERS: Final = (CONVERTERS[2], *CONVERTERS[:2])
 #: A resolved config without nulls.
 _Props = dict[str, str]
 _Values = dict[str, ConfigValue]
@@ -111,7 +126,7 @@ async def validate_connector(
         if not isinstance(error, HeliographError):
             log.error("could not validate a config of %s\n%s", secrets.mask(props[_CLASS]), secrets.trace(error))
         raise masked(error, secrets) from None
-    return _SecretMask(raw, props, secrets).drawn(found)
+    return replace(found, configs=tuple(_drawn(each, raw, props, secrets) for each in found.configs))
 
 
 def error_message(infos: ConfigInfos) -> str:
@@ -298,6 +313,116 @@ def _answer(ask: Callable[[], object]) -> object:
         return f"An unexpected error occurred during validation: {error}"
 
 
+# transforms and predicates, which configs name by alias
+
+
+@dataclass(frozen=True, slots=True)
+class _Aliases:
+    kind: PluginKind
+    key: str
+    group: str
+    interface: str
+    implicit: ConfigDef
+
+
+_TRANSFORMS: Final = _Aliases(
+    PluginKind.TRANSFORMATION,
+    "transforms",
+    TRANSFORMS_GROUP,
+    "Transformation",
+    ConfigDef.of(
+        Setting(
+            "predicate",
+            Type.STRING,
+            None,
+            "Alias of the predicate that selects the records to transform.",
+            importance=Importance.MEDIUM,
+        ),
+        Setting("negate", Type.BOOLEAN, False, "Negate the predicate.", importance=Importance.MEDIUM),
+    ),
+)
+_PREDICATES: Final = _Aliases(PluginKind.PREDICATE, "predicates", PREDICATES_GROUP, "Predicate", ConfigDef())
+
+
+def _type_check(aliases: _Aliases, alias: str, props: Mapping[str, str | None], plugins: Plugins) -> Valid:
+    """Return the check of ``<alias>.type`` in Java's ``EnrichablePlugin``."""
+
+    def check(name: str, value: Value) -> None:
+        prefix = f"{aliases.key}.{alias}."
+        negate, predicate = f"{prefix}negate", f"{prefix}predicate"
+        if aliases is _TRANSFORMS and negate in props and predicate not in props:
+            raise InvalidValue(
+                f"Config '{negate}' was provided but there is no config '{predicate}' defining a predicate to be "
+                "negated."
+            )
+        if isinstance(value, str):
+            plugins.checked(aliases.kind, value, props.get(f"{prefix}plugin.version"))
+
+    return Valid(f"valid configs for {alias} {aliases.interface.lower()}", check)
+
+
+def _version_check(kind: PluginKind, class_name: str | None, plugins: Plugins) -> Valid:
+    """Return the check that a class is available in the requested version; :func:`_type_check` reports a missing
+    class."""
+
+    def check(name: str, value: Value) -> None:
+        if isinstance(value, str) and class_name is not None and plugins.versions_of((kind,), class_name):
+            plugins.checked(kind, class_name, value)
+
+    return Valid("a version, or a range of versions", check)
+
+
+def enrich(base: ConfigDef, props: Mapping[str, str | None], plugins: Plugins) -> ConfigDef:
+    """Return ``base`` with the configs that the aliases in ``props`` add (Kafka's ``ConnectorConfig.enrich``)."""
+    for aliases in (_TRANSFORMS, _PREDICATES):
+        for alias in dict.fromkeys(split_list(props.get(aliases.key) or "")):
+            base |= _of_alias(aliases, alias, props, plugins)
+    return base
+
+
+def _of_alias(aliases: _Aliases, alias: str, props: Mapping[str, str | None], plugins: Plugins) -> ConfigDef:
+    prefix, group = f"{aliases.key}.{alias}.", f"{aliases.group}: {alias}"
+    kind = aliases.interface.lower()
+
+    name = props.get(f"{prefix}type")
+    full_name = None if name is None else plugins.full_name(name.strip())
+    versions = plugins.versions_of((aliases.kind,), full_name) if full_name is not None else ()
+    type_ = Setting(
+        f"{prefix}type",
+        Type.CLASS,
+        REQUIRED,
+        f"Class for the '{alias}' {kind}.",
+        PluginClass(plugins.full_name, _type_check(aliases, alias, props, plugins)),
+        Importance.HIGH,
+        group,
+        0,
+        Width.LONG,
+        f"{aliases.interface} type for {alias}",
+        recommended=plugins.names_of(aliases.kind),
+    )
+    version = Setting(
+        f"{prefix}plugin.version",
+        Type.STRING,
+        versions[-1] if versions else None,
+        f"Version of the '{alias}' {kind}.",
+        _version_check(aliases.kind, full_name, plugins),
+        Importance.HIGH,
+        group,
+        1,
+        Width.LONG,
+        f"{aliases.interface} version for {alias}",
+        recommended=versions,
+    )
+    found = ConfigDef.of(type_, version)
+    if full_name is None:
+        return found
+    try:
+        own = plugins.checked(aliases.kind, full_name, props.get(version.name)).config_def
+    except InvalidValue:
+        return found
+    return found | (own | aliases.implicit).embedded(prefix, group, 2)
+
+
 # converters and overrides
 
 
@@ -335,28 +460,17 @@ def _overrides(props: _Props, plugins: Plugins, worker: WorkerConfig) -> list[Co
 # masking
 
 
-@dataclass(frozen=True, slots=True)
-class _SecretMask:
-    """Masks resolved references in the result: values are shown as written."""
-
-    raw: Mapping[str, str]
-    props: Mapping[str, str]
-    secrets: SecretMask
-
-    def drawn(self, infos: ConfigInfos) -> ConfigInfos:
-        return replace(infos, configs=tuple(map(self._drawn, infos.configs)))
-
-    def _drawn(self, info: ConfigInfo) -> ConfigInfo:
-        value = info.value
-        raw, resolved = self.raw.get(value.name), self.props.get(value.name)
-        errors = tuple(map(self.secrets.mask, value.errors))
-        if raw is None or not has_reference(raw) or raw == resolved:
-            return replace(info, value=replace(value, errors=errors))
-        if resolved:
-            errors = tuple(each.replace(resolved, raw) for each in value.errors)
-            errors = tuple(map(self.secrets.mask, errors))
-        shown = value.value if value.value in (None, "[hidden]") else raw
-        return replace(info, value=replace(value, value=shown, errors=errors))
+def _drawn(info: ConfigInfo, raw: Mapping[str, str], props: _Props, secrets: SecretMask) -> ConfigInfo:
+    """Show a value as written, without what its references resolve to."""
+    value = info.value
+    written, resolved = raw.get(value.name), props.get(value.name)
+    errors = tuple(map(secrets.mask, value.errors))
+    if written is None or not has_reference(written) or written == resolved:
+        return replace(info, value=replace(value, errors=errors))
+    if resolved:
+        errors = tuple(secrets.mask(each.replace(resolved, written)) for each in value.errors)
+    shown = value.value if value.value in (None, "[hidden]") else written
+    return replace(info, value=replace(value, value=shown, errors=errors))
 
 
 def _shown(config: Config) -> Iterable[str]:

@@ -13,11 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, takewhile
 from types import MappingProxyType
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 from connect.api.plugins import PluginDescription, PluginKind, installed, override_policies
 from connect.api.source import SourceConnector
-from connect.core.config.alias_settings import AliasKind
 from connect.core.config.client_settings import OverridePolicy, make_policy
 from connect.core.config.config_def import ConfigDef, InvalidValue
 from connect.core.config.connector_settings import SOURCE_CONNECTOR
@@ -130,6 +129,14 @@ _ORDER: Final = (
     PluginKind.HEADER_CONVERTER,
 )
 CONNECTORS: Final = (PluginKind.SOURCE, PluginKind.SINK)
+#: The role of a converter: Java's ``converter.type``.
+Role = Literal["key", "value", "header"]
+#: The key, kind and role of each converter.
+CONVERTERS: Final[tuple[tuple[str, PluginKind, Role], ...]] = (
+    ("key.converter", PluginKind.CONVERTER, "key"),
+    ("value.converter", PluginKind.CONVERTER, "value"),
+    ("header.converter", PluginKind.HEADER_CONVERTER, "header"),
+)
 _READS_FILES: Final = {
     "org.apache.kafka.connect.file.FileStreamSourceConnector": "FileStreamSource reads any file that the worker can "
     "read, so it is off by default; set file.stream.source.enable = true in the worker's file"
@@ -306,17 +313,6 @@ class Plugins:
         framework = (each for key, each in base.settings.items() if key not in own)
         return [key_info(each) for each in (*own.values(), *framework)]
 
-    # plugins that connector configs name by alias (connect.core.config.alias_settings.Definitions)
-
-    def definition(self, kind: AliasKind, name: str, version: str | None) -> ConfigDef:
-        return self.checked(PluginKind(kind), name, version).config_def
-
-    def names(self, kind: AliasKind) -> Sequence[str]:
-        return self.names_of(PluginKind(kind))
-
-    def versions(self, kind: AliasKind, name: str) -> Sequence[str]:
-        return self.versions_of((PluginKind(kind),), name)
-
     def names_of(self, kind: PluginKind) -> tuple[str, ...]:
         """Return all classes of a kind."""
         return tuple(dict.fromkeys(each.name for each in self._all if each.kind is kind))
@@ -369,18 +365,11 @@ def _aliases(descriptions: Iterable[PluginDescription]) -> dict[str, str]:
     return {alias: names.pop() for alias, names in meant.items() if len(names) == 1}
 
 
-_CONVERTERS: Final = (
-    ("key.converter", PluginKind.CONVERTER, "key"),
-    ("value.converter", PluginKind.CONVERTER, "value"),
-    ("header.converter", PluginKind.HEADER_CONVERTER, "header"),
-)
-
-
 def check_worker(worker: WorkerConfig, plugins: Plugins) -> None:
     """Raise ConfigError for a missing converter or override policy, or a wrong setting of a converter."""
     try:
         plugins.override_policy(worker)
-        for key, kind, type_ in _CONVERTERS:
+        for key, kind, type_ in CONVERTERS:
             _check_converter(worker, plugins, key, kind, type_)
     except ConfigError as error:
         raise worker.located(error) from None

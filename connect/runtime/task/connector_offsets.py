@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from connect.api.convert import DataError
 from connect.api.source import Fields
@@ -18,6 +18,7 @@ from connect.core import status_and_offset_topics
 from connect.core.errors import PermanentError, RetriableError, SecurityError
 from connect.core.status_and_offset_topics import SourceOffsets
 from connect.kafka.concurrency import Scope
+from connect.kafka.log.compacted_log import CompactedLog
 from connect.kafka.log.compacted_topic import LogRecord, pass_over
 from connect.kafka.log.producer import OutRecord
 
@@ -29,22 +30,6 @@ Values = Mapping[bytes, bytes | None]
 Write = Callable[[str, Values], Awaitable[None]]
 
 _READ_WAIT_S: Final = 30.0
-
-
-class OffsetLog(Protocol):
-    """A followed compacted topic (:class:`connect.kafka.log.compacted_log.CompactedLog`)."""
-
-    async def start(self, timeout_s: float, *, committed_only: bool = False) -> None: ...
-
-    async def read_to_end(self, timeout_s: float, *, committed_only: bool = False) -> None: ...
-
-    async def write(self, records: Iterable[OutRecord]) -> None:
-        """Append; each attempt iterates over ``records`` again."""
-        ...
-
-    async def stop(self) -> None: ...
-
-    async def ended(self) -> Exception | None: ...
 
 
 class _Write(NamedTuple):
@@ -77,7 +62,7 @@ class OffsetTopic:
     def __init__(
         self,
         topic: str,
-        open_log: Callable[[Callable[[LogRecord], None], Callable[[], None]], OffsetLog],
+        open_log: Callable[[Callable[[LogRecord], None], Callable[[], None]], CompactedLog],
         write: Callable[[Iterable[OutRecord]], Awaitable[None]] | None = None,
     ) -> None:
         self.topic = topic

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import Final, Literal, TypeVar
+from typing import Final, TypeVar
 
 from connect.api.convert import Converter, DataError, HeaderConverter, Predicate, Transformation
 from connect.api.plugins import PluginKind
@@ -30,7 +30,7 @@ from connect.core.errors import HeliographError, RetriableError
 from connect.core.model import TaskId
 from connect.kafka.concurrency import is_set_within
 from connect.runtime.plugins.plugin_errors import SecretMask
-from connect.runtime.plugins.plugin_registry import Plugins
+from connect.runtime.plugins.plugin_registry import CONVERTERS, Plugins, Role
 from connect.runtime.task.record_delivery import OutgoingRecord
 from connect.runtime.task.task_control import Interrupted, TaskCounters
 
@@ -102,15 +102,25 @@ class ErrorHandler:
             ToleranceExceeded: It failed, and errors are not tolerated.
             Interrupted: The task stops before a retry.
         """
-        try:
-            return operation()
-        except RetriableError as error:
-            return await self._retry(stage, doing, record, operation, error)
-        except MemoryError:
-            raise  # not an error of the record; Java tolerates no ``Error`` either
-        except Exception as error:
-            self.counters.failures += 1
-            raise self._given_up(stage, doing, record, error) from error
+        clock = asyncio.get_running_loop().time
+        timeout_ms = self.settings.retry_timeout_ms
+        give_up_s = clock() + timeout_ms / 1000 if timeout_ms >= 0 else float("inf")
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return operation()
+            except MemoryError:
+                raise  # not an error of the record; Java tolerates no ``Error`` either
+            except Exception as error:
+                self.counters.failures += 1
+                left_ms = (give_up_s - clock()) * 1000
+                if not isinstance(error, RetriableError) or left_ms <= 0:
+                    raise self._given_up(stage, doing, record, error) from error
+            delay_ms = retry_delay_ms(attempt, self.settings.retry_delay_max_ms, left_ms, random.random())
+            if await is_set_within(self.stopping, delay_ms / 1000):
+                raise Interrupted
+            self.counters.retries += 1
 
     def failed(self, stage: Stage, doing: object, record: SourceRecord, error: Exception) -> None:
         """Handle a final failure outside of :meth:`attempt`; raise ToleranceExceeded unless it is tolerated."""
@@ -118,35 +128,6 @@ class ErrorHandler:
         outcome = self._given_up(stage, doing, record, error)
         if isinstance(outcome, ToleranceExceeded):
             raise outcome from error
-
-    async def _retry(
-        self, stage: Stage, doing: object, record: SourceRecord, operation: Callable[[], T], error: Exception
-    ) -> T:
-        clock = asyncio.get_running_loop().time
-        timeout_ms = self.settings.retry_timeout_ms
-        give_up_s = clock() + timeout_ms / 1000 if timeout_ms >= 0 else float("inf")
-        attempt = 0
-        while True:
-            attempt += 1
-            self.counters.failures += 1
-            left_ms = (give_up_s - clock()) * 1000
-            if left_ms <= 0:
-                raise self._given_up(stage, doing, record, error) from error
-            await self._wait(retry_delay_ms(attempt, self.settings.retry_delay_max_ms, left_ms, random.random()))
-            self.counters.retries += 1
-            try:
-                return operation()
-            except RetriableError as again:
-                error = again
-            except MemoryError:
-                raise
-            except Exception as final:
-                self.counters.failures += 1
-                raise self._given_up(stage, doing, record, final) from final
-
-    async def _wait(self, delay_ms: float) -> None:
-        if await is_set_within(self.stopping, delay_ms / 1000):
-            raise Interrupted
 
     def _given_up(self, stage: Stage, doing: object, record: SourceRecord, error: Exception) -> Exception:
         self.counters.errors += 1
@@ -216,7 +197,6 @@ def _made(step: NamedStep, plugins: Plugins) -> TransformationStep:
 
 
 _NO_TIMESTAMP: Final = -1
-Role = Literal["key", "value", "header"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,16 +262,13 @@ def make_converters(props: Mapping[str, str], config: WorkerConfig, plugins: Plu
         ConfigError: A setting is missing or wrong.
         PluginNotFound: There is no such class, or version.
     """
-    key_settings, key_class, key_version = converter_settings("key", props, config)
-    key: Converter = plugins.new(PluginKind.CONVERTER, key_class, key_version)
-    key.configure(key_settings)
-    value_settings, value_class, value_version = converter_settings("value", props, config)
-    value: Converter = plugins.new(PluginKind.CONVERTER, value_class, value_version)
-    value.configure(value_settings)
-    header_settings, header_class, header_version = converter_settings("header", props, config)
-    header: HeaderConverter = plugins.new(PluginKind.HEADER_CONVERTER, header_class, header_version)
-    header.configure(header_settings)
-    return Converters(key, value, header)
+    made = []
+    for _, kind, role in CONVERTERS:
+        settings, name, version = converter_settings(role, props, config)
+        converter = plugins.new(kind, name, version)
+        converter.configure(settings)
+        made.append(converter)
+    return Converters(*made)
 
 
 def converter_settings(

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, Final, Protocol
+from typing import Final
 
 from connect.api.source import SourceRecord
-from connect.core.config.alias_settings import topic_creation, uses_topic_creation
 from connect.core.config.config_def import Values, split_list
-from connect.core.config.connector_settings import SOURCE_CONNECTOR
+from connect.core.config.connector_settings import SOURCE_CONNECTOR, topic_creation, uses_topic_creation
 from connect.core.config.java_regex import compile_java
-from connect.core.errors import HeliographError, PermanentError, RetriableError
+from connect.core.errors import PermanentError, RetriableError
 from connect.core.model import NewTopic
-from connect.kafka.log.topic_admin import TopicExists
+from connect.kafka.log.topic_admin import Admin, TopicExists
 from connect.runtime.task.record_conversion import ErrorSettings
 
 
@@ -155,16 +154,6 @@ _PREFIX: Final = "topic.creation."
 _NO_CONFIGS: Final = frozenset({"include", "exclude", "partitions", "replication.factor"})
 
 
-class TopicAdmin(Protocol):
-    """The methods used of :class:`connect.kafka.log.topic_admin.Admin`."""
-
-    async def describe_topics(self, topics: Sequence[str]) -> Mapping[str, Any]: ...
-
-    async def create_topics(self, topics: Iterable[NewTopic]) -> dict[str, HeliographError | None]: ...
-
-    async def close(self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class TopicGroup:
     """Topics that are created with the same settings; -1 is the cluster's default."""
@@ -194,28 +183,28 @@ def topic_groups(props: Mapping[str, str]) -> list[TopicGroup]:
     return [_group(name, props, values) for name in (*(name for name in listed if name != _DEFAULT), _DEFAULT)]
 
 
+@dataclass(eq=False)
 class TopicCreation:
     """Creates the topics of one task; without ``groups`` or ``admin`` it creates none."""
 
-    def __init__(self, groups: Sequence[TopicGroup], admin: TopicAdmin | None) -> None:
-        self._groups = groups
-        self._admin = admin
-        self._there: set[str] = set()
+    groups: Sequence[TopicGroup]
+    admin: Admin | None
+    _there: set[str] = field(default_factory=set, init=False)
 
     async def ensure(self, topic: str) -> None:
         """Create ``topic`` if it is missing. Raises RetriableError without an answer, PermanentError if refused."""
-        if self._admin is None or not self._groups or topic in self._there:
+        if self.admin is None or not self.groups or topic in self._there:
             return
-        if topic not in await self._admin.describe_topics([topic]):
-            await self._create(topic, self._admin)
+        if topic not in await self.admin.describe_topics([topic]):
+            await self._create(topic, self.admin)
         self._there.add(topic)
 
     async def close(self) -> None:
-        if self._admin is not None:
-            await self._admin.close()
+        if self.admin is not None:
+            await self.admin.close()
 
-    async def _create(self, topic: str, admin: TopicAdmin) -> None:
-        group = next(group for group in self._groups if group.name == _DEFAULT or group.matches(topic))
+    async def _create(self, topic: str, admin: Admin) -> None:
+        group = next(group for group in self.groups if group.name == _DEFAULT or group.matches(topic))
         outcome = (await admin.create_topics([group.new_topic(topic)]))[topic]
         if outcome is None:
             log.info("created topic %s with the settings of topic creation group %s", topic, group.name)

@@ -95,39 +95,11 @@ def test_a_removal_is_two_tombstones() -> None:
 # -- connectors and target states --------------------------------------------------------------------------------------
 
 
-def test_an_empty_log() -> None:
-    log = ConfigLog()
-    assert (log.offset, log.connectors(), log.session_key) == (-1, (), None)
-    assert (log.task_count("c"), log.task_ids("c"), log.connector_config("c")) == (0, (), None)
-    assert (log.task_generation("c"), log.task_count_record("c"), log.pending_fencing("c")) == (None, None, False)
-
-
-def test_a_connector_without_a_target_state_is_started() -> None:
-    log = folded(CONNECTOR)
-    assert log.connectors() == ("c",)
-    assert log.connector_config("c") == {"name": "c", "tasks.max": "2"}
-    assert log.target_state("c") is STARTED
-
-
-def test_a_connector_may_be_made_in_any_state_and_says_so_once() -> None:
-    log = ConfigLog()
-    changes = fold(log, config_topic.target_state_record("c", STOPPED), CONNECTOR)
-    assert changes == [ConnectorChanged("c")]
-    assert log.target_state("c") is STOPPED
-
-
 def test_a_target_state_that_is_the_same_is_no_change() -> None:
     log = folded(CONNECTOR)
     paused, started = config_topic.target_state_record("c", PAUSED), config_topic.target_state_record("c", STARTED)
     changes = [fold(log, record) for record in (started, paused, paused, started)]
     assert changes == [[], [TargetChanged("c")], [], [TargetChanged("c")]]
-
-
-def test_a_target_state_without_a_connector_is_kept_for_it() -> None:
-    log = folded(config_topic.target_state_record("c", PAUSED))
-    assert log.connectors() == ()
-    fold(log, CONNECTOR)
-    assert log.target_state("c") is PAUSED
 
 
 def test_a_target_state_that_vanishes_is_the_default_without_a_word() -> None:
@@ -177,38 +149,12 @@ def test_names_with_dashes_and_prefixes_are_not_taken_apart() -> None:
 # -- tasks -------------------------------------------------------------------------------------------------------------
 
 
-def test_task_configs_count_from_their_commit_on() -> None:
-    log = folded(CONNECTOR, *config_topic.task_records("c", [{"a": "0"}, {"a": "1"}]))
-    assert log.task_ids("c") == ()
-    assert log.task_generation("c") is None
-    assert fold(log, config_topic.commit_record("c", 2)) == [TasksChanged("c")]
-    assert list(log.all_task_configs("c")) == [{"a": "0"}, {"a": "1"}]
-    assert log.applied_config("c") == log.connector_config("c")
-    assert log.task_generation("c") == 0
-
-
 def test_the_applied_config_is_that_of_the_commit() -> None:
     log = folded(CONNECTOR, *tasks("c", {"a": "0"}), config_topic.connector_record("c", {"new": "yes"}))
     assert log.applied_config("c") == {"name": "c", "tasks.max": "2"}
     fold(log, *tasks("c", {"a": "0"}))
     assert log.applied_config("c") == {"new": "yes"}
     assert log.task_generation("c") == 1
-
-
-def test_fewer_tasks_than_before() -> None:
-    log = folded(CONNECTOR, *tasks("c", {"a": "0"}, {"a": "1"}), *tasks("c", {"b": "0"}))
-    assert list(log.all_task_configs("c")) == [{"b": "0"}]
-    assert log.task_config(TaskId("c", 1)) is None
-    assert log.task_config(TaskId("c", -1)) is None
-    fold(log, *tasks("c"))
-    assert (log.task_ids("c"), log.task_count("c"), is_inconsistent(log, "c")) == ((), 0, False)
-
-
-def test_a_half_written_set_changes_nothing_until_it_is_written_whole() -> None:
-    log = folded(CONNECTOR, *tasks("c", {"a": "0"}, {"a": "1"}), *config_topic.task_records("c", [{"b": "0"}]))
-    assert list(log.all_task_configs("c")) == [{"a": "0"}, {"a": "1"}]
-    fold(log, *tasks("c", {"d": "0"}, {"d": "1"}))
-    assert list(log.all_task_configs("c")) == [{"d": "0"}, {"d": "1"}]
 
 
 def test_a_commit_whose_tasks_are_not_all_there_is_inconsistent_until_the_next() -> None:
@@ -231,13 +177,6 @@ def test_tasks_that_ran_are_gone_while_inconsistent() -> None:
     log = folded(CONNECTOR, *tasks("c", {"a": "0"}), config_topic.commit_record("c", 3))
     assert is_inconsistent(log, "c")
     assert (log.task_ids("c"), log.task_count("c"), list(log.all_task_configs("c"))) == ((), 3, [])
-
-
-def test_leftovers_of_a_larger_set_do_not_count() -> None:
-    """Of two tasks and then one, compaction may leave task 1, task 0, and the commit of one."""
-    log = folded(CONNECTOR, config_topic.task_records("c", [{}, {"a": "1"}])[1], *tasks("c", {"b": "0"}))
-    assert list(log.all_task_configs("c")) == [{"b": "0"}]
-    assert not is_inconsistent(log, "c")
 
 
 def test_a_commit_of_a_connector_that_is_gone_is_passed_over() -> None:
@@ -266,25 +205,26 @@ def test_configs_of_many_tasks_share_their_texts() -> None:
 # -- what passes by ----------------------------------------------------------------------------------------------------
 
 
-def test_the_session_key() -> None:
-    log = ConfigLog()
-    assert fold(log, config_topic.session_key_record(KEY)) == [SessionKeyChanged()]
-    assert log.session_key == KEY
-
-
 @pytest.mark.parametrize(
-    ("value", "request_"),
+    ("record", "changes"),
     [
-        (b'{"include-tasks":true,"only-failed":true}', RestartRequest("c", only_failed=True, include_tasks=True)),
-        (b'{"include-tasks":"true"}', RestartRequest("c")),
+        (config_topic.session_key_record(KEY), [SessionKeyChanged()]),
+        (
+            ("restart-connector-c", b'{"include-tasks":true,"only-failed":true}'),
+            [RestartAsked(RestartRequest("c", only_failed=True, include_tasks=True))],
+        ),
+        (("restart-connector-c", b'{"include-tasks":"true"}'), [RestartAsked(RestartRequest("c"))]),
+        (config_topic.logger_record("a.b", "TRACE"), [LoggerChanged("a.b", "TRACE")]),
+        (("connector-c", b"null"), [ConnectorRemoved("c")]),
+        (("connector-c", b'{"properties":{"a":null,"b":"1"}}'), [ConnectorChanged("c")]),
     ],
 )
-def test_restart_requests(value: bytes, request_: RestartRequest) -> None:
-    assert ConfigLog().apply(0, "restart-connector-c", value) == (RestartAsked(request_),)
-
-
-def test_logger_levels() -> None:
-    assert fold(ConfigLog(), config_topic.logger_record("a.b", "TRACE")) == [LoggerChanged("a.b", "TRACE")]
+def test_what_single_records_change(record: Record, changes: list[Change]) -> None:
+    log = ConfigLog()
+    assert fold(log, record) == changes
+    assert log.session_key == (KEY if record[0] == "session-key" else None)
+    # A null in a config is an absent key.
+    assert log.connector_config("c") == ({"b": "1"} if changes == [ConnectorChanged("c")] else None)
 
 
 # -- what makes no sense -----------------------------------------------------------------------------------------------
@@ -333,15 +273,6 @@ def test_a_value_that_is_no_json_does_not_move_the_offset() -> None:
     for value in (b"", b"{", b"\xff", b"[" * 100_000):
         assert isinstance(log.apply(9, "connector-d", value)[0], SkippedConfigRecord)
     assert log.offset == 1
-
-
-def test_json_null_is_a_tombstone() -> None:
-    assert ConfigLog().apply(0, "connector-c", b"null") == (ConnectorRemoved("c"),)
-
-
-def test_nulls_in_a_config_are_absent_keys() -> None:
-    log = folded(("connector-c", b'{"properties":{"a":null,"b":"1"}}'))
-    assert log.connector_config("c") == {"b": "1"}
 
 
 def test_a_wrong_value_is_not_quoted() -> None:

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
+from connect.core.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -27,9 +27,3 @@ def test_a_config_error_survives_pickling() -> None:
     error = ConfigError("is wrong", "tasks.max", "mm2.properties", 7)
     copy = pickle.loads(pickle.dumps(error))
     assert (str(copy), copy.key, copy.file, copy.line) == (str(error), error.key, error.file, error.line)
-
-
-def test_whether_trying_again_may_help_is_told_by_the_type() -> None:
-    assert issubclass(ConfigError, PermanentError)
-    assert not issubclass(ConfigError, RetriableError)
-    assert issubclass(RetriableError, HeliographError)

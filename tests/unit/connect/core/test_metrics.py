@@ -18,20 +18,6 @@ def test_nothing_recorded_is_no_number_and_no_rate() -> None:
     assert empty.rate(0) == 0.0
 
 
-def test_a_window_that_has_just_begun_counts_as_whole() -> None:
-    one = Windowed()
-    one.record(30, 0)
-    assert one.rate(0) == 30 * 1000 / WINDOW_MS
-
-
-def test_what_is_older_than_all_samples_is_forgotten_but_for_the_last_value() -> None:
-    one = Windowed()
-    one.record(7, 0)
-    assert one.most(SAMPLES * WINDOW_MS - 1) == 7
-    assert math.isnan(one.most(SAMPLES * WINDOW_MS))
-    assert one.last == 7
-
-
 @given(st.lists(st.tuples(st.integers(0, 5_000), st.floats(-1e6, 1e6)), min_size=1, max_size=60))
 def test_it_agrees_with_all_values_kept(recorded: list[tuple[int, float]]) -> None:
     """Against a twin that keeps every value with the time at which its sample began."""

@@ -2,45 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from itertools import permutations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from connect.core import status_and_offset_topics
 from connect.core.status_and_offset_topics import SourceOffsets
 
 CONNECTOR = "MirrorSourceConnector"
-TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
 
 def test_bytes_of_a_mirrored_partition() -> None:
     key = status_and_offset_topics.mirror_key(CONNECTOR, "us", "t", 0)
     assert key == b'["MirrorSourceConnector",{"cluster":"us","partition":0,"topic":"t"}]'
     assert status_and_offset_topics.mirror_value(41) == b'{"offset":41}'
-
-
-@pytest.mark.parametrize(
-    ("name", "escaped"),
-    [
-        ('a"b\\c', rb"a\"b\\c"),
-        ("tab\tline\nreturn\rfeed\fback\b", rb"tab\tline\nreturn\rfeed\fback\b"),
-        ("\x1f\x00", rb"\u001F\u0000"),
-        ("a/b\x7f", b"a/b\x7f"),
-        ("Straße 日本 😀", "Straße 日本 ".encode() + rb"\uD83D\uDE00"),
-    ],
-)
-def test_text_is_escaped_as_jackson_does(name: str, escaped: bytes) -> None:
-    assert status_and_offset_topics.encode_key(name, {}) == b'["' + escaped + b'",{}]'
-
-
-@given(connector=TEXT, fields=st.dictionaries(TEXT, st.none() | st.booleans() | st.integers() | TEXT))
-def test_keys_are_json_in_the_order_given(connector: str, fields: dict[str, str | int | bool | None]) -> None:
-    parsed = json.loads(status_and_offset_topics.encode_key(connector, fields))
-    assert parsed == [connector, fields]
-    assert list(parsed[1]) == list(fields)
 
 
 def folded(*records: tuple[bytes | None, bytes | None]) -> SourceOffsets:
@@ -63,12 +38,6 @@ def test_a_tombstone_resets() -> None:
     key = status_and_offset_topics.mirror_key(CONNECTOR, "us", "t", 3)
     state = folded((key, b'{"offset":1}'), (key, None))
     assert state == SourceOffsets(partitions={CONNECTOR: {}})
-
-
-def test_look_ups_compare_bytes_as_java_does() -> None:
-    """The same partition in another order of fields is another key to Java, and so to us."""
-    state = folded((b'["MirrorSourceConnector",{"topic":"t","partition":0,"cluster":"us"}]', b'{"offset":1}'))
-    assert state.mirrored_offset(CONNECTOR, "us", "t", 0) is None
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connect.core.model import ConnectorStateInfo, RestartRequest, State, Status, TaskId, impact, plan_restart
+from connect.core.model import ConnectorStateInfo, RestartRequest, State, Status, TaskId, plan_restart
 
 
 def status(state: State) -> Status:
@@ -13,16 +13,6 @@ def status(state: State) -> Status:
 
 def state_info(connector: State, *tasks: State) -> ConnectorStateInfo:
     return ConnectorStateInfo("c", status(connector), {n: status(task) for n, task in enumerate(tasks)}, "source")
-
-
-def test_requests_are_ordered_by_what_they_are_likely_to_restart() -> None:
-    ordered = [
-        RestartRequest("c", only_failed=True),
-        RestartRequest("c", only_failed=True, include_tasks=True),
-        RestartRequest("c"),
-        RestartRequest("c", include_tasks=True),
-    ]
-    assert [impact(request) for request in ordered] == [0, 1, 2, 3]
 
 
 RUNNING, FAILED, PAUSED = State.RUNNING, State.FAILED, State.PAUSED

@@ -56,10 +56,6 @@ def test_automatic_restarts_stand_behind_what_java_writes() -> None:
     assert folded((key, value)).status(TASK) == status
 
 
-def test_destroyed_is_a_tombstone() -> None:
-    assert status_record(TASK, Status(State.DESTROYED, "h:8083", 5)) == ("status-task-a-b-3", None)
-
-
 def test_bytes_of_a_topic_in_use() -> None:
     use = TopicUse("orders", "c", 2, 1_700_000_000_000)
     assert topic_record(use) == (
@@ -98,6 +94,9 @@ def test_each_tombstone_takes_away_one_status() -> None:
     assert log.apply("status-connector-c", None) is None
     assert (log.status("c"), list(log.tasks("c"))) == (None, [1, 10])
     assert log.connectors() == ("c",), "so that the leader finds what is left of it"
+    assert log.apply(*status_record(TaskId("c", 1), Status(State.DESTROYED, "h:8083", 5))) is None
+    assert log.apply("status-task-c-10", None) is None
+    assert log.connectors() == ()
 
 
 def test_a_connector_that_was_made_anew_keeps_its_tasks_statuses_in_whichever_order_partitions_are_read() -> None:
@@ -107,36 +106,23 @@ def test_a_connector_that_was_made_anew_keeps_its_tasks_statuses_in_whichever_or
         assert (log.status("c"), log.status(TASK)) == (running(), running())
 
 
-def test_a_connector_with_task_statuses_alone_is_known() -> None:
-    log = folded(status_record(TaskId("c", 0), running()))
-    assert log.connectors() == ("c",)
-    assert log.apply("status-task-c-0", None) is None
-    assert log.connectors() == ()
-
-
-@pytest.mark.parametrize(("generation", "is_heard"), [(4, False), (5, False), (6, True)])
-def test_who_has_lost_a_running_task_is_heard_only_with_a_newer_generation(generation: int, is_heard: bool) -> None:
-    log = folded(status_record(TASK, running(5, "new:1")), status_record(TASK, unassigned(generation, "old:1")))
-    status = log.status(TASK)
-    assert status is not None
-    assert (status.state is State.UNASSIGNED) is is_heard
-
-
-def test_who_has_lost_a_task_that_does_not_run_is_heard() -> None:
-    paused = Status(State.PAUSED, "new:1", 5)
-    log = folded(status_record(TASK, paused), status_record(TASK, unassigned(4, "old:1")))
-    assert log.status(TASK) == unassigned(4, "old:1")
-
-
-@pytest.mark.parametrize(("generation", "is_heard"), [(4, False), (5, True), (6, True)])
-def test_who_was_frozen_does_not_hide_a_connectors_new_owner(generation: int, is_heard: bool) -> None:
-    log = folded(status_record("c", running(5, "new:1")), status_record("c", unassigned(generation, "old:1")))
-    assert (log.status("c") == unassigned(generation, "old:1")) is is_heard
-
-
-def test_what_a_connectors_own_worker_says_is_always_heard() -> None:
-    log = folded(status_record("c", running(5, "new:1")), status_record("c", unassigned(4, "new:1")))
-    assert log.status("c") == unassigned(4, "new:1")
+@pytest.mark.parametrize(
+    ("work", "before", "after", "is_heard"),
+    [
+        (TASK, running(5, "new:1"), unassigned(4, "old:1"), False),
+        (TASK, running(5, "new:1"), unassigned(5, "old:1"), False),
+        (TASK, running(5, "new:1"), unassigned(6, "old:1"), True),
+        (TASK, Status(State.PAUSED, "new:1", 5), unassigned(4, "old:1"), True),
+        ("c", running(5, "new:1"), unassigned(4, "old:1"), False),
+        ("c", running(5, "new:1"), unassigned(5, "old:1"), True),
+        ("c", running(5, "new:1"), unassigned(4, "new:1"), True),
+    ],
+)
+def test_an_owner_that_releases_late_does_not_hide_the_new_one(
+    work: str | TaskId, before: Status, after: Status, is_heard: bool
+) -> None:
+    log = folded(status_record(work, before), status_record(work, after))
+    assert log.status(work) == (after if is_heard else before)
 
 
 def test_topics_in_use() -> None:

@@ -28,11 +28,3 @@ def test_every_plugin_is_what_it_is_listed_as() -> None:
         instance = each.factory()
         assert isinstance(instance, INTERFACES[each.kind]), each.name
         assert each.config_def == type(instance).config_def()  # type: ignore[attr-defined]
-
-
-def test_names_are_javas_and_named_in_the_classes() -> None:
-    assert len({(each.kind, each.name) for each in ALL}) == len(ALL) == 49
-    for each in ALL:
-        assert each.name.startswith("org.apache.kafka.connect.")
-        simple = each.name.rpartition(".")[2]
-        assert type(each.factory()).__name__ == simple.replace("$", "")

@@ -212,14 +212,6 @@ def test_lines_are_the_same_however_bytes_come(parts: list[bytes], data: st.Data
         assert text[begin:end].rstrip(b"\r\n").decode() == line or line == ""
 
 
-async def test_one_task_whatever_is_allowed(tmp_path: Path) -> None:
-    connector = FileStreamSourceConnector()
-    settings = props(tmp_path / "file")
-    await connector.start(settings)
-    assert await connector.task_configs(10) == [settings]
-    assert isinstance(connector.make_task(), FileStreamSourceTask)
-
-
 def test_exactly_once_needs_a_file(tmp_path: Path) -> None:
     connector = FileStreamSourceConnector()
     assert connector.exactly_once_support(props(tmp_path)) is ExactlyOnceSupport.SUPPORTED

@@ -30,90 +30,55 @@ def converter(**settings: str) -> JsonConverter:
     return made
 
 
-ENVELOPES: list[tuple[Schema | None, Any, str]] = [
-    (Schema("boolean"), True, '{"schema":{"type":"boolean","optional":false},"payload":true}'),
-    (Schema("int8"), 12, '{"schema":{"type":"int8","optional":false},"payload":12}'),
-    (Schema("int64"), 4398046511104, '{"schema":{"type":"int64","optional":false},"payload":4398046511104}'),
-    (Schema("float32"), 12.34, '{"schema":{"type":"float","optional":false},"payload":12.34}'),
-    (Schema("float64"), 1e10, '{"schema":{"type":"double","optional":false},"payload":1.0E10}'),
-    (BYTES, b"test-string", '{"schema":{"type":"bytes","optional":false},"payload":"dGVzdC1zdHJpbmc="}'),
-    (STRING, 'a"é\n', '{"schema":{"type":"string","optional":false},"payload":"a\\"é\\n"}'),
-    (OPTIONAL_STRING, None, '{"schema":{"type":"string","optional":true},"payload":null}'),
-    (
-        Schema("boolean", name="bool", version=3, parameters=(("foo", "bar"),)),
-        True,
-        (
-            '{"schema":{"type":"boolean","optional":false,"name":"bool","version":3,"parameters":{"foo":"bar"}},'
-            '"payload":true}'
-        ),
-    ),
-    (
-        Schema("array", values=Schema("int32")),
-        [1, 2, 3],
-        '{"schema":{"type":"array","items":{"type":"int32","optional":false},"optional":false},"payload":[1,2,3]}',
-    ),
-    (
-        Schema("map", keys=STRING, values=Schema("int32")),
-        {"key1": 12},
-        (
-            '{"schema":{"type":"map","keys":{"type":"string","optional":false},'
-            '"values":{"type":"int32","optional":false},"optional":false},"payload":{"key1":12}}'
-        ),
-    ),
-    (
-        Schema("map", keys=Schema("int32"), values=Schema("int32")),
-        {1: 12, 2: 15},
-        (
-            '{"schema":{"type":"map","keys":{"type":"int32","optional":false},'
-            '"values":{"type":"int32","optional":false},"optional":false},"payload":[[1,12],[2,15]]}'
-        ),
-    ),
-    (
-        STRUCT,
-        {"source": None, "line": "foo"},
-        (
-            '{"schema":{"type":"struct","fields":[{"type":"string","optional":false,"field":"line"},'
-            '{"type":"string","optional":true,"field":"source"}],"optional":false},'
-            '"payload":{"line":"foo","source":null}}'
-        ),
-    ),
-    (
-        DATE,
-        EPOCH + timedelta(days=10000),
-        (
-            '{"schema":{"type":"int32","optional":false,"name":"org.apache.kafka.connect.data.Date","version":1},'
-            '"payload":10000}'
-        ),
-    ),
-    (
-        TIME,
-        EPOCH + timedelta(milliseconds=14400000),
-        (
-            '{"schema":{"type":"int32","optional":false,"name":"org.apache.kafka.connect.data.Time","version":1},'
-            '"payload":14400000}'
-        ),
-    ),
-    (
-        TIMESTAMP,
-        EPOCH + timedelta(milliseconds=4000000000),
-        (
-            '{"schema":{"type":"int64","optional":false,"name":"org.apache.kafka.connect.data.Timestamp","version":1},'
-            '"payload":4000000000}'
-        ),
-    ),
-    (
-        DECIMAL,
-        Decimal("1.56"),
-        (
-            '{"schema":{"type":"bytes","optional":false,"name":"org.apache.kafka.connect.data.Decimal","version":1,'
-            '"parameters":{"scale":"2"}},"payload":"AJw="}'
-        ),
-    ),
+#: Java's bytes of other schemas are in ``tests/interop/plugins``, which never reads them.
+VALUES: list[tuple[Schema, Any]] = [
+    *((Schema(type_), 12) for type_ in ("int8", "int64")),
+    (Schema("boolean"), True),
+    (Schema("float32"), 12.5),
+    (Schema("float64"), 1e10),
+    (BYTES, b"test-string"),
+    (STRING, 'a"é\n'),
+    (OPTIONAL_STRING, None),
+    (Schema("array", values=Schema("int32")), [1, 2, 3]),
+    (Schema("map", keys=STRING, values=Schema("int32")), {"key1": 12}),
+    (STRUCT, {"line": "foo", "source": None}),
+    (DATE, EPOCH + timedelta(days=10000)),
+    (TIME, EPOCH + timedelta(milliseconds=14400000)),
+    (TIMESTAMP, EPOCH + timedelta(milliseconds=4000000000)),
 ]
+INT32_TEXT = '{"type":"int32","optional":false}'
 
 
-@pytest.mark.parametrize(("schema", "value", "text"), ENVELOPES, ids=lambda each: "")
-def test_values_with_their_schemas(schema: Schema | None, value: Any, text: str) -> None:
+@pytest.mark.parametrize(("schema", "value"), VALUES)
+def test_values_with_their_schemas_come_back(schema: Schema, value: Any) -> None:
+    assert converter().to_connect("t", converter().from_connect("t", schema, value)) == (schema, value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "text"),
+    [
+        (
+            Schema("boolean", name="bool", version=3, parameters=(("foo", "bar"),)),
+            True,
+            '{"schema":{"type":"boolean","optional":false,"name":"bool","version":3,"parameters":{"foo":"bar"}},"payload":true}',
+        ),
+        (
+            Schema("map", keys=Schema("int32"), values=Schema("int32")),
+            {1: 12, 2: 15},
+            f'{{"schema":{{"type":"map","keys":{INT32_TEXT},"values":{INT32_TEXT},"optional":false}},"payload":[[1,12],[2,15]]}}',
+        ),
+        (
+            DECIMAL,
+            Decimal("1.56"),
+            (
+                f'{{"schema":{{"type":"bytes","optional":false,"name":"{DECIMAL_NAME}","version":1,'
+                '"parameters":{"scale":"2"}},"payload":"AJw="}'
+            ),
+        ),
+    ],
+    ids=lambda each: "",
+)
+def test_bytes_of_values_with_their_schemas(schema: Schema, value: Any, text: str) -> None:
     data = converter().from_connect("t", schema, value)
     assert data == text.encode()
     assert converter().to_connect("t", data) == (schema, value)
@@ -186,15 +151,6 @@ def test_a_decimal_that_would_lose_digits_is_refused(scale: str, value: str, wor
     schema = replace(DECIMAL, parameters=(("scale", scale),))
     with pytest.raises(DataError, match=words):
         converter().from_connect("t", schema, Decimal(value))
-
-
-def test_a_decimal_as_number_says_its_own_scale() -> None:
-    made = converter(schemas_enable="false", decimal_format="numeric")
-    for value in ("1.5", "1.555", "1E+3"):
-        assert made.from_connect("t", DECIMAL, Decimal(value)) == value.encode()
-    for value in ("NaN", "-Infinity"):
-        with pytest.raises(DataError, match=f"{value} is not a decimal number"):
-            made.from_connect("t", DECIMAL, Decimal(value))
 
 
 def test_a_refusal_names_the_field() -> None:

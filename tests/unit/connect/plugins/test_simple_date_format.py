@@ -15,18 +15,7 @@ DATE = datetime(2020, 2, 9, 15, 4, 5, 67000, UTC)
 
 @pytest.mark.parametrize(
     ("pattern", "text"),
-    [
-        ("yyyyMMdd", "20200209"),
-        ("yyyy-MM-dd'T'HH:mm:ss.SSSX", "2020-02-09T15:04:05.067Z"),
-        ("yy/M/d", "20/2/9"),
-        ("EEE, d MMM yyyy HH:mm:ss Z", "Sun, 9 Feb 2020 15:04:05 +0000"),
-        ("EEEE MMMM z", "Sunday February UTC"),
-        ("h 'o''clock' a", "3 o'clock PM"),
-        ("KK kk DDD F u", "03 15 040 2 7"),
-        ("SSSSSS", "000067"),
-        ("yyyyy", "02020"),
-        ("'yyyy'", "yyyy"),
-    ],
+    [("yyyy-MM-dd'T'HH:mm:ss.SSSX", "2020-02-09T15:04:05.067Z"), ("yyyyy", "02020"), ("'yyyy'", "yyyy")],
 )
 def test_dates_as_text(pattern: str, text: str) -> None:
     assert SimpleDateFormat(pattern).format(DATE) == text

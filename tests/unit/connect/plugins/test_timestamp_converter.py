@@ -66,21 +66,6 @@ def test_schemas_follow(value: Any, schema: Schema, target: str, new_schema: Sch
     assert after.value_schema == new_schema
 
 
-@pytest.mark.parametrize(
-    ("precision", "number"),
-    [("seconds", 86_401), ("milliseconds", UNIX), ("microseconds", UNIX * 1000), ("nanoseconds", UNIX * 1_000_000)],
-)
-def test_what_numbers_count(precision: str, number: int) -> None:
-    assert converter(target_type="unix", unix_precision=precision).apply(record(MOMENT)).value == number
-    read = converter(target_type="Timestamp", unix_precision=precision).apply(record(number)).value
-    assert read == (MOMENT.replace(microsecond=0) if precision == "seconds" else MOMENT)
-
-
-def test_before_1970_numbers_are_cut_towards_it() -> None:
-    made = converter(target_type="unix", unix_precision="seconds")
-    assert made.apply(record(datetime(1969, 12, 31, 23, 59, 58, 500000, UTC))).value == -1
-
-
 def test_a_field_of_a_map_and_of_a_struct() -> None:
     made = converter(target_type="unix", field="ts")
     assert made.apply(record({"ts": MOMENT, "x": 1})).value == {"ts": UNIX, "x": 1}
@@ -128,8 +113,3 @@ def test_what_is_no_timestamp(value: Any, schema: Schema | None, words: str) -> 
 def test_settings_that_are_refused(settings: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         converter(**settings)
-
-
-def test_text_without_a_format() -> None:
-    with pytest.raises(DataError, match="the transformation has no format"):
-        converter(target_type="unix").apply(record("2020"))

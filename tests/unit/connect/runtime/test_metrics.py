@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from math import isnan
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -101,35 +100,6 @@ def test_several_workers_of_a_process_share_families() -> None:
     text = text_of(a_worker("us-mm2", t0=State.RUNNING), a_worker("eu-mm2"))
     assert text.count("# TYPE kafka_connect_connect_worker_metrics_task_count gauge") == 1
     assert 'kafka_connect_connect_worker_metrics_task_count{group="eu-mm2"} 0.0' in text
-
-
-def test_what_is_not_here_has_no_series() -> None:
-    assert "task=" not in text_of(a_worker("g"))
-
-
-def test_a_round_is_measured_from_its_beginning_to_its_end() -> None:
-    rounds = Rebalances()
-    rounds.begin(1_000)
-    rounds.begin(1_500)
-    assert rounds.began_ms == 1_000, "a join that is given up for another is the same round"
-    rounds.end(3_000)
-    assert rounds.completed == 1
-    assert rounds.took_ms.most(3_000) == 2_000
-    rounds.begin(4_000)
-    assert rounds.began_ms == 4_000
-
-
-def test_what_is_longer_ago_than_the_window_counts_no_more() -> None:
-    counters = TaskCounters(clock=lambda: 1_000)
-    counters.batch_polled(60, 9.0)
-    counters.committed(5.0)
-    counters.commit_failed()
-    assert counters.poll_ms.most(1_000) == 9.0
-    assert counters.poll_records.rate(1_000) == 2.0
-    assert counters.commits_well.share(1_000) == 0.5
-    assert isnan(counters.poll_ms.most(121_000))
-    assert (counters.poll_records.rate(121_000), counters.commits_well.share(121_000)) == (0.0, 0.0)
-    assert counters.polled == 60
 
 
 def test_the_share_of_the_time_in_a_state() -> None:

@@ -265,19 +265,6 @@ async def test_a_connector_that_does_not_heed_being_cancelled_does_not_hold_the_
     assert "is abandoned" in caplog.text
 
 
-@in_virtual_time
-async def test_a_newer_target_takes_the_place_of_one_that_waits() -> None:
-    kind = noting()
-    kind.trouble["start"] = 1.0
-    here = Here(kind)
-    await here.start()
-    here.worker.set_target("c", PAUSED)
-    here.worker.set_target("c", STOPPED)
-    await asyncio.sleep(2)
-    assert here.heard.of("c") == [State.RUNNING, State.STOPPED]
-    await here.stop()
-
-
 def test_task_configs_are_raw_and_name_their_class(tmp_path: Path) -> None:
     file = tmp_path / "secrets.properties"
     file.write_text("password=hunter2\n")
@@ -360,18 +347,6 @@ async def test_asking_for_tasks_ends_with_the_connector() -> None:
     with pytest.raises(ValueError, match="cannot count"):
         await here.worker.task_configs("c")
     await here.stop()
-
-
-@in_virtual_time
-async def test_a_connector_asks_to_be_configured_anew_while_it_is_here() -> None:
-    kind = noting()
-    here = Here(kind)
-    await here.start()
-    kind.instance.context.request_task_reconfiguration()
-    assert here.heard.wanted == ["c", "c"]
-    await here.stop()
-    kind.instance.context.request_task_reconfiguration()
-    assert here.heard.wanted == ["c", "c"]
 
 
 @in_virtual_time
@@ -505,19 +480,6 @@ def test_an_engine_takes_another_config_as_it_runs_or_refuses_it() -> None:
 
 
 @in_virtual_time
-async def test_an_engine_that_fails() -> None:
-    kind, log = engines(PermanentError("no Spark"))
-    here = Here(kind)
-    await here.start_task()
-    assert here.heard.of(TASK) == [State.RUNNING, State.FAILED]
-    assert "no Spark" in (here.heard.traces[TASK] or "")
-    await here.stop()
-    assert log == ["run v"]
-    # It stays failed, whatever stopping it reports.
-    assert here.heard.last(TASK) is State.FAILED
-
-
-@in_virtual_time
 async def test_an_engine_that_does_not_stop_is_abandoned_within_the_grace(caplog: pytest.LogCaptureFixture) -> None:
     kind, log = engines(1000.0)
     here = Here(kind)
@@ -558,17 +520,3 @@ async def test_a_fencing_that_hangs_ends_when_the_task_is_to_stop() -> None:
     assert await here.stop() < 0.5
     assert here.heard.of(TASK) == [State.UNASSIGNED]
     assert log == []
-
-
-@in_virtual_time
-async def test_targets_reach_only_the_connector_that_is_meant() -> None:
-    kind, _ = engines()
-    here = Here(kind)
-    await here.start_task()
-    here.worker.set_target("other", PAUSED)
-    await asyncio.sleep(0.1)
-    assert here.heard.last(TASK) is State.RUNNING
-    # Never wanted of a task, and taken as a wish to end.
-    await here.aim(STOPPED)
-    assert here.heard.last(TASK) is State.UNASSIGNED
-    await here.stop()

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connect.cli.reference import markdown
 from connect.core.config.config_def import (
     REQUIRED,
     AtLeast,
@@ -140,37 +139,11 @@ def test_a_missing_required_setting() -> None:
     assert caught.value.message == message
 
 
-def test_validation_looks_at_every_setting() -> None:
-    outcome = CONFIG.validate({"tasks.max": "0", "enabled": "x"})
-    assert {name for name, each in outcome.items() if each.errors} == {"tasks.max", "enabled"}
-    assert outcome["topics"].value == (".*",)
-
-
 def test_a_password_is_never_shown() -> None:
     values = CONFIG.parse({"secret": "s3cret"})
     assert values["secret"] == Password("s3cret")
     assert str(values["secret"]) == repr(values["secret"]) == "[hidden]"
     assert f"{values['secret']}" == "[hidden]"
-
-
-def test_unknown_keys_are_left_out() -> None:
-    assert "other" not in CONFIG.parse({"other": "x"})
-
-
-def test_the_later_definition_wins_in_a_union() -> None:
-    other = ConfigDef.of(Setting("tasks.max", Type.INT, 7, "Another."))
-    assert (CONFIG | other).parse({}).integer("tasks.max") == 7
-    assert CONFIG.parse({}).integer("tasks.max") == 1
-
-
-def test_the_reference() -> None:
-    lines = markdown(CONFIG).splitlines()
-    assert lines[0] == "| key | type | default | valid values | meaning |"
-    assert lines[2].startswith("| `name` | string | `x` |")
-    assert "| `tasks.max` | int | `1` | [1,...] | Most tasks. |" in lines
-    assert "| `transforms` | list | empty | unique aliases | Aliases. |" in lines
-    assert "| `secret` | password | null |  | A secret. |" in lines
-    assert len(lines) == 2 + len(CONFIG.settings)
 
 
 @given(st.lists(st.text(st.characters(exclude_characters=",", exclude_categories=["Cs"])), min_size=1))

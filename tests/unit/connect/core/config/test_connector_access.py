@@ -8,7 +8,6 @@ import pytest
 
 from connect.core.config.connector_access import FILES, OAUTH_FILES, OAUTH_URLS, PROVIDERS, TOKENS, NotAllowed
 from connect.core.config.properties import ConfigTransformer
-from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import ConfigError
 
 JAAS = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
@@ -85,13 +84,6 @@ def test_a_url_is_allowed_as_a_whole() -> None:
             transformer.connector_props({ENDPOINT: other})
 
 
-def test_a_reference_hides_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PLACE", "/etc/shadow")
-    worker = ConfigTransformer({"config.providers": "env", "config.providers.env.class": "env"})
-    with pytest.raises(NotAllowed):
-        worker.connector_props({"producer.override.ssl.keystore.location": "${env:PLACE}"})
-
-
 def test_a_broken_jaas_line_names_nothing() -> None:
     broken = {"producer.override.sasl.jaas.config": 'x required keyTab="/etc/krb5.keytab"'}
     assert ConfigTransformer({}).connector_props(broken) == broken
@@ -152,20 +144,3 @@ def test_providers_of_the_automatic_list_only(name: str) -> None:
         with pytest.raises(ConfigError, match=f"{name} is not allowed; add it to {PROVIDERS}") as caught:
             ConfigTransformer({**declared, PROVIDERS: allowed})
         assert caught.value.key == "config.providers.e.class"
-
-
-def test_the_lists_are_settings_of_a_worker() -> None:
-    found = WorkerConfig.parse(
-        {
-            "bootstrap.servers": "a:1",
-            "group.id": "g",
-            "key.converter": "K",
-            "value.converter": "V",
-            **{f"{kind}.storage.topic": kind for kind in ("config", "offset", "status")},
-            FILES: "/tls",
-            OAUTH_FILES: "/tokens",
-            OAUTH_URLS: "https://login.example/token",
-            PROVIDERS: "none",
-        }
-    )
-    assert not found.warnings

@@ -61,33 +61,21 @@ def test_repr_holds_no_values() -> None:
     assert "s3cret" not in repr(parse_properties("password=s3cret"))
 
 
-def test_an_error_for_a_key_names_file_and_line() -> None:
-    error = parse_properties("a=1\nb=2", "f.properties").error("is wrong", "b")
-    assert str(error) == "f.properties:2: b: is wrong"
-
-
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    path = tmp_path / "absent.properties"
-    with pytest.raises(ConfigError, match="cannot be read: No such file") as caught:
-        load_properties(path)
-    assert caught.value.file == str(path)
-
-
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is a folder"):
-        load_properties(tmp_path)
-
-
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [(b"PK\x03\x04\0\0", "binary data"), (b"#" * (MAX_FILE_BYTES + 1), "larger than")],
-    ids=["binary", "large"],
+    ("name", "content", "message"),
+    [
+        ("absent", b"", "cannot be read: No such file"),
+        ("", b"", "is a folder"),
+        ("file", b"PK\x03\x04\0\0", "binary data"),
+        ("file", b"#" * (MAX_FILE_BYTES + 1), "larger than"),
+    ],
+    ids=["absent", "folder", "binary", "large"],
 )
-def test_what_is_no_properties_file(tmp_path: Path, content: bytes, message: str) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(content)
-    with pytest.raises(ConfigError, match=message):
-        load_properties(path)
+def test_what_is_no_properties_file(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_properties(tmp_path / name)
+    assert caught.value.file == str(tmp_path / name)
 
 
 @given(st.dictionaries(st.text("abc.->$\\ =:#!é\t", min_size=1), st.text("ab\\ =:#!é\t\n")))

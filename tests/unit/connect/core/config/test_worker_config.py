@@ -28,38 +28,18 @@ def parsed(**others: str) -> WorkerConfig:
     return WorkerConfig.parse({**SMALLEST, **{key.replace("_", "."): value for key, value in others.items()}})
 
 
-def test_defaults_are_those_of_java() -> None:
+def test_what_defaults_come_to() -> None:
+    """The defaults themselves are compared in ``test_java_settings.py``."""
     config = parsed()
-    assert (config.session_timeout_ms, config.rebalance_timeout_ms, config.heartbeat_interval_ms) == (
-        10000,
-        60000,
-        3000,
-    )
-    assert (config.sync_timeout_ms, config.unsync_backoff_ms) == (3000, 300_000)
-    assert (config.max_delay_ms, config.max_delay_is_set) == (300_000, False)
     assert (config.connect_protocol, config.exactly_once) == ("sessioned", ExactlyOnceSourceSupport.DISABLED)
-    assert (config.transactional_leader, config.exactly_once_enabled) == (False, False)
-    assert (config.key_algorithm, config.key_size_bits, config.key_ttl_ms) == ("HmacSHA256", None, 3_600_000)
-    assert config.verification_algorithms == ("HmacSHA256",)
-    assert (config.offset_flush_interval_ms, config.offset_flush_timeout_ms) == (60_000, 5000)
-    assert config.task_shutdown_timeout_ms == 5000
-    assert (config.topic_creation_enable, config.topic_tracking_enable, config.topic_tracking_allow_reset) == (
-        True,
-    ) * 3
+    assert (config.transactional_leader, config.exactly_once_enabled, config.max_delay_is_set) == (False,) * 3
     # Java's is all interfaces.
-    assert config.listeners == (RestListener("http", "localhost", 8083),)
-    assert config.admin_listeners is None
-    assert config.config_topic == NewTopic("configs", 1, 3, {})
+    assert (config.listeners, config.admin_listeners) == ((RestListener("http", "localhost", 8083),), None)
     assert config.offset_topic == NewTopic("offsets", 25, 3, {})
-    assert config.status_topic == NewTopic("statuses", 5, 3, {})
     assert config.warnings == ()
-
-
-@pytest.mark.parametrize("key", list(SMALLEST))
-def test_what_has_no_default_is_asked_for_in_javas_words(key: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        WorkerConfig.parse({each: value for each, value in SMALLEST.items() if each != key})
-    assert str(caught.value) == f'Missing required configuration "{key}" which has no default value.'
+    changed = parsed(exactly_once_source_support="Preparing", scheduled_rebalance_max_delay_ms="300000")
+    assert (changed.transactional_leader, changed.exactly_once_enabled, changed.max_delay_is_set) == (True, False, True)
+    assert parsed(exactly_once_source_support="ENABLED").exactly_once_enabled
 
 
 #: What two settings owe each other: the keys of a file, and the keys that its refusal names.
@@ -142,16 +122,6 @@ def test_a_lease_leaves_work_the_rest_of_the_session_to_end_in(session: str, hea
     assert parsed(session_timeout_ms=session, heartbeat_interval_ms=heartbeat).lease_ms == lease
 
 
-def test_exactly_once_goes_by_any_case() -> None:
-    config = parsed(exactly_once_source_support="Preparing")
-    assert (config.transactional_leader, config.exactly_once_enabled) == (True, False)
-    assert parsed(exactly_once_source_support="ENABLED").exactly_once_enabled
-
-
-def test_a_delay_that_is_set_to_its_default_is_set() -> None:
-    assert parsed(scheduled_rebalance_max_delay_ms="300000").max_delay_is_set
-
-
 def test_topics_take_further_settings_but_one_partition_and_compaction() -> None:
     config = parsed(
         config_storage_partitions="7",
@@ -204,11 +174,12 @@ def test_references_are_resolved_and_stay_hidden(monkeypatch: pytest.MonkeyPatch
     [
         ("session.timeot.ms", "is session.timeout.ms meant?"),
         ("plugin.path", "Python packages"),
+        ("listeners.https.ssl.cipher.suites", "cannot select among the suites of TLS 1.3"),
         ("internal.key.converter", "JsonConverter without schemas"),
     ],
 )
 def test_what_has_no_effect_is_said(key: str, said: str) -> None:
-    (warning,) = WorkerConfig.parse({**SMALLEST, key: "x"}).warnings
+    (warning,) = WorkerConfig.parse({**SMALLEST, key: "TLS_AES_256_GCM_SHA384"}).warnings
     assert warning.startswith(key)
     assert said in warning
 
@@ -217,13 +188,6 @@ def test_a_repeated_address_is_forgiven_with_a_warning() -> None:
     config = parsed(bootstrap_servers="a:1,b:1,a:1")
     assert config.values.strings("bootstrap.servers") == ("a:1", "b:1")
     assert len(config.warnings) == 1
-
-
-@pytest.mark.parametrize("prefix", ["", "listeners.https.", "producer."])
-def test_suites_that_nobody_named_are_told(prefix: str) -> None:
-    key = f"{prefix}ssl.cipher.suites"
-    (warning,) = WorkerConfig.parse({**SMALLEST, key: "TLS_AES_256_GCM_SHA384"}).warnings
-    assert warning.startswith(f"{key} cannot select among the suites of TLS 1.3: TLS_AES_128_GCM_SHA256, ")
 
 
 @pytest.mark.parametrize(

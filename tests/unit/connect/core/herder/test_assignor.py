@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connect.core.herder.assignor import Assignments, IncrementalAssignor, MemberAssignment, MemberState, eager_assign
+from connect.core.herder.assignor import Assignments, IncrementalAssignor, MemberState, eager_assign
 from connect.core.herder.membership import NOTHING, Allocation
 from connect.core.model import TaskId
 
@@ -110,13 +110,6 @@ def has_revoked(outcome: Assignments) -> bool:
 # -- joining -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_first_worker_gets_everything_at_once() -> None:
-    group = Group()
-    group.join("m1")
-    assert group.round() == Assignments({"m1": MemberAssignment(group.work, NOTHING, group.work)})
-    group.assert_complete()
-
-
 def test_a_second_worker_takes_a_round_to_revoke_and_one_to_assign() -> None:
     group = Group()
     group.join("m1")
@@ -131,26 +124,6 @@ def test_a_second_worker_takes_a_round_to_revoke_and_one_to_assign() -> None:
     assert outcome.members["m2"].assigned == Allocation(("a",), tuple(TaskId("a", task) for task in range(4)))
     group.assert_complete()
     assert not has_revoked(group.round())
-
-
-def test_workers_that_join_at_once_share_without_revoking() -> None:
-    group = Group(work=configured("abc", 3))
-    group.join("m1", "m2")
-    assert not has_revoked(group.round())
-    assert group.sizes() == [(2, 5), (1, 4)]
-
-
-def test_one_connector_more_than_workers_moves_only_what_must_move() -> None:
-    group = Group(work=configured("abcd", 1))
-    group.join("m1", "m2", "m3")
-    group.settle()
-    before = group.sizes()
-    group.join("m4")
-    group.round()
-    assert before == [(2, 2), (1, 1), (1, 1)]
-    assert group.sizes() == [(1, 1), (1, 1), (1, 1), (0, 0)]
-    group.settle()
-    group.assert_complete()
 
 
 # -- leaving -----------------------------------------------------------------------------------------------------------
@@ -194,83 +167,6 @@ def test_a_worker_that_returns_in_time_gets_its_work_back() -> None:
     assert outcome.members["m4"].assigned == lost
     assert [group.members[member].held for member in ("m1", "m2")] == held
     assert not has_revoked(outcome)
-
-
-def test_of_several_empty_workers_each_gets_of_the_lost_work_in_turn() -> None:
-    group = three_workers()
-    group.members.pop("m3")
-    group.round()
-    group.join("m5", "m4")
-    group.round()
-    group.now_ms += DELAY_MS
-    outcome = group.round()
-    assert [len(outcome.members[member].assigned.tasks) for member in ("m4", "m5")] == [2, 2]
-    group.settle()
-    group.assert_complete()
-
-
-def test_others_get_nothing_of_the_lost_work_where_there_is_an_empty_worker() -> None:
-    group = three_workers()
-    group.members.pop("m2")
-    group.members.pop("m3")
-    group.join("m4")
-    group.round()
-    group.now_ms += DELAY_MS
-    outcome = group.round()
-    assert outcome.members["m4"].assigned
-    assert not outcome.members["m1"].assigned
-    group.settle()
-    group.assert_complete()
-
-
-def test_an_empty_worker_that_has_left_again_gets_nothing() -> None:
-    group = three_workers()
-    group.members.pop("m3")
-    group.join("m4")
-    group.round()
-    group.members.pop("m4")
-    group.now_ms += DELAY_MS
-    group.round()
-    group.assert_complete()
-
-
-def test_new_connectors_are_assigned_while_lost_work_waits() -> None:
-    group = three_workers()
-    group.members.pop("m3")
-    group.round()
-    group.work = configured("abcd", 4)
-    outcome = group.round()
-    assert outcome.delay_ms == DELAY_MS
-    new = configured("d", 4)
-    assert Counter(chain.from_iterable(work(reported.assigned) for reported in outcome.members.values())) == Counter(
-        work(new)
-    )
-
-
-def test_lost_work_that_is_deleted_is_waited_for_no_longer() -> None:
-    group = three_workers()
-    lost = group.members.pop("m3").held
-    group.round()
-    kept = minus(group.work, lost)
-    group.work = Allocation(kept.connectors, kept.tasks)
-    assert group.round().delay_ms == 0
-
-
-def test_without_a_delay_lost_work_moves_at_once() -> None:
-    group = three_workers(delay_ms=0)
-    group.members.pop("m3")
-    assert group.round().delay_ms == 0
-    group.assert_complete()
-
-
-def test_a_new_leader_knows_of_no_lost_work() -> None:
-    """Java's does not, either: what nobody holds is new to it."""
-    group = three_workers()
-    group.members.pop("m1")
-    group.assignor = IncrementalAssignor(DELAY_MS, max_delay_is_set=True)
-    assert group.round().delay_ms == 0
-    group.settle()
-    group.assert_complete()
 
 
 # -- leases ------------------------------------------------------------------------------------------------------------
@@ -325,88 +221,7 @@ def test_a_java_worker_without_work_is_not_waited_for() -> None:
     assert group.held() == Counter(work(group.work))
 
 
-# -- rounds that fail --------------------------------------------------------------------------------------------------
-
-
-def test_a_round_that_nobody_has_heard_of_is_done_again() -> None:
-    group = Group()
-    group.join("m1", "m2")
-    group.round(lost=True)
-    assert group.round().delay_ms == 0
-    group.assert_complete()
-
-
-def test_work_of_a_worker_that_has_not_heard_of_it_is_assigned_anew_at_once() -> None:
-    group = Group()
-    group.join("m1", "m2")
-    group.round(deaf=["m2"])
-    assert group.sizes() == [(1, 4), (0, 0)]
-    assert group.round().delay_ms == 0
-    group.assert_complete()
-
-
-def test_a_revocation_that_was_not_heard_of_is_done_again() -> None:
-    group = Group()
-    group.join("m1")
-    group.round()
-    group.join("m2")
-    assert has_revoked(group.round(deaf=["m1"]))
-    assert group.sizes() == [(2, 8), (0, 0)]
-    group.settle()
-    group.assert_complete()
-
-
-def test_where_a_revocation_was_not_heard_of_lost_work_is_new() -> None:
-    """The leader believes nothing but what members say they hold."""
-    group = three_workers()
-    group.join("m4")
-    assert has_revoked(group.round(deaf=["m1", "m2", "m3"]))
-    group.members.pop("m3")
-    group.round()
-    assert group.held() == Counter(work(group.work))
-
-
-def test_after_a_round_that_nobody_has_heard_of_lost_work_is_new() -> None:
-    group = three_workers()
-    group.round(lost=True)
-    group.members.pop("m3")
-    assert group.round().delay_ms == 0
-    group.assert_complete()
-
-
-def test_what_was_not_heard_of_does_not_wait_for_a_worker_with_a_lease() -> None:
-    group = three_workers(LEASE_MS, is_set=False)
-    group.work = configured("abcdef", 4)
-    group.round(deaf=["m2"])
-    group.members.pop("m3")
-    assert group.round().delay_ms == 0
-    group.settle()
-    group.assert_complete()
-
-
-# -- what is deleted, doubled, or never ends ---------------------------------------------------------------------------
-
-
-def test_deleted_work_is_revoked() -> None:
-    group = three_workers()
-    gone = configured("c", 4)
-    group.work = configured("ab", 4)
-    outcome = group.round()
-    revoked = Counter(chain.from_iterable(work(reported.revoked) for reported in outcome.members.values()))
-    assert not Counter(work(gone)) - revoked
-    group.settle()
-    group.assert_complete()
-
-
-def test_work_that_was_deleted_under_another_leader_is_revoked_as_well() -> None:
-    group = three_workers()
-    group.assignor = IncrementalAssignor(DELAY_MS, max_delay_is_set=True)
-    group.work = configured("ab", 4)
-    outcome = group.round()
-    revoked = set(chain.from_iterable(work(reported.revoked) for reported in outcome.members.values()))
-    assert revoked == set(work(configured("c", 4)))
-    group.settle()
-    group.assert_complete()
+# -- what runs twice, or never ends ------------------------------------------------------------------------------------
 
 
 def test_every_copy_of_what_runs_twice_is_revoked() -> None:
@@ -423,54 +238,26 @@ def test_every_copy_of_what_runs_twice_is_revoked() -> None:
     group.assert_complete()
 
 
-def test_revoking_in_one_round_after_the_other_waits_longer_and_longer() -> None:
-    group = Group(work=configured(MANY, 0))
+@pytest.mark.parametrize(
+    ("delay_ms", "delays"),
+    [(DELAY_MS, [0, 40, 0, 1_600, 0, 64_000]), (1_000, [0, 40, 0, 1_000, 0, 1_000]), (0, [0, 0, 0, 0, 0, 0])],
+)
+def test_revoking_in_one_round_after_the_other_waits_longer_and_longer(delay_ms: int, delays: list[int]) -> None:
+    group = Group(IncrementalAssignor(delay_ms, max_delay_is_set=True), work=configured(MANY, 0))
     group.join("m1")
     group.round()
-    delays = []
+    found = []
     for number in range(2, 8):
         # One joins in each round, so that there is always something to revoke.
         group.join(f"m{number}")
         outcome = group.round()
-        delays.append(outcome.delay_ms)
+        found.append(outcome.delay_ms)
         group.now_ms += outcome.delay_ms
-    assert delays == [0, 40, 0, 1_600, 0, 64_000]
+    assert found == delays
     group.settle()
-    delays.clear()
-    for number in (8, 9):
+    for wait_ms, number in zip(delays[:2], (8, 9), strict=True):
         group.join(f"m{number}")
-        delays.append(group.round().delay_ms)
-    assert delays == [0, 40]
-
-
-def test_the_wait_between_revocations_is_capped() -> None:
-    group = Group(IncrementalAssignor(1_000, max_delay_is_set=True), work=configured(MANY, 0))
-    group.join("m1")
-    group.round()
-    delays = []
-    for number in range(2, 10):
-        group.join(f"m{number}")
-        outcome = group.round()
-        delays.append(outcome.delay_ms)
-        group.now_ms += outcome.delay_ms
-    assert delays == [0, 40, 0, 1_000, 0, 1_000, 0, 1_000]
-
-
-def test_without_a_delay_revoking_never_waits() -> None:
-    group = Group(IncrementalAssignor(0, max_delay_is_set=True), work=configured(MANY, 0))
-    group.join("m1")
-    group.round()
-    for number in range(2, 8):
-        group.join(f"m{number}")
-        outcome = group.round()
-        assert outcome.delay_ms == 0
-        assert has_revoked(outcome)
-
-
-def test_nothing_configured_is_nothing_to_do() -> None:
-    group = Group(work=NOTHING)
-    group.join("m1", "m2")
-    assert group.settle() == 1
+        assert group.round().delay_ms == wait_ms, "it begins again"
 
 
 # -- the eager protocol ------------------------------------------------------------------------------------------------

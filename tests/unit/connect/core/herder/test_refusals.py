@@ -8,6 +8,7 @@ import pytest
 
 from connect.core.herder import events
 from connect.core.herder.events import ComputeTaskConfigs, FailConnector, ReadConfig, WriteConfig
+from connect.core.herder.membership import MAX_STRING_BYTES
 from connect.core.herder.task_configs import InvalidTaskConfigs
 from connect.core.herder_api import BadRequest
 from tests.kit.herding import Bench, error_of, kinds, none, only
@@ -100,3 +101,12 @@ def test_whoever_is_out_of_the_group_waits_for_what_is_under_way_without_a_deadl
     assert bench.herder.next_deadline_ms() is None
     write = only(effects, WriteConfig)
     assert kinds(bench.step(events.ConfigWritten(write.token, TimeoutError("no")))) == ["Reply", "ReadConfig"]
+
+
+@pytest.mark.parametrize(("letters", "refused"), [(MAX_STRING_BYTES // 2, False), (MAX_STRING_BYTES // 2 + 1, True)])
+def test_names_that_are_too_long_for_the_group_protocol_are_refused(letters: int, refused: bool) -> None:
+    name = "é" * letters
+    effects = leading().ask(events.PutConnector(name, {"name": name}, None, False, "source"))
+    assert none(effects, WriteConfig) is refused
+    if refused:
+        assert isinstance(error_of(effects), BadRequest)

@@ -3,6 +3,7 @@
 import pytest
 
 from connect.core.config.connector_settings import ENABLED
+from connect.core.config.worker_config import WorkerConfig
 from connect.core.config_topic import logger_record, restart_record
 from connect.core.errors import NotRunning, TooManyTasks
 from connect.core.herder import events
@@ -16,7 +17,6 @@ from connect.core.herder.events import (
     RebalanceBegun,
     Reply,
     SendTaskConfigs,
-    SetLevel,
     StartConnector,
     StartTask,
     StopWork,
@@ -27,7 +27,6 @@ from connect.core.herder.events import (
     WriteStatus,
 )
 from connect.core.herder.membership import COMPATIBLE, NOTHING, Allocation, WorkerMetadata
-from connect.core.herder.state import HerderSettings
 from connect.core.herder_api import (
     AlreadyExists,
     BadRequest,
@@ -41,6 +40,7 @@ from connect.core.herder_api import (
 from connect.core.model import ConnectorStateInfo, RestartRequest, State, Status, TargetState, TaskId
 from connect.core.status_and_offset_topics import status_record
 from tests.kit.herding import CONFIG, OTHER_URL, Bench, error_of, kinds, none, only
+from tests.kit.work import worker_config
 
 TASKS = (TaskId("c", 0), TaskId("c", 1))
 ONE = ({"n": "0"},)
@@ -57,8 +57,8 @@ def leading() -> Bench:
     return bench
 
 
-def following(assigned: Allocation = NOTHING, settings: HerderSettings | None = None) -> Bench:
-    bench = Bench(settings)
+def following(assigned: Allocation = NOTHING, config: WorkerConfig | None = None) -> Bench:
+    bench = Bench(config)
     bench.connector()
     bench.tasks(TWO)
     bench.follow(assigned)
@@ -283,12 +283,6 @@ def test_a_restarted_connector_answers_when_it_has_started() -> None:
     assert isinstance(error_of(bench.step(events.LeaseLost())), RequestConflict)
 
 
-def test_a_paused_connector_is_restarted_at_once() -> None:
-    bench = leading()
-    bench.target(TargetState.PAUSED)
-    assert kinds(bench.ask(events.RestartConnector("c"))) == ["StopWork", "StartConnector", "Reply"]
-
-
 def test_a_task_is_restarted_where_it_runs() -> None:
     bench = following(ALL)
     assert bench.ask(events.RestartTask(TASKS[1])) == [
@@ -354,27 +348,11 @@ def test_of_several_restarts_that_wait_the_greatest_counts() -> None:
     assert only(bench.joined(), StopWork) == StopWork(("c",), TASKS)
 
 
-def test_restarts_and_levels_of_before_are_history() -> None:
-    bench = with_statuses(Bench())
-    bench.connector()
-    bench.tasks(TWO)
-    bench.record(restart_record(RestartRequest("c", False, True)), logger_record("root", "DEBUG"))
-    bench.ready()
-    assert none(bench.joined(ALL), StopWork)
-    assert bench.record(logger_record("root", "DEBUG")) == [SetLevel("root", "DEBUG")]
-
-
 # -- changes -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_changed_config_restarts_the_instance_alone() -> None:
-    bench = following(ALL)
-    assert bench.connector("c", {"x": "y"}) == [StopWork(("c",), ()), StartConnector("c", TargetState.STARTED)]
-    assert following(Allocation((), TASKS)).connector("c", {"x": "y"}) == []
-
-
 def test_under_exactly_once_committed_tasks_stop_the_old_ones_and_the_next_round_starts_what_stays_ours() -> None:
-    bench = following(ALL, HerderSettings(reconfigures_live=False))
+    bench = following(ALL, worker_config(exactly_once_source_support="enabled"))
     effects = bench.tasks(ONE)
     assert effects == [StopWork((), TASKS), bench.joining()]
     effects = bench.joined(revoked=Allocation((), TASKS[1:]))
@@ -388,14 +366,6 @@ def test_committed_tasks_are_offered_to_those_that_run_and_what_is_no_task_any_m
     assert effects == [StopWork((), TASKS[1:]), events.ReconfigureTasks(TASKS[:1]), bench.joining()]
     effects = bench.joined(revoked=Allocation((), TASKS[1:]))
     assert kinds(effects) == ["Join"], "the first one runs on"
-
-
-def test_a_task_that_refuses_its_new_config_starts_with_it_after_the_round() -> None:
-    bench = following(ALL)
-    bench.tasks(ONE)
-    assert bench.step(events.ReconfigurationRefused(TASKS[:1])) == [StopWork((), TASKS[:1])]
-    effects = bench.joined(revoked=Allocation((), TASKS[1:]))
-    assert only(effects, StartTask) == StartTask(TASKS[0], TargetState.STARTED)
 
 
 def test_a_refusal_that_is_heard_of_after_the_round_restarts_what_is_still_ours() -> None:
@@ -413,18 +383,6 @@ def test_a_changed_target_reaches_those_who_run_something_of_it() -> None:
     assert following().target(TargetState.PAUSED) == []
 
 
-def test_a_connector_that_is_made_again_does_not_run_on_as_it_was() -> None:
-    bench = following(ALL)
-    effects = bench.record(("connector-c", None))
-    effects += bench.connector("c", {"x": "y"})
-    assert kinds(effects) == ["Join", "StopWork", "StartConnector"]
-
-
-def test_nonsense_in_the_topic_is_passed_over() -> None:
-    bench = following(ALL)
-    assert bench.record(("commit-c", b"{"), ("nonsense", b"{}")) == []
-
-
 # -- task configs ------------------------------------------------------------------------------------------------------
 
 
@@ -438,10 +396,6 @@ def answered(
     """The connector answers what it is asked among ``effects``."""
     asked = only(effects, ComputeTaskConfigs)
     return bench.step(TaskConfigsComputed(asked.token, "c", configs, error))
-
-
-def test_unchanged_tasks_are_not_written() -> None:
-    assert computed(leading(), TWO) == []
 
 
 @pytest.mark.parametrize("configs", [ONE, (*TWO, {"n": "2"}), ({"n": "0"}, {"n": "9"}), ()])
@@ -488,7 +442,7 @@ def test_a_follower_sends_them_to_the_leader_and_tries_again_for_ever() -> None:
 
 
 def test_without_internal_rest_they_wait() -> None:
-    bench = Bench(HerderSettings(protocol="compatible"))
+    bench = Bench(worker_config(connect_protocol="compatible"))
     bench.connector()
     bench.step(events.Ready())
     bench.joined(Allocation(("c",)), protocol=COMPATIBLE, leader_url="NOTUSED")
@@ -511,21 +465,6 @@ def test_too_many_tasks_are_the_end_of_it() -> None:
     assert computed(bench, error=error) == [FailConnector("c", error)]
     deadline_ms = bench.herder.next_deadline_ms()
     assert deadline_ms is None or deadline_ms > bench.now_ms + 60_000
-
-
-def test_a_failed_write_of_tasks_is_made_again() -> None:
-    bench = leading()
-    write = only(computed(bench, ONE), WriteConfig)
-    bench.step(events.ConfigWritten(write.token, OSError("no")))
-    only(answered(bench, bench.tick(250), ONE), WriteConfig)
-
-
-def test_what_is_computed_while_a_round_runs_waits_for_its_end() -> None:
-    bench = leading()
-    effects = bench.step(TaskConfigsWanted("c"))
-    bench.step(RebalanceBegun())
-    assert answered(bench, effects, ONE) == []
-    only(bench.lead(), WriteConfig)
 
 
 def test_tasks_that_another_leader_wrote_without_knowing_are_corrected() -> None:

@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from connect.core.errors import PermanentError, RetriableError
+from connect.core.errors import RetriableError
 from connect.core.herder.events import StartTask
-from connect.core.herder_api import ElsewhereError, NotLeader
+from connect.core.herder_api import ElsewhereError, NotLeader, Sign
 from connect.core.model import TargetState, TaskId
-from connect.runtime.herder.effects_and_fencing import EffectHandler, Sign, TaskOutdated
+from connect.runtime.herder.effects_and_fencing import EffectHandler, TaskOutdated
 from connect.runtime.herder.loggers import Loggers
 from tests.kit import virtual_time
 from tests.kit.virtual_time import in_virtual_time
@@ -37,13 +37,14 @@ class Leaderless:
     """A group that agrees on another leader while older tasks are to be fenced off, and the task that waits for it:
     each attempt is refused with the next of ``refusals``."""
 
-    protocol = "eager"
-
     def __init__(self, *refusals: Exception) -> None:
         self.refusals = list(refusals)
         self.asked: list[str] = []
         #: Whom a request goes to: nobody known, another worker, ourselves.
         self.leaders = [None, "http://gone/", "http://new/", "http://new/", "us", "us", "us"]
+
+    def signer(self) -> None:
+        return None
 
     @property
     def is_leader(self) -> bool:
@@ -75,7 +76,6 @@ class Leaderless:
             task_config=lambda task: {},
             task_generation=lambda name: 1,
             task_count=lambda name: 1,
-            session_key=None,
         )
         effect_handler = made(config=SimpleNamespace(exactly_once_enabled=True), core=self, fence=self, internal=self)
         effect_handler.worker = cast(Any, SimpleNamespace(start_task=lambda *_, before, **__: found.append(before)))
@@ -106,7 +106,7 @@ async def test_a_leader_that_has_gone_silent_is_waited_for_until_another_leads()
         async def post_task_configs(self, leader_url: str, connector: str, configs: Any, sign: Sign | None) -> None:
             await asyncio.sleep(200)
 
-    core = SimpleNamespace(snapshot=SimpleNamespace(session_key=None), protocol="eager")
+    core = SimpleNamespace(signer=lambda: None)
     core.leader_url = "http://gone/"
     effect_handler = made(core=core, internal=Silent())
     sending = asyncio.create_task(effect_handler.send_task_configs("http://gone/", "c", [{}]))
@@ -146,11 +146,3 @@ def test_a_task_waits_until_the_config_topic_can_be_read_and_then_learns_whether
     with nullcontext() if generation == 1 else pytest.raises(TaskOutdated):
         virtual_time.run(effect_handler._check_newest(task, generation))
     assert store.left == 0
-
-
-def test_what_the_leader_refuses_for_good_is_not_asked_again() -> None:
-    group = Leaderless(PermanentError("no such connector"))
-    group.leaders = ["http://new/"] * 9
-    with pytest.raises(PermanentError, match="no such"):
-        virtual_time.run(group.before()())
-    assert group.asked == ["http://new/"]

@@ -37,11 +37,6 @@ def test_a_level_is_set_for_all_that_begins_with_a_name(loggers: Loggers, name: 
     assert loggers.one(f"{name}.c").last_modified is None
 
 
-def test_what_has_the_level_already_did_not_change(loggers: Loggers, name: str) -> None:
-    assert loggers.set(name, "TRACE") == [name]
-    assert loggers.set(name, "TRACE") == []
-
-
 def test_a_logger_that_nobody_has_seen_is_there_once_it_was_set(loggers: Loggers, name: str) -> None:
     with pytest.raises(NotFound, match=f"Logger {name} not found"):
         loggers.one(name)
@@ -55,10 +50,6 @@ def test_loggers_that_are_off_are_not_listed(loggers: Loggers, name: str) -> Non
     loggers.set(name, "OFF")
     assert name not in loggers.all()
     assert loggers.one(name).level == "OFF"
-
-
-def test_the_root_goes_by_any_case(loggers: Loggers) -> None:
-    assert loggers.one("RooT") == loggers.all()["root"]
 
 
 def test_a_level_that_is_none_is_refused_and_nothing_is_set(loggers: Loggers, name: str) -> None:

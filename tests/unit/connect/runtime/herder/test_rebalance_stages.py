@@ -16,10 +16,6 @@ class Clock:
         return self.now_ms
 
 
-def test_nothing_is_known_before_anything_was_done() -> None:
-    assert Stages(Clock()).sentence() is None
-
-
 def test_what_is_done_and_what_was_done_last() -> None:
     stages = Stages(Clock())
     with stages.doing("starting the connector"):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -12,27 +13,29 @@ from connect.core.herder_api import BadRequest, Signature, Unhealthy
 from connect.runtime.herder.rest_herder import RuntimeHerder
 
 
+async def done() -> None: ...
+
+
+def made(**given: object) -> RuntimeHerder:
+    """With nothing around it but what is given."""
+    parts: dict[str, Any] = dict.fromkeys(each.name for each in fields(RuntimeHerder) if each.init)
+    return RuntimeHerder(**{**parts, "started": done, **given})
+
+
 def refusing(error: Exception) -> RuntimeHerder:
     """A leader whose rounds of fencing end so."""
-
-    async def started() -> None: ...
 
     async def fence(name: str) -> None:
         raise error
 
     core, fencing = SimpleNamespace(check_signature=lambda signature: None), SimpleNamespace(fence=fence)
-    return RuntimeHerder(cast(Any, SimpleNamespace(core=core, fence=fencing, started=started)))
+    return made(core=core, fencing=fencing)
 
 
 @pytest.mark.parametrize(("silent_s", "is_healthy"), [(9.9, True), (10.1, False), (float("inf"), False)])
 async def test_a_worker_is_healthy_as_long_as_it_reaches_its_group(silent_s: float, is_healthy: bool) -> None:
-    async def done() -> None: ...
-
     config = SimpleNamespace(session_timeout_ms=10_000, group_id="g")
-    parts = SimpleNamespace(
-        core=None, started=done, driver=SimpleNamespace(turn=done), config=config, silent_s=lambda: silent_s
-    )
-    health = RuntimeHerder(cast(Any, parts)).health()
+    health = made(driver=SimpleNamespace(turn=done), config=config, silent_s=lambda: silent_s).health()
     if is_healthy:
         await health
     else:

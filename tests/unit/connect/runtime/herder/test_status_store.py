@@ -97,16 +97,6 @@ async def test_a_topic_made_anew_is_told_our_statuses_and_no_others(store: Statu
     assert (store.log.connectors(), store.log.status(TaskId("c", 0))) == (("c",), running(2))
 
 
-async def test_a_write_that_fails_is_tried_again(store: StatusStore) -> None:
-    log = log_of(store)
-    log.answers = [FAILED, FAILED]
-    store.put("c", running(1))
-    await store.start()
-    await store.stop()
-    assert log.tries == 3
-    assert log.written == [status_record("c", running(1))]
-
-
 OURS, NEWER = status_record("c", running(1)), status_record("c", running(2))
 BEFORE, SAME, AFTER = (status_record("c", running(generation, "other:1")) for generation in (0, 1, 2))
 DELETED: Record = ("status-connector-c", None)

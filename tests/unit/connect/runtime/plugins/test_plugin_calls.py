@@ -173,33 +173,20 @@ def test_masked_errors_stay_what_they_are() -> None:
     assert isinstance(masked(ValueError("hunter2"), secrets), PermanentError)
 
 
-@pytest.mark.parametrize(
-    ("configs", "reported"),
-    [
-        ([{"port": 8080}], "'port' of task 0 is a int"),
-        ([{}, {"key": b"x"}], "'key' of task 1 is a bytes"),
-        ([{"key": None}], "'key' of task 0"),
-        ([{"key": "\udcff"}], "lone surrogate"),
-        ([{1: "x"}], "a key of task 0"),
-        (["text"], "that of task 0 is a str"),
-        (None, "NoneType"),
-        ({"key": "x"}, "dict"),
-    ],
-)
 @in_virtual_time
-async def test_task_configs_that_cannot_be_stored(configs: Any, reported: str) -> None:
+async def test_task_configs_that_cannot_be_stored() -> None:
+    """What cannot is in ``test_refusals.py`` of the herder."""
+
     class Wrong(TestConnector):
-        async def task_configs(self, max_tasks: int) -> list[Mapping[str, str]]:
-            found: list[Mapping[str, str]] = configs
-            return found
+        async def task_configs(self, max_tasks: int) -> Any:
+            return [{"key": "secret \udcff"}]
 
     worker, _ = a_worker(Wrong)
     worker.start_connector("c", PROPS, TargetState.STARTED)
     await asyncio.sleep(0.1)
-    with pytest.raises(PermanentError, match="cannot be stored") as raised:
+    with pytest.raises(PermanentError, match=r"cannot be stored: the value of 'key' of task 0") as raised:
         await worker.task_configs("c")
-    assert reported in str(raised.value)
-    assert "\udcff" not in str(raised.value)
+    assert "secret" not in str(raised.value)
     await worker.stop()
 
 

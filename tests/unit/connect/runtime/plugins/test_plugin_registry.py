@@ -8,14 +8,23 @@ import pytest
 
 from connect.api import plugins as discovery
 from connect.api import plugins as entry_points
-from connect.api.convert import Converter, HeaderConverter, Plugin
+from connect.api.convert import Plugin
 from connect.api.plugins import PluginDescription, PluginKind
 from connect.core.config.client_settings import OverridePolicy
 from connect.core.config.config_def import ConfigDef, InvalidValue, Setting, Type
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import ConfigError
 from connect.core.herder_api import BadRequest, NotFound
-from connect.runtime.plugins.plugin_registry import PluginNotFound, Plugins, SinkRefused, VersionNotFound, check_worker
+from connect.runtime.plugins.plugin_registry import (
+    InvalidRange,
+    PluginNotFound,
+    Plugins,
+    SinkRefused,
+    VersionNotFound,
+    check_worker,
+    parse_range,
+    version_key,
+)
 from tests.unit.connect.core.config.test_worker_config import SMALLEST
 
 OWN = ConfigDef.of(
@@ -92,11 +101,6 @@ def test_sinks_are_refused_with_a_sentence(plugins: Plugins, name: str) -> None:
     assert plugins.connector_type(name) == "sink"
 
 
-def test_types(plugins: Plugins) -> None:
-    types = [plugins.connector_type(name) for name in ("FileSource", "a.b.Router", "nope", None)]
-    assert types == ["source", "unknown", "unknown", "unknown"]
-
-
 def test_the_list_is_in_javas_order(plugins: Plugins) -> None:
     listed = [(each.cls, each.type, each.version) for each in plugins.plugins(connectors_only=False)]
     assert [type_ for _, type_, _ in listed] == [
@@ -168,16 +172,6 @@ def test_a_policy_of_a_package() -> None:
     assert plugins.override_policy(worker(**{"connector.client.config.override.policy": "acme"})) is policy
 
 
-def test_what_is_made_is_of_its_kind() -> None:
-    class Text(Converter, HeaderConverter):
-        from_connect = to_connect = from_connect_header = to_connect_header = None  # type: ignore[assignment]
-
-    kinds = (PluginKind.CONVERTER, PluginKind.HEADER_CONVERTER)
-    plugins = Plugins([PluginDescription(kind, "x.Text", Text, ConfigDef(), "1.0") for kind in kinds])
-    assert isinstance(plugins.new(kinds[0], "x.Text"), Text)
-    assert isinstance(plugins.new(kinds[1], "Text"), Text)
-
-
 # entry points
 
 
@@ -240,3 +234,65 @@ def test_the_file_source_is_refused_until_it_is_allowed() -> None:
     allowed = Plugins.discover(may_read_files=True)
     assert allowed.connector("FileStreamSource").name == full
     assert full in {each.cls for each in allowed.plugins(connectors_only=True)}
+
+
+# versions and ranges of them
+
+RISING = [
+    *("0.9", "1.0-alpha1", "1.0-beta2", "1.0-rc1", "1.0-rc2", "1.0-SNAPSHOT"),
+    *("1.0", "1.0.1", "1.9", "1.10", "2.0-1", "10"),
+]
+
+
+def test_order() -> None:
+    falling = RISING[::-1]
+    assert sorted(falling, key=version_key) == RISING
+    assert version_key("1") == version_key("1.0.0") == version_key("1.0-final")
+
+
+@pytest.mark.parametrize(
+    ("text", "newest"),
+    [
+        ("1.0", "1.0"),
+        ("1.1", None),
+        ("[1.0]", "1.0"),
+        ("[1.0,2.0)", "1.10"),
+        ("(,1.9]", "1.9"),
+        ("(,1.9)", "1.0.1"),
+        ("[1.10,)", "10"),
+        ("(1.10,)", "10"),
+        ("[0.1,0.9],[1.0.1]", "1.0.1"),
+        ("[0.1,0.9] , (1.0,1.9]", "1.9"),
+    ],
+)
+def test_the_newest_in_a_range(text: str, newest: str | None) -> None:
+    found = parse_range(text)
+    assert found is not None
+    assert found.newest(RISING) == newest
+
+
+def test_a_bare_version_is_a_range_of_itself() -> None:
+    assert str(parse_range(" 1.0 ")) == "[1.0,1.0]"
+
+
+@pytest.mark.parametrize("text", ["latest", "", " "])
+def test_no_wish(text: str) -> None:
+    assert parse_range(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[bad", "Unbounded range: [bad"),
+        ("(1)", "Single version must be surrounded by []: (1)"),
+        ("[2,1]", "Range defies version ordering: [2,1]"),
+        ("[1,1)", "Range defies version ordering: [1,1)"),
+        ("[1,3],[2,4]", "Ranges overlap: [1,3],[2,4]"),
+        ("[1,),[2,4]", "Ranges overlap: [1,),[2,4]"),
+        ("[1]x", "Only fully-qualified sets allowed in multiple set scenario: [1]x"),
+    ],
+)
+def test_malformed_ranges_are_refused_in_mavens_words(text: str, sentence: str) -> None:
+    with pytest.raises(InvalidRange) as caught:
+        parse_range(text)
+    assert str(caught.value) == sentence

@@ -111,28 +111,6 @@ def info(infos: ConfigInfos, name: str) -> ConfigInfo:
     return found
 
 
-async def test_a_good_config() -> None:
-    infos = await validated(GOOD)
-    assert (infos.name, infos.error_count, errors(infos)) == ("TestSource", 0, {})
-    assert infos.groups == (
-        "Common",
-        "Transforms",
-        "Predicates",
-        "Error Handling",
-        "Topic Creation",
-        "Exactly Once Support",
-        "offsets.topic",
-        "Test",
-    )
-    names = [each.value.name for each in infos.configs]
-    assert names[0] == "name"
-    assert names[-3:] == ["speed", "mode", "password"]
-    speed = info(infos, "speed").definition
-    assert speed is not None
-    assert (speed.type, speed.required, speed.default_value, speed.importance) == ("INT", True, None, "HIGH")
-    assert (speed.group, speed.order_in_group, speed.width, speed.display_name) == ("Test", 1, "NONE", "speed")
-
-
 async def test_mistakes_are_counted_and_told_all_at_once() -> None:
     infos = await validated({"connector.class": CLASS, "tasks.max": "0", "speed": "x", "errors.tolerance": "some"})
     assert errors(infos) == {
@@ -281,24 +259,6 @@ async def test_a_wrong_version_of_an_alias(version: str, error: str) -> None:
     assert errors(await validated({**GOOD, **props})) == expected
 
 
-async def test_the_version_of_an_alias_is_the_newest() -> None:
-    infos = await validated({**GOOD, "transforms": "t", "transforms.t.type": "Hoist", "transforms.t.field": "f"})
-    version = info(infos, "transforms.t.plugin.version").value
-    assert (version.value, version.recommended_values) == ("4.3.1", ("4.3.1",))
-
-
-async def test_predicates_are_not_negated() -> None:
-    props = {"predicates": "p", "predicates.p.type": "x.y.Even", "predicates.p.negate": "true"}
-    assert errors(await validated({**GOOD, **props})) == {}
-
-
-async def test_one_alias_twice() -> None:
-    infos = await validated({**GOOD, "transforms": "t,t", "transforms.t.type": "Hoist", "transforms.t.field": "f"})
-    assert errors(infos) == {
-        "transforms": ("Invalid value [t, t] for configuration transforms: Duplicate alias provided.",)
-    }
-
-
 # converters
 
 
@@ -377,25 +337,6 @@ async def test_overrides_by_policy() -> None:
     assert infos.error_count == 1
 
 
-@pytest.mark.parametrize(
-    ("key", "used_with"),
-    [
-        ("admin.override.retries", {"topic.creation.default.partitions": "1"}),
-        ("admin.override.retries", {"offsets.storage.topic": "own"}),
-        ("consumer.override.client.rack", {"offsets.storage.topic": "own"}),
-    ],
-)
-async def test_overrides_count_where_the_client_is_used(key: str, used_with: dict[str, str]) -> None:
-    policy = {"connector_client_config_override_policy": "None"}
-    assert errors(await validated({**GOOD, key: "1"}, **policy)) == {}
-    assert key in errors(await validated({**GOOD, key: "1", **used_with}, **policy))
-
-
-async def test_an_override_of_the_wrong_type() -> None:
-    with pytest.raises(ConfigError, match=r"Invalid value bad for configuration linger\.ms: Not a number of type LONG"):
-        await validated({**GOOD, "producer.override.linger.ms": "bad"})
-
-
 # secrets
 
 PROVIDER = {
@@ -455,12 +396,6 @@ async def test_no_secret_is_in_what_a_connectors_own_validation_raises(
     assert caught.value.__cause__ is None
     # The log keeps the place of what is a defect of somebody's.
     assert ("in validate" in caplog.text) == (kind == "plain")
-
-
-async def test_a_connector_that_declares_providers_is_refused() -> None:
-    own = {"config.providers": "mine", "config.providers.mine.class": "env"}
-    with pytest.raises(BadRequest, match=r"config.providers: .* only in the worker's file"):
-        await validated({**GOOD, **own, "speed": "${mine:HOME}"})
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,15 @@ import asyncio
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from connect.api.source import RecordMetadata, SourceRecord, SourceTask
 from connect.core.errors import PermanentError, RetriableError
 from connect.core.model import TaskId
 from connect.kafka.threads import PluginThread
 from connect.runtime.plugins.plugin_errors import SecretMask
-from connect.runtime.task.at_least_once import AtLeastOnceDelivery
+from connect.runtime.task.at_least_once import AtLeastOnceDelivery, Submitted, SubmittedRecords
 from connect.runtime.task.connector_offsets import ConnectorOffsets
 from connect.runtime.task.record_conversion import ErrorHandler, ErrorSettings
 from connect.runtime.task.record_delivery import BatchRefused, OutgoingRecord, SendFailed, TaskCallbacks, TopicsInUse
@@ -204,17 +206,6 @@ async def test_what_the_producer_does_not_take_is_not_waited_for() -> None:
     await bench.delivery.close(0)
 
 
-@in_virtual_time
-async def test_the_end_does_not_wait_for_ever() -> None:
-    bench = Bench()
-    bench.delivery.enter()
-    await bench.send(record(1))
-    await bench.delivery.finish(failed=False)
-    assert asyncio.get_running_loop().time() == pytest.approx(0.5)
-    assert bench.stored() == {}
-    await bench.delivery.close(0)
-
-
 @pytest.mark.parametrize("slow", [True, False])
 @in_virtual_time
 async def test_a_flush_that_fails_is_made_up_for(slow: bool) -> None:
@@ -234,17 +225,6 @@ async def test_a_flush_that_fails_is_made_up_for(slow: bool) -> None:
     await asyncio.sleep(2)
     assert bench.stored() == {0: 2, 1: 1}
     assert bench.task.commits == 2
-    await bench.delivery.close(0)
-
-
-@in_virtual_time
-async def test_topics_are_told_once() -> None:
-    bench = Bench()
-    await bench.send(record(1), record(2), record(3, topic="u"))
-    assert bench.heard.topics == []
-    for _ in range(3):
-        bench.producer.ack()
-    assert bench.heard.topics == [("t", TASK), ("u", TASK)]
     await bench.delivery.close(0)
 
 
@@ -310,3 +290,60 @@ async def test_a_callback_that_does_not_heed_being_cancelled_does_not_keep_the_p
     # Neither told of more, nor anything stored.
     assert len(task.reported) == 1
     assert bench.log.writes == []
+
+
+# -- which offsets may be stored, against a model that looks at all records at once -----------------------------------
+
+_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("submit"), st.integers(0, 1)),
+        st.tuples(st.just("ack"), st.integers(0, 30)),
+        st.tuples(st.just("drop"), st.just(0)),
+    ),
+    min_size=5,
+    max_size=60,
+)
+
+
+@given(_STEPS, st.integers(1, 3))
+def test_an_offset_is_committable_once_it_and_all_before_it_are_acknowledged(
+    steps: list[tuple[str, int]], taken_every: int
+) -> None:
+    records = SubmittedRecords()
+    everything: list[Submitted] = []
+    stored: dict[bytes, int] = {}
+    taken = 0
+    for place, (what, number) in enumerate(steps):
+        if what == "submit":
+            everything.append(records.submit(b"%d" % number, {"n": len(everything)}))
+        elif what == "ack" and everything:
+            records.ack(everything[number % len(everything)])
+        elif what == "drop" and everything and not everything[-1].acked:
+            records.drop(everything.pop())
+        if place % taken_every == 0:
+            committable = records.committable()
+            stored.update({key: int(str(offset["n"])) for key, offset in committable.offsets.items()})
+            taken += committable.messages
+            assert stored == _wanted(everything)
+            assert committable.pending == len(everything) - taken
+        assert records.unacked == sum(not each.acked for each in everything)
+
+
+def _wanted(everything: list[Submitted]) -> dict[bytes, int]:
+    wanted: dict[bytes, int] = {}
+    blocked: set[bytes] = set()
+    for number, one in enumerate(everything):
+        if not one.acked:
+            blocked.add(one.key)
+        if one.key not in blocked:
+            wanted[one.key] = number
+    return wanted
+
+
+def test_acknowledging_twice_counts_once() -> None:
+    records = SubmittedRecords()
+    one = records.submit(b"a", {})
+    records.submit(b"a", {})
+    records.ack(one)
+    records.ack(one)
+    assert records.unacked == 1

@@ -112,15 +112,6 @@ def test_nothing_is_restarted_unless_the_connector_says_so(config: dict[str, str
     assert worker.put[-1] == Status(State.FAILED, "one:8083", 3, "no answer")
 
 
-def test_that_none_follows_is_said_after_a_long_run_too() -> None:
-    worker = Worker(ON)
-    worker.fails()
-    worker.read_back()
-    worker.now_ms += 60 * MINUTE_MS
-    assert worker.fails(LASTING) is None
-    assert worker.put[-1].restarts == Restarts(0, 10 * MINUTE_MS, PERMANENT_ERROR)
-
-
 def test_what_fails_as_it_ends_is_not_restarted() -> None:
     worker = Worker(ON)
     worker.fails()

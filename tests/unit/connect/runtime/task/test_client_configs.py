@@ -72,8 +72,3 @@ def test_exactly_once_decides_what_it_needs() -> None:
 def test_transactions_need_all_acknowledgements(acks: str) -> None:
     with pytest.raises(ConfigError, match="needs all"):
         producer_settings(CONFIG, {"producer.override.acks": acks}, "c-0", "g-c-0")
-
-
-def test_a_wrong_value_names_its_key() -> None:
-    with pytest.raises(ConfigError, match="linger"):
-        producer_settings(CONFIG, {"producer.override.linger.ms": "soon"}, "c-0", None)

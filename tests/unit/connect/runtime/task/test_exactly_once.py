@@ -7,14 +7,14 @@ import asyncio
 import pytest
 
 from connect.api.source import RecordMetadata, SourceRecord, SourceTask
-from connect.core.errors import PermanentError, RetriableError
+from connect.core.errors import PermanentError
 from connect.core.model import TaskId
 from connect.kafka.threads import PluginThread
 from connect.runtime.plugins.plugin_errors import SecretMask
 from connect.runtime.task.connector_offsets import ConnectorOffsets
 from connect.runtime.task.exactly_once import ExactlyOnceDelivery
 from connect.runtime.task.record_delivery import OutgoingRecord, ProducerFenced, SendFailed, TaskCallbacks, TopicsInUse
-from connect.runtime.task.source_config import Boundaries, ConnectorBoundaries, IntervalBoundaries
+from connect.runtime.task.source_config import Boundaries, ConnectorBoundaries, Ending, IntervalBoundaries
 from connect.runtime.task.task_control import ClaimChecks, Interrupted, TaskCounters
 from tests.kit.virtual_time import in_virtual_time
 from tests.kit.work import Heard, ObedientProducer, memory_topic, record
@@ -166,28 +166,6 @@ async def test_a_fenced_producer_is_worded_as_a_transaction_that_took_too_long()
 
 
 @in_virtual_time
-async def test_what_is_not_taken_may_be_sent_again() -> None:
-    bench = entered()
-    bench.producer.refusing.append(RetriableError("no metadata"))
-    with pytest.raises(RetriableError):
-        await bench.send(record(1))
-    await bench.send(record(1))
-    bench.producer.refusing.append(RetriableError("no metadata"))
-    await bench.delivery.batch_done()
-    assert bench.log[:4] == ["begin", "send t v1", 'send offsets {"n":1}', "commit"]
-
-
-@in_virtual_time
-async def test_a_pause_commits() -> None:
-    bench = entered(IntervalBoundaries(60_000))
-    await bench.send(record(1))
-    await bench.delivery.batch_done()
-    assert "commit" not in bench.log
-    await bench.delivery.pause()
-    assert "commit" in bench.log
-
-
-@in_virtual_time
 async def test_an_interval_spans_batches() -> None:
     bench = Bench(IntervalBoundaries(1000))
     await asyncio.sleep(5)
@@ -243,14 +221,6 @@ async def test_what_could_not_be_sent_is_nothing_to_a_transaction_that_is_aborte
 
 
 @in_virtual_time
-async def test_an_abort_of_nothing_is_passed_over() -> None:
-    bench = entered(said := ConnectorBoundaries())
-    said.abort_transaction()
-    await bench.delivery.batch_done()
-    assert bench.log == ["told commit"]
-
-
-@in_virtual_time
 async def test_a_task_may_not_write_to_its_own_offsets_topic() -> None:
     bench = entered()
     with pytest.raises(PermanentError, match="may not produce to their own offsets topics"):
@@ -266,3 +236,23 @@ async def test_a_task_that_failed_commits_nothing_more() -> None:
     await bench.delivery.close(7)
     assert bench.log == ["begin", "send t v1"]
     assert bench.producer.closed_with_s == 7
+
+
+def test_the_connector_says_it_for_a_record_and_not_for_one_that_is_equal() -> None:
+    said = ConnectorBoundaries()
+    first, second = record(1), record(1)
+    assert first == second
+    said.abort_transaction(second)
+    assert said.after_record(first) is Ending.NONE
+    assert said.after_record(second) is Ending.ABORT
+    assert said.after_record(second) is Ending.NONE
+
+
+@pytest.mark.parametrize("of_record", [True, False])
+def test_both_at_once_is_an_error_of_the_task(of_record: bool) -> None:
+    said = ConnectorBoundaries()
+    one = record(1)
+    said.commit_transaction(one if of_record else None)
+    said.abort_transaction(one if of_record else None)
+    with pytest.raises(PermanentError, match="commit and to abort"):
+        said.after_record(one) if of_record else said.after_batch(0)

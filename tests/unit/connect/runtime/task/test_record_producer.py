@@ -112,12 +112,6 @@ async def test_a_topic_that_cannot_be_is_not_waited_for(topic: str) -> None:
     assert repr(topic) in str(error)
 
 
-@pytest.mark.parametrize("topic", ["a", "...", "x" * 249, "A-b_c.9"])
-async def test_any_other_is_asked_for(topic: str) -> None:
-    with pytest.raises(RetriableError):
-        await outcome(refused_with(aiokafka.errors.UnknownTopicOrPartitionError()), topic)
-
-
 @pytest.mark.parametrize(("bytes_", "alone"), [(100, False), (16_000, False), (16_384, True), (200_000, True)])
 async def test_a_batch_that_a_topic_does_not_take_says_nothing_of_its_records(bytes_: int, alone: bool) -> None:
     """Unless it holds a single one. The producer's batches have 16 KiB."""

@@ -19,7 +19,7 @@ from connect.runtime.task.record_conversion import Conversion, ErrorHandler, Err
 from connect.runtime.task.record_delivery import TaskCallbacks, TopicsInUse
 from connect.runtime.task.source_config import TopicCreation
 from connect.runtime.task.source_task import SourceWork, TaskContext, TaskRunner
-from connect.runtime.task.task_control import Starts
+from connect.runtime.task.task_control import Starts, TaskControl
 from tests.kit.virtual_time import in_virtual_time
 from tests.kit.work import Heard, ObedientProducer, TestConnector, memory_topic, plugins, record, worker_config
 
@@ -105,7 +105,7 @@ class Stand:
 
 @in_virtual_time
 async def test_from_start_to_end() -> None:
-    task = Scripted([record(1), record(2)], None, [], [record(3)])
+    task = Scripted([record(1), record(2)], None, RetriableError("away"), [], [record(3)])
     stand = Stand(task)
     await asyncio.sleep(1)
     assert stand.sent == [b"v1", b"v2", b"v3"]
@@ -136,15 +136,6 @@ async def test_an_empty_poll_does_not_spin() -> None:
 
 
 @in_virtual_time
-async def test_a_retriable_poll_is_called_again() -> None:
-    task = Scripted(RetriableError("away"), [record(1)])
-    stand = Stand(task)
-    await asyncio.sleep(1)
-    assert stand.sent == [b"v1"]
-    assert await stand.stop() == [State.RUNNING, State.UNASSIGNED]
-
-
-@in_virtual_time
 async def test_any_other_error_fails_the_task_and_what_arrived_is_stored() -> None:
     task = Scripted([record(1)], ValueError("no more"))
     stand = Stand(task)
@@ -155,13 +146,6 @@ async def test_any_other_error_fails_the_task_and_what_arrived_is_stored() -> No
     assert "ValueError: no more" in trace
     assert await ConnectorOffsets("c", stand.topic).offset({"p": 0}) == {"n": 1}
     assert task.log[-1] == "stop"
-
-
-@in_virtual_time
-async def test_a_time_out_of_the_task_itself_is_an_error() -> None:
-    stand = Stand(Scripted(TimeoutError("the task's own")))
-    await stand.running
-    assert stand.heard.last(TASK) is State.FAILED
 
 
 @in_virtual_time
@@ -305,40 +289,16 @@ async def test_a_record_that_cannot_be_converted(tolerates: bool) -> None:
         assert "Tolerance exceeded in error handler" in (stand.heard.traces[TASK] or "")
 
 
-@pytest.mark.parametrize(("timestamp_ms", "sent"), [(None, None), (-1, None), (0, 0), (17, 17)])
+@pytest.mark.parametrize(("timestamp_ms", "sent"), [(None, None), (-1, None), (17, 17), (-2, None)])
 @in_virtual_time
 async def test_timestamps(timestamp_ms: int | None, sent: int | None) -> None:
     stand = Stand(Scripted([SourceRecord({}, {}, "t", "v", timestamp_ms=timestamp_ms)]))
     await asyncio.sleep(1)
+    if timestamp_ms == -2:
+        assert stand.heard.last(TASK) is State.FAILED
+        return
     assert [each.timestamp_ms for each in stand.producer.sent] == [sent]
     await stand.stop()
-
-
-@in_virtual_time
-async def test_a_timestamp_below_minus_one_fails_the_task() -> None:
-    stand = Stand(Scripted([SourceRecord({}, {}, "t", "v", timestamp_ms=-2)]))
-    await asyncio.sleep(1)
-    assert stand.heard.last(TASK) is State.FAILED
-
-
-@in_virtual_time
-async def test_an_abandoned_task_is_not_heard_of_again() -> None:
-    class Stuck(Scripted):
-        async def stop(self) -> None:
-            self.log.append("stuck")
-            await asyncio.sleep(1000)
-
-    task = Stuck()
-    stand = Stand(task)
-    await asyncio.sleep(1)
-    stand.runner.stop()
-    await asyncio.sleep(5)
-    assert not stand.running.done()
-    stand.runner.abandon()
-    await asyncio.wait({stand.running})
-    assert stand.heard.of(TASK) == [State.RUNNING]
-    assert task.log[-1] == "stuck"
-    assert stand.producer.closed_with_s == 0
 
 
 def _goes_on_at_the_old_place(stand: Stand) -> None:
@@ -433,3 +393,21 @@ async def test_secrets_are_not_in_the_log_of_a_poll_that_is_tried_again(caplog: 
     await stand.stop()
     assert "login with [hidden] refused" in caplog.text
     assert "hunter2" not in caplog.text
+
+
+async def test_a_task_may_be_stopped_again_while_its_wait_is_given_up() -> None:
+    control = TaskControl(TargetState.STARTED)
+    cleaned = asyncio.Event()
+
+    async def doing() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            control.stop()
+            cleaned.set()
+
+    waiting = asyncio.ensure_future(control.unless_stopped(doing))
+    await asyncio.sleep(0)
+    control.stop()
+    assert not await waiting
+    assert cleaned.is_set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -61,7 +61,7 @@ class FakeAdmin:
 )
 async def test_the_first_group_that_matches_makes_the_topic(topic: str, wanted: NewTopic) -> None:
     admin = FakeAdmin()
-    creation = TopicCreation(topic_groups(PROPS), admin)
+    creation = TopicCreation(topic_groups(PROPS), cast(Any, admin))
     await creation.ensure(topic)
     await creation.ensure(topic)
     assert (admin.asked, admin.described) == ([wanted], 1)
@@ -71,21 +71,21 @@ async def test_the_first_group_that_matches_makes_the_topic(topic: str, wanted: 
 
 async def test_what_is_there_is_not_made() -> None:
     admin = FakeAdmin("t")
-    await TopicCreation(topic_groups(PROPS), admin).ensure("t")
+    await TopicCreation(topic_groups(PROPS), cast(Any, admin)).ensure("t")
     assert admin.asked == []
 
 
 async def test_without_its_keys_nothing_is_made() -> None:
     admin = FakeAdmin()
     assert topic_groups({"name": "c"}) == []
-    await TopicCreation([], admin).ensure("t")
+    await TopicCreation([], cast(Any, admin)).ensure("t")
     await TopicCreation(topic_groups(PROPS), None).ensure("t")
     assert admin.described == 0
 
 
 async def test_outcomes() -> None:
     admin = FakeAdmin()
-    creation = TopicCreation(topic_groups(PROPS), admin)
+    creation = TopicCreation(topic_groups(PROPS), cast(Any, admin))
     admin.outcomes = [RetriableError("no answer"), PermanentError("CREATE is missing"), TopicExists("there")]
     with pytest.raises(RetriableError):
         await creation.ensure("t")
@@ -99,6 +99,8 @@ async def test_outcomes() -> None:
     ("change", "key"),
     [
         ({"topic.creation.default.partitions": "many"}, "topic.creation.default.partitions"),
+        ({"topic.creation.default.partitions": "0"}, "topic.creation.default.partitions"),
+        ({"topic.creation.default.replication.factor": "0"}, "topic.creation.default.replication.factor"),
         ({"topic.creation.wide.include": "("}, "topic.creation.wide.include"),
     ],
 )
@@ -109,5 +111,7 @@ def test_wrong_settings_name_their_key(change: dict[str, str], key: str) -> None
 
 
 def test_the_default_group_is_required() -> None:
-    with pytest.raises(ConfigError, match=r'Missing required configuration "topic\.creation\.default'):
-        topic_groups({"topic.creation.groups": "a"})
+    for key in ("partitions", "replication.factor"):
+        missing = {each: value for each, value in PROPS.items() if each != f"topic.creation.default.{key}"}
+        with pytest.raises(ConfigError, match=rf'Missing required configuration "topic\.creation\.default\.{key}'):
+            topic_groups(missing)
