@@ -158,12 +158,12 @@ def links(stage: BothWays, member: Member) -> set[int]:
 
 
 def outlived(stage: BothWays) -> bool:
-    """Whether a slice has lived on for long after its sessions' end without losing a connection; False where an epoch
-    ended meanwhile, and with it all slices. Short sessions are proven anew at half of their life: four times and more.
+    """Whether a slice has lived on after its sessions' end without losing a connection; False where an epoch
+    ended meanwhile, and with it all slices. Short sessions are proven anew at half of their life: twice and more.
     """
     copying = wait_until(stage.slices, DEADLINE_S, "a slice writes to the target")
     held = {member: links(stage, member) for member in copying}
-    end_s = time.monotonic() + 2.6 * REAUTH_MS / 1000
+    end_s = time.monotonic() + 1.3 * REAUTH_MS / 1000
     while time.monotonic() < end_s and held:
         time.sleep(0.1)
         held = {member: ports for member, ports in held.items() if not has_ended(stage, member, ports)}
