@@ -67,9 +67,9 @@ $(WARM): $(STAMP) | java
 demo: setup
 	@$(BIN)/heliograph demo $(ARGS)
 
-# Two at a time, as tests wait for brokers and for Spark most of their time; a file's tests share what they start.
+# Three at a time on two cores, because tests wait a third of their time; a file's tests share what they start.
 test: setup
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long" $(ARGS)
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not long" $(ARGS)
 
 long: setup
 	$(BIN)/pytest -m long $(ARGS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -111,6 +112,8 @@ class MirrorHost:
     holds: Callable[[], bool]
     #: The tasks that run here, by connector and task number, for metrics and reports.
     running: dict[tuple[str, int], MirrorSourceTask] = field(default_factory=dict)
+    #: How many tasks of each connector have started here.
+    starts: Counter[str] = field(default_factory=Counter)
     _shared: list[_SharedClusters] = field(default_factory=list)
     #: The last lag snapshot of each connector, whether its tasks run or not.
     seen: dict[str, LagSnapshot] = field(default_factory=dict)
@@ -176,6 +179,7 @@ class MirrorHost:
     @contextlib.contextmanager
     def shown(self, name: str, index: int, task: MirrorSourceTask) -> Iterator[None]:
         """List ``task`` in :attr:`running` within the context."""
+        self.starts[name] += 1
         self.running[name, index] = task
         try:
             yield

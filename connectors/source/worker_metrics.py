@@ -211,7 +211,7 @@ _STAMPS: Final = 200
 _TO_RUN: Final = frozenset({State.UNASSIGNED, State.RUNNING, State.RESTARTING})
 #: The state of a partition that no task has.
 _WITHOUT_TASK: Final = State.UNASSIGNED.lower()
-#: How long stored positions of tasks that do not run are cached.
+#: How long stored positions of tasks that do not run are cached, if no task starts meanwhile.
 _STORED_S: Final = 60.0
 
 
@@ -229,6 +229,7 @@ class _Watched:
     stored_s: float = float("-inf")
     #: As of the last poll.
     is_stopped: bool = False
+    starts: int = 0
 
 
 class LagWatch:
@@ -298,6 +299,9 @@ class LagWatch:
                 )
                 watched.stored_s = float("-inf")
             watched.is_stopped = here.is_stopped
+            if watched.starts != (starts := self._host.starts[name]):
+                # because a task that has started, even one that has failed since, may have moved its positions
+                watched.starts, watched.stored_s = starts, float("-inf")
             if not watched.watch.contact.knows_lag:
                 interval_s = _TICK_S  # the watch has logged why; once the source answers, the next poll is due
             elif interval_s < float("inf") and here.is_stopped:

@@ -43,7 +43,9 @@ PATH_FAULTS = [
     for fault in plan(SEED, 14)
     if fault.kind in (Kind.UNANSWERED, Kind.HALF_CLOSE, Kind.LIMIT)
 ]
-#: Each process is killed once, and a slice is frozen.
+#: Each of these kinds once; `make long` makes them at the other side as well.
+SOON = {(Kind.UNANSWERED, "TARGET"), (Kind.HALF_CLOSE, "SOURCE"), (Kind.LIMIT, "TARGET")}
+#: Each process is killed once, and a slice is frozen; Spark's are killed by `make long`.
 BLOWS = kill_plan(
     SEED,
     kills=4,
@@ -155,7 +157,7 @@ def kill_target(stage: Stage) -> None:
     stage.eu.start_node(0)
 
 
-@pytest.mark.parametrize("fault", [restart_target, restart_source, kill_target])
+@pytest.mark.parametrize("fault", [restart_source, kill_target, pytest.param(restart_target, marks=pytest.mark.long)])
 def test_a_broker_that_goes_and_comes_back_costs_nothing(scene: Scene, fault: Callable[[Stage], None]) -> None:
     fault(scene.stage)
     scene.compare()
@@ -188,7 +190,14 @@ def _named(fault: Fault) -> str:
     return f"{fault.kind.name}-{fault.side.name}-{fault.direction.name}"
 
 
-@pytest.mark.parametrize("fault", PATH_FAULTS, ids=_named)
+def _long_if(is_long: bool) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.long] if is_long else []
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(one, id=_named(one), marks=_long_if((one.kind, one.side.name) not in SOON)) for one in PATH_FAULTS],
+)
 def test_a_path_that_breaks_under_load_costs_nothing(scene: Scene, fault: Fault) -> None:
     for _ in range(ATTEMPTS):
         played = FaultRound(scene.stage, fault, time.monotonic()).play()
@@ -209,7 +218,13 @@ def test_a_whole_path_that_stands_still_for_longer_than_a_request_may_take_costs
 
 
 @pytest.mark.kill
-@pytest.mark.parametrize("planned", BLOWS, ids=str)
+@pytest.mark.parametrize(
+    "planned",
+    [
+        pytest.param(one, id=str(one), marks=_long_if(one.victim in (Role.SPARK_JVM, Role.SPARK_DRIVER)))
+        for one in BLOWS
+    ],
+)
 def test_a_blow_leaves_neither_gap_nor_duplicate_nor_disorder(scene: Scene, planned: Round) -> None:
     played = play_round(scene.stage, planned, SEED)
     assert not played.faults, played

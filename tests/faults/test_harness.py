@@ -15,7 +15,7 @@ from tests.kit.rounds import Path as PathFault
 from tests.kit.stage import Stage
 from tests.kit.writer import Load
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 NAIVE = [sys.executable, "-m", "tests.kit.naive_mirror"]
 LOADS = (Load("orders", 2), Load("clicks", 1, "lz4"))

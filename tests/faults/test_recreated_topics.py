@@ -21,6 +21,7 @@ from connect.cli.commands.lag import run_lag
 from connectors.formats.gap import Gap, GapKind
 from tests.kit.brokers import KafkaCluster
 from tests.kit.direct import Broker, value_numbers
+from tests.kit.groups import end_sessions
 from tests.kit.mirror import CALM, PATIENT, SMALL, Mirror
 from tests.kit.processes import wait_until
 from tests.kit.stored import stored_gaps, stored_positions
@@ -181,6 +182,7 @@ def test_what_changed_while_the_mirror_was_down_is_seen_at_its_start(
     mirror, start = world.mirror, world.mirror.log_end()
     world.await_gone()  # a mirror that starts knows nothing of a topic that is not there
     mirror.kill()
+    asyncio.run(end_sessions(eu.bootstrap, f"{ALIAS}-mm2", f"{RESUMES}-mm2"))
     recreate(world.source, "anew-source-down")
     world.source.produce("anew-source-down", 0, 2 * FIRST)
     recreate(world.target, f"{ALIAS}.anew-target-down")

@@ -208,6 +208,7 @@ def test_a_broker_killed_and_replicas_too_few_for_a_while_cost_nothing(world: Wo
     world.compare()
 
 
+@pytest.mark.long
 def test_a_partition_that_cannot_be_fenced_holds_up_itself_only(world: World) -> None:
     """Its marker needs three replicas, and two are left; it is taken over when the third is back."""
     starved, mirror = "us.replicated-starved", world.mirror

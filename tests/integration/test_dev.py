@@ -53,7 +53,7 @@ def reported(err: str) -> list[str]:
     return [line for line in err.splitlines() if not line.startswith(PREPARING)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_clusters_serve_until_a_signal_and_leave_nothing(tmp_path: Path, number: signal.Signals) -> None:
     port = cluster_config.choose(1)[0]
     with dev("--clusters", "us", "--port-base", str(port), folder=tmp_path) as command:

@@ -324,6 +324,7 @@ def test_clusters_that_do_not_answer_are_named_every_few_seconds_and_ctrl_c_ends
         assert ended_by(process, signal.SIGINT) == 0
 
 
+@pytest.mark.long
 async def test_a_cluster_that_comes_up_later_is_waited_for(us: KafkaCluster, tmp_path: Path) -> None:
     port, topic = cluster_config.choose(1)[0], f"patient-{uuid.uuid4().hex[:8]}"
     await make_topics(us.bootstrap, {topic: 1})

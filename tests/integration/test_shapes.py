@@ -27,6 +27,7 @@ from tests.kit import shapes
 from tests.kit.batches import Topics, topics_of
 from tests.kit.brokers import KafkaCluster
 from tests.kit.copies import read, until
+from tests.kit.groups import end_sessions
 from tests.kit.mirror import PATIENT, SMALL, Mirror
 from tests.kit.resumed import Resumed
 from tests.kit.secured import as_lines, start_secured
@@ -250,6 +251,7 @@ def copies(ends: Ends, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cop
         mirror.members()
         os.kill(mirror.pid, signal.SIGKILL)
         mirror.reap()
+        asyncio.run(end_sessions(eu.bootstrap, f"{FINE}-mm2", f"{LENIENT}-mm2"))
         asyncio.run(roll_back(eu, before))
         found.first_lines = mirror.log_lines()
         configure(eu.bootstrap, "fine.poison-size", {"max.message.bytes": "1000000"})

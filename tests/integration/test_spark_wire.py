@@ -53,7 +53,7 @@ class Recorder:
         writer.close()
 
 
-@pytest.fixture(params=[True, False], ids=["protected", "insecure"])
+@pytest.fixture(params=[True, pytest.param(False, marks=pytest.mark.long)], ids=["protected", "insecure"])
 def cluster(request: pytest.FixtureRequest) -> Iterator[tuple[bool, StandaloneSpark]]:
     with StandaloneSpark(Path(sys.executable), workers=1, protected=request.param) as made:
         yield request.param, made

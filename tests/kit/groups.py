@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kafka.protocol.admin import DescribeGroupsRequest
+from kafka.protocol.consumer.group import LeaveGroupRequest
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
@@ -49,6 +50,22 @@ async def describe(cluster: Cluster, group: str) -> Picture | None:
         for member in found.members
     }
     return Picture(found.group_state, found.protocol_type, found.protocol_data, members)
+
+
+async def end_sessions(bootstrap: str, *groups: str) -> None:
+    """Remove the members of groups whose worker was killed: a successor need not wait for the end of their sessions."""
+    cluster = cluster_at(bootstrap)
+    try:
+        for group in groups:
+            picture = await describe(cluster, group)
+            assert picture is not None, f"no answer about {group}"
+            connection = await cluster.coordinator(group, "group")
+            identity = LeaveGroupRequest.MemberIdentity
+            members = [identity(member_id=one, group_instance_id=None, reason="killed") for one in picture.members]
+            answer = await connection.call(LeaveGroupRequest(group_id=group, members=members))
+            assert not answer.error_code, answer
+    finally:
+        await cluster.close()
 
 
 def cluster_at(bootstrap: str) -> Cluster:

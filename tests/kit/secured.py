@@ -45,7 +45,7 @@ LISTENERS: Final = {
     "ELSEWHERE": "SSL",
 }
 #: A session has to be proven anew so often (KIP-368). Half of it may a machine that is very busy take for that.
-REAUTH_MS: Final = 12_000
+REAUTH_MS: Final = 10_000
 _TAKEN_DEADLINE_S: Final = 120.0
 
 #: A slice's connection on which more than this was sent carries batches; the proxy cannot read what it passes.

@@ -48,7 +48,6 @@ TARGETS: Final[dict[str, dict[str, str]]] = {
 #: Below: what a target that is told no more than that holds in the end, each record of the source.
 DENSE: Final = ("split", "lowered", "gzipped", "inflated", "stamped", "stamped-twice", "plain", "huge")
 #: Its target stamps records itself.
-OWN_TIME: Final = ("stamped", "stamped-twice")
 SOURCES: Final[dict[str, dict[str, str]]] = {
     **{name: {} for name in (*DENSE, "transactions", "huge-inside")},
     **{name: {} for name in ("poison-key", "poison-time", "poison-size")},

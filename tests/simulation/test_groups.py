@@ -10,6 +10,7 @@ from connect.core.herder import rebalance, running_work, task_configs
 from connect.core.herder.events import LeaseLost
 from connect.core.herder.herder import Herder
 from connect.core.herder.state import HerderMode
+from tests.simulation.conftest import seeds
 from tests.simulation.judge import Judge, Violation
 from tests.simulation.play import Play
 from tests.simulation.process import Process
@@ -17,7 +18,7 @@ from tests.simulation.process import Process
 _AT_ONCE = 60
 
 
-@pytest.mark.parametrize("first", range(0, 1_200, _AT_ONCE))
+@pytest.mark.parametrize("first", seeds(360, 1_200, _AT_ONCE))
 def test_groups_keep_their_promises(first: int) -> None:
     for seed in range(first, first + _AT_ONCE):
         Play(seed).run()

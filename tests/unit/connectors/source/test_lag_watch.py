@@ -164,6 +164,11 @@ async def test_all_that_a_stopped_connector_selects_has_a_lag(worker: Worker, mo
     contacts.contact = Contact(ClusterContact(answers=True))
     assert await seen() == (rests, [4, 0, 4])
     assert len(worker.stored) == 2
+    # A task that runs between two looks may have copied.
+    with host.shown("us-eu", 0, cast(Any, SimpleNamespace(meters=SimpleNamespace(fetched_ms=0, produced_ms=0)))):
+        pass
+    assert await seen() == (rests, [4, 0, 4])
+    assert len(worker.stored) == 3
     await watch.stop()
 
 
