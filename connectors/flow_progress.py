@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from heapq import nsmallest
 from typing import Any, Final, Protocol
 
+from connect.api.source import EngineMeter
 from connect.core.metrics import Windowed
 from connect.kafka.concurrency import wall_ms
 from connectors.control_link.protocol import PartitionProgress
@@ -381,6 +382,7 @@ class Meters:
         self.partitions: dict[TopicPartition, PartitionMeter] = {}
         #: When the source last answered a fetch, and the target a produce request, in ms since 1970; -1 for never.
         self.fetched_ms = self.produced_ms = UNKNOWN
+        self._records = self._batches = self._skipped = 0
 
     def answered(self, source_ago_s: float | None, target_ago_s: float | None) -> None:
         """Take a slice's report about its clusters."""
@@ -393,11 +395,23 @@ class Meters:
     def apply(self, progress: PartitionProgress, now_ms: int) -> None:
         """Take a slice's progress report; ``now_ms`` since 1970, as record timestamps are."""
         meter = self.partitions.setdefault(progress.source, PartitionMeter())
+        for first, last, _ in progress.skips:
+            self._skipped += last - first + 1
         if not progress.records:
             return
+        self._records += progress.records
+        self._batches += sum(progress.batches.values())
         meter.records += progress.records
         meter.bytes += progress.bytes
         meter.record_rate.record(progress.records, now_ms)
         meter.byte_rate.record(progress.bytes, now_ms)
         if progress.timestamp_ms >= 0:
             meter.age_ms.record(max(now_ms - progress.timestamp_ms, 0), now_ms)
+
+    def tell(self, of_task: EngineMeter) -> None:
+        """Add what was counted since the last call to the metrics of the worker's task."""
+        if self._records:
+            of_task.copied(self._records, self._batches)
+        if self._skipped:
+            of_task.left_out(self._skipped)
+        self._records = self._batches = self._skipped = 0

@@ -216,9 +216,32 @@ class SourceTask(ABC):
         return None
 
 
+class EngineMeter(Protocol):
+    """Takes what an engine has done since its last call, for the task's metrics. Calls return at once."""
+
+    def copied(self, records: int, batches: int) -> None:
+        """Count records that the target acknowledged, and their batches."""
+        ...
+
+    def left_out(self, records: int) -> None:
+        """Count records that were left out because of an error."""
+        ...
+
+    def committed(self, took_ms: float) -> None:
+        """Count a write of positions."""
+        ...
+
+    def commit_failed(self) -> None:
+        """Count a write of positions that failed."""
+        ...
+
+
 class EngineTask(ABC):
     """A task that runs its own engine and stores its own positions (MirrorSource on Spark)."""
 
+    #: Both are set before ``run``. The second takes each topic that was written to (KIP-558), as often as one likes.
+    meter: EngineMeter
+    topic_used: Callable[[str], None]
     #: Set under exactly-once: await it after claiming a transactional id and before writing. It raises if the task was
     #: reconfigured or assigned to another worker in the meantime.
     check_newest: Callable[[], Awaitable[None]] | None = None

@@ -187,6 +187,8 @@ class TaskBuilder:
                     TaskContext(props, offsets, PluginThread(f"task {order.task}")),
                     offsets,
                     _checks(order, runner.control),
+                    runner.counters,
+                    TopicsInUse(order.task, self.listener, tracked=self.config.topic_tracking_enable),
                 )
             else:
                 work = self._source(order, runner, task, connector_props, props, settings, offsets)

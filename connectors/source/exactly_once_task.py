@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -152,7 +151,7 @@ class ExactlyOnceTask(MirrorSourceTask):
             identity = self._transactions.identity
             taken = in_turns(self._ledger.take_commits())
             if commits := [self._atomic(commit, *identity) async for commit in taken]:
-                await self._store.commit(commits)
+                await self._write(commits)
                 async for commit in in_turns(commits):
                     self._ledger.commit_succeeded(commit)
         committed, self._unsynced = self._unsynced, []
@@ -251,4 +250,4 @@ class ExactlyOnceTask(MirrorSourceTask):
     async def _commit_forever(self) -> None:
         while True:
             await asyncio.sleep(_SKIPS_REPORTED_S)
-            self._skip_log.report(time.monotonic())
+            self._tell()

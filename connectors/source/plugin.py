@@ -292,7 +292,17 @@ class MirrorSourceEngineTask(EngineTask):
                 attempt += 1
                 began_s = time.monotonic()
                 states = Records(PARTITION_STATES, parts.store, parts.admin, record_settings(settings))
-                services = TaskServices(engine, links, parts.clusters, parts.admin, syncs, states, self._host.holds)
+                services = TaskServices(
+                    engine,
+                    links,
+                    parts.clusters,
+                    parts.admin,
+                    syncs,
+                    states,
+                    self._host.holds,
+                    self.meter,
+                    self.topic_used,
+                )
                 task_settings = _task_settings(settings, clients, self._props, self._host)
                 task = self._task(settings, task_settings, services, parts)
                 try:

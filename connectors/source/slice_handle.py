@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, 
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from connect.api.source import EngineMeter
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.concurrency import Scope
 from connect.kafka.error_causes import CAUSE, Cause
@@ -468,3 +469,6 @@ class TaskServices:
     states: StateRecords | None = None
     #: Whether this worker owns the task, called in the lease thread. The default relies on the fence alone.
     holds: Callable[[], bool] = lambda: True
+    #: Of the worker's task, if there is one; see :class:`connect.api.source.EngineTask`.
+    meter: EngineMeter | None = None
+    topic_used: Callable[[str], None] = lambda _: None

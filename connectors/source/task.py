@@ -123,7 +123,7 @@ class MirrorSourceTask:
             raise
         finally:
             await scope.close()
-            self._skip_log.report(time.monotonic(), is_last=True)
+            self._tell(is_last=True)
 
     def _watched_states(self, scope: Scope) -> list[asyncio.Task[None]]:
         """Record which partitions are not copied; end the task if none is left that could be."""
@@ -406,6 +406,8 @@ class MirrorSourceTask:
         if late := self._ledger.late_records(progress):
             partition_notes.log_late_records(str(self.flow), progress.source, late)
         self.meters.apply(progress, wall_ms())
+        if progress.records:
+            self._services.topic_used(self.target_topic(progress.source))
         stopped = self._ledger.apply(progress)
         self._hold_if_full()
         self._sync(progress.source, progress.runs)
@@ -432,7 +434,7 @@ class MirrorSourceTask:
         while True:
             await is_set_within(self._filled, min(_COMMIT_S, self._settings.flush_interval_ms / 1000))
             self._filled.clear()
-            self._skip_log.report(time.monotonic())
+            self._tell()
             if self._loaded:
                 try:
                     await self._commit_of(self._ledger, time.monotonic())
@@ -459,7 +461,7 @@ class MirrorSourceTask:
                 async for commit in in_turns(ledger.take_commits(now_s)):
                     commits.append(commit)
                 if commits:
-                    await self._store.commit(commits)
+                    await self._write(commits)
             except PositionsTaken as error:
                 ledger.give_back(commits)
                 for source in error.sources:
@@ -474,6 +476,24 @@ class MirrorSourceTask:
                 self._hold_if_full()
             if self._services.syncs is not None:
                 self._services.syncs.commit()
+
+    async def _write(self, commits: Sequence[Commit]) -> None:
+        began_s = time.monotonic()
+        meter = self._services.meter
+        try:
+            await self._store.commit(commits)
+        except Exception:
+            if meter is not None:
+                meter.commit_failed()
+            raise
+        if meter is not None:
+            meter.committed((time.monotonic() - began_s) * 1000)
+
+    def _tell(self, *, is_last: bool = False) -> None:
+        """Pass on what was skipped, to the log, and what was counted, to the metrics of the worker's task."""
+        self._skip_log.report(time.monotonic(), is_last=is_last)
+        if self._services.meter is not None:
+            self.meters.tell(self._services.meter)
 
     def _hold_if_full(self) -> None:
         """Put the slice on hold while too much is copied and not stored."""

@@ -21,7 +21,7 @@ from connect.kafka.threads import PluginThread
 from connect.runtime.plugins.plugin_errors import SecretMask, masked, plugin_call
 from connect.runtime.task.connector_offsets import ConnectorOffsets
 from connect.runtime.task.record_conversion import Conversion, LeftOut
-from connect.runtime.task.record_delivery import CLOSE_S, Delivery
+from connect.runtime.task.record_delivery import CLOSE_S, Delivery, TopicsInUse
 from connect.runtime.task.source_config import TopicCreation
 from connect.runtime.task.task_control import (
     ClaimChecks,
@@ -214,8 +214,12 @@ class EngineWork:
         context: TaskContext,
         offsets: ConnectorOffsets,
         checks: ClaimChecks,
+        counters: TaskCounters,
+        topics: TopicsInUse,
     ) -> None:
         self._id = task_id
+        self._counters = counters
+        self._topics = topics
         self._connector = connector
         self._context = context
         self._offsets = offsets
@@ -262,6 +266,7 @@ class EngineWork:
         assert isinstance(engine, EngineTask)
         engine.initialize(self._context)
         engine.check_newest = self._checks.after
+        engine.meter, engine.topic_used = self._counters, self._topics.used
         return engine
 
     async def _run(self, engine: EngineTask, control: TaskControl) -> bool:

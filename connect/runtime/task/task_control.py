@@ -164,6 +164,23 @@ class TaskCounters:
             self.written += 1
             self.written_records.record(1, now_ms)
 
+    def copied(self, records: int, batches: int) -> None:
+        """Count records that an engine has read and written; the mean size of their batches counts once."""
+        now_ms = self.clock()
+        self.polled += records
+        self.written += records
+        self.poll_records.record(records, now_ms)
+        self.written_records.record(records, now_ms)
+        if batches:
+            self.batch_records.record(records / batches, now_ms)
+
+    def left_out(self, records: int) -> None:
+        """Count records that an engine left out because of an error."""
+        self.failures += records
+        self.errors += records
+        self.skipped += records
+        self.last_error_ms = self.clock()
+
     def committed(self, took_ms: float) -> None:
         now_ms = self.clock()
         self.commit_ms.record(took_ms, now_ms)
