@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from prometheus_client.metrics_core import Metric
 
 from connect.core.errors import HeliographError, PermanentError
-from connect.core.metrics import Gauges, Rows, Windowed
+from connect.core.metrics import Families, Rows, Windowed
 from connect.kafka.concurrency import Scope
 
 log = logging.getLogger(__name__)
@@ -209,9 +209,9 @@ _WHOLE: Final[Rows[Windowed]] = (("count", "Written since the task began.", lamb
 def written_metrics(workers: Sequence[WrittenLatencies], now_ms: int) -> Iterator[Metric]:
     """Yield the metrics of this process's tasks: the checkpoints written last by group and partition, all checkpoints
     by task, and heartbeats by flow."""
-    single = Gauges(f"{_CHECKPOINT}checkpoint_", (*_FLOW, "group", "topic", "partition"), LATENCY)
-    tasks = Gauges(f"{_CHECKPOINT}task_checkpoint_", (*_FLOW, "task"), _WHOLE)
-    beats = Gauges(f"{_HEARTBEAT}heartbeat_", _FLOW, _WHOLE)
+    single = Families(f"{_CHECKPOINT}checkpoint_", (*_FLOW, "group", "topic", "partition"), LATENCY)
+    tasks = Families(f"{_CHECKPOINT}task_checkpoint_", (*_FLOW, "task"), _WHOLE)
+    beats = Families(f"{_HEARTBEAT}heartbeat_", _FLOW, _WHOLE)
     for worker in workers:
         for task, latencies in worker.checkpoints.items():
             tasks.add(task, latencies.whole, now_ms)

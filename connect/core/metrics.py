@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 #: ``metrics.sample.window.ms`` and ``metrics.num.samples``.
 WINDOW_MS: Final = 30_000
@@ -121,13 +121,21 @@ _Of = TypeVar("_Of")
 Rows = tuple[tuple[str, str, Callable[[_Of, int], float]], ...]
 
 
-class Gauges(Generic[_Of]):
+Family = CounterMetricFamily | GaugeMetricFamily
+
+
+def new_family(name: str, text: str, labels: Sequence[str]) -> Family:
+    """Return a counter for a name that ends with ``_total``, as Prometheus names counters; else a gauge."""
+    return (CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily)(name, text, labels=labels)
+
+
+class Families(Generic[_Of]):
     """An iterable of one family for each row. Names begin with ``prefix``."""
 
     def __init__(self, prefix: str, labels: Sequence[str], rows: Rows[_Of]) -> None:
-        self._rows = [(GaugeMetricFamily(prefix + name, text, labels=labels), value) for name, text, value in rows]
+        self._rows = [(new_family(prefix + name, text, labels), value) for name, text, value in rows]
 
-    def __iter__(self) -> Iterator[GaugeMetricFamily]:
+    def __iter__(self) -> Iterator[Family]:
         return (family for family, _ in self._rows)
 
     def add(self, labels: Sequence[str], one: _Of, now_ms: int) -> None:

@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
-from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from connect.core.metrics import Gauges, Rows, Windowed
+from connect.core.metrics import Families, Family, Rows, Windowed, new_family
 from connect.core.model import State, TaskId
 from connect.kafka.concurrency import in_turns
 from connect.kafka.group_heartbeat import GroupMeters
@@ -38,62 +37,158 @@ _OF_TASK: Final = ("group", "connector", "task")
 #: By domain.
 _TASK: Final[Mapping[str, Rows[TaskCounters]]] = {
     "source_task_metrics": (
-        ("source_record_poll_total", "Records polled.", lambda of, _: of.polled),
-        ("source_record_poll_rate", "Rate of polling.", lambda of, now: of.poll_records.rate(now)),
-        ("source_record_write_total", "Records written.", lambda of, _: of.written),
-        ("source_record_write_rate", "Records written per second.", lambda of, now: of.written_records.rate(now)),
-        ("source_record_active_count", "Records in flight.", lambda of, _: of.active),
-        ("source_record_active_count_max", "Most records in flight.", lambda of, now: of.active_records.most(now)),
-        ("source_record_active_count_avg", "Mean of records in flight.", lambda of, now: of.active_records.mean(now)),
-        ("poll_batch_max_time_ms", "Longest poll.", lambda of, now: of.poll_ms.most(now)),
-        ("poll_batch_avg_time_ms", "Mean poll duration.", lambda of, now: of.poll_ms.mean(now)),
+        ("source_record_poll_total", "Records that the task has polled from its source.", lambda of, _: of.polled),
+        (
+            "source_record_poll_rate",
+            "Records polled per second, over the last minute.",
+            lambda of, now: of.poll_records.rate(now),
+        ),
+        ("source_record_write_total", "Records that the task has written to Kafka.", lambda of, _: of.written),
+        (
+            "source_record_write_rate",
+            "Records written per second, over the last minute.",
+            lambda of, now: of.written_records.rate(now),
+        ),
+        ("source_record_active_count", "Records that are polled and not yet written.", lambda of, _: of.active),
+        (
+            "source_record_active_count_max",
+            "Most records that were in flight in the last minute.",
+            lambda of, now: of.active_records.most(now),
+        ),
+        (
+            "source_record_active_count_avg",
+            "Mean number of records in flight in the last minute.",
+            lambda of, now: of.active_records.mean(now),
+        ),
+        (
+            "poll_batch_max_time_ms",
+            "Longest time in ms that a poll took in the last minute.",
+            lambda of, now: of.poll_ms.most(now),
+        ),
+        (
+            "poll_batch_avg_time_ms",
+            "Mean time in ms that a poll took in the last minute.",
+            lambda of, now: of.poll_ms.mean(now),
+        ),
     ),
     "connector_task_metrics": (
-        ("running_ratio", "Time RUNNING.", lambda of, now: of.states.ratio(State.RUNNING, now)),
-        ("pause_ratio", "Time PAUSED.", lambda of, now: of.states.ratio(State.PAUSED, now)),
-        ("batch_size_max", "Largest batch polled.", lambda of, now: of.batch_records.most(now)),
-        ("batch_size_avg", "Mean batch polled.", lambda of, now: of.batch_records.mean(now)),
-        ("offset_commit_max_time_ms", "Longest commit.", lambda of, now: of.commit_ms.most(now)),
-        ("offset_commit_avg_time_ms", "Mean commit.", lambda of, now: of.commit_ms.mean(now)),
+        (
+            "running_ratio",
+            "Share of its time that the task was RUNNING.",
+            lambda of, now: of.states.ratio(State.RUNNING, now),
+        ),
+        (
+            "pause_ratio",
+            "Share of its time that the task was PAUSED.",
+            lambda of, now: of.states.ratio(State.PAUSED, now),
+        ),
+        (
+            "batch_size_max",
+            "Records in the largest batch of the last minute.",
+            lambda of, now: of.batch_records.most(now),
+        ),
+        (
+            "batch_size_avg",
+            "Mean number of records in a batch of the last minute.",
+            lambda of, now: of.batch_records.mean(now),
+        ),
+        (
+            "offset_commit_max_time_ms",
+            "Longest time in ms that a commit of offsets took in the last minute.",
+            lambda of, now: of.commit_ms.most(now),
+        ),
+        (
+            "offset_commit_avg_time_ms",
+            "Mean time in ms that a commit of offsets took in the last minute.",
+            lambda of, now: of.commit_ms.mean(now),
+        ),
         (
             "offset_commit_success_percentage",
-            "Share of successful commits.",
+            "Share of the last minute's commits of offsets that succeeded.",
             lambda of, now: of.commits_well.share(now),
         ),
         (
             "offset_commit_failure_percentage",
-            "Share of failed commits.",
+            "Share of the last minute's commits of offsets that failed.",
             lambda of, now: complement(of.commits_well, now),
         ),
     ),
     "task_error_metrics": (
-        ("total_record_failures", "Failed attempts.", lambda of, _: of.failures),
-        ("total_record_errors", "Failed records.", lambda of, _: of.errors),
-        ("total_records_skipped", "Records skipped after errors.", lambda of, _: of.skipped),
-        ("total_retries", "Retried attempts.", lambda of, _: of.retries),
-        ("total_errors_logged", "Errors logged.", lambda of, _: of.logged),
-        ("deadletterqueue_produce_requests", "For sinks only; 0.", lambda _of, _now: 0),
-        ("deadletterqueue_produce_failures", "For sinks only; 0.", lambda _of, _now: 0),
-        ("last_error_timestamp", "Time of the last error, ms.", lambda of, _: of.last_error_ms),
+        ("total_record_failures", "Attempts to process a record that failed.", lambda of, _: of.failures),
+        ("total_record_errors", "Records that could not be processed.", lambda of, _: of.errors),
+        ("total_records_skipped", "Records that were skipped because of an error.", lambda of, _: of.skipped),
+        ("total_retries", "Attempts to process a record that were repeated.", lambda of, _: of.retries),
+        ("total_errors_logged", "Errors that were written to the log.", lambda of, _: of.logged),
+        (
+            "deadletterqueue_produce_requests",
+            "Always 0, because only sinks have a dead letter queue.",
+            lambda _of, _now: 0,
+        ),
+        (
+            "deadletterqueue_produce_failures",
+            "Always 0, because only sinks have a dead letter queue.",
+            lambda _of, _now: 0,
+        ),
+        (
+            "last_error_timestamp",
+            "Time of the last error, in ms since 1970; 0 if there was none.",
+            lambda of, _: of.last_error_ms,
+        ),
     ),
 }
 #: Only after the first transaction, as Java has these metrics only with exactly-once.
 _TRANSACTIONS: Final[Rows[TaskCounters]] = (
-    ("size_min", "Smallest transaction, in records.", lambda of, now: of.transaction_records.least(now)),
-    ("size_max", "Largest one.", lambda of, now: of.transaction_records.most(now)),
-    ("size_avg", "Mean size.", lambda of, now: of.transaction_records.mean(now)),
+    (
+        "size_min",
+        "Records in the smallest transaction of the last minute.",
+        lambda of, now: of.transaction_records.least(now),
+    ),
+    (
+        "size_max",
+        "Records in the largest transaction of the last minute.",
+        lambda of, now: of.transaction_records.most(now),
+    ),
+    (
+        "size_avg",
+        "Mean number of records in a transaction of the last minute.",
+        lambda of, now: of.transaction_records.mean(now),
+    ),
 )
 
 
 #: A connector's tasks on this worker, by state.
 _COUNTED: Final[Rows[Counter[State]]] = (
-    ("total_task_count", "Tasks of a connector on this worker.", lambda states, _: states.total()),
-    ("running_task_count", "Running tasks.", lambda states, _: states[State.RUNNING]),
-    ("paused_task_count", "Paused tasks.", lambda states, _: states[State.PAUSED]),
-    ("failed_task_count", "Failed tasks.", lambda states, _: states[State.FAILED]),
-    ("unassigned_task_count", "Unassigned tasks.", lambda states, _: states[State.UNASSIGNED]),
-    ("destroyed_task_count", "Deleted tasks.", lambda states, _: states[State.DESTROYED]),
-    ("restarting_task_count", "Restarting tasks.", lambda states, _: states[State.RESTARTING]),
+    ("total_task_count", "Tasks of the connector that are on this worker.", lambda states, _: states.total()),
+    (
+        "running_task_count",
+        "Tasks of the connector on this worker that are RUNNING.",
+        lambda states, _: states[State.RUNNING],
+    ),
+    (
+        "paused_task_count",
+        "Tasks of the connector on this worker that are PAUSED.",
+        lambda states, _: states[State.PAUSED],
+    ),
+    (
+        "failed_task_count",
+        "Tasks of the connector on this worker that are FAILED.",
+        lambda states, _: states[State.FAILED],
+    ),
+    (
+        "unassigned_task_count",
+        "Tasks of the connector on this worker that are UNASSIGNED.",
+        lambda states, _: states[State.UNASSIGNED],
+    ),
+    (
+        "destroyed_task_count",
+        "Tasks of the connector on this worker that are deleted.",
+        lambda states, _: states[State.DESTROYED],
+    ),
+    (
+        "restarting_task_count",
+        "Tasks of the connector on this worker that are restarting.",
+        lambda states, _: states[State.RESTARTING],
+    ),
 )
 
 
@@ -111,9 +206,9 @@ async def work_metrics(workers: Sequence[tuple[str, Worker]], now_ms: int) -> li
 
 
 async def _of_connectors(workers: Sequence[tuple[str, Worker]], now_ms: int) -> list[Metric]:
-    status = _family("connector_metrics_status", "1, with the state.", _OF_CONNECTOR, "status")
+    status = _family("connector_metrics_status", "Always 1; the label has the state.", _OF_CONNECTOR, "status")
     parts = _part_families("connector_metrics", _CONNECTOR_PARTS, _OF_CONNECTOR)
-    counted = Gauges(f"{PREFIX}connect_worker_metrics_connector_", _OF_CONNECTOR, _COUNTED)
+    counted = Families(f"{PREFIX}connect_worker_metrics_connector_", _OF_CONNECTOR, _COUNTED)
     for group, worker in workers:
         async for name, connector in in_turns(list(worker.connectors.items())):
             status.add_metric((group, name, connector.state.lower()), 1)
@@ -127,10 +222,10 @@ async def _of_connectors(workers: Sequence[tuple[str, Worker]], now_ms: int) -> 
 
 
 async def _of_tasks(workers: Sequence[tuple[str, Worker]], now_ms: int) -> list[Metric]:
-    status = _family("connector_task_metrics_status", "1, with the state.", _OF_TASK, "status")
+    status = _family("connector_task_metrics_status", "Always 1; the label has the state.", _OF_TASK, "status")
     parts = _part_families("connector_task_metrics", _TASK_PARTS, _OF_TASK)
-    gauges = [Gauges(f"{PREFIX}{domain}_", _OF_TASK, rows) for domain, rows in _TASK.items()]
-    transactions = Gauges(f"{PREFIX}source_task_metrics_transaction_", _OF_TASK, _TRANSACTIONS)
+    gauges = [Families(f"{PREFIX}{domain}_", _OF_TASK, rows) for domain, rows in _TASK.items()]
+    transactions = Families(f"{PREFIX}source_task_metrics_transaction_", _OF_TASK, _TRANSACTIONS)
     steps = {
         kind: _part_families(f"connector_{kind}_metrics", (f"{kind}-class", f"{kind}-version"), (*_OF_TASK, kind))
         for kind in ("transform", "predicate")
@@ -152,23 +247,21 @@ async def _of_tasks(workers: Sequence[tuple[str, Worker]], now_ms: int) -> list[
     return [status, *parts, *chain(*gauges), *transactions, *of_steps]
 
 
-def _family(name: str, text: str, labels: Iterable[str], *more: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(PREFIX + name, text, labels=(*labels, *more))
+def _family(name: str, text: str, labels: Iterable[str], *more: str) -> Family:
+    return new_family(PREFIX + name, text, (*labels, *more))
 
 
-def _part_families(prefix: str, parts: Iterable[str], labels: Iterable[str]) -> list[GaugeMetricFamily]:
+def _part_families(prefix: str, parts: Iterable[str], labels: Iterable[str]) -> list[Family]:
     return [text_family(prefix, part, labels) for part in parts]
 
 
-def text_family(prefix: str, attribute: str, labels: Iterable[str]) -> GaugeMetricFamily:
+def text_family(prefix: str, attribute: str, labels: Iterable[str]) -> Family:
     """Return a family of series that are 1, with one of Java's text attributes as a label."""
     name = attribute.replace("-", "_")
-    return _family(f"{prefix}_{name}", f"1, with the {name.replace('_', ' ')}.", labels, name)
+    return _family(f"{prefix}_{name}", f"Always 1; the label has the {name.replace('_', ' ')}.", labels, name)
 
 
-def _add_parts(
-    families: Iterable[GaugeMetricFamily], parts: Iterable[str], labels: tuple[str, ...], known: Known
-) -> None:
+def _add_parts(families: Iterable[Family], parts: Iterable[str], labels: tuple[str, ...], known: Known) -> None:
     for family, part in zip(families, parts, strict=True):
         if part in known.parts:
             family.add_metric((*labels, known.parts[part]), 1)
@@ -183,13 +276,13 @@ def _starts(kind: str, of: Callable[[Worker], Starts]) -> Rows[DistributedWorker
             f"{kind.capitalize()}s started on this worker.",
             lambda one, _: of(one.worker).succeeded + of(one.worker).failed,
         ),
-        (f"{prefix}_success_total", "Successful starts.", lambda one, _: of(one.worker).succeeded),
+        (f"{prefix}_success_total", "Starts on this worker that succeeded.", lambda one, _: of(one.worker).succeeded),
         (
             f"{prefix}_success_percentage",
             "Share of the last minute's starts that succeeded.",
             lambda one, now_ms: of(one.worker).well.share(now_ms),
         ),
-        (f"{prefix}_failure_total", "Failed starts.", lambda one, _: of(one.worker).failed),
+        (f"{prefix}_failure_total", "Starts on this worker that failed.", lambda one, _: of(one.worker).failed),
         (
             f"{prefix}_failure_percentage",
             "Share of the last minute's starts that failed.",
@@ -200,74 +293,110 @@ def _starts(kind: str, of: Callable[[Worker], Starts]) -> Rows[DistributedWorker
 
 #: By domain.
 _WORKER: Final[Mapping[str, Rows[DistributedWorker]]] = {
-    "app_info": (("start_time_ms", "Start time of the worker.", lambda one, _: one.made_ms),),
+    "app_info": (("start_time_ms", "Time at which the worker started, in ms since 1970.", lambda one, _: one.made_ms),),
     "connect_worker_metrics": (
-        ("connector_count", "Connectors here.", lambda one, _: len(one.worker.connectors)),
-        ("task_count", "Tasks here.", lambda one, _: len(one.worker.tasks)),
+        ("connector_count", "Connectors that run on this worker.", lambda one, _: len(one.worker.connectors)),
+        ("task_count", "Tasks that run on this worker.", lambda one, _: len(one.worker.tasks)),
         *_starts("connector", lambda worker: worker.connector_starts),
         *_starts("task", lambda worker: worker.task_starts),
     ),
     "connect_worker_rebalance_metrics": (
-        ("completed_rebalances_total", "Completed rebalances.", lambda one, _: one.rebalances.completed),
-        ("rebalancing", "1 during a rebalance.", lambda one, _: float(one.rebalances.began_ms is not None)),
-        ("epoch", "The group's generation.", lambda one, _: one.core.generation),
+        (
+            "completed_rebalances_total",
+            "Rebalances that this worker has completed.",
+            lambda one, _: one.rebalances.completed,
+        ),
+        (
+            "rebalancing",
+            "1 while the worker takes part in a rebalance, else 0.",
+            lambda one, _: float(one.rebalances.began_ms is not None),
+        ),
+        ("epoch", "Generation of the group that the worker is a member of.", lambda one, _: one.core.generation),
         (
             "rebalance_max_time_ms",
-            "Longest rebalance of the last minute.",
+            "Longest time in ms that a rebalance took in the last minute.",
             lambda one, _: one.rebalances.took_ms.most(one.steady_ms()),
         ),
         (
             "rebalance_avg_time_ms",
-            "Mean duration of its rebalances.",
+            "Mean time in ms that a rebalance took in the last minute.",
             lambda one, _: one.rebalances.took_ms.mean(one.steady_ms()),
         ),
         (
             "time_since_last_rebalance_ms",
-            "Since the end of the last rebalance.",
+            "Time in ms since the end of the last rebalance.",
             lambda one, _: math.nan if (ended := one.rebalances.ended_ms) is None else one.steady_ms() - ended,
         ),
     ),
     "connect_coordinator_metrics": (
         (
             "assigned_connectors",
-            "Connectors assigned to this worker.",
+            "Connectors that the group has assigned to this worker.",
             lambda one, _: len(one.core.assignment.connectors),
         ),
-        ("assigned_tasks", "Tasks assigned to this worker.", lambda one, _: len(one.core.assignment.tasks)),
+        (
+            "assigned_tasks",
+            "Tasks that the group has assigned to this worker.",
+            lambda one, _: len(one.core.assignment.tasks),
+        ),
     ),
 }
 
 _GROUP: Final[Rows[GroupMeters]] = (
-    ("heartbeat_response_time_max", "Longest heartbeat, in ms.", lambda of, now_ms: of.heartbeat_ms.most(now_ms)),
-    ("heartbeat_rate", "Heartbeats per second.", lambda of, now_ms: of.heartbeat_ms.frequency(now_ms)),
-    ("heartbeat_total", "Answered heartbeats.", lambda of, _: of.heartbeat_ms.recorded),
+    (
+        "heartbeat_response_time_max",
+        "Longest time in ms until the coordinator answered a heartbeat.",
+        lambda of, now_ms: of.heartbeat_ms.most(now_ms),
+    ),
+    (
+        "heartbeat_rate",
+        "Heartbeats per second, over the last minute.",
+        lambda of, now_ms: of.heartbeat_ms.frequency(now_ms),
+    ),
+    ("heartbeat_total", "Heartbeats that the coordinator has answered.", lambda of, _: of.heartbeat_ms.recorded),
     (
         "last_heartbeat_seconds_ago",
-        "Since the last heartbeat was sent; -1: none yet.",
+        "Seconds since the last heartbeat was sent; -1 if none was.",
         lambda of, now: _ago(of.heartbeat_sent_ms, now),
     ),
-    ("join_time_avg", "Mean time to join, in ms.", lambda of, now_ms: of.join_ms.mean(now_ms)),
-    ("join_time_max", "Longest join, in ms.", lambda of, now_ms: of.join_ms.most(now_ms)),
-    ("join_rate", "Joins per second.", lambda of, now_ms: of.join_ms.frequency(now_ms)),
-    ("join_total", "Joins.", lambda of, _: of.join_ms.recorded),
-    ("sync_time_avg", "Mean time to sync, in ms.", lambda of, now_ms: of.sync_ms.mean(now_ms)),
-    ("sync_time_max", "Longest sync, in ms.", lambda of, now_ms: of.sync_ms.most(now_ms)),
-    ("sync_rate", "Syncs per second.", lambda of, now_ms: of.sync_ms.frequency(now_ms)),
-    ("sync_total", "Syncs.", lambda of, _: of.sync_ms.recorded),
-    ("rebalance_latency_avg", "Mean rebalance, in ms.", lambda of, now_ms: of.rounds_ms.mean(now_ms)),
-    ("rebalance_latency_max", "Longest rebalance, in ms.", lambda of, now_ms: of.rounds_ms.most(now_ms)),
-    ("rebalance_latency_total", "All rebalances, in ms.", lambda of, _: of.rounds_ms.total),
-    ("rebalance_rate_per_hour", "Rebalances per hour.", lambda of, now_ms: of.rounds_ms.frequency(now_ms) * 3600),
-    ("rebalance_total", "Rebalances.", lambda of, _: of.rounds_ms.recorded),
+    ("join_time_avg", "Mean time in ms to join the group.", lambda of, now_ms: of.join_ms.mean(now_ms)),
+    ("join_time_max", "Longest time in ms to join the group.", lambda of, now_ms: of.join_ms.most(now_ms)),
+    (
+        "join_rate",
+        "Joins of the group per second, over the last minute.",
+        lambda of, now_ms: of.join_ms.frequency(now_ms),
+    ),
+    ("join_total", "Joins of the group since the start.", lambda of, _: of.join_ms.recorded),
+    ("sync_time_avg", "Mean time in ms to sync with the group.", lambda of, now_ms: of.sync_ms.mean(now_ms)),
+    ("sync_time_max", "Longest time in ms to sync with the group.", lambda of, now_ms: of.sync_ms.most(now_ms)),
+    (
+        "sync_rate",
+        "Syncs with the group per second, over the last minute.",
+        lambda of, now_ms: of.sync_ms.frequency(now_ms),
+    ),
+    ("sync_total", "Syncs with the group since the start.", lambda of, _: of.sync_ms.recorded),
+    ("rebalance_latency_avg", "Mean time in ms that a rebalance took.", lambda of, now_ms: of.rounds_ms.mean(now_ms)),
+    (
+        "rebalance_latency_max",
+        "Longest time in ms that a rebalance took.",
+        lambda of, now_ms: of.rounds_ms.most(now_ms),
+    ),
+    ("rebalance_latency_total", "Time in ms that all rebalances took together.", lambda of, _: of.rounds_ms.total),
+    (
+        "rebalance_rate_per_hour",
+        "Rebalances per hour, at the rate of the last minute.",
+        lambda of, now_ms: of.rounds_ms.frequency(now_ms) * 3600,
+    ),
+    ("rebalance_total", "Rebalances since the start.", lambda of, _: of.rounds_ms.recorded),
     (
         "failed_rebalance_rate_per_hour",
-        "Failed rebalances per hour.",
+        "Failed rebalances per hour, at the rate of the last minute.",
         lambda of, now_ms: of.failed_rounds.frequency(now_ms) * 3600,
     ),
-    ("failed_rebalance_total", "Failed rebalances.", lambda of, _: of.failed_rounds.recorded),
+    ("failed_rebalance_total", "Rebalances that failed since the start.", lambda of, _: of.failed_rounds.recorded),
     (
         "last_rebalance_seconds_ago",
-        "Since the last rebalance ended; -1: none yet.",
+        "Seconds since the last rebalance ended; -1 if there was none.",
         lambda of, now_ms: _ago(of.round_ended_ms, now_ms),
     ),
 )
@@ -288,7 +417,7 @@ async def worker_metrics(workers: Sequence[DistributedWorker], now_ms: int) -> l
 
 
 def _of_workers(workers: Sequence[DistributedWorker], now_ms: int) -> Iterator[Metric]:
-    gauges = [Gauges(f"{PREFIX}{domain}_", _LABELS, rows) for domain, rows in _WORKER.items()]
+    gauges = [Families(f"{PREFIX}{domain}_", _LABELS, rows) for domain, rows in _WORKER.items()]
     texts = [(text_family(name, text, _LABELS), value) for name, text, value in _TEXTS]
     for worker in workers:
         labels = (worker.config.group_id,)
@@ -301,20 +430,16 @@ def _of_workers(workers: Sequence[DistributedWorker], now_ms: int) -> Iterator[M
 
 
 def _of_groups(workers: Sequence[DistributedWorker], now_ms: int) -> Iterator[Metric]:
-    gauges = Gauges(f"{PREFIX}connect_coordinator_metrics_", _LABELS, _GROUP)
+    gauges = Families(f"{PREFIX}connect_coordinator_metrics_", _LABELS, _GROUP)
     for worker in workers:
         gauges.add((worker.config.group_id,), worker.group_meters, now_ms)
     yield from gauges
 
 
 def _of_restarts(workers: Sequence[DistributedWorker]) -> Iterator[Metric]:
-    text = "Automatic restarts decided by this worker."
-    of_connectors = GaugeMetricFamily(
-        f"{PREFIX}connector_metrics_auto_restart_total", text, labels=("group", "connector")
-    )
-    of_tasks = GaugeMetricFamily(
-        f"{PREFIX}connector_task_metrics_auto_restart_total", text, labels=("group", "connector", "task")
-    )
+    text = "Automatic restarts that this worker has decided on."
+    of_connectors = _family("connector_metrics_auto_restart_total", text, _OF_CONNECTOR)
+    of_tasks = _family("connector_task_metrics_auto_restart_total", text, _OF_TASK)
     for worker in workers:
         for work, total in worker.restarts.totals.items():
             if isinstance(work, str) and work in worker.worker.connectors:

@@ -23,7 +23,7 @@ from prometheus_client.metrics_core import Metric
 from connect.api.connector import Props
 from connect.api.source import ConnectorHere, TaskReport
 from connect.core.errors import HeliographError
-from connect.core.metrics import Gauges, Rows
+from connect.core.metrics import Families, Rows
 from connect.core.model import State
 from connect.kafka.concurrency import Scope, in_turns, wall_ms
 from connect.kafka.security.connection_settings import open_stores
@@ -138,9 +138,9 @@ async def mirror_metrics(hosts: Sequence[MirrorHost], now_ms: int) -> list[Metri
     """Return the metrics of all partitions of this process, with a value per partition in each family.
 
     Other coroutines run in between, because ten thousand partitions take most of a second."""
-    measured, viewed = Gauges(_PREFIX, _LABELS, _MEASURED), Gauges(_PREFIX, _LABELS, _OF_VIEWS)
-    behind, stopped = Gauges(_PREFIX, _LABELS, _BEHIND), Gauges(_PREFIX, _LABELS, _STOPPED)
-    flows, contacted = Gauges(_PREFIX, _LABELS[:2], _OF_FLOWS), Gauges(_PREFIX, _LABELS[:2], _CONTACT)
+    measured, viewed = Families(_PREFIX, _LABELS, _MEASURED), Families(_PREFIX, _LABELS, _OF_VIEWS)
+    behind, stopped = Families(_PREFIX, _LABELS, _BEHIND), Families(_PREFIX, _LABELS, _STOPPED)
+    flows, contacted = Families(_PREFIX, _LABELS[:2], _OF_FLOWS), Families(_PREFIX, _LABELS[:2], _CONTACT)
     states = GaugeMetricFamily(f"{_PREFIX}partitions", "Partitions by state.", labels=("source", "target", "state"))
     counted: Counter[tuple[FlowName, str]] = Counter()
     lags: dict[FlowName, list[PartitionLag]] = {}
