@@ -5,7 +5,9 @@ The lag is per partition, topic and flow, in records, bytes and time. A snapshot
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from heapq import nsmallest
@@ -415,3 +417,17 @@ class Meters:
         if self._skipped:
             of_task.left_out(self._skipped)
         self._records = self._batches = self._skipped = 0
+
+
+@contextmanager
+def timed_commit(meter: EngineMeter | None) -> Iterator[None]:
+    """Measure a write of positions, which may fail."""
+    began_s = time.monotonic()
+    try:
+        yield
+    except Exception:
+        if meter is not None:
+            meter.commit_failed()
+        raise
+    if meter is not None:
+        meter.committed((time.monotonic() - began_s) * 1000)

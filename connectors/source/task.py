@@ -13,7 +13,7 @@ from connect.core.errors import RetriableError
 from connect.core.wording import named
 from connect.kafka.concurrency import Scope, in_turns, is_set_within, wall_ms
 from connectors.control_link.protocol import PartitionPlan, PartitionProgress
-from connectors.flow_progress import Meters, PartitionView
+from connectors.flow_progress import Meters, PartitionView, timed_commit
 from connectors.formats.gap import OnTopicRecreated
 from connectors.formats.types import FlowName, ProducerIdAndEpoch, Run, TopicPartition
 from connectors.source.epochs import Reconfiguring, close_opening, open_next
@@ -478,16 +478,8 @@ class MirrorSourceTask:
                 self._services.syncs.commit()
 
     async def _write(self, commits: Sequence[Commit]) -> None:
-        began_s = time.monotonic()
-        meter = self._services.meter
-        try:
+        with timed_commit(self._services.meter):
             await self._store.commit(commits)
-        except Exception:
-            if meter is not None:
-                meter.commit_failed()
-            raise
-        if meter is not None:
-            meter.committed((time.monotonic() - began_s) * 1000)
 
     def _tell(self, *, is_last: bool = False) -> None:
         """Pass on what was skipped, to the log, and what was counted, to the metrics of the worker's task."""

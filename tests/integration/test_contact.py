@@ -96,6 +96,7 @@ def test_nothing_looks_green_that_is_not(still: KafkaCluster, stuck: KafkaCluste
     seen.until(lambda: seen.metric("source_answers") == seen.metric("target_answers") == 1, "both answer")
     seen.until(lambda: seen.metric("lag_records") == 0 and 0 <= seen.metric("last_fetch_age_ms") < 5_000, "it copies")
     assert seen.metric("last_produce_age_ms") >= 0
+    _its_task_has_metrics_and_topics(seen)
 
     _source_stands_still(still, seen)
     _connector_is_stopped(seen)
@@ -128,6 +129,14 @@ def _says_what_it_starts(mirror: Mirror) -> None:
     assert re.search(
         r"Heliograph \S+: \S+mm2.properties, flows .*still->eu.*, Spark local\[.*, REST for users at http:", banner
     )
+
+
+def _its_task_has_metrics_and_topics(seen: _Seen) -> None:
+    path = "/still/eu/connectors/MirrorSourceConnector/topics"
+    seen.until(lambda: seen.ask(path)["MirrorSourceConnector"]["topics"] == [f"still.{_TOPIC}"], "its topic is active")
+    task = 'connector="MirrorSourceConnector",group="still-mm2",task="0"'
+    written = f"kafka_connect_source_task_metrics_source_record_write_total{{{task}}}"
+    seen.until(lambda: seen.process_metric(written) == 100, "its task counts its records")
 
 
 def _source_stands_still(still: KafkaCluster, seen: _Seen) -> None:

@@ -183,9 +183,10 @@ def _concluded(s: HerderState, connector: str, error: Exception | None) -> None:
     wait_ms = pause_ms(failures)
     publishing.retry_at_ms[connector] = s.now_ms + wait_ms
     first_ms = publishing.first_ms.setdefault(connector, s.now_ms)
-    quiet = isinstance(error, Forbidden) and s.now_ms <= first_ms + _KEY_GRACE_MS
     # A starting connector requests task configs before it can compute them; a failed start has its own log entry.
-    level = "debug" if quiet else "info" if isinstance(error, NotRunning) else "error"
+    is_starting = isinstance(error, NotRunning)
+    quiet = (is_starting and not failures) or (isinstance(error, Forbidden) and s.now_ms <= first_ms + _KEY_GRACE_MS)
+    level = "debug" if quiet else "info" if is_starting else "error"
     s.say(f"Failed to configure the tasks of {connector}; retrying in {wait_ms} ms: {error}", level)
 
 

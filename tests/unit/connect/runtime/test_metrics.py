@@ -68,6 +68,16 @@ def text_of(*workers: Any) -> str:
     return generate_latest(registry).decode()
 
 
+def test_what_only_grows_is_a_counter_and_every_help_is_a_sentence() -> None:
+    lines = text_of(a_worker("g", t0=State.RUNNING)).splitlines()
+    types = dict(line.split()[2:] for line in lines if line.startswith("# TYPE"))
+    assert {name for name, kind in types.items() if kind == "counter"} == {
+        name for name in types if name.endswith("_total")
+    }
+    helps = [line.split(maxsplit=3)[3] for line in lines if line.startswith("# HELP")]
+    assert helps and all(text.endswith(".") and len(text.split()) >= 4 for text in helps)
+
+
 def test_names_and_labels_are_those_that_the_usual_exporter_gives_java() -> None:
     text = text_of(a_worker("g", t0=State.RUNNING, t1=State.FAILED))
     for line in (

@@ -400,6 +400,11 @@ class Engine(EngineTask):
 
     async def run(self) -> None:
         self._log.append(f"run {self.context.configs['k']}")
+        self.meter.copied(6, batches=2)
+        self.meter.left_out(1)
+        self.meter.committed(5.0)
+        for _ in range(2):
+            self.topic_used("us.orders")
         if isinstance(self._ending, Exception):
             raise self._ending
         await self._stopped.wait()
@@ -437,6 +442,19 @@ async def test_an_engine_runs_pauses_as_a_new_one_and_stops() -> None:
     assert await here.stop() < 0.1
     assert here.heard.of(TASK) == [State.RUNNING, State.PAUSED, State.RUNNING, State.UNASSIGNED]
     assert log == ["run v", "stop", "ran"] * 2
+
+
+@in_virtual_time
+async def test_what_an_engine_counts_is_in_its_tasks_metrics_and_its_topics_are_active() -> None:
+    kind, _ = engines()
+    here = Here(kind)
+    await here.start_task()
+    counted = here.worker.tasks[TASK].counters
+    assert (counted.polled, counted.written, counted.active, counted.skipped, counted.errors) == (6, 6, 0, 1, 1)
+    now_ms = counted.clock()
+    assert (counted.batch_records.mean(now_ms), counted.commit_ms.mean(now_ms)) == (3, 5)
+    await here.stop()
+    assert here.heard.topics == [("us.orders", TASK)]
 
 
 @in_virtual_time

@@ -13,6 +13,7 @@ import pytest
 
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka import concurrency
+from connect.runtime.task.task_control import TaskCounters
 from connectors.control_link.protocol import PartitionPlan, PartitionProgress, SliceSettings
 from connectors.dataplane.resume import Resumed
 from connectors.formats.position import Position
@@ -112,6 +113,8 @@ class World:
         self.away: dict[TopicPartition, str] = {}
         self.stored: dict[TopicPartition, Start] = {}
         self.starts: list[Mapping[TopicPartition, Start]] = []
+        self.counters = TaskCounters()
+        self.topics: set[str] = set()
         self._changed = asyncio.Event()
         world = self
 
@@ -137,7 +140,10 @@ class World:
             epoch_ms=epoch_ms,
         )
         nothing = cast(Any, None)
-        services = TaskServices(nothing, nothing, Clusters(nothing, nothing), nothing, holds=self.is_ours)
+        clusters = Clusters(nothing, nothing)
+        services = TaskServices(
+            nothing, nothing, clusters, nothing, holds=self.is_ours, meter=self.counters, topic_used=self.topics.add
+        )
         return MirrorSourceTask(settings, services, cast(PositionStore, self))
 
     def is_ours(self) -> bool:
@@ -480,6 +486,26 @@ def _full_at(offset: int) -> PartitionProgress:
         source=SOURCE, next_source_offset=offset, last_source_epoch=0, target_end=offset, next_sequence=offset,
         high_watermark=offset, log_start_offset=0, timestamp_ms=5, records=9, bytes=MAX_UNSTORED_BYTES, batches={},
     )  # fmt: skip
+
+
+async def test_a_task_passes_on_what_it_has_copied_and_stored(world: World) -> None:
+    async with copying(world) as one:
+        one._progressed(replace(_full_at(9), batches={"as it is": 2, "merged with others": 1}, skips=[(3, 4, 10)]))
+    counted = world.counters
+    assert (counted.written, counted.skipped, counted.batch_records.last) == (9, 2, 3)
+    assert counted.commit_ms.recorded == counted.commits_well.total > 0
+    assert world.topics == {"us.orders"}
+
+
+async def test_a_store_that_is_away_counts_as_a_failed_commit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task, "_COMMIT_S", 0.01)
+    async with copying(world) as one:
+        well = world.counters.commits_well.total
+        world.is_store_away = True
+        one._progressed(_full_at(9))
+        await world.until(lambda: world.counters.commits_well.recorded > well)
+        world.is_store_away = False
+    assert world.counters.commits_well.recorded > world.counters.commits_well.total
 
 
 async def test_a_task_that_copies_faster_than_the_ticks_stores_its_positions_at_once(
