@@ -18,9 +18,13 @@ from typing import Any, Final, NamedTuple
 
 from prometheus_client.metrics_core import Metric
 
+from connect.api.connector import Props
+from connect.api.plugins import KAFKA_VERSION
+from connect.api.source import SourceConnector
 from connect.core.errors import HeliographError, PermanentError
 from connect.core.metrics import Families, Rows, Windowed
 from connect.kafka.concurrency import Scope
+from connectors.config.ignored_keys import connector_notices
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +35,17 @@ class _Job:
     run: Callable[[], Awaitable[None]]
     interval_s: float | None
     wanted: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class MirrorConnector(SourceConnector):
+    """What the three connectors have in common."""
+
+    @classmethod
+    def version(cls) -> str:
+        return KAFKA_VERSION
+
+    def ignored(self, props: Props) -> Sequence[str]:
+        return [one.text for one in connector_notices(props)]
 
 
 class Schedule:

@@ -21,9 +21,8 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from connect.api.connector import Props
-from connect.api.plugins import KAFKA_VERSION
 from connect.api.policy import ReplicationPolicy
-from connect.api.source import BYTES, RecordMetadata, SourceConnector, SourceRecord, SourceTask
+from connect.api.source import BYTES, RecordMetadata, SourceRecord, SourceTask
 from connect.core.config.config_def import ConfigDef, Values
 from connect.core.model import NewTopic
 from connect.kafka.cluster import Cluster
@@ -35,7 +34,7 @@ from connect.kafka.security.connection_settings import connection_settings
 from connectors.client import all_sources
 from connectors.config.client_config import connector_client, inner_client_id
 from connectors.config.definitions import HEARTBEAT
-from connectors.connector_base import Latencies, Task, WrittenLatencies, check_offsets
+from connectors.connector_base import Latencies, MirrorConnector, Task, WrittenLatencies, check_offsets
 from connectors.formats.mirror_records import Heartbeat
 from connectors.internal_topics import keep_making
 from connectors.policy import make_policy
@@ -57,7 +56,7 @@ def topic_of_heartbeats(props: Props) -> NewTopic:
     )
 
 
-class MirrorHeartbeatConnector(SourceConnector):
+class MirrorHeartbeatConnector(MirrorConnector):
     """``org.apache.kafka.connect.mirror.MirrorHeartbeatConnector``: creates the topic, and has one task."""
 
     def __init__(self, written: WrittenLatencies | None = None) -> None:
@@ -65,10 +64,6 @@ class MirrorHeartbeatConnector(SourceConnector):
         self._props: Props = {}
         self._interval_s: int | None = None
         self._closing = AsyncExitStack()
-
-    @classmethod
-    def version(cls) -> str:
-        return KAFKA_VERSION
 
     @classmethod
     def task_class(cls) -> str:

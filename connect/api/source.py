@@ -337,6 +337,11 @@ class SourceConnector(ABC):
         """Release what ``start`` acquired, even if ``start`` was cancelled before it ended."""
         return None
 
+    def ignored(self, props: Props) -> Sequence[str]:
+        """Return a sentence for each key of a config that has no effect; it begins with the key. A validation over REST
+        answers them, and the worker that creates or changes the connector logs them."""
+        return ()
+
     def exactly_once_support(self, props: Props) -> ExactlyOnceSupport | None:
         """Return whether tasks with this config support exactly-once; None if the author does not say."""
         return None

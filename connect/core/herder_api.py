@@ -187,6 +187,13 @@ class ConfigInfos:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigInfosWithWarnings(ConfigInfos):
+    """One with sentences about keys that have no effect; Java has no such list, so there is none without a sentence."""
+
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LoggerLevel:
     """A logger's level by Java's name, and the time of its last change over REST in milliseconds; None: never."""
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from connect.api.connector import Props
-from connect.api.plugins import KAFKA_VERSION
-from connect.api.source import BYTES, RecordMetadata, SourceConnector, SourceRecord, SourceTask
+from connect.api.source import BYTES, RecordMetadata, SourceRecord, SourceTask
 from connect.core.config.config_def import ConfigDef, ConfigValue, add_errors
 from connect.core.errors import HeliographError
 from connect.core.model import NewTopic
@@ -29,7 +28,7 @@ from connectors.checkpoint.group_offset_sync import GroupOffsetSync
 from connectors.config.client_config import ClientKind, ClusterSide
 from connectors.config.connector_configs import ASSIGNED_GROUPS, CheckpointSettings, checkpoint_settings
 from connectors.config.definitions import CHECKPOINT
-from connectors.connector_base import Latencies, Schedule, Task, WrittenLatencies, check_offsets
+from connectors.connector_base import Latencies, MirrorConnector, Schedule, Task, WrittenLatencies, check_offsets
 from connectors.formats.mirror_records import Checkpoint, MalformedRecord
 from connectors.internal_topics import keep_making
 from connectors.offset_map.reader import MapReader
@@ -210,7 +209,7 @@ _FIRST_LOOK_S: Final = 10.0
 _LOOK_AGAIN_S: Final = 5.0
 
 
-class MirrorCheckpointConnector(SourceConnector):
+class MirrorCheckpointConnector(MirrorConnector):
     """``org.apache.kafka.connect.mirror.MirrorCheckpointConnector``; its tasks record latencies in ``written``, and
     share ``maps``."""
 
@@ -223,10 +222,6 @@ class MirrorCheckpointConnector(SourceConnector):
         self._groups: list[str] | None = None
         self._schedule: Schedule | None = None
         self._closing = AsyncExitStack()
-
-    @classmethod
-    def version(cls) -> str:
-        return KAFKA_VERSION
 
     @classmethod
     def task_class(cls) -> str:

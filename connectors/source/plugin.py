@@ -14,8 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from connect.api.connector import Props
-from connect.api.plugins import KAFKA_VERSION
-from connect.api.source import EngineTask, ExactlyOnceSupport, SourceConnector, TaskReport
+from connect.api.source import EngineTask, ExactlyOnceSupport, TaskReport
 from connect.core.config.config_def import ConfigDef, ConfigValue, add_errors
 from connect.core.errors import ConfigError, PermanentError, RetriableError
 from connect.core.model import State
@@ -34,7 +33,7 @@ from connectors.config.client_config import (
 )
 from connectors.config.connector_configs import CONVERTERS, MirrorSourceSettings, source_settings
 from connectors.config.definitions import SOURCE
-from connectors.connector_base import check_offsets
+from connectors.connector_base import MirrorConnector, check_offsets
 from connectors.control_link.protocol import SliceSettings
 from connectors.flow_progress import FlowLag
 from connectors.formats.types import TopicPartition
@@ -149,17 +148,13 @@ _OF_THE_CONNECTOR: Final = frozenset(
 )
 
 
-class MirrorSource(SourceConnector):
+class MirrorSource(MirrorConnector):
     """Finds topics, creates remote topics and assigns partitions to tasks, on the clusters of one flow."""
 
     def __init__(self, host: MirrorHost) -> None:
         self._host = host
         self._inner: MirrorSourceConnector | None = None
         self._closing = AsyncExitStack()
-
-    @classmethod
-    def version(cls) -> str:
-        return KAFKA_VERSION
 
     @classmethod
     def task_class(cls) -> str:

@@ -64,10 +64,11 @@ def run_with_arguments(program: str, arguments: Sequence[str]) -> int:
     from connect.core.config.properties import load_properties
     from connect.core.config.worker_config import WorkerConfig
 
-    config = WorkerConfig.parse(load_properties(parsed.file), config_providers())
+    properties = load_properties(parsed.file)
+    config = WorkerConfig.parse(properties, config_providers())
     log_banner(str(parsed.file), config)
     for warning in config.warnings:
-        log.warning("%s: %s", parsed.file, warning)
+        log.warning("%s", properties.warning(warning))
     return asyncio.run(_work(program, config))
 
 

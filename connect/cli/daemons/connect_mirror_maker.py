@@ -127,7 +127,7 @@ def mirror(program: str, file: Path, clusters: Sequence[str]) -> int:
         where = f" to {', '.join(clusters)}" if clusters else ""
         logger.warning("%s: no flow%s is enabled; this node writes heartbeats only", file, where)
     for notice in config.notices():
-        logger.warning("%s: %s", file, notice.text)
+        logger.warning("%s", config.raw.warning(notice.text))
     try:
         # Spark's modules are imported here because that would block the event loop.
         asyncio.run(_run_until_signal(config, flows, _spark(flows)))

@@ -58,6 +58,10 @@ class Properties(Mapping[str, str]):
         """Return the line (from 1) on which the effective value begins; None if the file does not contain ``key``."""
         return self._lines.get(key)
 
+    def warning(self, text: str) -> str:
+        """Return a sentence that begins with a key, behind the file and the key's line."""
+        return str(self.error(text, text.partition(" ")[0]))
+
     def error(self, message: str, key: str) -> ConfigError:
         """Return a :class:`ConfigError` with the file and the key's line."""
         return ConfigError(message, key, self.file, self.line(key))

@@ -6,6 +6,7 @@ Like the parts of Kafka's ``DistributedHerder`` and ``AbstractHerder`` that REST
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,6 +20,7 @@ from connect.core.herder_api import (
     BadRequest,
     Config,
     ConfigInfos,
+    ConfigInfosWithWarnings,
     ConfigKeyInfo,
     Forbidden,
     ForwardedRequest,
@@ -43,6 +45,8 @@ from connect.runtime.herder.offsets_and_reports import OffsetsApi, Reports
 from connect.runtime.herder.rebalance_stages import Stages
 from connect.runtime.plugins.config_validation import error_message, validate_connector, without_secrets
 from connect.runtime.plugins.plugin_registry import Plugins
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
@@ -137,7 +141,7 @@ class RuntimeHerder:
         self, name: str, config: Config, target_state: TargetState | None, *, allow_replace: bool
     ) -> Put:
         await self.started()
-        checked = await self._validated(self._restored(name, config))
+        checked = await self._validated(name, self._restored(name, config))
         return await self._put(events.PutConnector(name, checked, target_state, allow_replace, self._type_of(checked)))
 
     async def patch_connector(self, name: str, patch: Config) -> Put:
@@ -145,7 +149,7 @@ class RuntimeHerder:
         if not self.core.is_leader:
             raise NotLeader("Only the leader can patch connector configs.", self.core.leader_url)
         patched = {**self._config(name), **self._restored(name, patch)}
-        checked = await self._validated({key: value for key, value in patched.items() if value is not None})
+        checked = await self._validated(name, {key: value for key, value in patched.items() if value is not None})
         return await self._put(events.PutConnector(name, checked, None, True, self._type_of(checked)))
 
     async def _put(self, operation: events.PutConnector) -> Put:
@@ -295,8 +299,11 @@ class RuntimeHerder:
                 raise BadRequest(f"{key} is {HIDDEN}, and connector {name} has no stored value. Send the value itself.")
         return restored_config
 
-    async def _validated(self, config: Config) -> Mapping[str, str]:
+    async def _validated(self, name: str, config: Config) -> Mapping[str, str]:
         infos = await self.validate("", config)
         if infos.error_count:
             raise BadRequest(error_message(infos))
+        if isinstance(infos, ConfigInfosWithWarnings):
+            for warning in infos.warnings:
+                log.warning("connector %s: %s", name, warning)
         return {key: value for key, value in config.items() if value is not None}

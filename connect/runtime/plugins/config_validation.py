@@ -41,7 +41,7 @@ from connect.core.config.security_settings import HIDDEN, hidden, is_secret
 from connect.core.config.validation import Valid, key_info, valid, value_info
 from connect.core.config.worker_config import ClientKind, WorkerConfig
 from connect.core.errors import ConfigError, HeliographError
-from connect.core.herder_api import BadRequest, Config, ConfigInfo, ConfigInfos
+from connect.core.herder_api import BadRequest, Config, ConfigInfo, ConfigInfos, ConfigInfosWithWarnings
 from connect.kafka.threads import PluginThread
 from connect.runtime.plugins.plugin_errors import SecretMask, has_reference, masked, passwords, plugin_call, secrets_of
 from connect.runtime.plugins.plugin_registry import (
@@ -170,12 +170,14 @@ async def _outcome(
     # As in Java, the connector's result for a key replaces the framework's.
     merged = _with_nulls({**values, **own_values}, nulls)
     parts = [_infos(name, framework | own, merged), *_overrides(props, plugins, worker), *converters]
-    return ConfigInfos(
+    infos = (
         name,
         sum(each.error_count for each in parts),
         tuple(dict.fromkeys(group for each in parts for group in each.groups)),
         tuple(info for each in parts for info in each.configs),
     )
+    warnings = tuple(connector.ignored(props))
+    return ConfigInfosWithWarnings(*infos, warnings) if warnings else ConfigInfos(*infos)
 
 
 def _only_framework(props: _Props, nulls: list[str], plugins: Plugins, errors: Mapping[str, str]) -> ConfigInfos:

@@ -91,3 +91,11 @@ def test_what_is_escaped_comes_back(values: dict[str, str]) -> None:
 def test_any_text_without_escapes_is_read(text: str) -> None:
     properties = parse_properties(text.encode("latin-1"), "f")
     assert all(properties.line(key) is not None for key in properties)
+
+
+def test_a_warning_has_the_file_and_the_line_of_the_key_that_it_begins_with(tmp_path: Path) -> None:
+    file = tmp_path / "worker.properties"
+    file.write_text("group.id = g\nplugin.path = /plugins\n")
+    found = load_properties(file)
+    assert found.warning("plugin.path has no effect") == f"{file}:2: plugin.path has no effect"
+    assert found.warning("two flows form a circle") == f"{file}: two flows form a circle"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from connect.core.errors import PermanentError, RetriableError, SecurityError
-from connect.core.herder_api import BadRequest, Signature, Unhealthy
+from connect.core.herder_api import BadRequest, ConfigInfos, ConfigInfosWithWarnings, Signature, Unhealthy
 from connect.runtime.herder.rest_herder import RuntimeHerder
 
 
@@ -30,6 +30,17 @@ def refusing(error: Exception) -> RuntimeHerder:
 
     core, fencing = SimpleNamespace(check_signature=lambda signature: None), SimpleNamespace(fence=fence)
     return made(core=core, fencing=fencing)
+
+
+async def test_a_stored_config_has_each_key_without_effect_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def validate(*_: object) -> ConfigInfos:
+        return ConfigInfosWithWarnings("c", 0, (), (), ("topicz is not known and has no effect; is topics meant?",))
+
+    monkeypatch.setattr(RuntimeHerder, "validate", validate)
+    assert await made()._validated("mirror", {"topicz": "x"}) == {"topicz": "x"}
+    assert "connector mirror: topicz is not known and has no effect; is topics meant?" in caplog.text
 
 
 @pytest.mark.parametrize(("silent_s", "is_healthy"), [(9.9, True), (10.1, False), (float("inf"), False)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import orjson
 import pytest
 
 from connect.api.connector import Props
@@ -54,6 +55,9 @@ class TestSource(SourceConnector):
         if "tells" in props:
             values["hint"] = ConfigValue("hint", None, (f"cannot log in with {props['password']}",))
         return values
+
+    def ignored(self, props: Props) -> Sequence[str]:
+        return [f"{key} has no effect" for key in props if key == "sped"]
 
     async def start(self, props: Props) -> None: ...
 
@@ -132,6 +136,11 @@ async def test_mistakes_are_counted_and_told_all_at_once() -> None:
         "`/connector-plugins/{connectorType}/config/validate`"
     )
     assert len(lines) == 7
+
+
+async def test_keys_without_effect_are_warnings_which_javas_answer_does_not_have() -> None:
+    assert orjson.loads(orjson.dumps(await validated({**GOOD, "sped": "4"})))["warnings"] == ["sped has no effect"]
+    assert "warnings" not in orjson.loads(orjson.dumps(await validated(GOOD)))
 
 
 async def test_what_the_connector_says_of_several_keys() -> None:
