@@ -53,13 +53,13 @@ def exit_code(*, unknown: bool, found: bool) -> int:
 
 
 class OneLineFormatter(logging.Formatter):
-    """Time, level and message in one line, with line breaks escaped.
+    """Time, level, message and logger in one line, with line breaks escaped.
 
-    An exception's type, text and innermost frame follow the message, at DEBUG also its traceback.
+    An exception's type, text and innermost frame follow the message, at DEBUG its traceback follows the logger.
     """
 
     def __init__(self, *, traces: bool) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(message)s")
+        super().__init__()
         self._traces = traces
 
     def format(self, record: logging.LogRecord) -> str:
@@ -67,8 +67,9 @@ class OneLineFormatter(logging.Formatter):
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
             text += f": {describe(error)}"
-            if self._traces:
-                text += " | " + "".join(traceback.format_exception(error))
+        text += f" ({record.name})"
+        if error is not None and self._traces:
+            text += " | " + "".join(traceback.format_exception(error))
         return text.rstrip().replace("\r", "\\r").replace("\n", "\\n")
 
 

@@ -23,6 +23,20 @@ _LEVELS: Final[Mapping[str, int]] = {
     "FATAL": logging.CRITICAL,
     "OFF": _OFF,
 }
+#: Loggers here by the beginning of a Java logger's name, the longest first.
+_OF_JAVA: Final[Mapping[str, tuple[str, ...]]] = {
+    "org.apache.kafka.connect.mirror.MirrorSource": ("connectors.source", "connectors.topic_sync"),
+    "org.apache.kafka.connect.mirror.MirrorCheckpoint": ("connectors.checkpoint",),
+    "org.apache.kafka.connect.mirror.MirrorHeartbeat": ("connectors.heartbeat",),
+    "org.apache.kafka.connect.runtime.distributed": ("connect.core.herder", "connect.runtime.herder"),
+    "org.apache.kafka.connect.runtime.rest": ("rest",),
+    "org.apache.kafka.connect.mirror": ("connectors",),
+    "org.apache.kafka.connect.runtime": ("connect.core", "connect.runtime"),
+    "org.apache.kafka.connect": ("connect.", "connectors", "rest"),
+    "org.apache.kafka.clients": ("connect.kafka", "aiokafka"),
+    "org.apache.kafka": ("connect.", "connectors", "rest", "aiokafka"),
+    "org.apache.spark": ("connectors.spark", "pyspark"),
+}
 
 
 class Loggers:
@@ -46,13 +60,17 @@ class Loggers:
 
     def set(self, namespace: str, level: str) -> list[str]:
         """Set the level of ``namespace`` and of all loggers whose names begin with it; return those that changed,
-        sorted. Loggers that write passwords below INFO stay at INFO. Raises NotFound for an unknown level."""
+        sorted. A Java logger's name stands for the loggers here that log the same. Loggers that write passwords below
+        INFO stay at INFO. Raises NotFound for an unknown level."""
         number = check_level(level)
         is_root = namespace.lower() == ROOT
         if not is_root:
             logging.getLogger(namespace)
+        ours = next((ours for java, ours in _OF_JAVA.items() if namespace.startswith(java)), ())
         concerned = [
-            (name, logger) for name, logger in _existing() if is_root or (name != ROOT and name.startswith(namespace))
+            (name, logger)
+            for name, logger in _existing()
+            if is_root or (name != ROOT and name.startswith((namespace, *ours)))
         ]
         # Determined before any level is set, because a child's effective level follows its parent's.
         levels = {name: max(number, logging.INFO) if _reveals(name) else number for name, _ in concerned}

@@ -111,6 +111,7 @@ def test_a_log_line_is_one_line_with_time_level_and_message(root_logger: logging
     (line,) = stream.getvalue().splitlines()
     assert " ERROR copying orders-3 failed: ValueError: of two lines (test_console.py:" in line
     assert line[:2] == "20"
+    assert line.endswith(") (connect.test)")
 
 
 def test_debug_shows_traces_still_on_one_line() -> None:

@@ -44,6 +44,19 @@ def test_a_logger_that_nobody_has_seen_is_there_once_it_was_set(loggers: Loggers
     assert loggers.one(name).level == "WARN"
 
 
+def test_a_java_loggers_name_stands_for_ours(loggers: Loggers) -> None:
+    logger = logging.getLogger("connectors.checkpoint.connector")
+    before = logger.level
+    java = "org.apache.kafka.connect.mirror.MirrorCheckpointConnector"
+    try:
+        assert {java, logger.name} <= set(loggers.set(java, "TRACE"))
+        assert logger.getEffectiveLevel() == 5
+        assert logging.getLogger("connectors.source.task").getEffectiveLevel() > 5
+    finally:
+        for name in loggers.set(java, "INFO"):
+            logging.getLogger(name).setLevel(before)
+
+
 def test_loggers_that_are_off_are_not_listed(loggers: Loggers, name: str) -> None:
     loggers.set(name, "ERROR")
     assert loggers.all()[name].level == "ERROR"
