@@ -32,10 +32,18 @@ async def test_what_lies_before_the_map_is_asked_for_once(monkeypatch: pytest.Mo
     monkeypatch.setattr(offset_translation, "known_offsets", known_offsets)
     monkeypatch.setattr(offset_translation, "has_records", has_records)
     found = Beginnings(cast(Any, SimpleNamespace(name="eu")))
+    assert not await found.is_bare_before(PAIR, 0), "nobody knows where the log begins"
     await found.follow([PAIR])
+    assert await found.is_bare_before(PAIR, 0)
     for _ in range(2):
         assert await found.is_bare_before(PAIR, 100) == (not has_some)
-    assert asked == [(("us.orders", 0), 0, 100)]
+    assert await found.is_bare_before(PAIR, 1) == (not has_some)
+    place = ("us.orders", 0)
+    assert asked == [(place, 0, 100), (place, 0, 1)], "another offset is another question"
+    await found.follow([])
+    await found.follow([PAIR])
+    await found.is_bare_before(PAIR, 1)
+    assert asked[2:] == [(place, 0, 1)]
 
 
 async def test_a_leader_that_is_missing_for_a_moment_takes_no_beginning_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from connectors.failover.snapshot import GroupMove, GroupRule, Groups, How, Snap
 from connectors.formats.position import Position
 from connectors.formats.types import TopicPartition
 from connectors.offset_map.runs_and_chunks import MapPair, MappedOffset, MapRun, RunList
+from tests.kit.answers import put
 
 ORDERS, MAIL = TopicPartition("orders", 0), TopicPartition("mail", 0)
 ID = UUID(int=1)
@@ -47,22 +48,13 @@ class Copies:
 def site(monkeypatch: pytest.MonkeyPatch) -> Any:
     """us has lost the end of orders, and written 8 records of its own there; mail is as it was."""
 
-    def answers(value: Any) -> Any:
-        async def answer(*_: Any, **__: Any) -> Any:
-            return value
-
-        return answer
-
     async def logs_now(_: Any, positions: Mapping[TopicPartition, Position], **__: Any) -> dict[TopicPartition, Log]:
         return {one: CUT if one == ORDERS else SAME for one in positions}
 
-    fakes = {
-        "read_positions": answers(POSITIONS), "read_copied": answers({}), "comes_back": answers([]),
-        "find": answers([SimpleNamespace(source=ORDERS, own=UnreplicatedRecords("orders", 0, 12, 19, 8))]),
-        "logs_now": logs_now, "MapReader": Copies,
-    }  # fmt: skip
-    for name, fake in fakes.items():
-        monkeypatch.setattr(reverse_flow, name, fake)
+    own = SimpleNamespace(source=ORDERS, own=UnreplicatedRecords("orders", 0, 12, 19, 8))
+    put(monkeypatch, reverse_flow, read_positions=POSITIONS, read_copied={}, comes_back=[], find=[own])
+    monkeypatch.setattr(reverse_flow, "logs_now", logs_now)
+    monkeypatch.setattr(reverse_flow, "MapReader", Copies)
     flow, back = (
         SimpleNamespace(flow=f"{source}->{target}", source_alias=source, target_alias=target, map_topic="map", name="m",
                         enabled=True, should_mirror=lambda _: True, remote_topic=lambda topic: topic)

@@ -16,11 +16,12 @@ from connect.kafka.log.committed_offsets import CLASSIC, SHARE, STREAMS, Committ
 from connect.kafka.log.offsets import EARLIEST, LATEST, READ_COMMITTED
 from connectors.failover import failback_and_undo, group_offsets, offset_lookup
 from connectors.failover.plan import FailoverOptions, is_blocking, plan
-from connectors.failover.snapshot import GroupMove, GroupRule, How, Snapshot, TargetOffset
+from connectors.failover.snapshot import GroupMove, GroupRule, Groups, How, Snapshot, TargetOffset
 from connectors.formats.mirror_records import Checkpoint
 from connectors.formats.types import TopicPartition
 from connectors.internal_topics import PartitionState
 from connectors.policy import DefaultReplicationPolicy
+from tests.kit.answers import answers, put
 
 ORDERS = TopicPartition("orders", 0)
 MOVE = GroupMove("readers", ("orders", 0), 40, ("orders", 0), None, "", 37, "note", How.EXACT)
@@ -43,6 +44,25 @@ class Us(Cluster):
         return SimpleNamespace(topics={})
 
 
+async def look(
+    monkeypatch: pytest.MonkeyPatch,
+    listed: dict[str, GroupListing],
+    committed: Any,
+    known: Any,
+    site: Any,
+    known_offsets: Any = answers(({}, {})),  # noqa: B008
+) -> Groups:
+    """What is found of the groups that are ``listed`` at the source; the target has none."""
+
+    async def list_groups(cluster: Any) -> dict[str, GroupListing]:
+        return listed if cluster == "us" else {}
+
+    monkeypatch.setattr(group_offsets, "list_groups", list_groups)
+    monkeypatch.setattr(group_offsets, "committed", committed)
+    monkeypatch.setattr(offset_lookup, "known_offsets", known_offsets)
+    return await group_offsets.GroupsLook(site, FailoverOptions(), Us(), known).groups()
+
+
 def test_a_streams_application_with_state_is_warned_of_and_moved() -> None:
     topics = ["orders", "app-counts-changelog", "app2-counts-changelog", "app-repartition"]
     (found,) = group_offsets.streams_state(["app", "plain"], topics)
@@ -51,10 +71,6 @@ def test_a_streams_application_with_state_is_warned_of_and_moved() -> None:
 
 async def test_what_concerns_one_group_or_partition_keeps_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """A coordinator that does not answer, and a target partition without a leader (D5)."""
-
-    async def list_groups(cluster: Any) -> dict[str, GroupListing]:
-        names = ("mute", "led", "leaderless", "slow")
-        return {name: GroupListing(CLASSIC, "consumer", "Empty") for name in names} if cluster == "us" else {}
 
     async def committed(cluster: Any, group: str, *, stable: bool = False) -> dict[Any, Committed]:
         if group == "mute":
@@ -71,15 +87,11 @@ async def test_what_concerns_one_group_or_partition_keeps_no_other(monkeypatch: 
     async def where(topic: str, partition: int, _: int) -> TargetOffset:
         return TargetOffset(f"us.{topic}", partition, 37, How.EXACT)
 
-    monkeypatch.setattr(group_offsets, "list_groups", list_groups)
-    monkeypatch.setattr(group_offsets, "committed", committed)
-    monkeypatch.setattr(offset_lookup, "known_offsets", reported)
-    known: Any = SimpleNamespace(of=where)
     monkeypatch.setattr(group_offsets, "_GROUP_S", 0.05)
-    look = group_offsets.GroupsLook(
-        cast(Any, SimpleNamespace(target="eu")), FailoverOptions(lambda _: True), Us(), known
-    )
-    planned = plan(Snapshot("us", "eu", groups=await look.groups()), FailoverOptions())
+    listed = dict.fromkeys(("mute", "led", "leaderless", "slow"), GroupListing(CLASSIC, "consumer", "Empty"))
+    known: Any = SimpleNamespace(of=where)
+    groups = await look(monkeypatch, listed, committed, known, SimpleNamespace(target="eu"), reported)
+    planned = plan(Snapshot("us", "eu", groups=groups), FailoverOptions())
     assert [one.group for one in planned.ready] == ["led"]
     reasons = {one.group: one.reasons[0].why for one in planned.blocked}
     assert reasons == {
@@ -97,25 +109,13 @@ async def test_groups_whose_state_a_mirror_cannot_carry_are_left_with_a_word(mon
         "shared": GroupListing(SHARE, "share", "Empty"),
     }
 
-    async def list_groups(cluster: str) -> dict[str, GroupListing]:
-        return listed if cluster == "us" else {}
-
     async def committed(cluster: str, group: str, *, stable: bool = False) -> dict[Any, Committed]:
         assert group == "classic", "nobody asks the others for offsets"
         assert stable == (cluster == "us"), "what a transaction is about to store counts at the source"
         return {("orders", 0): Committed(40)} if cluster == "us" else {}
 
-    async def known_offsets(*_: Any, **__: Any) -> Any:
-        return {}, {}
-
-    async def where(*_: Any) -> TargetOffset:
-        return TargetOffset("orders", 0, 37, How.EXACT)
-
-    for name, fake in (("list_groups", list_groups), ("committed", committed)):
-        monkeypatch.setattr(group_offsets, name, fake)
-    monkeypatch.setattr(offset_lookup, "known_offsets", known_offsets)
-    known, site = cast(Any, SimpleNamespace(of=where)), cast(Any, SimpleNamespace(target="eu"))
-    found = await group_offsets.GroupsLook(site, FailoverOptions(lambda _: True), Us(), known).groups()
+    known: Any = SimpleNamespace(of=answers(TargetOffset("orders", 0, 37, How.EXACT)))
+    found = await look(monkeypatch, listed, committed, known, SimpleNamespace(target="eu"))
     assert ([one.group for one in found.moves], found.not_mirrored) == (["classic"], ())
     reported = {one.group: one for one in found.findings}
     assert "is a streams group" in reported["streams"].why and "is a share group" in reported["shared"].why
@@ -128,26 +128,18 @@ async def test_a_group_that_reads_a_third_clusters_topic_is_in_the_way_until_tha
 ) -> None:
     """It is named once, however many partitions the topic has, and moved in its other topics."""
 
-    async def list_groups(cluster: str) -> dict[str, GroupListing]:
-        return {"readers": GroupListing(CLASSIC, "consumer", "Empty")} if cluster == "us" else {}
-
     async def committed(cluster: str, *_: Any, stable: bool = False) -> dict[Any, Committed]:
         stored = {("ap.mail", 3): Committed(41), ("ap.mail", 7): Committed(5), ("orders", 0): Committed(40)}
         return stored if cluster == "us" else {}
 
-    async def known_offsets(*_: Any, **__: Any) -> Any:
-        return {}, {}
-
     async def where(topic: str, *_: Any) -> TargetOffset | None:
         return TargetOffset("orders", 0, 37, How.EXACT) if topic == "orders" else None
 
-    for name, fake in (("list_groups", list_groups), ("committed", committed)):
-        monkeypatch.setattr(group_offsets, name, fake)
-    monkeypatch.setattr(offset_lookup, "known_offsets", known_offsets)
     flow = SimpleNamespace(flow="us->eu", source_alias="us", target_alias="eu", policy=DefaultReplicationPolicy())
     known: Any = SimpleNamespace(of=where, is_mirrored=lambda _: False)
-    site: Any = SimpleNamespace(flow=flow, target="eu", others=("ap",))
-    found = await group_offsets.GroupsLook(site, FailoverOptions(lambda _: True), Us(), known).groups()
+    listed = {"readers": GroupListing(CLASSIC, "consumer", "Empty")}
+    site = SimpleNamespace(flow=flow, target="eu", others=("ap",))
+    found = await look(monkeypatch, listed, committed, known, site)
     assert ([one.source for one in found.moves], found.not_mirrored) == ([("orders", 0)], ("ap.mail",))
     (left,) = found.findings
     options = FailoverOptions(accepts={GroupRule.NOT_MIRRORED: frozenset({"readers"} if accepts else {"others"})})
@@ -178,9 +170,6 @@ async def test_a_place_that_the_target_has_deleted_is_told_and_never_skips_what_
     async def where(topic: str, partition: int, offset: int) -> TargetOffset:
         return TargetOffset(topic, partition, offset - 3, How.EXACT)
 
-    async def first(*_: Any) -> int:
-        return 60
-
     async def has_records(_: Any, log: Any, *wanted: int) -> bool:
         if (begin or 0) < 60:
             assert (log, wanted) == (ORDERS, (max(begin or 0, 40), 60)), "from the group's place, or where it begins"
@@ -189,7 +178,7 @@ async def test_a_place_that_the_target_has_deleted_is_told_and_never_skips_what_
     us, eu = (cast(Any, SimpleNamespace(name=name)) for name in ("us", "eu"))
     monkeypatch.setattr(offset_lookup, "known_offsets", known_offsets)
     monkeypatch.setattr(offset_lookup, "has_records", has_records)
-    known: Any = SimpleNamespace(of=where, first_there=first, flow=SimpleNamespace(source_alias="us"))
+    known: Any = SimpleNamespace(of=where, first_there=answers(60), flow=SimpleNamespace(source_alias="us"))
     options = FailoverOptions(accepts={GroupRule.DELETED: frozenset({"*"} if accepts else ())})
     (move,), left = await offset_lookup.readable([MOVE], us, eu, known)
     assert (move.after, move.how) == (57, How.BEGIN)
@@ -219,9 +208,6 @@ async def test_a_checkpoint_of_a_topic_that_is_gone_moves_nobody_and_is_in_nobod
     async def metadata(names: Collection[str]) -> Any:
         return SimpleNamespace(topics={name: topics[name] for name in names if name in topics})
 
-    async def none(*_: Any) -> Any:
-        return {}
-
     async def ends(_: Any, partitions: Collection[Any], *__: Any) -> Any:
         assert set(partitions) <= kept, "a broker refuses to tell of what is gone"
         return dict.fromkeys(partitions, 90)
@@ -229,20 +215,15 @@ async def test_a_checkpoint_of_a_topic_that_is_gone_moves_nobody_and_is_in_nobod
     async def reported(*arguments: Any, **_: Any) -> Any:
         return await ends(*arguments), {}
 
-    async def unknown(*_: Any) -> None:
-        return None
-
-    async def checkpoints(_: Any) -> Any:
-        of = [("us.old", 0), ("us.fewer", 1), ("us.never", 0), *kept]
-        return {("readers", one): Checkpoint("readers", *one, 40, 37, "") for one in of}
-
-    for name, fake in (("list_groups", none), ("committed", none), ("known_offsets", reported), ("read_live", none)):
-        monkeypatch.setattr(group_offsets, name, fake)
-    monkeypatch.setattr(offset_lookup, "known_offsets", reported)
-    monkeypatch.setattr(group_offsets.GroupsLook, "_checkpoints", checkpoints)
+    of = [("us.old", 0), ("us.fewer", 1), ("us.never", 0), *kept]
+    checkpoints = {("readers", one): Checkpoint("readers", *one, 40, 37, "") for one in of}
+    put(monkeypatch, group_offsets, list_groups={}, committed={}, read_live={})
+    for module in (group_offsets, offset_lookup):
+        monkeypatch.setattr(module, "known_offsets", reported)
+    monkeypatch.setattr(group_offsets.GroupsLook, "_checkpoints", answers(checkpoints))
     eu: Any = SimpleNamespace(metadata=metadata)
     flow = SimpleNamespace(map_topic="map", flow="us->eu")
-    known: Any = SimpleNamespace(by_checkpoint=unknown, filled=set, copied_from=lambda _: None)
+    known: Any = SimpleNamespace(by_checkpoint=answers(), filled=set, copied_from=lambda _: None)
     site: Any = SimpleNamespace(flow=flow, target=eu)
     found = await group_offsets.GroupsLook(site, FailoverOptions(lambda _: True, at_ms=at_ms), None, known).groups()
     assert {one.target for one in found.moves} == kept

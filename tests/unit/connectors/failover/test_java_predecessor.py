@@ -16,6 +16,7 @@ from connectors.failover import failback_and_undo, reverse_flow
 from connectors.failover.plan import FailoverOptions
 from connectors.failover.reverse_flow import CopiedPartition, comes_back, copied
 from connectors.formats.types import TopicPartition
+from tests.kit.answers import put
 
 ORDERS = TopicPartition("orders", 0)
 _NAME = "MirrorSourceConnector"
@@ -102,15 +103,12 @@ async def test_what_java_copied_does_not_come_back_without_a_word(
 
 
 async def test_it_is_asked_where_nothing_of_ours_is_stored_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def none(*_: Any) -> dict[Any, Any]:
-        return {}
-
     async def why(_: Any, ours: Collection[TopicPartition]) -> list[str]:
         assert not ours
         return ["they would come back"]
 
     for module in (reverse_flow, failback_and_undo):
-        monkeypatch.setattr(module, "read_positions", none)
+        put(monkeypatch, module, read_positions={})
         monkeypatch.setattr(module, "comes_back", why)
     flows: Any = SimpleNamespace(map_topic="map", name=_NAME, offsets_topic="offsets", source_alias="us")
     site: Any = SimpleNamespace(flow=flows, back=flows, source=None, target=None)

@@ -25,6 +25,7 @@ from connectors.flow_progress import FlowLag, lag_of
 from connectors.formats.position import Position
 from connectors.formats.types import TopicPartition
 from connectors.internal_topics import PartitionState
+from tests.kit.answers import answers, put
 
 ORDERS = TopicPartition("orders", 0)
 POSITION = Position("orders", 0, None, 30, 4, "us.orders", 0, None, 37, "writer", 7, 0, 30)
@@ -146,16 +147,8 @@ def behind_by(records: int) -> Behind:
     return Behind(FlowLag((lag_of("orders", 0, "us.orders", 30, 0, 30 + records, -1),)))
 
 
-def answers(value: Any) -> Any:
-    async def answer(*_: Any, **__: Any) -> Any:
-        return value
-
-    return answer
-
-
 def arrange(monkeypatch: pytest.MonkeyPatch, records: int, due: list[StartBefore]) -> Any:
-    for name, value in (("behind", behind_by(records)), ("copied_ends", {}), ("starts_due", Due(due, [], {}))):
-        monkeypatch.setattr(execute, name, answers(value))
+    put(monkeypatch, execute, behind=behind_by(records), copied_ends={}, starts_due=Due(due, [], {}))
     return site(source="us", turned=lambda: SimpleNamespace(flow=SimpleNamespace(flow="eu->us")))
 
 
@@ -189,14 +182,8 @@ async def test_a_run_that_fails_behind_its_stop_says_that_the_flow_is_stopped(
     async def fails(*_: Any) -> Any:
         raise RetriableError("a broker does not answer")
 
-    for name, answer in (
-        ("start_again", answers(None)),
-        ("drain", answers(None)),
-        ("stop_flow", answers(None)),
-        ("behind", answers(behind_by(records))),
-        ("copied_ends", fails),
-    ):
-        monkeypatch.setattr(execute, name, answer)
+    put(monkeypatch, execute, start_again=None, drain=None, stop_flow=None, behind=behind_by(records))
+    monkeypatch.setattr(execute, "copied_ends", fails)
     lease: Any = SimpleNamespace(check_not_lost=lambda: None, store=answers(None), record=SimpleNamespace(since_ms=0))
     journal = SimpleNamespace(run=FailoverRun("1", "us", "eu"), denied={"mail"})
     monkeypatch.setattr("connectors.failover.journal.Journal.begin", answers(journal))
@@ -221,8 +208,7 @@ async def test_a_run_that_fails_behind_its_stop_says_that_the_flow_is_stopped(
 async def test_workers_that_emit_heartbeats_alone_are_not_the_flow_back(
     monkeypatch: pytest.MonkeyPatch, enabled: bool, positions: Any, control: Control | None, words: str
 ) -> None:
-    monkeypatch.setattr(drain, "read_positions", answers(positions))
-    monkeypatch.setattr(drain, "group_state", answers(SimpleNamespace(members=["worker"])))
+    put(monkeypatch, drain, read_positions=positions, group_state=SimpleNamespace(members=["worker"]))
     back = SimpleNamespace(map_topic="map", name="Source", enabled=enabled)
     turned = SimpleNamespace(flow=back, target=SimpleNamespace(name="us"), flow_workers="us-mm2")
     place = site(turned=lambda: turned)
