@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ def answers(value: Any = None) -> Callable[..., Awaitable[Any]]:
     return answer
 
 
-def put(monkeypatch: pytest.MonkeyPatch, module: ModuleType, **values: Any) -> None:
-    """Let the module's functions of these names answer with these values."""
+def put(monkeypatch: pytest.MonkeyPatch, owner: object, **values: Any) -> None:
+    """Let the functions of these names, of a module or class, answer with these values."""
     for name, value in values.items():
-        monkeypatch.setattr(module, name, answers(value))
+        monkeypatch.setattr(owner, name, answers(value))

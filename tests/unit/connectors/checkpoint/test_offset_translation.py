@@ -1,4 +1,4 @@
-"""Where a group goes on, by the map, before it, and by offset syncs where no map knows."""
+"""Where a group goes on, by the map, before it, and by offset syncs if no map knows."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from connectors.offset_map import reader as map_reader
 from connectors.offset_map.reader import MapReader
 from connectors.offset_map.runs_and_chunks import MapPair, MappedOffset, MapRun, RunList
 from connectors.policy import DefaultReplicationPolicy
+from tests.kit.answers import put
 
 SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("us.orders", 0)
 IDS = {"orders": UUID(int=1), "us.orders": UUID(int=2)}
@@ -123,11 +124,8 @@ async def test_a_map_that_another_task_could_not_follow_to_its_end_tells_nothing
     async def breaks(*_: object, **__: object) -> int:
         raise RetriableError("no leader")
 
-    async def known(*_: object) -> Any:
-        return SimpleNamespace(topic_id=UUID(int=9), partitions={0: 1})
-
     reader = MapReader(cast(Any, SimpleNamespace(name="eu")), "map", connector=None)
-    monkeypatch.setattr(map_reader, "known_topic", known)
+    put(monkeypatch, map_reader, known_topic=SimpleNamespace(topic_id=UUID(int=9), partitions={0: 1}))
     monkeypatch.setattr(map_reader, "read_to_end", breaks)
     with pytest.raises(RetriableError):
         await reader.follow()
@@ -341,3 +339,57 @@ async def test_nor_is_there_anything_to_tell_where_the_map_knows_nothing_either(
     maps.cannot_be_read = not is_empty
     with pytest.raises(SecurityError, match="grant DESCRIBE on topic syncs"):
         await translator.follow()
+
+
+PAIR = MapPair("orders", UUID(int=1), 0, "us.orders", UUID(int=2), 0)
+
+
+@pytest.mark.parametrize("has_some", [False, True])
+async def test_what_lies_before_the_map_is_asked_for_once(monkeypatch: pytest.MonkeyPatch, has_some: bool) -> None:
+    """Whatever is written later goes to the end; a transaction that is open there may still bring some."""
+    asked: list[Any] = []
+
+    async def has_records(_: Any, *wanted: Any, is_decided: bool) -> bool:
+        assert is_decided
+        asked.append(wanted)
+        return has_some
+
+    put(monkeypatch, offset_translation, known_offsets=({("us.orders", 0): 0}, {}))
+    monkeypatch.setattr(offset_translation, "has_records", has_records)
+    found = Beginnings(cast(Any, SimpleNamespace(name="eu")))
+    assert not await found.is_bare_before(PAIR, 0), "nobody knows where the log begins"
+    await found.follow([PAIR])
+    assert await found.is_bare_before(PAIR, 0)
+    for _ in range(2):
+        assert await found.is_bare_before(PAIR, 100) == (not has_some)
+    assert await found.is_bare_before(PAIR, 1) == (not has_some)
+    place = ("us.orders", 0)
+    assert asked == [(place, 0, 100), (place, 0, 1)], "another offset is another question"
+    await found.follow([])
+    await found.follow([PAIR])
+    await found.is_bare_before(PAIR, 1)
+    assert asked[2:] == [(place, 0, 1)]
+
+
+async def test_a_leader_that_is_missing_for_a_moment_takes_no_beginning_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = ("us.orders", 0)
+    answers: list[Any] = [
+        ({}, {place: "no leader"}),
+        ({place: 900}, {}),
+        ({}, {place: "no leader"}),
+        ({place: 950}, {}),
+    ]
+
+    async def known_offsets(*_: Any) -> Any:
+        return answers.pop(0)
+
+    monkeypatch.setattr(offset_translation, "known_offsets", known_offsets)
+    found, seen = Beginnings(cast(Any, SimpleNamespace(name="eu"))), []
+    while answers:
+        await found.follow([PAIR])
+        seen.append(found.readable(PAIR, 100))
+    assert seen == [None, 900, 900, 950]
+    answers = [({}, {place: "no leader"})]
+    anew = replace(PAIR, target_topic_id=UUID(int=3))
+    await found.follow([anew])
+    assert found.readable(anew, 100) is None

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from connect.cli.commands.failover import FailoverArguments, options_of
-from connect.kafka.log.committed_offsets import Committed, GroupListing
+from connect.kafka.log.committed_offsets import Committed
 from connect.kafka.log.offsets import LATEST
 from connectors.failover import collect_snapshot, group_offsets, offset_lookup
 from connectors.failover.group_offsets import GroupsLook
 from connectors.failover.plan import FailoverOptions, is_blocking
 from connectors.failover.snapshot import GroupMove, GroupRule, Groups, How
 from connectors.formats.mirror_records import Checkpoint
+from tests.kit.answers import put
 
 #: On the target; of us.orders-2 nobody has written a record.
 TOPICS = {"us.orders": 3, "us.mail": 2, "local": 1}
@@ -44,9 +45,6 @@ def eu(monkeypatch: pytest.MonkeyPatch) -> Any:
                   for name, count in TOPICS.items() if name in names}  # fmt: skip
         return SimpleNamespace(topics=topics)
 
-    async def list_groups(_: Any) -> dict[str, GroupListing]:
-        return {}
-
     async def committed(_: Any, group: str) -> dict[Any, Committed]:
         return stored.get(group, {})
 
@@ -64,7 +62,7 @@ def eu(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     monkeypatch.setattr(group_offsets, "committed", committed)
     monkeypatch.setattr(group_offsets, "known_offsets", reported)
-    monkeypatch.setattr(group_offsets, "list_groups", list_groups)
+    put(monkeypatch, group_offsets, list_groups={})
     monkeypatch.setattr(group_offsets, "read_live", nothing_stored)
     monkeypatch.setattr(offset_lookup, "known_offsets", reported)
     monkeypatch.setattr(GroupsLook, "_checkpoints", checkpoints)

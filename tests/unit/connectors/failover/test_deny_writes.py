@@ -17,6 +17,7 @@ from connectors.dataplane.log_divergence import known_topics
 from connectors.failover import drain
 from connectors.failover.drain import Behind
 from connectors.flow_progress import FlowLag, lag_of
+from tests.kit.answers import put
 
 TOPICS = {"orders", "mail"}
 
@@ -50,13 +51,10 @@ async def test_a_topic_that_is_open_for_want_of_rules_is_not_closed_by_the_first
 ) -> None:
     """Any rule of it has closed it before, such as the one of a run that was interrupted."""
 
-    async def is_perhaps_true(*_: Any) -> bool | None:
-        return opens
-
     async def describe_acls(_: Any, wanted: Any) -> list[AclBinding]:
         return [one for one in rules if wanted.permission in (None, one.permission)]
 
-    monkeypatch.setattr(drain, "is_perhaps_true", is_perhaps_true)
+    put(monkeypatch, drain, is_perhaps_true=opens)
     monkeypatch.setattr(drain, "describe_acls", describe_acls)
     source: Any = SimpleNamespace(name="us")
     found = await drain.first_rules(source, TOPICS)
