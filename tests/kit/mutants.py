@@ -48,7 +48,7 @@ TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     "connectors/source/positions/ledger.py": ("test_ledger.py", "test_map_trimming.py", "test_position_store.py"),
     "connectors/source/positions/gap_policy.py": ("test_gap_policy.py", "test_recreated_topics.py"),
     "connectors/checkpoint/offset_translation.py": ("test_offset_sync_store.py", "test_offset_translation.py"),
-    "connectors/failover/plan.py": ("test_plan.py", "test_guards.py", "test_by_time.py", "test_stopped_partitions.py"),
+    "connectors/failover/plan.py": ("test_plan.py", "test_guards.py", "test_group_offsets.py", "test_drain.py"),
     "connect/core/herder/membership.py": ("test_membership.py",),
     "connect/core/herder/assignor.py": ("test_assignor.py",),
     "connect/wire/merge.py": ("test_merge.py",),
