@@ -25,17 +25,13 @@ from connect.kafka.log.topic_admin import known_topic
 from connect.kafka.security.connection_settings import connection_settings
 from connectors.config.client_config import properties_with_prefix
 from connectors.formats.mirror_records import Checkpoint
+from connectors.formats.types import TopicPartition as TopicPartition
 from connectors.policy import make_policy
 
 log = logging.getLogger(__name__)
 
 _CLIENT_ID = "heliograph-mirror-client"
 _T = TypeVar("_T")
-
-
-class TopicPartition(NamedTuple):
-    topic: str
-    partition: int
 
 
 class OffsetAndMetadata(NamedTuple):

@@ -321,7 +321,7 @@ def source_settings(connector: Mapping[str, str], worker: Mapping[str, str]) -> 
         client_rack=consumer.string("client.rack"),
         skips_refused=values.string("errors.tolerance") == "all",
         logs_skipped=values.boolean("errors.log.enable"),
-        compression=_compression(producer),
+        compression=compression_of(producer),
         batch_bytes=_optional(producer, "batch.size"),
         offset_syncs=_offset_syncs(values, policy) if routes.fills_the_usual else None,
         offsets_topic=connector.get("offsets.storage.topic") or offsets.string("offset.storage.topic"),
@@ -356,7 +356,8 @@ def _offset_syncs(values: Values, policy: ReplicationPolicy) -> OffsetSyncsSetti
     )
 
 
-def _compression(values: Values) -> Compression:
+def compression_of(values: Values) -> Compression:
+    """Return the compression that a producer's settings name."""
     name = values.string("compression.type")
     level = f"compression.{name}.level"
     return Compression(CODEC_NAMES.index(name), values.integer(level) if level in PRODUCER.settings else None)

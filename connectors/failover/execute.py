@@ -43,7 +43,7 @@ from connectors.failover.drain import (
 )
 from connectors.failover.group_offsets import why_silent
 from connectors.failover.journal import GroupBefore, Journal, RunState, before_of
-from connectors.failover.log_comparison import first_records, prove
+from connectors.failover.log_comparison import next_records, prove
 from connectors.failover.offset_lookup import about
 from connectors.failover.plan import FailoverOptions, Plan, differing, plan, used_meanwhile
 from connectors.failover.reverse_flow import reverse_flow_check, starts_due, store_starts
@@ -416,7 +416,7 @@ async def rehearse(site: Site, failover_options: FailoverOptions) -> Rehearsal:
     estimated_s = await _estimate(site, snapshot, found)
     moves = found.moves
     group = f"heliograph-rehearse-{uuid.uuid4().hex[:8]}"
-    readable = await first_records(site.target, {one.target: one.after for one in moves}, _RECORDS, group)
+    readable = await next_records(site.target, {one.target: one.after for one in moves}, _RECORDS, True, group_id=group)
     unread = [
         about(one, GroupRule.UNREADABLE, f"could not be read from offset {one.after}")
         for one in moves

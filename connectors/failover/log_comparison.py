@@ -174,8 +174,8 @@ async def prove(site: Site, moves: Sequence[GroupMove], count: int, *, is_gone: 
     found = [_proof(one, 0, NOT_COMPARED, why) for one, why in zip(moves, reasons, strict=True) if why]
     for some in _rounds([one for one, why in zip(moves, reasons, strict=True) if not why]):
         ours, theirs = await asyncio.gather(
-            _next_records(source, {one.source: one.source_offset for one in some}, count, site.flow.read_committed),
-            _next_records(target, {one.target: one.after for one in some}, count, True),
+            next_records(source, {one.source: one.source_offset for one in some}, count, site.flow.read_committed),
+            next_records(target, {one.target: one.after for one in some}, count, True),
         )
         for one in some:
             why = ""
@@ -271,18 +271,13 @@ def _rounds(moves: Sequence[GroupMove]) -> list[list[GroupMove]]:
     return [some[at : at + _AT_ONCE] for some in rounds.values() for at in range(0, len(some), _AT_ONCE)]
 
 
-async def first_records(
-    cluster: Cluster, offsets: Mapping[Partition, int], count: int, group: str
-) -> dict[Partition, list[Any]]:
-    """Return the next ``count`` records of each partition, read by a consumer of ``group`` that commits nothing.
-    Partitions that could not be read in time are left out."""
-    return await _next_records(cluster, offsets, count, True, group_id=group) if offsets else {}
-
-
-async def _next_records(
+async def next_records(
     cluster: Cluster, offsets: Mapping[Partition, int], count: int, read_committed: bool, **more: Any
 ) -> dict[Partition, list[Any]]:
-    """Leave out partitions that could not be read in time; ``more`` configures the consumer."""
+    """Return the next ``count`` records of each partition, without partitions that could not be read in time. ``more``
+    configures the consumer, which commits nothing."""
+    if not offsets:
+        return {}
     found: dict[Partition, list[Any]] = {one: [] for one in offsets}
     with reading(cluster, ", ".join(sorted({topic for topic, _ in offsets}))):
         async with reader(

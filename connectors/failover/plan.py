@@ -35,10 +35,6 @@ def has(groups: Collection[str], group: str) -> bool:
     return group in groups or EVERY in groups
 
 
-def _every(_: str) -> bool:
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class FailoverOptions:
     """What the operator wants. Sets of groups may hold :data:`EVERY`.
@@ -55,7 +51,7 @@ class FailoverOptions:
         sample: How many records are compared for each partition of a group.
     """
 
-    takes: Callable[[str], bool] = _every
+    takes: Callable[[str], bool] = lambda _: True
     rewinds: frozenset[str] = frozenset()
     keeps: frozenset[str] = frozenset()
     accepts: Mapping[GroupRule, frozenset[str]] = field(default_factory=dict)

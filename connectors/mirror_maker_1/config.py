@@ -21,7 +21,7 @@ from connect.kafka.group_protocol import CONSUMER as CONSUMER_PROTOCOL
 from connect.kafka.group_protocol import GroupSettings
 from connect.kafka.log.offsets import EARLIEST, LATEST
 from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
-from connect.wire.batch import CODEC_NAMES
+from connectors.config.connector_configs import compression_of
 from connectors.dataplane.by_key_producer import HandlerPlan
 from connectors.formats.types import Compression, FlowName
 from connectors.mirror_maker_1.assignors import RANGE, STRATEGIES
@@ -241,7 +241,7 @@ def mirror_settings(
     return MirrorSettings(
         sources,
         _connection(written, client_id, "the target"),
-        _compression(values),
+        compression_of(values),
         None if values["batch.size"] is None else values.integer("batch.size"),
         options,
         {key: value for key, value in written.props.items() if key.startswith(_SPARK)},
@@ -343,9 +343,3 @@ def _connection(client: _Client, client_id: str, where: str) -> ConnectionSettin
         return connection_settings(client.props, client_id=client_id, where=where)
     except ConfigError as error:
         raise client.error(error) from None
-
-
-def _compression(values: Values) -> Compression:
-    name = values.string("compression.type")
-    level = f"compression.{name}.level"
-    return Compression(CODEC_NAMES.index(name), values.integer(level) if level in PRODUCER.settings else None)

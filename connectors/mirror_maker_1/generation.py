@@ -12,7 +12,6 @@ from typing import Final, Protocol
 
 from connect.core.errors import PermanentError, RetriableError
 from connect.core.wording import named
-from connect.kafka.cluster import TopicMetadata
 from connect.kafka.concurrency import Scope, is_set_within, wall_ms
 from connect.kafka.log.transactions import Superseded
 from connectors.flow_progress import PartitionView, is_stopped
@@ -162,8 +161,8 @@ class Copying:
             log.warning("%s: the source does not have %s now; the other topics are copied", self._name, missing)
         target = await make_missing(context.clusters, context.admin, source, self._refused, self._stopping)
         self._left_out = names - target.keys()
-        self.target_counts = {name: _count(topic) for name, topic in target.items()}
-        alike = {name for name, count in self.target_counts.items() if _count(source[name]) == count}
+        self.target_counts = {name: len(topic.partitions) for name, topic in target.items()}
+        alike = {name for name, count in self.target_counts.items() if len(source[name].partitions) == count}
         return (
             [one for one in self._partitions if one.topic in alike],
             [one for one in self._partitions if one.topic in target.keys() - alike],
@@ -222,7 +221,3 @@ class Copying:
     @property
     def _name(self) -> str:
         return self._context.name
-
-
-def _count(topic: TopicMetadata) -> int:
-    return len(topic.partitions)

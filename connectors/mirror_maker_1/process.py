@@ -242,7 +242,7 @@ class Stream:
     async def _look(self) -> PartitionCounts:
         source = (await self._cluster.metadata(None)).topics
         self._report_left_out(source)
-        here = {topic.name: _count(topic) for topic in selected(self._context.settings.options.takes, source)}
+        here = {topic.name: len(topic.partitions) for topic in selected(self._context.settings.options.takes, source)}
         there = (await self._context.clusters.target.metadata(set(here))).topics if here else {}
         return PartitionCounts(_counts(source), here, {name: count for name, count in _counts(there).items() if count})
 
@@ -292,12 +292,8 @@ class Stream:
         return self._context.name
 
 
-def _count(topic: TopicMetadata) -> int:
-    return len(topic.partitions)
-
-
 def _counts(topics: Mapping[str, TopicMetadata]) -> dict[str, int]:
-    return {name: _count(topic) for name, topic in topics.items()}
+    return {name: len(topic.partitions) for name, topic in topics.items()}
 
 
 _INSTANCE_BYTES: Final = 5

@@ -1,8 +1,9 @@
-"""How far a flow is copied as whoever runs no worker reads it: by its positions, unless its offsets were altered."""
+"""How far a flow is copied as its stored positions tell, and whether its clusters answer."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,15 +12,18 @@ from typing import Any, cast
 import pytest
 
 from connect.core import status_and_offset_topics
+from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
+from connect.kafka.error_causes import Causes
 from connectors import internal_topics
 from connectors.failover import reverse_flow
 from connectors.failover.journal import StartBefore
-from connectors.flow_progress import NOTHING_KNOWN, ClusterContact, Contact, FlowLag, lag_of
+from connectors.flow_progress import NOTHING_KNOWN, UNKNOWN, ClusterContact, Contact, FlowLag, lag_of
 from connectors.formats.position import Position, StoredPosition
-from connectors.formats.types import TopicPartition
-from connectors.lag_reader import LagReader, SharedLag
+from connectors.formats.types import FlowName, TopicPartition
+from connectors.lag_reader import ContactWatch, LagReader, SharedLag
 from tests.kit.turns import turns_during
+from tests.kit.virtual_time import run
 
 ORDERS = TopicPartition("orders", 0)
 FULL = Position("orders", 0, None, 10, 1, "us.orders", 0, None, 10, "txn", 7, 0, 10)
@@ -127,3 +131,75 @@ async def test_all_who_ask_hear_at_once_that_the_source_turns_silent(monkeypatch
             5_000,
             {"us->eu": "no answer within 5 s"},
         )
+
+
+class FakeCluster:
+    """Answers, hangs or refuses."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.addresses = frozenset({name.partition("(")[2].rstrip(")")})
+        self.hangs = False
+        self.error: Exception | None = None
+
+    async def metadata(self, topics: tuple[str, ...]) -> None:
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.error is not None:
+            raise self.error
+
+
+def test_a_cluster_that_stands_still_is_known_within_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        clock = asyncio.get_running_loop().time
+        source, target = FakeCluster("us (a:1)"), FakeCluster("eu (b:1)")
+        watch = ContactWatch(FlowName("us", "eu"), cast(Any, source), cast(Any, target), Causes(clock))
+
+        def seen() -> Contact:
+            return watch.contact
+
+        assert (seen().source.answers, seen().source.answered_ms) == (None, UNKNOWN)
+        await asyncio.sleep(3)
+        first = seen()
+        assert first.knows_lag and first.source.answers and first.target.answers
+        source.hangs = True
+        await asyncio.sleep(10)
+        assert not seen().knows_lag
+        assert seen().source.answered_ms == first.source.answered_ms > 0
+        assert seen().target.answers
+        await asyncio.sleep(110)
+        source.hangs = False
+        target.error = RetriableError("connection refused")
+        await asyncio.sleep(10)
+        assert seen().knows_lag and seen().source.answers
+        assert (seen().target.answers, seen().target.reason) == (False, "connection refused")
+        await watch.stop()
+
+    with caplog.at_level(logging.INFO, "connectors.lag_reader"):
+        run(main())
+    of_source = [line for line in caplog.messages if "source cluster us (a:1)" in line]
+    assert len(of_source) == 3, "one a minute of two, and the end"
+    assert all("us->eu: source cluster us (a:1) does not answer since 2" in line for line in of_source[:2])
+    assert "so its lag is unknown: no answer within 5 s" in of_source[0]
+    answering = [record.levelname for record in caplog.records if record.getMessage() == of_source[2]]
+    assert answering == ["INFO"]
+    assert of_source[2] == "us->eu: source cluster us (a:1) answers again"
+    (of_target,) = (line for line in caplog.messages if "target cluster" in line)
+    assert "lag" not in of_target and of_target.endswith(": connection refused")
+
+
+def test_flows_that_share_a_cluster_say_once_that_it_does_not_answer(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        causes = Causes(asyncio.get_running_loop().time)
+        us, eu = FakeCluster("us (a:1)"), FakeCluster("eu (b:1)")
+        us.hangs = True
+        pairs = {FlowName("us", "eu"): (us, eu), FlowName("eu", "us"): (eu, us)}
+        watches = [ContactWatch(flow, cast(Any, one), cast(Any, other), causes) for flow, (one, other) in pairs.items()]
+        await asyncio.sleep(50)
+        assert [watch.contact.silent for watch in watches] == [(True, False), (False, True)]
+        for watch in watches:
+            await watch.stop()
+
+    with caplog.at_level(logging.WARNING, "connectors.lag_reader"):
+        run(main())
+    assert len(caplog.messages) == 1

@@ -208,3 +208,11 @@ def test_the_latest_timestamp_is_the_records_behind_a_delete_horizon() -> None:
     struct.pack_into(">q", built, 35, _NOW_MS)
     merged = merge([memoryview(built), one_at(1)], 0, 5, 6, 7)
     assert wire.read_header(merged).max_timestamp == _NOW_MS + 1
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_a_compiled_module_of_another_version_is_left_alone(monkeypatch: pytest.MonkeyPatch, is_same: bool) -> None:
+    compiled = ModuleType("compiled")
+    compiled.VERSION = rebase.VERSION if is_same else rebase.VERSION + 1  # type: ignore[attr-defined]
+    monkeypatch.setattr(merging.importlib, "import_module", lambda _: compiled)
+    assert merging._fastest() is (compiled if is_same else rebase)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,6 +56,35 @@ def test_only_the_last_sync_of_what_was_there_is_used() -> None:
     assert one.translate(ORDERS, 99) == TOO_OLD
     one.take(sync(200, 200))
     assert [one.translate(ORDERS, offset) for offset in (99, 199, 200)] == [TOO_OLD, 101, 200]
+
+
+@pytest.mark.parametrize(
+    ("upstream", "kept"),
+    [
+        (range(300), [0, 128, 192, 256, 272, 288, 292, 296, 298, 299]),
+        ((1, 1, 1, 7, 11, 13, 13, 15, 27, 31, 35, 37, 49, 49, 53, 54, 57, 61, 67, 71), [1, 27, 57, 61, 67, 71]),
+        (
+            (
+                *(3, 15, 22, 22, 24, 28, 29, 32, 36, 48, 54, 55, 59, 71, 71, 71, 75, 76, 78, 78, 80, 85, 89, 93, 97),
+                *(100, 106, 106, 110, 111, 116, 120, 132, 136, 141, 143, 155, 159, 163, 164),
+            ),
+            [3, 59, 111, 143, 155, 159, 163, 164],
+        ),
+        (
+            (
+                *(1, 5, 8, 8, 12, 12, 14, 18, 19, 23, 26, 27, 31, 35, 42, 46, 47, 47, 48, 49, 51, 55, 60, 63, 67, 68),
+                *(70, 82, 84, 85, 85, 86, 87, 88, 89, 93, 94, 95, 99, 102),
+            ),
+            [1, 51, 70, 89, 93, 99, 102],
+        ),
+    ],
+)
+def test_the_distance_of_the_syncs_that_are_kept_grows_as_powers_of_two(
+    upstream: Sequence[int], kept: list[int]
+) -> None:
+    """Each answers for its own offset with its own record."""
+    one = store(*((offset, 2 * offset) for offset in upstream))
+    assert [offset for offset in sorted({*upstream}) if one.translate(ORDERS, offset) == 2 * offset] == kept
 
 
 @given(st.lists(st.integers(1, 5000), min_size=1, max_size=150), st.integers(0, 50))

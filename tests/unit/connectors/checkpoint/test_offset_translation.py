@@ -1,4 +1,4 @@
-"""Where a group goes on, by the map, before it, and by offset syncs where no map knows."""
+"""Where a group goes on, by the map, before it, and by offset syncs if no map knows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ from uuid import UUID
 import pytest
 
 from connect.core.errors import RetriableError, SecurityError
-from connectors.checkpoint.offset_translation import Beginnings, OffsetSyncStore, TranslatedOffset, Translator
+from connect.kafka.log.compacted_topic import LogRecord
+from connect.kafka.log.offsets import LATEST
+from connectors.checkpoint import offset_translation
+from connectors.checkpoint.offset_translation import (
+    Beginnings,
+    OffsetSyncReader,
+    OffsetSyncStore,
+    TranslatedOffset,
+    Translator,
+)
 from connectors.formats.mirror_records import OffsetSync
 from connectors.formats.position import Position
 from connectors.formats.types import TopicPartition
@@ -18,6 +27,7 @@ from connectors.offset_map import reader as map_reader
 from connectors.offset_map.reader import MapReader
 from connectors.offset_map.runs_and_chunks import MapPair, MappedOffset, MapRun, RunList
 from connectors.policy import DefaultReplicationPolicy
+from tests.kit.answers import put
 
 SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("us.orders", 0)
 IDS = {"orders": UUID(int=1), "us.orders": UUID(int=2)}
@@ -114,11 +124,8 @@ async def test_a_map_that_another_task_could_not_follow_to_its_end_tells_nothing
     async def breaks(*_: object, **__: object) -> int:
         raise RetriableError("no leader")
 
-    async def known(*_: object) -> Any:
-        return SimpleNamespace(topic_id=UUID(int=9), partitions={0: 1})
-
     reader = MapReader(cast(Any, SimpleNamespace(name="eu")), "map", connector=None)
-    monkeypatch.setattr(map_reader, "known_topic", known)
+    put(monkeypatch, map_reader, known_topic=SimpleNamespace(topic_id=UUID(int=9), partitions={0: 1}))
     monkeypatch.setattr(map_reader, "read_to_end", breaks)
     with pytest.raises(RetriableError):
         await reader.follow()
@@ -138,7 +145,10 @@ async def test_a_map_that_another_task_could_not_follow_to_its_end_tells_nothing
     ],
 )
 async def test_while_the_map_cannot_be_read_syncs_tell_of_the_topic_that_is_copied_to(
-    monkeypatch: pytest.MonkeyPatch, position: Position | None, found: list[TranslatedOffset]
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    position: Position | None,
+    found: list[TranslatedOffset],
 ) -> None:
     translator, maps, _ = made(monkeypatch, maps=Maps(RUNS, position), ids={**IDS, "renamed": UUID(int=3)})
     await translator.follow()
@@ -146,6 +156,7 @@ async def test_while_the_map_cannot_be_read_syncs_tell_of_the_topic_that_is_copi
     for _ in range(2):
         await translator.follow()
         assert await translator.translate(SOURCE, 40) == found
+        assert ["the offset map cannot be read: no leader" in line for line in caplog.messages] == [True], "once"
 
 
 @pytest.mark.parametrize(
@@ -194,13 +205,87 @@ async def test_syncs_never_lead_behind_where_the_map_begins(monkeypatch: pytest.
     assert await translator.translate(SOURCE, 50) == [TranslatedOffset(TARGET, 10, by_map=False)]
 
 
+async def test_syncs_tell_nothing_of_another_topic_than_the_map_is_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They do not name their remote topic, and the copy may have begun again elsewhere."""
+    elsewhere = Maps(RUNS, replace(POSITION, target_topic="renamed", target_topic_id=None))
+    assert await translated(monkeypatch, 50, maps=elsewhere, ids={**IDS, "renamed": UUID(int=3)}) == []
+
+
+@pytest.mark.parametrize(("offset", "found"), [(39, None), (40, 0), (41, 1)])
+async def test_by_syncs_alone(monkeypatch: pytest.MonkeyPatch, offset: int, found: int | None) -> None:
+    """Offset 0 is one, and a topic that came from the target goes back under its own name."""
+    translator, _, syncs = made(monkeypatch, maps=Maps([], None))
+    for topic in ("orders", "eu.orders"):
+        syncs.store.take(OffsetSync(topic, 0, 40, 0))
+    await translator.follow()
+    for topic, remote in (("orders", "us.orders"), ("eu.orders", "orders")):
+        wanted = [] if found is None else [TranslatedOffset(TopicPartition(remote, 0), found, by_map=False)]
+        assert await translator.translate(TopicPartition(topic, 0), offset) == wanted
+
+
+async def test_brokers_without_ids_leave_the_topics_what_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids: Any = dict.fromkeys(IDS)
+    assert await translated(monkeypatch, 120, ids=ids) == [TranslatedOffset(TARGET, 30, by_map=True)]
+    unknown = Maps(RUNS, replace(POSITION, source_topic_id=None, target_topic_id=None))
+    assert await translated(monkeypatch, 120, maps=unknown) == [TranslatedOffset(TARGET, 30, by_map=True)]
+
+
+async def test_what_is_read_of_offset_syncs(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Each once; all again if the topic was recreated or has lost its end."""
+    topic: Any = SimpleNamespace(topic_id=None, syncs=[])
+    asked: list[int] = []
+
+    async def known(_: object, name: str) -> Any:
+        assert name == "syncs"
+        return topic if topic.topic_id else None
+
+    async def end(_: object, place: tuple[str, int], at: int) -> int:
+        assert (place, at) == (("syncs", 0), LATEST)
+        return len(topic.syncs)
+
+    async def read(_: object, name: str, take: Any, *, partitions: list[int], after: dict[int, int]) -> None:
+        assert (name, partitions) == ("syncs", [0])
+        asked.append(after[0])
+        for offset in range(after[0], len(topic.syncs)):
+            sync = OffsetSync("orders", 0, *topic.syncs[offset])
+            take(LogRecord(sync.key(), sync.value(), 0, offset, 0))
+
+    for name, fake in (("known_topic", known), ("list_offset", end), ("read_to_end", read)):
+        monkeypatch.setattr(offset_translation, name, fake)
+    reader = OffsetSyncReader(cast(Any, None), "syncs", only_last=True)
+    await reader.follow()
+    assert (asked, reader.store.translate(SOURCE, 50)) == ([], None)
+    topic.topic_id, topic.syncs = UUID(int=1), [(0, 0), (40, 4)]
+    await reader.follow()
+    topic.syncs.append((60, 6))
+    for _ in range(2):
+        await reader.follow()
+    assert (asked, caplog.messages) == ([0, 2, 3], [])
+    assert [reader.store.translate(SOURCE, offset) for offset in (39, 50, 60)] == [-1, 5, 6]
+    topic.syncs = [(10, 1), (20, 2)]
+    await reader.follow()
+    assert [reader.store.translate(SOURCE, offset) for offset in (10, 60)] == [1, 3]
+    topic.topic_id, topic.syncs = UUID(int=2), [(30, 3), (35, 4)]
+    await reader.follow()
+    assert reader.store.translate(SOURCE, 20) == -1
+    assert asked == [0, 2, 3, 0, 0]
+    assert caplog.messages == ["syncs was recreated or truncated; reading it again from its beginning"] * 2
+
+
 async def test_without_a_map_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of the copy where nothing lies before it, else what syncs say."""
     assert await translated(monkeypatch, 30, bare=True, maps=Maps([])) == [TranslatedOffset(TARGET, 109, by_map=True)]
     assert await translated(monkeypatch, 41, bare=False, maps=Maps([])) == [TranslatedOffset(TARGET, 5, by_map=False)]
 
 
-@pytest.mark.parametrize("ids", [{**IDS, "orders": UUID(int=9)}, {**IDS, "us.orders": UUID(int=9)}, {}])
+@pytest.mark.parametrize(
+    "ids",
+    [
+        *({**IDS, name: UUID(int=9)} for name in IDS),
+        *({name: one} for name, one in IDS.items()),  # the other one is gone
+        {},
+    ],
+)
 async def test_topics_made_anew_tell_nothing(monkeypatch: pytest.MonkeyPatch, ids: dict[str, UUID]) -> None:
     assert await translated(monkeypatch, 120, ids=ids) == []
 
@@ -254,3 +339,57 @@ async def test_nor_is_there_anything_to_tell_where_the_map_knows_nothing_either(
     maps.cannot_be_read = not is_empty
     with pytest.raises(SecurityError, match="grant DESCRIBE on topic syncs"):
         await translator.follow()
+
+
+PAIR = MapPair("orders", UUID(int=1), 0, "us.orders", UUID(int=2), 0)
+
+
+@pytest.mark.parametrize("has_some", [False, True])
+async def test_what_lies_before_the_map_is_asked_for_once(monkeypatch: pytest.MonkeyPatch, has_some: bool) -> None:
+    """Whatever is written later goes to the end; a transaction that is open there may still bring some."""
+    asked: list[Any] = []
+
+    async def has_records(_: Any, *wanted: Any, is_decided: bool) -> bool:
+        assert is_decided
+        asked.append(wanted)
+        return has_some
+
+    put(monkeypatch, offset_translation, known_offsets=({("us.orders", 0): 0}, {}))
+    monkeypatch.setattr(offset_translation, "has_records", has_records)
+    found = Beginnings(cast(Any, SimpleNamespace(name="eu")))
+    assert not await found.is_bare_before(PAIR, 0), "nobody knows where the log begins"
+    await found.follow([PAIR])
+    assert await found.is_bare_before(PAIR, 0)
+    for _ in range(2):
+        assert await found.is_bare_before(PAIR, 100) == (not has_some)
+    assert await found.is_bare_before(PAIR, 1) == (not has_some)
+    place = ("us.orders", 0)
+    assert asked == [(place, 0, 100), (place, 0, 1)], "another offset is another question"
+    await found.follow([])
+    await found.follow([PAIR])
+    await found.is_bare_before(PAIR, 1)
+    assert asked[2:] == [(place, 0, 1)]
+
+
+async def test_a_leader_that_is_missing_for_a_moment_takes_no_beginning_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = ("us.orders", 0)
+    answers: list[Any] = [
+        ({}, {place: "no leader"}),
+        ({place: 900}, {}),
+        ({}, {place: "no leader"}),
+        ({place: 950}, {}),
+    ]
+
+    async def known_offsets(*_: Any) -> Any:
+        return answers.pop(0)
+
+    monkeypatch.setattr(offset_translation, "known_offsets", known_offsets)
+    found, seen = Beginnings(cast(Any, SimpleNamespace(name="eu"))), []
+    while answers:
+        await found.follow([PAIR])
+        seen.append(found.readable(PAIR, 100))
+    assert seen == [None, 900, 900, 950]
+    answers = [({}, {place: "no leader"})]
+    anew = replace(PAIR, target_topic_id=UUID(int=3))
+    await found.follow([anew])
+    assert found.readable(anew, 100) is None

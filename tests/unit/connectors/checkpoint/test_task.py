@@ -30,6 +30,7 @@ from connectors.checkpoint.group_offset_sync import AHEAD, GroupOffsetSync, grou
 from connectors.formats.mirror_records import Checkpoint
 from connectors.formats.types import TopicPartition
 from tests.kit import virtual_time
+from tests.kit.answers import put
 from tests.kit.virtual_time import in_virtual_time
 
 CHECKPOINT = {
@@ -149,14 +150,11 @@ async def test_a_group_whose_name_a_list_cannot_hold_is_left_with_a_word(
     idle = GroupListing(CLASSIC, "consumer", "Empty")
     listed = {"a": idle, "a,b": idle, "c,d": GroupListing(SHARE, "share", "Empty")}
 
-    async def list_groups(_: Any) -> dict[str, GroupListing]:
-        return listed
-
     async def committed_offsets(_: Any, group: str) -> dict[Any, int]:
         assert group == "a"
         return {("orders", 0): 5}
 
-    monkeypatch.setattr(finding, "list_groups", list_groups)
+    put(monkeypatch, finding, list_groups=listed)
     monkeypatch.setattr(finding, "committed_offsets", committed_offsets)
     settings: Any = SimpleNamespace(
         flow="us->eu",
@@ -180,11 +178,8 @@ async def test_too_few_brokers_name_the_setting_of_checkpoints(monkeypatch: pyte
     async def keep_making(admin: Admin, *_: object) -> None:
         admins.append(admin)
 
-    async def find(_: object) -> list[str]:
-        return []
-
     monkeypatch.setattr(connector_module, "keep_making", keep_making)
-    monkeypatch.setattr(GroupFinder, "find", find)
+    put(monkeypatch, GroupFinder, find=[])
     connector = MirrorCheckpointConnector()
     await connector.start(CHECKPOINT)
     await asyncio.sleep(0)

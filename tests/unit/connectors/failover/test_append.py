@@ -22,6 +22,7 @@ from connectors.failover.log_comparison import UnreplicatedRecords
 from connectors.failover.unreplicated import HEADER, TOPIC_HEADER, Mark, Unreplicated, encode_mark
 from connectors.formats.types import TopicPartition
 from connectors.policy import DefaultReplicationPolicy
+from tests.kit.answers import put
 
 ORDERS, MAIL = TopicPartition("orders", 0), TopicPartition("mail", 0)
 HERE = UUID(int=1)
@@ -90,13 +91,6 @@ class Held:
     async def check(self) -> None: ...
 
 
-def answer(found: Any) -> Any:
-    async def call(*_: Any, **__: Any) -> Any:
-        return found
-
-    return call
-
-
 @pytest.fixture
 def site() -> Any:
     flow = SimpleNamespace(flow="us->eu", source_alias="us", target_alias="eu", map_topic="map", name="m",
@@ -140,14 +134,14 @@ async def run(
     async def cleaned(_: Any, topics: set[str]) -> set[str]:
         return topics & {*compacted}
 
-    for module, name, fake in (
-        (unreplicated, "read_ranges", read), (unreplicated, "find", find), (unreplicated, "max_message_bytes",
-        answer(320)),
-        (unreplicated, "why_running", answer("")), (unreplicated, "copied_ends", answer({})),
-        (unreplicated, "perhaps_compacted", cleaned), (unreplicated, "TransactionalWriter", broker.writer),
-        (unreplicated, "stored", answer(broker.marks)),
-    ):  # fmt: skip
-        monkeypatch.setattr(module, name, fake)
+    for name, fake in (
+        ("read_ranges", read),
+        ("find", find),
+        ("perhaps_compacted", cleaned),
+        ("TransactionalWriter", broker.writer),
+    ):
+        monkeypatch.setattr(unreplicated, name, fake)
+    put(monkeypatch, unreplicated, max_message_bytes=320, why_running="", copied_ends={}, stored=broker.marks)
     lease_held: Any = held or Held()
     return await unreplicated.append_all(site, lease_held, None, report)
 
@@ -268,7 +262,7 @@ async def test_it_stops_at_a_header_whose_key_is_no_text(monkeypatch: pytest.Mon
 
 
 async def test_nothing_is_appended_beside_a_flow_that_runs(monkeypatch: pytest.MonkeyPatch, site: Any) -> None:
-    monkeypatch.setattr(unreplicated, "why_running", answer("its connector is RUNNING"))
+    put(monkeypatch, unreplicated, why_running="its connector is RUNNING")
     held: Any = None
     with pytest.raises(PermanentError, match=r"us->eu runs .* Stop it first"):
         await unreplicated.append_all(site, held, None, print)
@@ -283,9 +277,9 @@ async def test_marks_lie_beside_the_lease_each_by_itself(monkeypatch: pytest.Mon
     """Of ten thousand partitions none makes the record too large that is written every few seconds."""
     written = [(ORDERS, Mark("orders", 3)), (MAIL, Mark("mail", 7)), (ORDERS, MARK)]
     kept = dict(encode_mark("us->eu", *one) for one in written)
-    monkeypatch.setattr(unreplicated, "stored", answer({clusters_and_lease.encode_key("us->eu"): b"{}", **kept}))
+    put(monkeypatch, unreplicated, stored={clusters_and_lease.encode_key("us->eu"): b"{}", **kept})
     assert await unreplicated.read_marks(site) == {ORDERS: MARK, MAIL: Mark("mail", 7)}
-    monkeypatch.setattr(unreplicated, "stored", answer(dict.fromkeys(kept, b'{"format": 1}')))
+    put(monkeypatch, unreplicated, stored=dict.fromkeys(kept, b'{"format": 1}'))
     with pytest.raises(PermanentError, match="another version"):
         await unreplicated.read_marks(site)
 
@@ -310,7 +304,7 @@ def test_who_left_some_says_so_by_the_exit_code(
     done: unreplicated.AppendResult,
     code: int,
 ) -> None:
-    monkeypatch.setattr(cli, "_unreplicated", answer((done, [])))
+    put(monkeypatch, cli, _unreplicated=(done, []))
     monkeypatch.setattr("connectors.config.mm2_properties.load", lambda _: None)
     assert cli.run_unreplicated(tmp_path, "us", "eu", export_to=None, appends=True, as_json=True) == code
     left = {"topic": "orders", "partition": 0, "first": 20, "last": 29, "records": 10, "why": "a doubt"}

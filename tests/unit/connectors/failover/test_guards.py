@@ -14,7 +14,6 @@ from uuid import UUID
 import pytest
 
 from connect.core.errors import PermanentError, RetriableError
-from connect.kafka.authorization import AclBinding
 from connect.kafka.cluster import PartitionMetadata, TopicMetadata
 from connect.kafka.log.committed_offsets import CLASSIC, Committed, GroupListing
 from connect.kafka.log.log_ranges import merged
@@ -44,6 +43,7 @@ from connectors.formats.mirror_records import Checkpoint
 from connectors.formats.position import Position
 from connectors.formats.types import TopicPartition
 from connectors.policy import DefaultReplicationPolicy
+from tests.kit.answers import answers, put
 
 ONE, OTHER = UUID(int=1), UUID(int=2)
 ORDERS = TopicPartition("orders", 0)
@@ -294,8 +294,7 @@ class Eu:
 def held() -> Any:
     """A lease."""
 
-    async def done(**_: Any) -> None: ...
-
+    done = answers()
     record = SimpleNamespace(owner="ann", command="failover", since_ms=time.time_ns() // 1_000_000)
     return SimpleNamespace(check_not_lost=lambda: None, store=done, check=done, record=record, lanes=WRITERS)
 
@@ -360,10 +359,8 @@ async def test_a_consumer_that_comes_to_life_between_look_and_move_is_named(monk
 async def test_a_group_whose_sample_differs_is_not_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     eu = arrange(monkeypatch, [], Groups(("readers",), (MOVE,)))
 
-    async def prove(*_: Any, **__: Any) -> list[SampleCheck]:
-        return [SampleCheck("readers", "orders-0 at 40", "orders-0 at 37", 1, DIFFERS, "'a' against 'b'")]
-
-    monkeypatch.setattr(execute, "prove", prove)
+    proof = SampleCheck("readers", "orders-0 at 40", "orders-0 at 37", 1, DIFFERS, "'a' against 'b'")
+    put(monkeypatch, execute, prove=[proof])
     (blocked,) = (await go()).plan.blocked
     assert "'a' against 'b'" in blocked.reasons[0].why
     assert "move" not in eu.done
@@ -388,10 +385,7 @@ async def test_a_group_that_keeps_its_offset_ahead_is_watched_and_not_taken_for_
     ahead = replace(MOVE, before=50)
     eu = arrange(monkeypatch, [], Groups(("readers",), (replace(ahead, source_offset=at_source),)))
 
-    async def look(*_: Any) -> Snapshot:
-        return Snapshot("us", "eu", groups=Groups(("readers",), (ahead,)))
-
-    monkeypatch.setattr(collect_snapshot, "collect", look)
+    put(monkeypatch, collect_snapshot, collect=Snapshot("us", "eu", groups=Groups(("readers",), (ahead,))))
     done = await go(FailoverOptions(keeps=frozenset({"readers"})))
     assert "move" not in eu.done
     assert bool(done.plan.blocked) == is_used
@@ -461,13 +455,10 @@ async def roll_back(run: journal.FailoverRun, *others: journal.FailoverRun) -> t
     async def store(*, records: Any) -> None:
         stored.extend(json.loads(one.value) for one in records)
 
-    async def read_runs(_: Any) -> list[journal.FailoverRun]:
-        return [run, *others]
-
     of = held()
     of.store = store
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(failback_and_undo, "read_runs", read_runs)
+        put(patched, failback_and_undo, read_runs=[run, *others])
         return await failback_and_undo.roll_back(place(), run, of, print, (None, None)), stored
 
 
@@ -541,42 +532,34 @@ async def test_a_group_that_comes_to_life_while_it_is_taken_back_keeps_its_offse
 @pytest.mark.parametrize(
     ("names", "why"), [(("1", "2"), ""), (("1", "2", "3"), "has since changed something"), (("1",), "has been undone")]
 )
-async def test_an_undo_takes_back_the_run_that_was_looked_at_and_no_other(names: tuple[str, ...], why: str) -> None:
+async def test_an_undo_takes_back_the_run_that_was_looked_at_and_no_other(
+    monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], why: str
+) -> None:
     runs = [journal.FailoverRun(name, "us", "eu", "ann@there", denied=("a",)) for name in names]
 
-    async def read_runs(_: Any) -> list[journal.FailoverRun]:
-        return runs
-
     looked = journal.FailoverRun("2", "us", "eu", denied=("a",))
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(failback_and_undo, "read_runs", read_runs)
-        if not why:
-            assert (await failback_and_undo.read_again(place(), looked)).owner == "ann@there"
-            return
-        with pytest.raises(PermanentError, match=why):
-            await failback_and_undo.read_again(place(), looked)
+    put(monkeypatch, failback_and_undo, read_runs=runs)
+    if not why:
+        assert (await failback_and_undo.read_again(place(), looked)).owner == "ann@there"
+        return
+    with pytest.raises(PermanentError, match=why):
+        await failback_and_undo.read_again(place(), looked)
 
 
 async def test_begins_of_flows_that_went_on_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     async def moved_on(_: Any, starts: Any) -> Any:
         return starts[1:]
 
-    async def stopped(*_: Any) -> str:
-        return ""
-
     Eu(monkeypatch, [])
     monkeypatch.setattr(failback_and_undo, "undo_starts", moved_on)
-    monkeypatch.setattr(failback_and_undo, "why_back_runs", stopped)
+    put(monkeypatch, failback_and_undo, why_back_runs="")
     starts = tuple(StartBefore("orders", index, None, 36) for index in range(2))
     (line,), _ = await roll_back(journal.FailoverRun("1", "us", "eu", starts=starts))
     assert line == "orders-1: eu->us has copied more since"
 
 
 async def test_a_rule_that_an_operator_has_made_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def there(*_: Any) -> list[AclBinding]:
-        return drain.rules(["a"])
-
-    monkeypatch.setattr(drain, "describe_acls", there)
+    put(monkeypatch, drain, describe_acls=drain.rules(["a"]))
     cluster: Any = None
     assert await drain.denied_already(cluster, {"a", "b"}) == {"a"}
 
@@ -632,7 +615,7 @@ async def test_a_run_finds_another_in_its_way_and_not_itself(monkeypatch: pytest
     there, site = Coordinator(), place(map_topic="map back")
     monkeypatch.setattr(clusters_and_lease, "TransactionalWriter", there.writer)
     monkeypatch.setattr(clusters_and_lease, "look", there.look)
-    monkeypatch.setattr(clusters_and_lease, "record_settings", lambda _: SimpleNamespace(make_topic=made))
+    monkeypatch.setattr(clusters_and_lease, "record_settings", lambda _: SimpleNamespace(make_topic=answers()))
     site.target_admin = None
     async with clusters_and_lease.hold(site, "failback"):
         assert await collect_snapshot._operators(site, has_source=True) == []
@@ -693,11 +676,8 @@ class Coordinator:
 def leases(monkeypatch: pytest.MonkeyPatch) -> tuple[Coordinator, clusters_and_lease.Lease, clusters_and_lease.Lease]:
     """Of two operators, of whom neither finds the other at work."""
     there, eu = Coordinator(), cast(Any, None)
-
-    async def free(*_: Any) -> None: ...
-
     monkeypatch.setattr(clusters_and_lease, "TransactionalWriter", there.writer)
-    monkeypatch.setattr(clusters_and_lease, "await_free", free)
+    put(monkeypatch, clusters_and_lease, await_free=None)
     first, second = (clusters_and_lease.Lease(eu, "map", "us->eu", record_of(name)) for name in ("ann", "bob"))
     return there, first, second
 
@@ -742,9 +722,6 @@ async def test_who_stood_still_learns_that_a_lease_is_lost_before_a_renewal_says
     first.lost = RetriableError("lost")
     with pytest.raises(RetriableError, match="lost"):
         first.check_not_lost()
-
-
-async def made(_: Any) -> None: ...
 
 
 def test_partitions_that_the_failover_itself_has_stopped_are_not_in_the_way() -> None:

@@ -23,6 +23,7 @@ from connectors.failover.unreplicated import Mark
 from connectors.formats.position import Position
 from connectors.formats.types import TopicPartition
 from connectors.policy import DefaultReplicationPolicy
+from tests.kit.answers import put
 
 ORDERS, GREW, NEW, JAVAS = (
     TopicPartition(*one) for one in (("orders", 0), ("orders", 1), ("payments", 0), ("mail", 0))
@@ -62,9 +63,6 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Site:
         assert isolation == READ_COMMITTED, "what is not decided is nobody's yet"
         return {one: LOGS[one][at != EARLIEST] for one in partitions}
 
-    async def copied(*_: Any) -> dict[TopicPartition, int]:
-        return {TopicPartition("mail", 0): 39, TopicPartition("payments", 0): 500}
-
     async def unreplicated_ranges(_: Any, log: TopicPartition, __: Any, begin: int, end: int) -> list[Range]:
         return [(max(begin, 5), end)] if log == NEW else [(begin, end)]
 
@@ -72,13 +70,10 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Site:
         records = sum(end - begin for begin, end in ranges)
         return UnreplicatedRecords(*log, ranges[0][0], ranges[-1][1] - 1, records) if records else None
 
-    for name, fake in (
-        ("list_offsets", offsets),
-        ("read_copied", copied),
-        ("unreplicated_ranges", unreplicated_ranges),
-        ("count", count),
-    ):
+    for name, fake in (("list_offsets", offsets), ("unreplicated_ranges", unreplicated_ranges), ("count", count)):
         monkeypatch.setattr(unreplicated, name, fake)
+
+    put(monkeypatch, unreplicated, read_copied={TopicPartition("mail", 0): 39, TopicPartition("payments", 0): 500})
 
     def remote_topic(topic: str) -> str:
         if topic == "nameless":
@@ -106,21 +101,9 @@ class Copies:
 def arrange(monkeypatch: pytest.MonkeyPatch, marks: dict[TopicPartition, Mark] | None = None) -> None:
     """One partition has a position, and nothing unreplicated."""
 
-    async def positions(*_: Any) -> dict[TopicPartition, Position]:
-        return {ORDERS: POSITION}
-
-    async def logs(*_: Any) -> Any:
-        return {ORDERS: Log(Fate.GONE)}
-
-    async def nothing(*_: Any) -> Any:
-        return {}
-
-    async def read_marks(_: Any) -> dict[TopicPartition, Mark]:
-        return marks or {}
-
-    fakes = {"read_positions": positions, "logs_now": logs, "copied_ends": nothing, "_brought": nothing}
-    for name, fake in {**fakes, "read_marks": read_marks, "MapReader": Copies}.items():
-        monkeypatch.setattr(unreplicated, name, fake)
+    put(monkeypatch, unreplicated, read_positions={ORDERS: POSITION}, logs_now={ORDERS: Log(Fate.GONE)})
+    put(monkeypatch, unreplicated, copied_ends={}, _brought={}, read_marks=marks or {})
+    monkeypatch.setattr(unreplicated, "MapReader", Copies)
 
 
 async def test_what_the_flow_takes_and_never_copied_is_stranded(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
@@ -192,22 +175,9 @@ async def test_what_is_stranded_of_a_partition_that_was_copied(
     """Of 30 to 39, of which the flow wrote the first ``surplus`` and did not store that."""
     arrange(monkeypatch, {ORDERS: mark} if mark else None)
     monkeypatch.setattr(site.flow, "enabled", False)
-
-    async def logs(*_: Any) -> Any:
-        return {ORDERS: Log(Fate.SAME, None, 0, 40, 30)}
-
-    async def ends(*_: Any) -> Any:
-        return {ORDERS: CopiedEnd(37 + surplus, surplus)}
-
-    async def decided(*_: Any) -> Any:
-        return {ORDERS: 40}
-
-    async def arrived(*_: Any) -> int:
-        return 30 + surplus if proven else 0
-
-    fakes = {"logs_now": logs, "copied_ends": ends, "list_offsets": decided, "_arrived": arrived}
-    for name, fake in fakes.items():
-        monkeypatch.setattr(unreplicated, name, fake)
+    put(monkeypatch, unreplicated, logs_now={ORDERS: Log(Fate.SAME, None, 0, 40, 30)}, list_offsets={ORDERS: 40})
+    put(monkeypatch, unreplicated, copied_ends={ORDERS: CopiedEnd(37 + surplus, surplus)})
+    put(monkeypatch, unreplicated, _arrived=30 + surplus if proven else 0)
     found = await unreplicated.find(site)
     assert [list(one.ranges) for one in found] == ([left] if left else [])
     assert [doubt in one.doubt and bool(doubt) == bool(one.doubt) for one in found] == [True for _ in found]
@@ -219,18 +189,8 @@ async def test_all_of_the_source_is_stranded_if_the_topic_of_the_target_was_recr
     """The flow has copied nothing into it; what was appended to the one before is looked at by hand."""
     arrange(monkeypatch, {ORDERS: KEPT._replace(appended=34)})
     monkeypatch.setattr(site.flow, "enabled", False)
-
-    async def logs(*_: Any) -> Any:
-        return {ORDERS: Log(Fate.SAME, None, 5, 40, 30)}
-
-    async def ends(*_: Any) -> Any:
-        return {ORDERS: CopiedEnd(0)}
-
-    async def decided(*_: Any) -> Any:
-        return {ORDERS: 40}
-
-    for name, fake in {"logs_now": logs, "copied_ends": ends, "list_offsets": decided}.items():
-        monkeypatch.setattr(unreplicated, name, fake)
+    put(monkeypatch, unreplicated, logs_now={ORDERS: Log(Fate.SAME, None, 5, 40, 30)})
+    put(monkeypatch, unreplicated, copied_ends={ORDERS: CopiedEnd(0)}, list_offsets={ORDERS: 40})
     monkeypatch.setattr(site, "target", Target({"orders": 1}, UUID(int=2)))
     (found,) = await unreplicated.find(site)
     assert found.ranges == ((5, 40),)
@@ -242,34 +202,20 @@ async def test_what_a_flow_back_that_runs_has_just_brought_is_not_stranded(
     brought: tuple[Range, ...], left: int, monkeypatch: pytest.MonkeyPatch, site: Site
 ) -> None:
     arrange(monkeypatch)
-    one, turned = (
-        TopicPartition("orders", 0),
-        SimpleNamespace(target="us", flow=SimpleNamespace(map_topic="m", name="b")),
-    )
+    turned = SimpleNamespace(target="us", flow=SimpleNamespace(map_topic="m", name="b"))
     monkeypatch.setattr(site, "turned", lambda: turned, raising=False)
     monkeypatch.setattr(site.flow, "enabled", False)
 
-    async def logs(*_: Any) -> Any:
-        return {one: Log(Fate.SAME, None, 0, 40, 30)}
-
     async def ends(asked: Any, *, among: Any = None) -> Any:
-        assert among == ({one} if asked is turned else None)
-        return {one: CopiedEnd(40, 0, brought)} if asked is turned else {one: CopiedEnd(37)}
+        assert among == ({ORDERS} if asked is turned else None)
+        return {ORDERS: CopiedEnd(40, 0, brought)} if asked is turned else {ORDERS: CopiedEnd(37)}
 
     async def decided(_: Any, partitions: Collection[Any], at: int, isolation: int) -> dict[Any, int]:
         assert (at != EARLIEST, isolation) == (True, READ_COMMITTED)
         return dict.fromkeys(partitions, 40)
 
-    async def unreplicated_ranges(*_: Any) -> list[Range]:
-        return [(30, 40)]
-
-    monkeypatch.setattr(unreplicated, "list_offsets", decided)
-    for name, fake in (
-        ("logs_now", logs),
-        ("copied_ends", ends),
-        ("unreplicated_ranges", unreplicated_ranges),
-        ("_brought", BROUGHT),
-    ):
+    put(monkeypatch, unreplicated, logs_now={ORDERS: Log(Fate.SAME, None, 0, 40, 30)}, unreplicated_ranges=[(30, 40)])
+    for name, fake in (("list_offsets", decided), ("copied_ends", ends), ("_brought", BROUGHT)):
         monkeypatch.setattr(unreplicated, name, fake)
     assert sum(each.own.records for each in await unreplicated.find(site)) == left
 
@@ -282,24 +228,14 @@ async def test_heartbeats_that_go_on_behind_a_failover_are_not_stranded(
     monkeypatch.setattr(site.flow, "enabled", False)
     beats = TopicPartition("heartbeats", 0)
 
-    async def positions(*_: Any) -> dict[TopicPartition, Position]:
-        return {beats: replace(POSITION, source_topic="heartbeats", target_topic="us.heartbeats")}
+    position = replace(POSITION, source_topic="heartbeats", target_topic="us.heartbeats")
 
     async def logs(_: Any, of: Any) -> Any:
         return dict.fromkeys(of, Log(Fate.SAME, None, 0, 40, 30))
 
-    async def decided(_: Any, partitions: Collection[Any], *__: Any) -> dict[Any, int]:
-        return dict.fromkeys(partitions, 40)
-
-    async def ends(*_: Any) -> Any:
-        return {beats: CopiedEnd(37)}
-
-    async def unreplicated_ranges(*_: Any) -> list[Range]:
-        return [(30, 40)]
-
-    fakes = {"read_positions": positions, "logs_now": logs, "list_offsets": decided, "copied_ends": ends}
-    for name, fake in {**fakes, "unreplicated_ranges": unreplicated_ranges}.items():
-        monkeypatch.setattr(unreplicated, name, fake)
+    monkeypatch.setattr(unreplicated, "logs_now", logs)
+    put(monkeypatch, unreplicated, read_positions={beats: position}, list_offsets={beats: 40})
+    put(monkeypatch, unreplicated, copied_ends={beats: CopiedEnd(37)}, unreplicated_ranges=[(30, 40)])
     assert await unreplicated.find(site) == []
 
 
@@ -312,18 +248,6 @@ async def test_partitions_are_looked_at_side_by_side_and_not_all_at_once(
     all_of_it = [TopicPartition("orders", at) for at in range(60)]
     running, most = 0, 0
 
-    async def positions(*_: Any) -> dict[TopicPartition, Position]:
-        return {one: replace(POSITION, target_partition=one.partition) for one in reversed(all_of_it)}
-
-    async def logs(*_: Any) -> Any:
-        return dict.fromkeys(all_of_it, Log(Fate.SAME, None, 0, 40, 30))
-
-    async def decided(*_: Any) -> dict[Any, int]:
-        return dict.fromkeys(all_of_it, 40)
-
-    async def ends(*_: Any) -> Any:
-        return dict.fromkeys(all_of_it, CopiedEnd(37))
-
     async def unreplicated_ranges(*_: Any) -> list[Range]:
         nonlocal running, most
         running += 1
@@ -332,9 +256,11 @@ async def test_partitions_are_looked_at_side_by_side_and_not_all_at_once(
         running -= 1
         return [(30, 40)]
 
-    fakes = {"read_positions": positions, "logs_now": logs, "list_offsets": decided, "copied_ends": ends}
-    for name, fake in {**fakes, "unreplicated_ranges": unreplicated_ranges}.items():
-        monkeypatch.setattr(unreplicated, name, fake)
+    positions = {one: replace(POSITION, target_partition=one.partition) for one in reversed(all_of_it)}
+    put(monkeypatch, unreplicated, read_positions=positions, list_offsets=dict.fromkeys(all_of_it, 40))
+    put(monkeypatch, unreplicated, logs_now=dict.fromkeys(all_of_it, Log(Fate.SAME, None, 0, 40, 30)))
+    put(monkeypatch, unreplicated, copied_ends=dict.fromkeys(all_of_it, CopiedEnd(37)))
+    monkeypatch.setattr(unreplicated, "unreplicated_ranges", unreplicated_ranges)
     monkeypatch.setattr(site, "target", Target({}))
     assert [one.source for one in await unreplicated.find(site)] == all_of_it
     assert most == 16

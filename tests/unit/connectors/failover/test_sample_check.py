@@ -50,7 +50,7 @@ async def proof(
 
     monkeypatch.setattr(log_comparison, "known_offsets", known_offsets)
     monkeypatch.setattr(log_comparison, "perhaps_compacted", perhaps_compacted)
-    monkeypatch.setattr(log_comparison, "_next_records", next_records)
+    monkeypatch.setattr(log_comparison, "next_records", next_records)
     move = GroupMove("readers", ("orders", 0), at, ("orders", 0), None, "", at, "", more.get("how", How.EXACT))
     flow, back = (
         SimpleNamespace(flow=name, changing_key=more.get(name, ""), read_committed=True) for name in ("there", "back")
@@ -154,7 +154,7 @@ async def test_of_what_a_fetch_brings_no_more_is_kept_than_is_compared(monkeypat
     monkeypatch.setattr(log_comparison, "reader", reader)
     monkeypatch.setattr(log_comparison, "_SILENCE_S", 0.1)
     places = {("orders", 0): 10, ("orders", 1): 10, ("orders", 2): 8998, ("orders", 3): 10, ("orders", 4): 9000}
-    found = await log_comparison._next_records(cast(Any, "us"), places, 4, True)
+    found = await log_comparison.next_records(cast(Any, "us"), places, 4, True)
     assert {index: [one.offset for one in records] for (_, index), records in found.items()} == {
         0: [10, 11, 12, 13], 2: [8998, 8999], 4: [],
     }  # fmt: skip

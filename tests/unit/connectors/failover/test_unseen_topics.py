@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from connect.kafka.cluster import Cluster, NotAuthorized, TopicMetadata
-from connectors.failover import collect_snapshot, reverse_flow
+from connectors.failover import collect_snapshot, journal, reverse_flow
 from connectors.failover.drain import CopiedEnd, FirstRules
 from connectors.failover.offset_lookup import Maps, TargetOffsets
 from connectors.failover.plan import FailoverOptions
@@ -20,6 +20,7 @@ from connectors.flow_progress import FlowLag
 from connectors.formats.position import Position
 from connectors.formats.types import TopicPartition
 from connectors.policy import DefaultReplicationPolicy
+from tests.kit.answers import answers, put
 
 BACK_MAP, BACK_OFFSETS = "mm2-offset-map.eu.internal", "mm2-offsets.eu.internal"
 _UNKNOWN, _NOT_AUTHORIZED = 3, 29
@@ -92,30 +93,14 @@ async def test_the_map_of_a_flow_back_that_is_not_enabled_need_not_be_seen() -> 
 
 
 async def test_who_looks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def answers(value: Any) -> Any:
-        async def answer(*_: Any, **__: Any) -> Any:
-            return value
-
-        return answer
-
     of = site(enabled=False)
     of.checkpoints, of.others, of.flow_workers, of.back_workers = None, (), "us-mm2", "eu-mm2"
     of.turned = lambda: of
-    for name in (
-        "why_silent",
-        "not_copied",
-        "_refused",
-        "_operators",
-        "read_positions",
-        "read_heartbeats",
-        "only_at_source",
-        "find_diverged",
-        "topic_values",
-    ):
-        monkeypatch.setattr(collect_snapshot, name, answers({}))
-    monkeypatch.setattr(collect_snapshot, "reverse_flow_check", answers(SimpleNamespace(objections=[])))
-    monkeypatch.setattr(collect_snapshot, "first_rules", answers(FirstRules(doubt="the rules are not shown")))
-    monkeypatch.setattr("connectors.failover.journal.moved", answers({}))
+    put(monkeypatch, collect_snapshot, why_silent={}, not_copied={}, _refused={}, _operators={}, read_positions={})
+    put(monkeypatch, collect_snapshot, read_heartbeats={}, only_at_source={}, find_diverged={}, topic_values={})
+    put(monkeypatch, collect_snapshot, reverse_flow_check=SimpleNamespace(objections=[]))
+    put(monkeypatch, collect_snapshot, first_rules=FirstRules(doubt="the rules are not shown"))
+    put(monkeypatch, journal, moved={})
     monkeypatch.setattr(collect_snapshot, "LagReader", lambda *_: SimpleNamespace(all=answers(FlowLag(()))))
     look_at = SimpleNamespace(groups=answers(Groups()), seen_at_ms={})
     monkeypatch.setattr(collect_snapshot, "GroupsLook", lambda *_: look_at)
@@ -140,10 +125,7 @@ async def test_where_the_flow_back_begins_is_asked_for_where_it_would_bring_some
     source = TopicPartition("orders", 0)
     copied = Position("orders", 0, UUID(int=1), 9, 2, target_topic, 0, UUID(int=2), 9, "", -1, -1, 0)
 
-    async def positions(*_: Any) -> dict[TopicPartition, Position]:
-        return {source: copied}
-
-    monkeypatch.setattr(reverse_flow, "read_positions", positions)
+    put(monkeypatch, reverse_flow, read_positions={source: copied})
     ends, of = {source: CopiedEnd(9)}, site(enabled=False)
     if target_topic == "us.orders":
         assert await reverse_flow.starts_due(of, ends) == ([], [], {})

@@ -19,6 +19,7 @@ from connectors.topic_sync import acl_sync
 from connectors.topic_sync.acl_plan import Names
 from connectors.topic_sync.acl_sync import AccessFlow, AccessNotSynced, AccessRecords, AccessSync
 from connectors.transforms.target_names import RemoteNames
+from tests.kit.answers import put
 
 
 def group(permission: str, principal: str) -> AclBinding:
@@ -70,13 +71,10 @@ class Clusters:
         async def delete(cluster: object, rules: Sequence[AclBinding]) -> Outcomes:
             return self._change("delete", rules)
 
-        async def nothing(*_: object) -> dict[Any, Any]:
-            return {}
-
         monkeypatch.setattr(acl_sync, "describe_acls", describe)
         monkeypatch.setattr(acl_sync, "create_acls", create)
         monkeypatch.setattr(acl_sync, "delete_acls", delete)
-        monkeypatch.setattr(acl_sync, "read_all_records", nothing)
+        put(monkeypatch, acl_sync, read_all_records={})
         settings = AccessSettings(600, full, frozenset({"group", "topic"}), False, False, lambda name: True)
         flow = AccessFlow("us->eu", Names(RemoteNames("us", policy), lambda topic: True, lambda name: True), "m")
         return AccessSync(settings, flow, cast(Cluster, self), cast(Cluster, None), cast(AccessRecords, self))

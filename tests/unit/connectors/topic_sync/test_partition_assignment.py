@@ -1,12 +1,25 @@
-"""Which task copies which partition: complete, disjoint, balanced, and moved as little as possible."""
+"""Which task has which partition, and where new ones begin."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connect.kafka.cluster import Cluster
+from connect.kafka.log.offsets import EARLIEST
 from connectors.formats.types import TopicPartition
-from connectors.topic_sync.partition_assignment import assign, assigned_before, encode_partitions
+from connectors.topic_sync import partition_assignment
+from connectors.topic_sync.partition_assignment import (
+    assign,
+    assigned_before,
+    encode_partitions,
+    warn_of_skipped_backlog,
+)
 
 POOL = [TopicPartition(topic, index) for topic in ("a", "b-c", "d") for index in range(5)]
 SETS = st.sets(st.sampled_from(POOL))
@@ -64,3 +77,34 @@ def test_nothing_moves_where_nothing_has_changed(wanted: set[TopicPartition], ta
 def test_the_last_assignment_is_read_from_task_configs() -> None:
     configs = [{"task.assigned.partitions": "a-0,b-c-3"}, {}, {"task.assigned.partitions": "nonsense"}]
     assert assigned_before(configs) == [[TopicPartition("a", 0), TopicPartition("b-c", 3)], [], []]
+
+
+@pytest.fixture
+def source(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Its logs begin at offset 5."""
+
+    async def list_offsets(_: object, partitions: Sequence[TopicPartition], at: int) -> dict[TopicPartition, int]:
+        assert at == EARLIEST
+        return dict.fromkeys(partitions, 5)
+
+    monkeypatch.setattr(partition_assignment, "list_offsets", list_offsets)
+    return cast(Cluster, SimpleNamespace(name="source"))
+
+
+async def test_records_that_are_left_out_are_told_in_one_line(
+    source: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    ends = {TopicPartition("orders", number): 7 + number for number in range(8)} | {TopicPartition("empty", 0): 5}
+    await warn_of_skipped_backlog(source, ends)
+    (reported,) = caplog.messages
+    assert reported == (
+        "cluster source: no offset is stored for 8 partitions that have records, and auto.offset.reset = latest skips "
+        "these records: orders-0 at offset 7, orders-1 at offset 8, orders-2 at offset 9, orders-3 at offset 10, "
+        "orders-4 at offset 11 and 3 more; with earliest they would be copied"
+    )
+
+
+async def test_nothing_is_told_of_logs_without_records(source: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    await warn_of_skipped_backlog(source, {TopicPartition("empty", 0): 5})
+    await warn_of_skipped_backlog(source, {})
+    assert not caplog.messages

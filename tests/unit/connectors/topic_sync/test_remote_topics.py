@@ -1,15 +1,32 @@
-"""Which remote topics are made and grown, from both clusters' metadata."""
+"""Remote topics: their names, their settings, and the plan of both."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from connect.kafka.cluster import PartitionMetadata, TopicMetadata
 from connect.kafka.log.topic_admin import ConfigSource, TopicConfig
+from connectors.config.connector_configs import source_settings
 from connectors.filters import DefaultConfigPropertyFilter
-from connectors.topic_sync.cluster_changes import AddPartitions, CreateTopic
-from connectors.topic_sync.remote_topics import absent, creations, growths, name_topics
+from connectors.formats.position import Position
+from connectors.topic_sync import remote_topics
+from connectors.topic_sync.cluster_changes import AddPartitions, AlterConfig, CreateTopic
+from connectors.topic_sync.remote_topics import (
+    absent,
+    alterations,
+    configs_of_new,
+    creations,
+    growths,
+    name_topics,
+    plan_topics,
+    unknown_keys,
+    wanted_configs,
+)
 
 ALL = DefaultConfigPropertyFilter((), source_defaults=False)
 COMPACT = {"cleanup.policy": TopicConfig("compact", ConfigSource.TOPIC)}
@@ -102,3 +119,124 @@ def test_once_applied_nothing_is_left_to_do(counts: dict[str, tuple[int, int]]) 
     assert growths(naming, topics, target) == []
     for name, (wanted, has) in counts.items():
         assert len(target[remote(name)].partitions) == max(wanted, has)
+
+
+SETTINGS = source_settings(
+    {
+        "name": "errors",
+        "connector.class": "MirrorSourceConnector",
+        "source.cluster.alias": "us",
+        "target.cluster.alias": "eu",
+        "topics": ".*",
+        "transform.sql": "SELECT IF(value LIKE '%x%', 'errors', topic) AS topic FROM records",
+        "transform.topic": "errors",
+        "transform.other.topics": "${topic}",
+    },
+    {"offset.storage.topic": "offsets"},
+)
+
+
+class Cluster:
+    def __init__(self, *topics: str) -> None:
+        self.topics = {name: TopicMetadata(name, None, 0, {0: PartitionMetadata(0, 0, (0,), 0)}) for name in topics}
+
+    async def metadata(self, _: object) -> SimpleNamespace:
+        return SimpleNamespace(topics=self.topics)
+
+
+async def names(monkeypatch: pytest.MonkeyPatch, stored: dict[str, str], copied: frozenset[str]) -> dict[str, str]:
+    async def read_positions(*_: object) -> dict[Any, Position]:
+        assert not copied, "who copies knows"
+        return {
+            topic: Position(topic, 0, None, 5, 0, remote, 0, None, 5, "", -1, -1, 0) for topic, remote in stored.items()
+        }
+
+    monkeypatch.setattr(remote_topics, "read_positions", read_positions)
+    source: Any = Cluster("orders", "bills", "heartbeats")
+    target: Any = Cluster("us.errors")
+    configs: Any = None
+    return dict((await plan_topics(SETTINGS, source, target, configs, copied)).naming.remote)
+
+
+async def test_after_a_restart_who_had_a_name_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await names(monkeypatch, {}, frozenset()) == {}
+    assert await names(monkeypatch, {}, frozenset({"orders"})) == {"orders": "us.errors"}
+    assert await names(monkeypatch, {"orders": "us.errors", "bills": "us.bills"}, frozenset()) == {
+        "orders": "us.errors"
+    }
+    assert await names(monkeypatch, {"orders": "us.errors", "bills": "us.errors"}, frozenset()) == {}
+
+
+TARGET_DEFAULTS = DefaultConfigPropertyFilter(("min.insync.replicas", "unclean.*"), source_defaults=False)
+SOURCE_DEFAULTS = DefaultConfigPropertyFilter(("min.insync.replicas", "unclean.*"), source_defaults=True)
+SOURCE = {
+    "cleanup.policy": TopicConfig("compact", ConfigSource.TOPIC),
+    "retention.ms": TopicConfig("9", ConfigSource.DYNAMIC_DEFAULT_BROKER),
+    "segment.ms": TopicConfig("7", ConfigSource.DYNAMIC_BROKER),
+    "segment.bytes": TopicConfig("5", ConfigSource.STATIC_BROKER),
+    "flush.ms": TopicConfig("3", ConfigSource.DEFAULT),
+    "min.insync.replicas": TopicConfig("2", ConfigSource.TOPIC),
+    "unclean.leader.election.enable": TopicConfig("true", ConfigSource.TOPIC),
+    "secret": TopicConfig(None, ConfigSource.TOPIC, sensitive=True),
+    "fixed": TopicConfig("1", ConfigSource.TOPIC, read_only=True),
+}
+SET = {"cleanup.policy": "compact", "retention.ms": "9", "segment.ms": "7"}
+
+
+@pytest.mark.parametrize(
+    ("properties", "new", "wanted"),
+    [
+        (TARGET_DEFAULTS, SET, {**SET, "flush.ms": None}),
+        (SOURCE_DEFAULTS, {**SET, "flush.ms": "3"}, {**SET, "flush.ms": "3"}),
+    ],
+)
+def test_javas_rule(
+    properties: DefaultConfigPropertyFilter, new: dict[str, str], wanted: dict[str, str | None]
+) -> None:
+    assert configs_of_new(SOURCE, properties) == new
+    assert wanted_configs(SOURCE, properties) == wanted
+
+
+def test_only_what_differs_is_altered() -> None:
+    target = {
+        "cleanup.policy": TopicConfig("delete", ConfigSource.DEFAULT),
+        "retention.ms": TopicConfig("9", ConfigSource.TOPIC),
+        "segment.ms": TopicConfig("7", ConfigSource.DEFAULT),
+        "flush.ms": TopicConfig("4", ConfigSource.TOPIC),
+    }
+    assert alterations("us.a", SOURCE, target, TARGET_DEFAULTS) == [
+        AlterConfig("us.a", "cleanup.policy", "delete", "compact"),
+        AlterConfig("us.a", "flush.ms", "4", None),
+        # The same value, but it would not stay where the target's default changes.
+        AlterConfig("us.a", "segment.ms", "7", "7"),
+    ]
+
+
+def test_where_the_target_may_not_be_seen_all_is_sent() -> None:
+    found = alterations("us.a", SOURCE, None, TARGET_DEFAULTS)
+    assert {change.key: change.after for change in found} == wanted_configs(SOURCE, TARGET_DEFAULTS)
+
+
+def test_a_key_that_the_target_does_not_know_is_left_out_and_named() -> None:
+    target = {key: config for key, config in SOURCE.items() if key != "retention.ms"}
+    assert unknown_keys(SOURCE, target, TARGET_DEFAULTS) == ["retention.ms"]
+    assert "retention.ms" not in {change.key for change in alterations("t", SOURCE, target, TARGET_DEFAULTS)}
+
+
+CONFIGS = st.dictionaries(
+    st.sampled_from("abc"), st.builds(TopicConfig, st.sampled_from("12"), st.sampled_from(ConfigSource))
+)
+
+
+@given(CONFIGS, CONFIGS, st.booleans())
+def test_once_the_settings_are_altered_nothing_is_left_to_do(
+    source: dict[str, TopicConfig], target: dict[str, TopicConfig], source_defaults: bool
+) -> None:
+    properties = DefaultConfigPropertyFilter((), source_defaults=source_defaults)
+    for change in alterations("t", source, target, properties):
+        target[change.key] = (
+            TopicConfig("0", ConfigSource.DEFAULT)
+            if change.after is None
+            else TopicConfig(change.after, ConfigSource.TOPIC)
+        )
+    assert alterations("t", source, target, properties) == []

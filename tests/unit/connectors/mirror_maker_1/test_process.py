@@ -1,22 +1,30 @@
-"""When a stream of MirrorMaker 1 starts a round, as brokers hear of partitions one after the other; what it tells."""
+"""A process of MirrorMaker 1: its sources begin by themselves, its streams start rounds as brokers hear of topics."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AsyncExitStack
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from connect.core.config.properties import parse_properties
+from connect.core.errors import PermanentError, SecurityError
+from connect.kafka.cluster import Cluster
 from connect.kafka.group_member import Membership
 from connect.kafka.group_protocol import CONSUMER, GroupSettings
-from connectors.mirror_maker_1 import assignors
+from connectors.mirror_maker_1 import assignors, process
 from connectors.mirror_maker_1 import process as stream_module
-from connectors.mirror_maker_1.process import Stream
+from connectors.mirror_maker_1.config import MirrorConsumerSettings, Options, mirror_settings
+from connectors.mirror_maker_1.process import MirrorMaker1, Stream, reached
 from connectors.mirror_maker_1.process_context import ProcessContext
 from connectors.mirror_maker_1.topics import takes
+from connectors.spark.engine import SparkEngine
+from tests.kit.members import until
 from tests.kit.one_loop import OneLoop
 from tests.kit.virtual_time import in_virtual_time
 
@@ -183,3 +191,131 @@ async def test_wanted_topics_that_are_taken_for_internal_are_told_once(caplog: p
     source.counts = {**source.counts, "orders.internal": 1}
     await streams[0]._look()
     assert caplog.text.count("whatever the command line says: orders.internal") == 1
+
+
+class Nothing:
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class Streams:
+    """Run until they are stopped, or are made to fail."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.stopped: list[str] = []
+        self.fails = asyncio.Event()
+
+    def made(self, source: MirrorConsumerSettings) -> Any:
+        stopping = asyncio.Event()
+
+        async def run() -> None:
+            self.begun.append(source.name)
+            either = [asyncio.create_task(one.wait()) for one in (stopping, self.fails)]
+            await asyncio.wait(either, return_when="FIRST_COMPLETED")
+            for task in either:
+                task.cancel()
+            if self.fails.is_set() and not stopping.is_set():
+                raise PermanentError(f"{source.name} failed")
+            self.stopped.append(source.name)
+
+        return SimpleNamespace(run=run, stop=stopping.set, view=list)
+
+
+@pytest.fixture
+def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
+    made = Streams()
+
+    async def clusters(self: MirrorMaker1, source: MirrorConsumerSettings, closing: AsyncExitStack) -> Any:
+        if source.name == "source1":  # which nobody answers for
+            await self._over.wait()
+            return None
+        return object()
+
+    monkeypatch.setattr(process, "LinkServer", Nothing)
+    monkeypatch.setattr(process, "Admin", Nothing)
+    monkeypatch.setattr(MirrorMaker1, "_clusters", clusters)
+    monkeypatch.setattr(MirrorMaker1, "_stream", lambda self, source, *_: made.made(source))
+    return made
+
+
+def maker_of_three() -> MirrorMaker1:
+    consumer = parse_properties("bootstrap.servers=a:9092\ngroup.id=g\n", "c.properties")
+    producer = parse_properties("bootstrap.servers=b:9092\n", "p.properties")
+    settings = mirror_settings([consumer] * 3, producer, Options(takes(".*", None)), lambda _: None)
+    return MirrorMaker1(settings, cast(SparkEngine, SimpleNamespace(code="")))
+
+
+async def test_a_source_that_does_not_answer_keeps_no_other_waiting(streams: Streams) -> None:
+    stop = asyncio.Event()
+    running = asyncio.create_task(maker_of_three().run(stop))
+    await until(lambda: sorted(streams.begun) == ["source2", "source3"], "the others have begun")
+    stop.set()
+    await running
+    assert sorted(streams.stopped) == ["source2", "source3"]
+
+
+async def test_the_error_of_one_ends_all_and_is_raised(streams: Streams, caplog: pytest.LogCaptureFixture) -> None:
+    running = asyncio.create_task(maker_of_three().run(asyncio.Event()))
+    await until(lambda: len(streams.begun) == 2, "the others have begun")
+    streams.fails.set()
+    with pytest.raises(PermanentError, match=r"source[23] failed"):
+        await running
+    del running
+    gc.collect()
+    # The other one fails as well: its error is in the log as it is, not as an exception that was never retrieved.
+    assert [record.message.split()[1] for record in caplog.records] == ["failed"]
+
+
+class Answering:
+    """Answer once they are ``up``, or refuse us."""
+
+    name = "source"
+
+    def __init__(self) -> None:
+        self.up = asyncio.Event()
+        self.refuses = False
+        self.asked = asyncio.Event()
+        self.let_go = False
+
+    async def wait_reachable(self, waiting: Callable[[str], None]) -> None:
+        self.asked.set()
+        try:
+            await self.up.wait()
+        except asyncio.CancelledError:
+            self.let_go = True
+            raise
+        if self.refuses:
+            raise SecurityError("no")
+
+    @property
+    def as_cluster(self) -> Cluster:
+        return cast(Cluster, self)
+
+
+async def test_it_goes_on_once_a_broker_answers() -> None:
+    brokers = Answering()
+    brokers.up.set()
+    assert await reached(brokers.as_cluster, asyncio.Event())
+
+
+async def test_a_stop_ends_the_waiting() -> None:
+    brokers, stop = Answering(), asyncio.Event()
+    reaching = asyncio.create_task(reached(brokers.as_cluster, stop))
+    await brokers.asked.wait()
+    stop.set()
+    assert not await reaching
+    assert brokers.let_go
+
+
+async def test_a_refusal_is_raised() -> None:
+    brokers = Answering()
+    brokers.refuses = True
+    brokers.up.set()
+    with pytest.raises(SecurityError):
+        await reached(brokers.as_cluster, asyncio.Event())

@@ -1,26 +1,30 @@
-"""What a failover reads of the clusters: groups of every kind, and logs with gaps."""
+"""What a failover reads of groups: of every kind, by offset and by time, with a source and without."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from connect.cli.commands.failover import FailoverArguments, options_of
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.committed_offsets import CLASSIC, SHARE, STREAMS, Committed, GroupListing
 from connect.kafka.log.offsets import EARLIEST, LATEST, READ_COMMITTED
-from connectors.failover import failback_and_undo, group_offsets, offset_lookup
+from connectors.failover import collect_snapshot, failback_and_undo, group_offsets, offset_lookup
+from connectors.failover.group_offsets import GroupsLook
 from connectors.failover.plan import FailoverOptions, is_blocking, plan
-from connectors.failover.snapshot import GroupMove, GroupRule, How, Snapshot, TargetOffset
+from connectors.failover.snapshot import GroupMove, GroupRule, Groups, How, Snapshot, TargetOffset
 from connectors.formats.mirror_records import Checkpoint
 from connectors.formats.types import TopicPartition
 from connectors.internal_topics import PartitionState
 from connectors.policy import DefaultReplicationPolicy
+from tests.kit.answers import answers, put
 
 ORDERS = TopicPartition("orders", 0)
 MOVE = GroupMove("readers", ("orders", 0), 40, ("orders", 0), None, "", 37, "note", How.EXACT)
@@ -43,6 +47,25 @@ class Us(Cluster):
         return SimpleNamespace(topics={})
 
 
+async def look(
+    monkeypatch: pytest.MonkeyPatch,
+    listed: dict[str, GroupListing],
+    committed: Any,
+    known: Any,
+    site: Any,
+    known_offsets: Any = answers(({}, {})),  # noqa: B008
+) -> Groups:
+    """What is found of the groups that are ``listed`` at the source; the target has none."""
+
+    async def list_groups(cluster: Any) -> dict[str, GroupListing]:
+        return listed if cluster == "us" else {}
+
+    monkeypatch.setattr(group_offsets, "list_groups", list_groups)
+    monkeypatch.setattr(group_offsets, "committed", committed)
+    monkeypatch.setattr(offset_lookup, "known_offsets", known_offsets)
+    return await group_offsets.GroupsLook(site, FailoverOptions(), Us(), known).groups()
+
+
 def test_a_streams_application_with_state_is_warned_of_and_moved() -> None:
     topics = ["orders", "app-counts-changelog", "app2-counts-changelog", "app-repartition"]
     (found,) = group_offsets.streams_state(["app", "plain"], topics)
@@ -51,10 +74,6 @@ def test_a_streams_application_with_state_is_warned_of_and_moved() -> None:
 
 async def test_what_concerns_one_group_or_partition_keeps_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """A coordinator that does not answer, and a target partition without a leader (D5)."""
-
-    async def list_groups(cluster: Any) -> dict[str, GroupListing]:
-        names = ("mute", "led", "leaderless", "slow")
-        return {name: GroupListing(CLASSIC, "consumer", "Empty") for name in names} if cluster == "us" else {}
 
     async def committed(cluster: Any, group: str, *, stable: bool = False) -> dict[Any, Committed]:
         if group == "mute":
@@ -71,15 +90,11 @@ async def test_what_concerns_one_group_or_partition_keeps_no_other(monkeypatch: 
     async def where(topic: str, partition: int, _: int) -> TargetOffset:
         return TargetOffset(f"us.{topic}", partition, 37, How.EXACT)
 
-    monkeypatch.setattr(group_offsets, "list_groups", list_groups)
-    monkeypatch.setattr(group_offsets, "committed", committed)
-    monkeypatch.setattr(offset_lookup, "known_offsets", reported)
-    known: Any = SimpleNamespace(of=where)
     monkeypatch.setattr(group_offsets, "_GROUP_S", 0.05)
-    look = group_offsets.GroupsLook(
-        cast(Any, SimpleNamespace(target="eu")), FailoverOptions(lambda _: True), Us(), known
-    )
-    planned = plan(Snapshot("us", "eu", groups=await look.groups()), FailoverOptions())
+    listed = dict.fromkeys(("mute", "led", "leaderless", "slow"), GroupListing(CLASSIC, "consumer", "Empty"))
+    known: Any = SimpleNamespace(of=where)
+    groups = await look(monkeypatch, listed, committed, known, SimpleNamespace(target="eu"), reported)
+    planned = plan(Snapshot("us", "eu", groups=groups), FailoverOptions())
     assert [one.group for one in planned.ready] == ["led"]
     reasons = {one.group: one.reasons[0].why for one in planned.blocked}
     assert reasons == {
@@ -97,25 +112,13 @@ async def test_groups_whose_state_a_mirror_cannot_carry_are_left_with_a_word(mon
         "shared": GroupListing(SHARE, "share", "Empty"),
     }
 
-    async def list_groups(cluster: str) -> dict[str, GroupListing]:
-        return listed if cluster == "us" else {}
-
     async def committed(cluster: str, group: str, *, stable: bool = False) -> dict[Any, Committed]:
         assert group == "classic", "nobody asks the others for offsets"
         assert stable == (cluster == "us"), "what a transaction is about to store counts at the source"
         return {("orders", 0): Committed(40)} if cluster == "us" else {}
 
-    async def known_offsets(*_: Any, **__: Any) -> Any:
-        return {}, {}
-
-    async def where(*_: Any) -> TargetOffset:
-        return TargetOffset("orders", 0, 37, How.EXACT)
-
-    for name, fake in (("list_groups", list_groups), ("committed", committed)):
-        monkeypatch.setattr(group_offsets, name, fake)
-    monkeypatch.setattr(offset_lookup, "known_offsets", known_offsets)
-    known, site = cast(Any, SimpleNamespace(of=where)), cast(Any, SimpleNamespace(target="eu"))
-    found = await group_offsets.GroupsLook(site, FailoverOptions(lambda _: True), Us(), known).groups()
+    known: Any = SimpleNamespace(of=answers(TargetOffset("orders", 0, 37, How.EXACT)))
+    found = await look(monkeypatch, listed, committed, known, SimpleNamespace(target="eu"))
     assert ([one.group for one in found.moves], found.not_mirrored) == (["classic"], ())
     reported = {one.group: one for one in found.findings}
     assert "is a streams group" in reported["streams"].why and "is a share group" in reported["shared"].why
@@ -128,26 +131,18 @@ async def test_a_group_that_reads_a_third_clusters_topic_is_in_the_way_until_tha
 ) -> None:
     """It is named once, however many partitions the topic has, and moved in its other topics."""
 
-    async def list_groups(cluster: str) -> dict[str, GroupListing]:
-        return {"readers": GroupListing(CLASSIC, "consumer", "Empty")} if cluster == "us" else {}
-
     async def committed(cluster: str, *_: Any, stable: bool = False) -> dict[Any, Committed]:
         stored = {("ap.mail", 3): Committed(41), ("ap.mail", 7): Committed(5), ("orders", 0): Committed(40)}
         return stored if cluster == "us" else {}
 
-    async def known_offsets(*_: Any, **__: Any) -> Any:
-        return {}, {}
-
     async def where(topic: str, *_: Any) -> TargetOffset | None:
         return TargetOffset("orders", 0, 37, How.EXACT) if topic == "orders" else None
 
-    for name, fake in (("list_groups", list_groups), ("committed", committed)):
-        monkeypatch.setattr(group_offsets, name, fake)
-    monkeypatch.setattr(offset_lookup, "known_offsets", known_offsets)
     flow = SimpleNamespace(flow="us->eu", source_alias="us", target_alias="eu", policy=DefaultReplicationPolicy())
     known: Any = SimpleNamespace(of=where, is_mirrored=lambda _: False)
-    site: Any = SimpleNamespace(flow=flow, target="eu", others=("ap",))
-    found = await group_offsets.GroupsLook(site, FailoverOptions(lambda _: True), Us(), known).groups()
+    listed = {"readers": GroupListing(CLASSIC, "consumer", "Empty")}
+    site = SimpleNamespace(flow=flow, target="eu", others=("ap",))
+    found = await look(monkeypatch, listed, committed, known, site)
     assert ([one.source for one in found.moves], found.not_mirrored) == ([("orders", 0)], ("ap.mail",))
     (left,) = found.findings
     options = FailoverOptions(accepts={GroupRule.NOT_MIRRORED: frozenset({"readers"} if accepts else {"others"})})
@@ -178,9 +173,6 @@ async def test_a_place_that_the_target_has_deleted_is_told_and_never_skips_what_
     async def where(topic: str, partition: int, offset: int) -> TargetOffset:
         return TargetOffset(topic, partition, offset - 3, How.EXACT)
 
-    async def first(*_: Any) -> int:
-        return 60
-
     async def has_records(_: Any, log: Any, *wanted: int) -> bool:
         if (begin or 0) < 60:
             assert (log, wanted) == (ORDERS, (max(begin or 0, 40), 60)), "from the group's place, or where it begins"
@@ -189,7 +181,7 @@ async def test_a_place_that_the_target_has_deleted_is_told_and_never_skips_what_
     us, eu = (cast(Any, SimpleNamespace(name=name)) for name in ("us", "eu"))
     monkeypatch.setattr(offset_lookup, "known_offsets", known_offsets)
     monkeypatch.setattr(offset_lookup, "has_records", has_records)
-    known: Any = SimpleNamespace(of=where, first_there=first, flow=SimpleNamespace(source_alias="us"))
+    known: Any = SimpleNamespace(of=where, first_there=answers(60), flow=SimpleNamespace(source_alias="us"))
     options = FailoverOptions(accepts={GroupRule.DELETED: frozenset({"*"} if accepts else ())})
     (move,), left = await offset_lookup.readable([MOVE], us, eu, known)
     assert (move.after, move.how) == (57, How.BEGIN)
@@ -219,9 +211,6 @@ async def test_a_checkpoint_of_a_topic_that_is_gone_moves_nobody_and_is_in_nobod
     async def metadata(names: Collection[str]) -> Any:
         return SimpleNamespace(topics={name: topics[name] for name in names if name in topics})
 
-    async def none(*_: Any) -> Any:
-        return {}
-
     async def ends(_: Any, partitions: Collection[Any], *__: Any) -> Any:
         assert set(partitions) <= kept, "a broker refuses to tell of what is gone"
         return dict.fromkeys(partitions, 90)
@@ -229,20 +218,15 @@ async def test_a_checkpoint_of_a_topic_that_is_gone_moves_nobody_and_is_in_nobod
     async def reported(*arguments: Any, **_: Any) -> Any:
         return await ends(*arguments), {}
 
-    async def unknown(*_: Any) -> None:
-        return None
-
-    async def checkpoints(_: Any) -> Any:
-        of = [("us.old", 0), ("us.fewer", 1), ("us.never", 0), *kept]
-        return {("readers", one): Checkpoint("readers", *one, 40, 37, "") for one in of}
-
-    for name, fake in (("list_groups", none), ("committed", none), ("known_offsets", reported), ("read_live", none)):
-        monkeypatch.setattr(group_offsets, name, fake)
-    monkeypatch.setattr(offset_lookup, "known_offsets", reported)
-    monkeypatch.setattr(group_offsets.GroupsLook, "_checkpoints", checkpoints)
+    of = [("us.old", 0), ("us.fewer", 1), ("us.never", 0), *kept]
+    checkpoints = {("readers", one): Checkpoint("readers", *one, 40, 37, "") for one in of}
+    put(monkeypatch, group_offsets, list_groups={}, committed={}, read_live={})
+    for module in (group_offsets, offset_lookup):
+        monkeypatch.setattr(module, "known_offsets", reported)
+    monkeypatch.setattr(group_offsets.GroupsLook, "_checkpoints", answers(checkpoints))
     eu: Any = SimpleNamespace(metadata=metadata)
     flow = SimpleNamespace(map_topic="map", flow="us->eu")
-    known: Any = SimpleNamespace(by_checkpoint=unknown, filled=set, copied_from=lambda _: None)
+    known: Any = SimpleNamespace(by_checkpoint=answers(), filled=set, copied_from=lambda _: None)
     site: Any = SimpleNamespace(flow=flow, target=eu)
     found = await group_offsets.GroupsLook(site, FailoverOptions(lambda _: True, at_ms=at_ms), None, known).groups()
     assert {one.target for one in found.moves} == kept
@@ -301,3 +285,133 @@ async def test_a_group_behind_a_marker_is_not_taken_back_by_it(
     monkeypatch.setattr(offset_lookup, "has_records", has_records)
     (move,) = await offset_lookup.without_empty_steps([replace(MOVE, before=before)], cast(Any, "eu"))
     assert (move.before, move.after) == (before, after)
+
+
+#: On the target; of us.orders-2 nobody has written a record.
+TOPICS = {"us.orders": 3, "us.mail": 2, "local": 1}
+EMPTY = ("us.orders", 2)
+AT_MS = 5
+#: The first record of that time or a later one, where it is not at 7: all are later, all are earlier.
+FIRST = {("us.orders", 1): 0, ("us.mail", 0): -1}
+END = 90
+
+
+@pytest.fixture
+def eu(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """``readers`` has a checkpoint of one partition; both have stored something on the target."""
+    stored = {
+        "readers": {("us.mail", 1): Committed(4, "note"), ("local", 0): Committed(9)},
+        "moved": {("us.mail", 0): Committed(3), ("local", 0): Committed(9)},
+    }
+
+    async def metadata(names: Collection[str]) -> Any:
+        topics = {name: SimpleNamespace(error_code=0, exists=True, partitions=dict.fromkeys(range(count)))
+                  for name, count in TOPICS.items() if name in names}  # fmt: skip
+        return SimpleNamespace(topics=topics)
+
+    async def committed(_: Any, group: str) -> dict[Any, Committed]:
+        return stored.get(group, {})
+
+    async def offsets(_: Any, partitions: Collection[Any], at: int, *__: Any) -> dict[Any, int]:
+        if at == AT_MS:
+            return {one: FIRST.get(one, 7) for one in partitions}
+        return {one: 0 if one == EMPTY else END if at == LATEST else 0 for one in partitions}
+
+    async def reported(*arguments: Any, **_: Any) -> Any:
+        return await offsets(*arguments), {}
+
+    async def checkpoints(look: GroupsLook) -> Any:
+        one = Checkpoint("readers", "us.orders", 0, 40, 37, "")
+        return {("readers", ("us.orders", 0)): one} if look._options.takes("readers") else {}
+
+    monkeypatch.setattr(group_offsets, "committed", committed)
+    monkeypatch.setattr(group_offsets, "known_offsets", reported)
+    put(monkeypatch, group_offsets, list_groups={})
+    put(monkeypatch, group_offsets, read_live={})
+    monkeypatch.setattr(offset_lookup, "known_offsets", reported)
+    monkeypatch.setattr(GroupsLook, "_checkpoints", checkpoints)
+    return SimpleNamespace(name="eu", metadata=metadata)
+
+
+async def planned(eu: Any, at_ms: int | None, *named: str) -> Groups:
+    places: Any = SimpleNamespace(
+        by_checkpoint=answers(), filled=lambda: {"us.orders", "us.mail"}, copied_from=lambda _: None,
+    )  # fmt: skip
+    flow = SimpleNamespace(map_topic="map", flow="us->eu", remote_topic=lambda topic: f"us.{topic}")
+    site: Any = SimpleNamespace(flow=flow, target=eu)
+    failover_options = FailoverOptions(named.__contains__, named=frozenset(named), at_ms=at_ms)
+    look = GroupsLook(site, failover_options, None, places)
+    return await look.groups()
+
+
+def places_of(found: Groups) -> dict[tuple[str, tuple[str, int]], int]:
+    assert all(one.how is How.TIME for one in found.moves)
+    return {(one.group, one.target): one.after for one in found.moves}
+
+
+async def test_all_partitions_of_what_a_group_reads_are_set_by_time(eu: Any) -> None:
+    """Of a checkpoint's topic, and of what it has stored of copies: else they began at auto.offset.reset."""
+    found = await planned(eu, AT_MS, "readers")
+    offsets = {("us.orders", 0): 7, ("us.orders", 1): 0, EMPTY: 7, ("us.mail", 0): END, ("us.mail", 1): 7}
+    assert places_of(found) == {("readers", one): offset for one, offset in offsets.items()}
+    assert {one.target: one.before for one in found.moves if one.before} == {("us.mail", 1): 4}
+    assert found.findings == ()
+
+
+async def test_a_group_without_a_checkpoint_is_set_by_time_where_it_is_named(eu: Any) -> None:
+    found = await planned(eu, AT_MS, "moved")
+    assert places_of(found) == {("moved", ("us.mail", 0)): END, ("moved", ("us.mail", 1)): 7}
+
+
+async def test_a_group_that_nobody_knows_is_in_the_way(eu: Any) -> None:
+    for at_ms in (AT_MS, None):
+        found = await planned(eu, at_ms, "readers", "new")
+        (left,) = [one for one in found.findings if is_blocking(one)]
+        assert (left.group, left.rule) == ("new", GroupRule.NO_CHECKPOINT)
+
+
+async def test_what_no_checkpoint_tells_of_is_named(eu: Any) -> None:
+    """By offset it is blocked; what is empty, or committed already, needs nothing."""
+    found = await planned(eu, None, "readers", "moved")
+    assert [one.target for one in found.moves] == [("us.orders", 0)]
+    reported = {one.group: one for one in found.findings}
+    assert (
+        "no checkpoint of us.mail-0, us.orders-1: it begins there by its auto.offset.reset" in reported["readers"].why
+    )
+    assert [one.group for one in found.findings if is_blocking(one)] == ["moved"]
+
+
+# -- whose clock ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accepts", [False, True])
+async def test_a_time_of_copying_is_not_taken_for_one_of_the_source(
+    monkeypatch: pytest.MonkeyPatch, accepts: bool
+) -> None:
+    async def topic_values(_: Any, topics: Collection[str], key: str) -> dict[str, str]:
+        assert (set(topics), key) == ({"us.a", "us.b", "us.c"}, "message.timestamp.type"), "by offset no clock counts"
+        return {"us.a": "LogAppendTime", "us.b": "CreateTime"}
+
+    monkeypatch.setattr(collect_snapshot, "topic_values", topic_values)
+    moves = [
+        GroupMove("readers", (name, 0), 1, (name, 0), None, "", 1, "", How.TIME) for name in ("us.a", "us.b", "us.c")
+    ]
+    exact = GroupMove("readers", ("us.d", 0), 1, ("us.d", 0), None, "", 1, "", How.EXACT)
+    site: Any = SimpleNamespace(target=SimpleNamespace(name="eu"))
+    options = FailoverOptions(accepts={GroupRule.COPY_TIME: frozenset({"readers"} if accepts else ())})
+    found, notes = await collect_snapshot._with_clocks(site, Groups(("readers",), (*moves, exact)))
+    (stamped,) = found.findings
+    assert (stamped.group, stamped.rule) == ("readers", GroupRule.COPY_TIME) and "us.a has" in stamped.why
+    assert [line for line in notes if line.startswith("us.c may have LogAppendTime")] != []
+    assert is_blocking(stamped, options) != accepts
+
+
+# -- as it is asked for ---------------------------------------------------------------------------------------
+
+
+def test_a_group_is_named_by_what_is_no_pattern() -> None:
+    groups = ("orders-.*", "orders.billing", r"mail\.out", "a|b", r"x\d", "plain_1")
+    arguments = FailoverArguments(Path("f"), "us", "eu", groups=groups, gone="us", at="2026-01-01T00:00Z")
+    config: Any = None
+    failover_options = options_of(arguments, config)
+    assert sorted(failover_options.named) == ["mail.out", "orders.billing", "plain_1"]
