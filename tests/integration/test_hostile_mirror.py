@@ -18,11 +18,11 @@ import pytest
 import zstandard
 from aiokafka import AIOKafkaProducer
 
-from connect.embedded.brokers import KafkaCluster
 from connect.wire import batch as wire
 from connect.wire import records
 from connect.wire.fetch_produce import uvarint
 from tests.interop.flow import read_all
+from tests.kit.brokers import KafkaCluster
 from tests.kit.direct import Broker
 from tests.kit.logs import batch_of
 from tests.kit.mirror import CALM, SMALL, Mirror, with_rest

@@ -15,8 +15,8 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
-from connect.embedded.brokers import QUICK_JVM, KafkaCluster
 from tests.interop.flow import read_all
+from tests.kit.brokers import KafkaCluster
 from tests.kit.java_program import java_command
 from tests.kit.mirror import CALM, SMALL, Mirror
 from tests.kit.processes import wait_until
@@ -40,7 +40,7 @@ GUARDED = {
 @pytest.fixture
 def clusters() -> Iterator[tuple[KafkaCluster, KafkaCluster]]:
     def start(name: str) -> KafkaCluster:
-        return KafkaCluster.start(name, config=GUARDED, listeners={"NAMED": "SASL_PLAINTEXT"}, jvm_options=QUICK_JVM)
+        return KafkaCluster.start(name, config=GUARDED, listeners={"NAMED": "SASL_PLAINTEXT"})
 
     with ThreadPoolExecutor(2) as pool, ExitStack() as closing:
         us, eu = (closing.enter_context(each) for each in pool.map(start, ("us", "eu")))

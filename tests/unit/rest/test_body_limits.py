@@ -135,8 +135,9 @@ async def test_requests_between_workers_may_be_longer() -> None:
 async def test_the_limit_is_a_setting() -> None:
     settings = RestSettings.of(REST.parse({"listeners": "http://127.0.0.1:0", "rest.max.request.bytes": "2000"}))
     async with served(settings, DictHerder()) as port:
-        assert (await ask(port, "PUT", "/connectors/a/config", {"key": "x" * 1900})).status == 201
-        answer = await ask(port, "PUT", "/connectors/a/config", {"key": "x" * 2000})
+        largest = b'{"k":"' + b"x" * (2000 - 8) + b'"}'
+        assert (await ask(port, "PUT", "/connectors/a/config", largest)).status == 201
+        answer = await ask(port, "PUT", "/connectors/a/config", largest + b" ")
         assert answer.status == 413
         assert answer.json["message"] == "The body of a request may have at most 2000 bytes."
 
