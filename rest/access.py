@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
+import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 from urllib.parse import quote, unquote
+
+from connect.core.herder_api import BadRequest, Forbidden, NotReady
 
 
 class Role(IntEnum):
@@ -29,15 +32,45 @@ class Caller:
     name: str
     role: Role
 
-    def to_header(self) -> str:
-        """Return the caller for a request that is forwarded to another worker."""
-        return f"{self.role.name} {quote(self.name)}"
+    def to_header(self, now_s: float) -> str:
+        """Return the caller for a request that is forwarded to another worker now; each header is another one."""
+        return f"{self.role.name} {quote(self.name)} {int(now_s * 1000)} {secrets.token_hex(16)}"
 
-    @classmethod
-    def from_header(cls, text: str) -> Caller:
-        """Return the caller of a forwarded request, whose signature must have been verified. Raises KeyError."""
-        role, _, name = text.partition(" ")
-        return cls(unquote(name), Role[role])
+
+#: How old a forwarded request may be, and how much the clocks of two workers may differ.
+FORWARDED_WITHIN_S: Final = 300.0
+
+
+class ForwardedCallers:
+    """The callers of forwarded requests whose signatures are verified, each request once. ``most`` bounds the memory;
+    only workers of the group can fill it."""
+
+    def __init__(self, most: int = 100_000) -> None:
+        self._most = most
+        #: Until when each nonce is kept, in the order of arrival.
+        self._until_s: dict[str, float] = {}
+
+    def caller(self, header: str, now_s: float) -> Caller:
+        """Return the caller in a header of :meth:`Caller.to_header`. Raises BadRequest, Forbidden, NotReady."""
+        try:
+            role, name, sent_ms, nonce = header.split(" ")
+            caller, sent_s = Caller(unquote(name), Role[role]), int(sent_ms) / 1000
+        except (ValueError, LookupError):
+            raise BadRequest("The user of the forwarded request cannot be read.") from None
+        if abs(now_s - sent_s) > FORWARDED_WITHIN_S:
+            raise Forbidden(
+                f"The forwarded request is from another time than the last {FORWARDED_WITHIN_S:.0f} s. Set the clocks "
+                "of the workers' machines."
+            )
+        while self._until_s and next(iter(self._until_s.values())) < now_s:
+            del self._until_s[next(iter(self._until_s))]
+        if nonce in self._until_s:
+            raise Forbidden("The forwarded request has been handled before.")
+        if len(self._until_s) >= self._most:
+            raise NotReady("Other workers forward too many requests; try again in a few minutes.")
+        # A sender's clock may be ahead.
+        self._until_s[nonce] = now_s + 2 * FORWARDED_WITHIN_S
+        return caller
 
 
 #: The user of a worker without authentication.

@@ -27,16 +27,16 @@ from connect.core.herder_api import (
     ALGORITHM_HEADER,
     FORWARDED_HEADER,
     SIGNATURE_HEADER,
-    BadRequest,
     ForwardedRequest,
     HerderApi,
     RequestRefused,
 )
-from rest.access import Caller, Role, below_flow, is_allowed_host, is_own_origin, needed_role
+from connect.kafka.acceptor import network_of
+from rest.access import Caller, ForwardedCallers, Role, below_flow, is_allowed_host, is_own_origin, needed_role
 from rest.authentication import Authenticator, KeysMissing, Unauthenticated
 from rest.bodies import WorkerStatus, json_response
-from rest.errors import error_response, html_page, status_of
-from rest.request_handling import CALLER, HERDER
+from rest.errors import RestError, error_response, html_page, response_of, status_of
+from rest.request_handling import CALLER, HERDER, SHARE, BodyBudget, BodyShare, join, read_body
 from rest.rest_config import Metrics, RestSettings
 from rest.routes import health_of, metrics_response
 
@@ -176,11 +176,15 @@ def _peer(scope: Scope) -> str:
 
 class AsgiEntry:
     """The ASGI application of a listener; answers 404 until :attr:`app` is set. ``headers`` None adds no headers;
-    ``max_bytes`` limits the bodies of forwarded requests."""
+    ``max_bytes`` limits the bodies of forwarded requests, ``budget`` all bodies of unknown senders."""
 
-    def __init__(self, headers: AnswerHeaders | None, max_bytes: int = 0) -> None:
+    def __init__(self, headers: AnswerHeaders | None, budget: BodyBudget, max_bytes: int = 0) -> None:
         self._headers = headers
+        self._budget = budget
         self._max_bytes = max_bytes
+        self._forwarded_callers = ForwardedCallers()
+        #: This worker's advertised URL, for which other workers sign.
+        self.own_url = ""
         #: None: every request is admitted, for health and metrics.
         self.guard: Guard | None = None
         self.app: OneHerder | ManyHerders | TopOfFlows | None = None
@@ -191,48 +195,49 @@ class AsgiEntry:
         path = path_as_it_came(scope["raw_path"].decode("ascii"))
         # The HTTP server drops the body of an answer to HEAD itself.
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        inner = {**scope, "path": path, "method": method}
         send = self._with_headers(scope, send)
-        try:
-            app: ASGIApp | None
-            if path is None:
-                app = html_page(400, scope["method"])
-            elif self.guard is None:
-                app = self.app
-            else:
-                forwarded, receive = await self._forwarded(inner, receive)
-                inner_path = below_flow(path) if self.has_flows else path
-                app = await self.guard.admit(inner, inner_path, forwarded) or self.app
-            await (app or html_page(404, scope["method"]))(inner, receive, send)
-        except RequestRefused as error:
-            await error_response(status_of(error), str(error))(inner, receive, send)
-        except Exception:
-            # The framework answers, then raises the error again; rest.errors has already logged it.
-            log.debug("%s %s failed", scope["method"], scope["path"], exc_info=True)
+        with self._budget.share(network_of(_peer(scope))) as share:
+            inner = {**scope, "path": path, "method": method, SHARE: share}
+            try:
+                app: ASGIApp | None
+                if path is None:
+                    app = html_page(400, scope["method"])
+                elif self.guard is None:
+                    app = self.app
+                else:
+                    forwarded, receive = await self._forwarded(inner, receive, share)
+                    inner_path = below_flow(path) if self.has_flows else path
+                    app = await self.guard.admit(inner, inner_path, forwarded) or self.app
+                await (app or html_page(404, scope["method"]))(inner, receive, send)
+            except RequestRefused as error:
+                await error_response(status_of(error), str(error))(inner, receive, send)
+            except RestError as error:
+                await response_of(error)(inner, receive, send)
+            except Exception:
+                # The framework answers, then raises the error again; rest.errors has already logged it.
+                log.debug("%s %s failed", scope["method"], scope["path"], exc_info=True)
 
-    async def _forwarded(self, scope: Scope, receive: Receive) -> tuple[Caller | None, Receive]:
+    async def _forwarded(self, scope: Scope, receive: Receive, share: BodyShare) -> tuple[Caller | None, Receive]:
         """Return the user of a request that another worker of the group forwards and has signed, and its body again;
-        None for any other request. Raises RequestRefused for a signature that is not the group's."""
+        None for any other request. Raises RequestRefused for a signature that is not the group's, or not new, and
+        BodyRefused."""
         request, herder = Headers(scope=scope), self.app.herder_of(scope["path"]) if self.app is not None else None
         user = request.get(FORWARDED_HEADER)
         if user is None or SIGNATURE_HEADER not in request or herder is None:
             return None, receive
-        body, more = bytearray(), True
-        while more:
-            message = await receive()
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-            if len(body) > self._max_bytes:
-                raise BadRequest("The forwarded request is too large.")
+        body = await read_body(receive, self._max_bytes, share)
         query = scope["query_string"].decode("ascii")
-        asked = ForwardedRequest(scope["method"], f"{scope['path']}{'?' if query else ''}{query}", user, bytes(body))
+        url = join(self.own_url, f"{scope['path']}{'?' if query else ''}{query}")
+        asked = ForwardedRequest(scope["method"], url, user, body)
         herder.check_forwarded(asked, request.get(SIGNATURE_HEADER), request.get(ALGORITHM_HEADER))
-        left: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+        caller = self._forwarded_callers.caller(user, time.time())
+        share.release()
+        left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def again() -> Message:
             return left.pop() if left else await receive()
 
-        return Caller.from_header(user), again
+        return caller, again
 
     def _with_headers(self, scope: Scope, send: Send) -> Send:
         headers = self._headers

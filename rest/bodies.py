@@ -146,9 +146,13 @@ def _inlined(node: Any, definitions: dict[str, Any] | None = None) -> Any:
     return {name: _inlined(each, definitions) for name, each in node.items() if name != "$defs"}
 
 
+_LONGEST_PLACE: Final = 200
+
+
 def _place(location: Sequence[str | int]) -> str:
     # Users choose the keys of a config, but they are as public as the names of settings.
-    return ".".join(str(each) for each in location if each != "[key]")
+    place = ".".join(str(each) for each in location if each != "[key]")
+    return place if len(place) <= _LONGEST_PLACE else f"{place[:_LONGEST_PLACE]}..."
 
 
 def _parse(body: bytes, max_elements: int) -> Any:

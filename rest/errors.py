@@ -62,6 +62,10 @@ class TimedOut(RestError, RetriableError):
         super().__init__(500, "Request timed out" if stage is None else f"Request timed out. {stage}")
 
 
+class BodyRefused(RestError):
+    """The worker does not take the body of a request: 413, it is too large; 503, too many others are arriving."""
+
+
 def status_of(refusal: RequestRefused) -> int:
     """Return the HTTP status of a refusal, by its nearest base class in the table."""
     return next((_STATUS[cls] for cls in type(refusal).__mro__ if cls in _STATUS), 500)
@@ -72,13 +76,17 @@ def error_body(status: int, message: str | None) -> bytes:
 
 
 def error_response(status: int, message: str | None, error_code: int | None = None) -> Response:
-    body = error_body(status if error_code is None else error_code, message)
-    return (_TooLarge if status == TOO_LARGE else Response)(body, status, media_type=JSON)
+    return Response(error_body(status if error_code is None else error_code, message), status, media_type=JSON)
 
 
-class _TooLarge(Response):
-    """Answer that the body is too large, then read the rest of it: closing a connection with unread bytes resets it,
-    and the client would not see the answer."""
+def response_of(error: RestError) -> Response:
+    cls = _Unread if isinstance(error, BodyRefused) else Response
+    return cls(error_body(error.error_code, error.message), error.status, media_type=JSON)
+
+
+class _Unread(Response):
+    """Answer that the body is refused, then read the rest of it: closing a connection with unread bytes resets it, and
+    the client would not see the answer."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.headers["connection"] = "close"
@@ -141,7 +149,7 @@ async def _bad_path(request: Request, error: Exception) -> Response:
 
 async def _known_error(request: Request, error: Exception) -> Response:
     if isinstance(error, RestError):
-        return error_response(error.status, error.message, error.error_code)
+        return response_of(error)
     if isinstance(error, RequestRefused):
         return error_response(status_of(error), str(error))
     log.warning("%s %s failed: %s", request.method, request.url.path, error)

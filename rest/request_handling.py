@@ -9,7 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from ssl import SSLContext
 from typing import Annotated, Final, TypeVar
@@ -19,15 +22,17 @@ import httpx
 import orjson
 from fastapi import Depends, Path, Query, Request
 from pydantic import BeforeValidator, TypeAdapter
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
+from starlette.types import Receive
 
 from connect.core.config.rest_settings import is_loopback
 from connect.core.errors import RetriableError
 from connect.core.herder_api import FORWARDED_HEADER, UNSIGNED, ElsewhereError, Forbidden, ForwardedRequest, HerderApi
 from connect.core.model import ConnectorInfo
 from rest import bodies
-from rest.access import Caller, Role
-from rest.errors import JSON, TOO_LARGE, RestError, TimedOut, not_acceptable, unsupported_media_type
+from rest.access import ANYONE, Caller, Role
+from rest.errors import JSON, TOO_LARGE, BodyRefused, RestError, TimedOut, not_acceptable, unsupported_media_type
 from rest.rest_config import RestSettings
 
 log = logging.getLogger(__name__)
@@ -193,6 +198,8 @@ T = TypeVar("T")
 HERDER: Final = "heliograph.herder"
 #: The key of an ASGI scope that holds the :class:`rest.access.Caller`.
 CALLER: Final = "heliograph.caller"
+#: The key of an ASGI scope that holds the request's :class:`BodyShare`.
+SHARE: Final = "heliograph.share"
 #: Limit for requests between workers: a connector with a thousand tasks has 2 MB of configs.
 WORKERS_BODY_BYTES: Final = 10 << 20
 WORKERS_BODY_ELEMENTS: Final = 1_000_000
@@ -201,15 +208,91 @@ _MAX_INT: Final = 2**31 - 1
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,10}")
 
 
+class BodyBudget:
+    """Bounds the bodies in memory whose senders are not known, or not yet: a signature can be checked only when the
+    whole body is there. ``most_bytes`` in all, half of them from one address."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._held: Counter[str] = Counter()
+
+    @contextmanager
+    def share(self, address: str) -> Iterator[BodyShare]:
+        """Yield the share of a request, which it gives back at its end."""
+        share = BodyShare(self, address)
+        try:
+            yield share
+        finally:
+            share.release()
+
+    def take(self, address: str, size: int) -> None:
+        """Add bytes; a negative ``size`` gives them back. Raises BodyRefused (503)."""
+        if size > 0 and (
+            self._held.total() + size > self._most_bytes or self._held[address] + size > self._most_bytes // 2
+        ):
+            raise BodyRefused(503, "Too many requests between workers are arriving. Try again later.")
+        self._held[address] += size
+        if not self._held[address]:
+            del self._held[address]
+
+
+class BodyShare:
+    """The bytes of one request in a :class:`BodyBudget`."""
+
+    def __init__(self, budget: BodyBudget, address: str) -> None:
+        self._budget = budget
+        self._address = address
+        self._bytes = 0
+
+    def take(self, size: int) -> None:
+        """Add bytes. Raises BodyRefused (503)."""
+        self._budget.take(self._address, size)
+        self._bytes += size
+
+    def release(self) -> None:
+        """Give all bytes back, at the end of the request or because its sender is known now."""
+        self._budget.take(self._address, -self._bytes)
+        self._bytes = 0
+
+
+async def read_body(receive: Receive, limit_bytes: int, share: BodyShare | None) -> bytes:
+    """Return the whole body of a request; ``share`` None: its sender is known. Raises BodyRefused, and ClientDisconnect
+    if the client leaves before its end."""
+    body, more = bytearray(), True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        chunk = message.get("body", b"")
+        try:
+            if len(body) + len(chunk) > limit_bytes:
+                raise too_large(limit_bytes)
+            if share is not None:
+                share.take(len(chunk))
+        except BodyRefused:
+            # What still comes is only read.
+            body.clear()
+            if share is not None:
+                share.release()
+            raise
+        body += chunk
+        more = message.get("more_body", False)
+    return bytes(body)
+
+
+def too_large(limit_bytes: int) -> BodyRefused:
+    return BodyRefused(TOO_LARGE, f"The body of a request may have at most {limit_bytes} bytes.")
+
+
 class Call:
-    """A request as the endpoints see it. Raises RestError (413) if its Content-Length exceeds ``limit_bytes``."""
+    """A request as the endpoints see it. Raises BodyRefused (413) if its Content-Length exceeds ``limit_bytes``."""
 
     def __init__(self, request: Request, limit_bytes: int) -> None:
         self.request = request
         self._limit_bytes = limit_bytes
         length = request.headers.get("content-length", "0")
         if length.isdigit() and int(length) > limit_bytes:
-            raise self._too_large()
+            raise too_large(limit_bytes)
         self.herder: HerderApi = request.scope[HERDER]
         #: Who asks.
         self.caller: Caller = request.scope[CALLER]
@@ -218,33 +301,24 @@ class Call:
         self._body: bytes | None = None
 
     async def body(self) -> bytes:
-        """Return the whole body. Raises RestError (413) if it is too large."""
+        """Return the whole body. Raises BodyRefused (413, 503)."""
         if self._body is None:
-            self._body = await self._read()
+            is_known = self.caller.role is not Role.NONE and self.caller is not ANYONE
+            share = None if is_known else self.request.scope[SHARE]
+            self._body = await read_body(self.request.receive, self._limit_bytes, share)
         return self._body
 
     async def json(self, shape: TypeAdapter[T]) -> T:
         """Return the body as parsed JSON.
 
         Raises:
-            RestError: 413, it is too large; 500, it has another shape.
+            RestError: 413, it is too large; 503, too many are arriving; 500, it has another shape.
             HTTPException: 415, a body without Content-Type.
         """
         body = await self.body()
         if body and "content-type" not in self.request.headers:
             raise unsupported_media_type()
         return await asyncio.to_thread(bodies.read, body, shape)  # up to a tenth of a second
-
-    async def _read(self) -> bytes:
-        body = bytearray()
-        async for chunk in self.request.stream():
-            body += chunk
-            if len(body) > self._limit_bytes:
-                raise self._too_large()
-        return bytes(body)
-
-    def _too_large(self) -> RestError:
-        return RestError(TOO_LARGE, f"The body of a request may have at most {self._limit_bytes} bytes.")
 
     def shown(self, name: str, config: Mapping[str, str]) -> Mapping[str, str]:
         """Return a config of a connector or its task as the caller may see it: only an admin sees passwords."""
@@ -296,7 +370,8 @@ class Call:
         url = join(elsewhere.url, target)
         headers: dict[str, str] = {}
         if self.caller.role is not Role.NONE:
-            asked = ForwardedRequest(self.request.method, target, self.caller.to_header(), await self.body())
+            user = self.caller.to_header(time.time())
+            asked = ForwardedRequest(self.request.method, url, user, await self.body())
             headers = {FORWARDED_HEADER: asked.user, **self.herder.sign_forwarded(asked)}
         authorization = self.request.headers.get("authorization")
         # For Java's workers. Over a network it would be readable.

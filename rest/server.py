@@ -33,7 +33,7 @@ from connect.kafka.concurrency import Scope
 from rest import errors, routes
 from rest.asgi_entry import AnswerHeaders, AsgiEntry, Flows, Guard, ManyHerders, OneHerder, TopOfFlows
 from rest.authentication import CERTIFICATE, GIVE_WAY, Authenticator
-from rest.request_handling import REQUEST_TIMEOUT_S, Forwarder
+from rest.request_handling import REQUEST_TIMEOUT_S, WORKERS_BODY_BYTES, BodyBudget, Forwarder
 from rest.rest_config import Metrics, RestSettings, RestTls
 
 HEALTH_TIMEOUT_S: Final = 10.0
@@ -218,6 +218,8 @@ log = logging.getLogger(__name__)
 #: Connections to the listeners of health and metrics, and from one address.
 _METRICS_CONNECTIONS: Final = (64, 32)
 _STOPS_WITHIN_S: Final = 5
+#: How many of the largest bodies from unknown senders may be in memory.
+_LARGEST_BODIES: Final = 4
 _KEEP_ALIVE_S: Final = 30
 _REQUEST_HEAD_BYTES: Final = 32 << 10
 
@@ -268,9 +270,10 @@ class RestServer:
         self._metrics = metrics
         self._limits = limits or Limits()
         self._headers = AnswerHeaders(settings)
-        self._asgi_entry = AsgiEntry(self._headers, settings.max_request_bytes)
-        self._admin_entry = AsgiEntry(None)
-        self._metrics_front = AsgiEntry(None)
+        budget = BodyBudget(_LARGEST_BODIES * max(settings.max_request_bytes, WORKERS_BODY_BYTES))
+        self._asgi_entry = AsgiEntry(self._headers, budget, settings.max_request_bytes)
+        self._admin_entry = AsgiEntry(None, budget)
+        self._metrics_front = AsgiEntry(None, budget)
         self._main: list[_Running] = []
         self._admin: list[_Running] = []
         self._of_metrics: list[_Running] = []
@@ -310,7 +313,7 @@ class RestServer:
         except BaseException:
             await self.stop()
             raise
-        self.forwarder.own_url = self.advertised_url
+        self.forwarder.own_url = self._asgi_entry.own_url = self.advertised_url
         log.info("REST server listening at %s, advertised as %s", _listed(self._main), self.advertised_url)
         if not serves_others(settings.listeners):
             log.info(

@@ -106,17 +106,17 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class ForwardedRequest:
-    """A user's request on its way between two workers; ``target`` is the encoded path with the query, ``user`` the role
-    and the name, as :mod:`rest` writes them."""
+    """A user's request on its way between two workers; ``url`` is the advertised one of the worker that gets it, with
+    the encoded path and the query, ``user`` the role, the name, the time and a nonce, as :mod:`rest` writes them."""
 
     method: str
-    target: str
+    url: str
     user: str
     body: bytes
 
     def to_bytes(self) -> bytes:
         """Return what is signed; no part contains a line break, except the last."""
-        return b"\n".join((self.method.encode(), self.target.encode(), self.user.encode(), self.body))
+        return b"\n".join((self.method.encode(), self.url.encode(), self.user.encode(), self.body))
 
 
 #: Parses the task configs in the body of an internal request.
@@ -320,8 +320,8 @@ class HerderApi(Protocol):
 #: The headers of a signed request.
 SIGNATURE_HEADER: Final = "X-Connect-Authorization"
 ALGORITHM_HEADER: Final = "X-Connect-Request-Signature-Algorithm"
-#: The header of a user's request that another worker of the group forwards: its user's role and name, and the signature
-#: over all of it. Java's workers ignore them and need the ``Authorization`` header.
+#: The header of a user's request that another worker of the group forwards: its user's role and name, the time and a
+#: nonce. :data:`SIGNATURE_HEADER` then signs the whole request. Java's workers ignore it and need ``Authorization``.
 FORWARDED_HEADER: Final = "X-Heliograph-Forwarded"
 #: Java's error message for an unsigned request.
 UNSIGNED: Final = "Internal request missing required signature"

@@ -59,7 +59,13 @@ def classpath(coordinates: Sequence[str]) -> list[Path]:
 
 def _fetch(coordinates: Sequence[str], listing: Path, root: Path) -> list[Path]:
     # Imported here, because jgo and requests take longer to load than the stored class path to read.
-    from connect.embedded.maven_download import fetch
+    try:
+        from connect.embedded.maven_download import fetch
+    except ModuleNotFoundError:
+        raise PermanentError(
+            "cannot download Apache Kafka without the package jgo. Install heliograph[embedded], or set KAFKA_HOME to "
+            "an unpacked Apache Kafka."
+        ) from None
 
     jars = fetch(coordinates, root / "maven", os.environ.get(REPOSITORY_VARIABLE))
     listing.parent.mkdir(parents=True, exist_ok=True)

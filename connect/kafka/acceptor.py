@@ -7,6 +7,7 @@ server works for all others.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import socket
 from collections import Counter
@@ -31,7 +32,7 @@ class Held:
     """An accepted connection.
 
     Args:
-        address: The client's.
+        address: The client's, as :func:`network_of` returns it.
         waits_since_s: Since when the server waits for the client, in monotonic time; None while it works itself.
         abort: Closes the connection at once.
     """
@@ -39,6 +40,19 @@ class Held:
     address: str
     waits_since_s: float | None
     abort: Callable[[], object]
+
+
+def network_of(address: str) -> str:
+    """Return what limits of an address apply to: an IPv4 address, or the 64 bits of an IPv6 address that say where it
+    is, because its owner chooses the others. Other text is returned unchanged."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return address
+    mapped = found.ipv4_mapped
+    return str(mapped or ipaddress.IPv6Network((int(found), 64), strict=False))
 
 
 class ConnectionLimits:
@@ -120,7 +134,7 @@ class Acceptor:
                 log.warning("%s: cannot accept a connection: %s", self._scope.name, error)
                 await asyncio.sleep(_PAUSE_S)
                 continue
-            held = Held(str(address[0]), loop.time(), connection.close)
+            held = Held(network_of(str(address[0])), loop.time(), connection.close)
             if not self._limits.enter(held):
                 connection.close()
                 continue

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import json
 import sys
 import tempfile
 import urllib.error
@@ -33,8 +35,11 @@ OF_SPARK = ("spark.authenticate.secret", "spark.ssl.keyPassword", "spark.hadoop.
 OTHERS = ("us->eu.transforms.x.password", "us->eu.value.converter.basic.auth.user.info")
 
 
+QUERY = "SELECT upper(string(value)) AS value FROM records"
+
+
 class Planted:
-    """Settings with secrets, each by a reference to a variable."""
+    """Settings with secrets: of the file, each by a reference to a variable; of REST, as they are."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
@@ -45,11 +50,19 @@ class Planted:
                 self.plant(client + name)
         for key in (*OF_SPARK, *OTHERS):
             self.plant(key)
+        self.literal = {
+            key: self.secret(key).decode()
+            for key in (*(f"producer.override.{name}" for name in SECRETS), "transforms.x.password", "x.api.key")
+        }
+
+    def secret(self, key: str) -> bytes:
+        secret = f"planted-{len(self.secrets)}-Zq7".encode()
+        self.secrets[secret] = key
+        return secret
 
     def plant(self, key: str) -> None:
         number = len(self.secrets)
-        secret = f"planted-{number}-Zq7"
-        self.secrets[secret.encode()] = key
+        secret = self.secret(key).decode()
         self._monkeypatch.setenv(f"PLANTED_{number}", secret)
         reference = f"${{env:PLANTED_{number}}}"
         if not key.endswith(JAAS):
@@ -83,9 +96,13 @@ PATHS = (
 )
 
 
-def answer(url: str) -> bytes:
+def answer(url: str, user: str = "vera:v-pass", config: dict[str, str] | None = None) -> bytes:
+    """Return the answer to a user's request; with a ``config`` to a PUT."""
+    headers = {"Authorization": f"Basic {base64.b64encode(user.encode()).decode()}", "Content-Type": "application/json"}
+    data = None if config is None else json.dumps(config).encode()
+    request = urllib.request.Request(url, data, headers, method="GET" if config is None else "PUT")
     try:
-        with urllib.request.urlopen(url, timeout=60) as found:
+        with urllib.request.urlopen(request, timeout=60) as found:
             return bytes(found.read())
     except urllib.error.HTTPError as error:
         with error:
@@ -105,6 +122,9 @@ def test_a_planted_secret_is_seen_nowhere(
 ) -> None:
     asyncio.run(write(us.bootstrap))
     (events := tmp_path / "events").mkdir()
+    users = tmp_path.parent / f"{tmp_path.name}.users"
+    users.write_text("ann=a-pass\nvera=v-pass\n")
+    users.chmod(0o600)
     planted, rest = Planted(monkeypatch), with_rest()
     properties = {
         **SMALL,
@@ -122,6 +142,10 @@ def test_a_planted_secret_is_seen_nowhere(
         "us->eu.enabled": "true",
         "shut->eu.enabled": "true",
         "us->eu.topics": TOPIC,
+        "us->eu.transform.sql": QUERY,
+        "rest.auth.basic.file": str(users),
+        "rest.auth.admins": "User:ann",
+        "rest.auth.viewers": "User:vera",
         "spark.eventLog.enabled": "true",
         "spark.eventLog.compress": "false",
         "spark.eventLog.dir": events.as_uri(),
@@ -131,12 +155,19 @@ def test_a_planted_secret_is_seen_nowhere(
         mirror.start()
         wait_until(lambda: copied(mirror, eu.bootstrap) == RECORDS, DEADLINE_S, "all is copied", 0.5)
         mirror.await_line(0, ("shut", "does not use SASL"), DEADLINE_S)
+        path = f"{rest['listeners']}/us/eu/connectors/MirrorHeartbeatConnector/config"
+        config = json.loads(answer(path))
+        replaced = answer(path, "ann:a-pass", {**config, **planted.literal})
+        assert planted.literal["x.api.key"].encode() in replaced, replaced
+        assert json.loads(answer(path))["x.api.key"] == "[hidden]"
         found = list(seen(mirror, (tmp_path, scratch), rest["listeners"]))
         places = {place.partition(" of ")[0] for place, _ in found}
         assert {"the log", "arguments", "environment", "an open file"} <= places
         assert any(place.startswith(f"file {events}") for place, _ in found), "Spark has a log of events"
         references = [place for place, content in found if b"${env:PLANTED_" in content]
-        assert any(place.startswith("REST") for place in references), "REST shows configs, as they are written"
+        assert any(place.startswith("REST") for place in references), "REST shows references"
+        plans = [content for place, content in found if place.startswith(f"file {events}") and b"upper(" in content]
+        assert plans, "the plan of the query is in Spark's log of events"
         for place, content in found:
             assert [key for secret, key in planted.secrets.items() if secret in content] == [], place
         assert mirror.stop() == 0

@@ -147,13 +147,16 @@ class Broker:
             records.Record(offset, now_ms, b"%d" % (first + offset), b"value %d" % (first + offset), [])
             for offset in range(count)
         ]
+        self.append(topic, bytes(records.build(made, 0, -1, -1, -1)))
+
+    def append(self, topic: str, batch: bytes, partition: int = 0) -> None:
+        """A batch as it is to a partition that this broker leads."""
         data = ProduceRequest.TopicProduceData
-        built = bytes(records.build(made, 0, -1, -1, -1))
         request = ProduceRequest(
             transactional_id=None,
             acks=-1,
             timeout_ms=_TIMEOUT_MS,
-            topic_data=[data(name=topic, partition_data=[data.PartitionProduceData(index=0, records=built)])],
+            topic_data=[data(name=topic, partition_data=[data.PartitionProduceData(index=partition, records=batch)])],
         )
         answer = self._ask(request, at_most=_PRODUCE_VERSION)
         codes = [row.error_code for one in answer.responses for row in one.partition_responses]

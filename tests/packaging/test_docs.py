@@ -16,6 +16,7 @@ DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
+_ATTACKS = "| attack | test | outcome |\n| --- | --- | --- |\n"
 _CODE_BLOCK = re.compile(r"^(?: {4}.*|```.*?^```)$", re.MULTILINE | re.DOTALL)
 
 
@@ -49,3 +50,29 @@ def test_the_runbook_of_stopped_partitions_has_every_state() -> None:
     text = (DOCS / "runbooks" / "stopped-partition.md").read_text()
     rows = re.findall(r"^\| `([\w-]+)` \|", text, re.MULTILINE)
     assert sorted(rows) == sorted([*STATES, STOPPED, QUARANTINED, WAITING, RECOVERING])
+
+
+def attacks(text: str) -> dict[str, list[str]]:
+    """Return the files of tests that each row of a table of attacks names; "the same" are those of the row above."""
+    found: dict[str, list[str]] = {}
+    above: list[str] = []
+    for line in text.partition(_ATTACKS)[2].partition("\n\n")[0].splitlines():
+        attack, tests, outcome = (cell.strip() for cell in line.strip("| ").split(" | "))
+        assert outcome, attack
+        above = above if tests == "the same" else re.findall(r"`(tests/[\w/]+\.py)`", tests)
+        found[attack] = above
+    return found
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "security").glob("*.md")), ids=lambda page: page.name)
+def test_each_attack_has_a_test(page: Path) -> None:
+    found = attacks(page.read_text())
+    assert found, "the page has a table of attacks"
+    for attack, files in found.items():
+        assert any("def test_" in (ROOT / file).read_text() for file in files), attack
+
+
+def test_an_attack_without_a_test_is_noticed() -> None:
+    table = f"{_ATTACKS}| a | `tests/x/test_y.py`, `tests/kit/z.py` (long) | x |\n| b | the same | x |\n| c | - | x |\n"
+    files = ["tests/x/test_y.py", "tests/kit/z.py"]
+    assert attacks(table) == {"a": files, "b": files, "c": []}

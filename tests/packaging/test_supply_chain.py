@@ -24,7 +24,7 @@ def test_the_runtime_lock_holds_versions_of_the_tests_and_no_tools() -> None:
     described = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wanted = {re.split(r"[><=\[]", one)[0].lower() for one in described["project"]["dependencies"]}
     assert wanted <= {name.lower() for name in runtime}
-    assert not runtime.keys() & {"pytest", "mypy", "hypothesis", "pyjks"}
+    assert not runtime.keys() & {"pytest", "mypy", "hypothesis", "pyjks", "jgo"}
 
 
 @pytest.mark.parametrize("lock", [*LOCKS, "requirements.lock", "requirements-build.lock"])

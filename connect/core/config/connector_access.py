@@ -6,12 +6,13 @@ credentials sent to any broker. What the worker's own file names needs no furthe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 from connect.core.config.config_def import ConfigDef, Setting, Type, ValidList, split_list, trim
 from connect.core.config.jaas import JaasError, parse_jaas
+from connect.core.config.security_settings import is_secret
 from connect.core.errors import ConfigError
 
 PROVIDERS: Final = "org.apache.kafka.automatic.config.providers"
@@ -76,6 +77,8 @@ _SHOWS: Final = (
 )
 #: What the worker's clients show to the brokers that they connect to.
 _CREDENTIALS: Final = (_JAAS, "sasl.oauthbearer.client.credentials.client.secret")
+#: Settings that may have a token of this machine shown, instead of what a config has.
+_TOKEN_SETTINGS: Final = ("sasl.mechanism", "sasl.login.callback.handler.class")
 _KINDS: Final = ("producer", "consumer", "admin")
 _NAMES: Final = (*_LISTS, _JAAS, *_SHOWS)
 
@@ -98,28 +101,36 @@ class ConnectorAccess:
         self._trusted = {(_setting(key), value) for key, value in written}
         self._written = frozenset(written)
 
-    def check(self, raw: Mapping[str, str], resolved: Mapping[str, str]) -> None:
-        """Check a connector config, as written and with references resolved. Raises NotAllowed."""
+    def check(self, raw: Mapping[str, str], resolved: Mapping[str, str], resolve: Callable[[str], str]) -> None:
+        """Check a connector config, as written and with references resolved; ``resolve`` does so for a value of the
+        worker's file. Raises NotAllowed."""
         for key, value in resolved.items():
             if not key.endswith(_NAMES):  # quick, because most keys of thousands of tasks end here
                 continue
             setting = _setting(key)
             # As written, so that no secret of the owner has to be read to compare with.
             written = trim(raw[key])
-            if (setting, written) not in self._trusted:
+            if (key, written) in self._written:
+                continue
+            kind = next((each for each in _KINDS if key == f"{each}.override.{setting}"), None)
+            own = kind and self._own(kind, setting)
+            if own is not None and written == trim(own):
+                continue  # as this client of the worker has it; what another one has may be less safe
+            # A file or URL of the owner is as safe in another client; a token is not, because it has other brokers.
+            if setting in _TOKEN_SETTINGS or (setting, written) not in self._trusted:
                 if setting == _JAAS:
                     self._check_jaas(key, value)
                 elif setting in _LISTS:
                     self._check_listed(key, trim(value), _LISTS[setting], key)
-            if setting in _SHOWS and (key, written) not in self._written:
-                self._check_credentials(key, setting, written, resolved)
+            if setting in _SHOWS and kind is not None:
+                self._check_credentials(key, kind, raw, resolved, resolve)
+
+    def _own(self, kind: str, setting: str) -> str | None:
+        """Return what a client of the worker has in the worker's file, as written."""
+        return self._owner.get(f"{kind}.{setting}", self._owner.get(setting))
 
     def _check_jaas(self, key: str, line: str) -> None:
-        try:
-            options = parse_jaas(trim(line)).options
-        except JaasError:
-            return  # the client reports it, and reads nothing
-        for option, value in options.items():
+        for option, value in _jaas_options(line).items():
             name = option.lower()
             if name.endswith(("location", "file", "keytab", "cache")):
                 self._check_listed(key, value, OAUTH_FILES if name.startswith("oauth") else FILES, f"{option} in {key}")
@@ -142,20 +153,52 @@ class ConnectorAccess:
             return value in allowed
         return any(_is_within(value, each) for each in allowed if each)  # empty would be the current folder
 
-    def _check_credentials(self, key: str, setting: str, written: str, props: Mapping[str, str]) -> None:
-        """Refuse to send the worker's credentials to others than its file says, or in another way."""
-        kind = key.partition(".")[0]
-        if kind not in _KINDS or key != f"{kind}.override.{setting}":
-            return  # another client of a connector, which has no credentials of the worker
-        own = self._owner.get(f"{kind}.{setting}", self._owner.get(setting))
-        if own is not None and written == trim(own):
-            return  # as this client of the worker has it; what another one has may be less safe
+    def _check_credentials(
+        self, key: str, kind: str, raw: Mapping[str, str], props: Mapping[str, str], resolve: Callable[[str], str]
+    ) -> None:
+        """Refuse to send the worker's credentials to others than its file says, or in another way, as ``key`` does."""
+
+        def inherited(name: str) -> str | None:
+            # Producers and consumers have only what has their prefix.
+            return self._own(kind, name) if kind == "admin" else self._owner.get(f"{kind}.{name}")
+
         for name in _CREDENTIALS:
-            inherited = f"{kind}.{name}" in self._owner or (kind == "admin" and name in self._owner)
-            if inherited and f"{kind}.override.{name}" not in props:
+            own, override = inherited(name), f"{kind}.override.{name}"
+            if own is None:
+                continue
+            if override not in props:
+                raise NotAllowed(f"{key} changes to whom or how the worker's {name} is shown; set {override} too", key)
+            # Who writes a reference need not know what it stands for.
+            if raw[override] != props[override] and _shares_secret(resolve(own), props[override]):
                 raise NotAllowed(
-                    f"{key} changes to whom or how the worker's {name} is shown; set {kind}.override.{name} too", key
+                    f"{key} changes to whom or how the worker's {name} is shown, and {override} refers to the same "
+                    "secret; set credentials of its own",
+                    override,
                 )
+        for name in _TOKEN_SETTINGS:
+            shown = props.get(f"{kind}.override.{name}", resolve(inherited(name) or ""))
+            if shown and not self._is_allowed(trim(shown), TOKENS):
+                raise NotAllowed(
+                    f"{key} changes to whom a token of this machine is shown; set {kind}.override.{name} too, or add "
+                    f"it to {TOKENS} in the worker's file",
+                    key,
+                )
+
+
+def _shares_secret(own: str, other: str) -> bool:
+    """Return whether a credential contains another one, or the secret of its JAAS line."""
+    own = trim(own)
+    secrets = [own, *(value for option, value in _jaas_options(own).items() if is_secret(option))]
+    shown = [other, *_jaas_options(other).values()]
+    return any(secret in text for secret in secrets if secret for text in shown)
+
+
+def _jaas_options(line: str) -> Mapping[str, str]:
+    """Return the options of a JAAS line, none of a broken one: the client reports it, and reads and shows nothing."""
+    try:
+        return parse_jaas(trim(line)).options
+    except JaasError:
+        return {}
 
 
 def allowed_providers(owner: Mapping[str, str]) -> frozenset[str] | None:

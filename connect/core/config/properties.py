@@ -133,16 +133,18 @@ NOTHING: Final[Mapping[str, ProviderFactory]] = {}
 
 
 class Resolved(str):
-    """A value with references to files, which may change; ``again`` resolves them as they are now."""
+    """A value with references to files, which may change: ``written`` has them, ``again`` resolves them as they are
+    now."""
 
-    __slots__ = ("again",)
+    __slots__ = ("again", "written")
 
+    written: str
     again: Callable[[], str]
 
     @classmethod
-    def of(cls, text: str, again: Callable[[], str]) -> Self:
+    def of(cls, text: str, written: str, again: Callable[[], str]) -> Self:
         found = cls(text)
-        found.again = again
+        found.written, found.again = written, again
         return found
 
 
@@ -213,7 +215,7 @@ class ConfigTransformer:
             NotAllowed: The config names files, URLs or brokers that the owner of the worker did not allow.
         """
         props = self.transform(raw)
-        self._access.check(raw, props)
+        self._access.check(raw, props, lambda value: self._resolved("", value, {}))
         return props
 
     def variables(self, props: Mapping[str, str]) -> frozenset[str]:
@@ -246,7 +248,7 @@ class ConfigTransformer:
                     raise ConfigError(f"{key}: {one.group()} has no value at the moment", key)
             return now
 
-        return Resolved.of(text, again)
+        return Resolved.of(text, value, again)
 
 
 def _declarations(props: Mapping[str, str]) -> dict[str, str]:

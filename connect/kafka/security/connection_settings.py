@@ -29,15 +29,6 @@ _BOOTSTRAP: Final = "bootstrap.servers"
 _JAAS: Final = "sasl.jaas.config"
 
 
-class _Quiet(str):
-    """A password whose ``repr`` is hidden, for a library that logs its arguments."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "'[hidden]'"
-
-
 @dataclass(frozen=True)
 class ConnectionSettings:
     """The settings of connections to one cluster.
@@ -132,17 +123,21 @@ class ConnectionSettings:
         now = self._renewed()
         if now.username is not None and now.password is not None:
             arguments["sasl_plain_username"] = now.username
-            arguments["sasl_plain_password"] = _Quiet(now.password)
+            arguments["sasl_plain_password"] = renewal.Password.of(now.password, self._newest_user)
         if self.kerberos_service_name is not None:
             arguments["sasl_kerberos_service_name"] = self.kerberos_service_name
         if self.sasl_mechanism is not None:
             # Imported late: a worker reads its settings before it starts Spark, which must not wait for aiokafka. With
-            # every mechanism, because the import makes SCRAM strict.
+            # every mechanism, because the import changes what aiokafka does.
             from connect.kafka.security.aiokafka_sasl import TokensOfAiokafka
 
-            if now.oauth is not None:
-                arguments["sasl_oauth_token_provider"] = TokensOfAiokafka(now.oauth)
+            if (oauth := now.oauth) is not None:
+                arguments["sasl_oauth_token_provider"] = TokensOfAiokafka(lambda: self._renewed().oauth or oauth)
         return arguments
+
+    def _newest_user(self) -> tuple[str, str]:
+        now = self._renewed()
+        return now.username or "", now.password or ""
 
 
 def format_address(host: str, port: int) -> str:

@@ -8,14 +8,16 @@ the earlier contents are kept.
 
 from __future__ import annotations
 
+import hmac
 import logging
 import os
+import secrets
 import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, Self, TypeVar
 from weakref import WeakSet
 
 from connect.core.config.config_def import trim
@@ -26,6 +28,8 @@ log = logging.getLogger(__name__)
 
 _LOCATIONS: Final = ("ssl.keystore.location", "ssl.truststore.location")
 _INTERVAL_S: Final = 10.0
+#: How many owners' files are watched; those that were used least lately go first.
+MOST_OWNERS: Final = 4096
 
 
 class Contents(Protocol):
@@ -53,6 +57,24 @@ class RenewedContext(ssl.SSLContext):
     def __getattribute__(self, name: str) -> Any:
         own = name in ("current", "make")
         return super().__getattribute__(name) if own else getattr(super().__getattribute__("current"), name)
+
+
+class Password(str):
+    """A password for a library that logs its arguments and keeps them as long as its clients live: ``repr`` is hidden,
+    and ``newest`` returns the user and the password that their files have now."""
+
+    __slots__ = ("newest",)
+
+    newest: Callable[[], tuple[str, str]]
+
+    @classmethod
+    def of(cls, text: str, newest: Callable[[], tuple[str, str]]) -> Self:
+        made = cls(text)
+        made.newest = newest
+        return made
+
+    def __repr__(self) -> str:
+        return "'[hidden]'"
 
 
 class _Files:
@@ -104,33 +126,51 @@ def _again(value: str) -> str:
     return trim(value.again()) if isinstance(value, Resolved) else trim(str(value))
 
 
+def _written(value: str) -> str:
+    """Return what tells apart values that are equal now and come from different files."""
+    return value.written if isinstance(value, Resolved) else ""
+
+
 _lock: Final = threading.Lock()
+#: In the order of their last use.
 _by_name: Final[dict[str, _Files]] = {}
-_names: Final[dict[tuple[tuple[str, str], ...], str]] = {}
+#: Names are made of properties, which hold secrets, and travel to slices.
+_naming_key: Final = secrets.token_bytes(32)
 
 
 def watch(properties: Mapping[str, str], where: str, read: Read) -> str:
     """Return a name for the files of these properties in this process; empty if they depend on none."""
     if not any(key in _LOCATIONS or isinstance(value, Resolved) for key, value in properties.items()):
         return ""
+    text = repr(sorted((key, _written(value), str(value)) for key, value in properties.items()))
+    name = hmac.digest(_naming_key, text.encode("utf-8", "surrogatepass"), "sha256").hex()
     with _lock:
-        name = _names.setdefault(tuple(sorted(properties.items())), f"{where} ({len(_names)})")
-        if name not in _by_name:
-            if not _by_name:
-                threading.Thread(target=_watch, name="renewal", daemon=True).start()
-            _by_name[name] = _Files(name, properties, where, read)
+        if not _by_name:
+            threading.Thread(target=_watch, name="renewal", daemon=True).start()
+        found = _by_name.pop(name) if name in _by_name else _Files(name, properties, where, read)
+        _by_name[name] = found
+        if len(_by_name) > MOST_OWNERS:
+            del _by_name[next((each for each, files in _by_name.items() if not files.contexts), next(iter(_by_name)))]
     return name
+
+
+def _used(name: str) -> _Files | None:
+    with _lock:
+        found = _by_name.pop(name, None)
+        if found is not None:
+            _by_name[name] = found
+    return found
 
 
 def newest(settings: T) -> T:
     """Return the settings with the newest contents of their files."""
-    found = _by_name.get(settings.files)
+    found = _used(settings.files)
     return settings if found is None or found.newest is None else found.newest
 
 
 def context(settings: T, make: Callable[[T], ssl.SSLContext]) -> ssl.SSLContext:
     """Return the context that ``make`` makes of settings; of files, one that is renewed with them."""
-    files = _by_name.get(settings.files)
+    files = _used(settings.files)
     if files is None:
         return make(settings)
     with _lock:

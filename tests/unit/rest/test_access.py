@@ -10,7 +10,7 @@ import json
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -26,8 +26,17 @@ from connect.core.config.rest_settings import REST, check_access
 from connect.core.config.security_settings import hidden
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import ConfigError
-from connect.core.herder_api import ForwardedRequest, NotLeader
-from rest.access import Role, below_flow, is_allowed_host, is_own_origin, needed_role
+from connect.core.herder_api import BadRequest, Forbidden, ForwardedRequest, NotLeader, NotReady
+from rest.access import (
+    FORWARDED_WITHIN_S,
+    Caller,
+    ForwardedCallers,
+    Role,
+    below_flow,
+    is_allowed_host,
+    is_own_origin,
+    needed_role,
+)
 from rest.authentication import Authenticator, PasswordFile, file_of_login_config
 from rest.rest_config import RestSettings, RestTls
 from rest.server import RestServer
@@ -447,16 +456,38 @@ async def test_a_forwarded_request_is_signed_for_its_user(tmp_path: Path, monkey
         # The password stays here: the leader believes the group's signature.
         answer = await ask(port, "DELETE", "/connectors/a?x=%26", headers=basic("ann", "a-pass"))
         assert answer.status == 204 and not leader.configs
-        headers = {"X-Heliograph-Forwarded": "ADMIN ann", "X-Connect-Request-Signature-Algorithm": "HmacSHA256"}
         target = "/connectors/b?forward=true"
-        signed = leader.sign_forwarded(ForwardedRequest("DELETE", target, "ADMIN ann", b""))
-        right = signed["X-Connect-Authorization"]
-        assert (await ask(other, "DELETE", target, headers={**headers, **signed})).status == 404
-        for path, changes, status in (
-            (target, {"X-Connect-Authorization": "AAAA"}, 403),
-            ("/connectors/c?forward=true", {"X-Connect-Authorization": right}, 403),
-            (target, {"X-Connect-Authorization": right, "X-Heliograph-Forwarded": "ADMIN eve"}, 403),
-            (target, {}, 401),
-        ):
-            assert (await ask(other, "DELETE", path, headers={**headers, **changes})).status == status, changes
-        assert (await ask(other, "DELETE", target, b"x", headers={**headers, **signed})).status == 403
+
+        def signed(at_s: float = 0.0, to: int = other) -> dict[str, str]:
+            user = Caller("ann", Role.ADMIN).to_header(time.time() + at_s)
+            request = ForwardedRequest("DELETE", f"http://127.0.0.1:{to}{target}", user, b"")
+            return {"X-Heliograph-Forwarded": user, **leader.sign_forwarded(request)}
+
+        async def status(headers: Mapping[str, str], path: str = target, body: bytes | None = None) -> int:
+            return (await ask(other, "DELETE", path, body, headers=headers)).status
+
+        headers = signed()
+        by_eve = {**headers, "X-Heliograph-Forwarded": headers["X-Heliograph-Forwarded"].replace("ann", "eve")}
+        assert await status({**headers, "X-Connect-Authorization": "AAAA"}) == 403
+        assert await status(headers, "/connectors/c?forward=true") == await status(by_eve) == 403
+        assert await status({"X-Heliograph-Forwarded": headers["X-Heliograph-Forwarded"]}) == 401
+        assert await status(headers, body=b"x") == await status(signed(to=port)) == 403
+        assert await status(signed(-301)) == await status(signed(301)) == 403
+        assert await status(headers) == await status(signed(-290)) == await status(signed(290)) == 404
+        assert await status(headers) == 403
+
+
+def test_a_forwarded_request_counts_once_while_it_may_come_again() -> None:
+    callers, ann = ForwardedCallers(most=2), Caller("ann of a/b", Role.VIEW)
+    first = ann.to_header(1000.0)
+    assert callers.caller(first, 1000.0 - FORWARDED_WITHIN_S) == ann
+    for now_s in (1000.0, 1000.0 + FORWARDED_WITHIN_S):
+        with pytest.raises(Forbidden):
+            callers.caller(first, now_s)
+    callers.caller(ann.to_header(1001.0), 1001.0)
+    with pytest.raises(NotReady):
+        callers.caller(ann.to_header(1002.0), 1002.0)
+    callers.caller(ann.to_header(2000.0), 2000.0)
+    for odd in ("ADMIN ann", "ADMIN ann x y", "ROOT ann 2000000 a", ""):
+        with pytest.raises(BadRequest):
+            callers.caller(odd, 2000.0)

@@ -71,9 +71,12 @@ async def test_options_and_head(port: int, herder: DictHerder) -> None:
     assert (await ask(port, "HEAD", "/connectors/a/pause")).status == 405
 
 
-async def test_a_slash_at_the_end_is_no_other_path(port: int) -> None:
-    answer = await ask(port, "GET", "/connectors/")
-    assert (answer.status, answer.json) == (200, [])
+@pytest.mark.parametrize("path", ["/connectors/a/", "/connectors;v=1/a;b=c", "http://127.0.0.1:1/connectors/a"])
+async def test_paths_that_are_read_without_their_ends_parameters_and_host(
+    port: int, herder: DictHerder, path: str
+) -> None:
+    herder.add("a")
+    assert (await ask(port, "GET", path)).json["name"] == "a"
 
 
 @pytest.mark.parametrize(
@@ -85,16 +88,6 @@ async def test_paths_that_no_name_has(port: int, path: str) -> None:
     assert answer.header("content-type") == "text/html;charset=iso-8859-1"
     answer = await ask(port, "DELETE", path)
     assert (answer.status, answer.header("content-type"), answer.body) == (400, None, b"")
-
-
-async def test_parameters_of_segments_are_left_out(port: int, herder: DictHerder) -> None:
-    herder.add("a")
-    assert (await ask(port, "GET", "/connectors;v=1/a;b=c/status")).status == 200
-
-
-async def test_the_form_of_a_request_to_a_proxy(port: int, herder: DictHerder) -> None:
-    herder.add("a")
-    assert (await ask(port, "GET", f"http://127.0.0.1:{port}/connectors/a")).status == 200
 
 
 @pytest.mark.parametrize("name", ["a/b", "100%", "a b", "ü-名", "a\\b", "..", "a?b#c", "x+y", "%2F", "a;b=c"])
@@ -131,15 +124,16 @@ async def test_json_with_a_charset(port: int) -> None:
     assert (await ask(port, "PUT", "/connectors/a/config", {"k": "v"}, headers=kind)).status == 201
 
 
-@pytest.mark.parametrize("accept", ["text/plain", "application/xml, text/*", "application/json;q=0"])
-async def test_a_client_that_takes_no_json(port: int, accept: str) -> None:
+@pytest.mark.parametrize(
+    ("accept", "status"),
+    [
+        *((accept, 406) for accept in ("text/plain", "application/xml, text/*", "application/json;q=0")),
+        *((accept, 200) for accept in ("*/*", "text/html, application/*;q=0.1", "text/html, *; q=.2")),
+    ],
+)
+async def test_clients_that_take_json_or_do_not(port: int, accept: str, status: int) -> None:
     answer = await ask(port, "GET", "/connectors", headers={"Accept": accept})
-    assert error(answer) == (406, "HTTP 406 Not Acceptable")
-
-
-@pytest.mark.parametrize("accept", ["*/*", "text/html, application/*;q=0.1", "application/json", "text/html, *; q=.2"])
-async def test_a_client_that_takes_json(port: int, accept: str) -> None:
-    assert (await ask(port, "GET", "/connectors", headers={"Accept": accept})).status == 200
+    assert answer.status == status and (status == 200 or error(answer)[1] == "HTTP 406 Not Acceptable")
 
 
 CREATE = ("POST", "/connectors")
@@ -208,31 +202,11 @@ LIMIT_BYTES = RestSettings().max_request_bytes
 PUT_CONFIG = b"PUT /connectors/a/config HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
-async def test_the_largest_body(port: int, herder: DictHerder) -> None:
-    frame = len(b'{"k":""}')
-    body = b'{"k":"' + b"x" * (LIMIT_BYTES - frame) + b'"}'
-    assert (await ask(port, "PUT", "/connectors/a/config", body)).status == 201
-    answer = await ask(port, "PUT", "/connectors/b/config", body + b" ")
-    assert error(answer)[0] == 413
-    assert list(herder.configs) == ["a"]
-
-
-async def test_a_hundred_megabytes(port: int, herder: DictHerder) -> None:
+async def test_a_client_that_sends_a_large_body_reads_its_answer(port: int, herder: DictHerder) -> None:
     for headers in ({}, {"Expect": "100-continue"}):
-        answer = await ask(port, "POST", "/connectors", b"x" * 100_000_000, headers)
+        answer = await ask(port, "POST", "/connectors", b"x" * 20_000_000, headers)
         assert error(answer) == (413, f"The body of a request may have at most {LIMIT_BYTES} bytes.")
         assert answer.header("connection") == "close"
-    assert herder.done == []
-
-
-async def test_an_endless_chunked_body(port: int, herder: DictHerder) -> None:
-    async with connected(port) as (reader, writer), asyncio.timeout(60):
-        writer.write(PUT_CONFIG + b"Transfer-Encoding: chunked\r\n\r\n")
-        chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
-        for _ in range(LIMIT_BYTES // 0x10000 + 2):
-            writer.write(chunk)
-            await writer.drain()
-        assert (await read_answer(reader)).status == 413
     assert herder.done == []
 
 

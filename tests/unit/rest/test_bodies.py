@@ -1,25 +1,20 @@
-"""Bodies as Jackson reads them."""
+"""Bodies as Jackson reads them, and states as REST shows them."""
 
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
 
 from connect.core.herder_api import SourceOffset
+from connect.core.model import Restarts, State, Status
 from rest import bodies
 from rest.errors import RestError
 
 SCALARS = st.text(st.characters(exclude_categories=["Cs"])) | st.integers() | st.booleans() | st.none()
-JSON: Any = st.recursive(
-    SCALARS | st.floats(allow_nan=False, allow_infinity=False),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-)
 
 
 @given(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), SCALARS), st.booleans())
@@ -39,14 +34,6 @@ def test_numbers_keep_their_form_in_a_config_and_their_value_in_an_offset(number
     ]
 
 
-@given(st.binary() | JSON.map(lambda value: json.dumps(value).encode()))
-def test_any_body_is_read_or_refused(body: bytes) -> None:
-    shapes: list[TypeAdapter[Any]] = [bodies.CONFIG, bodies.CREATE, bodies.OFFSETS, bodies.TASK_CONFIGS]
-    for shape in shapes:
-        with suppress(RestError):
-            bodies.read(body, shape)
-
-
 def test_a_refusal_names_the_place() -> None:
     with pytest.raises(RestError, match=r"Cannot deserialize the value of config\.k: "):
         bodies.read(b'{"name":"a","config":{"k":[]}}', bodies.CREATE)
@@ -54,3 +41,17 @@ def test_a_refusal_names_the_place() -> None:
         bodies.read(b'{"offsets":[{"part":1}]}', bodies.OFFSETS)
     with pytest.raises(RestError, match=r"The body is not JSON: .* \(line 2, column 1\)"):
         bodies.read(b'{"name":\n', bodies.CREATE)
+
+
+@pytest.mark.parametrize(
+    ("restarts", "shown"),
+    [
+        (None, {}),
+        (Restarts(2, 7), {"auto_restart": {"count": 2, "at_ms": 7}}),
+        (Restarts(0, 0, "why"), {"auto_restart": {"count": 0, "at_ms": 0, "given_up": "why"}}),
+    ],
+)
+def test_automatic_restarts_are_shown_if_there_are_any(restarts: Restarts | None, shown: dict[str, Any]) -> None:
+    status = Status(State.FAILED, "w:1", 1, "it broke", "4", restarts)
+    java = {"state": "FAILED", "worker_id": "w:1", "version": "4", "trace": "it broke"}
+    assert bodies.state(status) == java | shown

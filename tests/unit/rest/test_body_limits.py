@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 import tracemalloc
@@ -21,7 +22,7 @@ from rest import bodies
 from rest.rest_config import RestSettings
 from rest.server import RestServer
 from tests.kit.large_bodies import ENDPOINTS, MIB, OBJECTS, send
-from tests.kit.raw_http import ask
+from tests.kit.raw_http import ask, read_answer
 from tests.kit.rest_herder import DictHerder
 from tests.unit.rest.conftest import ANYWHERE
 
@@ -69,6 +70,59 @@ async def test_a_signature_is_checked_before_a_body_is_read() -> None:
             assert (answer.status, answer.json["message"]) == (403, "Internal request contained invalid signature.")
 
 
+def unfinished(port: int, headers: str, body: bytes, address: str) -> socket.socket:
+    """Send a request between workers without the last byte of its body."""
+    length = f"Content-Type: application/json\r\nContent-Length: {len(body) + 1}\r\n"
+    opened = socket.create_connection(("127.0.0.1", port), timeout=60, source_address=(address, 0))
+    opened.sendall(f"POST /connectors/a/tasks HTTP/1.1\r\nHost: 127.0.0.1\r\n{headers}{length}\r\n".encode())
+    opened.sendall(body)
+    return opened
+
+
+async def answered(opened: socket.socket, last: bytes = b"") -> int:
+    """Return the status of the answer."""
+    opened.setblocking(False)
+    reader, writer = await asyncio.open_connection(sock=opened)
+    writer.write(last)
+    try:
+        return (await read_answer(reader)).status
+    finally:
+        writer.close()
+
+
+FORWARDED = (
+    "X-Heliograph-Forwarded: ADMIN ann 1 x\r\nX-Connect-Authorization: AAAA\r\n"
+    "X-Connect-Request-Signature-Algorithm: HmacSHA256\r\n"
+)
+
+
+@pytest.mark.parametrize("headers", ["", FORWARDED], ids=["between workers", "forwarded"])
+async def test_bodies_of_unknown_senders_are_bounded_in_total(headers: str) -> None:
+    """Four of the largest in memory, two from one address, until their signature can be checked."""
+    limit = 10 * MIB
+    body = b"[" * (limit - MIB)
+    herder = DictHerder()
+    herder.refusals["put_task_configs"] = Forbidden("Internal request contained invalid signature.")
+    async with served(RestSettings((ANYWHERE,), max_request_bytes=limit), herder) as port:
+        tracemalloc.start()
+        try:
+            opened = []
+            for address in ("127.0.0.2", "127.0.0.2", "127.0.0.3", "127.0.0.3"):
+                opened.append(await asyncio.to_thread(unfinished, port, headers, body, address))
+                while tracemalloc.get_traced_memory()[0] < len(opened) * len(body):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)  # it is being received
+            for address in ("127.0.0.3", "127.0.0.4", "127.0.0.5"):
+                assert await answered(await asyncio.to_thread(unfinished, port, headers, body, address)) == 503
+            _, peak_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak_bytes < 60 * MIB
+        assert (await ask(port, "GET", "/connectors")).status == 200
+        for each in opened:
+            assert await answered(each, b"[") == 403
+        assert await answered(await asyncio.to_thread(unfinished, port, headers, body, "127.0.0.3"), b"[") == 403
+
+
 async def test_requests_between_workers_may_be_longer() -> None:
     herder = DictHerder()
     configs = [{"key": "x" * 1000}] * 2000
@@ -81,8 +135,9 @@ async def test_requests_between_workers_may_be_longer() -> None:
 async def test_the_limit_is_a_setting() -> None:
     settings = RestSettings.of(REST.parse({"listeners": "http://127.0.0.1:0", "rest.max.request.bytes": "2000"}))
     async with served(settings, DictHerder()) as port:
-        assert (await ask(port, "PUT", "/connectors/a/config", {"key": "x" * 1900})).status == 201
-        answer = await ask(port, "PUT", "/connectors/a/config", {"key": "x" * 2000})
+        largest = b'{"k":"' + b"x" * (2000 - 8) + b'"}'
+        assert (await ask(port, "PUT", "/connectors/a/config", largest)).status == 201
+        answer = await ask(port, "PUT", "/connectors/a/config", largest + b" ")
         assert answer.status == 413
         assert answer.json["message"] == "The body of a request may have at most 2000 bytes."
 

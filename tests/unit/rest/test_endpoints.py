@@ -6,15 +6,7 @@ from typing import Any
 
 import pytest
 
-from connect.core.herder_api import (
-    Forbidden,
-    LoggerLevel,
-    NotFound,
-    NotReady,
-    RebalanceExpected,
-    SourceOffset,
-    Unhealthy,
-)
+from connect.core.herder_api import LoggerLevel, NotFound, RebalanceExpected, SourceOffset, Unhealthy
 from connect.core.model import RestartRequest, TargetState, TaskId
 from tests.kit.raw_http import ask
 from tests.kit.rest_herder import DictHerder
@@ -247,22 +239,6 @@ async def test_internal_requests_hand_their_signature_and_bytes_on(port: int, he
     assert (await ask(port, "PUT", "/connectors/a/fence", headers={"Content-Type": "x/y"})).status == 204
     method, name, signature = herder.done[-1]
     assert (signature.signature, signature.algorithm, signature.body) == (None, None, b"")
-
-
-@pytest.mark.parametrize(
-    ("refusal", "status"),
-    [
-        (Forbidden("Internal request contained invalid signature."), 403),
-        (NotReady("no key yet"), 503),
-        (RebalanceExpected(), 409),
-        (NotFound("Connector a not found"), 404),
-    ],
-)
-async def test_refusals_have_their_status(port: int, herder: DictHerder, refusal: Exception, status: int) -> None:
-    herder.refusals["put_task_configs"] = refusal
-    answer = await ask(port, "POST", "/connectors/a/tasks", [])
-    assert answer.status == status
-    assert answer.json == {"error_code": status, "message": str(refusal)}
 
 
 async def test_health(port: int, herder: DictHerder) -> None:

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from connect.kafka.acceptor import ConnectionLimits, Held
+from connect.kafka.acceptor import ConnectionLimits, Held, network_of
 from connect.kafka.threads import LeaseThread
 from connectors.control_link.protocol import LINK_VERSION, Link, LinkClosed
 from connectors.control_link.server import LinkServer, LinkSettings
@@ -95,6 +95,21 @@ def test_the_greediest_address_gives_way() -> None:
     assert all(limits.enter(held("a", float(at), aborted, f"a{at}")) for at in (3, 2, 4))
     assert limits.enter(held("c", 9.0, aborted)) and aborted == ["a2"]
     assert limits.enter(held("a", 5.0, aborted, "a5")) and aborted == ["a2", "a3"]
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::9", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("", ""),
+    ],
+)
+def test_an_owner_of_many_ipv6_addresses_is_one(address: str, network: str) -> None:
+    assert network_of(address) == network
 
 
 def test_a_busy_server_refuses() -> None:

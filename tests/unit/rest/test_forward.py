@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from connect.core.errors import RetriableError
-from connect.core.herder_api import BadRequest, Forbidden, NotFound, NotLeader, RebalanceExpected
+from connect.core.herder_api import BadRequest, Forbidden, NotFound, NotLeader, NotReady, RebalanceExpected
 from rest.errors import RestError
 from rest.request_handling import Forwarder, InternalClient, Unreachable
 from rest.rest_config import RestSettings
@@ -212,35 +212,34 @@ async def test_task_configs_are_signed_as_they_are_sent(
     assert leader.done[-1][2].signature is None
 
 
-async def test_a_refusal_keeps_its_status(forwarder: Forwarder, other: tuple[RestServer, DictHerder]) -> None:
-    server, leader = other
-    leader.refusals["put_task_configs"] = NotFound("Connector a not found")
-    with pytest.raises(RestError, match="Connector a not found") as refused:
-        await InternalClient(forwarder).post_task_configs(server.advertised_url, "a", [], sign)
-    assert refused.value.status == 404 and not isinstance(refused.value, Unreachable)
-    with pytest.raises(Unreachable):
-        await InternalClient(forwarder).put_fence("http://127.0.0.1:1", "a", sign)
-
-
 @pytest.mark.parametrize(
-    ("refusal", "passing"),
+    ("refusal", "status", "passing"),
     [
-        (NotFound("Connector a not found"), False),
-        (BadRequest("it is no source"), False),
-        (RebalanceExpected(), True),
-        (RetriableError("the round was not done in time"), True),
-        (NotLeader("Only the leader", None), True),
+        (NotFound("Connector a not found"), 404, False),
+        (BadRequest("it is no source"), 400, False),
+        (RebalanceExpected(), 409, True),
+        (RetriableError("the round was not done in time"), 500, True),
+        (NotLeader("Only the leader", None), 409, True),
+        (NotReady("no key yet"), 503, True),
+        # After a new key it need not be reported for a while, so it is known as what it is.
+        (Forbidden("Internal request contained invalid signature."), 403, True),
     ],
     ids=repr,
 )
-async def test_what_may_pass_in_a_moment_is_told_apart(
-    forwarder: Forwarder, other: tuple[RestServer, DictHerder], refusal: Exception, passing: bool
+async def test_refusals_of_the_leader(
+    forwarder: Forwarder, other: tuple[RestServer, DictHerder], refusal: Exception, status: int, passing: bool
 ) -> None:
     server, leader = other
     leader.refusals["fence_zombies"] = refusal
     with pytest.raises(RestError) as refused:
         await InternalClient(forwarder).put_fence(server.advertised_url, "a", sign)
-    assert isinstance(refused.value, RetriableError) is passing
+    assert (refused.value.status, isinstance(refused.value, RetriableError)) == (status, passing)
+    assert isinstance(refused.value, Forbidden) is isinstance(refusal, Forbidden)
+
+
+async def test_a_leader_that_does_not_answer(forwarder: Forwarder) -> None:
+    with pytest.raises(Unreachable):
+        await InternalClient(forwarder).put_fence("http://127.0.0.1:1", "a", sign)
 
 
 async def test_signatures_are_not_passed_on(
@@ -250,15 +249,6 @@ async def test_signatures_are_not_passed_on(
     await InternalClient(forwarder).put_fence(f"http://127.0.0.1:{port}/", "a", sign)
     _, _, signature = other[1].done[-1]
     assert signature.signature is None
-
-
-async def test_a_refused_signature_is_known_as_one(forwarder: Forwarder, other: tuple[RestServer, DictHerder]) -> None:
-    """For a while after a new key the herder takes it for nothing to tell its user."""
-    server, leader = other
-    leader.refusals["put_task_configs"] = Forbidden("Internal request contained invalid signature.")
-    with pytest.raises(Forbidden, match="invalid signature") as refused:
-        await InternalClient(forwarder).post_task_configs(server.advertised_url, "a", [], sign)
-    assert isinstance(refused.value, RetriableError)
 
 
 @pytest.mark.parametrize("signing", [sign, None])

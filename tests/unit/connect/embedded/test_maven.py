@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -56,4 +57,12 @@ def test_a_full_disk_is_told_as_such(
 
     monkeypatch.setattr("connect.embedded.maven_download.fetch", full)
     with pytest.raises(PermanentError, match=r"No space left on device\. Free space there"):
+        kafka_releases.classpath(COORDINATES)
+
+
+def test_a_machine_without_the_extra_is_told_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delitem(sys.modules, "connect.embedded.maven_download", raising=False)
+    monkeypatch.setitem(sys.modules, "jgo.maven", None)
+    with pytest.raises(PermanentError, match=r"without the package jgo\. Install heliograph\[embedded\]"):
         kafka_releases.classpath(COORDINATES)

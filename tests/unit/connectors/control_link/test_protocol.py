@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any, cast
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from connectors.control_link.protocol import MAX_ENTRIES, MAX_FRAME_BYTES, Link, LinkClosed, pieces
 
@@ -64,6 +67,25 @@ async def test_a_frame_over_the_bound_closes_the_link() -> None:
     reader.feed_data((MAX_FRAME_BYTES + 1).to_bytes(4))
     with pytest.raises(LinkClosed, match="over the limit"):
         await both.receive()
+
+
+FRAMES = st.binary(max_size=20) | st.sampled_from([b"[" * 60_000, b'{"a":' * 9000, b'{"type":"\\ud800"}', b"9" * 5000])
+
+
+@given(frames=st.lists(st.tuples(FRAMES, st.booleans(), st.integers(-2, 2)), max_size=4), front=st.binary(max_size=6))
+def test_any_frames_are_a_message_or_close_the_link(frames: list[tuple[bytes, bool, int]], front: bytes) -> None:
+    async def received() -> None:
+        both, _, reader = link()
+        reader.feed_data(front)
+        for data, continues, wrong in frames:
+            length = max(0, len(data) + wrong) | (1 << 31 if continues else 0)
+            reader.feed_data(length.to_bytes(4) + data)
+        reader.feed_eof()
+        with suppress(LinkClosed):
+            while True:
+                assert isinstance(await both.receive(64 * 1024), dict)
+
+    asyncio.run(received())
 
 
 def test_lists_are_split_by_what_their_entries_count() -> None:

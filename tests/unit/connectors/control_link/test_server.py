@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any, cast
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from connect.core.errors import ConfigError
-from connectors.control_link.server import LinkSettings
+from connectors.control_link.protocol import LINK_VERSION
+from connectors.control_link.server import LinkServer, LinkSettings
 
 
 @pytest.mark.parametrize(
@@ -62,3 +68,40 @@ def test_what_is_no_address_is_refused_with_its_key(listener: str, advertised: s
         LinkSettings.parse(listener, advertised)
     assert caught.value.key == key
     assert "host:port" in str(caught.value)
+
+
+VALUES = st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.lists(st.integers(), max_size=2)
+HELLOS = st.dictionaries(
+    st.sampled_from(["type", "version", "token", "slice", "epoch", "attempt", "code", "from", "host"]),
+    VALUES | st.sampled_from([LINK_VERSION, "right", "code", "a-0"]),
+)
+
+
+class Refused:
+    """A link that only hears why it is refused."""
+
+    peer = "10.0.0.9:1"
+
+    def __init__(self) -> None:
+        self.reported: list[dict[str, Any]] = []
+        self.is_closed = False
+
+    def send(self, message: dict[str, Any]) -> None:
+        self.reported.append(message)
+
+    def hang_up(self) -> None:
+        self.is_closed = True
+
+
+@given(hello=HELLOS)
+def test_any_hello_without_a_token_is_refused(hello: dict[str, Any]) -> None:
+    async def said() -> None:
+        server = LinkServer(LinkSettings(), cast(Any, None), "code")
+        ticket = server.expect("a-0", 1)
+        refused = Refused()
+        server._said_hello(cast(Any, refused), hello)
+        assert refused.is_closed and [each["type"] for each in refused.reported] == ["refused"]
+        assert not ticket.linked.done() and ticket.token not in str(refused.reported)
+        server.forget(ticket)
+
+    asyncio.run(said())

@@ -134,6 +134,63 @@ def test_the_workers_credentials_are_shown_as_its_file_says(kind: str, setting: 
     transformer.connector_props({f"consumer.override.{setting}": value, f"source.cluster.{setting}": value})
 
 
+SCRAM = 'ScramLoginModule required username="mirror" password="'
+
+
+@pytest.mark.parametrize(
+    ("own", "override", "is_refused"),
+    [
+        ("${file:F:line}", "${file:F:line}", True),
+        ("${file:F:line}", "${file:D/../D/f:line}", True),
+        ("${file:F:line}", f'{SCRAM}${{file:F:word}}";', True),
+        ("${file:F:line}", "x.Module required username='${file:F:line}' password=\"\";", True),
+        (f'{SCRAM}${{file:F:word}}";', "${file:F:line}", True),
+        (f'{SCRAM}${{file:F:word}}";', f'{SCRAM}${{file:F:other}}";', False),
+        ("${file:F:line}", f'{SCRAM}s3cret";', False),  # its author knows it
+    ],
+)
+def test_a_reference_to_the_workers_password_is_no_credential_of_a_connector(
+    tmp_path: Path, own: str, override: str, is_refused: bool
+) -> None:
+    file = tmp_path / "f"
+    file.write_text(f'line={SCRAM}s3cret";\nword=s3cret\nother=mine\n')
+
+    def at(text: str) -> str:
+        return text.replace(":F:", f":{file}:").replace(":D/", f":{tmp_path}/").replace("/D/", f"/{tmp_path.name}/")
+
+    worker = {"config.providers": "file", "config.providers.file.class": "file", "producer.sasl.jaas.config": at(own)}
+    key = "producer.override.sasl.jaas.config"
+    config = {key: at(override), "producer.override.bootstrap.servers": "evil:9092"}
+    if not is_refused:
+        ConfigTransformer(worker).connector_props(config)
+        return
+    with pytest.raises(NotAllowed, match="refers to the same secret") as caught:
+        ConfigTransformer(worker).connector_props(config)
+    assert caught.value.key == key and "s3cret" not in str(caught.value)
+
+
+MSK = {"sasl.mechanism": "AWS_MSK_IAM", "producer.sasl.mechanism": "AWS_MSK_IAM", "bootstrap.servers": "a:1"}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"source.cluster.sasl.mechanism": "AWS_MSK_IAM"},
+        {"consumer.override.bootstrap.servers": "evil:1", "consumer.override.sasl.mechanism": "AWS_MSK_IAM"},
+        {"producer.override.bootstrap.servers": "evil:1"},
+        {"admin.override.bootstrap.servers": "evil:1"},
+        {"producer.override.bootstrap.servers": "evil:1", "producer.override.sasl.mechanism": "AWS_MSK_IAM"},
+    ],
+)
+def test_a_token_that_the_worker_shows_to_its_brokers_is_not_shown_to_others(config: dict[str, str]) -> None:
+    with pytest.raises(NotAllowed, match=TOKENS):
+        ConfigTransformer(MSK).connector_props(config)
+    ConfigTransformer({**MSK, TOKENS: "AWS_MSK_IAM"}).connector_props(config)
+    ConfigTransformer(MSK, trusted=[config]).connector_props(config)
+    same = {"producer.override.sasl.mechanism": "AWS_MSK_IAM", "producer.override.bootstrap.servers": "a:1"}
+    ConfigTransformer(MSK).connector_props(same)
+
+
 @pytest.mark.parametrize("name", ["org.apache.kafka.common.config.provider.EnvVarConfigProvider", "env"])
 def test_providers_of_the_automatic_list_only(name: str) -> None:
     declared = {"config.providers": "e", "config.providers.e.class": name}

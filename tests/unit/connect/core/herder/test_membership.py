@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -33,6 +35,8 @@ from connect.core.model import TaskId
 
 URL = "http://h:8083/"
 WORK = Allocation(("a",), (TaskId("a", 0), TaskId("b", 2), TaskId("a", 1)))
+
+ASSIGNMENT = Assignment(NO_ERROR, "m-1", URL, 7, WORK, WORK, 300_000)
 
 URL_BYTES = b"\x00\x0ehttp://h:8083/"
 OFFSET_7 = b"\x00\x00\x00\x00\x00\x00\x00\x07"
@@ -175,13 +179,35 @@ def test_assignments_come_back(
     assert decode_assignment(encode_assignment(protocol, reported)) == reported
 
 
-@given(data=st.binary(max_size=60))
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    """Right bytes with a few of them changed, or the rest cut off."""
+    right = encode_metadata(SESSIONED, WorkerMetadata(URL, 7, WORK, 5000)), encode_assignment(SESSIONED, ASSIGNMENT)
+    data = bytearray(draw(st.sampled_from(right)))
+    for _ in range(draw(st.integers(0, 3))):
+        data[draw(st.integers(0, len(data) - 1))] = draw(st.integers(0, 255))
+    return bytes(data[: draw(st.integers(0, len(data)))])
+
+
+@given(data=st.binary(max_size=60) | damaged())
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     for decode in (decode_metadata, decode_assignment):
-        try:
+        with suppress(MalformedMembership):
             decode(data)
-        except MalformedMembership:
-            continue
+    held_by({"m": data})
+
+
+def test_numbers_of_entries_that_are_not_there_take_no_memory() -> None:
+    most = b"\x7f\xff\xff\xff"
+    front = b"\x00\x02\x00\x00\x00\x01m" + URL_BYTES + OFFSET_7
+    tracemalloc.start()
+    try:
+        for data in (front + most, front + b"\x00\x00\x00\x01\x00\x01a" + most):
+            with pytest.raises(MalformedMembership):
+                decode_assignment(data)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @given(at=st.integers(2, 70))

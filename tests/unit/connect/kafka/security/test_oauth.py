@@ -15,7 +15,7 @@ import pytest
 from connect.core.errors import ConfigError, RetriableError, SecurityError
 from connect.kafka.security.aiokafka_sasl import TokensOfAiokafka
 from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
-from connect.kafka.security.oauth import OAuthSettings, Tokens
+from connect.kafka.security.oauth import OAuthSettings, Tokens, tokens_of
 
 MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
 SECRET = "hidden secret"
@@ -36,7 +36,7 @@ def settings(jaas: str, **properties: str) -> ConnectionSettings:
 def provider(made: ConnectionSettings) -> Tokens:
     found = made.create_conn_arguments()["sasl_oauth_token_provider"]
     assert isinstance(found, TokensOfAiokafka)
-    return found._tokens
+    return tokens_of(found._settings())
 
 
 def part(token: str, index: int) -> dict[str, object]:

@@ -9,6 +9,7 @@ import ssl
 from pathlib import Path
 
 import pytest
+from aiokafka.conn import AIOKafkaConnection
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
 
 from connect.core.config.properties import ConfigTransformer
@@ -181,6 +182,67 @@ def test_a_password_of_a_file_is_renewed(tmp_path: Path, caplog: pytest.LogCaptu
     renewal.renew()
     assert made.to_wire()["password"] == "third"
     assert not {"first", "second", "third"} & set(caplog.text.split())
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+async def test_a_client_that_lives_long_logs_in_with_the_newest_password(tmp_path: Path, mechanism: str) -> None:
+    """aiokafka's producers keep their arguments; a connection that it opens or authenticates again begins here."""
+    put(tmp_path / "password", "first")
+    properties = {
+        "bootstrap.servers": "a:1",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": mechanism,
+        "sasl.jaas.config": f'{SCRAM} username="me" password="SECRET";',
+    }
+    made = connection_settings(resolved(tmp_path, properties), client_id="x", where="cluster us")
+    kept = AIOKafkaConnection("a", 1, **made.create_conn_arguments())
+    put(tmp_path / "password", "second")
+    renewal.renew()
+    exchange = kept.authenticator_plain() if mechanism == "PLAIN" else kept.authenticator_scram()
+    assert exchange._sasl_plain_password in ("second", b"second")
+
+
+def test_equal_passwords_of_two_files_are_renewed_apart(tmp_path: Path) -> None:
+    made = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        put(tmp_path / name / "password", "first")
+        properties = {
+            "bootstrap.servers": "a:1",
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.jaas.config": f'{SCRAM} username="me" password="SECRET";',
+        }
+        settings = resolved(tmp_path / name, properties)
+        made.append(connection_settings(settings, client_id="x", where="cluster us"))
+    put(tmp_path / "two" / "password", "second")
+    renewal.renew()
+    assert [each.to_wire()["password"] for each in made] == ["first", "second"]
+
+
+def test_files_of_owners_that_are_gone_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(renewal, "MOST_OWNERS", len(renewal._by_name) + 3)
+    put(tmp_path / "password", "first")
+
+    def made(user: str) -> ConnectionSettings:
+        properties = {
+            "bootstrap.servers": "a:1",
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.jaas.config": f'{SCRAM} username="{user}" password="SECRET";',
+        }
+        return connection_settings(resolved(tmp_path, properties), client_id="x", where="cluster us")
+
+    used = made("used")
+    assert made("used").files == used.files
+    for number in range(2 * renewal.MOST_OWNERS):
+        made(f"gone {number}")
+        used.to_wire()
+    assert len(renewal._by_name) == renewal.MOST_OWNERS
+    put(tmp_path / "password", "second")
+    renewal.renew()
+    assert used.to_wire()["password"] == "second"
+    assert "first" not in used.files + repr(renewal._by_name)
 
 
 def test_a_client_secret_of_a_file_is_renewed(tmp_path: Path) -> None:

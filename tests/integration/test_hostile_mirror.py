@@ -1,0 +1,203 @@
+"""One mirror with transform.sql that meets hostile data, hostile records in its own topics, and idle connections."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+import pytest
+import zstandard
+from aiokafka import AIOKafkaProducer
+
+from connect.wire import batch as wire
+from connect.wire import records
+from connect.wire.fetch_produce import uvarint
+from tests.interop.flow import read_all
+from tests.kit.brokers import KafkaCluster
+from tests.kit.direct import Broker
+from tests.kit.logs import batch_of
+from tests.kit.mirror import CALM, SMALL, Mirror, with_rest
+from tests.kit.processes import Role, wait_until
+from tests.kit.topics import make_topics
+
+pytestmark = [pytest.mark.integration, pytest.mark.long]
+
+TOPIC = "hostile"
+DEADLINE_S = 600.0
+SOCKETS = 2000
+MIB = 1 << 20
+#: Internal topics of the flow, at the target and at the source.
+AT_TARGET = (
+    *(f"mm2-{each}.us.internal" for each in ("configs", "offsets", "status", "offset-map")),
+    "us.checkpoints.internal",
+)
+AT_SOURCE = ("mm2-offset-syncs.eu.internal", "heartbeats")
+
+
+@dataclass
+class Flow:
+    """The running mirror, what is written to partition 1 of its topic, and its REST API."""
+
+    us: KafkaCluster
+    eu: KafkaCluster
+    mirror: Mirror
+    url: str
+    written: int = 0
+
+    def copies(self, count: int) -> None:
+        """Write records, and wait until the target has them."""
+        asyncio.run(self._write(count))
+        self.written += count
+        wait_until(lambda: self._copied() == self.written, DEADLINE_S, "all is copied", 0.5)
+
+    async def _write(self, count: int) -> None:
+        async with AIOKafkaProducer(bootstrap_servers=self.us.bootstrap) as producer:
+            for number in range(count):
+                await producer.send(TOPIC, b"value %d" % number, partition=1)
+            await producer.flush()
+
+    def _copied(self) -> int:
+        assert self.mirror.is_running, self.mirror.log_lines()[-20:]
+        return len(asyncio.run(read_all(self.eu.bootstrap, f"us.{TOPIC}")))
+
+    def get(self, path: str) -> Any:
+        with urllib.request.urlopen(f"{self.url}{path}", timeout=60) as answer:
+            return json.load(answer)
+
+    def python_bytes(self) -> int:
+        """The memory of the worker, Spark's driver and its Python workers; the JVM has a limit of its own."""
+        total = 0
+        for member in self.mirror.members():
+            if member.role not in (Role.SPARK_JVM, Role.OTHER):
+                with suppress(psutil.NoSuchProcess):
+                    total += member.process.memory_full_info().pss
+        return total
+
+
+@pytest.fixture(scope="module")
+def flow(us: KafkaCluster, eu: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flow]:
+    asyncio.run(make_topics(us.bootstrap, {TOPIC: 2, "heartbeats": 1}))
+    rest = with_rest()
+    properties = {
+        **SMALL,
+        **CALM,
+        **rest,
+        "clusters": "us, eu",
+        "us.bootstrap.servers": us.bootstrap,
+        "eu.bootstrap.servers": eu.bootstrap,
+        "us->eu.enabled": "true",
+        "us->eu.topics": TOPIC,
+        "us->eu.transform.sql": "SELECT upper(string(value)) AS value FROM records",
+        "emit.checkpoints.enabled": "true",
+        "emit.heartbeats.enabled": "true",
+        "emit.checkpoints.interval.seconds": "1",
+        "emit.heartbeats.interval.seconds": "1",
+    }
+    with Mirror(properties, tmp_path_factory.mktemp("hostile")) as mirror:
+        mirror.start()
+        found = Flow(us, eu, mirror, rest["listeners"])
+        found.copies(10)
+        yield found
+        assert mirror.stop() == 0
+
+
+def bomb() -> bytes:
+    """A batch that brokers take: one record with a GiB of zeros, which zstd makes into 32 KiB."""
+    value_bytes = 1 << 30
+    front = b"\0\0\0" + uvarint(1) + uvarint(value_bytes << 1)
+    packer = zstandard.ZstdCompressor().compressobj()
+    parts = [packer.compress(uvarint((len(front) + value_bytes + 1) << 1) + front)]
+    parts += [packer.compress(bytes(MIB)) for _ in range(value_bytes // MIB)]
+    return batch_of(0, b"".join([*parts, packer.compress(b"\0"), packer.flush()]), wire.CODEC_NAMES.index("zstd"))
+
+
+def test_a_batch_that_expands_to_a_gibibyte_stops_its_partition_only(flow: Flow) -> None:
+    base, peak, done = flow.python_bytes(), 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not done.wait(0.05):
+            peak = max(peak, flow.python_bytes())
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        Broker(flow.us, 0).append(TOPIC, bomb())
+        path = "/us/eu/connectors/MirrorSourceConnector/partitions?state=source-unreadable"
+        wait_until(lambda: flow.get(path)["partitions"], DEADLINE_S, "the partition has stopped", 0.5)
+        flow.copies(10)
+    finally:
+        done.set()
+        watching.join()
+    (stopped,) = flow.get(path)["partitions"]
+    assert "exceeds" in json.dumps(stopped) and TOPIC in json.dumps(stopped)
+    assert base < peak < base + 300 * MIB, (base, peak)
+
+
+def poison() -> bytes:
+    """Records that no reader of internal topics knows, none without a key: compacted topics would refuse that."""
+    now_ms = int(time.time() * 1000)
+    nested = b"[" * 100_000
+    keys = [nested, b"\xff", b"", b"connector-x", b"status-connector-x"]
+    made = [records.Record(offset, now_ms, key, nested, []) for offset, key in enumerate(keys)]
+    return bytes(records.build(made, 0, -1, -1, -1))
+
+
+def test_a_poisoned_record_in_each_internal_topic_is_named_and_ends_nothing(flow: Flow) -> None:
+    def poisoned() -> None:
+        for cluster, topics in ((flow.eu, AT_TARGET), (flow.us, AT_SOURCE)):
+            for topic in topics:
+                Broker(cluster, 0).append(topic, poison())
+
+    poisoned()
+    flow.copies(10)
+    # What is read at the start only.
+    assert flow.mirror.stop() == 0
+    poisoned()
+    flow.mirror.start()
+    flow.copies(10)
+
+    def unnamed() -> list[str]:
+        lines = [line for line in flow.mirror.log_lines() if "is skipped" in line]
+        return [topic for topic in (*AT_TARGET, *AT_SOURCE) if not any(topic in line for line in lines)]
+
+    with suppress(AssertionError):
+        wait_until(lambda: unnamed() in ([], ["heartbeats"]), 120, "each is named", 0.5)
+    # The mirror copies heartbeats as they are, and the commands that read them skip what is none.
+    assert set(unnamed()) <= {"heartbeats"}
+    flow.get("/us/eu/connectors/MirrorSourceConnector/lag")
+    for name in flow.get("/us/eu/connectors"):
+        status = flow.get(f"/us/eu/connectors/{name}/status")
+        assert {status["connector"]["state"], *(each["state"] for each in status["tasks"])} == {"RUNNING"}, status
+
+
+@contextmanager
+def flooded(ports: list[int]) -> Iterator[None]:
+    with ExitStack() as closing:
+        for number in range(SOCKETS):
+            each = closing.enter_context(socket.socket())
+            each.setblocking(False)
+            each.connect_ex(("127.0.0.1", ports[number % len(ports)]))
+        yield
+
+
+def test_two_thousand_idle_connections_stop_no_copy(flow: Flow) -> None:
+    """To all that the worker listens on: its REST API and the link of its slices."""
+    listening = psutil.Process(flow.mirror.pid).net_connections("tcp")
+    ports = sorted({each.laddr.port for each in listening if each.status == psutil.CONN_LISTEN})
+    assert len(ports) >= 2
+    with flooded(ports):
+        flow.copies(10)
+        began_s = time.monotonic()
+        flow.get("/health")
+        assert time.monotonic() - began_s < 1.0
+        flow.copies(10)
