@@ -354,8 +354,8 @@ class FetchLoop:
         is_stable = self._settings.read_committed and row.last_stable_offset >= 0
         end = row.last_stable_offset if is_stable else row.high_watermark
         # A follower learns the end after the leader.
-        copier.high_watermark = max(end, copier.high_watermark) if copier in self._reader.nearby else end
-        copier.log_start_offset = row.log_start_offset
+        known = copier.high_watermark if copier in self._reader.nearby else end
+        copier.reaches(max(end, known), row.log_start_offset)
 
     def _refused(self, copier: PartitionCopier, row: fetch_produce.FetchedPartition) -> None:
         source = copier.plan.source
