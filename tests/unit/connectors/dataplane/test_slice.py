@@ -265,7 +265,12 @@ def test_a_report_asks_only_partitions_that_moved(monkeypatch: pytest.MonkeyPatc
     copiers = slice_._made([plan.to_wire() for plan in plans], ProducerIdAndEpoch(7, 0), slice_._settings)
     slice_._copiers += copiers
     report = PartitionCopier.report
-    monkeypatch.setattr(PartitionCopier, "report", lambda copier: asked.append(copier) or report(copier))
+
+    def reported(copier: PartitionCopier) -> object:
+        asked.append(copier)
+        return report(copier)
+
+    monkeypatch.setattr(PartitionCopier, "report", reported)
     copiers[3].reaches(0, 0)
     copiers[5].take(memoryview(bytearray(source_batch(range(3)))))
     copiers[7].stop("refused")
