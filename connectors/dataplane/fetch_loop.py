@@ -65,6 +65,8 @@ QUIET: Final = 0
 _QUIET_AFTER_S: Final = 5.0
 #: A fetch of quiet partitions waits this multiple of ``fetch.max.wait.ms``. Records end the wait.
 _QUIET_WAITS: Final = 4
+#: The pause for each quiet partition after a fetch that brought records: twice what it cost the broker.
+_QUIET_PAUSE_S: Final = 20e-6
 
 
 class Nearby:
@@ -123,6 +125,7 @@ class FetchLoop:
         self._awake: dict[PartitionCopier, None] = {}
         #: Whether copiers were added of which it is not known where their logs end.
         self._has_new = False
+        self._pause_s = 0.0
         self._wait_s = math.inf
         self._answers = 0
         self._placed: dict[PartitionCopier, tuple[TopicOnWire, int]] = {}
@@ -220,6 +223,8 @@ class FetchLoop:
             self._reader.share(self)
             if not self._placed:
                 return
+            if self._pause_s:
+                await asyncio.sleep(self._pause_s)
             for copier in list(self._full):
                 self._ask_for(copier)
             if self._session.wants_any and self._reader.has_room() and not self._is_ending:
@@ -309,6 +314,7 @@ class FetchLoop:
         self._pace.begin(self._reader.now_s())
         answer = await fetch_api.fetch(connection, version, body, limits.max_wait_ms)
         fetched_bytes = sum(len(row.records) for row in answer.partitions)
+        self._pause_s = self.placed * _QUIET_PAUSE_S if self._number == QUIET and fetched_bytes else 0.0
         if fetched_bytes:
             self._pace.moved(fetched_bytes, self._reader.now_s(), is_idle=True)
             self._wait_s = min(self._wait_s, connection.waited_s)
