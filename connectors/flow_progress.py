@@ -241,7 +241,8 @@ def is_stopped(state: str) -> bool:
     return state in _STOPPED
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, because that doubles its cost, and there are as many as partitions.
+@dataclass(slots=True)
 class PartitionView(OfPair):
     """One partition pair. ``state`` is ``starting``, ``running``, ``waiting`` (for a take-over), ``stopped``,
     ``QUARANTINED`` (the target rejects its records permanently), what became of a log (``connectors.formats.gap``) or

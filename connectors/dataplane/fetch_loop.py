@@ -3,6 +3,9 @@
 Replicas (KIP-392): a leader that knows our rack answers with a replica in it, if any, instead of records (Kafka
 ``RackAwareReplicaSelector``). Fetches then go to that replica. They return to the leader from time to time, because
 replicas come and go, and at once when the replica fails, because only the leader can say what is wrong.
+
+Quiet partitions: a broker looks at every partition of a session for each fetch, whether it has news or not. So where
+there are many, those without records have a loop, and so a session, of their own (``SourceReader.share``).
 """
 
 from __future__ import annotations
@@ -56,6 +59,14 @@ _PART_OF_ANSWER: Final = 8
 #: one would leave the link idle for a round trip.
 _FAR_S: Final = 0.02
 _FAR_ANSWERS: Final = 5
+#: The number of the loop for quiet partitions.
+QUIET: Final = 0
+#: How long a partition is without records before it counts as quiet.
+_QUIET_AFTER_S: Final = 5.0
+#: A fetch of quiet partitions waits this multiple of ``fetch.max.wait.ms``. Records end the wait.
+_QUIET_WAITS: Final = 4
+#: The pause for each quiet partition after a fetch that brought records: twice what it cost the broker.
+_QUIET_PAUSE_S: Final = 20e-6
 
 
 class Nearby:
@@ -95,7 +106,7 @@ class Nearby:
 
 
 class FetchLoop:
-    """One of a broker's fetch loops; ``number`` counts them from 1."""
+    """One of a broker's fetch loops; ``number`` counts them from 1, or is :data:`QUIET`."""
 
     def __init__(
         self, reader: SourceReader, cluster: Cluster, settings: SliceSettings, node: int, number: int = 1
@@ -105,8 +116,16 @@ class FetchLoop:
         self._reader = reader
         self._cluster = cluster
         self._settings = settings
-        self._node = node
+        self.node = node
+        self._number = number
         self._purpose = "copy" if number == 1 else f"copy {number}"
+        #: When each copier was added, or last had records; the longest ago first.
+        self._stirred_s: dict[PartitionCopier, float] = {}
+        #: Copiers of a quiet loop that have records.
+        self._awake: dict[PartitionCopier, None] = {}
+        #: Whether copiers were added of which it is not known where their logs end.
+        self._has_new = False
+        self._pause_s = 0.0
         self._wait_s = math.inf
         self._answers = 0
         self._placed: dict[PartitionCopier, tuple[TopicOnWire, int]] = {}
@@ -124,6 +143,8 @@ class FetchLoop:
         plan = copier.plan
         self._placed[copier] = (TopicOnWire(plan.source.topic, plan.source_topic_id), plan.source.partition)
         self._epochs[copier] = leader_epoch
+        self._stir(copier)
+        self._has_new |= copier.high_watermark < 0
         self._by_key = {}
         self._ask_for(copier)
         self.wake.set()
@@ -132,12 +153,35 @@ class FetchLoop:
     def placed(self) -> int:
         return len(self._placed)
 
+    def _stir(self, copier: PartitionCopier) -> None:
+        self._stirred_s.pop(copier, None)
+        self._stirred_s[copier] = self._reader.now_s()
+
+    @property
+    def is_fetching(self) -> bool:
+        return self._fetching is not None
+
+    def quiet(self) -> list[PartitionCopier]:
+        """Return the copiers that have reached the end of their logs and had no records for a while."""
+        until_s = self._reader.now_s() - _QUIET_AFTER_S
+        still = takewhile(lambda copier: self._stirred_s[copier] <= until_s, self._stirred_s)
+        return [one for one in still if one.fetch_offset >= one.high_watermark >= 0 and one not in self._full]
+
+    def awake(self) -> list[PartitionCopier]:
+        """Return the copiers of a quiet loop that have records."""
+        return [*self._awake]
+
+    def move(self, copiers: Iterable[PartitionCopier], to: FetchLoop) -> None:
+        """Let another loop fetch these. What a fetch in flight brings of them is fetched again."""
+        for copier in copiers:
+            self._drop(copier)
+            to.add(copier, self._epochs[copier])
+
     def hand_over_to(self, others: Sequence[FetchLoop]) -> None:
         """Distribute the copiers evenly. No fetch may be in flight."""
         for number, copier in enumerate(list(self._placed)):
             if place := number % (len(others) + 1):
-                self._drop(copier)
-                others[place - 1].add(copier, self._epochs[copier])
+                self.move([copier], others[place - 1])
 
     async def finish(self) -> bool:
         """Stop fetching, but wait for a partly received answer, which took seconds on a slow link; return whether there
@@ -160,7 +204,7 @@ class FetchLoop:
                 await self._fetch_while_connected()
             except RetriableError as error:
                 self._session.lost()
-                log.warning("%s: source node %d: %s; retrying", self._settings.flow, self._node, error)
+                log.warning("%s: source node %d: %s; retrying", self._settings.flow, self.node, error)
                 for copier in list(self._placed):
                     self._leave(copier)
                 await asyncio.sleep(_RETRY_S)
@@ -169,13 +213,18 @@ class FetchLoop:
                 await self.wake.wait()
 
     async def _fetch_while_connected(self) -> None:
-        connection = await self._cluster.connection(self._node, self._purpose)
+        connection = await self._cluster.connection(self.node, self._purpose)
         version = fetch_api.fetch_version(connection, (topic for topic, _ in self._placed.values()))
         self._by_key = {}
         self._pace = Pace(_FIRST_FETCH_BYTES, self._settings.fetch_max_bytes)
         while self._placed:
             self.wake.clear()
             self._revisit()
+            self._reader.share(self)
+            if not self._placed:
+                return
+            if self._pause_s:
+                await asyncio.sleep(self._pause_s)
             for copier in list(self._full):
                 self._ask_for(copier)
             if self._session.wants_any and self._reader.has_room() and not self._is_ending:
@@ -184,9 +233,9 @@ class FetchLoop:
                     await self._fetch(connection, version)
                 finally:
                     self._fetching = None
-                if not self.is_far and self._answers >= _FAR_ANSWERS and self._wait_s >= _FAR_S:
+                if self._number == 1 and not self.is_far and self._answers >= _FAR_ANSWERS and self._wait_s >= _FAR_S:
                     self.is_far = True
-                    self._reader.spread(self._node, self)
+                    self._reader.spread(self)
             else:
                 await self.wake.wait()
 
@@ -227,7 +276,19 @@ class FetchLoop:
         key = self._placed.pop(copier, None)
         if key is not None:
             self._full.discard(copier)
+            self._awake.pop(copier, None)
+            del self._stirred_s[copier]
             self._session.leave(key)
+
+    def _max_wait_ms(self) -> int:
+        if self._has_new:
+            self._has_new = False
+            return 0  # because others may be added, which would wait for the answer
+        most_ms = self._settings.fetch_max_wait_ms
+        # A faulted partition will not have room within milliseconds.
+        if any(not copier.faulted for copier in self._full):
+            return min(self._busy_wait_ms, most_ms)
+        return most_ms * _QUIET_WAITS if self._number == QUIET else most_ms
 
     def _named(self, version: int) -> dict[fetch_api.Key, PartitionCopier]:
         if not self._by_key:
@@ -237,10 +298,8 @@ class FetchLoop:
     async def _fetch(self, connection: Connection, version: int) -> None:
         settings = self._settings
         request = self._session.request()
-        # A faulted partition will not have room within milliseconds.
-        is_busy = any(not copier.faulted for copier in self._full)
         limits = fetch_api.FetchLimits(
-            min(self._busy_wait_ms, settings.fetch_max_wait_ms) if is_busy else settings.fetch_max_wait_ms,
+            self._max_wait_ms(),
             settings.fetch_min_bytes,
             self._pace.limit_bytes,
             settings.partition_fetch_bytes(self._reader.partitions, is_far=self.is_far),
@@ -255,6 +314,7 @@ class FetchLoop:
         self._pace.begin(self._reader.now_s())
         answer = await fetch_api.fetch(connection, version, body, limits.max_wait_ms)
         fetched_bytes = sum(len(row.records) for row in answer.partitions)
+        self._pause_s = self.placed * _QUIET_PAUSE_S if self._number == QUIET and fetched_bytes else 0.0
         if fetched_bytes:
             self._pace.moved(fetched_bytes, self._reader.now_s(), is_idle=True)
             self._wait_s = min(self._wait_s, connection.waited_s)
@@ -323,6 +383,10 @@ class FetchLoop:
             self._drop(copier)
             self._reader.follow(copier, row.preferred_read_replica, self._epochs[copier])
             return False
+        if row.records or copier.high_watermark > copier.fetch_offset:
+            self._stir(copier)
+            if self._number == QUIET:
+                self._awake[copier] = None
         self._reader.goes_on(copier)
         return bool(row.records)
 
@@ -354,8 +418,8 @@ class FetchLoop:
         is_stable = self._settings.read_committed and row.last_stable_offset >= 0
         end = row.last_stable_offset if is_stable else row.high_watermark
         # A follower learns the end after the leader.
-        copier.high_watermark = max(end, copier.high_watermark) if copier in self._reader.nearby else end
-        copier.log_start_offset = row.log_start_offset
+        known = copier.high_watermark if copier in self._reader.nearby else end
+        copier.reaches(max(end, known), row.log_start_offset)
 
     def _refused(self, copier: PartitionCopier, row: fetch_produce.FetchedPartition) -> None:
         source = copier.plan.source

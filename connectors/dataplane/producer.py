@@ -189,10 +189,16 @@ class TargetWriter:
         key = node, is_probing
         pump = self._pumps.get(key)
         if pump is None or pump.connection is not connection:
+            if pump is not None:
+                self._leave(pump)
             pump = self._pumps[key] = _LeaderPump(
                 self, connection, self._settings, node, self._may_write, self._transactions, is_probing=is_probing
             )
         return pump
+
+    def _leave(self, lost: _LeaderPump) -> None:
+        """Recover the copiers that only waited for a lost connection: they get no answer that reports the loss."""
+        self.offer([*lost.ready])
 
     async def _watch_forever(self) -> None:
         """Close connections whose oldest request is overdue, so that all their batches recover."""
@@ -210,8 +216,8 @@ class TargetWriter:
                     log.warning("%s: target node %d: %s; reconnecting", self._settings.flow, pump.node, error)
                     await pump.connection.close()
                 pump.pump()
-            # Copiers that only waited in a lost connection's pump get no answer that reports the loss.
-            self.offer([copier for copier, pump in self._placed.items() if pump.closed and copier.has_unsent])
+                if pump.closed:
+                    self._leave(pump)
 
 
 class _LeaderPump:

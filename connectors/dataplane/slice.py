@@ -37,6 +37,7 @@ from connectors.control_link.protocol import (
     pieces,
 )
 from connectors.dataplane.batches.copier import PartitionCopier, Transform
+from connectors.dataplane.batches.send_queue import SendQueue
 from connectors.dataplane.batches.transaction import SliceTransaction
 from connectors.dataplane.by_key_copier import ByKey, KeyedPartition
 from connectors.dataplane.leader_connections import Leaders
@@ -163,6 +164,8 @@ class Slice:
         self._reader: SourceReader | None = None
         self._writer: TargetWriter | None = None
         self._copiers: list[PartitionCopier] = []
+        #: Copiers that have something to report.
+        self._moved: dict[SendQueue, None] = {}
         self._producer: ProducerIdAndEpoch | None = None
         self._lease_until: float | None = None
         self._ended: asyncio.Future[None] | None = None
@@ -338,6 +341,7 @@ class Slice:
                 compression=settings.compression,
                 batch_bytes=settings.batch_bytes,
                 transaction=self._transaction,
+                moved=self._moved,
                 transform=None if stage is None else Transform(stage.submit, self._came_back),
             )
             for plan in map(PartitionPlan.from_wire, plans)
@@ -439,7 +443,8 @@ class Slice:
         return count
 
     def _collect(self) -> list[Any]:
-        copiers: list[PartitionCopier | KeyedPartition] = [*self._copiers, *self._keyed]
+        copiers: list[SendQueue | KeyedPartition] = [*self._moved, *self._keyed]
+        self._moved.clear()
         return [report.to_wire() for copier in copiers if (report := copier.report()) is not None]
 
 

@@ -21,13 +21,16 @@ from connect.kafka.error_causes import because
 from connectors.control_link.protocol import SliceSettings
 from connectors.dataplane import log_divergence
 from connectors.dataplane.batches.copier import PartitionCopier
-from connectors.dataplane.fetch_loop import FetchLoop, Nearby
+from connectors.dataplane.fetch_loop import QUIET, FetchLoop, Nearby
 from connectors.dataplane.leader_connections import Leaders
 
 log = logging.getLogger(__name__)
 
 _RETRY_S: Final = 0.25
 _FAR_LOOPS: Final = 4
+#: With more partitions of a broker, quiet ones have a loop of their own. A fetch costs a broker about 10 us for each
+#: partition of its session.
+_MANY: Final = 100
 #: A new leader may refuse an offset that exists; one that refuses it this often has another log.
 _REFUSED_TRIES: Final = 3
 #: Most partitions or topics named in one log line.
@@ -58,6 +61,7 @@ class SourceReader:
         self._missing_since_s: dict[str, float] = {}
         self._refusals: dict[PartitionCopier, int] = {}
         self._loops: dict[int, list[FetchLoop]] = {}
+        self._quiet: dict[int, FetchLoop] = {}
         #: Partitions that are read from a replica other than their leader.
         self.nearby = Nearby(settings.rack, clock)
         self._placing = asyncio.Event()
@@ -76,7 +80,9 @@ class SourceReader:
             if (leader := leaders.of(plan.source, plan.source_topic_id, plan.last_source_epoch)) is None:
                 self._unplaced.add(copier)
             else:
-                self._loop(leader.node).add(copier, leader.epoch)
+                # Most of many have nothing to copy, and the first answer shows which have.
+                loop = self._quiet_loop(leader.node) or self._loop(leader.node)
+                loop.add(copier, leader.epoch)
         self._placing.set()
         if not self._is_placing:
             self._is_placing = True
@@ -224,22 +230,47 @@ class SourceReader:
                 *(found or log_divergence.source_another(plan.source, copier.fetch_offset, copier.last_fetched_epoch))
             )
 
-    def spread(self, node: int, loop: FetchLoop) -> None:
+    def spread(self, loop: FetchLoop) -> None:
         """Add loops for a distant broker, and distribute the copiers of ``loop``, its only one."""
-        others = [self._begin(node, number) for number in range(2, min(_FAR_LOOPS, loop.placed) + 1)]
+        numbers = range(2, min(_FAR_LOOPS, self._placed_at(loop.node)) + 1)
+        others = [self._begin(loop.node, number) for number in numbers]
+        self._loops[loop.node] += others
         loop.hand_over_to(others)
 
+    def share(self, loop: FetchLoop) -> None:
+        """Divide a broker's partitions between its loops and its loop of quiet ones. ``loop`` is about to fetch.
+
+        Only a loop that is about to fetch, or has no fetch in flight, gets partitions: until then the other one goes on
+        with them, so that none waits for a long poll to end.
+        """
+        quiet = self._quiet_loop(loop.node)
+        if quiet is None:
+            return
+        if (busy := self._loop(loop.node)) is loop or not busy.is_fetching:
+            quiet.move(quiet.awake(), busy)
+        if quiet is loop or not quiet.is_fetching:
+            for one in self._loops[loop.node]:
+                one.move(one.quiet(), quiet)
+
+    def _quiet_loop(self, node: int) -> FetchLoop | None:
+        if node not in self._quiet and self._placed_at(node) > _MANY:
+            self._quiet[node] = self._begin(node, QUIET)
+        return self._quiet.get(node)
+
+    def _placed_at(self, node: int) -> int:
+        return sum(loop.placed for loop in self._every_loop() if loop.node == node)
+
     def _every_loop(self) -> Iterator[FetchLoop]:
-        return (loop for loops in self._loops.values() for loop in loops)
+        yield from (loop for loops in self._loops.values() for loop in loops)
+        yield from self._quiet.values()
 
     def _loop(self, node: int) -> FetchLoop:
         """Return the loop of a broker that has the fewest copiers."""
         if node not in self._loops:
-            return self._begin(node, 1)
+            self._loops[node] = [self._begin(node, 1)]
         return min(self._loops[node], key=lambda loop: loop.placed)
 
     def _begin(self, node: int, number: int) -> FetchLoop:
         loop = FetchLoop(self, self._cluster, self._settings, node, number)
-        self._loops.setdefault(node, []).append(loop)
         self._spawn(loop.run(), f"fetch {self._settings.flow} node {node}, loop {number}")
         return loop

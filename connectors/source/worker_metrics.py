@@ -3,7 +3,7 @@
 The names are those of Java's metrics (``MirrorSourceMetrics``) in the usual exporter. A task reports the current lag
 and state of the partitions that it copies. For partitions that are stopped or waiting, whose task is paused or has
 failed, or whose connector is STOPPED, the watch here polls the source at an interval. It also reads the sizes and ages
-of all partitions.
+of the partitions that have moved since.
 """
 
 from __future__ import annotations
@@ -39,12 +39,11 @@ from connectors.flow_progress import (
     PartitionMeter,
     PartitionView,
     Resting,
-    Views,
     age_ms,
     is_stopped,
     together,
 )
-from connectors.formats.types import FlowName, TopicPartition
+from connectors.formats.types import RUNNING, FlowName, TopicPartition
 from connectors.internal_topics import PartitionState, read_states, record_settings
 from connectors.lag_reader import NOTICED_WITHIN_S, ContactWatch, LagReader
 from connectors.source.plugin import partition_rows, settings_of
@@ -207,6 +206,8 @@ _AFTER_ERROR_S: Final = 10.0
 _SHARE: Final = 0.1
 #: Partitions per poll whose oldest record to copy is looked up, because its timestamp gives the lag in time.
 _STAMPS: Final = 200
+#: A slice that fetched within this time knows where the source's partitions end.
+_CURRENT_MS: Final = 5000
 #: States in the group of tasks that copy or are about to.
 _TO_RUN: Final = frozenset({State.UNASSIGNED, State.RUNNING, State.RESTARTING})
 #: The state of a partition that no task has.
@@ -319,21 +320,26 @@ class LagWatch:
         self._due_s[name] = began_s + max(interval_s, took_s / _SHARE)
 
     async def _look_at(self, name: str, watched: _Watched, tasks: Sequence[TaskReport]) -> None:
-        running = [task for (connector, _), task in self._host.running.items() if connector == name]
-        positions = {
-            view.source: view.next_source_offset
-            async for view in in_turns(Views(running, 0))
-            if view.next_source_offset >= 0
-        }
+        positions: dict[TopicPartition, int] = {}
+        resting_lags: dict[TopicPartition, PartitionLag] = {}
+        known = self._host.seen[name].lags if name in self._host.seen else {}
+        for task in [task for (connector, _), task in self._host.running.items() if connector == name]:
+            is_current = wall_ms() - task.meters.fetched_ms <= _CURRENT_MS
+            async for view in in_turns(task.view(0)):
+                lag = known.get(view.source)
+                if lag is not None and is_current and _is_at_rest(lag, view):
+                    resting_lags[view.source] = lag
+                elif view.next_source_offset >= 0:
+                    positions[view.source] = view.next_source_offset
         starting = self._starting(name, tasks)
         assigned = assigned_before([task.config for task in tasks])
         partitions = sorted(
             one for task, own in zip(tasks, assigned, strict=True) if task.task not in starting for one in own
         )
-        without = [one for one in partitions if one not in positions]
+        without = [one for one in partitions if not (one in positions or one in resting_lags)]
         positions |= {one: at for one, at in (await self._stored(watched, without)).items() if one not in positions}
-        lag = await watched.reader.of(positions, _STAMPS)
-        seen = {TopicPartition(one.topic, one.partition): one for one in lag.partitions}
+        read = await watched.reader.of(positions, _STAMPS)
+        seen = resting_lags | {TopicPartition(one.topic, one.partition): one for one in read.partitions}
         idle = [one for one in tasks if (name, one.task) not in self._host.running and one.task not in starting]
         resting = await _resting(watched, idle)
         self._host.seen[name] = LagSnapshot(watched.settings.flow_name, wall_ms(), seen, resting)
@@ -397,6 +403,11 @@ class LagWatch:
         self._starting_s.pop(name, None)
         if (watched := self._watched.pop(name, None)) is not None:
             await watched.closing.aclose()
+
+
+def _is_at_rest(lag: PartitionLag, view: PartitionView) -> bool:
+    """Return whether nothing waits and nothing has moved since ``lag`` was read, so that it need not be read again."""
+    return view.state == RUNNING and lag.position == lag.end == view.next_source_offset == view.source_end_offset
 
 
 def _of_stopped(

@@ -62,7 +62,8 @@ class OpenTransaction(Protocol):
 class SendQueue:
     """The state of one partition: what waits, what is in flight, and the position behind what is acknowledged.
 
-    With a ``transaction``, batches are transactional, under a producer id and epoch that may change with each.
+    With a ``transaction``, batches are transactional, under a producer id and epoch that may change with each. Whenever
+    there is something to report, the queue is put into ``moved``, so that a report costs nothing for idle partitions.
     """
 
     def __init__(
@@ -75,8 +76,10 @@ class SendQueue:
         compression: Compression = NO_COMPRESSION,
         batch_bytes: int = DEFAULT_BATCH_BYTES,
         transaction: OpenTransaction | None = None,
+        moved: dict[SendQueue, None] | None = None,
     ) -> None:
         self.plan = plan
+        self._moved = {} if moved is None else moved
         self._transaction = transaction
         self.producer = plan.producer or producer
         self.max_message_bytes = plan.max_message_bytes
@@ -124,6 +127,7 @@ class SendQueue:
 
     def _count(self, decision: fetched_batches.Decision, batches: int = 1) -> None:
         self._batches[decision.reason] = self._batches.get(decision.reason, 0) + batches
+        self._moved[self] = None
 
     def _enqueue(self, outgoing: Outgoing) -> None:
         self._queue.append(outgoing)
@@ -408,6 +412,7 @@ class SendQueue:
     def _end(self, state: str, reason: str, error: str, gap: Gap | None) -> None:
         if not self.stopped_reason:
             self.state, self.stopped_reason, self.stopped_error, self.gap = state, reason, error, gap
+            self._moved[self] = None
             self._release()
 
     def _release_if_done(self) -> None:
@@ -478,7 +483,13 @@ class SendQueue:
                 base += count
         self._stop_after_last()
 
+    def reaches(self, high_watermark: int, log_start_offset: int) -> None:
+        """Note where the source's log ends and begins."""
+        self.high_watermark, self.log_start_offset = high_watermark, log_start_offset
+        self._moved[self] = None
+
     def _move_to(self, next_source_offset: int, source_epoch: int, skips: Sequence[Skip]) -> None:
+        self._moved[self] = None
         self.next_source_offset = max(self.next_source_offset, next_source_offset)
         self.last_source_epoch = source_epoch
         if skips:

@@ -18,7 +18,7 @@ from connectors.control_link.protocol import PartitionPlan
 from connectors.dataplane.batches import error_codes
 from connectors.dataplane.resume import Resumed
 from connectors.formats.position import Position
-from connectors.formats.types import Skip, TopicPartition
+from connectors.formats.types import RUNNING, Skip, TopicPartition
 from connectors.internal_topics import PartitionState, StateRecords
 from connectors.source.positions.partition_pairs import Entry
 
@@ -202,8 +202,8 @@ class StateNotes:
         if self._noted is None:
             self._noted = await records.load()
         here = self._entries()
-        states = states_of(here, wall_ms())
-        copied = {entry.pair.source for entry in here if entry.is_copied}
+        states = states_of([entry for entry in here if entry.state != RUNNING], wall_ms())
+        copied = {entry.pair.source for entry in here if entry.is_copied} if self._noted else ()
         if changed := changes(self._noted, states, copied):
             await records.store(changed)
             after = {**self._noted, **changed}

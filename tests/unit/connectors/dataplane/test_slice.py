@@ -161,7 +161,7 @@ async def test_the_lease_is_answered_during_a_drain(monkeypatch: pytest.MonkeyPa
     wire.say("stop")
     wire.say("lease")
     await asyncio.wait_for(slice_.run(), 60)
-    assert [message["type"] for message in wire.said] == ["alive", "progress", "done"]
+    assert [message["type"] for message in wire.said] == ["alive", "done"]
     assert wire.said[-1]["unclean"] == [["t", 0]]
 
 
@@ -255,6 +255,35 @@ async def test_a_long_list_of_partitions_comes_in_pieces() -> None:
     assert (reader.added, writer.added) == ([plan.source],) * 2
     assert slice_._copiers[1].plan == plan
     assert slice_._copiers[1].producer == ProducerIdAndEpoch(7, 3)
+
+
+def test_a_report_asks_only_partitions_that_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    slice_, asked = Slice(cast(Link, Wire())), list[PartitionCopier]()
+    slice_._settings = SliceSettings("us->eu", 0, {}, {})
+    pairs = [TopicPartition("t", partition) for partition in range(1000)]
+    plans = [PartitionPlan(pair, None, pair, None, 0, -1, 0, 0, pipelined=False) for pair in pairs]
+    copiers = slice_._made([plan.to_wire() for plan in plans], ProducerIdAndEpoch(7, 0), slice_._settings)
+    slice_._copiers += copiers
+    report = PartitionCopier.report
+
+    def reported(copier: PartitionCopier) -> object:
+        asked.append(copier)
+        return report(copier)
+
+    monkeypatch.setattr(PartitionCopier, "report", reported)
+    copiers[3].reaches(0, 0)
+    copiers[5].take(memoryview(bytearray(source_batch(range(3)))))
+    copiers[7].stop("refused")
+    assert [row[1][1] for row in slice_._collect()] == [3, 7]
+    acknowledge(copiers[5])
+    assert [row[1][1] for row in slice_._collect()] == [5]
+    assert not slice_._collect()
+    assert asked == [copiers[3], copiers[7], copiers[5]]
+
+
+def acknowledge(machine: PartitionCopier) -> None:
+    while (outgoing := machine.next_batch()) is not None:
+        machine.acknowledged(outgoing, machine.target_end)
 
 
 async def test_who_reads_hears_of_records_that_a_query_drops() -> None:

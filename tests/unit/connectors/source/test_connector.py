@@ -92,3 +92,42 @@ async def test_a_topic_that_the_target_shows_late_is_copied_soon(monkeypatch: py
         await asked_again.wait()
     assert [config["task.assigned.partitions"] for config in connector.task_configs(1)] == ["orders-0"]
     await connector.stop()
+
+
+class Counting:
+    """A source of one topic, which counts how often all topics are asked for."""
+
+    def __init__(self, partitions: int) -> None:
+        rows = dict.fromkeys(range(partitions), PartitionMetadata(0, 0, (0,), 0))
+        self.topic = TopicMetadata("orders", None, 0, rows)
+        self.asked = 0
+
+    async def metadata(self, topics: object) -> ClusterMetadata:
+        self.asked += topics is None
+        return ClusterMetadata(None, 0, {}, {"orders": self.topic})
+
+
+@pytest.mark.parametrize(("partitions", "looks"), [(1000, 12), (20_000, 2)])
+@virtual_time.in_virtual_time
+async def test_looks_at_many_partitions_are_rarer(monkeypatch: pytest.MonkeyPatch, partitions: int, looks: int) -> None:
+    source: Any = Counting(partitions)
+
+    async def plan_topics(*_: object) -> TopicPlan:
+        there = {"us.orders": source.topic}
+        return TopicPlan((source.topic,), Naming({"orders": "us.orders"}), there, (), ())
+
+    async def nothing(*_: object) -> tuple[()]:
+        return ()
+
+    monkeypatch.setattr(module, "plan_topics", plan_topics)
+    monkeypatch.setattr(module, "make_topics", nothing)
+    monkeypatch.setattr(module, "add_partitions", nothing)
+    monkeypatch.setattr(module, "refuse_old_clusters", nothing)
+    settings = source_settings(
+        {**PROPS, "sync.topic.configs.enabled": "false"}, {"offset.storage.topic": "mm2-offsets.us.internal"}
+    )
+    connector = MirrorSourceConnector(settings, PROPS, source, source, CLUSTER)
+    await connector.start(CLUSTER)
+    await asyncio.sleep(62)
+    await connector.stop()
+    assert abs(source.asked - looks) <= 1

@@ -11,9 +11,10 @@ from typing import Any, cast
 import pytest
 
 from connect.api.source import ConnectorHere, TaskReport
+from connect.kafka.concurrency import wall_ms
 from connectors.config.connector_configs import source_settings
-from connectors.flow_progress import NOTHING_KNOWN, ClusterContact, Contact, FlowLag, lag_of
-from connectors.formats.types import TopicPartition
+from connectors.flow_progress import NOTHING_KNOWN, UNKNOWN, ClusterContact, Contact, FlowLag, lag_of
+from connectors.formats.types import RUNNING, TopicPartition
 from connectors.source import worker_metrics
 from connectors.source.worker_context import MirrorHost
 from connectors.source.worker_metrics import LagWatch
@@ -30,6 +31,7 @@ class Worker:
         self.states = ["RUNNING", "RUNNING", "PAUSED"]
         self.host = SimpleNamespace(running={}, seen={}, group_id="group")
         self.stored: list[list[TopicPartition]] = []
+        self.asked: list[list[TopicPartition]] = []
         self.now_s = 1000.0
         self.watched: Any = SimpleNamespace(
             settings=source_settings(PROPS, {"offset.storage.topic": "offsets"}),
@@ -51,15 +53,21 @@ class Worker:
         return dict.fromkeys(partitions, 5)
 
     async def of(self, positions: Mapping[TopicPartition, int], _: int) -> FlowLag:
+        self.asked.append([*positions])
         return FlowLag(tuple(lag_of(*one, "x", at, 0, 9, 1) for one, at in positions.items()))
 
     async def positions(self) -> dict[TopicPartition, int]:
         self.stored.append([A, B, C])
         return {A: 5, B: 9, C: 5}
 
-    def runs(self, index: int, state: str, *reported: TopicPartition) -> None:
-        views = [SimpleNamespace(source=one, next_source_offset=7) for one in reported]
-        self.host.running["us-eu", index] = SimpleNamespace(state=state, view=lambda _: views)
+    def runs(
+        self, index: int, state: str, *reported: TopicPartition, at: int = 7, end: int = 9, fetched_ms: int = UNKNOWN
+    ) -> None:
+        views = [
+            SimpleNamespace(source=one, next_source_offset=at, source_end_offset=end, state=RUNNING) for one in reported
+        ]
+        meters = SimpleNamespace(fetched_ms=fetched_ms)
+        self.host.running["us-eu", index] = SimpleNamespace(state=state, view=lambda _: views, meters=meters)
 
     async def look(self) -> tuple[dict[TopicPartition, int], list[int]]:
         """Positions by which lags are known, and the tasks that rest."""
@@ -103,6 +111,22 @@ async def test_what_a_running_task_does_not_tell_is_read(worker: Worker) -> None
     worker.runs(0, "running")
     worker.runs(1, "recovering", B)
     assert await worker.look() == ({A: 5, B: 7, C: 5}, [2])
+
+
+async def test_partitions_without_news_are_not_read_again(worker: Worker) -> None:
+    """Their slice sees each end that moves, so the cost is that of the others."""
+    worker.states = ["RUNNING", "RUNNING", "RUNNING"]
+    for index, one in enumerate((A, B, C)):
+        worker.runs(index, "running", one, at=9, fetched_ms=wall_ms())
+    lags = await worker.look()
+    assert worker.asked == [[A, B, C]]
+    assert await worker.look() == lags
+    assert worker.asked[1:] == [[]]
+    worker.runs(0, "running", A, at=9, end=10, fetched_ms=wall_ms())  # it waits
+    worker.runs(1, "running", B, at=10, end=10, fetched_ms=wall_ms())  # it has moved
+    worker.runs(2, "running", C, at=9)  # its slice does not fetch, and so does not see the source's end
+    assert await worker.look() == ({A: 9, B: 10, C: 9}, [])
+    assert worker.asked[2:] == [[A, B, C]]
 
 
 async def test_a_connector_without_tasks_is_watched_until_it_is_elsewhere(
