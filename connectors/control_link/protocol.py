@@ -1,6 +1,6 @@
 """The control link carries versioned JSON messages over TCP between a worker, which listens, and its slices.
 
-Messages: the dataclasses here define the content, ``to_wire``/``from_wire`` the format. The worker refuses a slice of
+Messages: the dataclasses here define the content, :class:`Wired` the format. The worker refuses a slice of
 another version, so fields may change with ``LINK_VERSION``.
 
 Frames: a message is sent as one or more frames of bounded size, so that no message is too long for the link. Senders
@@ -24,7 +24,7 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from itertools import islice
 from operator import attrgetter
 from typing import Any, Final, Self, TypeVar
@@ -34,7 +34,7 @@ import orjson
 
 from connect.core.errors import RetriableError
 from connect.kafka.error_causes import cause_of
-from connectors.formats.gap import Gap, id_text
+from connectors.formats.gap import Gap
 from connectors.formats.types import (
     DEFAULT_BATCH_BYTES,
     DEFAULT_MAX_MESSAGE_BYTES,
@@ -48,6 +48,7 @@ from connectors.formats.types import (
     Skip,
     TopicPartition,
     Ways,
+    Wired,
 )
 
 LINK_VERSION: Final = 15
@@ -61,7 +62,7 @@ _MOST_HELD_BYTES: Final = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionPlan:
+class PartitionPlan(Wired):
     """One partition pair of a slice, and where to continue.
 
     ``next_source_offset`` is the offset of the next source record, ``last_source_epoch`` the leader epoch of the
@@ -85,35 +86,9 @@ class PartitionPlan:
     producer: ProducerIdAndEpoch | None = None
     ways: Ways = ONE_WAY
 
-    def to_wire(self) -> dict[str, Any]:
-        return {
-            **{one.name: getattr(self, one.name) for one in fields(self)},
-            "source": list(self.source),
-            "target": list(self.target),
-            "source_topic_id": id_text(self.source_topic_id),
-            "target_topic_id": id_text(self.target_topic_id),
-            "ways": list(self.ways),
-            "proof": asdict(self.proof) if self.proof else None,
-            "producer": asdict(self.producer) if self.producer else None,
-        }
-
-    @classmethod
-    def from_wire(cls, data: dict[str, Any]) -> Self:
-        proof = data["proof"]
-        typed = {
-            "source": TopicPartition(*data["source"]),
-            "target": TopicPartition(*data["target"]),
-            "source_topic_id": _id_from(data["source_topic_id"]),
-            "target_topic_id": _id_from(data["target_topic_id"]),
-            "ways": Ways.from_wire(data["ways"]),
-            "proof": ResumeProof(**{**proof, "producer": ProducerIdAndEpoch(**proof["producer"])}) if proof else None,
-            "producer": ProducerIdAndEpoch(**data["producer"]) if data["producer"] else None,
-        }
-        return cls(**{**data, **typed})
-
 
 @dataclass(frozen=True, slots=True)
-class SliceSettings:
+class SliceSettings(Wired):
     """How a slice copies; bytes and milliseconds. ``flow`` and the aliases are for messages. ``source``/``target`` are
     ConnectionSettings in wire format, secrets included: they are sent over the control link only. ``rack``: the
     preferred one to read from. ``skip_refused``: skip records that the target refuses permanently. ``compression``: for
@@ -163,16 +138,9 @@ class SliceSettings:
             return self.partition_max_bytes
         return min(self.partition_held_bytes(partitions), _MOST_HELD_BYTES if is_far else _MOST_FETCH_BYTES)
 
-    def to_wire(self) -> dict[str, Any]:
-        return {**asdict(self), "compression": list(self.compression)}
-
-    @classmethod
-    def from_wire(cls, data: dict[str, Any]) -> Self:
-        return cls(**{**data, "compression": Compression(*data["compression"])})
-
 
 @dataclass(frozen=True, slots=True)
-class TransactionTerms:
+class TransactionTerms(Wired):
     """How a slice fills transactions.
 
     ``version`` is the target's finalised ``transaction.version``. A transaction ends once all that was read is
@@ -188,13 +156,6 @@ class TransactionTerms:
     def adds_implicitly(self) -> bool:
         """Whether Produce adds partitions to the transaction (KIP-890); else the slice asks the worker to do so."""
         return self.version >= _IMPLICIT_FROM
-
-    def to_wire(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_wire(cls, data: dict[str, Any]) -> Self:
-        return cls(**data)
 
 
 _IMPLICIT_FROM: Final = 2
@@ -244,10 +205,6 @@ class PartitionProgress:
 
 
 _progress_of: Final = attrgetter(*(one.name for one in fields(PartitionProgress) if one.name not in ("source", "gap")))
-
-
-def _id_from(text: str | None) -> UUID | None:
-    return UUID(text) if text else None
 
 
 _LENGTH: Final = struct.Struct(">I")

@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Final
 
 from connect.core.errors import HeliographError, RetriableError
 from connect.kafka.cluster import Cluster, ClusterMetadata
@@ -30,7 +30,7 @@ from connectors.dataplane.batches.outgoing_batches import append_run
 from connectors.dataplane.batches.outgoing_batches import segments as dense_segments
 from connectors.dataplane.smt_stage import TransformStage, outcome_of
 from connectors.formats.gap import Gap
-from connectors.formats.types import ResumeProof, Run, TopicPartition
+from connectors.formats.types import ResumeProof, Run, TopicPartition, Wired
 
 #: (first offset, count)
 Segment = tuple[int, int]
@@ -38,7 +38,7 @@ _LOST: Final = "the target has lost records behind the stored position"
 
 
 @dataclass(frozen=True, slots=True)
-class Resumed:
+class Resumed(Wired):
     """How one partition continues.
 
     Args:
@@ -59,23 +59,6 @@ class Resumed:
     refusal: str = ""
     gap: Gap | None = None
     later: str = ""
-
-    def to_wire(self) -> dict[str, Any]:
-        return {
-            **{one.name: getattr(self, one.name) for one in fields(self)},
-            "plan": self.plan.to_wire(),
-            "runs": [list(run) for run in self.runs],
-            "gap": self.gap.to_wire() if self.gap else None,
-        }
-
-    @classmethod
-    def from_wire(cls, data: dict[str, Any]) -> Resumed:
-        typed = {
-            "plan": PartitionPlan.from_wire(data["plan"]),
-            "runs": tuple((up, down, count) for up, down, count in data["runs"]),
-            "gap": Gap.from_wire(data["gap"]) if data["gap"] else None,
-        }
-        return cls(**{**data, **typed})
 
 
 class Fingerprint:

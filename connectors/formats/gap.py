@@ -10,10 +10,11 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple
 from uuid import UUID
 
-from connectors.formats.position import VERSION, KeyKind, Reader, UnknownFormat, check_version, front, text, topic_id
+from connectors.formats.position import VERSION, KeyKind, Reader, UnknownFormat, front, text, topic_id
+from connectors.formats.types import Wired
 
 _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
@@ -43,7 +44,7 @@ STATES: Final = frozenset(kind.label for kind in GapKind)
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(Wired):
     """What one partition lost; an unknown offset is -1.
 
     Args:
@@ -82,23 +83,6 @@ class Gap:
         if self.kind in (GapKind.SOURCE_TRUNCATED, GapKind.TARGET_TRUNCATED):
             return 0  # the target has more than the source, or is copied again
         return max(self.last - self.first + 1, 0) if self.first >= 0 else 0
-
-    def to_wire(self) -> dict[str, Any]:
-        values = {name: getattr(self, name) for name in _PLAIN}
-        return {**values, "old_id": id_text(self.old_id), "new_id": id_text(self.new_id)}
-
-    @classmethod
-    def from_wire(cls, data: dict[str, Any]) -> Self:
-        ids = (UUID(data[name]) if data[name] else None for name in ("old_id", "new_id"))
-        return cls(GapKind(data["kind"]), *(data[name] for name in _PLAIN[1:]), *ids)
-
-
-#: In the order of the fields.
-_PLAIN: Final = ("kind", "first", "last", "target_first", "target_last", "go_on_at", "leader_epoch")
-
-
-def id_text(value: UUID | None) -> str | None:
-    return str(value) if value else None
 
 
 class OnSourceGap(StrEnum):
@@ -164,12 +148,3 @@ def encode_gap(record: GapRecord) -> tuple[bytes, bytes]:
         encoded + _INT32.pack(record.source_partition) + _INT64.pack(record.found_ms),
         bytes((VERSION,)) + pack_gap(record.gap) + text(record.target_topic),
     )
-
-
-def decode_gap(key: bytes, value: bytes) -> GapRecord:
-    """Decode a gap's record. Raises UnknownFormat."""
-    check_version(value, "gap")
-    about = Reader(key, len(front(KeyKind.GAP))).whole(
-        lambda reader: (reader.text(), reader.text(), reader.int32(), reader.fixed(_INT64)[0])
-    )
-    return GapRecord(*about, *Reader(value, 1).whole(lambda reader: (unpack_gap(reader), reader.text())))

@@ -2,8 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Self
+from enum import Enum
+from functools import cache
+from types import UnionType
+from typing import Any, Final, NamedTuple, Self, get_args, get_origin, get_type_hints
+from uuid import UUID
+
+
+class Wired:
+    """A dataclass that crosses a process border as JSON: its fields by name, tuples as lists, ids as text."""
+
+    __slots__ = ()
+
+    def to_wire(self) -> dict[str, Any]:
+        kind: Any = type(self)
+        return {name: _to_wire(getattr(self, name)) for name in _types_of(kind)}
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> Self:
+        kind: Any = cls
+        return cls(**{name: _from_wire(one, data[name]) for name, one in _types_of(kind).items()})
+
+
+@cache
+def _types_of(kind: type[Any]) -> dict[str, Any]:
+    """Return the types of the fields of a dataclass or named tuple, in order; an optional one without None."""
+    hints = get_type_hints(kind)
+    return {name: get_args(one)[0] if get_origin(one) is UnionType else one for name, one in hints.items()}
+
+
+def _to_wire(value: Any) -> Any:
+    if isinstance(value, Wired):
+        return value.to_wire()
+    if isinstance(value, tuple):
+        return [_to_wire(one) for one in value]
+    return str(value) if isinstance(value, UUID) else value
+
+
+def _from_wire(kind: Any, value: Any) -> Any:
+    if value is None:
+        return None
+    if get_origin(kind) is tuple:  # whose values have one type
+        return tuple(_from_wire(get_args(kind)[0], one) for one in value)
+    if not isinstance(kind, type):
+        return value
+    if issubclass(kind, Wired):
+        return kind.from_wire(value)
+    if issubclass(kind, tuple):
+        return kind(*map(_from_wire, _types_of(kind).values(), value))
+    return kind(value) if issubclass(kind, UUID | Enum) else value
 
 
 class FlowName(NamedTuple):
@@ -59,7 +108,7 @@ class OfPair:
 
 
 @dataclass(frozen=True, slots=True)
-class ProducerIdAndEpoch:
+class ProducerIdAndEpoch(Wired):
     producer_id: int
     epoch: int
 
@@ -85,7 +134,7 @@ NO_COMPRESSION: Final = Compression(0)
 
 
 @dataclass(frozen=True, slots=True)
-class ResumeProof:
+class ResumeProof(Wired):
     """Where an unclean predecessor may have stopped, for resuming by counting.
 
     ``producer``: under which it wrote; ``next_sequence``: of its next record at the stored position; ``is_fenced``: a
@@ -110,10 +159,6 @@ class Ways(NamedTuple):
     seen_as: str = ""
     asked: tuple[str, ...] = ()
     named: tuple[str, ...] = ()
-
-    @classmethod
-    def from_wire(cls, data: list[Any]) -> Self:
-        return cls(data[0], tuple(data[1]), tuple(data[2]))
 
 
 ONE_WAY: Final = Ways()

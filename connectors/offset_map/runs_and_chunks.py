@@ -271,11 +271,6 @@ def first_downstream(value: bytes) -> int:
     return Reader(value, 0).fixed(_CHUNK_FRONT)[1]
 
 
-def encode_chunk(runs: Sequence[MapRun]) -> bytes:
-    """Encode a chunk of 1 to 4096 ascending runs; the upstream start of the first is in its key."""
-    return _OpenChunk.of(runs, (runs[0].upstream, runs[0].downstream), MAX_RUNS_PER_CHUNK).value()
-
-
 class _OpenChunk:
     """A growing chunk that encodes each run once, because it is rewritten with every commit until it is full."""
 

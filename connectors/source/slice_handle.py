@@ -247,7 +247,7 @@ class SliceHandle:
         self._send(
             {
                 "type": "go",
-                "producer": {"producer_id": producer.producer_id, "epoch": producer.epoch},
+                "producer": producer.to_wire(),
                 "plans": first,
                 "transactions": transactions.to_wire() if transactions else None,
             }
@@ -257,8 +257,7 @@ class SliceHandle:
 
     def begin(self, producer: ProducerIdAndEpoch, *, restarts: bool) -> None:
         """Let the slice fill the next transaction, as ``producer``, with sequences from 0 if it ``restarts``."""
-        identity = {"producer_id": producer.producer_id, "epoch": producer.epoch}
-        self._send({"type": "begin", "producer": identity, "restarts": restarts})
+        self._send({"type": "begin", "producer": producer.to_wire(), "restarts": restarts})
 
     def enlisted(self, targets: Collection[TopicPartition], refused: Collection[TopicPartition]) -> None:
         """Report target partitions that were added to the transaction, and those ``refused`` for missing rights."""

@@ -21,12 +21,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from connect.core.errors import ConfigError
+from connectors.formats.types import Wired
 from connectors.spark import slice_job
 from connectors.spark.config import INSECURE, PROTECTION, is_insecure, unprotected
 from connectors.spark.early_daemon import PLACE_VARIABLE
@@ -52,7 +53,7 @@ _SETTINGS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class SparkFailure:
+class SparkFailure(Wired):
     """Why a job or a start failed.
 
     Args:
@@ -66,13 +67,6 @@ class SparkFailure:
     unfit: str = ""
     python: bool = False
     settings: bool = False
-
-    def to_wire(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_wire(cls, data: dict[str, Any]) -> Self:
-        return cls(**{name: data[name] for name in cls.__slots__})
 
 
 def failure_of(error: BaseException) -> SparkFailure:

@@ -25,11 +25,12 @@ from connect.kafka.log.producer import OutRecord, PlainWriter, TransactionalWrit
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.log.transactions import Superseded, TransactionalIdRefused, claim
 from connect.kafka.security.connection_settings import connection_settings
+from connectors.formats.gap import Gap, GapKind
 from connectors.formats.position import KeyKind, Position, decode_kind
 from connectors.formats.types import TopicPartition
 from connectors.offset_map.runs_and_chunks import MapRun, decode_chunk, decode_chunk_key
 from connectors.source.positions.position_store import MirrorPositionStore, StoreSettings
-from connectors.source.positions.stored_positions import Commit, CommitScope, PositionsTaken, Start
+from connectors.source.positions.stored_positions import Commit, CommitScope, PassedGap, PositionsTaken, Start
 
 pytestmark = pytest.mark.integration
 
@@ -525,7 +526,8 @@ async def test_a_truncated_target_cuts_the_map(site: Site) -> None:
     store = site.store()
     await store.load([ORDERS])
     await store.commit([Commit(POSITION, [(0, 0, 10), (12, 10, 30)])])
-    await store.commit([Commit(replace(POSITION, next_source_offset=17, target_end=15), target_truncated_to=15)])
+    passing = PassedGap(0, Gap(GapKind.TARGET_TRUNCATED), target_truncated_to=15)
+    await store.commit([Commit(replace(POSITION, next_source_offset=17, target_end=15), passing=passing)])
     assert await site.runs() == [MapRun(0, 0, 10), MapRun(12, 10, 5)]
 
 

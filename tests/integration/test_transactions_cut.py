@@ -24,7 +24,7 @@ from connectors.formats.gap import Gap, GapKind
 from connectors.formats.position import KeyKind, decode_kind
 from connectors.formats.types import TopicPartition
 from connectors.source.positions.position_store import MirrorPositionStore
-from connectors.source.positions.stored_positions import Commit
+from connectors.source.positions.stored_positions import Commit, PassedGap
 from tests.integration.test_kafka_transactions import spend_epochs
 from tests.integration.test_store import ORDERS, POSITION, Site
 from tests.kit.copies import read, until
@@ -59,8 +59,9 @@ class Task:
 
     async def commit(self) -> None:
         position = replace(POSITION, next_source_offset=self.copied, is_atomic=True)
-        passed = (self.copied, Gap(GapKind.SOURCE_GAP, first=self.copied, last=self.copied, go_on_at=self.copied))
-        await self.store.commit([Commit(position, [(self.copied - 1, self.copied - 1, 1)], gaps=[passed])])
+        gap = Gap(GapKind.SOURCE_GAP, first=self.copied, last=self.copied, go_on_at=self.copied)
+        run = self.copied - 1, self.copied - 1, 1
+        await self.store.commit([Commit(position, [run], PassedGap(self.copied, gap))])
 
 
 @pytest.fixture

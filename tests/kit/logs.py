@@ -10,14 +10,18 @@ import random
 import struct
 import zlib
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from connect.wire import batch as wire
 from connect.wire import records
+from connectors.control_link.protocol import PartitionPlan
 from connectors.dataplane.batches.copier import PartitionCopier
+from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
 
+PRODUCER = ProducerIdAndEpoch(7, 0)
 OUT_OF_ORDER = 45
 FENCED = 47
 INVALID_RECORD = 87
@@ -170,6 +174,27 @@ class TargetPartition:
         base, self.end = self.end, self.end + count
         self.batches.append(bytes(stored))
         return base
+
+
+def plan(topic: str = "orders", partition: int = 0, **changes: Any) -> PartitionPlan:
+    """From the beginning of both logs, for a leader that does not know the producer."""
+    source, target = TopicPartition(topic, partition), TopicPartition(f"us.{topic}", partition)
+    return replace(PartitionPlan(source, None, target, None, 0, -1, 0, 0, pipelined=False), **changes)
+
+
+def copier(begin: PartitionPlan | None = None, producer: ProducerIdAndEpoch = PRODUCER, **settings: Any) -> Any:
+    return PartitionCopier(begin or plan(), producer, **{"read_committed": False, **settings})
+
+
+def copy_all(machine: PartitionCopier, target: TargetPartition, saved_s: float = 0.0) -> list[int]:
+    """Send until nothing is left, every answer good. Returns how many records each batch had."""
+    counts = []
+    while (outgoing := machine.next_batch(saved_s)) is not None:
+        error, base = target.append(bytes(outgoing.batch))
+        assert error == 0
+        machine.acknowledged(outgoing, base)
+        counts.append(outgoing.count)
+    return counts
 
 
 def fetched(*batches: bytes) -> memoryview:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterable, Mapping
 
 from connect.core import status_and_offset_topics
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.compacted_topic import LogRecord, read_to_end
 from connect.kafka.security.connection_settings import connection_settings
-from connectors.formats.gap import GapRecord, decode_gap
-from connectors.formats.position import KeyKind, decode_kind
+from connectors.formats.gap import GapRecord, unpack_gap
+from connectors.formats.position import KeyKind, Reader, check_version, decode_kind, front
 from connectors.internal_topics import read_stored_positions
+from connectors.offset_map.runs_and_chunks import MapPair, MapRun, MapWriter
 
 CONNECTOR = "MirrorSourceConnector"
 
@@ -64,3 +66,22 @@ async def stored_gaps(bootstrap: str, alias: str) -> list[GapRecord]:
     finally:
         await cluster.close()
     return sorted(found, key=lambda one: one.found_ms)
+
+
+def decode_gap(key: bytes, value: bytes) -> GapRecord:
+    """The record of a gap, of which the product writes only. Raises UnknownFormat."""
+    check_version(value, "gap")
+    found_ms = struct.Struct(">q")
+    about = Reader(key, len(front(KeyKind.GAP))).whole(
+        lambda reader: (reader.text(), reader.text(), reader.int32(), reader.fixed(found_ms)[0])
+    )
+    return GapRecord(*about, *Reader(value, 1).whole(lambda reader: (unpack_gap(reader), reader.text())))
+
+
+def encode_chunk(runs: Iterable[MapRun]) -> bytes:
+    """The value of a chunk of these runs, which fit into one."""
+    writer = MapWriter(MapPair("t", None, 0, "t", None, 0))
+    for run in runs:
+        writer.append(run)
+    ((_, value),) = writer.values()
+    return value

@@ -26,9 +26,9 @@ from connectors.formats.gap import UNKNOWN, Gap, GapKind, GapPolicy
 from connectors.formats.position import Position
 from connectors.formats.types import TopicPartition
 from connectors.offset_map.runs_and_chunks import MapRun, RunList
-from connectors.source.positions.partition_pairs import Clusters, Entry, PassedGap
+from connectors.source.positions.partition_pairs import Clusters, Entry
 from connectors.source.positions.position_checks import judge
-from connectors.source.positions.stored_positions import Start
+from connectors.source.positions.stored_positions import PassedGap, Start
 
 log = logging.getLogger(__name__)
 

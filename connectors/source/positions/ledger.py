@@ -23,7 +23,7 @@ from connectors.dataplane.batches.outgoing_batches import append_run
 from connectors.flow_progress import is_stopped
 from connectors.formats.position import Position
 from connectors.formats.types import RUNNING, Run, TopicPartition
-from connectors.source.positions.partition_pairs import LEAVING, Entry, PartitionPair, PassedGap, plan_of
+from connectors.source.positions.partition_pairs import LEAVING, Entry, PartitionPair, plan_of
 from connectors.source.positions.stored_positions import Commit, CommitScope
 
 _KIND_OF_REASON: Final = {decision.reason: str(decision.kind) for decision in fetched_batches.DECISIONS}
@@ -245,8 +245,7 @@ class Ledger:
         for commit in commits:
             entry = self.entries[commit.position.source]
             newer, entry.runs = entry.runs, list(commit.runs)
-            if commit.gaps:
-                entry.passing = PassedGap(*commit.gaps[0], commit.target_truncated_to, commit.source_truncated_to)
+            entry.passing = commit.passing or entry.passing
             for run in newer:
                 append_run(entry.runs, run)
             entry.is_dirty = True
@@ -254,21 +253,13 @@ class Ledger:
 
 def _commit_of(entry: Entry, position: Position, scope: CommitScope) -> Commit:
     passing = entry.passing
-    if passing is None:
-        return Commit(
-            position,
-            tuple(entry.runs),
-            target_log_start=entry.target_log_start,
-            scope=scope,
-            is_target_compacted=entry.pair.is_target_compacted,
-        )
     return Commit(
         position,
         tuple(entry.runs),
-        target_truncated_to=passing.target_truncated_to,
-        source_truncated_to=passing.source_truncated_to,
-        gaps=((passing.found_ms, passing.gap),),
-        scope=CommitScope.ALL,
+        passing,
+        target_log_start=None if passing else entry.target_log_start,
+        scope=CommitScope.ALL if passing else scope,
+        is_target_compacted=entry.pair.is_target_compacted,
     )
 
 

@@ -27,7 +27,7 @@ from connectors.formats.types import (
     TopicPartition,
     Ways,
 )
-from connectors.source.positions.stored_positions import CommitScope, MissingRights, Start
+from connectors.source.positions.stored_positions import CommitScope, MissingRights, PassedGap, Start
 
 #: No slice copies it yet.
 STARTING: Final = "starting"
@@ -83,16 +83,6 @@ class PartitionPair:
             producer,
             self.ways,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class PassedGap:
-    """A gap that is passed over, and where the map ends because of it."""
-
-    found_ms: int
-    gap: Gap
-    target_truncated_to: int | None = None
-    source_truncated_to: int | None = None
 
 
 @dataclass(slots=True)

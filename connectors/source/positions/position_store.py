@@ -17,10 +17,10 @@ the other.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from connect.core import status_and_offset_topics
 from connect.core.errors import UnreadableRecord
@@ -29,9 +29,10 @@ from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import in_turns
 from connect.kafka.log.compacted_topic import LogRecord, ensure_compacted_topic, partition_count, read_to_end
 from connect.kafka.log.producer import OutRecord, PlainWriter, TransactionalWriter, partition_of
+from connect.kafka.log.shared_transactions import SharedTransactions
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.log.transactions import TransactionalIdRefused
-from connectors.formats.gap import Gap, GapRecord, encode_gap
+from connectors.formats.gap import GapRecord, encode_gap
 from connectors.formats.position import (
     KeyKind,
     Position,
@@ -56,6 +57,7 @@ from connectors.source.positions.stored_positions import (
     Commit,
     CommitScope,
     MissingRights,
+    PassedGap,
     PositionsTaken,
     Predecessors,
     ReadTo,
@@ -90,20 +92,6 @@ class StoreSettings:
     max_runs_per_chunk: int | None = None
 
 
-class StoreWriter(Protocol):
-    """How a store writes: everything in one transaction, under an id that fences earlier writers."""
-
-    async def open(self) -> None:
-        """Claim the id. Raises TransactionalIdRefused if ACLs are missing."""
-
-    async def end_left_open(self, partitions: Collection[tuple[str, int]]) -> Collection[tuple[str, int]]:
-        """After :meth:`open`, abort transactions of the id that are still open in ``partitions``; return those that had
-        one."""
-
-    async def write(self, records: Iterable[OutRecord]) -> object:
-        """Write all of ``records``, or none."""
-
-
 class MirrorPositionStore:
     """A ``PositionStore`` in two compacted topics of the target cluster; see the module."""
 
@@ -113,7 +101,7 @@ class MirrorPositionStore:
         admin: Admin,
         settings: StoreSettings,
         missing_rights: MissingRights | None = None,
-        shared: StoreWriter | None = None,
+        shared: SharedTransactions | None = None,
     ) -> None:
         """``shared``: writes into the records' own transactions, under exactly-once; else the store has its own."""
         self._cluster = cluster
@@ -122,7 +110,7 @@ class MirrorPositionStore:
         self._missing_rights = missing_rights or MissingRights()
         self._shared = shared
         self._own = TransactionalWriter(cluster, settings.transactional_id)
-        self._writer: StoreWriter = shared or self._own
+        self._writer = shared or self._own
         self._plain: PlainWriter | None = None  # once the transactional id was refused
         self._predecessors = Predecessors(
             cluster, settings.transactional_id, self._missing_rights, is_atomic=shared is not None
@@ -219,7 +207,7 @@ class MirrorPositionStore:
         async for pair, writer in in_turns(maps.items()):
             records += [self._map_record(pair, key, value) for key, value in writer.changes(complete=pair in complete)]
         records += [self._map_record(key.pair, encode_chunk_key(key), None) for key in self._obsolete]
-        records += [self._gap_record(commit.position, *gap) for commit in commits for gap in commit.gaps]
+        records += [self._gap_record(one.position, one.passing) for one in commits if one.passing is not None]
         progress = [self._progress_record(one) async for one in in_turns(following)]
         positions: dict[TopicPartition, Position] = {}
         if records or full:
@@ -243,10 +231,11 @@ class MirrorPositionStore:
         pair = MapPair.of(commit.position)
         self._outdate_predecessors(pair)
         writer = maps[pair] = self._map_of(pair)
-        if commit.target_truncated_to is not None:
-            writer.cut(commit.target_truncated_to)
-        if commit.source_truncated_to is not None:
-            writer.cut_source(commit.source_truncated_to)
+        passing = commit.passing
+        if passing is not None and passing.target_truncated_to is not None:
+            writer.cut(passing.target_truncated_to)
+        if passing is not None and passing.source_truncated_to is not None:
+            writer.cut_source(passing.source_truncated_to)
         for run in commit.runs:
             writer.append(MapRun(*run))
         if commit.target_log_start is not None:
@@ -410,8 +399,9 @@ class MirrorPositionStore:
     def _position_key(self, position: Position) -> PositionKey:
         return PositionKey(self._settings.connector, *position.source)
 
-    def _gap_record(self, position: Position, found_ms: int, gap: Gap) -> OutRecord:
-        record = GapRecord(self._settings.connector, *position.source, found_ms, gap, position.target_topic)
+    def _gap_record(self, position: Position, passing: PassedGap) -> OutRecord:
+        found = passing.found_ms, passing.gap
+        record = GapRecord(self._settings.connector, *position.source, *found, position.target_topic)
         return OutRecord(self._settings.map_topic, *encode_gap(record), map_partition_key(*position.source))
 
     def _map_record(self, pair: MapPair, key: bytes, value: bytes | None) -> OutRecord:

@@ -285,25 +285,34 @@ class CommitScope(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class PassedGap:
+    """A gap that a policy has passed over, found at ``found_ms`` since 1970, and where the map ends because of it.
+
+    ``target_truncated_to``: where the target's log was found to end, below its acknowledged end;
+    ``source_truncated_to``: where the source's log was found to diverge from what was copied.
+    """
+
+    found_ms: int
+    gap: Gap
+    target_truncated_to: int | None = None
+    source_truncated_to: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Commit:
     """What to store of a partition.
 
     Args:
         runs: (upstream, downstream, count) copied since the last commit; storing a run twice is harmless.
-        target_truncated_to: Where the target's log was found to end, below its acknowledged end.
         target_log_start: The map is trimmed below it.
         is_target_compacted: Whether a map that is too long is trimmed too, from its oldest entries.
-        source_truncated_to: Where the source's log was found to diverge from what was copied.
-        gaps: Gaps that a policy has passed over, each after the time it was found, in milliseconds since 1970.
         scope: What is written at least.
     """
 
     position: Position
     runs: Sequence[tuple[int, int, int]] = ()
-    target_truncated_to: int | None = None
+    passing: PassedGap | None = None
     target_log_start: int | None = None
-    source_truncated_to: int | None = None
-    gaps: Sequence[tuple[int, Gap]] = ()
     scope: CommitScope = CommitScope.ALL
     is_target_compacted: bool = False
 

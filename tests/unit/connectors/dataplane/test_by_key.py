@@ -27,6 +27,7 @@ from connectors.dataplane.batches import error_codes
 from connectors.dataplane.by_key_copier import ByKey, KeyedPartition
 from connectors.dataplane.slice import LeaseOver
 from connectors.formats.types import QUARANTINED, RUNNING, STOPPED, TopicPartition
+from tests.kit import logs as kit
 from tests.kit.members import until
 
 WITHIN_S = 30.0
@@ -231,7 +232,7 @@ class Scene:
 
 def plan(index: int, offset: int) -> PartitionPlan:
     source = TopicPartition("orders", index)
-    return PartitionPlan(source, None, source, None, offset, -1, -1, 0, pipelined=False)
+    return kit.plan(partition=index, target=source, next_source_offset=offset, target_end=-1)
 
 
 def is_from(record: Record, index: int) -> bool:

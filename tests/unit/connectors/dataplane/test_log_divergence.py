@@ -19,10 +19,8 @@ from connectors.dataplane.batches.send_queue import TargetTruncated
 from connectors.dataplane.fetch_loop import FetchLoop
 from connectors.dataplane.log_divergence import Verdict
 from connectors.dataplane.produce_recovery import Recoveries
-from connectors.dataplane.resume import TargetScan
 from connectors.dataplane.source_reader import SourceReader
-from connectors.formats.types import ProducerIdAndEpoch, ResumeProof, TopicPartition
-from tests.kit.logs import TargetPartition, source_batch
+from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
 
 OLD, NEW = UUID(int=1), UUID(int=9)
 SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("us.orders", 0)
@@ -153,9 +151,6 @@ async def test_a_source_topic_that_stays_away_stops_its_partition() -> None:
     )
 
 
-WRITER = ProducerIdAndEpoch(7, 1)
-
-
 async def test_a_partition_that_a_recovery_stops_leaves_its_room_to_the_others() -> None:
     one, room = copier(), asyncio.Event()
     faults: list[BaseException] = []
@@ -169,39 +164,3 @@ async def test_a_partition_that_a_recovery_stops_leaves_its_room_to_the_others()
     assert one.stopped
     assert one not in recoveries
     assert faults == []
-
-
-def target_log(*sequences: int) -> TargetPartition:
-    """Batches of three records each, under these base sequences, as the log shows them whatever took them."""
-    log = TargetPartition()
-    for sequence in sequences:
-        log._put(source_batch(range(3), producer=(*WRITER_ID, sequence)), 3)
-    return log
-
-
-WRITER_ID = (WRITER.producer_id, WRITER.epoch)
-
-
-@pytest.mark.parametrize(
-    ("sequences", "another"),
-    [
-        ((0, 3), False),
-        ((0, 3, 6, 9), False),
-        ((0, 6), True),  # truncated to 3, and a late batch came in where the lost one was
-        ((6, 9), True),
-    ],
-)
-def test_a_log_that_grew_again_is_told_by_the_record_before_the_end(sequences: tuple[int, ...], another: bool) -> None:
-    scan = TargetScan(ResumeProof(WRITER, 6, True), 6, 0)
-    assert scan.start == 5
-    scan.take(target_log(*sequences).fetch(scan.start), scan.start)
-    assert scan.is_another_log is another
-
-
-def test_what_others_wrote_before_the_end_casts_no_doubt() -> None:
-    log = target_log()
-    log._put(source_batch(range(6), producer=(3, 0, 0)), 6)
-    scan = TargetScan(ResumeProof(WRITER, 0, True), 6, 0)
-    scan.take(log.fetch(scan.start), scan.start)
-    assert not scan.is_another_log
-    assert scan.doubt == ""

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from connect.wire import batch as wire
 from connect.wire import records
-from connectors.control_link.protocol import PartitionPlan
 from connectors.dataplane import resume
-from connectors.dataplane.batches.copier import PartitionCopier
 from connectors.dataplane.batches.fetched_batches import opened
-from connectors.formats.types import Compression, ProducerIdAndEpoch, ResumeProof, TopicPartition
+from connectors.formats.types import ProducerIdAndEpoch, ResumeProof
+from tests.kit import logs as kit
 from tests.kit.logs import TargetPartition, control_batch, fetched, fetched_from, source_batch
 from tests.kit.old import message
 
@@ -23,10 +22,9 @@ OLD = ProducerIdAndEpoch(7, 3)
 NEW = ProducerIdAndEpoch(7, 5)
 
 
-def copier(producer, position, end, sequence, pipelined, codec=0):
-    names = TopicPartition("t", 0), TopicPartition("us.t", 0)
-    plan = PartitionPlan(names[0], None, names[1], None, position, -1, end, sequence, pipelined)
-    return PartitionCopier(plan, producer, read_committed=False, compression=Compression(codec))
+def copier(producer, position, end, sequence, pipelined):
+    begin = kit.plan(next_source_offset=position, target_end=end, next_sequence=sequence, pipelined=pipelined)
+    return kit.copier(begin, producer)
 
 
 def scan(target, proof, end, log_start=0):
@@ -133,8 +131,7 @@ def test_batches_of_a_lower_epoch_came_in_late():
 
 
 def test_records_that_came_in_late_may_appear_twice() -> None:
-    name = TopicPartition("t", 0)
-    plan = PartitionPlan(name, None, name, None, 0, -1, 0, 0, False)
+    plan = kit.plan()
     late = records_of(ProducerIdAndEpoch(OLD.producer_id, OLD.epoch - 1), 40, 3)
     found = scan(target_of(late, ours(0, 2)), ResumeProof(OLD, 0, False), 0)
     assert resume.exact(plan, found, None).may_double == 3
@@ -155,8 +152,7 @@ def test_a_target_with_an_old_message_format_proves_nothing() -> None:
 
 def test_a_raised_epoch_is_above_all_in_the_log():
     """As if it was fenced by a task that had the rights, and stored nothing; the leader would refuse a lower one."""
-    name = TopicPartition("t", 0)
-    plan = PartitionPlan(name, None, name, None, 0, -1, 0, 0, False, producer=ProducerIdAndEpoch(7, 4))
+    plan = kit.plan(producer=ProducerIdAndEpoch(7, 4))
     found = scan(target_of(ours(0, 2), marker(), FOREIGN, marker(OLD.epoch + 3)), ResumeProof(OLD, 0, False), 0)
     found.end_at(7)
     assert (found.arrived, found.doubt, found.end) == (2, "", 7)

@@ -20,7 +20,6 @@ from connect.wire import records
 from connectors.control_link.protocol import PartitionPlan, SliceSettings
 from connectors.dataplane import fetch_api, log_divergence, resume
 from connectors.dataplane.batches import error_codes
-from connectors.dataplane.batches.copier import PartitionCopier
 from connectors.dataplane.batches.fetched_batches import CORRUPT_TRIES
 from connectors.dataplane.resume import Resumed, Resumer
 from connectors.dataplane.smt_stage import TransformStage
@@ -28,7 +27,6 @@ from connectors.formats.types import ProducerIdAndEpoch, ResumeProof
 from connectors.transforms.smt_chain import Done
 from tests.kit import logs, virtual_time
 from tests.kit.logs import TargetPartition
-from tests.unit.connectors.dataplane.batches.test_copier import plan
 
 WRITER = ProducerIdAndEpoch(7, 3)
 START = 5
@@ -117,12 +115,11 @@ class Site:
 
     def copied(self, rows: Sequence[Row], *, stamped: bool = False) -> None:
         """By the predecessor, which stored no position behind it."""
-        begin = plan(next_source_offset=START, next_sequence=self._sequence)
+        begin = logs.plan(partition=3, next_source_offset=START, next_sequence=self._sequence)
         self._sequence += len(rows)
-        copier = PartitionCopier(begin, WRITER, read_committed=False)
+        copier = logs.copier(begin, WRITER)
         copier.take(memoryview(bytearray(source_batch(rows))))
         sent = copier.next_batch()
-        assert sent is not None
         self.target.append(bytes(sent.batch))
         if stamped:
             self.target.batches[-1] = stamped_by_the_target(self.target.batches[-1])
@@ -186,8 +183,8 @@ class Site:
 
 
 def left(*, awaits_marker: bool = True) -> PartitionPlan:
-    before: PartitionPlan = plan(next_source_offset=START, target_end=0)
-    return replace(before, last_source_epoch=0, proof=ResumeProof(WRITER, 0, awaits_marker))
+    proof = ResumeProof(WRITER, 0, awaits_marker)
+    return logs.plan(partition=3, next_source_offset=START, last_source_epoch=0, proof=proof)
 
 
 async def timed(work: Coroutine[Any, Any, Resumed]) -> tuple[Resumed, float]:

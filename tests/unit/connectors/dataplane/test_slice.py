@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from connect.kafka.cluster import ClusterMetadata
-from connectors.control_link.protocol import Link, PartitionPlan, SliceSettings
+from connectors.control_link.protocol import Link, SliceSettings
 from connectors.dataplane import slice as dataplane_slice
 from connectors.dataplane.batches.copier import PartitionCopier
 from connectors.dataplane.by_key_copier import KeyedPartition
@@ -18,7 +18,8 @@ from connectors.dataplane.leader_connections import Leaders
 from connectors.dataplane.slice import LeaseOver, Slice
 from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
 from connectors.transforms.smt_chain import Outcome
-from tests.kit.logs import source_batch
+from tests.kit import logs as kit
+from tests.kit.logs import plan, source_batch
 
 
 class Wire:
@@ -42,9 +43,7 @@ class Wire:
 
 
 def in_flight(partition: int) -> PartitionCopier:
-    pair = TopicPartition("t", partition)
-    plan = PartitionPlan(pair, None, pair, None, 0, -1, 0, 0, pipelined=False)
-    machine = PartitionCopier(plan, ProducerIdAndEpoch(7, 0), read_committed=False)
+    machine: PartitionCopier = kit.copier(plan("t", partition))
     machine.take(memoryview(bytearray(source_batch(range(3)))))
     assert machine.next_batch() is not None
     return machine
@@ -132,7 +131,7 @@ async def test_a_drain_by_key_takes_as_long_as_batches_of_its_round_are_acknowle
         on_round=lambda: None,
         consumer=SimpleNamespace(highwater=lambda _: 3),
     )
-    keyed = KeyedPartition(PartitionPlan(pair, None, pair, None, 0, -1, 0, 0, pipelined=False), cast(Any, copy))
+    keyed = KeyedPartition(plan("t"), cast(Any, copy))
     records = [SimpleNamespace(offset=offset, timestamp=1, key=b"k", value=b"v") for offset in range(3)]
 
     async def shared_out(_: object) -> tuple[Any, None]:
@@ -250,10 +249,10 @@ async def test_a_long_list_of_partitions_comes_in_pieces() -> None:
     slice_._settings, slice_._producer = SliceSettings("us->eu", 0, {}, {}), ProducerIdAndEpoch(7, 3)
     slice_._leaders = (Leaders(ClusterMetadata(None, -1, {}, {})),) * 2
     slice_._copiers = [in_flight(0)]
-    plan = in_flight(1).plan
-    await slice_._handle({"type": "add", "plans": [plan.to_wire()]})
-    assert (reader.added, writer.added) == ([plan.source],) * 2
-    assert slice_._copiers[1].plan == plan
+    added = in_flight(1).plan
+    await slice_._handle({"type": "add", "plans": [added.to_wire()]})
+    assert (reader.added, writer.added) == ([added.source],) * 2
+    assert slice_._copiers[1].plan == added
     assert slice_._copiers[1].producer == ProducerIdAndEpoch(7, 3)
 
 
@@ -292,9 +291,7 @@ async def test_who_reads_hears_of_records_that_a_query_drops() -> None:
     slice_._reader, slice_._writer = cast(Any, reader), cast(Any, Half())
     slice_._settings = SliceSettings("us->eu", 0, {}, {})
     slice_._stage = cast(Any, SimpleNamespace(submit=lambda plan, part, done: given.append(done)))
-    pair = TopicPartition("t", 0)
-    plan = PartitionPlan(pair, None, pair, None, 0, -1, 0, 0, pipelined=False)
-    (copier,) = slice_._made([plan.to_wire()], ProducerIdAndEpoch(7, 0), slice_._settings)
+    (copier,) = slice_._made([plan().to_wire()], ProducerIdAndEpoch(7, 0), slice_._settings)
     copier.take(memoryview(bytearray(source_batch(range(3)))))
     assert copier.buffered_bytes
     assert not reader.woken

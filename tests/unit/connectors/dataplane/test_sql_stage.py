@@ -15,10 +15,11 @@ from connect.wire.records import Record
 from connectors.control_link.protocol import PartitionPlan
 from connectors.dataplane.smt_stage import outcome_of
 from connectors.dataplane.sql_stage import RecordStage, StageBroken, first_half, second_half
-from connectors.formats.types import TopicPartition, Ways
+from connectors.formats.types import Ways
 from connectors.transforms.smt_chain import Outcome, Untransformable
+from tests.kit.logs import plan
 
-PLAN = PartitionPlan(TopicPartition("orders", 0), None, TopicPartition("us.orders", 0), None, 0, -1, 0, 0, False)
+PLAN = plan()
 
 
 def records(*values: bytes | None) -> list[Record]:
@@ -45,7 +46,7 @@ def evaluated(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def through(
     *calls: list[Record],
-    plan: PartitionPlan = PLAN,
+    asked: PartitionPlan = PLAN,
     spark: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]] = evaluated,
 ) -> list[Outcome]:
     """What becomes of these, given one call after the other without waiting."""
@@ -53,7 +54,7 @@ def through(
 
     async def run(stage: RecordStage) -> None:
         await stage.start(lambda error: pytest.fail(str(error)))
-        found.extend(await asyncio.gather(*(outcome_of(stage, plan, call) for call in calls)))
+        found.extend(await asyncio.gather(*(outcome_of(stage, asked, call) for call in calls)))
         await stage.stop()
 
     second_half(spark(first_half(2, run)))
@@ -79,13 +80,13 @@ def test_a_query_sends_records_to_us_to_others_or_nowhere() -> None:
 
     ways = replace(PLAN, ways=Ways("us.errors", asked=("errors", "orders")))
     one = records(b"errors", b"orders", None, b"audit", b"drop", b"bad")
-    (found,) = through(one, plan=ways, spark=sent)
+    (found,) = through(one, asked=ways, spark=sent)
     assert found[:3] == [one[0]._replace(value=b"ERRORS"), None, None]
     assert found[3] == Untransformable(
         "transform.sql sends it to audit, which neither transform.topic nor transform.other.topics stands for", True
     )
     assert found[4] is None and isinstance(found[5], Untransformable) and not found[5].stops
-    long, no_text = through(records(b"a" * 250, b"\xff"), plan=ways, spark=sent)[0]
+    long, no_text = through(records(b"a" * 250, b"\xff"), asked=ways, spark=sent)[0]
     assert (
         long == no_text == Untransformable(str(found[3].reason).replace("to audit", "to an invalid topic name"), True)
     )

@@ -14,7 +14,8 @@ from connectors.failover.offset_lookup import Maps, TargetOffsets
 from connectors.failover.snapshot import How, TargetOffset
 from connectors.formats.position import Position, PositionKey, encode_position, encode_position_key
 from connectors.offset_map import reader
-from connectors.offset_map.runs_and_chunks import ChunkKey, MapPair, MapRun, encode_chunk, encode_chunk_key
+from connectors.offset_map.runs_and_chunks import ChunkKey, MapPair, MapRun, encode_chunk_key
+from tests.kit.stored import encode_chunk
 
 CONNECTOR = "MirrorSourceConnector"
 IDS = {"orders": UUID(int=1), "us.orders": UUID(int=2)}

@@ -8,17 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.formats.gap import (
-    Gap,
-    GapKind,
-    GapPolicy,
-    GapRecord,
-    OnSourceGap,
-    OnTopicRecreated,
-    decode_gap,
-    encode_gap,
-)
+from connectors.formats.gap import Gap, GapKind, GapPolicy, GapRecord, OnSourceGap, OnTopicRecreated, encode_gap
 from connectors.formats.position import KeyKind, LaterFormat, decode_kind
+from tests.kit.stored import decode_gap
 
 OFFSETS = st.integers(-1, 2**63 - 1)
 IDS = st.none() | st.uuids().filter(lambda value: value != UUID(int=0))

@@ -18,7 +18,7 @@ from connect.core.status_and_offset_topics import StatusLog
 from connect.kafka.log.compacted_topic import pass_over
 from connectors.checkpoint.offset_translation import OffsetSyncStore
 from connectors.failover.clusters_and_lease import decode_object
-from connectors.formats.gap import Gap, GapKind, GapRecord, decode_gap, encode_gap
+from connectors.formats.gap import Gap, GapKind, GapRecord, encode_gap
 from connectors.formats.mirror_records import OffsetSync
 from connectors.formats.position import (
     KeyKind,
@@ -33,9 +33,10 @@ from connectors.formats.position import (
 )
 from connectors.formats.types import TopicPartition
 from connectors.internal_topics import PARTITION_STATES, PartitionState
-from connectors.offset_map.runs_and_chunks import MapRun, decode_chunk, decode_chunk_key, encode_chunk, first_downstream
+from connectors.offset_map.runs_and_chunks import MapRun, decode_chunk, decode_chunk_key, first_downstream
 from connectors.topic_sync.acl_sync import ACLS
 from connectors.topic_sync.topic_deletion import GONE
+from tests.kit.stored import decode_gap, encode_chunk
 
 _POSITION = Position("t", 0, None, 5, 1, "us.t", 0, None, 7, "id", 1, 2, 3)
 _KEY = PositionKey("c", "t", 0)

@@ -20,10 +20,10 @@ from connectors.offset_map.runs_and_chunks import (
     RunList,
     decode_chunk,
     decode_chunk_key,
-    encode_chunk,
     encode_chunk_key,
     first_downstream,
 )
+from tests.kit.stored import encode_chunk
 
 PAIR = MapPair("orders", uuid4(), 3, "us.orders", uuid4(), 3)
 SMALL = st.integers(0, 6)

@@ -13,7 +13,8 @@ from connect.kafka.security.connection_settings import ConnectionSettings
 from connectors.checkpoint.connector import SharedMaps
 from connectors.formats.types import TopicPartition
 from connectors.offset_map.reader import MapReader
-from connectors.offset_map.runs_and_chunks import ChunkKey, MapPair, MapRun, encode_chunk, encode_chunk_key
+from connectors.offset_map.runs_and_chunks import ChunkKey, MapPair, MapRun, encode_chunk_key
+from tests.kit.stored import encode_chunk
 
 SETTINGS = ConnectionSettings((("eu", 9092),), "task-0")
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Final, cast
 
-import crc32c
 import pytest
 
 from connect.core.errors import ConfigError, PermanentError
 from connect.kafka.cluster import Cluster
-from connect.wire import fetch_produce, records
+from connect.wire import records
 from connectors.config.client_config import FlowClients
 from connectors.config.connector_configs import source_settings
 from connectors.formats.types import TopicPartition
-from connectors.offset_map import view_and_rebuild
 from connectors.offset_map.view_and_rebuild import LogFeed, rebuild_maps
 
 _CODEC_BYTE: Final = 22
@@ -50,35 +48,3 @@ async def test_a_batch_that_no_codec_opens_is_named() -> None:
     )
     with pytest.raises(PermanentError, match="a batch cannot be decoded"):
         feed._items(memoryview(bytes(batch)), False)
-
-
-class Log:
-    """Answers fetches with the batches at or behind an offset, one at a time."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, batches: list[tuple[int, bytes]], top: int) -> None:
-        self.batches = batches  # the last offset of each, and its bytes
-        self.fetched: list[int] = []
-
-        async def begin(*_: object) -> int:
-            return 3
-
-        monkeypatch.setattr(view_and_rebuild, "list_offset", begin)
-        cluster = cast(Cluster, SimpleNamespace(name="us"))
-        self.feed = LogFeed(cluster, TopicPartition("orders", 0), None, top, read_committed=True)
-        monkeypatch.setattr(self.feed, "_fetch", self.fetch)
-
-    async def fetch(self, position: int) -> fetch_produce.FetchedPartition:
-        self.fetched.append(position)
-        found = next((batch for last, batch in self.batches if last >= position), b"")
-        return fetch_produce.FetchedPartition(b"orders", 0, 0, 100, 100, 3, (), -1, memoryview(found), None, None)
-
-
-def of_one(offset: int, *, last: int | None = None, attributes: int = 0) -> tuple[int, bytes]:
-    """``last``: where the batch ends, of which compaction has left the first record."""
-    ends = offset if last is None else last
-    batch = records.build([records.Record(offset, 1, bytes(4), b"v", [])], 0, 7, 0, -1)
-    batch[0:8] = offset.to_bytes(8, "big")
-    batch[_CODEC_BYTE] |= attributes
-    batch[23:27] = (ends - offset).to_bytes(4, "big")
-    batch[17:21] = crc32c.crc32c(bytes(batch[21:])).to_bytes(4, "big")
-    return ends, bytes(batch)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
@@ -166,57 +167,54 @@ class World:
         return Takeover(ProducerIdAndEpoch(5, 100 * (1 + self.loads)), (plan,), own)
 
 
+@asynccontextmanager
+async def copying(world: World) -> AsyncIterator[tuple[ExactlyOnceTask, Any]]:
+    """A task and its first slice, which copies; it is stopped at the end."""
+    one = world.task()
+    running = asyncio.create_task(one.run())
+    await world.until(lambda: world.slices and world.slices[0].went)
+    yield one, world.slices[0]
+    one.stop()
+    await asyncio.wait_for(running, 60)
+
+
 @pytest.fixture
 async def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World(monkeypatch)
 
 
 async def test_it_commits_what_is_drained_and_nothing_else(world: World) -> None:
-    one = world.task()
-    running = asyncio.create_task(one.run())
-    await world.until(lambda: world.slices and world.slices[0].went)
-    (slice_,) = world.slices
-    assert [commit.position.next_source_offset for commit in world.commits] == [0], "where it begins"
-    assert slice_.went[0][0] == world.transactions.identity.epoch, "as whom that commit has left it"
-    slice_.drained(7)
-    await world.until(lambda: slice_.began)
-    assert world.commits[-1].position.next_source_offset == 7
-    assert world.commits[-1].position.is_atomic
-    assert slice_.began == [world.transactions.identity.epoch]
-    one.stop()
-    await asyncio.wait_for(running, 60)
+    async with copying(world) as (_, slice_):
+        assert [commit.position.next_source_offset for commit in world.commits] == [0], "where it begins"
+        assert slice_.went[0][0] == world.transactions.identity.epoch, "as whom that commit has left it"
+        slice_.drained(7)
+        await world.until(lambda: slice_.began)
+        assert world.commits[-1].position.next_source_offset == 7
+        assert world.commits[-1].position.is_atomic
+        assert slice_.began == [world.transactions.identity.epoch]
     assert world.commits[-1].position.is_handed_over
 
 
 @pytest.mark.parametrize("error", [RetriableError("no answer to EndTxn"), KeyError("a mistake of ours")])
 async def test_what_is_stored_counts_when_a_commit_fails(world: World, error: Exception) -> None:
     """The answer may be what was lost, so memory says nothing."""
-    one = world.task()
-    running = asyncio.create_task(one.run())
-    await world.until(lambda: world.slices and world.slices[0].went)
-    world.fails = error
-    world.slices[0].drained(7)
-    await world.until(lambda: len(world.slices) == 2 and world.slices[1].went)
-    assert world.loads == 2
-    assert world.slices[1].went[0][1][0].next_source_offset == 0
-    assert [commit.position.next_source_offset for commit in world.commits] == [0, 0]
-    one.stop()
-    await asyncio.wait_for(running, 60)
+    async with copying(world) as (_, slice_):
+        world.fails = error
+        slice_.drained(7)
+        await world.until(lambda: len(world.slices) == 2 and world.slices[1].went)
+        assert world.loads == 2
+        assert world.slices[1].went[0][1][0].next_source_offset == 0
+        assert [commit.position.next_source_offset for commit in world.commits] == [0, 0]
 
 
 async def test_a_topic_without_the_right_to_write_is_told_and_the_others_are_taken_in(world: World) -> None:
     fine, refused = TopicPartition("us.orders", 0), TopicPartition("us.bills", 0)
     world.transactions.unwritable = frozenset({refused})
-    one = world.task()
-    running = asyncio.create_task(one.run())
-    await world.until(lambda: world.slices and world.slices[0].went)
-    (slice_,) = world.slices
-    slice_.on_transaction({"type": "enlist", "partitions": [list(fine), list(refused)]})
-    await world.until(lambda: slice_.enlistings or slice_.ended.done())
-    assert slice_.enlistings == [({fine}, {refused})]
-    assert world.transactions.added == {fine}
-    one.stop()
-    await asyncio.wait_for(running, 60)
+    async with copying(world) as (_, slice_):
+        slice_.on_transaction({"type": "enlist", "partitions": [list(fine), list(refused)]})
+        await world.until(lambda: slice_.enlistings or slice_.ended.done())
+        assert slice_.enlistings == [({fine}, {refused})]
+        assert world.transactions.added == {fine}
 
 
 async def test_it_does_not_begin_while_the_writer_before_it_cannot_be_fenced(world: World) -> None:
@@ -228,11 +226,7 @@ async def test_it_does_not_begin_while_the_writer_before_it_cannot_be_fenced(wor
 
 
 async def test_a_slice_that_is_lost_leaves_nothing_to_commit(world: World) -> None:
-    one = world.task()
-    running = asyncio.create_task(one.run())
-    await world.until(lambda: world.slices and world.slices[0].went)
-    one._progressed(PartitionProgress(SOURCE, 3, 0, 50, 0, 100, 0, 0, 0, 0, {}))  # told while nothing was filled
-    world.slices[0].give_up(SliceLost("killed"))
-    one.stop()
-    await asyncio.wait_for(running, 60)
+    async with copying(world) as (one, slice_):
+        one._progressed(PartitionProgress(SOURCE, 3, 0, 50, 0, 100, 0, 0, 0, 0, {}))  # told while nothing was filled
+        slice_.give_up(SliceLost("killed"))
     assert len(world.commits) == 1, "a transaction may be open, and a commit would end it"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any, cast
 
@@ -31,6 +31,7 @@ from connectors.source.slice_handle import SliceDefect, SliceFenced, SliceHandle
 from connectors.spark import slice_job
 from connectors.spark.config import SparkSettings
 from connectors.spark.engine import ExecutorsIncompatible, Job, SliceCrashed, SparkEngine
+from tests.kit.logs import plan
 from tests.kit.one_loop import OneLoop
 
 SECRET = "planted-secret"
@@ -115,11 +116,13 @@ class Engine:
 class World:
     def __init__(self, links: LinkServer, engine: Engine) -> None:
         self.links, self.engine, self.wire = links, engine, Wire()
+        self.handles: list[SliceHandle] = []
         self.tickets: list[Ticket] = []
 
     def handle(self, open_timeout_s: float = 60.0) -> SliceHandle:
         engine = cast(SparkEngine, self.engine)
-        return SliceHandle(engine, self.links, SETTINGS, 3, lambda _: None, open_timeout_s)
+        self.handles.append(SliceHandle(engine, self.links, SETTINGS, 3, lambda _: None, open_timeout_s))
+        return self.handles[-1]
 
     async def until_started(self) -> Ticket:
         await asyncio.wait_for(self.engine.started.wait(), 60)
@@ -153,30 +156,35 @@ def world_with(conf: dict[str, str] | None = None) -> World:
 
 
 @pytest.fixture
-async def world() -> World:
-    return world_with()
+async def world() -> AsyncIterator[World]:
+    made = world_with()
+    yield made
+    for handle in made.handles:
+        await handle.close()
 
 
 async def opened(world: World, handle: SliceHandle | None = None) -> SliceHandle:
     handle = handle or world.handle()
-    opening = asyncio.create_task(handle.open())
-    world.connect(await world.until_started())
-    world.wire.say("ready")
-    await asyncio.wait_for(opening, 60)
+    await comes_up(world, asyncio.create_task(handle.open()))
     return handle
 
 
+async def comes_up(world: World, opening: asyncio.Task[None]) -> None:
+    world.connect(await world.until_started())
+    world.wire.say("ready")
+    await asyncio.wait_for(opening, 60)
+
+
 async def test_what_spark_is_given_holds_no_secret_but_the_token(world: World) -> None:
-    handle = await opened(world)
+    await opened(world)
     (payload,) = world.engine.payloads
     assert set(payload) == {"host", "port", "certificate", "token", "slice", "epoch"}
     jobs = [partial(slice_job.copy_slice, payload), partial(dataplane_slice.copy_slices, payload)]
-    for plan in (json.dumps(payload).encode(), *map(cloudpickle.dumps, jobs)):
-        assert world.tickets[0].token.encode() in plan
-        assert SECRET.encode() not in plan
+    for shipped in (json.dumps(payload).encode(), *map(cloudpickle.dumps, jobs)):
+        assert world.tickets[0].token.encode() in shipped
+        assert SECRET.encode() not in shipped
     assert SECRET in json.dumps(world.wire.sent), "it goes over the link"
     assert SECRET not in repr(world.tickets) + repr(SETTINGS)
-    await handle.close()
 
 
 async def test_a_token_used_twice_ends_the_epoch(world: World) -> None:
@@ -186,7 +194,6 @@ async def test_a_token_used_twice_ends_the_epoch(world: World) -> None:
     assert isinstance(error, SliceLost)
     assert "second time" in str(error)
     assert world.wire.lapses, "its lease ends without the close"
-    await handle.close()
 
 
 async def test_a_closed_slice_leaves_no_ticket(world: World) -> None:
@@ -261,9 +268,7 @@ async def test_a_cluster_without_a_slot_is_left_alone_and_people_are_told_what_t
         opening = asyncio.create_task(handle.open())
         await asyncio.wait_for(world.engine.was_asked_thrice.wait(), 60)
         assert not opening.done(), "it is waited for"
-        world.connect(world.tickets[0])
-        world.wire.say("ready")
-        await asyncio.wait_for(opening, 60)
+        await comes_up(world, opening)
     assert len(world.engine.jobs) == 1
     assert len(caplog.records) >= 2
     assert all(advice in one.getMessage() and "tasks.max" in one.getMessage() for one in caplog.records)
@@ -278,15 +283,13 @@ async def test_a_predecessor_is_asked_to_make_room_before_the_log_complains(
     handle, no_slot = world.handle(), asyncio.Event()
     handle.on_no_slot = no_slot.set
     opening = asyncio.create_task(handle.open())
-    ticket = await world.until_started()
+    await world.until_started()
     await asyncio.sleep(0.05)
     assert not no_slot.is_set(), "Spark does not answer or has free slots"
     world.engine.may_be_full = True
     await asyncio.wait_for(no_slot.wait(), 60)
     assert not caplog.records
-    world.connect(ticket)
-    world.wire.say("ready")
-    await asyncio.wait_for(opening, 60)
+    await comes_up(world, opening)
     await handle.close()
 
 
@@ -325,12 +328,10 @@ async def test_what_a_slice_failed_of_is_kept_apart(
     error = await asyncio.wait_for(handle.ended, 60)
     assert type(error) is kind
     assert isinstance(error, PermanentError) is (fault in ("Fenced", "TransformUnusable"))
-    await handle.close()
 
 
 def plans(count: int) -> list[PartitionPlan]:
-    pairs = [TopicPartition("a" * 249, index) for index in range(count)]
-    return [PartitionPlan(pair, None, pair, None, 0, -1, 0, 0, pipelined=False) for pair in pairs]
+    return [plan("a" * 246, index) for index in range(count)]
 
 
 async def test_thousands_of_partitions_go_in_messages_of_bounded_length(world: World) -> None:
@@ -341,7 +342,6 @@ async def test_thousands_of_partitions_go_in_messages_of_bounded_length(world: W
     assert lengths == [("go", MAX_ENTRIES), ("add", MAX_ENTRIES), ("add", 1200 - 2 * MAX_ENTRIES)]
     await handle.go(ProducerIdAndEpoch(7, 0), [])
     assert world.wire.sent[-1]["plans"] == []
-    await handle.close()
 
 
 async def test_others_of_the_loop_have_their_turn_between_the_pieces_of_a_list(world: World) -> None:
@@ -353,12 +353,12 @@ async def test_others_of_the_loop_have_their_turn_between_the_pieces_of_a_list(w
         turns += 1
     assert turns >= 10
     assert len([one for one in world.wire.sent if one["type"] == "add"]) == 9
-    await handle.close()
 
 
 async def test_others_of_the_loop_have_their_turn_between_the_reports_that_wait(world: World) -> None:
     reported = list[PartitionProgress]()
-    handle = SliceHandle(cast(SparkEngine, world.engine), world.links, SETTINGS, 3, reported.append)
+    handle = world.handle()
+    handle._on_progress = reported.append
     await opened(world, handle)
     for index in range(3):
         one = PartitionProgress(TopicPartition("a", index), 1, 0, 1, 1, 1, 0, 5, 1, 10, {}, [(0, 0, 1)])
@@ -370,11 +370,10 @@ async def test_others_of_the_loop_have_their_turn_between_the_reports_that_wait(
             await asyncio.sleep(0)
     assert seen == {0, 1, 2}
     assert (reported[2].source, reported[2].runs) == (TopicPartition("a", 2), [(0, 0, 1)])
-    await handle.close()
 
 
 async def test_a_warning_of_a_slice_comes_with_its_cause(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    handle = await opened(world)
+    await opened(world)
     lines = {"level": logging.WARNING, "text": "node 1: no answer"}
     world.wire.say("log", **lines, cause=["no answer", ["a:1"]])
     world.wire.say("log", **lines, cause=None)
@@ -382,7 +381,6 @@ async def test_a_warning_of_a_slice_comes_with_its_cause(world: World, caplog: p
         while len(caplog.records) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0)
     assert [cause_of(record) for record in caplog.records] == [Cause("no answer", frozenset({"a:1"})), None]
-    await handle.close()
 
 
 async def test_partitions_are_resumed_one_message_each(world: World) -> None:
@@ -394,28 +392,23 @@ async def test_partitions_are_resumed_one_message_each(world: World) -> None:
             await asyncio.sleep(0)
             sent = [len(one["plans"]) for one in world.wire.sent if one["type"] == "resume"]
     assert sent == [MAX_ENTRIES, 1]
-    for plan in reversed(wanted):
+    for one in reversed(wanted):
         assert not resuming.done()
-        world.wire.say("resumed", partition=Resumed(plan).to_wire())
-    assert {one.plan for one in await asyncio.wait_for(resuming, 60)} == set(wanted)
+        world.wire.say("resumed", partition=Resumed(one).to_wire())
+    assert {found.plan for found in await asyncio.wait_for(resuming, 60)} == set(wanted)
     assert await handle.resume([]) == []
-    await handle.close()
 
 
 async def test_a_slice_is_renewed_while_its_work_is_ours(world: World) -> None:
     ours = [True]
     handle = world.handle()
     handle.holds = lambda: ours[0]
-    opening = asyncio.create_task(handle.open())
-    world.connect(await world.until_started())
-    world.wire.say("ready")
-    await asyncio.wait_for(opening, 60)
+    await opened(world, handle)
     ((lease_s, holds),) = world.wire.renewed
     assert lease_s == SETTINGS.lease_ms / 1000
     assert holds()
     ours[0] = False
     assert not holds()
-    await handle.close()
 
 
 async def test_a_stop_waits_for_a_slice_until_it_falls_silent(world: World) -> None:

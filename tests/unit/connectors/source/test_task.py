@@ -27,6 +27,7 @@ from connectors.source.positions.position_checks import UnavailablePartitions
 from connectors.source.positions.stored_positions import Commit, CommitScope, PositionStore, Start
 from connectors.source.positions.takeover import Takeover
 from connectors.source.slice_handle import (
+    Defects,
     SliceDefect,
     SliceHandle,
     SliceLost,
@@ -277,10 +278,8 @@ async def test_a_claim_is_renewed_before_brokers_forget_it(world: World, monkeyp
     assert [epoch for _, epoch, _ in world.went[:3]] == [1, 2, 3]
 
 
-async def test_a_partition_that_waits_is_taken_over_between_two_slices(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The others end cleanly before, for its fence raises the epoch of all; and its position is not handed over."""
+def other_is_away(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[TopicPartition, str]:
+    """OTHER has no leader until it is taken out of what this returns."""
     away = {OTHER: "target us.orders-1 has no leader"}
 
     async def still_unavailable(_: object, __: object, entries: Sequence[Entry], starts: Any) -> dict[Any, str]:
@@ -290,6 +289,14 @@ async def test_a_partition_that_waits_is_taken_over_between_two_slices(
     monkeypatch.setattr(position_checks, "still_unavailable", still_unavailable)
     monkeypatch.setattr(position_checks, "_LOOK_AGAIN_S", 0.001)
     world.pairs, world.away = [PAIR, OTHER_PAIR], away
+    return away
+
+
+async def test_a_partition_that_waits_is_taken_over_between_two_slices(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others end cleanly before, for its fence raises the epoch of all; and its position is not handed over."""
+    away = other_is_away(world, monkeypatch)
     world.stored = {OTHER: Start(UNCLEAN, 99, False)}
     async with copying(world) as one:
         await asyncio.sleep(0.05)
@@ -356,29 +363,6 @@ async def test_a_partition_leaves_between_two_slices_and_is_stored_while_the_nex
         )
 
 
-async def test_a_stop_stores_what_has_left(world: World) -> None:
-    world.pairs = [PAIR, OTHER_PAIR]
-    async with copying(world) as one:
-        world.is_store_away = True
-        one.reconfigure((SOURCE,))
-        await world.until(lambda: len(world.went) == 2)
-        world.is_store_away = False
-    assert {commit.position.source_partition for commit in world.commits if commit.position.is_handed_over} == {0, 1}
-
-
-async def test_changes_are_collected(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(epochs, "_TOGETHER_S", 0.2)
-    async with copying(world) as one:
-        many = [replace(PAIR, source=TopicPartition("orders", index), target=TopicPartition("us.orders", index))
-                for index in range(5)]  # fmt: skip
-        for count in range(2, 6):
-            world.pairs = many[:count]
-            one.reconfigure(tuple(pair.source for pair in world.pairs))
-            await asyncio.sleep(0.01)
-        await world.until(lambda: len(world.went) == 2)
-        assert len(world.went[1][2]) == 5
-
-
 async def test_after_a_loss_nothing_is_fenced_before_a_slice_stands_ready(world: World) -> None:
     """Else every attempt at a Spark that is gone would leave a marker in every partition."""
     async with copying(world):
@@ -402,20 +386,6 @@ async def test_a_defect_in_slice_after_slice_fails_the_task_with_its_reason(worl
     assert len(world.went) == 3
 
 
-async def test_a_defect_that_comes_back_only_after_a_while_fails_nothing(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(slice_handle, "_HEALTHY_S", 0.0)
-    one = world.task()
-    running = asyncio.create_task(one.run())
-    for count in range(1, 6):
-        await world.until(lambda count=count: len(world.went) == count)  # type: ignore[misc]
-        world.slices[-1].ended.set_result(SliceDefect("TypeError: spoilt"))
-    await world.until(lambda: len(world.went) == 6)
-    one.stop()
-    await asyncio.wait_for(running, 60)
-
-
 async def test_defects_with_whole_epochs_between_them_fail_nothing(world: World) -> None:
     one = world.task(epoch_ms=1)
     running = asyncio.create_task(one.run())
@@ -426,6 +396,15 @@ async def test_defects_with_whole_epochs_between_them_fail_nothing(world: World)
         await world.until(lambda: not world.refusals)
     one.stop()
     await asyncio.wait_for(running, 60)
+
+
+def test_a_defect_that_comes_back_only_after_a_while_fails_nothing() -> None:
+    defects, error = Defects("us->eu task 0"), SliceDefect("TypeError: spoilt")
+    for _ in range(6):
+        defects.count(error, 61.0)
+    defects.count(error, 0.0)
+    with pytest.raises(TaskDefective):
+        defects.count(error, 60.0)
 
 
 async def test_a_next_slice_that_never_comes_up_for_a_defect_fails_the_task(world: World) -> None:
@@ -439,35 +418,19 @@ async def test_a_next_slice_that_never_comes_up_for_a_defect_fails_the_task(worl
     assert len(world.refusals) == 7
 
 
-async def test_partitions_that_a_cluster_does_not_know_hold_up_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    other = TopicPartition("unknown", 0)
-
-    async def find(_: MirrorSourceTask, __: object) -> list[PartitionPair]:
-        return [PAIR]
-
-    monkeypatch.setattr(MirrorSourceTask, "find", find)
-    settings = TaskSettings(
-        FlowName("us", "eu"), "mm2-0", (SOURCE, other), "us.{}".format, SliceSettings("us->eu", 0, {}, {})
-    )
-    services = TaskServices(*cast(Any, (None, None, Clusters(*cast(Any, (None, None))), None)))
-    one = MirrorSourceTask(settings, services, cast(PositionStore, None))
-    assert await one._pairs() == [PAIR]
-    monkeypatch.setattr(type(one), "_lets_join", False)
-    with pytest.raises(RetriableError, match="does not know unknown-0 now"):
-        await one._pairs()
-
-
-async def test_a_task_none_of_whose_partitions_are_known_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def find(_: MirrorSourceTask, __: object) -> list[PartitionPair]:
-        return []
-
-    monkeypatch.setattr(MirrorSourceTask, "find", find)
-    settings = TaskSettings(
-        FlowName("us", "eu"), "mm2-0", (SOURCE,), "us.{}".format, SliceSettings("us->eu", 0, {}, {})
-    )
-    services = TaskServices(*cast(Any, (None, None, Clusters(*cast(Any, (None, None))), None)))
-    with pytest.raises(RetriableError, match=f"does not know {SOURCE} now"):
-        await MirrorSourceTask(settings, services, cast(PositionStore, None))._pairs()
+@pytest.mark.parametrize(("known", "lets_join"), [([PAIR], True), ([PAIR], False), ([], True)])
+async def test_partitions_that_a_cluster_does_not_know_hold_up_no_others_that_may_join_before_them(
+    world: World, monkeypatch: pytest.MonkeyPatch, known: list[PartitionPair], lets_join: bool
+) -> None:
+    world.pairs = [PAIR, OTHER_PAIR]
+    one = world.task()
+    world.pairs = known
+    monkeypatch.setattr(type(one), "_lets_join", lets_join)
+    if known and lets_join:
+        assert await one._pairs() == known
+    else:
+        with pytest.raises(RetriableError, match=r"does not know .*orders-1 now"):
+            await one._pairs()
 
 
 @asynccontextmanager
@@ -640,14 +603,7 @@ async def test_a_partition_that_leaves_is_not_taken_over_again_with_one_that_is_
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A takeover after its move would begin it here, over the position of its new owner."""
-    away = {OTHER: "target us.orders-1 has no leader"}
-
-    async def still_unavailable(*_: object) -> dict[Any, str]:
-        return dict(away)
-
-    monkeypatch.setattr(position_checks, "still_unavailable", still_unavailable)
-    monkeypatch.setattr(position_checks, "_LOOK_AGAIN_S", 0.001)
-    world.pairs, world.away = [PAIR, OTHER_PAIR], away
+    away = other_is_away(world, monkeypatch)
     world.has_one_slot = True
     async with copying(world) as one:
         world.slot_is_given.clear()

@@ -6,43 +6,22 @@ import pytest
 
 from connect.wire import batch as wire
 from connect.wire import records
-from connectors.control_link.protocol import PartitionPlan, PartitionProgress
-from connectors.dataplane.batches.copier import PartitionCopier
+from connectors.control_link.protocol import PartitionProgress
 from connectors.dataplane.batches.error_codes import Refusal
 from connectors.dataplane.batches.fetched_batches import CorruptBatch
 from connectors.dataplane.batches.send_queue import AnotherWrites, TargetTruncated
-from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
-from tests.kit.logs import TargetPartition, control_batch, fetched, held, source_batch
-
-PRODUCER = ProducerIdAndEpoch(7, 0)
-
-
-def plan(**changes):
-    values = {
-        "source": TopicPartition("orders", 3),
-        "source_topic_id": None,
-        "target": TopicPartition("us.orders", 3),
-        "target_topic_id": None,
-        "next_source_offset": 0,
-        "last_source_epoch": -1,
-        "target_end": 0,
-        "next_sequence": 0,
-        "pipelined": False,
-    }
-    return PartitionPlan(**{**values, **changes})
+from tests.kit import logs as kit
+from tests.kit.logs import TargetPartition, control_batch, copy_all, fetched, held, plan, source_batch
 
 
 def copier(read_committed=False, batch_bytes=0, **changes):
     """Without merging, if no size of merged batches is given."""
-    return PartitionCopier(plan(**changes), PRODUCER, read_committed=read_committed, batch_bytes=batch_bytes)
+    return kit.copier(plan(**changes), read_committed=read_committed, batch_bytes=batch_bytes)
 
 
-def copy_all(machine, target):
-    """Send until nothing is left, every answer good."""
-    while (outgoing := machine.next_batch()) is not None:
-        error, base = target.append(bytes(outgoing.batch))
-        assert error == 0
-        machine.acknowledged(outgoing, base)
+def threes(end):
+    """Batches of three records each."""
+    return fetched(*(source_batch(range(first, first + 3)) for first in range(0, end, 3)))
 
 
 def plain(batches, position=0):
@@ -87,16 +66,6 @@ def test_compacted_gaps_are_closed_and_mapped_exactly():
     report = machine.report()
     assert report.runs == [(5, 0, 2), (9, 2, 1), (14, 3, 1), (18, 4, 2)]
     assert report.next_source_offset == 20
-
-
-def test_log_append_time_becomes_the_records_own_timestamp():
-    batch = source_batch(range(3), attributes=wire.LOG_APPEND_TIME)
-    shown = wire.read_header(batch).max_timestamp
-    machine, target = copier(), TargetPartition()
-    machine.take(fetched(batch))
-    copy_all(machine, target)
-    assert [record.timestamp_ms for record in target.records()] == [shown] * 3
-    assert not wire.read_header(target.batches[0]).is_log_append_time
 
 
 def test_too_large_a_batch_is_split():
@@ -145,18 +114,9 @@ def test_read_uncommitted_copies_aborted_data_too():
     assert held(target) == plain([log[0], log[2], log[4], log[5]])
 
 
-def test_the_position_waits_for_what_is_before_a_dropped_batch():
-    machine = copier()
-    machine.take(fetched(source_batch(range(3)), control_batch(3, 1, commit=True)))
-    assert machine.fetch_offset == 4
-    assert machine.next_source_offset == 0
-    machine.acknowledged(machine.next_batch(), 0)
-    assert machine.next_source_offset == 4
-
-
 def test_a_dropped_batch_is_passed_with_the_last_batch_before_it_not_with_one_in_flight():
     machine = copier()
-    machine.take(fetched(source_batch(range(3))))
+    machine.take(threes(3))
     in_flight = machine.next_batch()
     machine.take(fetched(source_batch(range(3, 6)), control_batch(6, 1, commit=True)))
     machine.acknowledged(in_flight, 0)
@@ -209,7 +169,7 @@ def test_a_wrong_checksum_is_never_copied():
 
 def test_one_batch_is_in_flight_until_the_leader_knows_the_producer():
     machine = copier()
-    machine.take(fetched(source_batch(range(3)), source_batch(range(3, 6))))
+    machine.take(threes(6))
     first = machine.next_batch()
     assert machine.next_batch() is None
     machine.acknowledged(first, 0)
@@ -218,7 +178,7 @@ def test_one_batch_is_in_flight_until_the_leader_knows_the_producer():
 
 def test_a_leader_that_has_a_batch_of_the_producer_knows_it():
     machine = copier()
-    machine.take(fetched(*(source_batch(range(first, first + 3)) for first in range(0, 9, 3))))
+    machine.take(threes(9))
     machine.failed(machine.next_batch(), None)
     machine.settle({0: 0})
     assert machine.next_batch() is not None
@@ -227,7 +187,7 @@ def test_a_leader_that_has_a_batch_of_the_producer_knows_it():
 
 def test_an_offset_given_twice_means_that_the_target_was_truncated():
     machine = copier(pipelined=True)
-    machine.take(fetched(source_batch(range(3)), source_batch(range(3, 6))))
+    machine.take(threes(6))
     first, second = machine.next_batch(), machine.next_batch()
     machine.acknowledged(first, 0)
     with pytest.raises(TargetTruncated):
@@ -236,7 +196,7 @@ def test_an_offset_given_twice_means_that_the_target_was_truncated():
 
 def test_a_leader_that_knows_less_than_it_acknowledged_was_truncated():
     machine = copier(pipelined=True)
-    machine.take(fetched(source_batch(range(3)), source_batch(range(3, 6))))
+    machine.take(threes(6))
     machine.acknowledged(machine.next_batch(), 0)
     machine.failed(machine.next_batch(), None)
     with pytest.raises(TargetTruncated):
@@ -247,7 +207,7 @@ def test_a_leader_that_knows_less_than_it_acknowledged_was_truncated():
 
 def test_only_batches_at_offsets_that_are_not_known_are_looked_for():
     machine = copier(pipelined=True)
-    machine.take(fetched(*(source_batch(range(first, first + 3)) for first in range(0, 9, 3))))
+    machine.take(threes(9))
     first, second, third = (machine.next_batch() for _ in range(3))
     machine.failed(first, None)
     machine.acknowledged(second, 3)
@@ -259,7 +219,7 @@ def test_only_batches_at_offsets_that_are_not_known_are_looked_for():
 def test_a_leader_whose_last_sequence_is_ahead_has_batches_of_another():
     """Of two sequences, the one less than half a cycle behind the other is the earlier."""
     machine = copier(pipelined=True)
-    machine.take(fetched(source_batch(range(3))))
+    machine.take(threes(3))
     machine.failed(machine.next_batch(), None)
     with pytest.raises(AnotherWrites):
         machine.appended_unknown(2**30 - 1)
@@ -269,7 +229,7 @@ def test_a_leader_whose_last_sequence_is_ahead_has_batches_of_another():
 
 def test_a_clean_end_forgets_only_what_was_never_sent():
     machine = copier(pipelined=True)
-    machine.take(fetched(source_batch(range(3)), source_batch(range(3, 6)), source_batch(range(6, 9))))
+    machine.take(threes(9))
     first, second = machine.next_batch(), machine.next_batch()
     machine.discard_unsent()
     assert machine.buffered_bytes == len(first.batch) + len(second.batch)
@@ -300,7 +260,7 @@ def test_a_faulted_partition_gives_back_what_no_copy_of_can_arrive():
 def test_what_was_refused_for_good_is_not_given_back():
     """Read again, it would be sent as it was, and refused again."""
     machine = copier(pipelined=True)
-    machine.take(fetched(source_batch(range(3)), source_batch(range(3, 6))))
+    machine.take(threes(6))
     machine.refused(machine.next_batch(), Refusal(87))
     machine.give_back(0)
     assert (machine.fetch_offset, machine.has_refused) == (3, False)
@@ -308,24 +268,19 @@ def test_what_was_refused_for_good_is_not_given_back():
     assert machine.has_refused
 
 
-def test_a_partition_that_is_to_stop_behind_nothing_stops_at_once():
-    machine = copier()
-    machine.stop_reading("the topic is gone", "source-deleted", None)
-    assert machine.stopped
-
-
-def test_a_partition_whose_source_is_gone_gives_nothing_back():
-    machine = copier()
-    machine.take(fetched(source_batch(range(3))))
-    machine.stop_reading("the topic is gone", "source-deleted", None)
+def test_a_partition_whose_source_is_gone_stops_behind_what_was_read_and_gives_nothing_back():
+    empty, machine = copier(), copier()
+    machine.take(threes(3))
+    for one in (empty, machine):
+        one.stop_reading("the topic is gone", "source-deleted", None)
     machine.give_back(0)
-    assert machine.has_unsent
-    assert machine.fetch_offset == 3
+    assert (empty.stopped, machine.stopped) == (True, False)
+    assert (machine.has_unsent, machine.fetch_offset) == (True, 3)
 
 
 def test_one_batch_is_in_flight_while_the_leader_lacks_replicas():
     machine = copier(pipelined=True)
-    machine.take(fetched(*(source_batch(range(first, first + 3)) for first in range(0, 9, 3))))
+    machine.take(threes(9))
     machine.failed(machine.next_batch(), 19)
     machine.settle({})
     probe = machine.next_batch()

@@ -9,13 +9,13 @@ import pytest
 
 from connect.wire import batch as wire
 from connect.wire import records
-from connectors.control_link.protocol import PartitionPlan
 from connectors.dataplane.batches.copier import PartitionCopier
 from connectors.dataplane.batches.error_codes import Refusal
 from connectors.dataplane.batches.outgoing_batches import Outgoing
 from connectors.dataplane.batches.sequencer import CopiesUnderWay
-from connectors.formats.types import NO_COMPRESSION, Compression, ProducerIdAndEpoch, TopicPartition
-from tests.kit.logs import TargetPartition, fetched, source_batch
+from connectors.formats.types import NO_COMPRESSION, Compression
+from tests.kit import logs as kit
+from tests.kit.logs import TargetPartition, copy_all, fetched, plan, source_batch
 
 #: What one batch less is worth where waiting costs more than any merging, in seconds.
 MUCH_S = 1.0
@@ -23,10 +23,9 @@ WORTH = 1 << 20
 GZIP, ZSTD = Compression(1), Compression(4, 19)
 
 
-def copier(batch_bytes: int = WORTH, max_message_bytes: int = WORTH, **given: Any) -> PartitionCopier:
-    source, target = TopicPartition("orders", 3), TopicPartition("us.orders", 3)
-    plan = PartitionPlan(source, None, target, None, 0, -1, 0, 0, True, max_message_bytes=max_message_bytes)
-    return PartitionCopier(plan, ProducerIdAndEpoch(7, 0), read_committed=False, batch_bytes=batch_bytes, **given)
+def copier(batch_bytes: int = WORTH, max_message_bytes: int = WORTH, **given: Any) -> Any:
+    begin = plan(pipelined=True, max_message_bytes=max_message_bytes)
+    return kit.copier(begin, batch_bytes=batch_bytes, **given)
 
 
 def large(first: int, count: int = 3, **given: Any) -> bytes:
@@ -37,13 +36,7 @@ def large(first: int, count: int = 3, **given: Any) -> bytes:
 
 def sent(machine: PartitionCopier, target: TargetPartition, saved_s: float = MUCH_S) -> list[int]:
     """Send all, every answer good; returns how many records each batch had."""
-    counts = []
-    while (outgoing := machine.next_batch(saved_s)) is not None:
-        counts.append(outgoing.count)
-        error, base = target.append(bytes(outgoing.batch))
-        assert error == 0
-        machine.acknowledged(outgoing, base)
-    return counts
+    return copy_all(machine, target, saved_s)
 
 
 def offsets_of(target: TargetPartition) -> list[int]:
@@ -62,7 +55,6 @@ def test_what_waits_goes_out_as_one_batch_that_says_where_each_record_came_from(
     assert sent(machine, target) == [9]
     assert offsets_of(target) == [*range(6), *range(10, 13)]
     report = machine.report()
-    assert report is not None
     assert report.runs == [(0, 0, 6), (10, 6, 3)]
     assert (report.next_source_offset, report.next_sequence, report.target_end) == (13, 9, 9)
     assert report.batches == {"merged with others": 3}
@@ -154,7 +146,6 @@ def test_what_was_sent_is_sent_again_as_it_was_and_only_what_is_behind_it_is_mer
     machine, target = copier(compression=compression), TargetPartition()
     machine.take(fetched(large(0)))
     first = machine.next_batch(MUCH_S)
-    assert first is not None
     before = bytes(first.batch)
     machine.take(fetched(large(3), large(6)))
     machine.failed(first, None)
@@ -175,7 +166,6 @@ def test_what_comes_uncompressed_is_compressed_as_the_one_batch_that_is_sent(bat
     built = records.build(list(target.records()), ZSTD.codec, 7, 0, 0, ZSTD.level)
     assert target.batches == [bytes(built)]
     report = machine.report()
-    assert report is not None
     assert (report.runs, report.next_sequence, report.bytes) == ([(0, 0, count)], count, len(built))
     assert report.batches == {"merged with others": len(batches)}
     assert machine.buffered_bytes == 0
@@ -257,7 +247,6 @@ def test_a_compressed_batch_keeps_the_other_marks() -> None:
     machine = copier(compression=ZSTD, transaction=Open())
     machine.take(fetched(large(0), large(3)))
     outgoing = machine.next_batch()
-    assert outgoing is not None
     assert wire.read_header(outgoing.batch).attributes == wire.TRANSACTIONAL | 4
 
 
@@ -265,12 +254,8 @@ def test_a_refused_record_is_left_out_of_a_compressed_batch_which_keeps_codec_an
     machine, target = copier(skip_refused=True, compression=ZSTD), TargetPartition()
     machine.take(fetched(large(0), large(3)))
     merged = machine.next_batch()
-    assert merged is not None
-    refused = Refusal(87, (4,), "")
     machine.take(fetched(large(6)))
-    machine.refused(merged, refused)
-    machine.settle({})
-    machine.split_or_skip()
+    refused_once(machine, merged, 87, 4)
     assert sent(machine, target) == [5, 3]
     assert offsets_of(target) == [0, 1, 2, 3, 5, 6, 7, 8]
     first = list(target.records())[:5]
@@ -293,13 +278,12 @@ def test_batches_whose_records_cannot_be_read_go_out_one_by_one_as_they_are() ->
     assert sent(machine, target) == [1, 1, 1, 3, 3]
     assert [batch[wire.HEADER_BYTES :] for batch in target.batches[:3]] == [one[wire.HEADER_BYTES :] for one in small]
     report = machine.report()
-    assert report is not None
     assert (report.next_source_offset, report.next_sequence) == (9, 9)
     assert report.batches == {"as it is": 5}
 
 
-def refused_once(machine: PartitionCopier, outgoing: Outgoing, code: int) -> None:
-    machine.refused(outgoing, Refusal(code, (), ""))
+def refused_once(machine: PartitionCopier, outgoing: Outgoing, code: int, *records: int) -> None:
+    machine.refused(outgoing, Refusal(code, records))
     machine.settle({})
     machine.split_or_skip()
 
@@ -308,7 +292,6 @@ def test_what_was_taken_apart_for_its_size_is_not_merged_again() -> None:
     machine, target = copier(), TargetPartition()
     machine.take(fetched(large(0), large(3)))
     merged = machine.next_batch(MUCH_S)
-    assert merged is not None
     assert merged.count == 6
     refused_once(machine, merged, 10)
     assert sent(machine, target) == [3, 3]
@@ -320,7 +303,6 @@ def test_only_a_merged_batch_that_is_refused_for_its_size_lowers_the_limit(batch
     machine, target = copier(), TargetPartition()
     machine.take(fetched(*(large(3 * number) for number in range(batches))))
     refused = machine.next_batch(MUCH_S)
-    assert refused is not None
     assert refused.count == 3 * batches
     refused_once(machine, refused, 10)
     sent(machine, target)
@@ -332,14 +314,10 @@ def test_one_record_that_is_refused_is_left_out_of_a_merged_batch() -> None:
     machine, target = copier(skip_refused=True), TargetPartition()
     machine.take(fetched(large(0), large(3)))
     merged = machine.next_batch(MUCH_S)
-    assert merged is not None
-    machine.refused(merged, Refusal(87, (4,), ""))
-    machine.settle({})
-    machine.split_or_skip()
+    refused_once(machine, merged, 87, 4)
     assert sent(machine, target) == [5]
     assert offsets_of(target) == [0, 1, 2, 3, 5]
     report = machine.report()
-    assert report is not None
     assert report.skips == [(4, 4, 87)]
     assert report.next_source_offset == 6
 
@@ -350,9 +328,7 @@ def test_a_refused_merged_batch_of_which_a_copy_is_under_way_is_not_taken_apart(
     first = machine.next_batch(MUCH_S)
     machine.take(fetched(large(3), large(6)))
     second = machine.next_batch(MUCH_S)
-    assert first is not None
-    assert second is not None
-    machine.refused(first, Refusal(10, (), ""))
+    machine.refused(first, Refusal(10))
     machine.failed(second, None)
     machine.settle({})
     with pytest.raises(CopiesUnderWay):
@@ -365,7 +341,6 @@ def test_what_is_before_a_refused_record_is_copied_before_the_partition_stops() 
     machine.take(fetched(*(large(first) for first in range(0, 24, 3))))
     while not machine.stopped:
         outgoing = machine.next_batch(MUCH_S)
-        assert outgoing is not None
         first, count = outgoing.segments[0]
         if first <= 16 < first + count:
             refused_once(machine, outgoing, 87)
@@ -373,7 +348,6 @@ def test_what_is_before_a_refused_record_is_copied_before_the_partition_stops() 
             machine.acknowledged(outgoing, target.append(bytes(outgoing.batch))[1])
     assert offsets_of(target) == list(range(15))
     report = machine.report()
-    assert report is not None
     assert report.state == "QUARANTINED"
     assert report.next_source_offset == 15
 
@@ -384,16 +358,13 @@ def test_a_merged_batch_with_gaps_keeps_its_offsets_when_it_cannot_be_merged_aga
     first = machine.next_batch(MUCH_S)
     machine.take(fetched(large(3), large(100)))
     second = machine.next_batch(MUCH_S)
-    assert first is not None
-    assert second is not None
-    machine.refused(first, Refusal(10, (), ""))
+    machine.refused(first, Refusal(10))
     machine.failed(second, 45)
     machine.settle({})
     machine.split_or_skip()
     machine.take(fetched(damaged(large(103))))
     sent(machine, target)
     report = machine.report()
-    assert report is not None
     assert [run for run in report.runs if run[0] >= 100] == [(100, 6, 6)]
     assert report.next_source_offset == 106
 
@@ -403,7 +374,6 @@ def test_a_target_that_takes_less_than_is_known_is_given_smaller_ones_from_then_
     machine, target = copier(), TargetPartition()
     machine.take(fetched(*(large(first) for first in range(0, 24, 3))))
     merged = machine.next_batch(MUCH_S)
-    assert merged is not None
     refused_once(machine, merged, 10)
     sent(machine, target)
     machine.take(fetched(*(large(first) for first in range(24, 48, 3))))
@@ -480,7 +450,6 @@ def test_skips_and_what_was_passed_over_stay_with_the_merged_batch() -> None:
     machine.take(fetched(large(0), large(3), stamped))
     assert sent(machine, target) == [8]
     report = machine.report()
-    assert report is not None
     assert report.runs == [(0, 0, 7), (9, 7, 1)]
     assert report.next_source_offset == 12
     assert [record.timestamp_ms for record in target.records()][-2:] == [

@@ -10,32 +10,23 @@ from hypothesis import strategies as st
 
 from connect.wire import batch as wire
 from connect.wire import records
-from connectors.control_link.protocol import PartitionPlan
 from connectors.dataplane import resume
-from connectors.dataplane.batches import fetched_batches
-from connectors.dataplane.batches.copier import PartitionCopier
 from connectors.dataplane.batches.fetched_batches import CorruptBatch, cut, opened
-from connectors.formats.types import NO_COMPRESSION, Compression, ProducerIdAndEpoch, TopicPartition
-from tests.kit.logs import TargetPartition, control_batch, fetched, source_batch
+from tests.kit import logs as kit
+from tests.kit.logs import TargetPartition, control_batch, copy_all, fetched, plan, source_batch
 from tests.kit.old import LOG_APPEND_TIME, message, wrapper
 
 TIME_MS = 1_500_000_000_000
 
 
-def copier(position=0, max_bytes=2**30, compression=NO_COMPRESSION, read_committed=False):
-    plan = PartitionPlan(
-        TopicPartition("t", 0), None, TopicPartition("us.t", 0), None, position, -1, 0, 0, False, max_bytes
-    )
-    return PartitionCopier(plan, ProducerIdAndEpoch(7, 0), read_committed=read_committed, compression=compression)
+def copier(position=0, max_bytes=2**30, **settings):
+    return kit.copier(plan(next_source_offset=position, max_message_bytes=max_bytes), **settings)
 
 
 def copy(machine, *batches):
     target = TargetPartition()
     machine.take(fetched(*batches))
-    while (outgoing := machine.next_batch()) is not None:
-        error, base = target.append(bytes(outgoing.batch))
-        assert error == 0
-        machine.acknowledged(outgoing, base)
+    copy_all(machine, target)
     return target
 
 
@@ -170,19 +161,6 @@ def test_levels_of_compression_are_heeded(codec, level):
     assert list(records.decode(built, 2)) == part
 
 
-def test_what_comes_uncompressed_is_compressed_as_told_and_the_rest_stays():
-    log = [source_batch(range(30)), source_batch(range(30, 60), codec=1), source_batch([60, 63])]
-    machine = copier(compression=Compression(4, 3))
-    target = copy(machine, *log)
-    assert [wire.read_header(batch).codec for batch in target.batches] == [4, 1, 4]
-    assert target.batches[1][61:] == log[1][61:]
-    assert machine.report().batches == {
-        fetched_batches.COMPRESSED.reason: 1,
-        fetched_batches.SHALLOW.reason: 1,
-        fetched_batches.GAPS.reason: 1,
-    }
-
-
 def test_transactions_that_reach_over_several_answers():
     """Producer 1 aborts over three fetches, producer 2 commits in between; each answer lists what is aborted in it."""
     flag = wire.TRANSACTIONAL
@@ -199,7 +177,6 @@ def test_transactions_that_reach_over_several_answers():
     machine, target = copier(read_committed=True), TargetPartition()
     for part, listed in ((log[:2], [(1, 0)]), (log[2:5], [(1, 0)]), (log[5:], [(1, 0)])):
         machine.take(fetched(*part), listed)
-    while (outgoing := machine.next_batch()) is not None:
-        machine.acknowledged(outgoing, target.append(bytes(outgoing.batch))[1])
+    copy_all(machine, target)
     assert [one.value for one in target.records()] == [b"value 2", b"value 3", b"value 10", b"value 11"]
     assert machine.next_source_offset == 13

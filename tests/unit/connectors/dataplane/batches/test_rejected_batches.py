@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 
 from connect.wire import batch as wire
 from connect.wire import records
-from connectors.control_link.protocol import PartitionPlan
 from connectors.dataplane import resume
-from connectors.dataplane.batches.copier import PartitionCopier
 from connectors.dataplane.batches.error_codes import Refusal
 from connectors.dataplane.batches.fetched_batches import opened
 from connectors.dataplane.batches.sequencer import CopiesUnderWay
-from connectors.formats.types import ProducerIdAndEpoch, ResumeProof, TopicPartition
-from tests.kit.logs import FENCED, control_batch, fetched_from, held, settle, source_batch
+from connectors.formats.types import ProducerIdAndEpoch, ResumeProof
+from tests.kit import logs as kit
+from tests.kit.logs import FENCED, control_batch, fetched_from, held, plan, settle, source_batch
 from tests.kit.picky import INVALID_RECORD, MESSAGE_TOO_LARGE, PickyTarget, is_data
 
 FIRST_EPOCH = 3
@@ -28,10 +27,11 @@ HOUR_MS = 3_600_000
 
 
 def copier(epoch=FIRST_EPOCH, *, position=0, target_end=0, sequence=0, pipelined=False, skip=True, max_bytes=2**30):
-    names = TopicPartition("t", 0), TopicPartition("us.t", 0)
-    plan = PartitionPlan(names[0], None, names[1], None, position, -1, target_end, sequence, pipelined, max_bytes)
-    producer = ProducerIdAndEpoch(PRODUCER_ID, epoch)
-    return PartitionCopier(plan, producer, read_committed=False, skip_refused=skip, batch_bytes=0)
+    begin = plan(
+        "t", next_source_offset=position, target_end=target_end, next_sequence=sequence, pipelined=pipelined,
+        max_message_bytes=max_bytes,
+    )  # fmt: skip
+    return kit.copier(begin, ProducerIdAndEpoch(PRODUCER_ID, epoch), skip_refused=skip, batch_bytes=0)
 
 
 def fenced(target, **changes):
@@ -90,18 +90,6 @@ def skipped(report):
     return [offset for first, last, _ in report.skips for offset in range(first, last + 1)]
 
 
-def test_a_batch_that_grew_too_large_for_its_target_is_split_until_it_fits():
-    log = [source_batch(range(40), large=range(0, 40, 3)), source_batch(range(40, 44))]
-    target = PickyTarget(max_bytes=3000)
-    machine = copier()
-    machine.take(fetched_from(log))
-    copy(machine, target)
-    assert held(target) == takeable(log, target)
-    report = machine.report()
-    assert (report.runs, report.skips, report.next_source_offset) == ([(0, 0, 44)], [], 44)
-    assert len(target.batches) > 3
-
-
 def test_with_the_size_learnt_the_next_batches_are_split_before_they_are_sent():
     log = [source_batch(range(start, start + 20), large=range(start, start + 20)) for start in (0, 20, 40)]
     target = PickyTarget(max_bytes=3000)
@@ -115,16 +103,6 @@ def test_with_the_size_learnt_the_next_batches_are_split_before_they_are_sent():
     machine.take(fetched_from(log[1:]))
     assert copy(machine, target) == 0
     assert held(target) == takeable(log, target)
-
-
-def test_a_target_that_recompresses_to_more_bytes_gets_smaller_batches():
-    log = [source_batch(range(200), codec=4)]
-    target = PickyTarget(max_bytes=4000, inflates=True)
-    machine = copier(max_bytes=4000)
-    machine.take(fetched_from(log))
-    assert copy(machine, target) > 0
-    assert held(target) == takeable(log, target)
-    assert machine.report().runs == [(0, 0, 200)]
 
 
 @pytest.mark.parametrize("lists_records", [True, False])
@@ -141,18 +119,6 @@ def test_one_record_too_large_is_left_out_and_counted_its_neighbours_are_copied(
     assert report.skips == [(position, position, MESSAGE_TOO_LARGE)]
     assert report.next_source_offset == 14
     assert report.next_sequence == 13
-
-
-def test_records_without_a_key_are_left_out_of_every_batch():
-    log = [source_batch(range(start, start + 10), null_keys=[start, start + 7]) for start in range(0, 200, 10)]
-    target = PickyTarget(compacted=True)
-    machine = fenced(target)
-    machine.take(fetched_from(log))
-    assert copy(machine, target) == 1
-    assert held(target) == takeable(log, target)
-    report = machine.report()
-    assert skipped(report) == sorted(refused_offsets(log, target))
-    assert {code for _, _, code in report.skips} == {INVALID_RECORD}
 
 
 def test_a_batch_of_nothing_but_refused_records_lets_the_position_pass():

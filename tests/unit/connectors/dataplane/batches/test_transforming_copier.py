@@ -10,34 +10,27 @@ from connect.wire import batch as wire
 from connect.wire.records import Record
 from connectors.control_link.protocol import PartitionPlan, TransactionTerms
 from connectors.dataplane.batches import error_codes
-from connectors.dataplane.batches.copier import UNTRANSFORMABLE, PartitionCopier, Transform
+from connectors.dataplane.batches.copier import UNTRANSFORMABLE, Transform
 from connectors.dataplane.batches.error_codes import Refusal
 from connectors.dataplane.batches.transaction import SliceTransaction
 from connectors.formats.gap import Gap, GapKind
-from connectors.formats.types import QUARANTINED, STOPPED, ProducerIdAndEpoch, TopicPartition
+from connectors.formats.types import QUARANTINED, STOPPED, ProducerIdAndEpoch
 from connectors.transforms.smt_chain import Outcome, Untransformable
+from tests.kit import logs as kit
 from tests.kit.logs import TargetPartition, fetched, source_batch
 
-SOURCE = TopicPartition("orders", 0)
 GAP = Gap(GapKind.SOURCE_GAP, 20, 29, go_on_at=30)
-
-PLAN = PartitionPlan(SOURCE, None, TopicPartition("us.orders", 0), None, 0, -1, 0, 0, pipelined=False)
 
 
 class Stage:
     """What was given to it and has not come back."""
 
-    def __init__(self, *, skips: bool = False, copier: PartitionCopier | None = None) -> None:
+    def __init__(self, *, skips: bool = False) -> None:
         self.waiting: list[tuple[Sequence[Record], Callable[[Outcome], None]]] = []
         #: how much was held whenever it was told of something
         self.held: list[int] = []
-        self.copier = copier or PartitionCopier(
-            PLAN,
-            ProducerIdAndEpoch(7, 0),
-            read_committed=False,
-            skip_refused=skips,
-            transform=Transform(self.submit, lambda copier: self.held.append(copier.held_bytes)),
-        )
+        transform = Transform(self.submit, lambda copier: self.held.append(copier.held_bytes))
+        self.copier = kit.copier(skip_refused=skips, transform=transform)
 
     def submit(self, _: PartitionPlan, part: Sequence[Record], done: Callable[[Outcome], None]) -> None:
         self.waiting.append((part, done))
@@ -49,12 +42,8 @@ class Stage:
         part, done = self.waiting.pop(0)
         done([None] * len(part) if drops else [(unfit or {}).get(record.offset, record) for record in part])
 
-    def gap(self) -> Gap | None:
-        return self.copier.gap
-
     def copy(self, target: TargetPartition) -> None:
         outgoing = self.copier.next_batch()
-        assert outgoing is not None
         error, base = target.append(bytes(outgoing.batch))
         assert error == 0
         self.copier.acknowledged(outgoing, base)
@@ -66,11 +55,11 @@ def test_what_was_read_before_a_gap_is_copied_before_it_stops_of_it() -> None:
     stage.give_back()
     stage.copier.stop_reading("begins at offset 30 now", "source-gap", GAP)
     stage.copy(target)
-    assert stage.gap() is None, "a batch is still being transformed"
+    assert not stage.copier.gap, "a batch is still being transformed"
     stage.give_back()
     stage.copy(target)
     assert stage.copier.state == STOPPED
-    assert stage.gap() == GAP
+    assert stage.copier.gap == GAP
     assert stage.copier.next_source_offset == 20
     assert len(list(target.records())) == 20
 
@@ -107,16 +96,9 @@ def test_a_record_that_no_transformation_takes_stops_its_partition_in_its_place(
 def test_where_errors_are_tolerated_it_is_left_out_and_counted() -> None:
     stage, target = Stage(skips=True), TargetPartition()
     stage.read(source_batch(range(10)))
-    stage.give_back(
-        unfit={
-            3: Untransformable("mask: no struct"),
-            4: Untransformable("mask: no struct"),
-            9: Untransformable("mask: no struct"),
-        }
-    )
+    stage.give_back(unfit=dict.fromkeys((3, 4, 9), Untransformable("mask: no struct")))
     stage.copy(target)
     report = stage.copier.report()
-    assert report is not None
     assert report.skips == [(3, 4, error_codes.NOT_TRANSFORMED), (9, 9, error_codes.NOT_TRANSFORMED)]
     assert report.next_source_offset == 10
     assert report.runs == [(0, 0, 3), (5, 3, 4)]
@@ -137,15 +119,12 @@ def test_under_exactly_once_what_is_transformed_later_belongs_to_a_later_transac
         TransactionTerms("id", 2, 0, 500), send=reported.append, collect=list, offer=lambda _: None
     )
     stage = Stage()
-    transform = Transform(stage.submit, lambda _: None)
-    producer = ProducerIdAndEpoch(7, 0)
-    copier = PartitionCopier(PLAN, producer, read_committed=False, transaction=filling, transform=transform)
+    copier = kit.copier(transaction=filling, transform=Transform(stage.submit, lambda _: None))
     stage.copier = copier
     filling.add([copier])
     stage.read(source_batch(range(10)), source_batch(range(10, 20)))
     stage.give_back()
     first = copier.next_batch()
-    assert first is not None
     copier.acknowledged(first, 0)
     assert copier.is_settled and copier.next_source_offset == 10
     filling.finish()
@@ -153,7 +132,6 @@ def test_under_exactly_once_what_is_transformed_later_belongs_to_a_later_transac
     assert copier.next_batch() is None, "the transaction is over"
     filling.begin(ProducerIdAndEpoch(7, 1), restarts=True)
     outgoing = copier.next_batch()
-    assert outgoing is not None
     header = wire.read_header(outgoing.batch)
     assert (header.producer_epoch, header.base_sequence, header.is_transactional) == (1, 0, True)
     assert wire.checksum(outgoing.batch) == header.crc
@@ -190,7 +168,6 @@ def test_what_is_held_is_counted_exactly_also_where_a_batch_is_mended() -> None:
     stage.read(*(source_batch(range(first, first + 5)) for first in range(0, 30, 5)))
     stage.give_back()
     outgoing = stage.copier.next_batch()
-    assert outgoing is not None
     stage.copier.refused(outgoing, Refusal(error_codes.INVALID_RECORD, (1,), "no key"))
     stage.copier.settle({})
     stage.copier.split_or_skip()

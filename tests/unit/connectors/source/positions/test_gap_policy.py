@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -17,8 +17,8 @@ from connectors.offset_map.runs_and_chunks import MapRun
 from connectors.source.positions import gap_policy
 from connectors.source.positions.gap_policy import GapPasser, Rewind, advice, gap_message, rewound
 from connectors.source.positions.ledger import Ledger
-from connectors.source.positions.partition_pairs import Entry, PartitionPair, PassedGap
-from connectors.source.positions.stored_positions import Start
+from connectors.source.positions.partition_pairs import Entry, PartitionPair
+from connectors.source.positions.stored_positions import PassedGap, Start
 
 SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("us.orders", 0)
 POSITION = Position(*SOURCE, UUID(int=1), 100, 3, *TARGET, UUID(int=2), 50, "mm2-0", 5, 1, 8)
@@ -28,7 +28,8 @@ GENEROUS = GapPolicy(OnSourceGap.SKIP, OnTopicRecreated.RESTART)
 NO_SOURCE = cast(Cluster, None)
 
 
-def stopped(gap: Gap) -> Entry:
+def stopped(gap: Gap | None) -> Any:
+    assert gap is not None
     entry = Entry(PartitionPair(SOURCE, UUID(int=1), TARGET, UUID(int=2)))
     entry.stop("for a reason", gap=gap)
     return entry
@@ -47,23 +48,17 @@ async def begun(
 
 async def test_behind_what_the_source_has_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which may have become more since the slice saw it."""
-    gap = log_divergence.source_gap(SOURCE, 100, 107).gap
-    assert gap is not None
-    entry = stopped(gap)
+    entry = stopped(log_divergence.source_gap(SOURCE, 100, 107).gap)
     found = await begun(monkeypatch, entry, 110)
     assert found[SOURCE] == Start(POSITION, 109, True, True)
     assert entry.is_recovering
-    assert entry.passing is not None
     assert (entry.passing.gap.first, entry.passing.gap.last, entry.passing.found_ms) == (100, 109, 1234)
 
 
 async def test_where_the_source_parts_the_map_ends_and_both_sides_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    gap = log_divergence.source_truncated(SOURCE, 100, 2, 90).gap
-    assert gap is not None
-    entry = stopped(gap)
+    entry = stopped(log_divergence.source_truncated(SOURCE, 100, 2, 90).gap)
     found = await begun(monkeypatch, entry, 0)
     assert found[SOURCE].committed_source_offset == 89
-    assert entry.passing is not None
     assert entry.passing.source_truncated_to == 90
     passed = entry.passing.gap
     assert (passed.first, passed.last, passed.target_first, passed.target_last) == (90, 99, 40, 49)
@@ -71,33 +66,23 @@ async def test_where_the_source_parts_the_map_ends_and_both_sides_are_named(monk
 
 async def test_what_was_aborted_after_a_slice_told_of_a_gap_is_copied_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Under exactly-once the stored position may lie before the gap."""
-    gap = log_divergence.source_truncated(SOURCE, 130, 2, 120).gap
-    assert gap is not None
-    assert (await begun(monkeypatch, stopped(gap), 0))[SOURCE].committed_source_offset == 99
-    gap = log_divergence.source_gap(SOURCE, 120, 150).gap
-    assert gap is not None
-    entry = stopped(gap)
+    truncated = stopped(log_divergence.source_truncated(SOURCE, 130, 2, 120).gap)
+    assert (await begun(monkeypatch, truncated, 0))[SOURCE].committed_source_offset == 99
+    entry = stopped(log_divergence.source_gap(SOURCE, 120, 150).gap)
     assert (await begun(monkeypatch, entry, 150))[SOURCE].committed_source_offset == 149
-    assert entry.passing is not None
     assert entry.passing.gap.lost_offsets == 50
 
 
 async def test_a_topic_made_anew_begins_at_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = log_divergence.recreated_topic("source", "orders", UUID(int=9), UUID(int=1), SOURCE, 100, 120).gap
-    assert source is not None
-    entry = stopped(source)
+    entry = stopped(log_divergence.recreated_topic("source", "orders", UUID(int=9), UUID(int=1), SOURCE, 100, 120).gap)
     assert (await begun(monkeypatch, entry, 4))[SOURCE].committed_source_offset == 3
-    assert entry.passing is not None
     assert entry.passing.gap.lost_offsets == 20  # what the old one was seen to have
     target = log_divergence.recreated_topic("target", "us.orders", UUID(int=9), UUID(int=2), SOURCE).gap
-    assert target is not None
     entry = stopped(target)
     assert (await begun(monkeypatch, entry, 4))[SOURCE].committed_source_offset == 3
-    assert entry.passing is not None
     assert (entry.passing.gap.first, entry.passing.gap.last) == (0, 3)
     entry = stopped(target)
     await begun(monkeypatch, entry, 0)
-    assert entry.passing is not None
     assert (entry.passing.gap.first, entry.passing.gap.last) == (-1, -1)
 
 
@@ -125,13 +110,10 @@ def test_what_a_truncated_target_still_has(end: int, expected: Rewind | None) ->
 
 
 def test_a_truncated_target_is_copied_to_again_whatever_the_policy() -> None:
-    gap = log_divergence.target_truncated(TARGET, 50, 45, SOURCE, 100, "its end is lower").gap
-    assert gap is not None
-    entry = stopped(gap)
+    entry = stopped(log_divergence.target_truncated(TARGET, 50, 45, SOURCE, 100, "its end is lower").gap)
     passer = GapPasser("us->eu", GapPolicy(), lambda _: RUNS, 1234)
     found = passer.rewind([entry], {SOURCE: Start(POSITION, 99, False)})
     assert found[SOURCE] == Start(POSITION, 94, True, True)
-    assert entry.passing is not None
     assert entry.passing.target_truncated_to == 45
 
 
@@ -169,7 +151,6 @@ def test_what_has_stopped_and_may_continue_waits_for_the_takeover() -> None:
 
 def test_a_truncated_target_is_left_alone_where_it_was_decided_or_never_copied() -> None:
     gap = log_divergence.target_truncated(TARGET, 50, 45, SOURCE, 100, "its end is lower").gap
-    assert gap is not None
     passer = GapPasser("us->eu", GapPolicy(), lambda _: RUNS, 1234)
     for start in (Start(POSITION, 99, False, decided=True), Start(None, None, False)):
         assert passer.rewind([stopped(gap)], {SOURCE: start}) == {}
@@ -203,7 +184,7 @@ def test_the_gap_is_stored_with_the_position_behind_it_and_again_after_an_error(
     ledger.begin(SOURCE, POSITION)
     assert entry.lost == 7
     (commit,) = ledger.take_commits()
-    assert (commit.gaps, commit.source_truncated_to) == (((1234, gap),), 100)
+    assert commit.passing == PassedGap(1234, gap, source_truncated_to=100)
     ledger.give_back([commit])
     assert list(ledger.take_commits()) == [commit]
     assert not list(ledger.take_commits())

@@ -9,8 +9,8 @@ import pytest
 from connectors.dataplane.resume import Resumed
 from connectors.formats.types import TopicPartition
 from connectors.source.positions.partition_notes import log_late_records, log_resumed
+from tests.kit.logs import plan
 from tests.kit.resumed import resumed
-from tests.unit.connectors.dataplane.batches.test_copier import plan
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from connect.kafka.log.compacted_topic import LogRecord
 from connect.kafka.log.producer import OutRecord
 from connect.kafka.log.topic_admin import Admin
 from connectors.dataplane.batches.outgoing_batches import append_run
+from connectors.formats.gap import Gap, GapKind
 from connectors.formats.position import (
     KeyKind,
     Position,
@@ -43,7 +44,7 @@ from connectors.source.positions import stored_positions
 from connectors.source.positions.ledger import Ledger
 from connectors.source.positions.partition_pairs import PartitionPair
 from connectors.source.positions.position_store import MirrorPositionStore, StoreSettings
-from connectors.source.positions.stored_positions import Commit, CommitScope
+from connectors.source.positions.stored_positions import Commit, CommitScope, PassedGap
 from tests.kit.turns import turns_during
 
 ORDERS = TopicPartition("orders", 0)
@@ -187,7 +188,7 @@ async def test_a_commit_of_an_earlier_version_follows_on_progress(monkeypatch: p
     earlier = topics.store()
     await earlier.load([ORDERS])
     back = replace(grown, next_source_offset=20, target_end=25, producer_epoch=1)
-    await earlier.commit([Commit(back, target_truncated_to=20)])
+    await earlier.commit([Commit(back, passing=PassedGap(0, Gap(GapKind.TARGET_TRUNCATED), target_truncated_to=20))])
     stored, went, java = topics.read(by_earlier=False)
     assert (stored.position, went, java) == (back, {at: at for at in range(20)}, 19)
 
