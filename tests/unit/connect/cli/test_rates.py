@@ -35,19 +35,6 @@ def flow(*partitions: PartitionView) -> FlowProgress:
     return FlowProgress(FlowName("us", "eu"), "running", 3, partitions)
 
 
-def test_the_speed_is_that_of_the_window() -> None:
-    meter = RateMeter(window_s=2)
-    for second, records in enumerate((0, 1000, 1100, 1300, 1600)):
-        (rates,) = asyncio.run(meter.observe(100.0 + second, [flow(partition(0, records))]))
-    assert rates.records_per_s == pytest.approx((1600 - 1100) / 2)
-    assert rates.bytes_per_s == pytest.approx((1600 - 1100) * 10 / 2)
-
-
-def test_the_first_look_shows_no_speed() -> None:
-    (rates,) = asyncio.run(RateMeter().observe(5.0, [flow(partition(0, 70))]))
-    assert (rates.records, rates.records_per_s) == (70, 0.0)
-
-
 def test_counters_that_begin_anew_show_no_negative_speed() -> None:
     meter = RateMeter()
     asyncio.run(meter.observe(1.0, [flow(partition(0, 500))]))

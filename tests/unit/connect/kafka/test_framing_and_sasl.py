@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connect.core.errors import ClusterUnreachable
-from connect.kafka.framing_and_sasl import BrokerProtocol, ConnectionLost, open_with_aiokafka
+from connect.kafka.framing_and_sasl import BrokerProtocol, ConnectionLost, due_after_ms, open_with_aiokafka
 from connect.kafka.security.connection_settings import ConnectionSettings
 from connect.kafka.security.tls import TlsSettings
-from connect.wire.fetch_produce import read_tags
 
 MAX_FRAME_BYTES = 1_000_000
 #: (sizes of bodies, lengths of reads): many small frames byte by byte, and frames beyond the scratch buffer's 64 KiB.
@@ -100,13 +99,6 @@ async def test_tags_of_a_flexible_header_are_skipped() -> None:
     assert bytes(answer.result()) == b"body"
 
 
-@pytest.mark.parametrize(
-    ("raw", "behind"), [(b"\x00rest", 1), (b"\x02\x00\x01a\x03\x02bcrest", 8), (b"\x01\x80\x01\x00rest", 4)]
-)
-def test_skip_tags(raw: bytes, behind: int) -> None:
-    assert read_tags(memoryview(raw), 0)[1] == behind
-
-
 async def test_bytes_read_before_the_handover_count() -> None:
     reader, _ = protocol()
     answer = expect(reader, 1, False)
@@ -174,3 +166,22 @@ async def test_the_certificates_of_the_machine_are_loaded_in_a_thread(monkeypatc
     with pytest.raises(ClusterUnreachable):
         await open_with_aiokafka(us, "127.0.0.1", port)
     assert len(loaded_in) == 1 and loaded_in[0] is not threading.main_thread()
+
+
+@pytest.mark.parametrize(
+    ("lifetime_ms", "share", "due_ms"),
+    [
+        (3_600_000, 0.85, 3_060_000),
+        (3_600_000, 0.95, 3_420_000),
+        (60_000, 0.95, 50_000),  # a long poll before it must be over
+        (3_000, 0.85, 1_500),
+        (1_500, 0.85, 1_100),  # no broker takes two within a second
+    ],
+)
+def test_it_leaves_time_for_what_is_under_way(lifetime_ms: int, share: float, due_ms: float) -> None:
+    assert due_after_ms(lifetime_ms, share) == due_ms
+
+
+@given(st.integers(1_300, 10**9), st.floats(0.85, 0.95))
+def test_it_is_before_the_end(lifetime_ms: int, share: float) -> None:
+    assert due_after_ms(lifetime_ms, share) < lifetime_ms

@@ -1,10 +1,10 @@
-"""A topic is read to its end however long that takes, as long as something comes."""
+"""Compacted topics are created, read to their end however long that takes, and written again after errors."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,13 +12,16 @@ from typing import Any, cast
 import pytest
 from aiokafka import TopicPartition
 
-from connect.core.errors import HeliographError, PermanentError, RetriableError, SecurityError
+from connect.core.errors import ClusterUnreachable, HeliographError, PermanentError, RetriableError, SecurityError
 from connect.core.model import CLEANED_SOON, NewTopic
 from connect.kafka.cluster import Cluster
-from connect.kafka.log import compacted_topic
+from connect.kafka.log import compacted_log, compacted_topic
+from connect.kafka.log.compacted_log import CompactedLog
 from connect.kafka.log.compacted_topic import LogRecord, ensure_compacted_topic, read_to_end
+from connect.kafka.log.producer import OutRecord
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.security.connection_settings import connection_settings
+from tests.kit import virtual_time
 
 PLACE = TopicPartition("map", 0)
 EU = cast(Cluster, SimpleNamespace(name="eu"))
@@ -164,3 +167,27 @@ async def test_a_cluster_that_refuses_us_is_asked_once(monkeypatch: pytest.Monke
     with pytest.raises(SecurityError):
         await ensure_compacted_topic(target.admin, NewTopic("offsets", configs=CLEANED_SOON))
     assert len(target.asked) == 1
+
+
+def test_each_attempt_asks_anew_for_what_is_to_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts: list[list[bytes]] = []
+
+    class Writer:
+        def __init__(self, cluster: Cluster, *, timeout_s: float) -> None: ...
+
+        async def write(self, records: Iterable[OutRecord]) -> None:
+            attempts.append([record.key for record in records])
+            if len(attempts) == 1:
+                wanted.pop()
+                raise ClusterUnreachable("away")
+
+    async def main() -> None:
+        cluster = Cluster(connection_settings({"bootstrap.servers": "127.0.0.1:1"}, client_id="c", where="test"))
+        log = CompactedLog(cluster, "t", lambda record: None, lambda: None)
+        await log.write(wanted)
+        await cluster.close()
+
+    monkeypatch.setattr(compacted_log, "PlainWriter", Writer)
+    wanted = [OutRecord("t", b"k", b"v"), OutRecord("t", b"gone", b"v")]
+    virtual_time.run(main())
+    assert attempts == [[b"k", b"gone"], [b"k"]]
