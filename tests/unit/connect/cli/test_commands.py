@@ -74,10 +74,12 @@ def test_a_command_loads_nothing_heavy_before_it_runs(module: str) -> None:
     assert not loaded & (heavy | ({"connectors"} if module.endswith("main") else set()))
 
 
-def test_mirroring_loads_neither_pandas_nor_spark_nor_a_web_framework_into_the_worker() -> None:
-    ended = run(
-        "import sys, connect.cli.daemons.connect_mirror_maker, connect.cli.daemons.mirror_process; print(*sys.modules)"
-    )
+@pytest.mark.parametrize(
+    ("modules", "more"),
+    [(("connect_mirror_maker", "mirror_process"), {"rich", "typer"}), (("strimzi_resource",), {"aiokafka", "kafka"})],
+)
+def test_mirroring_loads_neither_pandas_nor_spark_nor_a_web_framework(modules: tuple[str, ...], more: set[str]) -> None:
+    ended = run(f"import sys; from connect.cli.daemons import {', '.join(modules)}; print(*sys.modules)")
     assert ended.returncode == 0, ended.stderr
     loaded = {name.partition(".")[0] for name in ended.stdout.split()}
-    assert not loaded & {"fastapi", "numpy", "pandas", "pyarrow", "pydantic", "pyspark", "rich", "typer", "uvicorn"}
+    assert not loaded & {"fastapi", "numpy", "pandas", "pyarrow", "pydantic", "pyspark", "uvicorn", *more}
