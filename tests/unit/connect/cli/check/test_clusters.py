@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from connect.cli.check.check_file import checked, run_check
+from connect.cli.check.check_file import run_check
 from connect.cli.check.clusters import Looked, Need, Sides, lacks, of_internal
 from connect.cli.check.findings import CheckFinding, CheckReport, Level
 from connect.core.errors import ConfigError
 from connect.kafka.authorization import NO_RIGHT, Allowed, Operation, Operations, release_of
-from tests.unit.connect.cli.check.test_findings import MIRROR, RESOURCE, SOURCE, WORKER
+from tests.unit.connect.cli.check.test_findings import MIRROR, RESOURCE, SOURCE, WORKER, check
 
 _STORE = "{0}security.protocol = SSL\n{0}ssl.truststore.location = /nonexistent\n"
 _CONSUMER = "bootstrap.servers = a:9092\ngroup.id = g\n"
@@ -39,12 +39,6 @@ _LOGIN = (
     "        passwordSecret: {secretName: us-bob, password: password}\n"
 )
 RESOURCE_WITH_SECRET = RESOURCE.replace("a:9092\n", f"a:9092\n{_LOGIN}")
-
-
-async def check(folder: Path, text: str, *, offline: bool = True, secrets: Path | None = None) -> CheckReport:
-    file = folder / "file"
-    file.write_text(text)
-    return await checked(file, None, offline=offline, secrets=secrets)
 
 
 @pytest.fixture

@@ -131,29 +131,30 @@ USERS = {"min.insync.replicas": "2", "segment.bytes": "777"}
 COMPACT = {"cleanup.policy": "compact"}
 
 
-@pytest.mark.parametrize("code", [40, 44])
-async def test_a_cluster_that_refuses_our_settings_gets_a_topic_with_the_users(
-    monkeypatch: pytest.MonkeyPatch, code: int
+OURS = dict(CLEANED_SOON)
+
+
+@pytest.mark.parametrize(
+    ("code", "refused", "configs", "asked"),
+    [
+        (40, "delete.retention.ms", {**OURS, **USERS}, [{**OURS, **USERS}, USERS]),
+        (44, "delete.retention.ms", {**OURS, **USERS}, [{**OURS, **USERS}, USERS]),
+        (40, "min.insync.replicas", USERS, [USERS]),
+        (44, "min.insync.replicas", USERS, [USERS]),
+        # Too few brokers at the moment have nothing to do with settings.
+        (38, "cleanup.policy", OURS, [OURS, OURS]),
+    ],
+)
+async def test_settings_of_ours_are_left_out_if_they_are_refused_and_those_of_users_never(
+    monkeypatch: pytest.MonkeyPatch, code: int, refused: str, configs: dict[str, str], asked: list[dict[str, str]]
 ) -> None:
-    target = Target(monkeypatch, code, "delete.retention.ms")
-    await ensure_compacted_topic(target.admin, NewTopic("offsets", configs={**CLEANED_SOON, **USERS}))
-    assert target.asked == [{**CLEANED_SOON, **USERS, **COMPACT}, {**USERS, **COMPACT}]
-
-
-@pytest.mark.parametrize("code", [40, 44])
-async def test_settings_of_the_user_are_never_left_out(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    target = Target(monkeypatch, code, "min.insync.replicas")
-    with pytest.raises(PermanentError, match=rf"cannot create topic offsets: .*\({code}\)"):
-        await ensure_compacted_topic(target.admin, NewTopic("offsets", configs=USERS))
-    assert target.asked == [{**USERS, **COMPACT}]
-
-
-async def test_other_refusals_leave_no_settings_out_and_end_at_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Too few brokers at the moment have nothing to do with settings."""
-    target = Target(monkeypatch, 38, "cleanup.policy")
-    with pytest.raises(PermanentError, match="INVALID_REPLICATION_FACTOR"):
-        await ensure_compacted_topic(target.admin, NewTopic("offsets", configs=CLEANED_SOON), timeout_s=0.1)
-    assert target.asked == [{**CLEANED_SOON, **COMPACT}] * 2
+    target, topic = Target(monkeypatch, code, refused), NewTopic("offsets", configs=configs)
+    if refused == "delete.retention.ms":
+        await ensure_compacted_topic(target.admin, topic)
+    else:
+        with pytest.raises(PermanentError, match=rf"cannot create topic offsets: .*\({code}\)"):
+            await ensure_compacted_topic(target.admin, topic, timeout_s=0.1)
+    assert target.asked == [{**one, **COMPACT} for one in asked]
 
 
 async def test_a_cluster_that_refuses_us_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
