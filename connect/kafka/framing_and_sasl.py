@@ -297,8 +297,7 @@ def _sasl_failed(where: str, settings: ConnectionSettings, error: Exception) -> 
         )
     if settings.sasl_mechanism is None:
         return None
-    failed = f"{where}: authentication failed with {settings.security_protocol}"
-    failed += f" {settings.sasl_mechanism}"
+    failed = f"{where}: authentication failed with {settings.security_protocol} {settings.sasl_mechanism}"
     if isinstance(error, aiokafka.errors.IllegalSaslStateError):
         return SecurityError(
             f"{failed}: the listener does not use SASL; change security.protocol, or connect to another listener"

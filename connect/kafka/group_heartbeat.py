@@ -43,14 +43,8 @@ class GroupMeters:
     def heartbeat_sent(self) -> None:
         self.heartbeat_sent_ms = self.clock()
 
-    def heartbeat_answered(self, took_s: float) -> None:
-        self.heartbeat_ms.record(took_s * 1000, self.clock())
-
-    def joined(self, took_s: float) -> None:
-        self.join_ms.record(took_s * 1000, self.clock())
-
-    def synced(self, took_s: float) -> None:
-        self.sync_ms.record(took_s * 1000, self.clock())
+    def took(self, meter: Windowed, took_s: float) -> None:
+        meter.record(took_s * 1000, self.clock())
 
     def round_ended(self, took_s: float) -> None:
         self.round_ended_ms = self.clock()
@@ -127,16 +121,10 @@ class _Beats:
         self._meters = meters
         self._leases = leases
         self._name = f"heartbeats of {settings.client_id} in group {settings.group_id}"
-        self._scope = Scope(self._name)
+        self.scope = Scope(self._name)
 
     def start(self) -> None:
-        self._scope.spawn(self._guarded(), self._name)
-
-    def cancel(self) -> None:
-        self._scope.cancel()
-
-    async def stop(self) -> None:
-        await self._scope.close()
+        self.scope.spawn(self._guarded(), self._name)
 
     async def _guarded(self) -> None:
         try:
@@ -243,7 +231,7 @@ class HeartbeatLoop:
         beats = self._beats
         self._end_lease()
         if beats is not None:
-            await self._leases.run(beats.stop())
+            await self._leases.run(beats.scope.close())
 
     async def close(self) -> None:
         """Close the connections of heartbeats; call ``stop`` first."""
@@ -265,7 +253,7 @@ class HeartbeatLoop:
         if known:
             self._membership.member = member
         if self._beats is not None:
-            self._leases.call(self._beats.cancel)
+            self._leases.call(self._beats.scope.cancel)
         self._end_lease()
         self._events.membership_lost(reason)
 
@@ -274,7 +262,7 @@ class HeartbeatLoop:
     def answered(self, beats: _Beats, took_s: float, sent_as: tuple[str, int], code: int) -> None:
         if beats is not self._beats:
             return
-        self._meters.heartbeat_answered(took_s)
+        self._meters.took(self._meters.heartbeat_ms, took_s)
         is_ours = self._membership.is_of(*sent_as)
         if code in NOT_A_MEMBER:
             if is_ours:

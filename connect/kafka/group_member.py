@@ -207,7 +207,7 @@ class GroupMember:
         if answer.error_code == MEMBER_ID_REQUIRED:
             membership.member = answer.member_id
         self._check("JoinGroup", answer.error_code)
-        self.meters.joined(asyncio.get_running_loop().time() - sent_s)
+        self.meters.took(self.meters.join_ms, asyncio.get_running_loop().time() - sent_s)
         self._heartbeat_loop.joined()
         membership.member, membership.generation, membership.rebalance_said = (
             answer.member_id,
@@ -224,7 +224,7 @@ class GroupMember:
         )
         answer = await self._ask(request)
         self._check("SyncGroup", answer.error_code)
-        self.meters.synced(asyncio.get_running_loop().time() - sent_s)
+        self.meters.took(self.meters.sync_ms, asyncio.get_running_loop().time() - sent_s)
         self._heartbeat_loop.renew(sent_s)
         if not self._heartbeat_loop.holds:
             raise RoundOver(f"{self._name}: SyncGroup was answered after the lease had expired")

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -204,28 +204,27 @@ def in_config(config: Mapping[str, str | None], lines: Mapping[str, int]) -> lis
     return [WrittenValue(key, value, lines.get(key)) for key, value in config.items() if value is not None]
 
 
-def of_values(values: Sequence[WrittenValue], declared: Collection[str] = ()) -> Iterator[CheckFinding]:
-    """Find values that may not have the intended effect. ``declared`` are providers declared outside of the file."""
-    yield from of_kerberos(values)
-    for one, name in undeclared(values, declared):
-        said = f"{_check_values_named(one.key, name)} is not resolved, as in Java: config.providers does not name it"
-        yield CheckFinding(Level.WARNING, said, one.key, one.line)
-
-
-def of_connector(values: Sequence[WrittenValue]) -> Iterator[CheckFinding]:
-    """Find the same in a connector's config. The worker that it is sent to may declare the providers."""
-    yield from of_kerberos(values)
-    for one, name in undeclared(values):
-        said = f"{_check_values_named(one.key, name)} is resolved only if config.providers of the worker names it"
-        yield CheckFinding(Level.NOTE, said, one.key, one.line)
-
-
-def of_kerberos(values: Iterable[WrittenValue]) -> Iterator[CheckFinding]:
-    """Warn about each client that logs in by Kerberos."""
+def of_values(
+    values: Sequence[WrittenValue], declared: Collection[str] = (), *, of_connector: bool = False
+) -> Iterator[CheckFinding]:
+    """Find values that may not have the intended effect: clients that log in by Kerberos, and references to unknown
+    providers. ``declared`` are providers declared outside of the file; the worker of a connector may declare others."""
     for one in values:
         if one.key.endswith(_MECHANISM) and one.value.strip() == "GSSAPI":
             said = f"{one.key}: Kerberos keys are read, but login has not been tested against a real Kerberos server"
             yield CheckFinding(Level.WARNING, said, one.key, one.line)
+    level, effect = (
+        (Level.NOTE, "is resolved only if config.providers of the worker names it")
+        if of_connector
+        else (Level.WARNING, "is not resolved, as in Java: config.providers does not name it")
+    )
+    for one, name in undeclared(values, declared):
+        kind = (
+            f"a reference to the config provider {name}"
+            if name in _USUAL
+            else "an apparent reference to a config provider"
+        )
+        yield CheckFinding(level, f"{one.key}: {kind} {effect}", one.key, one.line)
 
 
 def undeclared(values: Sequence[WrittenValue], declared: Collection[str] = ()) -> Iterator[tuple[WrittenValue, str]]:
@@ -246,12 +245,6 @@ def _declared(values: Sequence[WrittenValue]) -> dict[str, tuple[str, ...]]:
 def declares(key: str) -> bool:
     """Whether the key is ``config.providers``, with a prefix or without."""
     return key == _PROVIDERS or key.endswith(f".{_PROVIDERS}")
-
-
-def _check_values_named(key: str, provider: str) -> str:
-    if provider in _USUAL:
-        return f"{key}: a reference to the config provider {provider}"
-    return f"{key}: an apparent reference to a config provider"
 
 
 _STRING: Final = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?')
@@ -303,7 +296,7 @@ async def check_connector(file: CheckedConnector, report: CheckReport, *, offlin
     if file.name:  # because REST copies the name from the path or the body to the config
         file = replace(file, config={**file.config, "name": file.name})
     values = in_config(file.config, file.lines)
-    report = report.with_findings(of_connector(values))
+    report = report.with_findings(of_values(values, of_connector=True))
     props = {key: value for key, value in file.config.items() if value is not None}
     try:
         # The worker's config providers are not known here.

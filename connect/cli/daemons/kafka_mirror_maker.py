@@ -154,33 +154,34 @@ def _parser() -> _ArgumentParser:
         metavar="true|false",
         help="End if a record cannot be sent (default true). If false, skip, log and count it.",
     )
-    _add_plugins(parser.add_argument_group("plugins"))
-    _add_old(parser.add_argument_group("accepted without effect"))
+    code = parser.add_argument_group("plugins")
+    for option, value, text in _PLUGINS:
+        code.add_argument(f"--{option}", dest=_dest(option), metavar=value, help=text)
+    old = parser.add_argument_group("accepted without effect")
+    for option, value, instead in _OLD:
+        text = f"{instead[0].upper()}{instead[1:]}."
+        if value:
+            old.add_argument(f"--{option}", dest=_dest(option), metavar=value, help=text)
+        else:
+            old.add_argument(f"--{option}", dest=_dest(option), action="store_true", help=text)
     add_general_options(parser)
     return parser
 
 
-def _add_plugins(code: argparse._ArgumentGroup) -> None:
-    code.add_argument(
-        "--message.handler",
-        dest="message_handler",
-        metavar="MODULE:CLASS",
-        help="A Python class with handle(record), which returns the records to send instead of each record.",
-    )
-    code.add_argument(
-        "--message.handler.args", dest="message_handler_args", metavar="TEXT", help="Argument of its constructor."
-    )
-    code.add_argument(
-        "--consumer.rebalance.listener",
-        dest="consumer_rebalance_listener",
-        metavar="MODULE:CLASS",
-        help="A Python class with on_partitions_assigned(partitions) and on_partitions_revoked(partitions).",
-    )
-    code.add_argument(
-        "--rebalance.listener.args", dest="rebalance_listener_args", metavar="TEXT", help="Argument of its constructor."
-    )
-
-
+_PLUGINS: Final = (
+    (
+        "message.handler",
+        "MODULE:CLASS",
+        "A Python class with handle(record), which returns the records to send instead of each record.",
+    ),
+    ("message.handler.args", "TEXT", "Argument of its constructor."),
+    (
+        "consumer.rebalance.listener",
+        "MODULE:CLASS",
+        "A Python class with on_partitions_assigned(partitions) and on_partitions_revoked(partitions).",
+    ),
+    ("rebalance.listener.args", "TEXT", "Argument of its constructor."),
+)
 #: Options without effect: name, metavar, and what replaces them.
 _OLD: Final = (
     ("num.producers", "N", "each stream has its own producer; set --num.streams"),
@@ -191,18 +192,13 @@ _OLD: Final = (
 )
 
 
-def _add_old(old: argparse._ArgumentGroup) -> None:
-    for name, value, instead in _OLD:
-        dest = name.replace(".", "_")
-        if value:
-            old.add_argument(f"--{name}", dest=dest, metavar=value, help=f"{instead[0].upper()}{instead[1:]}.")
-        else:
-            old.add_argument(f"--{name}", dest=dest, action="store_true", help=f"{instead[0].upper()}{instead[1:]}.")
+def _dest(option: str) -> str:
+    return option.replace(".", "_")
 
 
 def without_effect(found: argparse.Namespace) -> list[str]:
     """Return a sentence for each option without effect."""
-    return [f"--{name}: {instead}" for name, _, instead in _OLD if getattr(found, name.replace(".", "_"))]
+    return [f"--{name}: {instead}" for name, _, instead in _OLD if getattr(found, _dest(name))]
 
 
 def _positive(text: str) -> int:

@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import javaproperties
 
@@ -25,7 +25,6 @@ from connect.cli.console import (
 )
 from connect.cli.daemons.connect_distributed import EXIT_WITHIN_S
 from connect.cli.daemons.connect_mirror_maker import START_DELAYS_S, NotStarted, Parser, log_summaries, unreadable
-from connect.cli.daemons.worker_process import WorkerNode
 from connect.cli.tables import printable, show_json
 from connect.core.config.properties import MAX_FILE_BYTES
 from connect.core.config.security_settings import HIDDEN, is_secret
@@ -33,7 +32,6 @@ from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
 from connect.core.model import TargetState
 from connect.kafka.concurrency import Pauses, Scope, is_set_within, unless, wall_ms
-from connect.runtime.distributed_worker import DistributedWorker
 from connectors.config.client_config import flow_clients
 from connectors.config.connector_configs import checkpoint_settings, source_settings
 from connectors.formats.types import FlowName
@@ -41,6 +39,9 @@ from connectors.strimzi.resource import chosen
 from connectors.strimzi.security import keys_in
 from connectors.strimzi.translation import TranslatedResource, WantedConnector, translate
 from connectors.strimzi.yaml_nodes import read_documents
+
+if TYPE_CHECKING:
+    from connect.runtime.distributed_worker import DistributedWorker
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ async def run_until_signal(found: TranslatedResource, config: WorkerConfig) -> N
     """
     async with stop_signals(exit_within_s=EXIT_WITHIN_S) as stop:
         pauses = Pauses(*START_DELAYS_S)
-        await imported(stop, plugins=True)
+        await imported(stop, "connect.cli.daemons.worker_process", plugins=True)
         while not stop.is_set():
             node, delay_s = _ResourceNode(found, config), pauses.next_s()
             try:
@@ -106,6 +107,8 @@ class _ResourceNode:
     """A worker, and the tasks of a leader for the resource. Needs a running loop."""
 
     def __init__(self, found: TranslatedResource, config: WorkerConfig) -> None:
+        from connect.cli.daemons.worker_process import WorkerNode
+
         self._found = found
         self._elected = asyncio.Event()
         self._node = WorkerNode(config, elected=self._elected.set)

@@ -372,15 +372,12 @@ def _refusal(cluster: Cluster, what: str, group: str, code: int, right: str = _L
     return refusal_of(code, line, changes=right != _LOOKING)
 
 
-_CONSUMER: Final = "consumer"
-
-
 async def owners(cluster: Cluster, group: str) -> dict[Partition, str]:
     """Return the client id and host of each partition's owner. Empty for a group without members, and for groups with a
     server-side assignment (KIP-848), which DescribeGroups does not show. Raises the errors of
     :func:`committed_offsets`."""
     found = await described_group(cluster, group)
-    if found.protocol_type != _CONSUMER:
+    if found.protocol_type != CONSUMER:
         return {}
     return {
         partition: f"{member.client_id}{member.client_host}"

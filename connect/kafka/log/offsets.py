@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kafka.errors import for_code
 from kafka.protocol.consumer.offsets import ListOffsetsRequest, OffsetForLeaderEpochRequest
@@ -23,6 +23,8 @@ READ_COMMITTED: Final = 1
 _MOST_ASKED: Final = 500
 
 Partition = tuple[str, int]
+#: Offsets, and the errors of the other partitions.
+_Offsets = tuple[dict[Partition, int], dict[Partition, RetriableError | PermanentError]]
 
 
 async def list_offset(cluster: Cluster, partition: Partition, timestamp_ms: int) -> int:
@@ -41,11 +43,9 @@ async def list_offsets(
     """Return the offset of each partition at ``timestamp_ms`` (or ``EARLIEST``, ``LATEST``); -1 if there is none.
     ``metadata``: current metadata of their topics, otherwise fetched first. Raises :class:`RetriableError` if a leader
     is missing or has moved, :class:`PermanentError` for other errors."""
-    found = {}
-    for partition, (offset, code) in (await _ask(cluster, partitions, timestamp_ms, isolation, metadata)).items():
-        if code:
-            raise _refused(partition, code)
-        found[partition] = offset
+    found, refused = await _ask(cluster, partitions, timestamp_ms, isolation, metadata)
+    for error in refused.values():
+        raise error
     return found
 
 
@@ -75,17 +75,14 @@ async def known_offsets(
         led = of_leader[leader]
         try:
             async with asyncio.timeout(leader_s):
-                answered = await _ask_leader(cluster, leader, led, timestamp_ms, isolation, metadata)
+                answered, refused = await _ask_leader(cluster, leader, led, timestamp_ms, isolation, metadata)
         except TimeoutError:
             missing.update(dict.fromkeys(led, f"broker {leader} did not answer within {leader_s:g} s"))
         except HeliographError as error:
             missing.update(dict.fromkeys(led, str(error)))
         else:
-            for partition, (offset, code) in answered.items():
-                if code:
-                    missing[partition] = str(_refused(partition, code))
-                else:
-                    found[partition] = offset
+            found.update(answered)
+            missing.update((partition, str(error)) for partition, error in refused.items())
 
     await gather_limited(ask, of_leader)
     return found, missing
@@ -95,15 +92,11 @@ async def unknown_ends(cluster: Cluster, partitions: Collection[Partition]) -> d
     """Return the partitions whose leaders do not know their ends now, with the reason: after an election a leader does
     not know how far its log is replicated until enough replicas are in sync (KIP-207). Raises RetriableError if a
     leader is missing, PermanentError for errors that are not retriable."""
-    errors = {
-        partition: _refused(partition, code)
-        for partition, (_, code) in (await _ask(cluster, partitions, LATEST, READ_UNCOMMITTED)).items()
-        if code
-    }
-    for error in errors.values():
+    _, refused = await _ask(cluster, partitions, LATEST, READ_UNCOMMITTED)
+    for error in refused.values():
         if not isinstance(error, RetriableError):
             raise error
-    return {partition: str(error) for partition, error in errors.items()}
+    return {partition: str(error) for partition, error in refused.items()}
 
 
 class EpochEnd(NamedTuple):
@@ -140,10 +133,9 @@ async def confirm_leader(
 ) -> None:
     """Raise :class:`RetriableError` unless ``leader`` leads each partition in the epoch of ``metadata``. For responses
     without a leader epoch, which a former leader sends too (DescribeProducers)."""
-    answered = await _ask_leader(cluster, leader, partitions, EARLIEST, READ_UNCOMMITTED, metadata)
-    for partition, (_, code) in answered.items():
-        if code:
-            raise _refused(partition, code)
+    _, refused = await _ask_leader(cluster, leader, partitions, EARLIEST, READ_UNCOMMITTED, metadata)
+    for error in refused.values():
+        raise error
 
 
 def _epochs_request(
@@ -169,17 +161,18 @@ async def _ask(
     timestamp_ms: int,
     isolation: int,
     metadata: ClusterMetadata | None = None,
-) -> dict[Partition, tuple[int, int]]:
+) -> _Offsets:
     if not partitions:
-        return {}
+        return {}, {}
     if metadata is None:
         metadata = await cluster.metadata({topic for topic, _ in partitions})
     ask = partial(_ask_leader, cluster, timestamp_ms=timestamp_ms, isolation=isolation, metadata=metadata)
     led = by_leader(cluster, partitions, metadata)
-    found: dict[Partition, tuple[int, int]] = {}
-    for answered in await gather_limited(lambda leader: ask(leader, led[leader]), led):
+    found, refused = dict[Partition, int](), dict[Partition, RetriableError | PermanentError]()
+    for answered, errors in await gather_limited(lambda leader: ask(leader, led[leader]), led):
         found |= answered
-    return found
+        refused |= errors
+    return found, refused
 
 
 def by_leader(
@@ -209,19 +202,24 @@ async def _ask_leader(
     timestamp_ms: int,
     isolation: int,
     metadata: ClusterMetadata,
-) -> dict[Partition, tuple[int, int]]:
-    """Return offset and error code of each partition that the leader answers for, from concurrent requests."""
-    found: dict[Partition, tuple[int, int]] = {}
+) -> _Offsets:
+    """Return the offset or the error of each partition that the leader answers for, from concurrent requests."""
+    found: dict[Partition, int] = {}
+    refused: dict[Partition, RetriableError | PermanentError] = {}
 
     async def ask(some: Sequence[Partition]) -> None:
         request = _request(some, timestamp_ms, isolation, metadata)
         answer = await (await cluster.connection(leader)).call(request)
         for topic in answer.topics:
-            found.update({(topic.name, row.partition_index): (row.offset, row.error_code) for row in topic.partitions})
+            for row in topic.partitions:
+                if row.error_code:
+                    refused[topic.name, row.partition_index] = _refused(topic.name, row)
+                else:
+                    found[topic.name, row.partition_index] = row.offset
 
     asked = list(partitions)
     await gather_limited(ask, [asked[first : first + _MOST_ASKED] for first in range(0, len(asked), _MOST_ASKED)])
-    return found
+    return found, refused
 
 
 def _request(
@@ -238,8 +236,8 @@ def _request(
     return ListOffsetsRequest(replica_id=_CONSUMER, isolation_level=isolation, topics=list(topics.values()))
 
 
-def _refused(partition: Partition, code: int) -> RetriableError | PermanentError:
-    error = for_code(code)
-    topic, index = partition
-    message = f"{topic}-{index}: the broker refuses to list offsets: {getattr(error, 'message', error.__name__)}"
-    return refusal_of(code, message, changes=False)
+def _refused(topic: str, row: Any) -> RetriableError | PermanentError:
+    error = for_code(row.error_code)
+    reason = getattr(error, "message", error.__name__)
+    line = f"{topic}-{row.partition_index}: the broker refuses to list offsets: {reason}"
+    return refusal_of(row.error_code, line, changes=False)

@@ -8,9 +8,14 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-HELIOGRAPH = "from connect.cli.main import main; main()"
+from connect.cli.console import run_command
+from connect.cli.daemons import connect_mirror_maker
+from connect.cli.main import app
+
 MIRROR_MAKER = "from connect.cli.daemons.connect_mirror_maker import main; main()"
+NO_FLOW = "clusters = us, eu\nemit.heartbeats.enabled = false\n"
 
 
 def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -18,55 +23,46 @@ def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-@pytest.mark.parametrize(("code", "before"), [(MIRROR_MAKER, ()), (HELIOGRAPH, ("mirror",))])
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("us.bootstrap.servers = a:1\n", ("clusters",)),
         ("clusters = us, eu\nus->xx.enabled = true\n", ("us->xx.enabled", "xx")),
         ("clusters = us, eu\nus->eu.enabled = \\u12\n", ("mm2.properties",)),
-        ("clusters = us, eu\nemit.heartbeats.enabled = false\n", ("enabled",)),
+        (NO_FLOW, ("enabled",)),
     ],
 )
 def test_a_wrong_file_is_one_line_and_exit_code_2(
-    code: str, before: tuple[str, ...], text: str, words: tuple[str, ...], tmp_path: Path
+    text: str, words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "mm2.properties"
     file.write_text(text)
-    ended = run(code, *before, str(file))
-    assert (ended.returncode, ended.stdout) == (2, "")
-    (line,) = ended.stderr.splitlines()
-    assert ": error: " in line
+    assert run_command("x", lambda: connect_mirror_maker.run_with_arguments("x", [str(file)])) == 2
+    out, err = capsys.readouterr()
+    (line,) = err.splitlines()
+    assert (out, line[:10]) == ("", "x: error: ")
     assert all(word in line for word in words)
 
 
-@pytest.mark.parametrize(("code", "before"), [(MIRROR_MAKER, ()), (HELIOGRAPH, ("mirror",))])
-def test_bad_arguments_exit_with_255(code: str, before: tuple[str, ...], tmp_path: Path) -> None:
-    ended = run(code, *before, str(tmp_path / "none.properties"), "--clusters", "eu", "asia")
+@pytest.mark.parametrize("code", [MIRROR_MAKER, "from connect.cli.main import main; main()"])
+def test_a_process_ends_with_the_same_codes(code: str, tmp_path: Path) -> None:
+    file = tmp_path / "mm2.properties"
+    file.write_text(NO_FLOW)
+    words = ("mirror",) * ("connect.cli.main" in code)
+    assert run(code, *words, str(file)).returncode == 2
+    ended = run(code, *words, str(tmp_path / "none.properties"), "--clusters", "eu", "asia")
     assert ended.returncode == 255
     assert "No such file or directory" in ended.stderr.splitlines()[-1]
-
-
-def test_every_command_is_listed_and_explains_itself() -> None:
-    listed = run(HELIOGRAPH, "--help")
-    assert listed.returncode == 0
-    for command in ("demo", "dev", "mirror"):
-        assert command in listed.stdout
-        explained = run(HELIOGRAPH, command, "--help")
-        assert explained.returncode == 0
-        assert explained.stdout.lower().startswith("usage: ")
-
-
-@pytest.mark.parametrize(
-    "module", ["main", "daemons.connect_mirror_maker", "daemons.kafka_mirror_maker", "daemons.connect_distributed"]
-)
-def test_the_version_is_printed(module: str) -> None:
-    ended = run(f"from connect.cli.{module} import main; main()", "--version")
+    ended = run(code, "--version")
     assert (ended.returncode, ended.stdout) == (0, f"heliograph {version('heliograph')}\n")
 
 
-def test_an_unknown_command_is_refused() -> None:
-    assert run(HELIOGRAPH, "mirrror").returncode == 2
+def test_every_command_is_listed_and_explains_itself() -> None:
+    listed = CliRunner().invoke(app, ["--help"]).output
+    for command in ("demo", "dev", "lag"):
+        assert command in listed
+        assert CliRunner().invoke(app, [command, "--help"]).output.strip().lower().startswith("usage: ")
+    assert CliRunner().invoke(app, ["mirrror"]).exit_code == 2
 
 
 @pytest.mark.parametrize("module", ["connect.cli.daemons.connect_mirror_maker", "connect.cli.main"])
@@ -78,10 +74,12 @@ def test_a_command_loads_nothing_heavy_before_it_runs(module: str) -> None:
     assert not loaded & (heavy | ({"connectors"} if module.endswith("main") else set()))
 
 
-def test_mirroring_loads_neither_pandas_nor_spark_nor_a_web_framework_into_the_worker() -> None:
-    ended = run(
-        "import sys, connect.cli.daemons.connect_mirror_maker, connect.cli.daemons.mirror_process; print(*sys.modules)"
-    )
+@pytest.mark.parametrize(
+    ("modules", "more"),
+    [(("connect_mirror_maker", "mirror_process"), {"rich", "typer"}), (("strimzi_resource",), {"aiokafka", "kafka"})],
+)
+def test_mirroring_loads_neither_pandas_nor_spark_nor_a_web_framework(modules: tuple[str, ...], more: set[str]) -> None:
+    ended = run(f"import sys; from connect.cli.daemons import {', '.join(modules)}; print(*sys.modules)")
     assert ended.returncode == 0, ended.stderr
     loaded = {name.partition(".")[0] for name in ended.stdout.split()}
-    assert not loaded & {"fastapi", "numpy", "pandas", "pyarrow", "pydantic", "pyspark", "rich", "typer", "uvicorn"}
+    assert not loaded & {"fastapi", "numpy", "pandas", "pyarrow", "pydantic", "pyspark", "uvicorn", *more}

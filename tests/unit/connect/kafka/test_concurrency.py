@@ -1,12 +1,15 @@
+"""Tasks end with their scope; pauses between attempts grow, and their log is short."""
+
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
 from connect.kafka import concurrency
-from connect.kafka.concurrency import Scope, in_turns, together
-from tests.kit.virtual_time import VirtualLoop, in_virtual_time
+from connect.kafka.concurrency import Backoff, Scope, in_turns, together
+from tests.kit.virtual_time import VirtualLoop, in_virtual_time, run
 
 
 async def test_a_closed_scope_has_no_task_and_starts_none() -> None:
@@ -137,3 +140,41 @@ async def test_a_turn_over_many_items_ends_by_time() -> None:
         async for cost_s in in_turns([0.0] * 1000 + [0.05, 0.0, 0.001, 0.0005, 0.0005, 0.0, 0.0]):
             loop.pass_time(cost_s)
     assert [round(at_s, 4) for at_s in others] == [0.05, 0.052]
+
+
+log = logging.getLogger(__name__)
+
+
+async def pauses(backoff: Backoff, count: int, cause: str = "it is away") -> list[float]:
+    clock = asyncio.get_running_loop().time
+    taken = []
+    for _ in range(count):
+        before_s = clock()
+        await backoff.after(RuntimeError(cause))
+        taken.append((clock() - before_s) * 1000)
+    return taken
+
+
+def test_pauses_double_up_to_the_last() -> None:
+    async def main() -> list[float]:
+        backoff = Backoff(log, "asking", 100, 1_000)
+        taken = await pauses(backoff, 6)
+        backoff.over()
+        return taken + await pauses(backoff, 1)
+
+    for taken, expected in zip(run(main()), [100, 200, 400, 800, 1_000, 1_000, 100], strict=True):
+        assert expected * 0.79 < taken < expected * 1.21
+
+
+def test_what_may_pass_in_a_moment_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        backoff = Backoff(log, "asking", 1_000, 1_000)
+        await pauses(backoff, 5)
+        backoff.over()
+        await pauses(backoff, 2, "the disk is full")
+
+    with caplog.at_level(logging.INFO, __name__):
+        run(main())
+    said = [(record.levelname, record.getMessage()) for record in caplog.records if record.name == __name__]
+    assert {line for level, line in said if level == "WARNING"} == {"asking: it is away; retrying"}
+    assert [line for level, line in said if level == "INFO"][-2:] == ["asking: the disk is full; retrying"] * 2

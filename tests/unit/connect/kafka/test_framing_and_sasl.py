@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connect.core.errors import ClusterUnreachable
-from connect.kafka.framing_and_sasl import BrokerProtocol, ConnectionLost, open_with_aiokafka
+from connect.kafka.framing_and_sasl import BrokerProtocol, ConnectionLost, due_after_ms, open_with_aiokafka
 from connect.kafka.security.connection_settings import ConnectionSettings
 from connect.kafka.security.tls import TlsSettings
-from connect.wire.fetch_produce import read_tags
 
 MAX_FRAME_BYTES = 1_000_000
 #: (sizes of bodies, lengths of reads): many small frames byte by byte, and frames beyond the scratch buffer's 64 KiB.
@@ -100,13 +99,6 @@ async def test_tags_of_a_flexible_header_are_skipped() -> None:
     assert bytes(answer.result()) == b"body"
 
 
-@pytest.mark.parametrize(
-    ("raw", "behind"), [(b"\x00rest", 1), (b"\x02\x00\x01a\x03\x02bcrest", 8), (b"\x01\x80\x01\x00rest", 4)]
-)
-def test_skip_tags(raw: bytes, behind: int) -> None:
-    assert read_tags(memoryview(raw), 0)[1] == behind
-
-
 async def test_bytes_read_before_the_handover_count() -> None:
     reader, _ = protocol()
     answer = expect(reader, 1, False)
@@ -116,24 +108,22 @@ async def test_bytes_read_before_the_handover_count() -> None:
     assert bytes(answer.result()) == b"x" * 200_000
 
 
-async def test_an_answer_out_of_turn_ends_the_connection() -> None:
+@pytest.mark.parametrize(
+    ("stream", "why"),
+    [
+        (frame(2, b""), "lost: it answered request 2, which is not the next"),
+        *((struct.pack(">i", size) + b"rest", "is the port right") for size in (-1, 3, MAX_FRAME_BYTES + 1)),
+        (b"HTTP/1.1", "is the port right"),
+    ],
+)
+async def test_what_cannot_be_the_next_answer_ends_the_connection(stream: bytes, why: str) -> None:
     reader, wire = protocol()
     answers = [expect(reader, index, False) for index in (1, 2)]
-    receive(reader, frame(2, b""), [100])
+    receive(reader, stream, [100])
     assert wire.aborted
     for answer in answers:
-        with pytest.raises(ConnectionLost, match=r"broker:9092 lost: it answered request 2, which is not the next"):
+        with pytest.raises(ConnectionLost, match=f"broker:9092 .*{why}"):
             await answer
-
-
-@pytest.mark.parametrize("size", [-1, 3, MAX_FRAME_BYTES + 1, struct.unpack(">i", b"HTTP")[0]])
-async def test_a_size_that_cannot_be_ends_the_connection(size: int) -> None:
-    reader, wire = protocol()
-    answer = expect(reader, 1, False)
-    receive(reader, struct.pack(">i", size) + b"rest", [100])
-    assert wire.aborted
-    with pytest.raises(ConnectionLost, match="is the port right"):
-        await answer
 
 
 async def test_what_is_pending_fails_when_the_connection_goes() -> None:
@@ -174,3 +164,22 @@ async def test_the_certificates_of_the_machine_are_loaded_in_a_thread(monkeypatc
     with pytest.raises(ClusterUnreachable):
         await open_with_aiokafka(us, "127.0.0.1", port)
     assert len(loaded_in) == 1 and loaded_in[0] is not threading.main_thread()
+
+
+@pytest.mark.parametrize(
+    ("lifetime_ms", "share", "due_ms"),
+    [
+        (3_600_000, 0.85, 3_060_000),
+        (3_600_000, 0.95, 3_420_000),
+        (60_000, 0.95, 50_000),  # a long poll before it must be over
+        (3_000, 0.85, 1_500),
+        (1_500, 0.85, 1_100),  # no broker takes two within a second
+    ],
+)
+def test_it_leaves_time_for_what_is_under_way(lifetime_ms: int, share: float, due_ms: float) -> None:
+    assert due_after_ms(lifetime_ms, share) == due_ms
+
+
+@given(st.integers(1_300, 10**9), st.floats(0.85, 0.95))
+def test_it_is_before_the_end(lifetime_ms: int, share: float) -> None:
+    assert due_after_ms(lifetime_ms, share) < lifetime_ms

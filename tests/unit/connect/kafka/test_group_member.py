@@ -6,7 +6,7 @@ import asyncio
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import pytest
 from kafka.protocol.consumer.group import HeartbeatResponse, JoinGroupResponse, LeaveGroupResponse, SyncGroupResponse
@@ -32,9 +32,12 @@ PROTOCOLS = [("sessioned", b"metadata 2"), ("default", b"metadata 0")]
 Answer = Any
 
 
-class Request:
-    def __init__(self, name: str, node: int, purpose: str, at_s: float, message: Any) -> None:
-        self.name, self.node, self.purpose, self.at_s, self.message = name, node, purpose, at_s, message
+class Request(NamedTuple):
+    name: str
+    node: int
+    purpose: str
+    at_s: float
+    message: Any
 
 
 class FakeCluster:
@@ -168,9 +171,11 @@ def made(cluster: FakeCluster, events: Events, settings: GroupSettings = SETTING
 
 
 @asynccontextmanager
-async def a_member() -> AsyncIterator[tuple[GroupMember, FakeCluster, Events]]:
-    cluster, events = FakeCluster(), Events()
-    member = made(cluster, events)
+async def a_member(
+    assign: Callable[..., Mapping[str, bytes]] | None = None, leases: OneLoop | None = None
+) -> AsyncIterator[tuple[GroupMember, FakeCluster, Events]]:
+    cluster, events = FakeCluster(), Events(assign)
+    member = GroupMember(cast("Cluster", cluster), SETTINGS, events, leases or OneLoop())
     yield member, cluster, events
     await member.close()
 
@@ -206,16 +211,12 @@ async def test_the_leader_assigns() -> None:
         assert (protocol, leader) == ("sessioned", "a")
         return {name: b"for " + metadata for name, metadata in members.items()}
 
-    cluster, events = FakeCluster(), Events(assign)
-    cluster.answers["JoinGroupRequest"].append(joined("a", leader="a", a=b"1", b=b"2"))
-    member = made(cluster, events)
-    await member.join(PROTOCOLS)
-    (sync,) = cluster.sent("SyncGroupRequest")
-    assert [(each.member_id, each.assignment) for each in sync.message.assignments] == [
-        ("a", b"for 1"),
-        ("b", b"for 2"),
-    ]
-    await member.close()
+    async with a_member(assign) as (member, cluster, _):
+        cluster.answers["JoinGroupRequest"].append(joined("a", leader="a", a=b"1", b=b"2"))
+        await member.join(PROTOCOLS)
+        (sync,) = cluster.sent("SyncGroupRequest")
+        found = {each.member_id: each.assignment for each in sync.message.assignments}
+        assert found == {"a": b"for 1", "b": b"for 2"}
 
 
 @pytest.mark.parametrize(
@@ -290,15 +291,6 @@ async def test_a_broker_that_is_stuck_is_not_asked_twice() -> None:
         await member.join(PROTOCOLS)
         assert given_up
         assert given_up[0] <= SETTINGS.session_timeout_ms / 5_000
-
-
-@in_virtual_time
-async def test_a_long_round_is_waited_for() -> None:
-    """As long as the coordinator is the same, beyond sessions and the time-outs of other requests."""
-    async with a_member() as (member, cluster, _):
-        cluster.answers["JoinGroupRequest"].append(after(59, joined("a")))
-        await member.join(PROTOCOLS)
-        assert len(cluster.sent("JoinGroupRequest")) == 1
 
 
 @in_virtual_time
@@ -431,19 +423,18 @@ async def test_the_lease_ends_unless_heartbeats_are_answered() -> None:
 
 @in_virtual_time
 async def test_the_lease_ends_where_the_lease_thread_may_not_renew() -> None:
-    cluster, events, leases = FakeCluster(), Events(), OneLoop()
-    member = GroupMember(cast("Cluster", cluster), SETTINGS, events, leases)
-    await member.join(PROTOCOLS)
-    await asyncio.sleep(10)
-    leases.may_renew = False
-    sent = len(cluster.sent("HeartbeatRequest"))
-    await asyncio.sleep(20)
-    assert len(cluster.sent("HeartbeatRequest")) == sent
-    assert events.reported() == ["lease"]
-    leases.may_renew = True
-    await asyncio.sleep(5)
-    assert len(cluster.sent("HeartbeatRequest")) > sent
-    await member.close()
+    leases = OneLoop()
+    async with a_member(leases=leases) as (member, cluster, events):
+        await member.join(PROTOCOLS)
+        await asyncio.sleep(10)
+        leases.may_renew = False
+        sent = len(cluster.sent("HeartbeatRequest"))
+        await asyncio.sleep(20)
+        assert len(cluster.sent("HeartbeatRequest")) == sent
+        assert events.reported() == ["lease"]
+        leases.may_renew = True
+        await asyncio.sleep(5)
+        assert len(cluster.sent("HeartbeatRequest")) > sent
 
 
 @in_virtual_time
@@ -518,14 +509,12 @@ async def test_leaving() -> None:
 )
 @in_virtual_time
 async def test_leaving_is_tried_for_seconds(trouble: Callable[[], Any], caplog: pytest.LogCaptureFixture) -> None:
-    cluster, events = FakeCluster(), Events()
-    member = made(cluster, events)
-    await member.join(PROTOCOLS)
-    cluster.answers["LeaveGroupRequest"].append(trouble())
-    before_s = asyncio.get_running_loop().time()
-    await member.leave("the worker stops")
-    assert asyncio.get_running_loop().time() - before_s <= 5.1
-    await member.close()
+    async with a_member() as (member, cluster, _):
+        await member.join(PROTOCOLS)
+        cluster.answers["LeaveGroupRequest"].append(trouble())
+        before_s = asyncio.get_running_loop().time()
+        await member.leave("the worker stops")
+        assert asyncio.get_running_loop().time() - before_s <= 5.1
     assert "client in group workers cannot leave the group" in caplog.text
 
 
@@ -589,13 +578,11 @@ async def test_what_the_assignor_raises_ends_the_join() -> None:
     def assign(*_: object) -> Mapping[str, bytes]:
         raise ZeroDivisionError
 
-    cluster, events = FakeCluster(), Events(assign)
-    cluster.answers["JoinGroupRequest"].append(joined("a", leader="a", a=b"1"))
-    member = made(cluster, events)
-    with pytest.raises(ZeroDivisionError):
-        await member.join(PROTOCOLS)
-    assert (await member.join(PROTOCOLS)).member == "a"
-    await member.close()
+    async with a_member(assign) as (member, cluster, _):
+        cluster.answers["JoinGroupRequest"].append(joined("a", leader="a", a=b"1"))
+        with pytest.raises(ZeroDivisionError):
+            await member.join(PROTOCOLS)
+        assert (await member.join(PROTOCOLS)).member == "a"
 
 
 @in_virtual_time

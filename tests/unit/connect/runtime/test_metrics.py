@@ -30,7 +30,7 @@ def a_worker(group: str, **tasks: State) -> Any:
     )
     meters = GroupMeters(clock=lambda: 60_000)
     meters.heartbeat_sent()
-    meters.heartbeat_answered(0.004)
+    meters.took(meters.heartbeat_ms, 0.004)
     runners = {
         TaskId("lines", int(name[1:])): SimpleNamespace(state=state, counters=counters, known=known)
         for name, state in tasks.items()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-
 from aiokafka.record.default_records import DefaultRecordBatch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,12 +65,3 @@ def test_sequences_wrap_as_the_brokers_do(sequence, increment):
     following = wire.add_sequence(sequence, increment)
     # Kafka: «if (sequence > Integer.MAX_VALUE - increment) return increment - (MAX_VALUE - sequence) - 1»
     assert following == (sequence + increment if sequence + increment < 2**31 else sequence + increment - 2**31)
-
-
-def test_the_fields_lie_where_the_format_has_them():
-    batch = source_batch(range(7, 10), producer=(5, 6, 7), leader_epoch=3)
-    assert struct.unpack_from(">q", batch, 0) == (7,)
-    assert struct.unpack_from(">i", batch, 12) == (3,)
-    assert batch[16] == 2
-    assert struct.unpack_from(">qhi", batch, 43) == (5, 6, 7)
-    assert struct.unpack_from(">i", batch, 57) == (3,)

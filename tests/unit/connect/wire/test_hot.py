@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
-
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.consumer.fetch import FetchResponse
@@ -14,17 +12,17 @@ from connect.wire import fetch_produce
 int32 = st.integers(-(2**31), 2**31 - 1)
 int64 = st.integers(-(2**63), 2**63 - 1)
 int16 = st.integers(-(2**15), 2**15 - 1)
-names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=200)
+names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=60)
 topic_ids = st.uuids()
 texts = st.none() | st.text(max_size=200)
 
 
 @st.composite
 def topics(draw, partition):
-    return draw(st.lists(st.tuples(names, topic_ids, st.lists(partition, max_size=4)), max_size=4))
+    return draw(st.lists(st.tuples(names, topic_ids, st.lists(partition, max_size=3)), max_size=3))
 
 
-@given(st.integers(9, 13), int32, topics(st.tuples(int32, st.binary(max_size=400))))
+@given(st.integers(9, 13), int32, topics(st.tuples(int32, st.binary(max_size=100))))
 def test_produce_request_is_what_the_library_writes(version, timeout_ms, data):
     data = [(name, topic_id, parts) for name, topic_id, parts in data if parts]
     keyed = [
@@ -146,9 +144,3 @@ def test_fetch_answer_is_read_as_the_library_reads_it(version, throttle, error_c
         assert got.preferred_read_replica == replica
         assert bytes(got.records) == (records or b"")
         assert got.diverging == diverging
-
-
-def test_a_topic_id_travels_as_its_sixteen_bytes():
-    topic_id = uuid.UUID(int=7)
-    body = b"".join(fetch_produce.encode_produce(1, [(topic_id.bytes, [(0, memoryview(b"x"))])]))
-    assert topic_id.bytes in body

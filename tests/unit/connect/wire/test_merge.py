@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import struct
-from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -178,26 +177,6 @@ def test_records_that_lie_about_themselves_are_merged_into_nothing_else(at: int,
     assert header.size_bytes == len(merged)
     assert header.crc == wire.checksum(merged)
     assert header.record_count == header.last_offset_delta + 1
-
-
-@given(st.integers(1, 30), st.lists(st.tuples(st.integers(0, 2000), st.binary(min_size=1, max_size=4)), max_size=3))
-@settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_both_implementations_say_the_same_of_any_records(count: int, noises: list[tuple[int, bytes]]) -> None:
-    compiled = pytest.importorskip("connect.wire._rebase")
-    payload = bytearray(b"".join(one_at(offset)[wire.HEADER_BYTES :] for offset in range(count)))
-    for at, noise in noises:
-        place = at % len(payload)
-        payload[place : place + len(noise)] = noise
-
-    def outcome(module: ModuleType) -> object:
-        parts: list[bytes | memoryview] = []
-        try:
-            module.rebase_records(parts, memoryview(payload), 0, len(payload), 3, 3 + count, -7)
-        except (ValueError, IndexError):
-            return "refused"
-        return b"".join(parts)
-
-    assert outcome(rebase) == outcome(compiled)
 
 
 def test_the_latest_timestamp_is_the_records_behind_a_delete_horizon() -> None:

@@ -1,13 +1,15 @@
-"""Records taken out of a batch and put into one, whatever the keys of their headers."""
+"""Records taken out of a batch and put into one: any header keys, every codec, never beyond the limit."""
 
 from __future__ import annotations
 
+import random
 import struct
 import tracemalloc
 from collections.abc import Callable
-from itertools import pairwise
 
 import pytest
+import zstandard
+from aiokafka.codec import lz4_encode
 from aiokafka.errors import CorruptRecordException
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 from connect.wire import batch as wire
 from connect.wire import records
 from connect.wire.batch import bytes_of, is_text, key_of, readable
-from connect.wire.records import MOST_BYTES, TooLarge
+from connect.wire.records import MOST_BYTES, TooLarge, header_checksum, open_payload, zstd
 from tests.kit.logs import bomb_batch, bomb_message, source_batch
 
 LATIN = "\udce9t\udce9"  # what is b"\xe9t\xe9" on the wire
@@ -58,14 +60,6 @@ def test_plain_python_writes_what_aiokafka_writes(given: list) -> None:
     assert records.payload(made) == built(*made)[wire.HEADER_BYTES :]
 
 
-def test_the_key_of_a_header_keeps_its_bytes() -> None:
-    first, second = (records.Record(0, 5, b"k", b"v", [("n", b"1")]), records.Record(1, 6, None, None, [(LATIN, None)]))
-    batch = built(first, second)
-    assert b"\x06\xe9t\xe9\x01" in batch
-    assert list(records.decode(batch, 2)) == [first, second]
-    assert built(*records.decode(batch, 2)) == batch
-
-
 def test_times_and_offsets_of_a_broker_are_seen_behind_such_a_key() -> None:
     batch = bytearray(source_batch([40, 43, 45], attributes=wire.LOG_APPEND_TIME))
     plain = list(records.decode(batch, 2))
@@ -88,11 +82,6 @@ def test_what_is_damaged_is_told_behind_such_a_key_too() -> None:
 def test_half_of_a_pair_that_stands_for_no_byte_is_refused() -> None:
     with pytest.raises(UnicodeEncodeError):
         built(records.Record(0, 5, None, None, [("\ud800", None)]))
-
-
-def test_all_bytes_are_keys_of_their_own() -> None:
-    for one, other in pairwise(key_of(bytes([byte])) for byte in range(256)):
-        assert one != other
 
 
 @pytest.mark.parametrize(
@@ -118,3 +107,73 @@ def test_a_mib_that_expands_to_a_gib_is_refused_in_bounded_memory(read: Callable
 def test_what_compresses_well_is_read_within_the_bound(codec: int) -> None:
     made = [records.Record(offset, 5, None, bytes(1 << 20), []) for offset in range(20)]
     assert list(records.decode(built(*made, codec=codec), 2)) == made
+
+
+CODECS = (1, 2, 3, 4)
+
+
+def text(size: int) -> bytes:
+    """What compresses as records do."""
+    return "".join(random.Random(size).choices("abcdefgh", k=size)).encode()
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("size", [0, 1, 1000, 200_000])
+def test_a_payload_comes_out_as_it_was(codec: int, size: int) -> None:
+    payload = text(size)
+    assert bytes(open_payload(records.compress(payload, codec), codec, 1 << 20)) == payload
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_one_byte_more_than_it_may_be_is_refused(codec: int) -> None:
+    packed = records.compress(text(10_000), codec)
+    assert len(open_payload(packed, codec, 10_000)) == 10_000
+    with pytest.raises(TooLarge):
+        open_payload(packed, codec, 9_999)
+
+
+def frames_of_zstd(payload: bytes) -> dict[str, bytes]:
+    """One payload as producers' libraries write it: with its size said or not, in one frame or two, with a window that
+    is larger than what we keep."""
+    stream = zstandard.ZstdCompressor().compressobj()
+    half = len(payload) // 2
+    pack = zstandard.ZstdCompressor().compress
+    wide = zstandard.ZstdCompressionParameters(window_log=25)
+    far = zstandard.ZstdCompressor(compression_params=wide).compressobj()
+    return {
+        "size said": pack(payload),
+        "size not said": stream.compress(payload) + stream.flush(),
+        "two frames": pack(payload[:half]) + pack(payload[half:]),
+        "a wide window": far.compress(payload) + far.flush(),
+    }
+
+
+@pytest.mark.parametrize("kind", ["size said", "size not said", "two frames", "a wide window"])
+def test_zstd_is_read_as_each_library_writes_it(kind: str) -> None:
+    payload = text(9_000)
+    packed = frames_of_zstd(payload)[kind]
+    for many in (None, zstd()):
+        assert bytes(open_payload(packed, 4, 9_000, many)) == payload
+        with pytest.raises(TooLarge):
+            open_payload(packed, 4, 8_999, many)
+
+
+def test_a_frame_of_zstd_that_says_another_size_is_refused() -> None:
+    packed = bytearray(zstandard.ZstdCompressor(write_checksum=True).compress(text(200)))
+    assert zstandard.frame_content_size(bytes(packed)) == 200
+    packed[5] += 1
+    with pytest.raises(TooLarge):
+        open_payload(bytes(packed), 4, 1 << 20, zstd())
+
+
+@pytest.mark.parametrize("payload", [b"", b"abc", b"0" * 100_000])
+def test_it_is_what_a_library_puts_into_a_frame(payload):
+    frame = lz4_encode(payload)
+    assert header_checksum(frame[4:6]) == frame[6]
+
+
+@pytest.mark.parametrize(
+    ("text", "xxh32"), [(b"", 0x02CC5D05), (b"a", 0x550D7456), (b"abc", 0x32D153FF), (b"abcd", 0xA3643705)]
+)
+def test_it_is_the_second_byte_of_the_published_hash(text, xxh32):
+    assert header_checksum(text) == xxh32 >> 8 & 0xFF

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from connect.cli.check.check_file import checked
-from connect.cli.check.findings import CheckReport, Level
-from tests.unit.connect.cli.check.test_findings import MIRROR, RESOURCE, SOURCE, WORKER
+from connect.cli.check.findings import Level
+from tests.unit.connect.cli.check.test_findings import MIRROR, RESOURCE, SOURCE, WORKER, check
 
 CONSUMER = "bootstrap.servers = a:9092\ngroup.id = g\n"
 PRODUCER = "bootstrap.servers = a:9092\nacks = all\n"
@@ -48,12 +47,6 @@ KINDS = {
     "JSON": in_json,
     "resource": in_resource,
 }
-
-
-async def check(folder: Path, text: str) -> CheckReport:
-    file = folder / "file"
-    file.write_text(text)
-    return await checked(file, None, offline=True)
 
 
 @pytest.mark.parametrize("kind", KINDS)

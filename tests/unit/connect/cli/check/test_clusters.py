@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from connect.cli.check.check_file import checked, run_check
-from connect.cli.check.clusters import Looked, Sides
+from connect.cli.check.check_file import run_check
+from connect.cli.check.clusters import Looked, Need, Sides, lacks, of_internal
 from connect.cli.check.findings import CheckFinding, CheckReport, Level
 from connect.core.errors import ConfigError
-from tests.unit.connect.cli.check.test_findings import MIRROR, RESOURCE, SOURCE, WORKER
+from connect.kafka.authorization import NO_RIGHT, Allowed, Operation, Operations, release_of
+from tests.unit.connect.cli.check.test_findings import MIRROR, RESOURCE, SOURCE, WORKER, check
 
 _STORE = "{0}security.protocol = SSL\n{0}ssl.truststore.location = /nonexistent\n"
 _CONSUMER = "bootstrap.servers = a:9092\ngroup.id = g\n"
@@ -37,12 +39,6 @@ _LOGIN = (
     "        passwordSecret: {secretName: us-bob, password: password}\n"
 )
 RESOURCE_WITH_SECRET = RESOURCE.replace("a:9092\n", f"a:9092\n{_LOGIN}")
-
-
-async def check(folder: Path, text: str, *, offline: bool = True, secrets: Path | None = None) -> CheckReport:
-    file = folder / "file"
-    file.write_text(text)
-    return await checked(file, None, offline=offline, secrets=secrets)
 
 
 @pytest.fixture
@@ -153,3 +149,41 @@ def test_secrets_are_for_resources_and_in_a_folder(tmp_path: Path, asked: list[S
     file.write_text(RESOURCE_WITH_SECRET)
     assert run_check(file, kind=None, offline=False, as_json=True) == 1
     assert run_check(file, kind=None, offline=True, as_json=True) == 0
+
+
+READ, WRITE, DESCRIBE, CREATE = Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.CREATE
+
+
+def of(topics: Mapping[str, Operations | None], *cluster: Operation) -> Allowed:
+    return Allowed("id", 1, "4.3", frozenset(cluster), topics)
+
+
+def test_topics_that_lack_the_same_are_told_together() -> None:
+    needs = [Need(f"t{number}", frozenset({READ, DESCRIBE})) for number in range(5)]
+    found = of({f"t{number}": frozenset({DESCRIBE}) for number in range(4)} | {"t4": frozenset({READ, DESCRIBE})})
+    assert list(map(str, lacks(needs, found))) == ["READ on topics t0, t1, t2 and 1 more is missing"]
+
+
+def test_what_is_made_by_us_may_be_allowed_by_rules_that_nobody_shows() -> None:
+    (need,) = of_internal(["x"])
+    assert lacks([need], of({"x": None}, CREATE)) == []
+    for shown in (None, NO_RIGHT):
+        (lack,) = lacks([need], of({"x": shown}))
+        assert not lack.is_certain
+        assert "topic x cannot be seen" in str(lack)
+    (lack,) = lacks([need], of({"x": frozenset({READ, DESCRIBE, Operation.DESCRIBE_CONFIGS})}))
+    assert lack.is_certain
+    assert str(lack) == "WRITE on topic x is missing"
+
+
+def test_a_topic_of_the_source_that_is_hidden_lacks_all() -> None:
+    assert list(map(str, lacks([Need("x", frozenset({READ}))], of({"x": NO_RIGHT})))) == ["READ on topic x is missing"]
+
+
+def test_rights_on_the_cluster() -> None:
+    assert list(map(str, lacks([Need("", frozenset({DESCRIBE}))], of({})))) == ["DESCRIBE on the cluster is missing"]
+    assert lacks([Need("", frozenset({DESCRIBE}))], of({}, DESCRIBE)) == []
+
+
+def test_releases_are_told_by_what_brokers_offer() -> None:
+    assert release_of({0: (0, 9), 1: (0, 12), 18: (0, 3)}) == "2.8"

@@ -69,10 +69,10 @@ spec:
 """
 
 
-async def check(folder: Path, text: str, name: str = "file", kind: FileKind | None = None) -> CheckReport:
-    file = folder / name
+async def check(folder: Path, text: str, *, offline: bool = True, secrets: Path | None = None) -> CheckReport:
+    file = folder / "file"
     file.write_text(text)
-    return await checked(file, kind, offline=True)
+    return await checked(file, None, offline=offline, secrets=secrets)
 
 
 def reported(report: CheckReport, level: Level) -> list[tuple[int | None, str | None]]:

@@ -1,4 +1,4 @@
-"""What pages of ``docs`` show of commands is what these print."""
+"""What pages of ``docs`` show of commands is what these print; files of ``heliograph offsets``."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from connect.cli.commands.offsets import OffsetsAnswer, Row, lines
+from connect.cli.commands.offsets import OffsetsAnswer, OffsetsQuestion, Row, lines, run_offsets
 from connect.cli.daemons.strimzi_resource import run_with_arguments
 from connect.core.config.properties import parse_properties
+from connect.core.errors import ConfigError
 from connectors.config.mm2_properties import MirrorMakerConfig
 
 DOCS = Path(__file__).parents[5] / "docs"
@@ -61,3 +62,12 @@ def test_the_flow_of_the_schema_page_keeps_one_name_and_goes_one_way() -> None:
     assert [ours.remote_topic(topic) for topic in ("_schemas", "orders")] == ["_schemas", "us.orders"]
     assert [ours.should_mirror(topic) for topic in ("_schemas", "__consumer_offsets")] == [True, False]
     assert not theirs.should_mirror("_schemas")
+
+
+def test_a_clients_file_may_hold_references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROTOCOL", "CARRIER_PIGEON")
+    file = tmp_path / "client.properties"
+    file.write_text("config.providers=env\nconfig.providers.env.class=env\nsecurity.protocol=${env:PROTOCOL}\n")
+    question = OffsetsQuestion(None, None, "localhost:1", file, ("g",), None, frozenset(), with_brokers=False)
+    with pytest.raises(ConfigError, match=r"security.protocol is 'CARRIER_PIGEON'"):
+        run_offsets(question, as_json=True, watch=False, every_s=1.0)

@@ -6,7 +6,6 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -64,13 +63,6 @@ def test_bad_arguments_exit_with_255_and_say_why(
     err = capsys.readouterr().err
     assert err.startswith("usage: connect-mirror-maker ")
     assert words in err.splitlines()[-1]
-
-
-def test_help_exits_with_0(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        parse_arguments("connect-mirror-maker", ["-h"])
-    assert exit_.value.code == 0
-    assert "MirrorMaker 2.0 driver" in capsys.readouterr().out
 
 
 class FakeMirrorMaker:
@@ -191,16 +183,6 @@ async def test_an_error_of_the_watcher_stops_the_mirror_and_is_not_lost() -> Non
     with pytest.raises(ValueError, match="cannot draw"):
         await run(makes(maker), asyncio.Event(), watch=fail)
     assert maker.events[-1] == "stop"
-
-
-async def test_cancelling_stops_the_mirror() -> None:
-    maker = FakeMirrorMaker()
-    task = asyncio.create_task(run(makes(maker), asyncio.Event(), watch=watch_nothing))
-    await maker.running.wait()
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
-    assert maker.events == ["start", "run", "stop"]
 
 
 def test_spark_is_begun_before_the_libraries_of_kafka_are_loaded(tmp_path: Path) -> None:

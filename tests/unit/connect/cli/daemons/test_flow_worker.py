@@ -89,20 +89,22 @@ def failed(why: str = "refused") -> Status:
     return Status(State.FAILED, "here", 1, trace=f"ConfigError: {why}")
 
 
-@pytest.mark.parametrize("statuses", [[failed()], [failed(), running()], [running(), failed(), failed()]])
-def test_a_failure_that_lasts_is_told(statuses: list[Status]) -> None:
-    failures = Failures()
-    assert failures.look(statuses, 0.0, is_replaced=False) is None
-    assert failures.look(statuses, 4.9, is_replaced=False) is None
-    assert failures.look(statuses, 5.0, is_replaced=False) == "ConfigError: refused"
-
-
 @pytest.mark.parametrize(
-    "statuses", [[], [running()], [running(), running(), failed()], [running(), failed("PartitionsStopped: gone")]]
+    ("statuses", "is_told"),
+    [
+        ([failed()], True),
+        ([failed(), running()], True),
+        ([running(), failed(), failed()], True),
+        ([], False),
+        ([running()], False),
+        ([running(), running(), failed()], False),
+        ([running(), failed("PartitionsStopped: gone")], False),
+    ],
 )
-def test_what_goes_on_or_may_come_back_is_no_failure(statuses: list[Status]) -> None:
+def test_a_failure_that_lasts_is_told(statuses: list[Status], is_told: bool) -> None:
     failures = Failures()
-    assert not any(failures.look(statuses, now_s, is_replaced=False) for now_s in (0.0, 10.0))
+    found = [failures.look(statuses, now_s, is_replaced=False) for now_s in (0.0, 4.9, 5.0)]
+    assert found == [None, None, "ConfigError: refused" if is_told else None]
 
 
 def test_what_failed_in_an_earlier_run_does_not_count_until_it_fails_again() -> None:

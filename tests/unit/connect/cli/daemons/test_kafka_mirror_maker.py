@@ -87,10 +87,3 @@ def test_a_lone_asterisk_takes_all_topics_and_is_told_of(
     assert "taken as" not in caplog.text
     with pytest.raises(ConfigError, match=rf"^{option} orders\*\*\+\(: .*; it is a Java regular expression"):
         _settings(parse_arguments([*files, option, "orders**+("]))
-
-
-def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        parse_arguments(["--help"])
-    assert ended.value.code == 0
-    assert "kafka-mirror-maker --consumer.config source.properties" in capsys.readouterr().out

@@ -1,17 +1,21 @@
-"""What a group has stored, while a transaction is about to change it."""
+"""Committed offsets while a transaction is about to change them, and the owners of partitions."""
 
 from __future__ import annotations
 
 import asyncio
+import struct
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from connect.core.errors import RetriableError
 from connect.kafka import concurrency
+from connect.kafka.cluster import Cluster
 from connect.kafka.log import committed_offsets
-from connect.kafka.log.committed_offsets import Committed, committed, move
+from connect.kafka.log.committed_offsets import Committed, Partition, _assigned, committed, move, owners
 from tests.kit import virtual_time
 from tests.kit.virtual_time import in_virtual_time
 
@@ -60,13 +64,6 @@ async def test_a_transaction_that_does_not_end_is_told_with_its_group(monkeypatc
     us: Any = Coordinator(*[UNSTABLE] * 100_000)
     with pytest.raises(RetriableError, match=r"an open transaction holds the offset of group readers in orders-0"):
         await committed(us, "readers", stable=True)
-
-
-async def test_a_group_can_be_asked_for_a_single_time() -> None:
-    us: Any = Coordinator(UNSTABLE)
-    with pytest.raises(RetriableError, match=r"^cluster us: an open transaction"):
-        await committed(us, "readers", stable=True, once=True)
-    assert us.asked == [True]
 
 
 async def test_a_coordinator_that_does_not_answer_is_waited_for_as_long_as_was_said() -> None:
@@ -161,3 +158,39 @@ def test_an_attempt_that_comes_late_gives_no_connection_up() -> None:
 
     virtual_time.run(play())
     assert given == [4750, 30_000]
+
+
+#: Version 0: one topic, its partitions 1 and 2, no user data (Kafka ``ConsumerPartitionAssignor.Assignment``).
+WHOLE: Final = struct.pack(">hih", 0, 1, 6) + b"orders" + struct.pack(">iiii", 2, 1, 2, 0)
+NULL_TOPICS: Final = struct.pack(">hii", 0, -1, -1)
+NULL_PARTITIONS: Final = struct.pack(">hih", 0, 1, 6) + b"orders" + struct.pack(">ii", -1, 0)
+
+
+class Member:
+    def __init__(self, name: str, assignment: bytes) -> None:
+        self.client_id, self.client_host, self.member_assignment = name, "/10.0.0.1", assignment
+
+
+class DescribedGroup:
+    protocol_type = "consumer"
+
+    def __init__(self, *assignments: bytes) -> None:
+        self.members = [Member(f"m{at}", one) for at, one in enumerate(assignments)]
+
+
+async def test_whose_bytes_nobody_can_read_keeps_the_others_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def described(*_: object) -> DescribedGroup:
+        return DescribedGroup(WHOLE[:9], WHOLE, b"", NULL_TOPICS, NULL_PARTITIONS)
+
+    monkeypatch.setattr(committed_offsets, "described_group", described)
+    assert await owners(cast("Cluster", None), "readers") == {
+        ("orders", 1): "m1/10.0.0.1",
+        ("orders", 2): "m1/10.0.0.1",
+    }
+
+
+@given(end=st.integers(0, len(WHOLE) - 1), behind=st.binary(max_size=20))
+def test_bytes_of_no_known_format_are_nobodys(end: int, behind: bytes) -> None:
+    found: list[Partition] = list(_assigned(WHOLE[:end]))
+    assert not found
+    list(_assigned(WHOLE[:end] + behind))  # whatever it makes of them, it is no error

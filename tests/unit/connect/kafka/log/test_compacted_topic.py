@@ -1,10 +1,10 @@
-"""A topic is read to its end however long that takes, as long as something comes."""
+"""Compacted topics are created, read to their end however long that takes, and written again after errors."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,13 +12,16 @@ from typing import Any, cast
 import pytest
 from aiokafka import TopicPartition
 
-from connect.core.errors import HeliographError, PermanentError, RetriableError, SecurityError
+from connect.core.errors import ClusterUnreachable, HeliographError, PermanentError, RetriableError, SecurityError
 from connect.core.model import CLEANED_SOON, NewTopic
 from connect.kafka.cluster import Cluster
-from connect.kafka.log import compacted_topic
+from connect.kafka.log import compacted_log, compacted_topic
+from connect.kafka.log.compacted_log import CompactedLog
 from connect.kafka.log.compacted_topic import LogRecord, ensure_compacted_topic, read_to_end
+from connect.kafka.log.producer import OutRecord
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.security.connection_settings import connection_settings
+from tests.kit import virtual_time
 
 PLACE = TopicPartition("map", 0)
 EU = cast(Cluster, SimpleNamespace(name="eu"))
@@ -128,29 +131,30 @@ USERS = {"min.insync.replicas": "2", "segment.bytes": "777"}
 COMPACT = {"cleanup.policy": "compact"}
 
 
-@pytest.mark.parametrize("code", [40, 44])
-async def test_a_cluster_that_refuses_our_settings_gets_a_topic_with_the_users(
-    monkeypatch: pytest.MonkeyPatch, code: int
+OURS = dict(CLEANED_SOON)
+
+
+@pytest.mark.parametrize(
+    ("code", "refused", "configs", "asked"),
+    [
+        (40, "delete.retention.ms", {**OURS, **USERS}, [{**OURS, **USERS}, USERS]),
+        (44, "delete.retention.ms", {**OURS, **USERS}, [{**OURS, **USERS}, USERS]),
+        (40, "min.insync.replicas", USERS, [USERS]),
+        (44, "min.insync.replicas", USERS, [USERS]),
+        # Too few brokers at the moment have nothing to do with settings.
+        (38, "cleanup.policy", OURS, [OURS, OURS]),
+    ],
+)
+async def test_settings_of_ours_are_left_out_if_they_are_refused_and_those_of_users_never(
+    monkeypatch: pytest.MonkeyPatch, code: int, refused: str, configs: dict[str, str], asked: list[dict[str, str]]
 ) -> None:
-    target = Target(monkeypatch, code, "delete.retention.ms")
-    await ensure_compacted_topic(target.admin, NewTopic("offsets", configs={**CLEANED_SOON, **USERS}))
-    assert target.asked == [{**CLEANED_SOON, **USERS, **COMPACT}, {**USERS, **COMPACT}]
-
-
-@pytest.mark.parametrize("code", [40, 44])
-async def test_settings_of_the_user_are_never_left_out(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    target = Target(monkeypatch, code, "min.insync.replicas")
-    with pytest.raises(PermanentError, match=rf"cannot create topic offsets: .*\({code}\)"):
-        await ensure_compacted_topic(target.admin, NewTopic("offsets", configs=USERS))
-    assert target.asked == [{**USERS, **COMPACT}]
-
-
-async def test_other_refusals_leave_no_settings_out_and_end_at_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Too few brokers at the moment have nothing to do with settings."""
-    target = Target(monkeypatch, 38, "cleanup.policy")
-    with pytest.raises(PermanentError, match="INVALID_REPLICATION_FACTOR"):
-        await ensure_compacted_topic(target.admin, NewTopic("offsets", configs=CLEANED_SOON), timeout_s=0.1)
-    assert target.asked == [{**CLEANED_SOON, **COMPACT}] * 2
+    target, topic = Target(monkeypatch, code, refused), NewTopic("offsets", configs=configs)
+    if refused == "delete.retention.ms":
+        await ensure_compacted_topic(target.admin, topic)
+    else:
+        with pytest.raises(PermanentError, match=rf"cannot create topic offsets: .*\({code}\)"):
+            await ensure_compacted_topic(target.admin, topic, timeout_s=0.1)
+    assert target.asked == [{**one, **COMPACT} for one in asked]
 
 
 async def test_a_cluster_that_refuses_us_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,3 +168,27 @@ async def test_a_cluster_that_refuses_us_is_asked_once(monkeypatch: pytest.Monke
     with pytest.raises(SecurityError):
         await ensure_compacted_topic(target.admin, NewTopic("offsets", configs=CLEANED_SOON))
     assert len(target.asked) == 1
+
+
+def test_each_attempt_asks_anew_for_what_is_to_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts: list[list[bytes]] = []
+
+    class Writer:
+        def __init__(self, cluster: Cluster, *, timeout_s: float) -> None: ...
+
+        async def write(self, records: Iterable[OutRecord]) -> None:
+            attempts.append([record.key for record in records])
+            if len(attempts) == 1:
+                wanted.pop()
+                raise ClusterUnreachable("away")
+
+    async def main() -> None:
+        cluster = Cluster(connection_settings({"bootstrap.servers": "127.0.0.1:1"}, client_id="c", where="test"))
+        log = CompactedLog(cluster, "t", lambda record: None, lambda: None)
+        await log.write(wanted)
+        await cluster.close()
+
+    monkeypatch.setattr(compacted_log, "PlainWriter", Writer)
+    wanted = [OutRecord("t", b"k", b"v"), OutRecord("t", b"gone", b"v")]
+    virtual_time.run(main())
+    assert attempts == [[b"k", b"gone"], [b"k"]]

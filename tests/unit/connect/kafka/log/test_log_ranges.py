@@ -28,12 +28,6 @@ def test_what_is_left_of_ranges_is_what_no_other_covers(ranges: list[Range], oth
     assert all(begin < end for begin, end in left)
 
 
-@given(RANGES, st.integers(0, 70), st.integers(0, 70))
-def test_between_two_offsets_is_what_no_range_covers(ranges: list[Range], begin: int, end: int) -> None:
-    found = [at for one in without([(begin, end)], ranges) for at in range(*one)]
-    assert found == sorted(set(range(begin, end)) - offsets(ranges))
-
-
 def offsets(ranges: Iterable[Range]) -> set[int]:
     return {at for one in ranges for at in range(*one)}
 

@@ -1,19 +1,19 @@
-"""What an administrator is told of topics that a cluster refuses."""
+"""Topics that a cluster refuses, lacks or hides."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from connect.core.errors import HeliographError, RetriableError
 from connect.core.model import NewTopic
-from connect.kafka.cluster import ClusterMetadata
+from connect.kafka.cluster import Cluster, ClusterMetadata, NotAuthorized, TopicMetadata
 from connect.kafka.connection import RequestTimedOut
 from connect.kafka.framing_and_sasl import ConnectionLost
 from connect.kafka.log import topic_admin as module
-from connect.kafka.log.topic_admin import Admin
+from connect.kafka.log.topic_admin import Admin, known_topic
 from connect.kafka.security.connection_settings import connection_settings
 
 
@@ -35,18 +35,6 @@ def test_too_many_replicas_are_told_in_the_words_of_who_asks(words: dict[str, An
         "cluster target (a:9092): cannot create topic orders: INVALID_REPLICATION_FACTOR (38): 1 broker; "
         f"start more brokers, or {advice}"
     )
-
-
-async def test_a_controller_that_has_just_left_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = connection_settings({"bootstrap.servers": "a:9092"}, client_id="c", where="the target")
-    admin = Admin(settings, "target")
-
-    async def metadata(_: object) -> ClusterMetadata:
-        return ClusterMetadata(None, 2, {}, {})
-
-    monkeypatch.setattr(admin._cluster, "metadata", metadata)
-    with pytest.raises(RetriableError, match="has no broker 2 at the moment"):
-        await admin.create_topics([NewTopic("orders")])
 
 
 class Brokers:
@@ -119,3 +107,35 @@ async def test_a_slow_request_to_the_controller_holds_up_no_look_up(monkeypatch:
     for verb in ("create", "grow", "delete"):
         await brokers.ask(verb)
     assert purposes == [("controller",)] * 3
+
+
+class Eu:
+    """Tells a code for the topic, or nothing; ``topics`` judges it as a cluster does."""
+
+    name = "eu"
+
+    def __init__(self, code: int | None) -> None:
+        self._code = code
+
+    async def metadata(self, names: set[str]) -> ClusterMetadata:
+        topics = {} if self._code is None else {name: TopicMetadata(name, None, self._code, {}) for name in names}
+        return ClusterMetadata(None, 0, {}, topics)
+
+    async def topics(self, names: set[str]) -> ClusterMetadata:
+        return await Cluster.topics(cast(Any, self), names)
+
+
+@pytest.mark.parametrize("code", [None, 3])
+async def test_a_topic_that_is_missing_is_none(code: int | None) -> None:
+    assert await known_topic(cast(Any, Eu(code)), "orders") is None
+
+
+async def test_a_topic_that_is_there() -> None:
+    assert await known_topic(cast(Any, Eu(0)), "orders") == TopicMetadata("orders", None, 0, {})
+
+
+async def test_a_topic_that_cannot_be_seen_is_not_missing() -> None:
+    with pytest.raises(NotAuthorized, match="grant DESCRIBE on topic orders"):
+        await known_topic(cast(Any, Eu(29)), "orders")
+    with pytest.raises(RetriableError, match=r"LEADER_NOT_AVAILABLE"):
+        await known_topic(cast(Any, Eu(5)), "orders")

@@ -1,4 +1,4 @@
-"""Claims of transactional ids, by what a coordinator answers."""
+"""Claims of transactional ids, and the partition of a key."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from connect.core.errors import PermanentError
 from connect.kafka.cluster import Cluster
 from connect.kafka.log import transactions
+from connect.kafka.log.producer import partition_of
 from connect.kafka.log.transactions import ProducerIdentity, claim
 
 INVALID_TRANSACTION_TIMEOUT = 50
@@ -39,3 +40,19 @@ async def test_a_time_that_was_asked_for_is_not_shortened(asked: list[int]) -> N
     with pytest.raises(PermanentError, match=r"rejects transaction\.timeout\.ms=6000; lower it"):
         await claim(cluster, "id", timeout_ms=6_000)
     assert asked == [6_000]
+
+
+MURMUR2 = {
+    b"21": -973932308,
+    b"foobar": -790332482,
+    b"a-little-bit-long-string": -985981536,
+    b"a-little-bit-longer-string": -1486304829,
+    b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+    bytes((ord("a"), ord("b"), ord("c"))): 479470107,
+}
+
+
+@pytest.mark.parametrize(("key", "hashed"), MURMUR2.items())
+@pytest.mark.parametrize("partitions", [1, 25, 2**31])
+def test_partition_is_javas(key: bytes, hashed: int, partitions: int) -> None:
+    assert partition_of(key, partitions) == (hashed & 0x7FFFFFFF) % partitions

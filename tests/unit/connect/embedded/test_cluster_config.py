@@ -1,10 +1,32 @@
+"""Ports of brokers, and their properties."""
+
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 
 from connect.embedded import cluster_config
+from connect.embedded.cluster_config import NodePorts, broker_properties
+
+
+def test_a_node_alone_asks_for_no_replicas() -> None:
+    made = broker_properties(1, [NodePorts(100, 101)], Path("/data"), {})
+    assert made["listeners"] == "CONTROLLER://127.0.0.1:101,PLAINTEXT://127.0.0.1:100"
+    assert made["controller.quorum.voters"] == "1@127.0.0.1:101"
+    assert made["offsets.topic.replication.factor"] == made["transaction.state.log.min.isr"] == "1"
+
+
+def test_of_five_nodes_three_keep_a_copy_and_what_the_caller_gives_wins() -> None:
+    nodes = [NodePorts(100 * i, 100 * i + 1) for i in range(1, 6)]
+    made = broker_properties(4, nodes, Path("/data"), {"num.io.threads": "9", "message.max.bytes": "100"})
+    assert made["node.id"] == "4"
+    assert made["listeners"] == "CONTROLLER://127.0.0.1:401,PLAINTEXT://127.0.0.1:400"
+    assert made["controller.quorum.voters"].count("@") == 5
+    assert made["transaction.state.log.replication.factor"] == "3"
+    assert made["transaction.state.log.min.isr"] == "2"
+    assert (made["num.io.threads"], made["message.max.bytes"]) == ("9", "100")
 
 
 @pytest.fixture
@@ -22,13 +44,6 @@ def test_a_port_somebody_listens_on_is_not_free() -> None:
         port = server.getsockname()[1]
         assert not cluster_config.is_free(port)
     assert cluster_config.is_free(port)
-
-
-def test_chosen_ports_differ_and_leave_out_the_taken(range_of_ports: range) -> None:
-    taken = range_of_ports[:-10]
-    chosen = cluster_config.choose(5, taken)
-    assert len(set(chosen)) == 5
-    assert not set(chosen) & set(taken)
 
 
 def test_no_port_is_chosen_twice_as_long_as_there_are_others(

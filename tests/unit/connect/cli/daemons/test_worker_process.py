@@ -1,4 +1,4 @@
-"""TLS of the REST server, from a worker's properties."""
+"""TLS of the REST server from a worker's properties, and the metrics of a process without workers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from connect.cli.daemons.worker_process import rest_tls
+from connect.cli.daemons.worker_process import ProcessMetrics, rest_tls
 from connect.core.errors import ConfigError
+from connect.kafka.threads import LeaseThread
+from connect.runtime.event_loop_monitor import LoopWatch
 from tests.kit.certificates import make_party
 
 PREFIXES = ("listeners.https.", "admin.listeners.https.")
@@ -55,3 +57,19 @@ def test_an_unknown_word_is_refused_under_its_key(tmp_path: Path, prefix: str) -
     with pytest.raises(ConfigError, match="^admin" if prefix.startswith("admin") else "^listeners") as refused:
         rest_tls(props).server(prefix)
     assert str(refused.value) == f"{prefix}ssl.client.auth is 'want'. Use one of none, requested, required"
+
+
+async def test_the_loop_and_the_lease_thread_have_metrics() -> None:
+    leases = LeaseThread(30.0)
+    leases.start()
+    metrics = ProcessMetrics(list, LoopWatch(leases))
+    first, second = (await metrics()).decode(), (await metrics()).decode()
+    await leases.stop()
+    for name in (
+        "heliograph_loop_stalls_total",
+        "heliograph_loop_stalled_seconds_total",
+        "heliograph_loop_longest_stall_seconds",
+        "heliograph_lease_longest_beat_seconds",
+    ):
+        assert f"\n{name} " in first
+        assert f"\n{name} " in second
