@@ -32,22 +32,14 @@ class Type(StrEnum):
     PASSWORD = "password"
 
 
+@dataclass(frozen=True, slots=True)
 class Password:
     """A secret, printed as ``[hidden]``; ``value`` is the text."""
 
-    __slots__ = ("value",)
-
-    def __init__(self, value: str) -> None:
-        self.value = value
+    value: str
 
     def __repr__(self) -> str:
         return "[hidden]"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Password) and other.value == self.value
-
-    def __hash__(self) -> int:
-        return hash(self.value)
 
 
 Value = bool | str | int | float | tuple[str, ...] | Password | None
@@ -417,8 +409,11 @@ class OneOf:
     words: tuple[str, ...]
     any_case: bool = False
     removed: Mapping[str, str] = field(default_factory=dict, hash=False)
+    nullable: bool = False
 
     def __call__(self, name: str, value: Value) -> None:
+        if value is None and self.nullable:
+            return
         known = value in self.words
         if self.any_case:
             known = isinstance(value, str) and value.upper() in {word.upper() for word in self.words}

@@ -125,26 +125,10 @@ def _scheme(name: str, value: Value) -> None:
         raise invalid(name, value, "it must be http or https")
 
 
-@dataclass(frozen=True, slots=True)
-class _NullOr:
-    words: tuple[str, ...]
-
-    def __call__(self, name: str, value: Value) -> None:
-        if value is not None:
-            OneOf(self.words)(name, value)
-
-    def __str__(self) -> str:
-        return str(OneOf(self.words))
-
-
-@dataclass(frozen=True, slots=True)
-class _Principals:
-    def __call__(self, name: str, value: Value) -> None:
-        assert isinstance(value, str)
-        parse_principals(name, value)
-
-    def __str__(self) -> str:
-        return "User:name or Group:name, separated by semicolons"
+@valid("User:name or Group:name, separated by semicolons")
+def _principals(name: str, value: Value) -> None:
+    assert isinstance(value, str)
+    parse_principals(name, value)
 
 
 def parse_principals(name: str, text: str) -> tuple[str, ...]:
@@ -186,7 +170,7 @@ _ACCESS: Final = ConfigDef.of(
     _text("rest.auth.jwt.principal.claim", "sub", "Claim with the user's name."),
     _text("rest.auth.jwt.groups.claim", "groups", "Claim with the user's groups; dots lead into nested claims."),
     *(
-        Setting(key, Type.STRING, "", f"Principals with the role {role}.", _Principals())
+        Setting(key, Type.STRING, "", f"Principals with the role {role}.", _principals)
         for role, key in ROLE_LISTS.items()
     ),
     Setting(
@@ -195,7 +179,7 @@ _ACCESS: Final = ConfigDef.of(
         None,
         "Role of authenticated users that no list names: none, view, operate, admin. Null: none if there is a list, "
         "else admin, as in Java.",
-        _NullOr(("none", "view", "operate", "admin")),
+        OneOf(("none", "view", "operate", "admin"), nullable=True),
     ),
     Setting(
         INSECURE, Type.BOOLEAN, False, "Serve users of other machines without authentication: all of them are admins."

@@ -12,6 +12,7 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from connect.core.errors import PermanentError, RetriableError
@@ -73,6 +74,7 @@ class Effects(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class HerderDriver:
     """One herder and what it works with. ``now_ms`` is a monotonic clock.
 
@@ -82,34 +84,25 @@ class HerderDriver:
     what it writes to the config topic. The owner passes the parts that need the driver with :meth:`connect`.
     """
 
-    def __init__(
-        self,
-        herder: Herder,
-        config: ConfigStore,
-        stages: Stages,
-        now_ms: Callable[[], int],
-        *,
-        name: str,
-        last_grace_s: float,
-        prepare: Callable[[], Awaitable[None]] | None = None,
-        before_assigning: Callable[[Mapping[str, bytes]], Awaitable[None]] | None = None,
-    ) -> None:
-        self._prepare = prepare
-        self._before_assigning = before_assigning
-        self._last_grace_s = last_grace_s
-        self._name = name
-        self._herder = herder
-        self._config = config
-        self._stages = stages
-        self._now_ms = now_ms
-        self._group: GroupMember | None = None
-        self._worker: Worker | None = None
-        self._effect_handler: Effects | None = None
+    herder: Herder
+    config: ConfigStore
+    stages: Stages
+    now_ms: Callable[[], int]
+    name: str
+    last_grace_s: float
+    prepare: Callable[[], Awaitable[None]] | None = None
+    before_assigning: Callable[[Mapping[str, bytes]], Awaitable[None]] | None = None
+    _group: GroupMember | None = field(default=None, init=False)
+    _worker: Worker | None = field(default=None, init=False)
+    _effect_handler: Effects | None = field(default=None, init=False)
+    rebalances: Rebalances = field(default_factory=Rebalances, init=False)
+
+    def __post_init__(self) -> None:
         self._events: deque[Event | asyncio.Future[None]] = deque()
         self._arrived = asyncio.Event()
         self._requests: dict[int, asyncio.Future[Any]] = {}
         self._ids = itertools.count(1)
-        self._scope = Scope(name)
+        self._scope = Scope(self.name)
         self._loop: asyncio.Task[None] | None = None
         self._joining: asyncio.Task[None] | None = None
         self._assigning: asyncio.Future[Mapping[str, bytes]] | None = None
@@ -119,7 +112,6 @@ class HerderDriver:
         self._leased = False
         #: False from a lost lease to the end of the next rebalance: work about to start is no longer ours.
         self._may_start = True
-        self.rebalances = Rebalances()
         #: Done once the worker has left its group; fails with the reason if it cannot stay.
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -172,8 +164,8 @@ class HerderDriver:
 
     async def assign(self, protocol: str, leader: str, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
         """Return the assignments of a rebalance that we lead. Raises what ``before_assigning`` raises."""
-        if self._before_assigning is not None:
-            await self._before_assigning(members)
+        if self.before_assigning is not None:
+            await self.before_assigning(members)
         self._assigning = asyncio.get_running_loop().create_future()
         self.put(events.LeaderElected(protocol, leader, members))
         return await self._assigning
@@ -194,7 +186,7 @@ class HerderDriver:
         """Begin to stop all work at once, even if the herder is waiting, because other workers may take it over."""
         assert self._worker is not None
         self._leased, self._may_start = False, False
-        self._worker.shut_down(self._last_grace_s)
+        self._worker.shut_down(self.last_grace_s)
         self._events.appendleft(lost)
         self._arrived.set()
 
@@ -211,7 +203,7 @@ class HerderDriver:
                     if not happened.done():
                         happened.set_result(None)
                     continue
-                async for effect in in_turns(self._herder.step(happened, self._now_ms())):
+                async for effect in in_turns(self.herder.step(happened, self.now_ms())):
                     await self._perform(effect)
                 self._effect_handler.stepped()
         except Exception as error:
@@ -225,8 +217,8 @@ class HerderDriver:
             await asyncio.sleep(0)
             return
         self._arrived.clear()
-        deadline_ms = self._herder.next_deadline_ms()
-        left_s = _LONGEST_SLEEP_S if deadline_ms is None else (deadline_ms - self._now_ms()) / 1000
+        deadline_ms = self.herder.next_deadline_ms()
+        left_s = _LONGEST_SLEEP_S if deadline_ms is None else (deadline_ms - self.now_ms()) / 1000
         await is_set_within(self._arrived, max(min(left_s, _LONGEST_SLEEP_S), 0.001))
 
     async def _perform(self, effect: Effect) -> None:
@@ -236,7 +228,7 @@ class HerderDriver:
         effect_handler = self._effect_handler
         match effect:
             case events.Say(level, line):
-                log.log(_LEVELS[level], "%s: %s", self._name, line)
+                log.log(_LEVELS[level], "%s: %s", self.name, line)
             case events.Reply():
                 self._reply(effect)
             case events.ReadConfig(token, timeout_ms):
@@ -247,7 +239,7 @@ class HerderDriver:
                 self._begin(self._claim_writer(), "claim the config topic")
             case events.Join(token, protocols):
                 await self._end_join()
-                self.rebalances.begin(self._now_ms())
+                self.rebalances.begin(self.now_ms())
                 self._joining = self._begin(self._join(token, protocols), "join the group")
             case events.Leave(reason):
                 await self._leave(reason)
@@ -257,7 +249,7 @@ class HerderDriver:
             case events.StartConnector() | events.StartTask():
                 self._start(effect)
             case events.StopWork(connectors, tasks):
-                with self._stages.doing("stopping connectors and tasks"):
+                with self.stages.doing("stopping connectors and tasks"):
                     await self._worker.stop_work(connectors, tasks)
                 self._forget({*connectors, *tasks})
             case events.ReconfigureTasks(tasks):
@@ -307,12 +299,12 @@ class HerderDriver:
         """Stop the worker for this reason; :attr:`ended` raises it."""
         if self.ended.done():
             return
-        log.critical("%s: %s", self._name, error)
+        log.critical("%s: %s", self.name, error)
         self.ended.set_exception(error)
         # Marks the exception as retrieved, in case nothing awaits it.
         self.ended.exception()
         if self._worker is not None:
-            self._worker.shut_down(self._last_grace_s)
+            self._worker.shut_down(self.last_grace_s)
         self._refuse_all()
 
     def _refuse_all(self) -> None:
@@ -337,9 +329,9 @@ class HerderDriver:
 
     async def _read_config(self, token: int, timeout_ms: int) -> None:
         ok = True
-        with self._stages.doing("reading to the end of the config topic"):
+        with self.stages.doing("reading to the end of the config topic"):
             try:
-                await self._config.read_to_end(timeout_ms / 1000)
+                await self.config.read_to_end(timeout_ms / 1000)
             except RetriableError as error:
                 log.warning("%s", error)
                 ok = False
@@ -349,7 +341,7 @@ class HerderDriver:
         error: Exception | None = None
         async with self._writing:
             try:
-                await self._config.write(effect.steps, as_leader=effect.as_leader, leased=lambda: self._leased)
+                await self.config.write(effect.steps, as_leader=effect.as_leader, leased=lambda: self._leased)
             except (RetriableError, PermanentError) as refused:
                 error = refused
         self.put(events.ConfigWritten(effect.token, error))
@@ -357,7 +349,7 @@ class HerderDriver:
     async def _claim_writer(self) -> None:
         async with self._writing:
             try:
-                await self._config.claim()
+                await self.config.claim()
             except (RetriableError, PermanentError) as error:
                 # The first write retries the claim and reports its error to the requester.
                 log.warning("the config topic could not be claimed: %s", error)
@@ -374,7 +366,7 @@ class HerderDriver:
     async def _task_configs(self, name: str) -> Sequence[Mapping[str, str]]:
         assert self._worker is not None
         async with self._computing:
-            present = self._herder.snapshot.all_task_configs(name)
+            present = self.herder.snapshot.all_task_configs(name)
             asking = self._scope.spawn(self._worker.task_configs(name, present), f"tasks of {name}")
             await asyncio.wait({asking}, timeout=_COMPUTED_WITHIN_S)
         if not asking.done():
@@ -392,12 +384,12 @@ class HerderDriver:
 
     async def _join(self, token: int, protocols: Sequence[tuple[str, bytes]]) -> None:
         assert self._group is not None
-        if self._prepare is not None:
-            await self._prepare()
-            self._prepare = None
+        if self.prepare is not None:
+            await self.prepare()
+            self.prepare = None
         while True:
             try:
-                with self._stages.doing("ensuring membership in the cluster"):
+                with self.stages.doing("ensuring membership in the cluster"):
                     made = await self._group.join(protocols)
             except RetriableError as error:
                 log.warning("%s; joining again", error)
@@ -408,7 +400,7 @@ class HerderDriver:
             else:
                 break
         self._leased = True
-        self.rebalances.end(self._now_ms())
+        self.rebalances.end(self.now_ms())
         self._may_start = True
         self.put(events.Joined(token, made.generation, made.member, made.leader, made.protocol, made.assignment))
 
@@ -425,7 +417,7 @@ class HerderDriver:
                 await self._group.leave(reason)
         except (TimeoutError, RetriableError, PermanentError) as error:
             log.warning("could not leave the group cleanly: %s", error)
-        if self._herder.is_stopping and not self.ended.done():
+        if self.herder.is_stopping and not self.ended.done():
             self.ended.set_result(None)
 
 

@@ -56,7 +56,8 @@ class OffsetsApi:
         Raises:
             RetriableError: The topic could not be read in time.
         """
-        async with _in_time(name, "read"), self.opened(name, self._resolved(raw), False) as offsets:
+        props = self.config.transformer.connector_props(raw)
+        async with _in_time(name, "read"), self.opened(name, props, False) as offsets:
             return [SourceOffset(*each) for each in await offsets.all(committed_only=moving)]
 
     async def modify(self, name: str, modifiable: Modifiable, offsets: Sequence[SourceOffset] | None) -> str:
@@ -73,23 +74,24 @@ class OffsetsApi:
                 await self.fence.fence(name)
                 # Fencing may take long; the connector may have been resumed meanwhile.
                 raw = await modifiable()
-            props = self._resolved(raw)
-            with plugin_call(f"the constructor of {props['connector.class']}"):
-                connector = self.plugins.new_connector(props["connector.class"], props.get("connector.plugin.version"))
+            connector, props, secrets = _created(self.config, self.plugins, raw)
             async with self.opened(name, props, True) as stored:
                 wanted = await _wanted(stored, offsets)
-                is_certain = await _asked(connector, props, wanted, self._secrets(connector, raw, props))
+                is_certain = await _asked(connector, props, wanted, secrets)
                 values = {encoded_key(name, partition): encoded_offset(offset) for partition, offset in wanted}
                 await stored.store(values)
                 stored.stored(values)
         return _message("reset" if offsets is None else "altered", is_certain)
 
-    def _resolved(self, raw: Mapping[str, str]) -> dict[str, str]:
-        return self.config.transformer.connector_props(raw)
 
-    def _secrets(self, connector: SourceConnector, raw: Mapping[str, str], props: Mapping[str, str]) -> SecretMask:
-        found = secrets_of(self.config.transformer, raw)
-        return found.with_more(passwords(connector.config_def(), props))
+def _created(
+    config: WorkerConfig, plugins: Plugins, raw: Mapping[str, str]
+) -> tuple[SourceConnector, dict[str, str], SecretMask]:
+    """Return a new instance of a connector's class, its resolved config, and the secrets in it."""
+    props = config.transformer.connector_props(raw)
+    with plugin_call(f"the constructor of {props['connector.class']}"):
+        connector = plugins.new_connector(props["connector.class"], props.get("connector.plugin.version"))
+    return connector, props, secrets_of(config.transformer, raw).with_more(passwords(connector.config_def(), props))
 
 
 async def _asked(
@@ -170,10 +172,7 @@ class Reports:
             BadRequest: The ``query`` is wrong.
             RetriableError: The report failed for now, or took too long.
         """
-        transformer = self.config.transformer
-        props = transformer.connector_props(raw)
-        connector = self.plugins.new_connector(props["connector.class"], props.get("connector.plugin.version"))
-        secrets = secrets_of(transformer, raw).with_more(passwords(connector.config_def(), props))
+        connector, props, secrets = _created(self.config, self.plugins, raw)
         try:
             async with asyncio.timeout(_REPORT_TIMEOUT_S) as timeout:
                 with plugin_call(f"connector {name} was asked for its {kind}"):

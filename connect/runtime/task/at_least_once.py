@@ -32,15 +32,13 @@ from connect.runtime.task.record_delivery import (
 from connect.runtime.task.task_control import TaskCounters
 
 
+@dataclass(eq=False, slots=True)
 class Submitted:
     """One record that was passed to the producer."""
 
-    __slots__ = ("acked", "key", "offset")
-
-    def __init__(self, key: bytes, offset: Fields) -> None:
-        self.key = key
-        self.offset = offset
-        self.acked = False
+    key: bytes
+    offset: Fields
+    acked: bool = field(default=False, init=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,48 +100,39 @@ log = logging.getLogger(__name__)
 _UNACKED_AT_MOST: Final = 10_000
 
 
+@dataclass(eq=False)
 class AtLeastOnceDelivery:
     """Implements :class:`connect.runtime.task.record_delivery.Delivery`.
 
     Args:
-        task: The task of these records.
         flush_interval_ms: Time between two flushes of offsets.
         flush_timeout_ms: Time limit of a flush, and of the wait for acknowledgements at the end.
     """
 
-    def __init__(
-        self,
-        task: TaskId,
-        producer: RecordProducer,
-        offsets: ConnectorOffsets,
-        callbacks: TaskCallbacks,
-        topics: TopicsInUse,
-        errors: ErrorHandler,
-        counters: TaskCounters,
-        *,
-        flush_interval_ms: int,
-        flush_timeout_ms: int,
-    ) -> None:
-        self._task = task
-        self._producer = producer
-        self._offsets = offsets
-        self._callbacks = callbacks
-        self._topics = topics
-        self._errors = errors
-        self._counters = counters
-        self._flush_interval_s = max(flush_interval_ms, 1) / 1000
-        self._flush_timeout_s = flush_timeout_ms / 1000
-        self._submitted = SubmittedRecords()
-        self._pending = PendingOffsets()
-        self._flushing = asyncio.Lock()
-        self._failure: Exception | None = None
-        self._outstanding = 0
-        self._acked: deque[tuple[SourceRecord, RecordMetadata | None, Submitted]] = deque()
-        self._progress = asyncio.Event()
-        self._scope = Scope(f"task {task}")
-        self._entered = False
-        self._connected = False
-        self._closed = False
+    task: TaskId
+    producer: RecordProducer
+    offsets: ConnectorOffsets
+    callbacks: TaskCallbacks
+    topics: TopicsInUse
+    errors: ErrorHandler
+    counters: TaskCounters
+    flush_interval_ms: int
+    flush_timeout_ms: int
+    _submitted: SubmittedRecords = field(default_factory=SubmittedRecords, init=False)
+    _pending: PendingOffsets = field(default_factory=PendingOffsets, init=False)
+    _flushing: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _failure: Exception | None = field(default=None, init=False)
+    _outstanding: int = field(default=0, init=False)
+    _acked: deque[tuple[SourceRecord, RecordMetadata | None, Submitted]] = field(default_factory=deque, init=False)
+    _progress: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _entered: bool = field(default=False, init=False)
+    _connected: bool = field(default=False, init=False)
+    _closed: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self._flush_interval_s = max(self.flush_interval_ms, 1) / 1000
+        self._flush_timeout_s = self.flush_timeout_ms / 1000
+        self._scope = Scope(f"task {self.task}")
 
     async def start(self) -> None:
         """Do nothing: the producer connects for the first record, because thousands of tasks may have none."""
@@ -152,9 +141,9 @@ class AtLeastOnceDelivery:
         if self._entered:
             return
         self._entered = True
-        self._scope.spawn(self._flush_regularly(), f"offsets of {self._task}")
-        if self._callbacks.wants_records:
-            self._scope.spawn(self._acknowledge(), f"acknowledgements of {self._task}")
+        self._scope.spawn(self._flush_regularly(), f"offsets of {self.task}")
+        if self.callbacks.wants_records:
+            self._scope.spawn(self._acknowledge(), f"acknowledgements of {self.task}")
 
     def before_poll(self) -> None:
         if self._failure is not None:
@@ -165,14 +154,14 @@ class AtLeastOnceDelivery:
         while self._submitted.unacked >= _UNACKED_AT_MOST:
             await self._next_progress()
             self.before_poll()
-        key = encoded_key(self._task.connector, record.source_partition)
+        key = encoded_key(self.task.connector, record.source_partition)
         if not self._connected:
-            await self._producer.start()
+            await self.producer.start()
             self._connected = True
         submitted = self._submitted.submit(key, record.source_offset)
         self._outstanding += 1
         try:
-            await self._producer.send(outgoing, partial(self._done, record, outgoing.topic, submitted))
+            await self.producer.send(outgoing, partial(self._done, record, outgoing.topic, submitted))
         except BaseException as error:
             self._outstanding -= 1
             self._submitted.drop(submitted)
@@ -181,8 +170,8 @@ class AtLeastOnceDelivery:
             raise
 
     async def dropped(self, record: SourceRecord) -> None:
-        self._counters.record_done(written=False)
-        await self._callbacks.commit_record(record, None)
+        self.counters.record_done(written=False)
+        await self.callbacks.commit_record(record, None)
 
     async def batch_done(self) -> None:
         pass
@@ -202,15 +191,15 @@ class AtLeastOnceDelivery:
         except TimeoutError:
             log.warning(
                 "task %s: %d records were not acknowledged and will be sent again by its successor",
-                self._task,
+                self.task,
                 self._submitted.unacked,
             )
         await self._commit()
 
     async def close(self, timeout_s: float) -> None:
         self._closed = True
-        await self._producer.close(timeout_s)
-        await self._offsets.close(timeout_s)
+        await self.producer.close(timeout_s)
+        await self.offsets.close(timeout_s)
         # Last, because they may be in callbacks of the task, which may continue although cancelled.
         await self._scope.close()
 
@@ -226,18 +215,18 @@ class AtLeastOnceDelivery:
         self._outstanding -= 1
         self._progress.set()
         if error is None:
-            self._counters.record_done(written=True)
-            self._topics.used(topic)
+            self.counters.record_done(written=True)
+            self.topics.used(topic)
         elif self._closed:
             return
-        elif self._errors.tolerates_all and not isinstance(error, BatchRefused):
-            self._counters.record_done(written=False)
-            self._errors.failed(Stage.KAFKA_PRODUCE, self._producer, record, error)
+        elif self.errors.tolerates_all and not isinstance(error, BatchRefused):
+            self.counters.record_done(written=False)
+            self.errors.failed(Stage.KAFKA_PRODUCE, self.producer, record, error)
         else:
-            log.error("task %s: a record for topic %s could not be sent: %s", self._task, topic, error)
+            log.error("task %s: a record for topic %s could not be sent: %s", self.task, topic, error)
             self._failure = self._failure or error
             return
-        if self._callbacks.wants_records:
+        if self.callbacks.wants_records:
             self._acked.append((record, metadata, submitted))
         else:
             self._submitted.ack(submitted)
@@ -249,7 +238,7 @@ class AtLeastOnceDelivery:
                 await self._next_progress()
                 continue
             record, metadata, submitted = self._acked[0]
-            await self._callbacks.commit_record(record, metadata)
+            await self.callbacks.commit_record(record, metadata)
             self._submitted.ack(submitted)
             self._acked.popleft()
             self._progress.set()
@@ -270,10 +259,10 @@ class AtLeastOnceDelivery:
         async with self._flushing:
             began_s = clock()
             if not await self._flush():
-                self._counters.commit_failed()
+                self.counters.commit_failed()
                 return
-            self._counters.committed((clock() - began_s) * 1000)
-        await self._callbacks.commit()
+            self.counters.committed((clock() - began_s) * 1000)
+        await self.callbacks.commit()
 
     async def _flush(self) -> bool:
         for key, offset in self._submitted.committable().offsets.items():
@@ -282,15 +271,15 @@ class AtLeastOnceDelivery:
             values = self._pending.begin_flush()
             if values:
                 async with asyncio.timeout(self._flush_timeout_s):
-                    await self._offsets.store(values)
-                self._offsets.stored(values)
+                    await self.offsets.store(values)
+                self.offsets.stored(values)
             self._pending.flushed()
         except TimeoutError:
             log.error(
-                "task %s: its offsets were not stored within %g s; will be retried", self._task, self._flush_timeout_s
+                "task %s: its offsets were not stored within %g s; will be retried", self.task, self._flush_timeout_s
             )
         except Exception as error:
-            log.error("task %s: its offsets could not be stored, will be retried: %s", self._task, error)
+            log.error("task %s: its offsets could not be stored, will be retried: %s", self.task, error)
         else:
             return True
         finally:

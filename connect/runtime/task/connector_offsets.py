@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from connect.api.convert import DataError
@@ -173,35 +174,30 @@ class OffsetTopic:
             pass_over(f"topic {self.topic}", record.partition, record.offset, passed_over)
 
 
+@dataclass(eq=False)
 class ConnectorOffsets:
     """The offsets of one connector; the ``offset_reader`` of the connector and its tasks.
 
     Args:
-        connector: The connector's name.
         primary: The topic that is written first and takes precedence when read.
         secondary: The worker's topic, if the primary is another one.
         release: Called when these offsets are closed.
     """
 
-    def __init__(
-        self,
-        connector: str,
-        primary: OffsetTopic,
-        secondary: OffsetTopic | None = None,
-        release: Callable[[], Awaitable[None]] | None = None,
-    ) -> None:
-        self._connector = connector
-        self._release = release
-        self._write: Write | None = None
-        self._primary = primary
-        self._secondary = secondary
-        self._behind: dict[bytes, bytes | None] = {}
-        self._scope = Scope(f"offsets of {connector}")
+    connector: str
+    primary: OffsetTopic
+    secondary: OffsetTopic | None = None
+    release: Callable[[], Awaitable[None]] | None = None
+    _write: Write | None = field(default=None, init=False)
+    _behind: dict[bytes, bytes | None] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._scope = Scope(f"offsets of {self.connector}")
         self._catching_up: asyncio.Task[None] | None = None
 
     @property
     def primary_topic(self) -> str:
-        return self._primary.topic
+        return self.primary.topic
 
     async def offset(self, partition: Fields) -> Fields | None:
         """Return the last stored offset of a source partition."""
@@ -209,15 +205,15 @@ class ConnectorOffsets:
 
     async def offsets(self, partitions: Sequence[Fields]) -> Sequence[Fields | None]:
         """Return the last stored offsets of source partitions, in order. Raises DataError for a malformed one."""
-        keys = [encoded_key(self._connector, partition) for partition in partitions]
+        keys = [encoded_key(self.connector, partition) for partition in partitions]
         await self._read()
         return [self._get(key) for key in keys]
 
     async def all(self, *, committed_only: bool = False) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
         """Return every source partition with its offset; see :meth:`OffsetTopic.read_to_end`."""
         await self._read(committed_only)
-        found = self._secondary.of_connector(self._connector) if self._secondary is not None else {}
-        return list({**found, **self._primary.of_connector(self._connector)}.values())
+        found = self.secondary.of_connector(self.connector) if self.secondary is not None else {}
+        return list({**found, **self.primary.of_connector(self.connector)}.values())
 
     def written_by(self, write: Write) -> None:
         """Use ``write`` for the primary topic from now on."""
@@ -227,26 +223,26 @@ class ConnectorOffsets:
         """Write offsets: tombstones to the worker's topic first, then all to the primary. The worker's topic gets the
         rest with :meth:`stored`."""
         removed = {key: value for key, value in values.items() if value is None}
-        if self._secondary is not None and removed:
+        if self.secondary is not None and removed:
             # Otherwise, after a tombstone in the primary, reads would return the secondary's old offset.
-            await self._secondary.write(removed)
-        await (self._primary.write(values) if self._write is None else self._write(self._primary.topic, values))
+            await self.secondary.write(removed)
+        await (self.primary.write(values) if self._write is None else self._write(self.primary.topic, values))
 
     def stored(self, values: Values) -> None:
         """Queue offsets that :meth:`store` wrote for the worker's topic too, without waiting."""
-        if self._secondary is None or self._scope.is_closed:
+        if self.secondary is None or self._scope.is_closed:
             return
         self._behind.update((key, value) for key, value in values.items() if value is not None)
         if self._behind and (self._catching_up is None or self._catching_up.done()):
-            name = f"offsets of {self._connector} to {self._secondary.topic}"
-            self._catching_up = self._scope.spawn(self._catch_up(self._secondary), name)
+            name = f"offsets of {self.connector} to {self.secondary.topic}"
+            self._catching_up = self._scope.spawn(self._catch_up(self.secondary), name)
 
     async def close(self, timeout_s: float = 0.0) -> None:
         """Close the topics; wait up to ``timeout_s`` for offsets queued for the worker's topic."""
         if self._catching_up is not None:
             await asyncio.wait({self._catching_up}, timeout=timeout_s)
         await self._scope.close()
-        release, self._release = self._release, None
+        release, self.release = self.release, None
         if release is not None:
             await release()
 
@@ -258,20 +254,20 @@ class ConnectorOffsets:
             except Exception as error:
                 log.warning(
                     "connector %s: its offsets could not be copied to the worker's topic %s: %s",
-                    self._connector,
+                    self.connector,
                     secondary.topic,
                     error,
                 )
 
     async def _read(self, committed_only: bool = False) -> None:
-        if self._secondary is not None:
-            await self._secondary.read_to_end(committed_only=committed_only)
-        await self._primary.read_to_end(committed_only=committed_only)
+        if self.secondary is not None:
+            await self.secondary.read_to_end(committed_only=committed_only)
+        await self.primary.read_to_end(committed_only=committed_only)
 
     def _get(self, key: bytes) -> dict[str, Any] | None:
-        found = self._primary.get(key)
-        if found is None and self._secondary is not None:
-            found = self._secondary.get(key)
+        found = self.primary.get(key)
+        if found is None and self.secondary is not None:
+            found = self.secondary.get(key)
         return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -37,60 +38,48 @@ _TIMED_OUT: Final = (
 )
 
 
+@dataclass(eq=False)
 class ExactlyOnceDelivery:
-    """Implements :class:`connect.runtime.task.record_delivery.Delivery`.
+    """Implements :class:`connect.runtime.task.record_delivery.Delivery`."""
 
-    Args:
-        task: The task of these records.
-    """
+    task: TaskId
+    producer: RecordProducer
+    offsets: ConnectorOffsets
+    callbacks: TaskCallbacks
+    topics: TopicsInUse
+    boundaries: Boundaries
+    counters: TaskCounters
+    checks: ClaimChecks
+    _pending: PendingOffsets = field(default_factory=PendingOffsets, init=False)
+    _open: bool = field(default=False, init=False)
+    _records: int = field(default=0, init=False)
+    _outstanding: int = field(default=0, init=False)
+    _settled: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _failure: Exception | None = field(default=None, init=False)
+    _committable: list[tuple[SourceRecord, RecordMetadata | None]] = field(default_factory=list, init=False)
 
-    def __init__(
-        self,
-        task: TaskId,
-        producer: RecordProducer,
-        offsets: ConnectorOffsets,
-        callbacks: TaskCallbacks,
-        topics: TopicsInUse,
-        boundaries: Boundaries,
-        counters: TaskCounters,
-        checks: ClaimChecks,
-    ) -> None:
-        self._task = task
-        self._producer = producer
-        self._offsets = offsets
-        self._callbacks = callbacks
-        self._topics = topics
-        self._boundaries = boundaries
-        self._counters = counters
-        self._checks = checks
-        self._pending = PendingOffsets()
-        self._open = False
-        self._records = 0
-        self._outstanding = 0
-        self._settled = asyncio.Event()
-        self._failure: Exception | None = None
-        self._committable: list[tuple[SourceRecord, RecordMetadata | None]] = []
-        offsets.written_by(self._write_offsets)
+    def __post_init__(self) -> None:
+        self.offsets.written_by(self._write_offsets)
 
     async def start(self) -> None:
-        await self._checks.may_claim()
-        await self._producer.start()
-        if self._checks.after is not None:
-            await self._checks.after()
+        await self.checks.may_claim()
+        await self.producer.start()
+        if self.checks.after is not None:
+            await self.checks.after()
 
     def enter(self) -> None:
-        self._boundaries.begin(_now_ms())
+        self.boundaries.begin(_now_ms())
 
     def before_poll(self) -> None:
         """Do nothing: a failed record fails the commit of its transaction."""
 
     async def send(self, record: SourceRecord, outgoing: OutgoingRecord) -> None:
-        if outgoing.topic == self._offsets.primary_topic:
+        if outgoing.topic == self.offsets.primary_topic:
             # The task could not read its offsets again: the read waits for the transaction, which waits for the task.
             raise PermanentError(
                 "Source tasks may not produce to their own offsets topics when exactly-once support is enabled"
             )
-        key = encoded_key(self._task.connector, record.source_partition)
+        key = encoded_key(self.task.connector, record.source_partition)
         try:
             await self._begin()
             await self._hand_over(outgoing, partial(self._sent, record, outgoing.topic))
@@ -100,31 +89,31 @@ class ExactlyOnceDelivery:
             raise self._worded(error, "Unrecoverable exception trying to send") from error
         self._pending.put(key, record.source_offset)
         self._records += 1
-        await self._end(self._boundaries.after_record(record))
+        await self._end(self.boundaries.after_record(record))
 
     async def dropped(self, record: SourceRecord) -> None:
-        self._counters.record_done(written=False)
+        self.counters.record_done(written=False)
         self._committable.append((record, None))
-        await self._end(self._boundaries.after_record(record))
+        await self._end(self.boundaries.after_record(record))
 
     async def batch_done(self) -> None:
-        await self._end(self._boundaries.after_batch(_now_ms()))
+        await self._end(self.boundaries.after_batch(_now_ms()))
 
     async def pause(self) -> None:
         # Otherwise the transaction would time out during the pause and fail the task.
-        await self._end(self._boundaries.at_end())
+        await self._end(self.boundaries.at_end())
 
     async def finish(self, *, failed: bool) -> None:
         if not failed:
-            await self._end(self._boundaries.at_end())
+            await self._end(self.boundaries.at_end())
 
     async def close(self, timeout_s: float) -> None:
-        await self._producer.close(timeout_s)
-        await self._offsets.close(timeout_s)
+        await self.producer.close(timeout_s)
+        await self.offsets.close(timeout_s)
 
     async def _begin(self) -> None:
         if not self._open:
-            await self._producer.begin()
+            await self.producer.begin()
             self._open = True
 
     async def _hand_over(
@@ -132,7 +121,7 @@ class ExactlyOnceDelivery:
     ) -> None:
         self._outstanding += 1
         try:
-            await self._producer.send(outgoing, done)
+            await self.producer.send(outgoing, done)
         except BaseException:
             self._outstanding -= 1
             raise
@@ -140,8 +129,8 @@ class ExactlyOnceDelivery:
     def _sent(self, record: SourceRecord, topic: str, metadata: RecordMetadata | None, error: Exception | None) -> None:
         self._settle(metadata, error)
         if error is None:
-            self._counters.record_done(written=True)
-            self._topics.used(topic)
+            self.counters.record_done(written=True)
+            self.topics.used(topic)
             self._committable.append((record, metadata))
 
     def _settle(self, metadata: RecordMetadata | None, error: Exception | None) -> None:
@@ -152,7 +141,7 @@ class ExactlyOnceDelivery:
 
     async def _end(self, ending: Ending) -> None:
         if ending is Ending.ABORT:
-            log.info("task %s: aborting its transaction as the connector requested", self._task)
+            log.info("task %s: aborting its transaction as the connector requested", self.task)
             await self._abort()
         if ending is not Ending.NONE:
             # The offsets of aborted records are stored too, or the task would read the same records again.
@@ -160,11 +149,11 @@ class ExactlyOnceDelivery:
 
     async def _abort(self) -> None:
         if not self._open:
-            log.warning("task %s: nothing to abort: its transaction is empty", self._task)
+            log.warning("task %s: nothing to abort: its transaction is empty", self.task)
             return
         self._open = False
         self._records = 0
-        await self._producer.end(commit=False)
+        await self.producer.end(commit=False)
         await self._nothing_outstanding()
         # Failures of aborted records do not matter.
         self._failure = None
@@ -175,26 +164,26 @@ class ExactlyOnceDelivery:
             values = self._pending.begin_flush()
             if values or self._open:
                 await self._begin()
-                await self._offsets.store(values)
+                await self.offsets.store(values)
                 await self._all_settled()
-                await self._producer.end(commit=True)
+                await self.producer.end(commit=True)
         except Exception as error:
-            self._counters.commit_failed()
-            raise self._worded(error, f"Failed to flush offsets and/or records for task {self._task}") from error
+            self.counters.commit_failed()
+            raise self._worded(error, f"Failed to flush offsets and/or records for task {self.task}") from error
         self._pending.flushed()
         if values:
-            self._offsets.stored(values)
+            self.offsets.stored(values)
         if self._open:
-            self._counters.transaction_committed(self._records)
+            self.counters.transaction_committed(self._records)
             self._open, self._records = False, 0
-        self._counters.committed(_now_ms() - began_ms)
+        self.counters.committed(_now_ms() - began_ms)
         committed, self._committable = self._committable, []
         for record, metadata in committed:
-            await self._callbacks.commit_record(record, metadata)
-        await self._callbacks.commit()
+            await self.callbacks.commit_record(record, metadata)
+        await self.callbacks.commit()
 
     async def _write_offsets(self, topic: str, values: Values) -> None:
-        backoff = Backoff(log, f"task {self._task}: its offsets cannot be written yet", _RETRY_MS, _RETRY_MS)
+        backoff = Backoff(log, f"task {self.task}: its offsets cannot be written yet", _RETRY_MS, _RETRY_MS)
         for key, value in values.items():
             await retried(partial(self._hand_over, OutgoingRecord(topic, key, value), self._settle), backoff.after)
 
@@ -211,7 +200,7 @@ class ExactlyOnceDelivery:
 
     def _worded(self, error: Exception, message: str) -> SendFailed:
         fenced = isinstance(error, ProducerFenced) or isinstance(error.__cause__, ProducerFenced)
-        return SendFailed(f"The task {self._task} {_TIMED_OUT}" if fenced else message)
+        return SendFailed(f"The task {self.task} {_TIMED_OUT}" if fenced else message)
 
 
 def _now_ms() -> float:

@@ -212,13 +212,13 @@ class Converters:
             each.close()
 
 
+@dataclass(eq=False)
 class Conversion:
     """Transforms and converts one task's records into bytes."""
 
-    def __init__(self, chain: TransformationChain, converters: Converters, errors: ErrorHandler) -> None:
-        self._chain = chain
-        self._converters = converters
-        self._errors = errors
+    chain: TransformationChain
+    converters: Converters
+    errors: ErrorHandler
 
     async def outgoing(self, record: SourceRecord) -> OutgoingRecord | None:
         """Return the record to send; None if a transform drops it.
@@ -227,10 +227,10 @@ class Conversion:
             LeftOut, ToleranceExceeded, Interrupted: As :meth:`ErrorHandler.attempt`.
             DataError: Its timestamp is invalid.
         """
-        to_send = await self._chain.apply(record, self._errors)
+        to_send = await self.chain.apply(record, self.errors)
         if to_send is None:
             return None
-        attempt, converters, topic = self._errors.attempt, self._converters, to_send.topic
+        attempt, converters, topic = self.errors.attempt, self.converters, to_send.topic
         headers = await attempt(Stage.HEADER_CONVERTER, converters.header, record, partial(self._headers, to_send))
         key = await attempt(
             Stage.KEY_CONVERTER,
@@ -247,11 +247,11 @@ class Conversion:
         return OutgoingRecord(topic, key, value, to_send.partition, _timestamp_ms(to_send), headers)
 
     def close(self) -> None:
-        self._chain.close()
-        self._converters.close()
+        self.chain.close()
+        self.converters.close()
 
     def _headers(self, record: SourceRecord) -> tuple[tuple[str, bytes | None], ...]:
-        convert = self._converters.header.from_connect_header
+        convert = self.converters.header.from_connect_header
         return tuple((each.key, convert(record.topic, each.key, each.schema, each.value)) for each in record.headers)
 
 

@@ -349,16 +349,18 @@ class Delivery(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class TaskCallbacks:
     """The calls of one task's ``commit_record`` and ``commit``."""
 
-    def __init__(self, task_id: TaskId, task: SourceTask, secrets: SecretMask, thread: PluginThread) -> None:
-        self._id = task_id
-        self._task = task
-        self._secrets = secrets
-        self._thread = thread
+    task_id: TaskId
+    task: SourceTask
+    secrets: SecretMask
+    thread: PluginThread
+
+    def __post_init__(self) -> None:
         #: Whether the task overrides ``commit_record``.
-        self.wants_records = type(task).commit_record is not SourceTask.commit_record
+        self.wants_records = type(self.task).commit_record is not SourceTask.commit_record
 
     async def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
         """Notify the task that a record was acknowledged or, with None, skipped."""
@@ -366,30 +368,30 @@ class TaskCallbacks:
             return
         try:
             with plugin_call("commit_record"):
-                await self._thread.call(self._task.commit_record, record, metadata)
+                await self.thread.call(self.task.commit_record, record, metadata)
         except Exception as error:
-            log.error("task %s: its commit_record raised an error\n%s", self._id, self._secrets.trace(error))
+            log.error("task %s: its commit_record raised an error\n%s", self.task_id, self.secrets.trace(error))
 
     async def commit(self) -> None:
         """Notify the task that offsets were stored, or that there were none."""
         try:
             with plugin_call("commit"):
-                await self._thread.call(self._task.commit)
+                await self.thread.call(self.task.commit)
         except Exception as error:
-            log.error("task %s: its commit raised an error\n%s", self._id, self._secrets.trace(error))
+            log.error("task %s: its commit raised an error\n%s", self.task_id, self.secrets.trace(error))
 
 
+@dataclass(eq=False)
 class TopicsInUse:
     """Reports each topic to the listener once (KIP-558)."""
 
-    def __init__(self, task: TaskId, listener: WorkerListener, *, tracked: bool) -> None:
-        self._task = task
-        self._listener = listener
-        self._tracked = tracked
-        self._reported: set[str] = set()
+    task: TaskId
+    listener: WorkerListener
+    tracked: bool
+    _reported: set[str] = field(default_factory=set, init=False)
 
     def used(self, topic: str) -> None:
         """Note that ``topic`` acknowledged a record."""
-        if self._tracked and topic not in self._reported:
+        if self.tracked and topic not in self._reported:
             self._reported.add(topic)
-            self._listener.topic_used(topic, self._task)
+            self.listener.topic_used(topic, self.task)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from connect.api.connector import Props
@@ -63,40 +63,33 @@ class TaskContext:
         return self.thread.wait_for(asked)
 
 
+@dataclass(eq=False)
 class SourceWork:
     """Implements :class:`connect.runtime.task.task_control.TaskRun` for one :class:`SourceTask`."""
 
-    def __init__(
-        self,
-        task_id: TaskId,
-        task: SourceTask,
-        context: TaskContext,
-        delivery: Delivery,
-        conversion: Conversion,
-        topics: TopicCreation,
-        counters: TaskCounters,
-        secrets: SecretMask,
-    ) -> None:
-        self._id = task_id
-        self._task = task
-        self._context = context
-        self._thread = context.thread
-        self._delivery = delivery
-        self._conversion = conversion
-        self._topics = topics
-        self._counters = counters
-        self._secrets = secrets
-        self._started = False
-        self._to_send: Sequence[SourceRecord] | None = None
-        self._polling = Backoff(log, f"task {task_id}: its poll failed", _RETRY_FIRST_MS, _POLL_RETRY_LAST_MS)
-        self._sending = Backoff(log, f"task {task_id}: a record could not be sent", _RETRY_FIRST_MS, _RETRY_FIRST_MS)
+    task_id: TaskId
+    task: SourceTask
+    context: TaskContext
+    delivery: Delivery
+    conversion: Conversion
+    topics: TopicCreation
+    counters: TaskCounters
+    secrets: SecretMask
+    _started: bool = field(default=False, init=False)
+    _to_send: Sequence[SourceRecord] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._polling = Backoff(log, f"task {self.task_id}: its poll failed", _RETRY_FIRST_MS, _POLL_RETRY_LAST_MS)
+        self._sending = Backoff(
+            log, f"task {self.task_id}: a record could not be sent", _RETRY_FIRST_MS, _RETRY_FIRST_MS
+        )
 
     async def start(self) -> None:
-        await self._delivery.start()
+        await self.delivery.start()
         # From here on the task may hold resources that only its stop releases.
         self._started = True
-        await self._thread.call(self._task.initialize, self._context)
-        await self._thread.call(self._task.start, self._context.configs)
+        await self.context.thread.call(self.task.initialize, self.context)
+        await self.context.thread.call(self.task.start, self.context.configs)
 
     def reconfigure(self, props: Mapping[str, str]) -> bool:
         # As in Java: a polled task gets its config only at its start.
@@ -109,41 +102,41 @@ class SourceWork:
             pass
         except Exception:
             try:
-                await self._delivery.finish(failed=True)
+                await self.delivery.finish(failed=True)
             except Exception as error:
-                log.error("task %s: its final commit failed: %s", self._id, self._secrets.mask(str(error)))
+                log.error("task %s: its final commit failed: %s", self.task_id, self.secrets.mask(str(error)))
             raise
-        await self._delivery.finish(failed=False)
+        await self.delivery.finish(failed=False)
 
     async def close(self, timeout_s: float) -> None:
         if self._started:
             self._started = False
             try:
                 with plugin_call("its stop"):
-                    await self._thread.call(self._task.stop, always=True)
+                    await self.context.thread.call(self.task.stop, always=True)
             except Exception as error:
-                log.error("task %s: its stop raised an error: %s", self._id, self._secrets.line(error))
-        await self._thread.close()
-        await self._delivery.close(timeout_s)
-        await self._topics.close()
-        self._conversion.close()
+                log.error("task %s: its stop raised an error: %s", self.task_id, self.secrets.line(error))
+        await self.context.thread.close()
+        await self.delivery.close(timeout_s)
+        await self.topics.close()
+        self.conversion.close()
 
     async def abandon(self) -> None:
-        await self._delivery.close(0)
-        await self._topics.close()
+        await self.delivery.close(0)
+        await self.topics.close()
 
     async def _loop(self, control: TaskControl, report: Report) -> None:
-        self._delivery.enter()
+        self.delivery.enter()
         while not control.is_stopping:
             if control.is_paused:
                 report(State.PAUSED)
-                await self._delivery.pause()
+                await self.delivery.pause()
                 if await control.unpaused():
                     report(State.RUNNING)
-                    self._delivery.enter()
+                    self.delivery.enter()
                 continue
             if self._to_send is None:
-                self._delivery.before_poll()
+                self.delivery.before_poll()
                 self._to_send = await self._poll(control)
             await self._send_batch()
 
@@ -155,17 +148,17 @@ class SourceWork:
             try:
                 async with scope:
                     with plugin_call("its poll"):
-                        records = await self._thread.call(self._task.poll)
+                        records = await self.context.thread.call(self.task.poll)
             except TimeoutError:
                 if not scope.expired():
                     raise
             except RetriableError as error:
-                await self._polling.after(masked(error, self._secrets))
+                await self._polling.after(masked(error, self.secrets))
                 return None
         self._polling.over()
         took_s = clock() - began_s
         if records:
-            self._counters.batch_polled(len(records), took_s * 1000)
+            self.counters.batch_polled(len(records), took_s * 1000)
         else:
             await asyncio.sleep(_EMPTY_POLL_S if took_s < _EMPTY_POLL_S else 0)
         return records
@@ -174,57 +167,50 @@ class SourceWork:
         """Send what was polled. After a retriable error, wait and keep the remaining records for the next call."""
         batch = self._to_send or ()
         if batch:
-            self._counters.batch_taken(len(batch))
+            self.counters.batch_taken(len(batch))
         for number, record in enumerate(batch):
             try:
                 await self._send(record)
             except RetriableError as error:
                 self._to_send = batch[number:]
-                await self._sending.after(masked(error, self._secrets))
+                await self._sending.after(masked(error, self.secrets))
                 return
             if number % _RECORDS_AT_ONCE == 0:
                 await asyncio.sleep(0)
         self._sending.over()
         self._to_send = None
-        await self._delivery.batch_done()
+        await self.delivery.batch_done()
 
     async def _send(self, record: SourceRecord) -> None:
         try:
             with plugin_call("a transformation or a converter"):
-                outgoing = await self._conversion.outgoing(record)
+                outgoing = await self.conversion.outgoing(record)
         except LeftOut:
             outgoing = None
         if outgoing is None:
-            await self._delivery.dropped(record)
+            await self.delivery.dropped(record)
             return
-        await self._topics.ensure(outgoing.topic)
-        await self._delivery.send(record, outgoing)
+        await self.topics.ensure(outgoing.topic)
+        await self.delivery.send(record, outgoing)
 
 
+@dataclass(eq=False)
 class EngineWork:
     """Implements :class:`connect.runtime.task.task_control.TaskRun`; each engine is a new task of ``connector``.
 
     The engine claims the transactional id itself, so it also calls the check after that.
     """
 
-    def __init__(
-        self,
-        task_id: TaskId,
-        connector: SourceConnector,
-        context: TaskContext,
-        offsets: ConnectorOffsets,
-        checks: ClaimChecks,
-    ) -> None:
-        self._id = task_id
-        self._connector = connector
-        self._context = context
-        self._offsets = offsets
-        self._checks = checks
-        self._engine: EngineTask | None = None
-        self._is_ended = True
+    task_id: TaskId
+    connector: SourceConnector
+    context: TaskContext
+    offsets: ConnectorOffsets
+    checks: ClaimChecks
+    _engine: EngineTask | None = field(default=None, init=False)
+    _is_ended: bool = field(default=True, init=False)
 
     async def start(self) -> None:
-        await self._checks.may_claim()
+        await self.checks.may_claim()
         self._engine = self._new()
 
     async def execute(self, control: TaskControl, report: Report) -> None:
@@ -247,21 +233,21 @@ class EngineWork:
         if self._engine is None or self._is_ended or not self._engine.reconfigure(props):
             return False
         # For the engine that a resume starts.
-        self._context = replace(self._context, configs=props)
+        self.context = replace(self.context, configs=props)
         return True
 
     async def close(self, timeout_s: float) -> None:
         # An engine ends with its run.
-        await self._offsets.close(timeout_s)
+        await self.offsets.close(timeout_s)
 
     async def abandon(self) -> None:
-        await self._offsets.close(0)
+        await self.offsets.close(0)
 
     def _new(self) -> EngineTask:
-        engine = self._connector.make_task()
+        engine = self.connector.make_task()
         assert isinstance(engine, EngineTask)
-        engine.initialize(self._context)
-        engine.check_newest = self._checks.after
+        engine.initialize(self.context)
+        engine.check_newest = self.checks.after
         return engine
 
     async def _run(self, engine: EngineTask, control: TaskControl) -> bool:
@@ -269,14 +255,14 @@ class EngineWork:
         self._is_ended = False
         is_asked = False
         try:
-            async with Scope(f"task {self._id}") as scope:
-                running = scope.spawn(_run(engine), f"engine of {self._id}")
+            async with Scope(f"task {self.task_id}") as scope:
+                running = scope.spawn(_run(engine), f"engine of {self.task_id}")
                 while not running.done():
                     if (control.is_stopping or control.is_paused) and not is_asked:
                         is_asked = True
                         engine.stop()
-                    async with Scope(f"task {self._id}") as waiting:
-                        control_change = waiting.spawn(control.changed(), f"requests to {self._id}")
+                    async with Scope(f"task {self.task_id}") as waiting:
+                        control_change = waiting.spawn(control.changed(), f"requests to {self.task_id}")
                         await asyncio.wait({running, control_change}, return_when=asyncio.FIRST_COMPLETED)
                 await running
             return is_asked

@@ -173,12 +173,6 @@ def test_a_commit_whose_tasks_are_not_all_there_is_inconsistent_until_the_next()
     assert list(log.all_task_configs("c")) == second
 
 
-def test_tasks_that_ran_are_gone_while_inconsistent() -> None:
-    log = folded(CONNECTOR, *tasks("c", {"a": "0"}), config_topic.commit_record("c", 3))
-    assert is_inconsistent(log, "c")
-    assert (log.task_ids("c"), log.task_count("c"), list(log.all_task_configs("c"))) == ((), 3, [])
-
-
 def test_a_commit_of_a_connector_that_is_gone_is_passed_over() -> None:
     log = ConfigLog()
     assert fold(log, *tasks("c", {"a": "0"})) == []

@@ -205,19 +205,6 @@ def test_a_join_under_way_does_not_claim_what_was_stopped_meanwhile() -> None:
     assert bench.joined(Allocation(("c",))) == [StartConnector("c", TargetState.STARTED)]
 
 
-@pytest.mark.parametrize("event", [LeaseLost(), MembershipLost("UNKNOWN_MEMBER_ID")])
-def test_an_answer_that_comes_after_the_lease_starts_nothing(event: events.Event) -> None:
-    """Nothing renews a lease that is over, so whatever starts then runs without one."""
-    bench = Bench()
-    bench.connector()
-    bench.tasks([{"n": "0"}])
-    bench.ready()
-    stale = bench.joining()
-    assert kinds(bench.step(event)) == ["Join"]
-    assert bench.joined(ALL, token=stale.token) == []
-    assert not bench.herder.running.freeze()
-
-
 def test_rounds_that_come_to_nothing_follow_each_other_with_pauses() -> None:
     """The topic may have been made anew, or a member say what it likes."""
     bench = at_work()

@@ -532,15 +532,6 @@ def test_what_failed_is_restarted_once_its_pause_is_over() -> None:
     assert restarts(bench.tick(1_000_000)) == []
 
 
-def test_a_connector_is_restarted_without_a_pause_at_once() -> None:
-    bench = restarting()
-    assert restarts(bench.step(events.ScheduleAutoRestart("c", 0))) == [
-        StopWork(("c",), ()),
-        WriteStatus("c", State.RESTARTING),
-        StartConnector("c", TargetState.STARTED),
-    ]
-
-
 def test_no_restart_follows_if_it_runs_again_or_is_stopped_or_is_elsewhere() -> None:
     bench = restarting()
     bench.step(events.ScheduleAutoRestart(TASKS[0], 1_000))

@@ -13,9 +13,9 @@ from connect.api.connector import Props
 from connect.core.errors import PermanentError, RetriableError
 from connect.core.herder_api import BadRequest, SourceOffset
 from connect.runtime.herder.effects_and_fencing import ZombieFence
-from connect.runtime.herder.offsets_and_reports import Modifiable, OffsetsApi, OffsetsRefused
+from connect.runtime.herder.offsets_and_reports import Modifiable, OffsetsApi, OffsetsRefused, OpenOffsets
 from connect.runtime.plugins.plugin_errors import PluginBroke
-from connect.runtime.task.connector_offsets import ConnectorOffsets, encoded_key
+from connect.runtime.task.connector_offsets import ConnectorOffsets, OffsetTopic, encoded_key
 from tests.kit.work import TestConnector, memory_topic, plugins, worker_config
 
 
@@ -27,6 +27,14 @@ class Refusing(TestConnector):
     ) -> bool:
         assert props["password"] == "hunter2"
         raise self.error
+
+
+def opening(topic: OffsetTopic) -> OpenOffsets:
+    @asynccontextmanager
+    async def opened(name: str, props: Mapping[str, str], for_writing: bool) -> AsyncIterator[ConnectorOffsets]:
+        yield ConnectorOffsets(name, topic)
+
+    return opened
 
 
 def modifiable(raw: Props) -> Modifiable:
@@ -56,12 +64,8 @@ async def test_no_secret_is_in_a_refusal(error: BaseException, reported: Excepti
     )
     topic, log = memory_topic()
 
-    @asynccontextmanager
-    async def opened(name: str, props: Mapping[str, str], for_writing: bool) -> AsyncIterator[ConnectorOffsets]:
-        yield ConnectorOffsets(name, topic)
-
     # Asked only under exactly-once.
-    api = OffsetsApi(config, plugins(Refusing), opened, cast(ZombieFence, None))
+    api = OffsetsApi(config, plugins(Refusing), opening(topic), cast(ZombieFence, None))
     raw = {"name": "c", "connector.class": "Test", "password": f"${{file:{file}:password}}"}
     with pytest.raises(type(reported)) as raised:
         await api.modify("c", modifiable(raw), [SourceOffset({"p": 0}, {"n": 1})])
@@ -94,17 +98,13 @@ async def test_a_connector_that_is_resumed_while_it_is_fenced_off_keeps_its_offs
     topic, log = memory_topic()
     fence = Fence()
 
-    @asynccontextmanager
-    async def opened(name: str, props: Mapping[str, str], for_writing: bool) -> AsyncIterator[ConnectorOffsets]:
-        yield ConnectorOffsets(name, topic)
-
     async def stopped() -> Props:
         if fence.fenced:
             raise BadRequest("Connectors must be in the STOPPED state")
         return {"name": "c", "connector.class": "Test"}
 
     config = worker_config(exactly_once_source_support="enabled")
-    api = OffsetsApi(config, plugins(TestConnector), opened, cast(ZombieFence, fence))
+    api = OffsetsApi(config, plugins(TestConnector), opening(topic), cast(ZombieFence, fence))
     with pytest.raises(BadRequest, match="STOPPED"):
         await api.modify("c", stopped, [SourceOffset({"p": 0}, {"n": 1})])
     assert fence.fenced == ["c"]
@@ -115,12 +115,8 @@ async def test_a_connector_that_is_resumed_while_it_is_fenced_off_keeps_its_offs
 async def test_open_transactions_are_waited_for_where_offsets_rest(moving: bool) -> None:
     topic, log = memory_topic()
 
-    @asynccontextmanager
-    async def opened(name: str, props: Mapping[str, str], for_writing: bool) -> AsyncIterator[ConnectorOffsets]:
-        yield ConnectorOffsets(name, topic)
-
     log.put(encoded_key("c", {"p": 0}), b'{"n":1}')
-    api = OffsetsApi(worker_config(), plugins(TestConnector), opened, cast(ZombieFence, None))
+    api = OffsetsApi(worker_config(), plugins(TestConnector), opening(topic), cast(ZombieFence, None))
     found = await api.read("c", {"name": "c", "connector.class": "Test"}, moving=moving)
     assert found == [SourceOffset({"p": 0}, {"n": 1})]
     assert log.committed_only is moving

@@ -19,14 +19,14 @@ from connect.kafka.log.topic_admin import Admin
 from connect.runtime.herder import config_and_status_topics as module
 from connect.runtime.herder.config_and_status_topics import StatusStore
 from tests.kit.members import until
+from tests.kit.work import MemoryLog
 
 
-class Log:
-    """A log in memory. Each write is answered by the next of ``answers``: what it raises, or None; then all succeed."""
+class Log(MemoryLog):
+    """Each write is answered by the next of ``answers``: what it raises, or None; then all succeed."""
 
     def __init__(self, on_record: Callable[[LogRecord], None], on_reset: Callable[[], None]) -> None:
-        self._on_record = on_record
-        self.reset_log = on_reset
+        super().__init__(on_record, on_reset)
         self.answers: list[BaseException | None] = []
         self.tries = 0
         self.written: list[Record] = []
@@ -35,13 +35,7 @@ class Log:
         #: What others say before a reader has come to the end.
         self.unread: Callable[[], None] = lambda: None
 
-    async def start(self, timeout_s: float) -> None:
-        return
-
-    async def stop(self) -> None:
-        return
-
-    async def read_to_end(self, timeout_s: float) -> None:
+    async def read_to_end(self, timeout_s: float, *, committed_only: bool = False) -> None:
         unread, self.unread = self.unread, lambda: None
         unread()
 
@@ -57,7 +51,7 @@ class Log:
     def say(self, record: Record) -> None:
         """Append a record of another worker."""
         self.written.append(record)
-        self._on_record(LogRecord(record[0].encode(), record[1], 0, len(self.written), 0))
+        self.put(record[0].encode(), record[1])
 
 
 @pytest.fixture
