@@ -196,11 +196,7 @@ _DECIMAL: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _INTEGERS: Final = (("int8", 7), ("int16", 15), ("int32", 31), ("int64", 63))
 _NUMBERS: Final = ("int8", "int16", "int32", "int64", "float32", "float64")
 #: Date formats by the length of the text.
-_TEMPORAL: Final = {
-    10: (DATE, SimpleDateFormat("yyyy-MM-dd")),
-    13: (TIME, SimpleDateFormat("HH:mm:ss.SSS'Z'")),
-    24: (TIMESTAMP, SimpleDateFormat("yyyy-MM-dd'T'HH:mm:ss.SSS'Z'")),
-}
+_TEMPORAL: Final = {10: (DATE, _DATE_FORMAT), 13: (TIME, _TIME_FORMAT), 24: (TIMESTAMP, _TIMESTAMP_FORMAT)}
 #: Above this power of ten a number fits neither an int64 nor a float64.
 _MOST_DIGITS: Final = 400
 #: The limit for nested lists and maps; Java's is the depth of its stack.

@@ -29,48 +29,33 @@ REPLACE_NULL_WITH_DEFAULT: Final = Setting(
 
 
 class FieldTransformation(Transformation):
-    """A transformation of the key or the value, as selected by :class:`OfKey` or :class:`OfValue`."""
+    """A transformation of the value of records, or of their key."""
+
+    of_key = False
 
     def schema_of(self, record: SourceRecord) -> Schema | None:
-        raise NotImplementedError
+        return record.key_schema if self.of_key else record.value_schema
 
     def value_of(self, record: SourceRecord) -> Any:
-        raise NotImplementedError
+        return record.key if self.of_key else record.value
 
     def changed(self, record: SourceRecord, schema: Schema | None, value: Any) -> SourceRecord:
         """Return the record with another schema and value for the key or the value."""
-        raise NotImplementedError
+        if self.of_key:
+            return replace(record, key_schema=schema, key=value)
+        return replace(record, value_schema=schema, value=value)
 
 
 T = TypeVar("T", bound=FieldTransformation)
 
 
-class OfKey(FieldTransformation):
-    def schema_of(self, record: SourceRecord) -> Schema | None:
-        return record.key_schema
-
-    def value_of(self, record: SourceRecord) -> Any:
-        return record.key
-
-    def changed(self, record: SourceRecord, schema: Schema | None, value: Any) -> SourceRecord:
-        return replace(record, key_schema=schema, key=value)
-
-
-class OfValue(FieldTransformation):
-    def schema_of(self, record: SourceRecord) -> Schema | None:
-        return record.value_schema
-
-    def value_of(self, record: SourceRecord) -> Any:
-        return record.value
-
-    def changed(self, record: SourceRecord, schema: Schema | None, value: Any) -> SourceRecord:
-        return replace(record, value_schema=schema, value=value)
-
-
 def of_key_and_value(transformation: type[T]) -> tuple[type[T], type[T]]:
     """Return the classes of a transformation for keys and for values, Java's ``$Key`` and ``$Value``."""
-    name, module = transformation.__name__, {"__module__": transformation.__module__}
-    of_key, of_value = (type(name + of.__name__[2:], (of, transformation), module) for of in (OfKey, OfValue))
+    name, module = transformation.__name__, transformation.__module__
+    of_key, of_value = (
+        type(f"{name}{part}", (transformation,), {"__module__": module, "of_key": part == "Key"})
+        for part in ("Key", "Value")
+    )
     return of_key, of_value
 
 

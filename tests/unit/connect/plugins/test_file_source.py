@@ -267,6 +267,13 @@ async def test_offsets_that_may_not_be_set(partition: dict[str, Any], offset: di
     assert str(refused.value) == words
 
 
+async def test_one_task_gets_the_whole_config(tmp_path: Path) -> None:
+    connector = FileStreamSourceConnector()
+    await connector.start(props(tmp_path))
+    assert await connector.task_configs(3) == [props(tmp_path)]
+    assert isinstance(connector.make_task(), FileStreamSourceTask)
+
+
 async def test_the_standard_input_has_no_offsets() -> None:
     with pytest.raises(PermanentError, match="Offsets cannot be modified if the 'file' configuration is unspecified"):
         await FileStreamSourceConnector().alter_offsets(props(None), [])

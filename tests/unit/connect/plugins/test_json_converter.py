@@ -151,6 +151,8 @@ def test_a_decimal_that_would_lose_digits_is_refused(scale: str, value: str, wor
     schema = replace(DECIMAL, parameters=(("scale", scale),))
     with pytest.raises(DataError, match=words):
         converter().from_connect("t", schema, Decimal(value))
+    with pytest.raises(DataError, match="NaN is not a decimal number"):
+        converter(decimal_format="NUMERIC").from_connect("t", schema, Decimal("NaN"))
 
 
 def test_a_refusal_names_the_field() -> None:

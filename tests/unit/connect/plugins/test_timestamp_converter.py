@@ -98,6 +98,8 @@ def test_keys() -> None:
 def test_what_is_no_timestamp(value: Any, schema: Schema | None, words: str) -> None:
     with pytest.raises(DataError, match=words):
         converter(target_type="Timestamp", format="yyyy").apply(record(value, schema))
+    with pytest.raises(DataError, match="the transformation has no format"):
+        converter(target_type="Timestamp").apply(record(TEXT, STRING))
 
 
 @pytest.mark.parametrize(

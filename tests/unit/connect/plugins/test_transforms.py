@@ -71,6 +71,7 @@ class TestCast:
 
     def test_fields_with_a_schema(self) -> None:
         schema = struct(a=INT32, b=Schema("int64", optional=True), c=STRING)
+        assert applied(made(CastValue(), spec="a:int8"), record(None)) == record(None)
         after = applied(
             made(CastValue(), spec="a:string,b:int16,missing:int8"), record({"a": 1, "b": 65537, "c": "x"}, schema)
         )
@@ -183,6 +184,7 @@ class TestReplaceField:
         assert list(after.value.items()) == [("xyz", 42), ("bar", True), ("etc", "etc")]
         kept = made(ReplaceFieldValue(), include="abc,foo", renames="abc:xyz")
         assert applied(kept, record(value)).value == {"xyz": 42, "foo": True}
+        assert applied(kept, record(None)) == record(None)
 
     @pytest.mark.parametrize("renames", ["abc", "a:", ":b", "a:b:c"])
     def test_renames_that_are_refused(self, renames: str) -> None:

@@ -509,6 +509,20 @@ async def test_an_engine_that_does_not_stop_is_abandoned_within_the_grace(caplog
 
 
 @in_virtual_time
+async def test_targets_reach_only_the_connector_that_is_meant_and_no_task_that_stops() -> None:
+    here = Here(engines()[0])
+    await here.start_task()
+    here.worker.set_target("other", PAUSED)
+    await asyncio.sleep(0.1)
+    assert here.heard.last(TASK) is State.RUNNING
+    # Never wanted of a task, and taken as a wish to end.
+    here.worker.set_target("c", STOPPED)
+    await here.aim(PAUSED)
+    assert here.heard.of(TASK) == [State.RUNNING, State.UNASSIGNED]
+    await here.stop()
+
+
+@in_virtual_time
 async def test_fencing_comes_before_the_engine_and_may_refuse() -> None:
     kind, log = engines()
     here = Here(kind)

@@ -55,6 +55,7 @@ def test_what_java_matches(expression: str, matches: list[str], others: list[str
     ("expression", "part"),
     [
         ("[a-z&&[^b]]", "&&"),
+        ("[a--b]", "'--'"),
         ("[a[bc]]", "within another"),
         (r"\p{L}", r"\p{L}"),
         (r"\pL", r"\p{L}"),

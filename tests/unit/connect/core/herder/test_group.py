@@ -34,7 +34,7 @@ from connect.core.herder.membership import (
     decode_assignment,
 )
 from connect.core.herder.state import HerderMode
-from connect.core.herder_api import BadRequest, Signature
+from connect.core.herder_api import ALGORITHM_HEADER, SIGNATURE_HEADER, BadRequest, Forbidden, Signature
 from connect.core.model import RestartRequest, State, Status, TargetState, TaskId
 from connect.core.status_and_offset_topics import status_record
 from tests.kit.herding import OTHER_URL, URL, Bench, kinds, none, only
@@ -59,6 +59,7 @@ def at_work(config: WorkerConfig | None = None) -> Bench:
 )
 def test_it_joins_once_the_topics_are_read(protocol: str, offered: list[str]) -> None:
     bench = Bench(worker_config(connect_protocol=protocol))
+    assert bench.step(events.ConfigLogReset()) == []
     bench.connector()
     assert bench.herder.next_deadline_ms() is None
     join = only(bench.step(events.Ready()), Join)
@@ -125,8 +126,18 @@ def test_a_delay_ends_in_another_round() -> None:
     only(bench.tick(1), Join)
 
 
+def test_work_that_is_assigned_and_not_configured_any_more_is_not_started() -> None:
+    bench = Bench()
+    bench.connector()
+    bench.ready()
+    effects = bench.joined(Allocation(("c", "gone"), TASKS))
+    assert effects == [StartConnector("c", TargetState.STARTED)]
+
+
 def test_records_that_share_out_nothing_do_not_ask_for_another_round() -> None:
     bench = at_work()
+    bench.record(("what", b"{}"))
+    assert "the key is unknown" in bench.said[0].line
     bench.step(RebalanceBegun())
     behind = bench.herder.snapshot.offset
     bench.key()
@@ -330,6 +341,9 @@ def test_the_leader_of_a_sessioned_group_makes_a_key(protocol: str) -> None:
     if protocol == "compatible":
         assert none(effects, MakeSessionKey)
         bench.herder.check_signature(missing)
+        assert bench.herder.signer() is None
+        with pytest.raises(Forbidden):
+            bench.herder.check_forwarded(missing)
         return
     assert only(effects, MakeSessionKey).size == 32
     effects = bench.step(SessionKeyMade(b"k" * 32))
@@ -337,6 +351,10 @@ def test_the_leader_of_a_sessioned_group_makes_a_key(protocol: str) -> None:
     assert bench.wrote(effects) == []
     with pytest.raises(BadRequest):
         bench.herder.check_signature(missing)
+    sign = bench.herder.signer()
+    assert sign is not None
+    headers = sign(b"x")
+    bench.herder.check_forwarded(Signature(headers[SIGNATURE_HEADER], headers[ALGORITHM_HEADER], b"x"))
     assert bench.herder.next_deadline_ms() == bench.now_ms + 3_600_000
     only(bench.tick(3_600_000), MakeSessionKey)
 

@@ -281,6 +281,9 @@ def test_a_restarted_connector_answers_when_it_has_started() -> None:
     assert str(error_of(bench.step(ConnectorFailed("c")))) == "Failed to start connector: c"
     bench.ask(events.RestartConnector("c"))
     assert isinstance(error_of(bench.step(events.LeaseLost())), RequestConflict)
+    paused = leading()
+    paused.target(TargetState.PAUSED)
+    assert only(paused.ask(events.RestartConnector("c")), Reply).error is None
 
 
 def test_a_task_is_restarted_where_it_runs() -> None:
@@ -498,6 +501,10 @@ def test_tasks_that_reach_a_stopped_connector_are_taken_away() -> None:
     assert [key for key, _ in only(effects, WriteConfig).steps[0]] == ["commit-c"]
     assert kinds(bench.wrote(effects)) == ["StopWork", "Join"]
     assert bench.herder.snapshot.task_count("c") == 0
+    resumed = leading()
+    resumed.target(TargetState.STOPPED)
+    resumed.target(TargetState.STARTED)
+    assert none(resumed.tick(1_000), WriteConfig)
 
 
 def test_who_is_about_to_lead_answers_for_fencing_once_the_round_has_ended() -> None:

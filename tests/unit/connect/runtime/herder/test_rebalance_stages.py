@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connect.runtime.herder.rebalance_stages import Stages
+from connect.runtime.herder.rebalance_stages import Rebalances, Stages
 
 
 class Clock:
@@ -18,6 +18,7 @@ class Clock:
 
 def test_what_is_done_and_what_was_done_last() -> None:
     stages = Stages(Clock())
+    assert stages.sentence() is None
     with stages.doing("starting the connector"):
         assert stages.sentence() == (
             "The worker is currently starting the connector, which began at 2023-11-14T22:13:21.000Z."
@@ -40,3 +41,13 @@ def test_a_stage_within_another_hides_it_until_it_ends_however_it_ends() -> None
         with pytest.raises(ValueError, match="x"):
             fail()
         assert "currently ensuring membership" in str(stages.sentence())
+
+
+def test_rebalances_are_counted_and_timed_from_their_begin() -> None:
+    rounds = Rebalances()
+    for now_ms in (1000, 1500):
+        rounds.begin(now_ms)
+    for now_ms in (3000, 4000):
+        rounds.end(now_ms)
+    assert (rounds.completed, rounds.began_ms, rounds.ended_ms) == (2, None, 4000)
+    assert (rounds.took_ms.recorded, rounds.took_ms.most(4000)) == (1, 2000)

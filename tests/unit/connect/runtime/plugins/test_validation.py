@@ -161,6 +161,13 @@ async def test_a_sink_is_refused_with_a_sentence() -> None:
     assert "runs source connectors only" in errors(infos)["connector.class"][0]
 
 
+async def test_a_version_that_is_not_there_is_said_of_both_keys() -> None:
+    found = errors(await validated({**GOOD, "connector.plugin.version": "1.0"}))
+    assert found["connector.class"] == found["connector.plugin.version"]
+    with pytest.raises(BadRequest, match=r"Unbounded range: \[bad"):
+        await validated({**GOOD, "connector.plugin.version": "[bad"})
+
+
 async def test_defaults_are_what_is_in_force() -> None:
     infos = await validated(GOOD, key_converter="Test", key_converter_plugin_version="[4,5)")
     shown = {each.value.name: each.value.value for each in infos.configs}
@@ -310,7 +317,9 @@ async def test_what_references_stand_for_is_never_in_an_answer(monkeypatch: pyte
         "tasks.max": f"1{reference}",
         "key.converter": f"a.b.{reference}",
         "producer.override.client.id": reference,
+        "errors.tolerance": "${env:CONNECTOR_NOTHING}",
     }
+    monkeypatch.setenv("CONNECTOR_NOTHING", "")
     infos = await validated(secret, **PROVIDER)
     assert "s3cret-word" not in repr(infos) + error_message(infos)
     assert info(infos, "mode").value.value == reference

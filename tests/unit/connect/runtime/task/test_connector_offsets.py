@@ -44,6 +44,7 @@ def written(log: MemoryLog) -> list[dict[bytes, bytes | None]]:
 def test_what_is_no_partition_is_refused(bad: Any) -> None:
     with pytest.raises(DataError):
         encoded_key("c", bad)
+    assert encoded_offset(None) is None
 
 
 @in_virtual_time

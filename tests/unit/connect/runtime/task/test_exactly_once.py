@@ -221,6 +221,20 @@ async def test_what_could_not_be_sent_is_nothing_to_a_transaction_that_is_aborte
 
 
 @in_virtual_time
+async def test_a_pause_commits_and_an_abort_of_nothing_is_passed_over() -> None:
+    bench = entered(IntervalBoundaries(60_000))
+    await bench.send(record(1))
+    await bench.delivery.batch_done()
+    assert "commit" not in bench.log
+    await bench.delivery.pause()
+    assert "commit" in bench.log
+    nothing = entered(said := ConnectorBoundaries())
+    said.abort_transaction()
+    await nothing.delivery.batch_done()
+    assert nothing.log == ["told commit"]
+
+
+@in_virtual_time
 async def test_a_task_may_not_write_to_its_own_offsets_topic() -> None:
     bench = entered()
     with pytest.raises(PermanentError, match="may not produce to their own offsets topics"):

@@ -135,15 +135,16 @@ async def test_an_empty_poll_does_not_spin() -> None:
     await stand.stop()
 
 
+@pytest.mark.parametrize("error", [ValueError("no more"), TimeoutError("the task's own")], ids=repr)
 @in_virtual_time
-async def test_any_other_error_fails_the_task_and_what_arrived_is_stored() -> None:
-    task = Scripted([record(1)], ValueError("no more"))
+async def test_any_other_error_fails_the_task_and_what_arrived_is_stored(error: Exception) -> None:
+    task = Scripted([record(1)], error)
     stand = Stand(task)
     await stand.running
     assert stand.heard.of(TASK) == [State.RUNNING, State.FAILED]
     trace = stand.heard.traces[TASK]
     assert trace is not None
-    assert "ValueError: no more" in trace
+    assert f"{type(error).__name__}: {error}" in trace
     assert await ConnectorOffsets("c", stand.topic).offset({"p": 0}) == {"n": 1}
     assert task.log[-1] == "stop"
 
@@ -411,3 +412,9 @@ async def test_a_task_may_be_stopped_again_while_its_wait_is_given_up() -> None:
     control.stop()
     assert not await waiting
     assert cleaned.is_set()
+
+    async def late() -> None:
+        raise TimeoutError("its own")
+
+    with pytest.raises(TimeoutError, match="its own"):
+        await TaskControl(TargetState.STARTED).unless_stopped(late)

@@ -13,7 +13,7 @@ from connect.kafka.log.topic_admin import TopicExists
 from connect.runtime.task.source_config import TopicCreation, topic_groups
 
 PROPS = {
-    "topic.creation.groups": "wide, compact",
+    "topic.creation.groups": "wide, compact, default",
     "topic.creation.default.partitions": "1",
     "topic.creation.default.replication.factor": "-1",
     "topic.creation.wide.include": "w.*, x\\d",
