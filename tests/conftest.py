@@ -18,8 +18,8 @@ from tests.kit.brokers import KafkaCluster
 from tests.kit.mirror import Mirror
 from tests.kit.shared_mirror import LISTENERS
 
-# How long an example takes says how busy the machine is, and nothing of the code.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How long an example takes says how busy the machine is, and nothing of the code. Each run tries others.
+settings.register_profile("patient", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
 # Retention, compaction and time-outs of transactions look at their work often, so that tests of them wait for a second

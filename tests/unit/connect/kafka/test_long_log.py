@@ -100,7 +100,7 @@ async def handed_over(piece: long_log._Piece, at: dict[int, int]) -> list[Row]:
     return rows
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80)
 @given(st.randoms(use_true_random=False), st.sampled_from((READ_COMMITTED, READ_UNCOMMITTED)))
 def test_the_last_records_fold_to_what_all_records_fold_to(chance: random.Random, isolation: int) -> None:
     logs = {partition: a_log(chance) for partition in range(chance.randrange(1, 4))}

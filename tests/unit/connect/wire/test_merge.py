@@ -181,7 +181,7 @@ def test_records_that_lie_about_themselves_are_merged_into_nothing_else(at: int,
 
 
 @given(st.integers(1, 30), st.lists(st.tuples(st.integers(0, 2000), st.binary(min_size=1, max_size=4)), max_size=3))
-@settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_both_implementations_say_the_same_of_any_records(count: int, noises: list[tuple[int, bytes]]) -> None:
     compiled = pytest.importorskip("connect.wire._rebase")
     payload = bytearray(b"".join(one_at(offset)[wire.HEADER_BYTES :] for offset in range(count)))
