@@ -20,7 +20,7 @@ from connectors.mirror_maker_1.topics import takes
 from tests.kit.one_loop import OneLoop
 from tests.kit.virtual_time import in_virtual_time
 
-DEADLINE_S = 10
+DEADLINE_S = 60
 
 
 class Brokers:
