@@ -33,6 +33,8 @@ EAGER = {
     # A node without work takes half the CPU: it writes no record of its own every half second, and beats less often.
     "metadata.max.idle.interval.ms": "0",
     "broker.heartbeat.interval.ms": "3000",
+    # No test breaks these nodes, and a busy machine may stop one for seconds.
+    "broker.session.timeout.ms": "30000",
 }
 
 
