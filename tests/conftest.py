@@ -30,9 +30,8 @@ EAGER = {
     "log.cleaner.backoff.ms": "500",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
     "quota.window.num": "2",
-    # A node without work takes half the CPU: it writes no record of its own every half second, and beats less often.
+    # A node without work writes no record of its own every half second.
     "metadata.max.idle.interval.ms": "0",
-    "broker.heartbeat.interval.ms": "3000",
     # No test breaks these nodes, and a busy machine may stop one for seconds.
     "broker.session.timeout.ms": "30000",
 }
