@@ -17,7 +17,6 @@ import pytest
 from tests.kit.fault_plan import BREAKING, Fault, Kind, plan
 from tests.kit.faults import FaultRound
 from tests.kit.kill import play_round
-from tests.kit.mirror import PATIENT
 from tests.kit.pipe import Direction
 from tests.kit.processes import Role, wait_until
 from tests.kit.proxied import ConnectionState
@@ -67,8 +66,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         "eu.producer.request.timeout.ms": str(REQUEST_TIMEOUT_MS),
         "eu.offset.flush.interval.ms": "200",
         # The worker stays a member while a path to its group stands still.
-        "eu.session.timeout.ms": PATIENT["eu.session.timeout.ms"],
-        "eu.worker.lease.ms": PATIENT["eu.worker.lease.ms"],
+        "eu.session.timeout.ms": "12000",
+        "eu.worker.lease.ms": "9000",
     }
     directory = tmp_path_factory.mktemp("brokers")
     with Stage(

@@ -134,18 +134,10 @@ def test_ports_taken_between_choice_and_start_are_chosen_again(monkeypatch: pyte
             assert not answers
 
 
-@pytest.mark.usefixtures("own")  # for storage is formatted by then, which refuses some settings as well
-@pytest.mark.parametrize(
-    ("setting", "value", "shown"),
-    [
-        ("ssl.client.auth", "wrong", "ssl.client.auth: String must be one of"),
-        ("authorizer.class.name", "org.example.NoSuchAuthorizer", "org.example.NoSuchAuthorizer"),
-    ],
-)
-def test_a_setting_that_kafka_refuses_is_shown(setting: str, value: str, shown: str) -> None:
+def test_a_setting_that_kafka_refuses_is_shown() -> None:
     with pytest.raises(PermanentError, match=r"bad: node 1 ended while starting\. The end of its log:") as raised:
-        KafkaCluster.start("bad", config={setting: value})
-    assert shown in str(raised.value)
+        KafkaCluster.start("bad", config={"authorizer.class.name": "org.example.NoSuchAuthorizer"})
+    assert "org.example.NoSuchAuthorizer" in str(raised.value)
 
 
 def test_a_wrong_kafka_home_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ async def spend_epochs(cluster: Cluster, txn: str, until: int) -> None:
         epoch = last.producer_epoch
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_the_fence_holds_where_epochs_run_out(cluster: Cluster, topic: str) -> None:
     """After 32766 epochs the coordinator hands out another producer id, which the old id's markers say nothing of."""
     txn, partitions = f"task-{uuid4()}", [(topic, 0), (topic, 1)]

@@ -123,6 +123,8 @@ def test_a_node_that_no_flow_mirrors_to_has_heartbeats_and_no_spark(
         _await_count(mirror, us, "heartbeats", before + 2)
         mirror.await_line(0, ["this node writes heartbeats only"], _DEADLINE_S)
         assert [member.role for member in mirror.members()] == [Role.WORKER]
+        assert _topics(us)["heartbeats"] == 1
+        assert asyncio.run(_policies(us, ["heartbeats"])) == {"compact"}
         assert mirror.stop() == 0
 
 

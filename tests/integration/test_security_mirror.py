@@ -70,7 +70,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BothWays]:
         "us->eu.consumer.isolation.level": "read_committed",
     }
     folder = tmp_path_factory.mktemp("secured-mirror")
-    with BothWays(folder, seed=SEED, loads=LOADS, records_per_s=2_000, properties=properties) as opened:
+    with BothWays(folder, seed=SEED, loads=LOADS, records_per_s=1_200, properties=properties) as opened:
         asyncio.run(write_first(opened.us))
         assert opened.set_going(DEADLINE_S) == []
         yield opened

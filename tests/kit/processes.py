@@ -11,7 +11,8 @@ from typing import Final, TypeVar
 
 import psutil
 
-_POLL_S: Final = 0.01
+_POLL_S: Final = 0.03
+_COSTLY_POLL_S: Final = 0.2
 #: Spark's own daemon of Python workers, and ours in its place (``spark.python.daemon.module``), with the one that it
 #: gives its place to; and that of a version before, which upgrade runs start.
 _DAEMONS: Final = (
@@ -32,12 +33,15 @@ def wait_until(condition: Callable[[], T], deadline_s: float, what: str, poll_s:
     """The first true answer of ``condition``; :class:`DeadlinePassed` saying ``what`` and the last answer."""
     end = time.monotonic() + deadline_s
     while True:
+        began_s = time.monotonic()
         answer = condition()
         if answer:
             return answer
-        if time.monotonic() > end:
+        now_s = time.monotonic()
+        if now_s > end:
             raise DeadlinePassed(f"waited {deadline_s:g} s in vain until {what} (last answer: {answer!r:.200})")
-        time.sleep(poll_s)
+        # Half of a core at most is spent on looks, for what is waited for needs it.
+        time.sleep(max(poll_s, min(now_s - began_s, _COSTLY_POLL_S)))
 
 
 class Role(enum.Enum):

@@ -450,7 +450,7 @@ def test_nothing_is_assigned_twice_and_all_comes_to_rest(
     group.assert_complete()
 
 
-@settings(max_examples=200)
+@settings(max_examples=150)
 @given(steps=STEPS, delay_ms=DELAYS)
 def test_the_naive_twin_decides_alike(steps: list[tuple[str, int, int]], delay_ms: int) -> None:
     group = Group(IncrementalAssignor(delay_ms, max_delay_is_set=True))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from connect.wire import batch as wire
@@ -188,7 +188,6 @@ def recompress(batch: bytes) -> bytes:
     return bytes(built)
 
 
-@settings(max_examples=60)
 @given(
     logs(),
     st.integers(0, 2**32),

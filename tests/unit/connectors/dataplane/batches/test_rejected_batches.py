@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from connect.wire import batch as wire
@@ -393,7 +393,6 @@ def resumed(log, target, proof, position, end):
     return source_scan.position, resume.pair_runs(source_scan.segments, scan.segments)
 
 
-@settings(max_examples=100, deadline=None)
 @given(poisoned_logs(), targets, st.integers(0, 2**32))
 def test_whatever_is_refused_lost_or_late_the_good_records_arrive_once_and_in_order(log, target, seed):
     target.refusals.clear()
