@@ -17,7 +17,7 @@ from typing import Final
 
 from rich.console import Console
 
-from connect.cli.console import EXIT_DIFFERENT, EXIT_OK, configure_logging, stop_signals
+from connect.cli.console import EXIT_FOUND, EXIT_OK, configure_logging, stop_signals
 from connect.cli.daemons.connect_mirror_maker import run as run_mirror
 from connect.cli.daemons.mirror_process import MirrorMaker
 from connect.cli.daemons.spark import spark_of_flows
@@ -259,14 +259,14 @@ async def _judge(running: _Demo, source: ConnectionSettings, target: ConnectionS
     """Compare source and target, print the verdict and return the exit code."""
     if running.mirrored_s is None:
         running.view.say(f"{_stopped_text(running)} Not all records were mirrored, so nothing was compared.")
-        return EXIT_DIFFERENT
+        return EXIT_FOUND
     policy = DefaultReplicationPolicy()
     topics = {topic.name: policy.format_remote_topic(SOURCE, topic.name) for topic in TOPICS}
     running.view.say("Comparing source and target record by record: key, value, headers, timestamp, order.")
     report = await compare_topics(source, target, topics)
     for line in summary_lines(running.writer.records, running.mirrored_s - running.began_s, running.flows, report):
         running.view.say(line)
-    return EXIT_OK if report.difference is None and report.records == running.records else EXIT_DIFFERENT
+    return EXIT_OK if report.difference is None and report.records == running.records else EXIT_FOUND
 
 
 def summary_lines(written: int, elapsed_s: float, flows: Iterable[FlowRates], report: VerificationReport) -> list[str]:

@@ -13,6 +13,7 @@ import typer
 
 from connect.cli.options_and_help import Answers, ClusterAddress, Policy, RunMode
 from connect.core.errors import ConfigError
+from connect.core.model import FACTOR_KEYS
 
 _MIRROR: Final = "org.apache.kafka.connect.mirror."
 _BYTES: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
@@ -164,9 +165,7 @@ def _connectors(answers: Answers) -> dict[str, str]:
 
 
 def _factors() -> dict[str, str]:
-    topics = ("replication.factor", *(f"{each}.topic.replication.factor" for each in ("heartbeats", "checkpoints")))
-    storage = (f"{each}.storage.replication.factor" for each in ("config", "offset", "status"))
-    return dict.fromkeys((*topics, "offset-syncs.topic.replication.factor", *storage), _ANY_FACTOR)
+    return dict.fromkeys(FACTOR_KEYS, _ANY_FACTOR)
 
 
 def _policy(answers: Answers) -> list[str]:

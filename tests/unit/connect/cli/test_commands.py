@@ -28,22 +28,24 @@ def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         ("clusters = us, eu\nemit.heartbeats.enabled = false\n", ("enabled",)),
     ],
 )
-def test_a_wrong_file_is_one_line_and_exit_code_2(
+def test_a_wrong_file_is_one_line_and_an_exit_code(
     code: str, before: tuple[str, ...], text: str, words: tuple[str, ...], tmp_path: Path
 ) -> None:
     file = tmp_path / "mm2.properties"
     file.write_text(text)
     ended = run(code, *before, str(file))
-    assert (ended.returncode, ended.stdout) == (2, "")
+    assert (ended.returncode, ended.stdout) == (1 if before else 2, "")
     (line,) = ended.stderr.splitlines()
     assert ": error: " in line
     assert all(word in line for word in words)
 
 
 @pytest.mark.parametrize(("code", "before"), [(MIRROR_MAKER, ()), (HELIOGRAPH, ("mirror",))])
-def test_bad_arguments_exit_with_255(code: str, before: tuple[str, ...], tmp_path: Path) -> None:
+def test_bad_arguments_have_javas_exit_code_under_javas_name(
+    code: str, before: tuple[str, ...], tmp_path: Path
+) -> None:
     ended = run(code, *before, str(tmp_path / "none.properties"), "--clusters", "eu", "asia")
-    assert ended.returncode == 255
+    assert ended.returncode == (1 if before else 255)
     assert "No such file or directory" in ended.stderr.splitlines()[-1]
 
 
@@ -66,7 +68,23 @@ def test_the_version_is_printed(module: str) -> None:
 
 
 def test_an_unknown_command_is_refused() -> None:
-    assert run(HELIOGRAPH, "mirrror").returncode == 2
+    assert run(HELIOGRAPH, "mirrror").returncode == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("dev", "--nodes", "ten"),
+        ("lag", "nothing.properties"),
+        ("plan",),
+        ("connectors", "list", "--what"),
+        ("connectors", "list", "--rest", "http://127.0.0.1:1"),
+        ("init", "--policy", "other"),
+        ("mirror",),
+    ],
+)
+def test_every_error_of_every_command_exits_with_1(arguments: tuple[str, ...]) -> None:
+    assert run(HELIOGRAPH, *arguments).returncode == 1
 
 
 @pytest.mark.parametrize("module", ["connect.cli.daemons.connect_mirror_maker", "connect.cli.main"])
