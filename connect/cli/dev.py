@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -37,6 +38,7 @@ def dev(
             show_default=False,
         ),
     ] = None,
+    topics: Annotated[str, typer.Option(metavar="TOPIC,...", help="Topics to create on the first cluster.")] = "",
 ) -> None:
     """Start Kafka clusters on this machine, print a mm2.properties for them, and remove them on Ctrl-C.
 
@@ -54,6 +56,7 @@ def dev(
                 running.enter_context(_start(alias, number * nodes, nodes, port_base))
                 for number, alias in enumerate(aliases)
             ]
+            asyncio.run(_create(started[0], [name.strip() for name in topics.split(",") if name.strip()]))
             print(properties({cluster.name: cluster.bootstrap for cluster in started}, REST))
             print("# Save the lines above as mm2.properties, then: heliograph mirror mm2.properties")
             for cluster in started:
@@ -105,6 +108,21 @@ def _aliases(clusters: str) -> list[str]:
 def _start(alias: str, first: int, nodes: int, port_base: int | None) -> KafkaCluster:
     ports = None if port_base is None else range(port_base + first, port_base + first + nodes)
     return KafkaCluster.start(alias, nodes=nodes, client_ports=ports)
+
+
+async def _create(cluster: KafkaCluster, topics: list[str]) -> None:
+    from connect.core.model import NewTopic
+    from connect.kafka.log.topic_admin import Admin
+    from connect.kafka.security.connection_settings import connection_settings
+
+    admin = Admin(connection_settings({"bootstrap.servers": cluster.bootstrap}, client_id="dev", where=cluster.name))
+    try:
+        outcomes = await admin.create_topics([NewTopic(name) for name in topics]) if topics else {}
+    finally:
+        await admin.close()
+    for error in outcomes.values():
+        if error is not None:
+            raise error
 
 
 def _watch(clusters: list[KafkaCluster]) -> None:

@@ -80,21 +80,22 @@ def _heliograph(
 
 @app.command(short_help="Mirror sample orders between two local clusters.")
 def demo(
-    records: Annotated[
-        int | None,
-        typer.Option(min=1, help="Write this many records, wait until they are mirrored, and exit 0 if equal."),
-    ] = None,
     directory: Annotated[
         Path | None, typer.Option("--dir", help="Folder for mm2.properties and the log.", show_default=False)
     ] = None,
     rate: Annotated[
-        int | None, typer.Option(min=1, help="Records to write per second. Default with --records: no limit.")
+        int | None, typer.Option(min=1, help="Records to write per second. Default: 5000.", show_default=False)
+    ] = None,
+    svg: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Save the output as a picture.", show_default=False)
     ] = None,
 ) -> None:
-    """Mirror sample orders between two Kafka clusters on this machine, and show the progress."""
+    """Mirror sample orders between two Kafka clusters on this machine, kill the mirror, compare, and move a group.
+
+    Exit codes: 0 nothing was lost or duplicated, and the group continued at its record; 2 otherwise; 1 an error."""
     from connect.cli.demo import demo as run_demo
 
-    raise typer.Exit(run_demo(records=records, directory=directory, rate=rate))
+    raise typer.Exit(run_demo(directory=directory, rate=rate, svg=svg))
 
 
 app.command(short_help="Start Kafka clusters on this machine, until Ctrl-C.")(dev)

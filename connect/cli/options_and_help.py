@@ -23,7 +23,7 @@ from connect.core.errors import ConfigError
 _FAILOVER: Final = "mm2.properties --to eu"
 #: Arguments of each example, by command.
 EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
-    "demo": ("", "--records 100000"),
+    "demo": ("", "--rate 20000"),
     "dev": ("",),
     "init": (
         "",

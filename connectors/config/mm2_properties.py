@@ -2,7 +2,7 @@
 
 A prefix says what a key belongs to: ``us.x`` to a cluster, ``us->eu.x`` to a flow, a plain ``x`` to all that know it.
 Inheritance follows Java's rules exactly, including odd cases. Refused is what Java reads without effect: a flow between
-clusters that the file does not declare, a flow with a space in its key, a switch of a flow that is no boolean.
+clusters that the file does not declare, a flow with a space in its key, a switch that is neither true nor false.
 """
 
 from __future__ import annotations
@@ -423,7 +423,7 @@ class MirrorMakerConfig:
             if (value.startswith("->") or key.endswith("->")) and "." not in key:
                 text = f"{key} {value.partition('=')[0].strip()}"
                 flow = re.sub(r"\s*->\s*", "->", text)
-                raise self.raw.error(f"a key ends at its first space, so '{text}' is no flow. Write {flow}", key)
+                raise self.raw.error(f"a key ends at its first space, so '{text}' names no flow. Write {flow}", key)
             source, arrow, rest = key.partition("->")
             if not arrow or key.startswith(cluster_prefixes):
                 continue
