@@ -20,7 +20,7 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 .PHONY: help setup java demo test long check bench kill faults soak group many scale late mutants compat measure site lock sbom audit clean
 
 help:
-	@echo "make demo    mirror between two Kafka clusters on this machine, and show it (ARGS='--records 200000')"
+	@echo "make demo    mirror between two Kafka clusters on this machine, kill the mirror, compare (ARGS='--rate 20000')"
 	@echo "make test    run every test"
 	@echo "make long    run the tests that take too long for that"
 	@echo "make check   format, lint, types, import rules"

@@ -27,17 +27,15 @@ logger = logging.getLogger(__name__)
 #: Version of the commands' JSON; incremented if a program that reads the previous one would misread it.
 FORMAT: Final = 1
 EXIT_OK: Final = 0
-#: The demo found a difference.
-EXIT_DIFFERENT: Final = 1
-#: A command that checks something could not check all of it.
-EXIT_UNKNOWN: Final = 1
-#: It has found something to do, as ``terraform plan -detailed-exitcode``.
+#: An error of any kind: a wrong argument, file or setting, a refusal, or something that could not be checked.
+EXIT_ERROR: Final = 1
+#: A command that answers a question has found something to do, as ``terraform plan -detailed-exitcode``.
 EXIT_FOUND: Final = 2
-#: Any error without a code of its own, as in MirrorMaker.main.
-EXIT_ERROR: Final = 2
-#: MirrorMaker.main: the flows or workers could not be started.
+#: Java's commands have the codes of MirrorMaker.main: any error without a code of its own,
+EXIT_JAVA_ERROR: Final = 2
+#: flows or workers could not be started,
 EXIT_NOT_STARTED: Final = 3
-#: MirrorMaker.main exits with -1 if arguments are wrong; a shell sees 255.
+#: and wrong arguments, -1 in Java, which a shell sees as 255.
 EXIT_BAD_ARGUMENTS: Final = 255
 #: A shell's code for a process that Ctrl-C ended.
 EXIT_INTERRUPTED: Final = 130
@@ -49,7 +47,7 @@ _QUIET_LOGGERS: Final = ("aiokafka", "kafka", "py4j", "pyspark", "asyncio", "jgo
 
 def exit_code(*, unknown: bool, found: bool) -> int:
     """Return 0 for nothing to do, 1 for an incomplete check whatever it found, 2 for something to do."""
-    return EXIT_UNKNOWN if unknown else EXIT_FOUND if found else EXIT_OK
+    return EXIT_ERROR if unknown else EXIT_FOUND if found else EXIT_OK
 
 
 class OneLineFormatter(logging.Formatter):
@@ -134,7 +132,7 @@ def _internal_error(program: str, error: Exception, exit_error: int) -> int:
 
 @asynccontextmanager
 async def stop_signals(
-    *, exit_within_s: float | None = None, exit_late: int = EXIT_ERROR
+    *, exit_within_s: float | None = None, exit_late: int = EXIT_JAVA_ERROR
 ) -> AsyncIterator[asyncio.Event]:
     """Give an event that SIGTERM and SIGINT set; further signals have no effect.
 

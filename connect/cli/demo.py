@@ -1,97 +1,179 @@
-"""``heliograph demo``: two Kafka clusters on this machine, sample orders, a flow that mirrors them, and a view of it.
+"""``heliograph demo``: two Kafka clusters on this machine, sample orders, and a mirror that is killed under load.
 
-With a number of records it is also a test that compares the copy with its source record by record.
+The mirror is a process of its own. It is measured, killed with SIGKILL and started again. Then the copy is compared
+with its source record by record, and a consumer group is moved to the target.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
+import contextlib
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+import re
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import httpx
+import orjson
+import psutil
 from rich.console import Console
 
-from connect.cli.console import EXIT_DIFFERENT, EXIT_OK, configure_logging, stop_signals
-from connect.cli.daemons.connect_mirror_maker import run as run_mirror
-from connect.cli.daemons.mirror_process import MirrorMaker
-from connect.cli.daemons.spark import spark_of_flows
-from connect.cli.demo_shop import REFRESH_PER_S, TOPICS, LastWarning, LiveView, OrderWriter, PlainView, View
-from connect.cli.rates import BATCH_KINDS, FlowRates, RateMeter
+from connect.cli.console import EXIT_ERROR, EXIT_FOUND, EXIT_OK, configure_logging, stop_signals
+from connect.cli.demo_shop import TOPICS, GroupReader, OrderWriter
+from connect.cli.dev import properties
+from connect.cli.rates import bytes_text
 from connect.core.errors import HeliographError
 from connect.core.model import NewTopic
+from connect.embedded import cluster_config
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.concurrency import first_of
+from connect.kafka.concurrency import Scope, first_of
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
-from connectors.config.mm2_properties import load, mirrored
-from connectors.flow_progress import FlowProgress
 from connectors.inspection.topic_verification import VerificationReport, compare_topics
 from connectors.policy import DefaultReplicationPolicy
 
 SOURCE: Final = "us"
 TARGET: Final = "eu"
+GROUP: Final = "orders-mail"
 LOG_FILE: Final = "heliograph.log"
-FLOW: Final = f"{SOURCE}->{TARGET}"
-#: Records a second without --rate and --records.
-DEFAULT_RATE: Final = 2000
-#: The demo fails if nothing is mirrored for this time.
-STALL_S: Final = 90.0
-#: The flow and two clusters stop this long after Ctrl-C, or end with this process.
+#: Records a second without --rate.
+DEFAULT_RATE: Final = 5000
+#: The demo fails if the mirror copies nothing for this time.
+STALL_S: Final = 240.0
+#: The mirror and two clusters stop this long after Ctrl-C, or end with this process.
 EXIT_WITHIN_S: Final = 20.0
+_LINE_S: Final = 2.0
+_LINES: Final = 4
 _LOOK_S: Final = 0.25
+_PARTITIONS: Final = sum(topic.partitions for topic in TOPICS)
+_HELIOGRAPH: Final = (sys.executable, "-c", "from connect.cli.main import main; main()")
+_METRIC: Final = re.compile(r"^\w+_MirrorSourceConnector_(\w+?)(?:_total)?\{.*\} (\S+)", re.MULTILINE)
 
 
 class DemoFailed(HeliographError):
     """The records were not mirrored."""
 
 
-@dataclass(slots=True)
-class _Demo:
-    """State of a running demo."""
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Counters of a mirror at ``at_s`` of a monotonic clock: records and bytes that it copied since its start, CPU
+    seconds of all its processes, and the mean time from a record's timestamp to its copy."""
 
-    view: View
-    stop: asyncio.Event
-    records: int | None
-    rate: int | None
-    writer: OrderWriter
-    status: str = "sample orders are being written"
-    began_s: float = 0.0
-    #: When all that was written had been mirrored.
-    mirrored_s: float | None = None
-    flows: list[FlowRates] = field(default_factory=list)
+    at_s: float
+    records: float
+    bytes: float
+    cpu_s: float
+    latency_ms: float
+
+    def line(self, before: Sample) -> str:
+        """Format what happened since the sample ``before``, in less than 80 characters."""
+        elapsed_s = max(self.at_s - before.at_s, 1e-9)
+        records_per_s = (self.records - before.records) / elapsed_s
+        size = bytes_text((self.bytes - before.bytes) / elapsed_s)
+        cpu = (self.cpu_s - before.cpu_s) / elapsed_s
+        return (
+            f"  {records_per_s:>8,.0f} records/s  {size:>8}/s  CPU {cpu:>4.0%} of a core  latency "
+            f"{self.latency_ms:>5,.0f} ms"
+        )
 
 
-def demo(*, records: int | None, directory: Path | None, rate: int | None) -> int:
-    """Run the demo in the foreground and return the exit code.
+def counters(metrics: str) -> tuple[float, float, float]:
+    """Return records, bytes and the mean latency in ms from the text of ``/metrics``."""
+    found: dict[str, list[float]] = {}
+    for name, value in _METRIC.findall(metrics):
+        found.setdefault(name, []).append(float(value))
+    latencies = [one for one in found.get("replication_latency_ms_avg", ()) if one > 0]
+    mean = sum(latencies) / len(latencies) if latencies else 0.0
+    return sum(found.get("record_count", ())), sum(found.get("byte_count", ())), mean
+
+
+class Mirror:
+    """``heliograph mirror`` of a file, as a process of its own; its log is appended to ``log``."""
+
+    def __init__(self, file: Path, url: str, log: Path) -> None:
+        self._file, self._url, self._log = file, url, log
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *_HELIOGRAPH, "mirror", str(self._file), stdout=log, stderr=log, start_new_session=True
+            )
+
+    async def kill(self) -> None:
+        """Send SIGKILL, and wait for the end."""
+        assert self._process is not None
+        self._process.kill()
+        await self._process.wait()
+
+    async def stop(self) -> None:
+        """Send SIGTERM, and wait for the end."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.terminate()
+            await self._process.wait()
+
+    async def sample(self) -> Sample | None:
+        """Return its counters; None while it does not serve them. Raises DemoFailed if it has ended."""
+        text = await self._get("metrics")
+        if text is None:
+            return None
+        records, size, latency_ms = counters(text)
+        return Sample(asyncio.get_running_loop().time(), records, size, self._cpu_s(), latency_ms)
+
+    async def is_caught_up(self) -> bool:
+        """Return whether every partition is copied to its end."""
+        text = await self._get(f"{SOURCE}/{TARGET}/connectors/MirrorSourceConnector/lag?top=0")
+        if text is None:
+            return False
+        lag = orjson.loads(text)
+        return bool(lag["records"] == 0 and lag["partitions"] >= _PARTITIONS)
+
+    async def _get(self, path: str) -> str | None:
+        assert self._process is not None
+        if self._process.returncode is not None:
+            raise DemoFailed(f"the mirror ended with exit code {self._process.returncode}. See {self._log}")
+        async with httpx.AsyncClient(trust_env=False, timeout=10.0) as client:
+            with contextlib.suppress(httpx.HTTPError):
+                answer = await client.get(f"{self._url}/{path}")
+                return answer.text if answer.is_success else None
+        return None
+
+    def _cpu_s(self) -> float:
+        assert self._process is not None
+        spent = 0.0
+        with contextlib.suppress(psutil.NoSuchProcess):
+            worker = psutil.Process(self._process.pid)
+            for each in (worker, *worker.children(recursive=True)):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    times = each.cpu_times()
+                    spent += times.user + times.system
+        return spent
+
+
+def demo(*, directory: Path | None, rate: int | None, svg: Path | None) -> int:
+    """Run the demo and return the exit code: 0, or 2 if the copy differs or the group did not continue exactly.
 
     Args:
-        records: How many to write, mirror and compare; None: until Ctrl-C.
         directory: For ``mm2.properties`` and the log.
         rate: Records a second to write.
+        svg: Where a picture of the output is saved.
 
     Raises:
         DemoFailed: The records were not mirrored.
-        HeliographError: A cluster or the flow could not be started.
+        HeliographError: A cluster or the mirror could not be started.
     """
     folder = directory if directory is not None else _default_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    console = Console()
-    configure_logging(handler=logging.FileHandler(folder / LOG_FILE, mode="w", encoding="utf-8"))
-    return asyncio.run(_demo(_view(console), folder, records, rate))
-
-
-def _view(console: Console) -> View:
-    if not console.is_terminal:
-        return PlainView(console)
-    notes = LastWarning()
-    logging.getLogger().addHandler(notes)
-    return LiveView(console, notes)
+    console = Console(record=svg is not None, highlight=False)
+    configure_logging("CRITICAL")
+    code = asyncio.run(_demo(console, folder, rate or DEFAULT_RATE))
+    if svg is not None:
+        console.save_svg(str(svg), title="heliograph demo")
+    return code
 
 
 def _default_folder() -> Path:
@@ -99,66 +181,160 @@ def _default_folder() -> Path:
     return (Path(state) if state else Path.home() / ".local" / "state") / "heliograph" / "demo"
 
 
-async def _demo(view: View, folder: Path, records: int | None, rate: int | None) -> int:
+async def _demo(console: Console, folder: Path, rate: int) -> int:
     async with stop_signals(exit_within_s=EXIT_WITHIN_S) as stop:
-        view.say(f"Starting two Kafka clusters, {SOURCE} and {TARGET}. Kafka is downloaded the first time.")
+        _say(console, f"Two Kafka clusters start: {SOURCE} and {TARGET}. The first time, Kafka is downloaded.")
         async with _clusters(stop) as clusters:
             if stop.is_set():
                 return EXIT_OK
-            file = folder / "mm2.properties"
-            text = properties({alias: each.bootstrap for alias, each in clusters.items()})
-            file.write_text(text, encoding="utf-8")
-            view.say(f"\n# {file}\n{text}\nStarting the flow {FLOW} on Spark. The log is {folder / LOG_FILE}.")
+            url = f"http://{cluster_config.HOST}:{cluster_config.choose(1)[0]}"
+            file, log = folder / "mm2.properties", folder / LOG_FILE
+            file.write_text(properties({alias: each.bootstrap for alias, each in clusters.items()}, url), "utf-8")
+            log.write_bytes(b"")
             source, target = (_settings(alias, clusters[alias].bootstrap) for alias in (SOURCE, TARGET))
-            await _create_topics(source)
-            running = _Demo(view, stop, records, rate, OrderWriter(source))
-            await run_mirror(_mirror_maker(file), stop, watch=partial(_watch, running))
-            if records is None:
-                view.say(_stopped_text(running))
-                return EXIT_OK
-            return await _judge(running, source, target)
+            story = _Story(console, file, Mirror(file, url, log), url, source, target, OrderWriter(source))
+            try:
+                await first_of("demo", stop.wait(), story.play(rate))
+            finally:
+                await story.mirror.stop()
+            return EXIT_ERROR if stop.is_set() else story.code
+
+
+def _say(console: Console, text: str, style: str = "") -> None:
+    console.print(text, markup=False, style=style)
+
+
+@dataclass(slots=True)
+class _Story:
+    """The steps of the demo."""
+
+    console: Console
+    file: Path
+    mirror: Mirror
+    url: str
+    source: ConnectionSettings
+    target: ConnectionSettings
+    writer: OrderWriter
+    code: int = EXIT_OK
+
+    async def play(self, rate: int) -> None:
+        await _create_topics(self.source)
+        self._title(f"1. Mirror {len(TOPICS)} topics from {SOURCE} to {TARGET}: {rate:,} records a second are written")
+        self._say(f"  $ heliograph mirror {self.file}")
+        enough = asyncio.Event()
+        async with Scope("demo") as scope:
+            writing = scope.spawn(self.writer.write(enough, records=None, rate=rate), "sample orders")
+            await self.mirror.start()
+            last = await self._copying()
+            for _ in range(_LINES):
+                last = await self._measured(last)
+            self._title("2. Kill the mirror with SIGKILL while it copies, and start it again")
+            await self.mirror.kill()
+            killed_s = asyncio.get_running_loop().time()
+            before = self.writer.records
+            await self.mirror.start()
+            last = await self._copying()
+            waited_s, arrived = last.at_s - killed_s, self.writer.records - before
+            self._say(f"  copies again {waited_s:.1f} s after SIGKILL; {arrived:,} records were written meanwhile")
+            await self._measured(last)
+            enough.set()
+            await writing
+        self._title(f"3. Stop writing, and compare {SOURCE} and {TARGET} record by record")
+        await self._until(self.mirror.is_caught_up)
+        self._judge(await self._compared())
+        self._title(f"4. Move consumer group {GROUP} from {SOURCE} to {TARGET}")
+        await self._move()
+
+    def _say(self, text: str, style: str = "") -> None:
+        _say(self.console, text, style)
+
+    def _title(self, text: str) -> None:
+        self._say(f"\n{text}", "bold")
+
+    async def _copying(self) -> Sample:
+        """Wait until the mirror copies, and return its counters."""
+        found: list[Sample] = []
+
+        async def copies() -> bool:
+            sample = await self.mirror.sample()
+            if sample is None or not sample.records:
+                return False
+            found.append(sample)
+            return True
+
+        await self._until(copies)
+        return found[-1]
+
+    async def _measured(self, before: Sample) -> Sample:
+        await asyncio.sleep(_LINE_S)
+        sample = await self.mirror.sample() or before
+        self._say(sample.line(before))
+        return sample
+
+    async def _until(self, condition: Callable[[], Awaitable[bool]]) -> None:
+        deadline_s = asyncio.get_running_loop().time() + STALL_S
+        while not await condition():
+            if asyncio.get_running_loop().time() > deadline_s:
+                raise DemoFailed(f"the mirror did not copy within {STALL_S:.0f} s. See its log next to {self.file}")
+            await asyncio.sleep(_LOOK_S)
+
+    async def _compared(self) -> VerificationReport:
+        policy = DefaultReplicationPolicy()
+        topics = {topic.name: policy.format_remote_topic(SOURCE, topic.name) for topic in TOPICS}
+        return await compare_topics(self.source, self.target, topics)
+
+    def _judge(self, report: VerificationReport) -> None:
+        text = verdict(self.writer.records, report)
+        self._say(f"  {text}", "bold green" if is_exact(self.writer.records, report) else "bold red")
+        if not is_exact(self.writer.records, report):
+            self.code = EXIT_FOUND
+
+    async def _move(self) -> None:
+        reader = GroupReader(GROUP, "orders")
+        due = await reader.read_and_commit(self.source)
+        partition, number = min(due.items())
+        self._say(f"  on {SOURCE}, its next record of orders-{partition} is order {number}")
+        words = ["failover", str(self.file), "--to", TARGET, "--group", GROUP, "--rest", self.url, "--execute", "--yes"]
+        self._say(f"  $ heliograph failover mm2.properties --to {TARGET} --group {GROUP} --execute ...")
+        moving = await asyncio.create_subprocess_exec(
+            *_HELIOGRAPH, *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        )
+        printed = (await moving.communicate())[0].decode()
+        if moving.returncode:
+            raise DemoFailed(f"the group was not moved:\n{printed}")
+        done = next(line for line in reversed(printed.splitlines()) if line.startswith("done: "))
+        self._say(f"  {done.partition('. ')[0]}")
+        policy = DefaultReplicationPolicy()
+        remote = GroupReader(GROUP, policy.format_remote_topic(SOURCE, "orders"))
+        found = await remote.first_of_each(self.target, set(due))
+        exact = found == due
+        self.code = self.code if exact else EXIT_FOUND
+        self._say(f"  on {TARGET}, its first record of {remote.topic}-{partition} is order {found.get(partition)}")
+        same = sum(found.get(one) == order for one, order in due.items())
+        self._say(
+            f"  {same} of {len(due)} partitions continue at the exact record", "bold green" if exact else "bold red"
+        )
+
+
+def is_exact(written: int, report: VerificationReport) -> bool:
+    return report.difference is None and report.records == written
+
+
+def verdict(written: int, report: VerificationReport) -> str:
+    """Return the result of the comparison in a line."""
+    if report.difference is not None:
+        return f"DIFFERENT after {report.records:,} equal records: {report.difference}"
+    if report.records != written:
+        return f"DIFFERENT: {report.records:,} records are equal, {written:,} were written"
+    return f"{written:,} records in {report.partitions} partitions: 0 lost, 0 duplicated"
 
 
 def _settings(alias: str, bootstrap: str) -> ConnectionSettings:
     return connection_settings({"bootstrap.servers": bootstrap}, client_id="heliograph-demo", where=f"cluster {alias}")
 
 
-def _mirror_maker(file: Path) -> Callable[[], MirrorMaker]:
-    """Return a factory of the MirrorMaker that ``heliograph mirror`` would run for the file."""
-    config = load(file)
-    flows = config.flows_to_run()
-    return lambda: MirrorMaker(config, flows, spark_of_flows(mirrored(flows)))
-
-
-def properties(bootstrap: dict[str, str]) -> str:
-    """Return the demo's ``mm2.properties``; ``bootstrap`` by alias."""
-    return "\n".join(
-        [
-            f"clusters = {SOURCE}, {TARGET}",
-            *(f"{alias}.bootstrap.servers = {servers}" for alias, servers in bootstrap.items()),
-            "",
-            f"{FLOW}.enabled = true",
-            f"{FLOW}.topics = {', '.join(topic.name for topic in TOPICS)}",
-            "tasks.max = 2",
-            "refresh.topics.interval.seconds = 5",
-            "",
-            "# Each cluster has one broker.",
-            "replication.factor = 1",
-            "offset.storage.replication.factor = 1",
-            "config.storage.replication.factor = 1",
-            "status.storage.replication.factor = 1",
-            "heartbeats.topic.replication.factor = 1",
-            "",
-            "# Public REST: each flow's worker is below /{source}/{target}, /health and /metrics are at the top.",
-            "dedicated.mode.enable.public.rest = true",
-            "listeners = http://127.0.0.1:0",
-            "",
-        ]
-    )
-
-
 @asynccontextmanager
-async def _clusters(stop: asyncio.Event) -> AsyncIterator[dict[str, KafkaCluster]]:
+async def _clusters(stop: asyncio.Event) -> AsyncIterator[Mapping[str, KafkaCluster]]:
     """Start both clusters at the same time, and wait for each, because only then it can be stopped.
 
     There may be fewer if ``stop`` was set, because Ctrl-C also reaches a cluster that starts.
@@ -186,105 +362,3 @@ async def _create_topics(settings: ConnectionSettings) -> None:
     for error in outcomes.values():
         if error is not None:
             raise error
-
-
-async def _watch(running: _Demo, maker: MirrorMaker) -> None:
-    """Write and show records while the flow runs; with a number of records, stop when all are mirrored."""
-    running.view.say(
-        f"REST: {maker.rest_url}{SOURCE}/{TARGET}/connectors?expand=status, health and metrics: {maker.rest_url}metrics"
-    )
-    with running.view:
-        await first_of("demo", _work(running, maker), _show(running, maker))
-
-
-async def _work(running: _Demo, maker: MirrorMaker) -> None:
-    await _write(running)
-    if running.records is not None:
-        await _wait_until_mirrored(running, maker)
-        running.stop.set()
-    await running.stop.wait()
-
-
-async def _show(running: _Demo, maker: MirrorMaker) -> None:
-    meter = RateMeter()
-    clock = asyncio.get_running_loop().time
-    while True:
-        running.flows = await meter.observe(clock(), maker.progress())
-        starting = all(flow.state == "starting" and not flow.records for flow in running.flows)
-        status = "Spark is starting" if starting else running.status
-        running.view.show(clock(), running.flows, f"{running.writer.records:,} written; {status}")
-        await asyncio.sleep(1 / REFRESH_PER_S)
-
-
-async def _write(running: _Demo) -> None:
-    rate = running.rate
-    if running.records is None:
-        rate = rate or DEFAULT_RATE
-        running.status = f"writing {rate:,} records a second; Ctrl-C stops"
-    running.began_s = asyncio.get_running_loop().time()
-    await running.writer.write(running.stop, records=running.records, rate=rate)
-
-
-async def _wait_until_mirrored(running: _Demo, maker: MirrorMaker) -> None:
-    """Wait until every written record is mirrored. Raises DemoFailed if none is for ``STALL_S``."""
-    running.status = "waiting until all records are mirrored"
-    clock = asyncio.get_running_loop().time
-    moved_s, left = clock(), -1
-    while not running.stop.is_set():
-        before, left = left, records_left(running.writer.written, maker.progress())
-        if left == 0:
-            running.mirrored_s = clock()
-            return
-        if left != before:
-            moved_s = clock()
-        elif clock() - moved_s > STALL_S:
-            states = ", ".join(f"{flow.flow} is {flow.state}" for flow in running.flows)
-            raise DemoFailed(
-                f"{left:,} records are not mirrored, and none was for {STALL_S:.0f} s: {states}. See the log"
-            )
-        await asyncio.sleep(_LOOK_S)
-
-
-def records_left(written: Mapping[tuple[str, int], int], flows: Iterable[FlowProgress]) -> int:
-    """Return how many of the records ``written`` per source topic and partition are not mirrored yet."""
-    positions = {
-        (view.source_topic, view.source_partition): view.next_source_offset
-        for flow in flows
-        for view in flow.partitions
-    }
-    return sum(max(0, count - positions.get(partition, 0)) for partition, count in written.items())
-
-
-async def _judge(running: _Demo, source: ConnectionSettings, target: ConnectionSettings) -> int:
-    """Compare source and target, print the verdict and return the exit code."""
-    if running.mirrored_s is None:
-        running.view.say(f"{_stopped_text(running)} Not all records were mirrored, so nothing was compared.")
-        return EXIT_DIFFERENT
-    policy = DefaultReplicationPolicy()
-    topics = {topic.name: policy.format_remote_topic(SOURCE, topic.name) for topic in TOPICS}
-    running.view.say("Comparing source and target record by record: key, value, headers, timestamp, order.")
-    report = await compare_topics(source, target, topics)
-    for line in summary_lines(running.writer.records, running.mirrored_s - running.began_s, running.flows, report):
-        running.view.say(line)
-    return EXIT_OK if report.difference is None and report.records == running.records else EXIT_DIFFERENT
-
-
-def summary_lines(written: int, elapsed_s: float, flows: Iterable[FlowRates], report: VerificationReport) -> list[str]:
-    """Return the lines of the demo's result."""
-    speed = f"{elapsed_s:.1f} s ({written / elapsed_s:,.0f} records/s, writing included)"
-    lines = [
-        f"Written    {written:>12,} records to {len(TOPICS)} topics of {SOURCE}",
-        f"Mirrored   {written:>12,} records to {TARGET} in {speed}",
-    ]
-    for flow in flows:
-        lines.append("Batches    " + ", ".join(f"{flow.batches(kind):,} {kind}" for kind in BATCH_KINDS))
-    if report.difference is not None:
-        return [*lines, f"DIFFERENT after {report.records:,} equal records: {report.difference}"]
-    if report.records != written:
-        return [*lines, f"DIFFERENT: {report.records:,} records are equal, {written:,} were written"]
-    return [*lines, f"EQUAL      {report.records:>12,} records in {report.partitions} partitions"]
-
-
-def _stopped_text(running: _Demo) -> str:
-    mirrored = sum(flow.records for flow in running.flows)
-    return f"Stopped. {running.writer.records:,} records were written, {mirrored:,} mirrored."

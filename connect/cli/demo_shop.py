@@ -1,9 +1,8 @@
-"""The demo's sample orders, their producer, and the display of the progress, as a live table or as lines."""
+"""The demo's sample orders, their producer, and a consumer group that reads them."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import time
 import zlib
@@ -12,19 +11,13 @@ from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import count, islice
-from typing import Any, Final, NamedTuple, Protocol, Self
+from typing import Any, Final, NamedTuple
 
 import orjson
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError
 from aiokafka.producer.message_accumulator import BatchBuilder
-from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
-from connect.cli.rates import BATCH_KINDS, FlowRates, TopicRates, bytes_text, flow_line, troubles
 from connect.core.errors import RetriableError
 from connect.kafka.concurrency import Scope
 from connect.kafka.security.connection_settings import ConnectionSettings
@@ -36,6 +29,7 @@ _ROUND_RECORDS: Final = 4000
 #: Rounds that may be unacknowledged while the next ones are generated.
 _ROUNDS_IN_FLIGHT: Final = 4
 _TICK_S: Final = 0.1
+_READ_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,132 +188,42 @@ def _batches(producer: AIOKafkaProducer, records: Sequence[SampleRecord], timest
     yield batch
 
 
-REFRESH_PER_S: Final = 4
-#: A terminal of this width has room for every figure.
-WIDE_COLUMNS: Final = 106
-_PLAIN_INTERVAL_S: Final = 2.0
-_PLAIN_UNCHANGED_S: Final = 10.0
+@dataclass(frozen=True, slots=True)
+class GroupReader:
+    """A consumer group that reads a topic of orders."""
+
+    group: str
+    topic: str
+
+    async def read_and_commit(self, settings: ConnectionSettings, records: int = 500) -> dict[int, int]:
+        """Read some records and commit; return the order that is next, by partition."""
+        async with self._consumer(settings) as consumer:
+            count = 0
+            while count < records:
+                count += sum(map(len, (await consumer.getmany(timeout_ms=1000, max_records=records)).values()))
+            await consumer.commit()
+            return await _first_orders(consumer, {one.partition for one in consumer.assignment()})
+
+    async def first_of_each(self, settings: ConnectionSettings, partitions: set[int]) -> dict[int, int]:
+        """Return the first order that the group gets of each partition."""
+        async with self._consumer(settings) as consumer:
+            return await _first_orders(consumer, partitions)
+
+    def _consumer(self, settings: ConnectionSettings) -> AIOKafkaConsumer:
+        return AIOKafkaConsumer(
+            self.topic,
+            **settings.aiokafka_arguments(),
+            group_id=self.group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+        )
 
 
-class View(Protocol):
-    """A display of the progress, and a context manager."""
-
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *args: object) -> None: ...
-    def say(self, text: str) -> None:
-        """Print a sentence that stays."""
-
-    def show(self, now_s: float, flows: Sequence[FlowRates], status: str) -> None:
-        """Show the current rates; ``status`` says what the demo does."""
-
-
-class PlainView:
-    """Lines for a pipe or a log: one per flow every two seconds, less often while nothing changes."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._shown_s = float("-inf")
-        self._shown: list[str] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        return None
-
-    def say(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-    def show(self, now_s: float, flows: Sequence[FlowRates], status: str) -> None:
-        lines = [f"{flow_line(flow)} ({status})" for flow in flows]
-        if now_s - self._shown_s < (_PLAIN_UNCHANGED_S if lines == self._shown else _PLAIN_INTERVAL_S):
-            return
-        self._shown_s, self._shown = now_s, lines
-        for line in lines:
-            self.say(line)
-
-
-class LiveView:
-    """A table that is redrawn in place, below the sentences."""
-
-    def __init__(self, console: Console, notes: LastWarning) -> None:
-        self._console = console
-        self._notes = notes
-        self._live = Live(console=console, refresh_per_second=REFRESH_PER_S, auto_refresh=False)
-        self._started = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        if self._started:
-            self._live.stop()
-
-    def say(self, text: str) -> None:
-        self._console.print(Text(text), soft_wrap=True)
-
-    def show(self, now_s: float, flows: Sequence[FlowRates], status: str) -> None:
-        if not self._started:
-            self._live.start()
-            self._started = True
-        wide = self._console.width >= WIDE_COLUMNS
-        self._live.update(picture(flows, status, self._notes.text, wide=wide), refresh=True)
-
-
-def picture(flows: Sequence[FlowRates], status: str, note: str = "", *, wide: bool = True) -> RenderableType:
-    """Draw the tables of all flows with a status line below them; ``wide`` shows all columns."""
-    parts: list[RenderableType] = [_table(flow, wide) for flow in flows]
-    parts.append(Text(f"  {status}", style="dim"))
-    if note:
-        parts.append(Text(f"  {note}", style="yellow", overflow="ellipsis", no_wrap=True))
-    return Group(*parts)
-
-
-def _table(flow: FlowRates, wide: bool) -> Table:
-    source, target = flow.flow
-    title = Text.assemble(
-        (f"  {source} ", "bold"), ("──▶", "bold yellow"), (f" {target}", "bold"), f"   {flow.state}", "   Spark epoch "
-    )
-    title.append(str(flow.spark_epoch), "bold")
-    title.append(troubles(flow), "yellow")
-    table = Table(title=title, title_justify="left", title_style="", box=box.SIMPLE_HEAD, show_footer=True)
-    table.padding, table.pad_edge = (0, 0, 0, 1), False
-    table.add_column("topic", "total", no_wrap=True)
-    if wide:
-        table.add_column("mirrored as", "", style="cyan", no_wrap=True)
-        table.add_column("parts", str(sum(topic.partitions for topic in flow.topics)), justify="right")
-        table.add_column("records", f"{flow.records:,}", justify="right", min_width=9, no_wrap=True)
-    # Minimum widths keep the table still while figures grow.
-    for name, width, total in (
-        ("records/s", 9, f"{flow.records_per_s:,.0f}"),
-        ("bytes/s", 7, bytes_text(flow.bytes_per_s)),
-        ("behind", 6, f"{flow.lag_records:,}"),
-        ("ms", 5, f"{flow.lag_ms:,}"),
-        *((kind, 7, f"{flow.batches(kind):,}") for kind in BATCH_KINDS),
-    ):
-        table.add_column(name, total, justify="right", min_width=width, footer_style="bold", no_wrap=True)
-    for topic in flow.topics:
-        copy = [topic.target_topic, str(topic.partitions), f"{topic.records:,}"] if wide else []
-        table.add_row(topic.source_topic, *copy, *_figures(topic))
-    return table
-
-
-def _figures(topic: TopicRates) -> list[str | Text]:
-    return [
-        f"{topic.records_per_s:,.0f}",
-        bytes_text(topic.bytes_per_s),
-        f"{topic.lag_records:,}",
-        f"{topic.lag_ms:,}",
-        *(Text(f"{topic.batches.get(kind, 0):,}", "" if topic.batches.get(kind) else "dim") for kind in BATCH_KINDS),
-    ]
-
-
-class LastWarning(logging.Handler):
-    """A log handler that keeps the last warning, for the line below the table."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.text = ""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.text = " ".join(record.getMessage().split())
+async def _first_orders(consumer: AIOKafkaConsumer, partitions: set[int]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    async with asyncio.timeout(_READ_S):
+        while found.keys() < partitions:
+            for partition, records in (await consumer.getmany(timeout_ms=1000, max_records=100)).items():
+                found.setdefault(partition.partition, orjson.loads(records[0].value)["order"])
+    return found

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
 import signal
+import sys
+import threading
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Annotated, Final
 
 import typer
 
-from connect.core.errors import ConfigError, PermanentError
+from connect.core.errors import ConfigError
+from connect.core.model import FACTOR_KEYS
 from connect.embedded.brokers import KafkaCluster
 
 _CHECK_S: Final = 0.5
 _HIGHEST_PORT: Final = 65_535
+#: Where a mirror of the printed file serves REST.
+REST: Final = "http://localhost:8083"
 _ALIAS: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -30,8 +38,13 @@ def dev(
             show_default=False,
         ),
     ] = None,
+    topics: Annotated[str, typer.Option(metavar="TOPIC,...", help="Topics to create on the first cluster.")] = "",
 ) -> None:
-    """Start Kafka clusters on this machine, print their addresses, and remove them on Ctrl-C."""
+    """Start Kafka clusters on this machine, print a mm2.properties for them, and remove them on Ctrl-C.
+
+    To rehearse a failure, kill a broker by the process id that is printed. A SIGHUP to this command starts killed
+    brokers again, with their data.
+    """
     aliases = _aliases(clusters)
     if port_base is not None and port_base + len(aliases) * nodes - 1 > _HIGHEST_PORT:
         raise ConfigError(f"--port-base {port_base} leaves too few ports for {len(aliases)} clusters of {nodes} nodes")
@@ -43,16 +56,43 @@ def dev(
                 running.enter_context(_start(alias, number * nodes, nodes, port_base))
                 for number, alias in enumerate(aliases)
             ]
-            print(f"clusters = {', '.join(aliases)}")
+            asyncio.run(_create(started[0], [name.strip() for name in topics.split(",") if name.strip()]))
+            print(properties({cluster.name: cluster.bootstrap for cluster in started}, REST))
+            print("# Save the lines above as mm2.properties, then: heliograph mirror mm2.properties")
             for cluster in started:
-                print(f"{cluster.name}.bootstrap.servers = {cluster.bootstrap}")
-            print("Ctrl-C stops them and removes their data.", flush=True)
+                pids = ", ".join(str(node.pid) for node in cluster.nodes)
+                print(f"# Brokers of {cluster.name}: process {pids}")
+            print("# Ctrl-C stops them and removes their data.", flush=True)
             _watch(started)
         except KeyboardInterrupt:
             # Stopping takes a moment; further signals are ignored.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             print("stopping", flush=True)
+
+
+def properties(bootstrap: Mapping[str, str], rest: str) -> str:
+    """Return a ``mm2.properties`` that mirrors the first cluster to the second, if there are two.
+
+    Args:
+        bootstrap: Addresses by alias.
+        rest: URL at which the mirror serves its REST API.
+    """
+    flow = "->".join(list(bootstrap)[:2])
+    lines = [
+        f"clusters = {', '.join(bootstrap)}",
+        *(f"{alias}.bootstrap.servers = {servers}" for alias, servers in bootstrap.items()),
+        *(["", f"{flow}.enabled = true", f"{flow}.topics = .*", "tasks.max = 2"] if len(bootstrap) > 1 else []),
+        "",
+        "# Replicas of new topics: the brokers' default.",
+        *(f"{key} = -1" for key in FACTOR_KEYS),
+        "",
+        "# REST: each flow is below /SOURCE/TARGET, /health and /metrics are at the top.",
+        "dedicated.mode.enable.public.rest = true",
+        f"listeners = {rest}",
+        "",
+    ]
+    return "\n".join(lines)
 
 
 def _aliases(clusters: str) -> list[str]:
@@ -70,12 +110,41 @@ def _start(alias: str, first: int, nodes: int, port_base: int | None) -> KafkaCl
     return KafkaCluster.start(alias, nodes=nodes, client_ports=ports)
 
 
+async def _create(cluster: KafkaCluster, topics: list[str]) -> None:
+    from connect.core.model import NewTopic
+    from connect.kafka.log.topic_admin import Admin
+    from connect.kafka.security.connection_settings import connection_settings
+
+    admin = Admin(connection_settings({"bootstrap.servers": cluster.bootstrap}, client_id="dev", where=cluster.name))
+    try:
+        outcomes = await admin.create_topics([NewTopic(name) for name in topics]) if topics else {}
+    finally:
+        await admin.close()
+    for error in outcomes.values():
+        if error is not None:
+            raise error
+
+
 def _watch(clusters: list[KafkaCluster]) -> None:
-    """Watch the brokers without end. Raises PermanentError if one ends by itself."""
+    """Report each broker that ends, and start those again on SIGHUP, without end."""
+    hung_up = threading.Event()
+    signal.signal(signal.SIGHUP, lambda *_: hung_up.set())
+    dead: list[tuple[KafkaCluster, int]] = []
     while True:
         for cluster in clusters:
-            for index, node in enumerate(cluster.nodes):
-                if not cluster.alive(index):
-                    tail = cluster.log_tail(index)
-                    raise PermanentError(f"cluster {cluster.name}: node {node.node_id} ended; its log's end:\n{tail}")
+            for index in range(len(cluster.nodes)):
+                if not cluster.alive(index) and (cluster, index) not in dead:
+                    dead.append((cluster, index))
+                    print(
+                        f"# cluster {cluster.name}: broker {index + 1} has ended. To start it again: "
+                        f"kill -HUP {os.getpid()}",
+                        flush=True,
+                    )
+                    print(cluster.log_tail(index), file=sys.stderr, flush=True)
+        if hung_up.is_set():
+            hung_up.clear()
+            while dead:
+                cluster, index = dead.pop()
+                cluster.start_node(index)
+                print(f"# cluster {cluster.name}: broker {index + 1} is process {cluster.nodes[index].pid}", flush=True)
         time.sleep(_CHECK_S)

@@ -13,6 +13,7 @@ import typer
 
 from connect.cli.options_and_help import Answers, ClusterAddress, Policy, RunMode
 from connect.core.errors import ConfigError
+from connect.core.model import FACTOR_KEYS
 
 _MIRROR: Final = "org.apache.kafka.connect.mirror."
 _BYTES: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
@@ -81,6 +82,9 @@ def _mm2(answers: Answers) -> str:
         "",
         *_policy(answers),
         *_moving(answers),
+        "",
+        "# How often new topics are looked for; the default is 600.",
+        *_pairs({"refresh.topics.interval.seconds": "30"}),
         "",
         "# Replication factors of new topics; -1 is the brokers' default.",
         *_pairs(_factors()),
@@ -164,9 +168,7 @@ def _connectors(answers: Answers) -> dict[str, str]:
 
 
 def _factors() -> dict[str, str]:
-    topics = ("replication.factor", *(f"{each}.topic.replication.factor" for each in ("heartbeats", "checkpoints")))
-    storage = (f"{each}.storage.replication.factor" for each in ("config", "offset", "status"))
-    return dict.fromkeys((*topics, "offset-syncs.topic.replication.factor", *storage), _ANY_FACTOR)
+    return dict.fromkeys(FACTOR_KEYS, _ANY_FACTOR)
 
 
 def _policy(answers: Answers) -> list[str]:

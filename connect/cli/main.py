@@ -10,7 +10,7 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from connect.cli.commands import connectors
-from connect.cli.console import EXIT_OK, run_command
+from connect.cli.console import EXIT_ERROR, EXIT_OK, run_command
 from connect.cli.dev import dev
 from connect.cli.init import init
 from connect.cli.options_and_help import (
@@ -18,16 +18,17 @@ from connect.cli.options_and_help import (
     All,
     AnyMirrorFile,
     AsJson,
-    DetailedExit,
     Every,
     Everything,
     Execute,
     FailoverCommand,
+    GroupedCommands,
     Groups,
     HelpAll,
     Json,
     KeepOffset,
     LeaveUnreplicated,
+    MirrorCommand,
     MirrorFile,
     OneFlow,
     Rest,
@@ -45,11 +46,13 @@ from connect.cli.options_and_help import (
     prepare,
     taught,
 )
+from connect.core.errors import ConfigError
 
 PROGRAM: Final = "heliograph"
 
 app = typer.Typer(
     name=PROGRAM,
+    cls=GroupedCommands,
     help="Kafka Connect's distributed worker and MirrorMaker 2 in Python, copying on Apache Spark.",
     no_args_is_help=True,
     add_completion=False,
@@ -77,21 +80,22 @@ def _heliograph(
 
 @app.command(short_help="Mirror sample orders between two local clusters.")
 def demo(
-    records: Annotated[
-        int | None,
-        typer.Option(min=1, help="Write this many records, wait until they are mirrored, and exit 0 if equal."),
-    ] = None,
     directory: Annotated[
         Path | None, typer.Option("--dir", help="Folder for mm2.properties and the log.", show_default=False)
     ] = None,
     rate: Annotated[
-        int | None, typer.Option(min=1, help="Records to write per second. Default with --records: no limit.")
+        int | None, typer.Option(min=1, help="Records to write per second. Default: 5000.", show_default=False)
+    ] = None,
+    svg: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Save the output as a picture.", show_default=False)
     ] = None,
 ) -> None:
-    """Mirror sample orders between two Kafka clusters on this machine, and show the progress."""
+    """Mirror sample orders between two Kafka clusters on this machine, kill the mirror, compare, and move a group.
+
+    Exit codes: 0 nothing was lost or duplicated, and the group continued at its record; 2 otherwise; 1 an error."""
     from connect.cli.demo import demo as run_demo
 
-    raise typer.Exit(run_demo(records=records, directory=directory, rate=rate))
+    raise typer.Exit(run_demo(directory=directory, rate=rate, svg=svg))
 
 
 app.command(short_help="Start Kafka clusters on this machine, until Ctrl-C.")(dev)
@@ -108,7 +112,25 @@ def warm() -> None:
     raise typer.Exit(record())
 
 
-@app.command(cls=DetailedExit, short_help="Print the lag of each flow.")
+@app.command(short_help="Show what runs, what is behind or stopped, and what to do.")
+def status(
+    file: MirrorFile,
+    rest: Annotated[
+        list[str] | None,
+        typer.Option(metavar="URL", help="Ask this mirror or worker too, why its connectors and tasks failed."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show each flow of a file: whether its worker is alive, how far behind it is, why, and what to do.
+
+    It reads the clusters, so no worker has to run. Exit codes: 0 all flows run, 2 something needs a hand, 1 an error,
+    or something could not be checked."""
+    from connect.cli.commands.status import run_status
+
+    finish(partial(run_status, file, rest=rest or (), as_json=as_json))
+
+
+@app.command(short_help="Print the lag of each flow.")
 def lag(
     file: AnyMirrorFile = None,
     rest: Annotated[
@@ -132,7 +154,7 @@ def lag(
     finish(partial(run_lag, file, flow=flow, top=top, as_json=as_json, rest=rest, watch=watch, every_s=every))
 
 
-@app.command(cls=DetailedExit, short_help="Print offset, lag and owner for each partition of groups or flows.")
+@app.command(short_help="Print offset, lag and owner for each partition of groups or flows.")
 def offsets(
     file: AnyMirrorFile = None,
     group: Annotated[list[str] | None, typer.Option(metavar="GROUP", help="A consumer group. May be repeated.")] = None,
@@ -184,38 +206,36 @@ def offset_map(
     raise typer.Exit(run(file, question, flow=flow, as_json=as_json))
 
 
-app.command(cls=DetailedExit, short_help="Check a configuration file.")(check)
+app.command(short_help="Check a configuration file.")(check)
 
 
-@app.command(cls=DetailedExit, short_help="Print what a run would change on the clusters.")
-def plan(file: MirrorFile, flow: OneFlow = None, as_json: AsJson = False, everything: All = False) -> None:
-    """Print what a run would change on the clusters, and change nothing.
-
-    Exit codes: 0 nothing to change, 2 changes, 1 an error or an incomplete check."""
-    from connect.cli.commands.plan import run_plan
-
-    finish(partial(run_plan, file, flow=flow, as_json=as_json, everything=everything))
-
-
-@app.command(cls=DetailedExit, short_help="Print how the clusters differ from what the flows set.")
-def drift(
+@app.command(short_help="Print what a run would change on the clusters.")
+def plan(
     file: MirrorFile,
     flow: OneFlow = None,
+    drift: Annotated[
+        bool, typer.Option("--drift", help="Print also differences from the file that no run changes.")
+    ] = False,
     ignore: Annotated[
-        list[str] | None, typer.Option(metavar="KIND", help="Leave out this kind of difference, such as acl.")
+        list[str] | None, typer.Option(metavar="KIND", help="With --drift: leave out this kind, such as acl.")
     ] = None,
     as_json: AsJson = False,
     everything: All = False,
 ) -> None:
-    """Print how the clusters differ from what the flows set: what a run would correct, and what it would leave.
+    """Print what a run would change on the clusters, and change nothing.
 
-    Exit codes: 0 no differences, 2 differences, 1 an error or an incomplete check."""
-    from connect.cli.commands.plan import run_drift
+    Exit codes: 0 nothing to change, with --drift no differences; 2 there are some; 1 an error or an incomplete
+    check."""
+    from connect.cli.commands.plan import run_drift, run_plan
 
-    finish(partial(run_drift, file, flow=flow, as_json=as_json, everything=everything, ignored=ignore or ()))
+    if ignore and not drift:
+        raise ConfigError("--ignore needs --drift", "--ignore")
+    if drift:
+        finish(partial(run_drift, file, flow=flow, as_json=as_json, everything=everything, ignored=ignore or ()))
+    finish(partial(run_plan, file, flow=flow, as_json=as_json, everything=everything))
 
 
-@app.command(cls=DetailedExit, short_help="Show clusters and flows from their heartbeats.")
+@app.command(short_help="Show clusters and flows from their heartbeats.")
 def topology(
     file: MirrorFile,
     stale_after: Annotated[
@@ -232,20 +252,16 @@ def topology(
     finish(partial(run_topology, file, stale_after_s=stale_after, as_json=as_json))
 
 
-@app.command(cls=DetailedExit, short_help="Check where a start would continue, and what blocks it.")
-def takeover(
-    file: MirrorFile,
-    check: Annotated[bool, typer.Option("--check", help="Required: check, and change nothing.")] = False,
-    flow: OneFlow = None,
-    as_json: AsJson = False,
-    everything: All = False,
-) -> None:
-    """Check where a start would continue after MirrorMaker 2, Java's or Heliograph's, or a MirrorMaker 1 group.
+@app.command(short_help="Check where a start would continue, and what blocks it.")
+def takeover(file: MirrorFile, flow: OneFlow = None, as_json: AsJson = False, everything: All = False) -> None:
+    """Check where a start would continue, and change nothing.
+
+    It may follow MirrorMaker 2, Java's or Heliograph's, or a MirrorMaker 1 group.
 
     Exit codes: 0 it can start, 2 a start is blocked, 1 an error or an incomplete check."""
     from connect.cli.commands.takeover import run_check
 
-    finish(partial(run_check, file, flow=flow, as_json=as_json, everything=everything, is_asked=check))
+    finish(partial(run_check, file, flow=flow, as_json=as_json, everything=everything))
 
 
 @app.command(cls=FailoverCommand, short_help="Move groups to the other cluster of a flow.")
@@ -297,7 +313,7 @@ def failover(
     moved and the command of --on-done fails, it is 1."""
     from connect.cli.commands.failover import FailoverArguments, run_failover
 
-    _warn_of_old(undo_file)
+    _warn_of_undo_file(undo_file)
     arguments = FailoverArguments(
         file, source, target, groups or (), rest or (), executes=execute, asks=not yes, gone=source_gone,
         denies_writes=deny_writes, rewinds=rewind or (), keeps=keep_offset or (),
@@ -308,7 +324,7 @@ def failover(
     finish(partial(run_failover, arguments))
 
 
-def _warn_of_old(undo_file: Path | None) -> None:
+def _warn_of_undo_file(undo_file: Path | None) -> None:
     from connect.cli.commands.failover import warn
 
     if undo_file is not None:
@@ -343,7 +359,7 @@ def failback(
     Exit codes: 0 all groups moved, 2 none moved, 3 some moved, 1 an error. A no to the question is 2."""
     from connect.cli.commands.failover import FailoverArguments, run_failback
 
-    _warn_of_old(undo_file)
+    _warn_of_undo_file(undo_file)
     arguments = FailoverArguments(
         file, source, target, groups or (), rest or (), executes=execute, asks=not yes, rewinds=rewind or (),
         keeps=keep_offset or (), leaves_unreplicated=leave_unreplicated, sample=sample, timeout_s=timeout,
@@ -352,7 +368,7 @@ def failback(
     finish(partial(run_failback, arguments))
 
 
-@app.command(cls=DetailedExit, short_help="Undo the last failover or failback.")
+@app.command(short_help="Undo the last failover or failback.")
 def undo(
     file: MirrorFile,
     target: Annotated[
@@ -375,7 +391,7 @@ def undo(
     finish(partial(run_undo, arguments))
 
 
-@app.command(cls=DetailedExit, short_help="Print unreplicated records, which only the old primary has.")
+@app.command(short_help="Print unreplicated records, which only the old primary has.")
 def unreplicated(
     file: MirrorFile,
     target: Annotated[str, typer.Option("--to", metavar="CLUSTER", help="The new primary.", show_default=False)],
@@ -399,22 +415,6 @@ def unreplicated(
     finish(partial(run_unreplicated, file, source, target, export_to=export, appends=append, as_json=as_json))
 
 
-@app.command("stranded", cls=DetailedExit, hidden=True)
-def unreplicated_alias(
-    file: Annotated[Path, typer.Argument(metavar="mm2.properties")],
-    target: Annotated[str, typer.Option("--to")],
-    source: Annotated[str | None, typer.Option("--from")] = None,
-    export: Annotated[Path | None, typer.Option()] = None,
-    append: Annotated[bool, typer.Option("--append")] = False,
-    as_json: Annotated[bool, typer.Option("--json")] = False,
-) -> None:
-    """Run ``unreplicated`` under its old name, for one more release."""
-    from connect.cli.commands.failover import warn
-
-    warn("heliograph stranded is renamed to heliograph unreplicated; the next release drops the old name")
-    unreplicated(file, target, source, export, append, as_json)
-
-
 @app.command(short_help="Print the reference of all settings, as Markdown.")
 def config(
     pages: Annotated[list[str] | None, typer.Argument(metavar="PAGE...", help="worker, source, mirror, ...")] = None,
@@ -429,23 +429,53 @@ def config(
     print(text(pages or ()) if reference or pages else "\n".join(known()))
 
 
-@app.command(
-    add_help_option=False,
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
-    short_help="Mirror every enabled flow of a file until stopped.",
-)
+@app.command(cls=MirrorCommand, short_help="Mirror every enabled flow of a file until stopped.")
 def mirror(
-    arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="mm2.properties [--clusters ALIAS ...] | -f FILE")
+    file: AnyMirrorFile = None,
+    clusters: Annotated[
+        list[str] | None, typer.Option(metavar="ALIAS ...", help="Only flows to these clusters.", show_default=False)
     ] = None,
+    resource: Annotated[
+        str | None,
+        typer.Option("--file", "-f", metavar="FILE", help="A Strimzi KafkaMirrorMaker2 resource; - for stdin."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the resource, if the file has several.")] = None,
+    secrets: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Secrets of the resource, mounted as DIR/NAME/KEY.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a worker setting of the resource.")
+    ] = None,
+    prints: Annotated[bool, typer.Option("--print", help="Print the resource's files, and start nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --print: print JSON.")] = False,
+    log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
 ) -> None:
-    """Mirror every enabled flow of a file until stopped, like connect-mirror-maker.
+    """Mirror every enabled flow of a file until SIGTERM or Ctrl-C, like connect-mirror-maker.
 
-    With -f FILE the file is a Strimzi KafkaMirrorMaker2 resource; see heliograph mirror -f FILE --help."""
+    With -f the flows are those of a Strimzi resource; see docs/strimzi.md.
+
+    Exit codes: 0 stopped cleanly, 1 an error."""
     from connect.cli.daemons import connect_mirror_maker, strimzi_resource
 
-    run = strimzi_resource if strimzi_resource.is_of_resource(arguments or []) else connect_mirror_maker
-    raise typer.Exit(run.run_with_arguments(f"{PROGRAM} mirror", arguments or []))
+    words = ["--log-level", log_level]
+    if resource is None:
+        if file is None:
+            raise ConfigError("give mm2.properties, or a Strimzi resource with -f")
+        run, words = connect_mirror_maker.run_with_arguments, [*words, str(file)]
+        words += ["--clusters", *clusters] if clusters else []
+    else:
+        if file is not None or clusters:
+            raise ConfigError("-f takes no other file and no --clusters", "-f")
+        run, words = strimzi_resource.run_with_arguments, [*words, "-f", resource]
+        given = {"--name": name, "--secrets": None if secrets is None else str(secrets)}
+        words += [word for option, value in given.items() if value is not None for word in (option, value)]
+        words += [word for each in settings or () for word in ("--set", each)]
+        words += [option for option, wanted in (("--print", prints), ("--json", as_json)) if wanted]
+    try:
+        code = run(f"{PROGRAM} mirror", words)
+    except SystemExit as error:  # of Java's parser, with Java's code
+        code = bool(error.code)
+    raise typer.Exit(EXIT_ERROR if code else EXIT_OK)
 
 
 def main() -> NoReturn:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -12,16 +14,16 @@ from typing import Annotated, Any, Final, NoReturn
 
 import typer
 import typer.completion
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from connect.cli.check.findings import FileKind
-from connect.cli.console import EXIT_DIFFERENT, EXIT_ERROR, EXIT_UNKNOWN, configure_logging, run_command
+from connect.cli.console import EXIT_ERROR, configure_logging, run_command
 from connect.core.errors import ConfigError
 
 _FAILOVER: Final = "mm2.properties --to eu"
 #: Arguments of each example, by command.
 EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
-    "demo": ("", "--records 100000"),
+    "demo": ("", "--rate 20000"),
     "dev": ("",),
     "init": (
         "",
@@ -30,6 +32,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "mirror": ("mm2.properties", "mm2.properties --clusters eu", "-f kafkamirrormaker2.yaml --secrets /run/secrets"),
     "warm": ("",),
+    "status": ("mm2.properties", "mm2.properties --rest http://localhost:8083"),
     "lag": ("mm2.properties", "mm2.properties --flow 'us->eu' --watch", "--rest http://localhost:8083/us/eu --json"),
     "offsets": (
         "mm2.properties",
@@ -48,10 +51,14 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "mirror-source.json --json",
         "kafkamirrormaker2.yaml --secrets /run/secrets",
     ),
-    "plan": ("mm2.properties", "mm2.properties --flow 'us->eu' --all", "mm2.properties --json"),
-    "drift": ("mm2.properties", "mm2.properties --ignore acl --ignore config"),
+    "plan": (
+        "mm2.properties",
+        "mm2.properties --flow 'us->eu' --all",
+        "mm2.properties --drift --ignore acl --ignore config",
+        "mm2.properties --json",
+    ),
     "topology": ("mm2.properties", "mm2.properties --stale-after 10 --json"),
-    "takeover": ("mm2.properties --check", "mm2.properties --check --flow 'us->eu' --all"),
+    "takeover": ("mm2.properties", "mm2.properties --flow 'us->eu' --all"),
     "failover": (
         _FAILOVER,
         f"{_FAILOVER} --rest http://localhost:8083 --execute",
@@ -62,7 +69,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "unreplicated": (_FAILOVER, f"{_FAILOVER} --export unreplicated", f"{_FAILOVER} --append"),
     "config": ("", "--reference mirror"),
     "completion": ("bash > ~/.local/share/bash-completion/completions/heliograph",),
-    "connectors list": ("", "--url http://worker:8083 --json"),
+    "connectors list": ("", "--rest http://worker:8083 --json"),
     "connectors create": ("mirror-source.json", "mirror-source.properties --replace", "- --state stopped"),
     "connectors status": ("mirror-source", "mirror-source --json"),
     "connectors pause": ("mirror-source mirror-checkpoint",),
@@ -76,6 +83,21 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "mirror-source --reset",
     ),
 }
+
+
+#: The commands in the order of ``heliograph --help``.
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Run": ("mirror", "demo", "dev"),
+    "Prepare": ("init", "check", "plan", "takeover"),
+    "Observe": ("status", "lag", "offsets", "map", "topology"),
+    "Move": ("failover", "failback", "undo", "unreplicated"),
+    "Connect": ("connectors",),
+    "Set up": ("warm", "config", "completion"),
+}
+#: Commands and options of earlier versions; an empty one had no effect. They go with the next release.
+_OLD_COMMANDS: Final = {"drift": ("plan", "--drift"), "stranded": ("unreplicated",)}
+_OLD_OPTIONS: Final = {"takeover": {"--check": ""}, "connectors": {"--url": "--rest"}}
+_CLUSTERS: Final = "--clusters"
 
 
 def examples(command: str) -> tuple[str, ...]:
@@ -214,19 +236,7 @@ def check(
 def finish(command: Callable[[], int]) -> NoReturn:
     """Run a command that prints what it finds, so that little is logged, and end with its exit code."""
     configure_logging("CRITICAL")
-    raise typer.Exit(run_command(_PROGRAM, command, EXIT_UNKNOWN))
-
-
-class DetailedExit(TyperCommand):
-    """A command that uses exit code 2 for a result, so wrong arguments exit with 1."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, args)
-        except Exception as error:  # because typer does not export the class
-            if getattr(error, "exit_code", None) == EXIT_ERROR:
-                error.exit_code = EXIT_DIFFERENT  # type: ignore[attr-defined]
-            raise
+    raise typer.Exit(run_command(_PROGRAM, command))
 
 
 Source = Annotated[
@@ -292,10 +302,79 @@ HelpAll = Annotated[
 ]
 
 
-class FailoverCommand(DetailedExit):
+class FailoverCommand(TyperCommand):
     """A command whose ``--source-gone`` and ``--rewind`` may lack a value, for one more release."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         from connect.cli.commands.failover import with_values
 
         return super().parse_args(ctx, with_values(args))
+
+
+class MirrorCommand(TyperCommand):
+    """A command whose ``--clusters`` takes several words, as in Java."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        words: list[str] = []
+        in_clusters = False
+        for word in args:
+            if in_clusters and not word.startswith("-") and words[-1] != _CLUSTERS:
+                words.append(_CLUSTERS)
+            in_clusters = word == _CLUSTERS or (in_clusters and not word.startswith("-"))
+            words.append(word)
+        return super().parse_args(ctx, words)
+
+
+class GroupedCommands(TyperGroup):
+    """Lists commands in groups, takes their old names, and exits with 1 for wrong arguments."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for title, names in GROUPS.items():
+            rows = [(name, self.commands[name].get_short_help_str(limit=60)) for name in names]
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+    def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> Any:
+        with _wrong_arguments_exit_with_1():
+            return super().make_context(info_name, with_current_names(args), *more, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _wrong_arguments_exit_with_1():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _wrong_arguments_exit_with_1() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if hasattr(error, "format_message"):  # of click, whose class typer does not export
+            error.exit_code = EXIT_ERROR  # type: ignore[attr-defined]
+        raise
+
+
+def with_current_names(words: list[str]) -> list[str]:
+    """Return the words of a command line with what was renamed replaced, and a warning for each."""
+    if not words:
+        return words
+    command, rest = words[0], words[1:]
+    now = _OLD_COMMANDS.get(command)
+    if now is not None:
+        _warn_of_old(f"heliograph {command}", f"heliograph {' '.join(now)}")
+        return [*now, *rest]
+    options = _OLD_OPTIONS.get(command, {})
+    found: list[str] = []
+    for word in rest:
+        option, equals, value = word.partition("=")
+        if option not in options:
+            found.append(word)
+            continue
+        _warn_of_old(f"{option} of heliograph {command}", options[option])
+        if options[option]:
+            found.append(f"{options[option]}{equals}{value}")
+    return [command, *found]
+
+
+def _warn_of_old(old: str, new: str) -> None:
+    become = f"is {new} now" if new else "has no effect"
+    print(f"heliograph: warning: {old} {become}; the next release drops the old name", file=sys.stderr)

@@ -57,7 +57,7 @@ def _connector(name: str, details: Mapping[str, Any]) -> tuple[str | Text, ...]:
 def show_status(status: Mapping[str, Any]) -> None:
     """Print a connector and its tasks, each with its error if it failed."""
     parts = [("connector", status["connector"]), *((f"task {task['id']}", task) for task in status["tasks"])]
-    rows = ((name, _state(one["state"]), one["worker_id"], _reason(one.get("trace"))) for name, one in parts)
+    rows = ((name, _state(one["state"]), one["worker_id"], reason(one.get("trace"))) for name, one in parts)
     _show(table((status["name"], "state", "worker", "error"), rows), "")
 
 
@@ -67,13 +67,13 @@ def show_offsets(offsets: Sequence[Mapping[str, Any]]) -> None:
     _show(table(("partition", "offset"), rows), "no offsets")
 
 
-def _reason(trace: str | None) -> str:
+def reason(trace: str | None) -> str:
     """Return the error in a trace: the first line in Java, the last in Python."""
     lines = [line.strip() for line in (trace or "").splitlines() if line.strip()]
     if not lines:
         return ""
-    reason = lines[-1] if lines[0].startswith("Traceback ") else lines[0]
-    return reason if len(reason) <= _TRACE_CHARACTERS else reason[:_TRACE_CHARACTERS] + "…"
+    found = lines[-1] if lines[0].startswith("Traceback ") else lines[0]
+    return found if len(found) <= _TRACE_CHARACTERS else found[:_TRACE_CHARACTERS] + "…"
 
 
 def table(

@@ -114,6 +114,14 @@ class NewTopic:
     configs: Mapping[str, str] = field(default_factory=dict)
 
 
+#: Keys of a mirror that set the replication factor of what it creates.
+FACTOR_KEYS: Final = (
+    "replication.factor",
+    *(f"{each}.topic.replication.factor" for each in ("heartbeats", "checkpoints", "offset-syncs")),
+    *(f"{each}.storage.replication.factor" for each in ("config", "offset", "status")),
+)
+
+
 #: Configs of the topics of positions. With Kafka's defaults a segment of up to a week or 1 GiB is not compacted, and
 #: each start reads all of it. Only closed segments are compacted, so these configs limit the size of 25 partitions of
 #: two topics. Transaction markers are kept for ``delete.retention.ms``, as tombstones are; its default is a day.

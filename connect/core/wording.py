@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
+from connect.core.model import FACTOR_KEYS
+
 
 def counted(count: int, noun: str) -> str:
     """Format a count: ``1 partition``, ``2 partitions``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def too_few_brokers(brokers: int, factor: int, topics: Iterable[object]) -> str:
+    """Say that topics need more brokers than a cluster has, with every key that may have to change."""
+    return (
+        f"replication factor {factor} is too high for {counted(brokers, 'broker')}: cannot create {named(topics, 3)}. "
+        f"Set {', '.join(FACTOR_KEYS)} to {brokers}, or to -1 for the brokers' default"
+    )
 
 
 def in_utc(at_ms: int) -> str:

@@ -153,6 +153,10 @@ class KafkaCluster:
                 f"cluster {self.name}: node {index + 1} still runs {_STOP_TIMEOUT_S:.0f} s after signal {number}"
             )
 
+    def start_node(self, index: int) -> None:
+        """Start a node that has ended, with its ports and files; return when it serves requests."""
+        self._await_started(index, self._launch(index))
+
     def log_tail(self, index: int) -> str:
         """Return the last lines of the node's log."""
         return _tail(self.folder / f"{node_label(index)}.log")

@@ -1,12 +1,13 @@
 """``mm2.properties``: its clusters and flows, and the settings of each (Kafka's ``MirrorMakerConfig``).
 
 A prefix says what a key belongs to: ``us.x`` to a cluster, ``us->eu.x`` to a flow, a plain ``x`` to all that know it.
-Inheritance follows Java's rules exactly, including odd cases, with one difference: a flow between clusters that the
-file does not declare is refused.
+Inheritance follows Java's rules exactly, including odd cases. Refused is what Java reads without effect: a flow between
+clusters that the file does not declare, a flow with a space in its key, a switch that is neither true nor false.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -268,16 +269,19 @@ class MirrorMakerConfig:
         return self.raw.file
 
     def flag(self, key: str, default: bool) -> bool:
-        """Return a boolean as ``Boolean.parseBoolean`` reads it, references resolved: anything but true is false.
+        """Return a boolean, references resolved. Java reads any word but true as false, ``yes`` too.
 
         Raises:
-            ConfigError: Its reference cannot be resolved.
+            ConfigError: It is neither true nor false, or its reference cannot be resolved.
         """
         if key not in self.raw:
             return default
         if key not in self._flags:
             # Once, as in Java: a changed file of secrets changes nothing that runs.
-            self._flags[key] = self._resolved_value(key).strip().lower() == "true"
+            value = self._resolved_value(key).strip().lower()
+            if value not in ("true", "false"):
+                raise self.raw.error(f"{key} is neither true nor false. Set it to true or false", key)
+            self._flags[key] = value == "true"
         return self._flags[key]
 
     def _resolved_value(self, key: str) -> str:
@@ -415,7 +419,11 @@ class MirrorMakerConfig:
     def _refuse_unknown_flows(self) -> None:
         """Refuse keys of flows between undeclared clusters; Java drops them, and lists of topics, without a message."""
         cluster_prefixes = tuple(f"{alias}." for alias in self.clusters)
-        for key in self.raw:
+        for key, value in self.raw.items():
+            if (value.startswith("->") or key.endswith("->")) and "." not in key:
+                text = f"{key} {value.partition('=')[0].strip()}"
+                flow = re.sub(r"\s*->\s*", "->", text)
+                raise self.raw.error(f"a key ends at its first space, so '{text}' names no flow. Write {flow}", key)
             source, arrow, rest = key.partition("->")
             if not arrow or key.startswith(cluster_prefixes):
                 continue

@@ -12,6 +12,8 @@ import pytest
 from kafka import KafkaAdminClient
 
 from connect.cli.check.check_file import run_check
+from connect.cli.commands.plan import run_plan
+from connect.core.model import FACTOR_KEYS
 from tests.kit.brokers import KafkaCluster
 from tests.kit.rules import Guarded
 from tests.kit.secured import PLAIN
@@ -59,8 +61,12 @@ def test_clusters_are_asked(
     code, found = _checked(_mirror(tmp_path, us.bootstrap, us.bootstrap), capsys)
     texts = [one["text"] for one in found["findings"]]
     assert code == 2
-    assert any("factor 2 is too high for 1 broker: cannot create checks.checked-a" in text for text in texts)
+    few = [text for text in texts if "factor 2 is too high for 1 broker: cannot create checks.checked-a" in text]
+    assert few and all(key in few[0] for key in FACTOR_KEYS)
     assert "checks and eu are the same cluster, by its id" in texts
+    run_plan(tmp_path / "mm2.properties", flow="checks->eu", as_json=True, everything=False)
+    notes = json.loads(capsys.readouterr().out)["flows"][0]["notes"]
+    assert any("too high for 1 broker" in note and all(key in note for key in FACTOR_KEYS) for note in notes)
     code, found = _checked(_mirror(tmp_path, us.bootstrap, "127.0.0.1:1", _FACTORS), capsys)
     assert (code, found["unknown"], found["errors"]) == (1, 1, 0)
     assert found["clusters"][1]["error"]

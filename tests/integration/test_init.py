@@ -65,7 +65,7 @@ def test_a_connect_group_begins_with_its_files(us: KafkaCluster, eu: KafkaCluste
         worker.await_line(0, ["REST server listening at"], _DEADLINE_S)
         for name in ("source", "checkpoint", "heartbeat"):
             file = str(tmp_path / f"mirror-{name}.properties")
-            _heliograph("connectors", "create", file, "--url", url)
+            _heliograph("connectors", "create", file, "--rest", url)
         wait_until(lambda: theirs.end(remote) >= _RECORDS, _DEADLINE_S, "all is copied", 0.1)
         assert worker.stop() == 0
         worker.assert_gone()

@@ -143,7 +143,7 @@ class KafkaCluster(brokers.KafkaCluster):
         give_up_s = time.monotonic() + _START_AGAIN_S
         while True:
             try:
-                return self._await_started(index, self._launch(index))
+                return super().start_node(index)
             except _StillRegistered:
                 if time.monotonic() > give_up_s:
                     raise

@@ -12,7 +12,7 @@ from typing import Final
 from connect.cli.check.findings import CheckFinding, Level, SeenCluster, of_error
 from connect.core.errors import HeliographError, PermanentError, RetriableError, SecurityError
 from connect.core.model import NewTopic
-from connect.core.wording import named
+from connect.core.wording import named, too_few_brokers
 from connect.kafka.authorization import NO_RIGHT, Allowed, Operation, Operations, allowed, group_rights
 from connect.kafka.cluster import Cluster, NotAuthorized
 from connect.kafka.security.connection_settings import ConnectionSettings
@@ -262,8 +262,7 @@ def _factors(sides: Sides, name: str, wanted: Iterable[tuple[str, int]], found: 
         if factor > found.brokers and found.topics.get(topic, NO_RIGHT) is None:
             too_many[factor].append(topic)
     for factor, topics in too_many.items():
-        brokers = "1 broker" if found.brokers == 1 else f"{found.brokers} brokers"
-        said = f"replication factor {factor} is too high for {brokers}: cannot create {named(topics, 3)}"
+        said = too_few_brokers(found.brokers, factor, topics)
         looked.findings.append(CheckFinding(Level.ERROR, f"{sides.flow}, cluster {name}: {said}", line=sides.line))
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -91,12 +89,9 @@ def _state(body: dict[str, Any], file: str) -> ConnectorFileState | None:
     return ConnectorFileState(state.lower())
 
 
-#: The worker refused the request. If it was not reached, or arguments are wrong, the code is 2.
-EXIT_REFUSED: Final = 1
-
 app = typer.Typer(
     name="connectors",
-    help="Manage the connectors of a running worker. Exit codes: 0 done, 1 refused by the worker, 2 not sent.",
+    help="Manage the connectors of a running worker. Exit codes: 0 done, 1 an error.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -104,7 +99,10 @@ app = typer.Typer(
 Url = Annotated[
     str,
     typer.Option(
-        envvar="HELIOGRAPH_URL", help="A worker of the group; of a dedicated mirror http://host:port/SOURCE/TARGET."
+        "--rest",
+        metavar="URL",
+        envvar="HELIOGRAPH_URL",
+        help="A worker of the group; of a dedicated mirror http://host:port/SOURCE/TARGET.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the worker's answer as JSON.")]
@@ -284,14 +282,7 @@ def _each(names: list[str], url: str, method: str, what: str | None, done: str) 
             print(f"{name}: {done}")
 
 
-@contextmanager
-def _worker(url: str) -> Iterator[RestClient]:
-    """Give the worker; if it refuses a request, print one line and exit with 1."""
-    from connect.cli.commands.rest_client import RestClient, WorkerRefused
+def _worker(url: str) -> RestClient:
+    from connect.cli.commands.rest_client import RestClient
 
-    try:
-        with RestClient(url) as worker:
-            yield worker
-    except WorkerRefused as error:
-        print(f"heliograph connectors: error: {error}", file=sys.stderr)
-        raise typer.Exit(EXIT_REFUSED) from None
+    return RestClient(url)

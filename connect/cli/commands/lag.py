@@ -180,7 +180,7 @@ async def _of_file(file: Path, flow: str | None, top: int, *, as_json: bool, eve
             reported = []
             for name, reader in readers.items():
                 last[name] = lag = await reader.look(last[name])
-                problem = await _problem(flows[name], reader, lag)
+                problem = await problem_of(flows[name], reader, lag)
                 reported.append({"flow": name, **lag.to_json(top), "problem": problem})
             return reported
 
@@ -192,7 +192,7 @@ async def _of_file(file: Path, flow: str | None, top: int, *, as_json: bool, eve
                 await asyncio.sleep(every_s)
 
 
-async def _problem(flow: Flow, reader: LagReader, lag: FlowLag) -> str | None:
+async def problem_of(flow: Flow, reader: LagReader, lag: FlowLag) -> str | None:
     """Return why the flow copies nothing; None if it copies or that is not known."""
     if not lag.is_known:
         return None
@@ -207,7 +207,7 @@ def _stopped(connector: str, state: str, url: str) -> str | None:
     after_failover = "after a failover run heliograph failback, otherwise " if state == State.STOPPED else ""
     return (
         f"connector {connector} is {state} and copies nothing; {after_failover}"
-        f"run heliograph connectors resume {connector} --url {url}"
+        f"run heliograph connectors resume {connector} --rest {url}"
     )
 
 

@@ -20,7 +20,7 @@ from connect.cli.daemons.flow_worker import worker_config
 from connect.cli.tables import listed, show_flow, show_json, table
 from connect.core.errors import ConfigError, HeliographError
 from connect.core.model import NewTopic
-from connect.core.wording import counted, in_utc
+from connect.core.wording import counted, in_utc, too_few_brokers
 from connectors.checkpoint.connector import objections, topic_of_checkpoints
 from connectors.checkpoint.group_offset_sync import GroupOffsetSyncPlan, plan_groups
 from connectors.config.connector_configs import MirrorSourceSettings, checkpoint_settings
@@ -39,7 +39,8 @@ from connectors.inspection.flow_plan import (
 )
 from connectors.source.offset_sync_writer import topic_of_syncs
 from connectors.source.plugin import access_of
-from connectors.source.worker_context import looked_at_parts
+from connectors.source.positions.partition_pairs import Clusters
+from connectors.source.worker_context import FlowParts, looked_at_parts
 from connectors.topic_sync.cluster_changes import (
     AddPartitions,
     AlterConfig,
@@ -178,10 +179,23 @@ async def _plan_all(flows: Sequence[Flow]) -> list[FlowPlan]:
 
 
 async def _plan(flow: Flow) -> FlowPlan:
-    async def look(*parts: Any) -> FlowPlan:
-        return await _with_groups(flow, (await look_at_flow(*parts)).plan)
+    async def look(settings: MirrorSourceSettings, parts: FlowParts, *more: Any) -> FlowPlan:
+        plan = (await look_at_flow(settings, parts, *more)).plan
+        return await _with_groups(flow, await _with_brokers(plan, parts.clusters, flow))
 
     return await looked_at(flow, look, lambda plan: plan)
+
+
+async def _with_brokers(plan: FlowPlan, clusters: Clusters, flow: Flow) -> FlowPlan:
+    """Add a note for each cluster that has fewer brokers than a topic to create needs."""
+    notes = []
+    for alias, cluster in ((flow.source, clusters.source), (flow.target, clusters.target)):
+        brokers = len((await cluster.metadata(())).brokers)
+        made = [one.change for one in plan.changes if isinstance(one.change, CreateTopic) and one.cluster == alias]
+        if few := [one for one in made if one.replication_factor > brokers]:
+            factor = max(one.replication_factor for one in few)
+            notes.append(f"cluster {alias}: {too_few_brokers(brokers, factor, [one.topic for one in few])}")
+    return replace(plan, notes=(*plan.notes, *notes))
 
 
 async def looked_at(flow: Flow, look: Callable[..., Awaitable[T]], of_plan: Callable[[FlowPlan], T]) -> T:
@@ -195,7 +209,8 @@ async def looked_at(flow: Flow, look: Callable[..., Awaitable[T]], of_plan: Call
                 return await look(settings, parts, access_of(settings, parts), internal)
             mine = await plan_internal(parts.clusters.target, flow.target, internal.on_target)
             notes = ("this flow mirrors nothing and only writes heartbeats",)
-            return of_plan(FlowPlan(str(flow), tuple(mine), notes=notes))
+            plan = FlowPlan(str(flow), tuple(mine), notes=notes)
+            return of_plan(await _with_brokers(plan, parts.clusters, flow))
     except ConfigError:
         raise
     except HeliographError as error:

@@ -48,7 +48,7 @@ def _authorization(url: httpx.URL) -> dict[str, str]:
     if not token and not (user and password):
         return {}
     if url.scheme == "http" and not is_loopback(url.host):
-        raise ConfigError(f"{url} would send the password or the token unencrypted; use https", "--url")
+        raise ConfigError(f"{url} would send the password or the token unencrypted; use https", "--rest")
     basic = base64.b64encode(f"{user}:{password}".encode()).decode()
     return {"authorization": f"Bearer {token}" if token else f"Basic {basic}"}
 
@@ -85,7 +85,7 @@ class RestClient:
             the environment names cannot be read.
     """
 
-    def __init__(self, url: str, option: str = "--url") -> None:
+    def __init__(self, url: str, option: str = "--rest") -> None:
         try:
             parsed = httpx.URL(url)
         except httpx.InvalidURL as error:
@@ -170,7 +170,7 @@ class RestControl:
         self.name = name
         self._names = (name, *checkpoints)
         #: The command that starts them again.
-        self.start_command = f"heliograph connectors resume {' '.join(self._names)} --url {worker.shown_url}"
+        self.start_command = f"heliograph connectors resume {' '.join(self._names)} --rest {worker.shown_url}"
 
     async def state(self) -> str:
         """Return the connector's state; STOPPING instead of STOPPED while tasks still run."""
@@ -213,7 +213,7 @@ def find_control(closing: ExitStack, urls: Sequence[str], source: str, target: s
             of_flow = {
                 known_name: config.get("connector.class", "").strip().rpartition(".")[2]
                 for known_name, one in known.items()
-                if _is_of(config := one["info"]["config"], source, target)
+                if is_of(config := one["info"]["config"], source, target)
             }
             checkpoints = sorted(one for one, kind in of_flow.items() if kind in _CHECKPOINT_CLASSES)
             for known_name in sorted(of_flow, key=lambda one: (one != name, one)):
@@ -224,7 +224,7 @@ def find_control(closing: ExitStack, urls: Sequence[str], source: str, target: s
     return None
 
 
-def _is_of(config: Mapping[str, str], source: str, target: str) -> bool:
+def is_of(config: Mapping[str, str], source: str, target: str) -> bool:
     """Whether a connector is of the flow and enabled. A mirror's worker for heartbeats only has a disabled one."""
     ends = (config.get("source.cluster.alias"), config.get("target.cluster.alias"))
     return ends == (source, target) and config.get("enabled", "true").strip().lower() != "false"

@@ -1,4 +1,4 @@
-"""``heliograph takeover --check``: where a start of the mirror would continue, and what blocks it."""
+"""``heliograph takeover``: where a start of the mirror would continue, and what blocks it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 from connect.cli.console import FORMAT, exit_code
 from connect.cli.daemons.flow_worker import worker_config
 from connect.cli.tables import ERROR, listed, show, show_json, show_remarks, table
-from connect.core.errors import ConfigError, HeliographError
+from connect.core.errors import HeliographError
 from connect.core.wording import counted
 from connectors.config.mm2_properties import Flow, chosen_flows
 from connectors.inspection.takeover_check import WATCH_S, PartitionStart, TakeoverCheck, check_takeover, stop_order
@@ -29,14 +29,10 @@ _BECAUSE: Final = {
 }
 
 
-def run_check(
-    file: Path, *, flow: str | None, as_json: bool, everything: bool, is_asked: bool = True, watch_s: float = WATCH_S
-) -> int:
+def run_check(file: Path, *, flow: str | None, as_json: bool, everything: bool, watch_s: float = WATCH_S) -> int:
     """Print the checks and return the exit code: 0 a start is fine, 2 it is blocked, 1 for an incomplete check.
 
-    Raises ConfigError if the file is wrong, or without ``is_asked``."""
-    if not is_asked:
-        raise ConfigError("only a start of the mirror takes over. Use --check to see what it would do")
+    Raises ConfigError if the file is wrong."""
     checks = asyncio.run(_check_all(chosen_flows(file, flow), watch_s))
     if as_json:
         show_json({"format": FORMAT, "flows": [_as_json(one) for one in checks]})

@@ -100,23 +100,32 @@ def age_words(age: Age | None) -> str:
 
 
 _TIMEOUT_S: Final = 15.0
+#: A flow without a heartbeat for this time has stopped, unless another time is given.
+STALE_AFTER_S: Final = 30.0
 
 
 def run_topology(file: Path, *, stale_after_s: float, as_json: bool) -> int:
     """Print the topology and return the exit code: 0 every flow and way is alive, 2 one is not, 1 a cluster could not
     be checked. Raises ConfigError if the file is wrong."""
     config = load(file)
-    flows = config.flows_to_run()
-    seen = asyncio.run(_look(config, flows))
-    now_ms = wall_ms()
-    wanted = [_wanted(flow) for flow in flows]
-    health = flow_health(wanted, seen, now_ms, stale_after_s)
-    ways = way_health(wanted, seen.values(), now_ms, stale_after_s)
+    seen, health, ways = asyncio.run(heartbeats_of(config, config.flows_to_run(), stale_after_s))
     if as_json:
         show_json(topology_as_json(list(seen.values()), health, ways))
     else:
         show_topology(list(seen.values()), health, ways)
     return exit_code(unknown=any(one.error for one in seen.values()), found=has_stopped(health, ways))
+
+
+async def heartbeats_of(
+    config: MirrorMakerConfig, flows: Sequence[Flow], stale_after_s: float
+) -> tuple[dict[str, ClusterHeartbeats], list[FlowHealth], list[Way]]:
+    """Return the heartbeats of the clusters of flows by alias, and what they say about the flows and their ways.
+
+    Raises ConfigError if the file is wrong."""
+    seen = await _look(config, flows)
+    now_ms, wanted = wall_ms(), [_wanted(flow) for flow in flows]
+    health = flow_health(wanted, seen, now_ms, stale_after_s)
+    return seen, list(health), list(way_health(wanted, seen.values(), now_ms, stale_after_s))
 
 
 def topology_as_json(

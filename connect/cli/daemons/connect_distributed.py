@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from connect.cli.console import (
+    EXIT_JAVA_ERROR,
     EXIT_NOT_STARTED,
     EXIT_OK,
     add_general_options,
@@ -49,7 +50,7 @@ def parse_arguments(program: str, arguments: Sequence[str]) -> argparse.Namespac
 
 def main() -> NoReturn:
     """Entry point of the ``connect-distributed`` command."""
-    sys.exit(run_command(PROGRAM, lambda: run_with_arguments(PROGRAM, sys.argv[1:])))
+    sys.exit(run_command(PROGRAM, lambda: run_with_arguments(PROGRAM, sys.argv[1:]), EXIT_JAVA_ERROR))
 
 
 def run_with_arguments(program: str, arguments: Sequence[str]) -> int:

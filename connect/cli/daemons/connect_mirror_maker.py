@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from connect.cli.console import (
     EXIT_BAD_ARGUMENTS,
-    EXIT_ERROR,
+    EXIT_JAVA_ERROR,
     EXIT_NOT_STARTED,
     EXIT_OK,
     add_general_options,
@@ -64,12 +64,10 @@ class Parser(argparse.ArgumentParser):
 
 def parser_of(program: str) -> Parser:
     """Build Java's parser, with ``--log-level`` added."""
-    # heliograph mirror also takes a Strimzi resource, with another parser.
-    more = "" if program == PROGRAM else f"\n\nfor a Strimzi resource see:\n  {program} -f FILE --help"
     parser = Parser(
         prog=program,
         description="MirrorMaker 2.0 driver",
-        epilog=f"examples:\n  {program} mm2.properties\n  {program} mm2.properties --clusters eu{more}",
+        epilog=f"examples:\n  {program} mm2.properties\n  {program} mm2.properties --clusters eu",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("file", type=Path, metavar="mm2.properties", help="MM2 configuration file.")
@@ -103,7 +101,7 @@ def unreadable(file: Path) -> str | None:
 
 def main() -> NoReturn:
     """Entry point of the ``connect-mirror-maker`` command."""
-    sys.exit(run_command(PROGRAM, lambda: run_with_arguments(PROGRAM, sys.argv[1:])))
+    sys.exit(run_command(PROGRAM, lambda: run_with_arguments(PROGRAM, sys.argv[1:]), EXIT_JAVA_ERROR))
 
 
 def run_with_arguments(program: str, arguments: Sequence[str]) -> int:
@@ -136,7 +134,7 @@ def mirror(program: str, file: Path, clusters: Sequence[str]) -> int:
         return EXIT_NOT_STARTED
     except StopTimedOut as error:
         print(f"{program}: error: {error}", file=sys.stderr)
-        return EXIT_ERROR
+        return EXIT_JAVA_ERROR
     return EXIT_OK
 
 

@@ -228,11 +228,6 @@ examples:
 See docs/strimzi.md for the supported fields and replacements of the others."""
 
 
-def is_of_resource(arguments: Sequence[str]) -> bool:
-    """Whether the arguments of ``heliograph mirror`` name a resource, not a properties file."""
-    return any(each in _FLAGS or each.startswith(("-f", "--file=")) for each in arguments)
-
-
 def parser_of(program: str) -> Parser:
     """Build the parser."""
     parser = Parser(

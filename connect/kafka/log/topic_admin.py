@@ -23,7 +23,7 @@ from kafka.protocol.admin import (
 )
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError, SecurityError
-from connect.core.model import NewTopic
+from connect.core.model import FACTOR_KEYS, NewTopic
 from connect.kafka.cluster import Cluster, TopicMetadata, error_name, refusal_of
 from connect.kafka.connection import Connection
 from connect.kafka.security.connection_settings import ConnectionSettings
@@ -211,7 +211,7 @@ _NOT_CONTROLLER: Final = 41
 _NOT_CONTROLLER_PAUSES_S: Final = (0.1, 0.5, 1.0)
 _ROWS: Final = {CreateTopicsRequest: "topics", CreatePartitionsRequest: "results", DeleteTopicsRequest: "responses"}
 _CONFIGS_REFUSED: Final = frozenset({40, 44})  # INVALID_CONFIG, POLICY_VIOLATION
-_FEWER_REPLICAS: Final = "set replication.factor and offset.storage.replication.factor lower"
+_FEWER_REPLICAS: Final = f"set {', '.join(FACTOR_KEYS)} lower"
 #: Timeout of a controller request, unless the connection's timeout is shorter.
 _CONTROLLER_MS: Final = 30_000
 #: Up to this version the topics to delete are a list of names.

@@ -14,6 +14,7 @@ from connect.cli.console import run_command
 from connect.cli.daemons import connect_mirror_maker
 from connect.cli.main import app
 
+HELIOGRAPH = "from connect.cli.main import main; main()"
 MIRROR_MAKER = "from connect.cli.daemons.connect_mirror_maker import main; main()"
 NO_FLOW = "clusters = us, eu\nemit.heartbeats.enabled = false\n"
 
@@ -44,14 +45,14 @@ def test_a_wrong_file_is_one_line_and_exit_code_2(
     assert all(word in line for word in words)
 
 
-@pytest.mark.parametrize("code", [MIRROR_MAKER, "from connect.cli.main import main; main()"])
-def test_a_process_ends_with_the_same_codes(code: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("code", "before", "codes"), [(MIRROR_MAKER, (), (2, 255)), (HELIOGRAPH, ("mirror",), (1, 1))])
+def test_bad_files_and_arguments_have_javas_exit_codes_under_javas_name(
+    code: str, before: tuple[str, ...], codes: tuple[int, int], tmp_path: Path
+) -> None:
     file = tmp_path / "mm2.properties"
     file.write_text(NO_FLOW)
-    words = ("mirror",) * ("connect.cli.main" in code)
-    assert run(code, *words, str(file)).returncode == 2
-    ended = run(code, *words, str(tmp_path / "none.properties"), "--clusters", "eu", "asia")
-    assert ended.returncode == 255
+    ended = run(code, *before, str(tmp_path / "none.properties"), "--clusters", "eu", "asia")
+    assert (run(code, *before, str(file)).returncode, ended.returncode) == codes
     assert "No such file or directory" in ended.stderr.splitlines()[-1]
     ended = run(code, "--version")
     assert (ended.returncode, ended.stdout) == (0, f"heliograph {version('heliograph')}\n")
@@ -62,7 +63,11 @@ def test_every_command_is_listed_and_explains_itself() -> None:
     for command in ("demo", "dev", "lag"):
         assert command in listed
         assert CliRunner().invoke(app, [command, "--help"]).output.strip().lower().startswith("usage: ")
-    assert CliRunner().invoke(app, ["mirrror"]).exit_code == 2
+
+
+@pytest.mark.parametrize("words", ["mirrror", "plan", "lag nothing.properties", "connectors list --what"])
+def test_every_error_exits_with_1(words: str) -> None:
+    assert run(HELIOGRAPH, *words.split()).returncode == 1
 
 
 @pytest.mark.parametrize("module", ["connect.cli.daemons.connect_mirror_maker", "connect.cli.main"])

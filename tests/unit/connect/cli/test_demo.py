@@ -1,27 +1,14 @@
-"""The demo's parts that need no broker: its records, its file, its words and its table."""
+"""The demo's parts that need no broker: its records, its counters and its words."""
 
 from __future__ import annotations
 
-import io
 from itertools import islice
-from pathlib import Path
 
 import orjson
-import pytest
-from rich.console import Console
 
-from connect.cli.demo import properties, records_left, summary_lines
-from connect.cli.demo_shop import TOPICS, LastWarning, LiveView, PlainView, picture, sample_records
-from connect.cli.rates import FlowRates, TopicRates
-from connectors.config.mm2_properties import load, mirrored
-from connectors.flow_progress import FlowProgress, PartitionView
-from connectors.formats.types import FlowName
+from connect.cli.demo import Sample, counters, is_exact, verdict
+from connect.cli.demo_shop import TOPICS, sample_records
 from connectors.inspection.topic_verification import VerificationReport
-
-ORDERS = TopicRates(
-    FlowName("us", "eu"), "orders", "us.orders", 6, 12_000, 900_000, 1200.0, 90_000.0, 35, 12, {"shallow": 80}
-)
-FLOW = FlowRates(FlowName("us", "eu"), "running", 4, (ORDERS,))
 
 
 def test_sample_records_are_the_same_for_the_same_seed_and_fit_their_topics() -> None:
@@ -43,59 +30,37 @@ def test_the_demo_shows_every_codec() -> None:
     assert {topic.codec for topic in TOPICS} == {None, "gzip", "snappy", "lz4", "zstd"}
 
 
-def test_the_file_of_the_demo_enables_its_flow_and_nothing_that_is_not_supported(tmp_path: Path) -> None:
-    file = tmp_path / "mm2.properties"
-    file.write_text(properties({"us": "127.0.0.1:19092", "eu": "127.0.0.1:29092"}), encoding="utf-8")
-    config = load(file)
-    (flow,) = mirrored(config.flows_to_run())
-    assert str(flow) == "us->eu"
-    assert config.notices() == []
+def test_counters_are_summed_over_partitions_with_and_without_a_suffix() -> None:
+    beginning = "kafka_connect_mirror_MirrorSourceConnector_"
+    text = "\n".join(
+        [
+            f"# TYPE {beginning}record_count counter",
+            f'{beginning}record_count{{partition="0"}} 10',
+            f'{beginning}record_count_total{{partition="1"}} 5',
+            f'{beginning}byte_count{{partition="0"}} 2000',
+            f'{beginning}replication_latency_ms_avg{{partition="0"}} 20',
+            f'{beginning}replication_latency_ms_avg{{partition="1"}} 40',
+            f'{beginning}replication_latency_ms_avg{{partition="2"}} NaN',
+            'kafka_connect_other_record_count{partition="0"} 99',
+        ]
+    )
+    assert counters(text) == (15.0, 2000.0, 30.0)
+    assert counters("") == (0.0, 0.0, 0.0)
 
 
-def view(topic: str, partition: int, next_source_offset: int) -> PartitionView:
-    return PartitionView(topic, partition, f"us.{topic}", partition, "running", 0, 0, {}, next_source_offset, 0, 0, 0)
+def test_a_line_has_rates_cpu_and_latency_and_fits_a_narrow_terminal() -> None:
+    before = Sample(10.0, 100, 1_000_000, 2.0, 0.0)
+    line = Sample(12.0, 10_100, 5_000_000, 2.5, 45.0).line(before)
+    assert line.split() == ["5,000", "records/s", "2.0", "MB/s", "CPU", "25%", "of", "a", "core", "latency", "45", "ms"]
+    assert len(Sample(11.0, 9e9, 9e12, 99.0, 999_999.0).line(before)) <= 80
 
 
-def test_what_is_left_counts_partitions_nobody_copies_yet() -> None:
-    written = {("orders", 0): 10, ("orders", 1): 20, ("clicks", 0): 5}
-    flow = FlowProgress(FlowName("us", "eu"), "running", 1, (view("orders", 0, 10), view("orders", 1, 13)))
-    assert records_left(written, [flow]) == 7 + 5
-    assert records_left(written, []) == 35
-
-
-def test_the_last_words_name_the_verdict() -> None:
-    equal = VerificationReport(1, 200)
-    assert summary_lines(200, 4.0, [FLOW], equal)[-1].split() == ["EQUAL", "200", "records", "in", "1", "partitions"]
-    assert "DIFFERENT: 200 records are equal, 201 were written" in summary_lines(201, 4.0, [FLOW], equal)
+def test_the_verdict_counts_what_is_lost_and_duplicated() -> None:
+    equal = VerificationReport(21, 200)
+    assert is_exact(200, equal)
+    assert verdict(200, equal) == "200 records in 21 partitions: 0 lost, 0 duplicated"
+    assert not is_exact(201, equal)
+    assert verdict(201, equal) == "DIFFERENT: 200 records are equal, 201 were written"
     different = VerificationReport(1, 7, "orders-0 at offset 7 and us.orders-0 at offset 9 differ in value")
-    last = summary_lines(200, 4.0, [FLOW], different)[-1]
-    assert last == f"DIFFERENT after 7 equal records: {different.difference}"
-
-
-def test_the_table_has_every_figure() -> None:
-    console = Console(file=io.StringIO(), width=140)
-    console.print(picture([FLOW], "writing", "cluster eu does not answer"))
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    for figure in ("us.orders", "12,000", "1,200", "90.0 kB", "35", "12", "80", "Spark epoch 4", "does not answer"):
-        assert figure in text
-
-
-@pytest.mark.parametrize("live", [True, False])
-def test_both_views_show_and_say(live: bool) -> None:
-    console = Console(file=io.StringIO(), width=200, force_terminal=live)
-    shown = LiveView(console, LastWarning()) if live else PlainView(console)
-    with shown:
-        shown.say("[us->eu] begins")
-        shown.show(1.0, [FLOW], "writing")
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "[us->eu] begins" in text
-    assert "12,000" in text or "1,200 records/s" in text
-
-
-@pytest.mark.parametrize(("changing", "lines"), [(True, 6), (False, 2)])
-def test_plain_lines_come_every_other_second_and_less_often_while_nothing_changes(changing: bool, lines: int) -> None:
-    console = Console(file=io.StringIO(), width=300)
-    shown = PlainView(console)
-    for tenth in range(120):
-        shown.show(tenth / 10, [FLOW], f"{tenth if changing else 0} written")
-    assert console.file.getvalue().count("\n") == lines  # type: ignore[attr-defined]
+    assert not is_exact(7, different)
+    assert verdict(7, different) == f"DIFFERENT after 7 equal records: {different.difference}"

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from connect.cli.dev import dev
+from connect.cli.commands.plan import internal_topics
+from connect.cli.dev import dev, properties
 from connect.core.errors import ConfigError
+from connectors.config.mm2_properties import load, mirrored
 
 
 @pytest.mark.parametrize("clusters", ["", ",", "us,us", "us, eu ,us"])
@@ -17,6 +21,18 @@ def test_an_alias_that_is_no_file_name_is_named(alias: str) -> None:
     with pytest.raises(ConfigError) as raised:
         dev(f"us,{alias}")
     assert str(raised.value).startswith(f"--clusters: {alias} is not an alias")
+
+
+def test_what_is_printed_is_a_file_that_mirrors_with_the_brokers_replicas(tmp_path: Path) -> None:
+    file = tmp_path / "mm2.properties"
+    file.write_text(properties({"us": "127.0.0.1:19092", "eu": "127.0.0.1:29092"}, "http://127.0.0.1:0"))
+    config = load(file)
+    (flow,) = mirrored(config.flows_to_run())
+    assert str(flow) == "us->eu"
+    assert config.notices() == []
+    internal = internal_topics(flow, flow.settings())
+    made = [*internal.on_target, *internal.on_source, *internal.of_tasks]
+    assert {flow.settings().replication_factor, *(one.replication_factor for one in made)} == {-1}
 
 
 def test_ports_beyond_the_last_are_refused_before_anything_starts() -> None:

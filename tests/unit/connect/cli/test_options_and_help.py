@@ -15,8 +15,7 @@ import typer
 
 from connect.cli import main
 from connect.cli.commands import connectors
-from connect.cli.daemons.connect_mirror_maker import parse_arguments
-from connect.cli.options_and_help import EXAMPLES, Shell, completion, examples, taught
+from connect.cli.options_and_help import EXAMPLES, GROUPS, Shell, completion, examples, taught, with_current_names
 
 GROUP: Any = taught(typer.main.get_command(main.app))
 DOCS = Path(__file__).parents[4] / "docs"
@@ -44,10 +43,7 @@ def take(line: str) -> Any:
     known = commands()
     length = 1 if words[0] in known else 2
     command = known[" ".join(words[:length])]
-    if words[0] == "mirror" and "-f" not in words:
-        parse_arguments("heliograph mirror", words[1:])
-    elif words[0] != "mirror":
-        command.make_context(words[0], words[length:])
+    command.make_context(words[0], words[length:])
     return command
 
 
@@ -82,6 +78,44 @@ def test_the_page_of_commands_has_every_command_and_example(name: str) -> None:
     assert f"`{name}`" in page
     for line in examples(name):
         assert f"    {line}\n" in page
+
+
+def test_every_command_is_in_one_group_of_the_help() -> None:
+    listed = [name for names in GROUPS.values() for name in names]
+    assert sorted(listed) == sorted(name for name, each in GROUP.commands.items() if not each.hidden)
+    text = GROUP.get_help(GROUP.make_context("heliograph", [], resilient_parsing=True))
+    assert [line.removesuffix(":") for line in text.splitlines() if line.removesuffix(":") in GROUPS] == list(GROUPS)
+    assert all(len(line) <= 80 for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "warning"),
+    [
+        (
+            "drift mm2.properties --ignore acl",
+            "plan --drift mm2.properties --ignore acl",
+            "heliograph plan --drift now",
+        ),
+        ("stranded mm2.properties --to eu", "unreplicated mm2.properties --to eu", "heliograph unreplicated now"),
+        ("takeover mm2.properties --check", "takeover mm2.properties", "has no effect"),
+        ("connectors list --url http://a:1", "connectors list --rest http://a:1", "is --rest now"),
+        ("connectors list --url=http://a:1", "connectors list --rest=http://a:1", "is --rest now"),
+        ("check mm2.properties --offline", "check mm2.properties --offline", ""),
+    ],
+)
+def test_old_names_are_taken_with_a_warning(
+    old: str, new: str, warning: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert with_current_names(old.split()) == new.split()
+    err = capsys.readouterr().err
+    assert warning in err
+    assert err.count("\n") == bool(warning)
+
+
+def test_clusters_takes_several_words_as_in_java() -> None:
+    words = ["x.properties", "--clusters", "eu", "ap", "--log-level", "INFO"]
+    context = commands()["mirror"].make_context("mirror", words)
+    assert context.params["clusters"] == ["eu", "ap"]
 
 
 def answered(shell: str, **environment: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -192,6 +193,6 @@ def test_the_latest_timestamp_is_the_records_behind_a_delete_horizon() -> None:
 @pytest.mark.parametrize("is_same", [True, False])
 def test_a_compiled_module_of_another_version_is_left_alone(monkeypatch: pytest.MonkeyPatch, is_same: bool) -> None:
     compiled = ModuleType("compiled")
-    compiled.VERSION = rebase.VERSION if is_same else rebase.VERSION + 1  # type: ignore[attr-defined]
-    monkeypatch.setattr(merging.importlib, "import_module", lambda _: compiled)
+    vars(compiled)["VERSION"] = rebase.VERSION if is_same else rebase.VERSION + 1
+    monkeypatch.setattr("connect.wire.merge.importlib.import_module", lambda _: compiled)
     assert merging._fastest() is (compiled if is_same else rebase)

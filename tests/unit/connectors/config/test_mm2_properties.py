@@ -175,7 +175,6 @@ def test_a_tools_view_of_a_cluster() -> None:
         ("emit.heartbeats.enabled = false\neu->us.emit.heartbeats.enabled = true", ["us->eu", "eu->us"]),
         ("eu->us.emit.heartbeats.enabled = false", ["us->eu"]),
         ("emit.heartbeats.enabled = false\nus->eu.enabled = false", []),
-        ("us->eu.enabled = yes\nemit.heartbeats.enabled = false", []),
         ("eu->us.enabled = TRUE\nemit.heartbeats.enabled = false", ["us->eu", "eu->us"]),
     ],
 )
@@ -183,12 +182,19 @@ def test_which_flows_there_are(lines: str, flows: list[str]) -> None:
     assert flow_names(BASE + lines) == flows
 
 
+@pytest.mark.parametrize("key", ["us->eu.enabled", "us->eu.emit.heartbeats.enabled", "emit.heartbeats.enabled"])
+def test_a_flag_of_another_word_than_true_and_false_is_refused(key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config(f"clusters = us, eu\n{key} = yes\n").flows_to_run()
+    assert str(caught.value) == f"mm2.properties:2: {key} is neither true nor false. Set it to true or false"
+
+
 def test_what_switches_a_flow_may_be_a_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ON", "true")
     monkeypatch.setenv("OFF", "false")
     parsed = config(
         "clusters = us, eu, ap\nconfig.providers = env\nconfig.providers.env.class = env\n"
-        "us->eu.enabled = ${env:ON}\neu->us.enabled = ${env:OFF}\nap->eu.enabled = ${env:NOBODYS}\n"
+        "us->eu.enabled = ${env:ON}\neu->us.enabled = ${env:OFF}\n"
         "emit.heartbeats.enabled = ${env:OFF}\neu->ap.emit.heartbeats.enabled = ${env:ON}\n"
         "dedicated.mode.enable.internal.rest = ${env:ON}\n"
     )
@@ -269,6 +275,9 @@ def test_aliases_may_hold_dots_and_begin_alike() -> None:
             BASE + "ap->eu.topics = x",
             "mm2.properties:6: ap->eu.topics names the cluster 'ap', which is not in clusters (us, eu)",
         ),
+        (BASE + "us -> eu.topics = x", "mm2.properties:6: a key ends at its first space, so 'us -> eu.topics' "),
+        (BASE + "us-> eu.topics = x", "mm2.properties:6: a key ends at its first space, so 'us-> eu.topics' "),
+        (BASE + "us ->eu.topics=x", "mm2.properties:6: a key ends at its first space, so 'us ->eu.topics' "),
         (BASE + "us->us.enabled = true", "mm2.properties:6: us->us.enabled is a flow from us to itself"),
         (
             BASE + "dedicated.mode.enable.internal.rest = yes",

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from connect.kafka.cluster import ClusterMetadata
-from connectors.control_link.protocol import Link, SliceSettings
+from connectors.control_link.protocol import Link, PartitionPlan, SliceSettings
 from connectors.dataplane import slice as dataplane_slice
 from connectors.dataplane.batches.copier import PartitionCopier
 from connectors.dataplane.by_key_copier import KeyedPartition

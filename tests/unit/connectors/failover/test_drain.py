@@ -133,7 +133,7 @@ async def test_writers_do_not_wait_for_each_other_to_be_shut_out(monkeypatch: py
 
 
 class Control:
-    start_command = "heliograph connectors resume Source --url http://one:1/us/eu"
+    start_command = "heliograph connectors resume Source --rest http://one:1/us/eu"
 
     def __init__(self, state: str = "RUNNING") -> None:
         self._state, self.reported = state, list[str]()

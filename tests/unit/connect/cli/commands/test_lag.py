@@ -31,7 +31,7 @@ def test_the_address_is_that_of_the_file(tmp_path: Path, more: str, url: str) ->
 def test_a_connector_that_is_stopped_comes_with_its_command() -> None:
     stopped, paused = (_stopped("Source", state, "http://one:1/us/eu") for state in ("STOPPED", "PAUSED"))
     assert stopped is not None and paused is not None
-    assert stopped.endswith("heliograph connectors resume Source --url http://one:1/us/eu")
+    assert stopped.endswith("heliograph connectors resume Source --rest http://one:1/us/eu")
     assert "run heliograph failback" in stopped and "failback" not in paused
     assert _stopped("Source", "RUNNING", "http://one:1/us/eu") is None
 

@@ -11,13 +11,7 @@ from typing import Any, cast
 import pytest
 
 from connect.api.plugins import config_providers
-from connect.cli.daemons.strimzi_resource import (
-    checked_connectors,
-    is_of_resource,
-    parse_arguments,
-    run_with_arguments,
-    see_to,
-)
+from connect.cli.daemons.strimzi_resource import checked_connectors, parse_arguments, run_with_arguments, see_to
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.errors import ConfigError, PermanentError, RetriableError
 from connect.core.model import TargetState
@@ -33,11 +27,6 @@ def file(tmp_path: Path) -> Path:
     path = tmp_path / "mirror.yaml"
     path.write_text(NEW)
     return path
-
-
-def test_a_resource_is_asked_for_by_its_flag() -> None:
-    assert all(map(is_of_resource, (["-f", "x"], ["-fx"], ["--file", "x"], ["--file=x"], ["--print", "-f", "x"])))
-    assert not any(map(is_of_resource, ([], ["mm2.properties"], ["mm2.properties", "--clusters", "f"])))
 
 
 @pytest.mark.parametrize(

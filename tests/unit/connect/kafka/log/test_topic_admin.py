@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from connect.core.errors import HeliographError, RetriableError
-from connect.core.model import NewTopic
+from connect.core.model import FACTOR_KEYS, NewTopic
 from connect.kafka.cluster import Cluster, ClusterMetadata, NotAuthorized, TopicMetadata
 from connect.kafka.connection import RequestTimedOut
 from connect.kafka.framing_and_sasl import ConnectionLost
@@ -20,7 +20,7 @@ from connect.kafka.security.connection_settings import connection_settings
 @pytest.mark.parametrize(
     ("words", "advice"),
     [
-        ({}, "set replication.factor and offset.storage.replication.factor lower"),
+        ({}, f"set {', '.join(FACTOR_KEYS)} lower"),
         (
             {"fewer_replicas": "set their default.replication.factor lower"},
             "set their default.replication.factor lower",
