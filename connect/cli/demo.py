@@ -91,7 +91,7 @@ def counters(metrics: str) -> tuple[float, float, float]:
     return sum(found.get("record_count", ())), sum(found.get("byte_count", ())), mean
 
 
-class Mirror:
+class MirrorProcess:
     """``heliograph mirror`` of a file, as a process of its own; its log is appended to ``log``."""
 
     def __init__(self, file: Path, url: str, log: Path) -> None:
@@ -192,7 +192,7 @@ async def _demo(console: Console, folder: Path, rate: int) -> int:
             file.write_text(properties({alias: each.bootstrap for alias, each in clusters.items()}, url), "utf-8")
             log.write_bytes(b"")
             source, target = (_settings(alias, clusters[alias].bootstrap) for alias in (SOURCE, TARGET))
-            story = _Story(console, file, Mirror(file, url, log), url, source, target, OrderWriter(source))
+            story = _Story(console, file, MirrorProcess(file, url, log), url, source, target, OrderWriter(source))
             try:
                 await first_of("demo", stop.wait(), story.play(rate))
             finally:
@@ -210,7 +210,7 @@ class _Story:
 
     console: Console
     file: Path
-    mirror: Mirror
+    mirror: MirrorProcess
     url: str
     source: ConnectionSettings
     target: ConnectionSettings

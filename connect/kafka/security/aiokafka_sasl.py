@@ -13,7 +13,7 @@ import aiokafka.abc
 import aiokafka.conn
 
 from connect.kafka.security.oauth import OAuthSettings, tokens_of
-from connect.kafka.security.renewal import Password
+from connect.kafka.security.renewal import NewestPassword
 from connect.kafka.threads import PluginThread
 
 
@@ -31,7 +31,7 @@ class TokensOfAiokafka(aiokafka.abc.AbstractTokenProvider):  # type: ignore[misc
 
 
 def _newest(user: str, password: str) -> dict[str, str]:
-    if isinstance(password, Password):
+    if isinstance(password, NewestPassword):
         user, password = password.newest()
     return {"sasl_plain_username": user, "sasl_plain_password": password}
 

@@ -123,7 +123,7 @@ class ConnectionSettings:
         now = self._renewed()
         if now.username is not None and now.password is not None:
             arguments["sasl_plain_username"] = now.username
-            arguments["sasl_plain_password"] = renewal.Password.of(now.password, self._newest_user)
+            arguments["sasl_plain_password"] = renewal.NewestPassword.of(now.password, self._newest_user)
         if self.kerberos_service_name is not None:
             arguments["sasl_kerberos_service_name"] = self.kerberos_service_name
         if self.sasl_mechanism is not None:

@@ -59,7 +59,7 @@ class RenewedContext(ssl.SSLContext):
         return super().__getattribute__(name) if own else getattr(super().__getattribute__("current"), name)
 
 
-class Password(str):
+class NewestPassword(str):
     """A password for a library that logs its arguments and keeps them as long as its clients live: ``repr`` is hidden,
     and ``newest`` returns the user and the password that their files have now."""
 

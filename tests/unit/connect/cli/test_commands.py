@@ -38,7 +38,7 @@ def test_a_wrong_file_is_one_line_and_exit_code_2(
 ) -> None:
     file = tmp_path / "mm2.properties"
     file.write_text(text)
-    assert run_command("x", lambda: connect_mirror_maker.run_with_arguments("x", [str(file)])) == 2
+    assert run_command("x", lambda: connect_mirror_maker.run_with_arguments("x", [str(file)]), 2) == 2
     out, err = capsys.readouterr()
     (line,) = err.splitlines()
     assert (out, line[:10]) == ("", "x: error: ")

@@ -17,6 +17,7 @@ import pytest
 from connect.cli.console import (
     EXIT_ERROR,
     EXIT_INTERRUPTED,
+    EXIT_JAVA_ERROR,
     OneLineFormatter,
     configure_logging,
     describe,
@@ -144,7 +145,9 @@ async def test_signals_set_the_event_and_a_second_one_does_no_harm(number: signa
         assert stop.is_set()
 
 
-@pytest.mark.parametrize(("hangs", "code", "words"), [("before", EXIT_ERROR, "stopping timed out"), ("after", 0, "")])
+@pytest.mark.parametrize(
+    ("hangs", "code", "words"), [("before", EXIT_JAVA_ERROR, "stopping timed out"), ("after", 0, "")]
+)
 def test_a_process_ends_in_time_whatever_hangs(hangs: str, code: int, words: str) -> None:
     """A thread that nobody can cancel, while we stop or when we have stopped."""
     script = f"""

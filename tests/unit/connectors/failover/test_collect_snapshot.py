@@ -58,7 +58,7 @@ def test_a_leader_that_is_slow_keeps_no_other_from_being_asked(monkeypatch: pyte
             await asyncio.Event().wait()
         if leader == 2:
             raise RetriableError("it refuses")
-        return dict.fromkeys(led, (7, 0))
+        return dict.fromkeys(led, 7), {}
 
     async def metadata(_: Any) -> Any:
         return SimpleNamespace(leader=lambda _, index: index if index < 4 else None)
