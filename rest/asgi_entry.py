@@ -156,6 +156,7 @@ class Guard:
             return response
         except KeysMissing as error:
             return error_response(503, str(error))
+        scope[CALLER] = caller
         if caller.role < needed:
             log.info("%s %s refused: %s has the role %s", method, path, caller.name, caller.role.name.lower())
             return error_response(
@@ -164,9 +165,6 @@ class Guard:
                 "administrator of the worker assigns roles in rest.auth.admins, rest.auth.operators and "
                 "rest.auth.viewers.",
             )
-        if is_write:
-            log.info("%s %s by %s from %s", method, path, caller.name, _peer(scope))
-        scope[CALLER] = caller
         return None
 
 
@@ -195,7 +193,14 @@ class AsgiEntry:
         path = path_as_it_came(scope["raw_path"].decode("ascii"))
         # The HTTP server drops the body of an answer to HEAD itself.
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        send = self._with_headers(scope, send)
+        status, began_s = 0, time.monotonic()
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        send_answer = self._with_headers(scope, answer)
         with self._budget.share(network_of(_peer(scope))) as share:
             inner = {**scope, "path": path, "method": method, SHARE: share}
             try:
@@ -208,14 +213,20 @@ class AsgiEntry:
                     forwarded, receive = await self._forwarded(inner, receive, share)
                     inner_path = below_flow(path) if self.has_flows else path
                     app = await self.guard.admit(inner, inner_path, forwarded) or self.app
-                await (app or html_page(404, scope["method"]))(inner, receive, send)
+                await (app or html_page(404, scope["method"]))(inner, receive, send_answer)
             except RequestRefused as error:
-                await error_response(status_of(error), str(error))(inner, receive, send)
+                await error_response(status_of(error), str(error))(inner, receive, send_answer)
             except RestError as error:
-                await response_of(error)(inner, receive, send)
+                await response_of(error)(inner, receive, send_answer)
             except Exception:
                 # The framework answers, then raises the error again; rest.errors has already logged it.
                 log.debug("%s %s failed", scope["method"], scope["path"], exc_info=True)
+        # Reads come every few seconds from probes and scrapers.
+        level = logging.DEBUG if method in ("GET", "OPTIONS") else logging.INFO
+        if log.isEnabledFor(level):
+            caller, took_ms = inner.get(CALLER), (time.monotonic() - began_s) * 1000
+            user = caller.name if caller is not None and caller.name else "-"
+            log.log(level, "%s %s %s: %d in %.0f ms", _peer(scope), user, f"{method} {path}", status, took_ms)
 
     async def _forwarded(self, scope: Scope, receive: Receive, share: BodyShare) -> tuple[Caller | None, Receive]:
         """Return the user of a request that another worker of the group forwards and has signed, and its body again;

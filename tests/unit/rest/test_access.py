@@ -7,6 +7,7 @@ import base64
 import contextlib
 import hmac
 import json
+import logging
 import socket
 import ssl
 import time
@@ -233,6 +234,23 @@ async def test_only_an_admin_sees_passwords(tmp_path: Path) -> None:
         config = (await ask(port, "GET", "/connectors/a/config", headers=basic("vera", "v-pass"))).json
         assert (config["sasl.jaas.config"], config["db.password"], config["topic"]) == ("[hidden]", "${env:DB}", "t")
         assert b"hunter2" in (await ask(port, "GET", "/connectors/a", headers=basic("ann", "a-pass"))).body
+
+
+async def test_each_request_is_logged_with_its_user_and_status(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "rest.asgi_entry")
+    async with serving({"rest.auth.basic.file": users_file(tmp_path), **LISTS}) as (port, _):
+        for method, user in (("GET", "vera"), ("PUT", "vera"), ("PUT", "otto")):
+            await ask(port, method, "/connectors/a/pause", headers=basic(user, f"{user[0]}-pass"))
+        await ask(port, "PUT", "/connectors/a/pause")
+    lines = [(each.levelname, each.message.split(" in ")[0]) for each in caplog.records if " ms" in each.message]
+    assert lines == [
+        ("DEBUG", "127.0.0.1 vera GET /connectors/a/pause: 405"),
+        ("INFO", "127.0.0.1 vera PUT /connectors/a/pause: 403"),
+        ("INFO", "127.0.0.1 otto PUT /connectors/a/pause: 202"),
+        ("INFO", "127.0.0.1 - PUT /connectors/a/pause: 401"),
+    ]
 
 
 async def test_javas_extension_and_its_login_file(tmp_path: Path) -> None:
