@@ -6,33 +6,41 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from connect.api.plugins import PluginDescription
-from connect.core.config.client_settings import CLIENTS
+from connect.core.config.client_settings import CLIENTS, SUPPORTED_SECURITY
 from connect.core.config.config_def import REQUIRED, ConfigDef, Importance, Required, Value
 from connect.core.config.connector_settings import CONNECTOR, SOURCE_CONNECTOR, topic_group
 from connect.core.config.rest_settings import REST
 from connect.core.config.security_settings import SECURITY
+from connect.core.config.worker_config import ineffective
 from connect.core.config.worker_settings import OWN as OWN_OF_WORKER
 from connect.core.config.worker_settings import WORKER
 from connect.core.errors import ConfigError
 from connect.plugins import builtin
 from connectors.config import definitions
 from connectors.config.connector_configs import CONSUMER, PRODUCER
+from connectors.config.ignored_keys import connector_notices
+
+#: Returns the sentences about a setting that has no effect; none if it has.
+Effect = Callable[[str], Iterable[str]]
 
 
-def markdown(config: ConfigDef) -> str:
-    """Format a table of all settings, the important ones first."""
+def markdown(config: ConfigDef, effect: Effect | None = None) -> str:
+    """Format a table of all settings, the important ones first; with ``effect`` a column says which ones work."""
     order = list(Importance)
     rows = sorted(config.settings.values(), key=lambda each: (order.index(each.importance), each.name))
-    lines = ["| key | type | default | valid values | meaning |", "| --- | --- | --- | --- | --- |"]
+    columns = ("key", "type", "default", "valid values", *(() if effect is None else ("here",)), "meaning")
+    lines = [f"| {' | '.join(columns)} |", f"| {' | '.join('---' for _ in columns)} |"]
     for each in rows:
         check = "" if each.check is None else str(each.check)
-        cells = (f"`{each.name}`", str(each.type), _default_text(each.default), check, each.doc.replace("<", "&lt;"))
+        cells = [f"`{each.name}`", str(each.type), _default_text(each.default), check, each.doc.replace("<", "&lt;")]
+        if effect is not None:
+            cells.insert(-1, "ignored, with a warning" if any(effect(each.name)) else "works")
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -59,16 +67,17 @@ _NOTE: Final = "This page is generated; `heliograph config --reference` prints i
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page: its title, the text before the tables, and the tables by heading."""
+    """One page: its title, the text before the tables, the tables by heading, and which of their settings work."""
 
     title: str
     text: str
     tables: tuple[tuple[str, ConfigDef], ...]
+    effect: Effect | None = None
 
     def markdown(self) -> str:
         parts = [f"# {self.title}\n", f"{self.text}\n", _NOTE]
         for heading, config in self.tables:
-            parts += [f"## {heading}\n", markdown(config) if config.settings else "No settings.\n"]
+            parts += [f"## {heading}\n", markdown(config, self.effect) if config.settings else "No settings.\n"]
         return "\n".join(parts)
 
 
@@ -81,6 +90,7 @@ def pages() -> dict[str, Page]:
             "The file of `connect-distributed`. " + _SECURITY + " Keys with the prefix `producer.`, `consumer.` or "
             "`admin.` are passed to the clients of connectors.",
             (("Settings", worker), ("REST", REST), ("Settings that Java does not have", OWN_OF_WORKER)),
+            lambda key: ineffective({key: ""}),
         ),
         "source": Page(
             "Source connectors",
@@ -105,6 +115,7 @@ def pages() -> dict[str, Page]:
                 ("The source's consumer, with prefix `consumer.` or `source.consumer.`", CONSUMER),
                 ("The producer of records, with prefix `producer.override.`", PRODUCER),
             ),
+            _of_mirror,
         ),
         "plugins": Page(
             "Plugins",
@@ -124,8 +135,15 @@ def pages() -> dict[str, Page]:
             "How Kafka clients connect to brokers. The keys apply in a worker's file, with the prefix of a client, or "
             "with that of a cluster in `mm2.properties`. [Security](../security.md) says which are supported.",
             (("Settings", SECURITY),),
+            lambda key: () if key in SUPPORTED_SECURITY else (key,),
         ),
     }
+
+
+def _of_mirror(key: str) -> Iterable[str]:
+    """Settings of a connector's clients are declared because they work."""
+    is_client = key in CONSUMER.settings or key in PRODUCER.settings
+    return () if is_client else (one.text for one in connector_notices({key: ""}))
 
 
 def reference(names: Sequence[str] = ()) -> str:

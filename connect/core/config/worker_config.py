@@ -65,7 +65,7 @@ class WorkerConfig:
             transformer = ConfigTransformer(props, providers, trusted)
             resolved |= transformer.transform(props)
             values = WORKER.parse(resolved)
-            config = cls(props, resolved, values, transformer, (*values.warnings, *_notices(resolved)))
+            config = cls(props, resolved, values, transformer, (*values.warnings, *ineffective(resolved)))
             _check(config)
         except ConfigError as error:
             raise _located(error, props, resolved) from None
@@ -268,7 +268,7 @@ def _check_topics(config: WorkerConfig) -> None:
         raise ConfigError("group.id is empty; name the group", "group.id")
 
 
-def _notices(props: Mapping[str, str]) -> Iterator[str]:
+def ineffective(props: Mapping[str, str]) -> Iterator[str]:
     """Yield a warning for each property without effect."""
     if "config.storage.partitions" in props:
         yield "config.storage.partitions has no effect: the config topic always has one partition"
