@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from connect.api.plugins import PluginDescription
-from connect.core.config.client_settings import CLIENTS, SUPPORTED_SECURITY
+from connect.core.config.client_settings import CLIENTS, REFUSED_SECURITY, SUPPORTED_SECURITY
 from connect.core.config.config_def import REQUIRED, ConfigDef, Importance, Required, Value
 from connect.core.config.connector_settings import CONNECTOR, SOURCE_CONNECTOR, topic_group
 from connect.core.config.rest_settings import REST
@@ -26,8 +26,10 @@ from connectors.config import definitions
 from connectors.config.connector_configs import CONSUMER, PRODUCER
 from connectors.config.ignored_keys import connector_notices
 
-#: Returns the sentences about a setting that has no effect; none if it has.
-Effect = Callable[[str], Iterable[str]]
+#: Returns whether a setting works, as a word or two.
+Effect = Callable[[str], str]
+_WORKS: Final = "works"
+_IGNORED: Final = "ignored, with a warning"
 
 
 def markdown(config: ConfigDef, effect: Effect | None = None) -> str:
@@ -40,7 +42,7 @@ def markdown(config: ConfigDef, effect: Effect | None = None) -> str:
         check = "" if each.check is None else str(each.check)
         cells = [f"`{each.name}`", str(each.type), _default_text(each.default), check, each.doc.replace("<", "&lt;")]
         if effect is not None:
-            cells.insert(-1, "ignored, with a warning" if any(effect(each.name)) else "works")
+            cells.insert(-1, effect(each.name))
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -90,7 +92,7 @@ def pages() -> dict[str, Page]:
             "The file of `connect-distributed`. " + _SECURITY + " Keys with the prefix `producer.`, `consumer.` or "
             "`admin.` are passed to the clients of connectors.",
             (("Settings", worker), ("REST", REST), ("Settings that Java does not have", OWN_OF_WORKER)),
-            lambda key: ineffective({key: ""}),
+            lambda key: _IGNORED if any(ineffective({key: ""})) else _WORKS,
         ),
         "source": Page(
             "Source connectors",
@@ -135,15 +137,15 @@ def pages() -> dict[str, Page]:
             "How Kafka clients connect to brokers. The keys apply in a worker's file, with the prefix of a client, or "
             "with that of a cluster in `mm2.properties`. [Security](../security.md) says which are supported.",
             (("Settings", SECURITY),),
-            lambda key: () if key in SUPPORTED_SECURITY else (key,),
+            lambda key: _WORKS if key in SUPPORTED_SECURITY else "refused" if key in REFUSED_SECURITY else _IGNORED,
         ),
     }
 
 
-def _of_mirror(key: str) -> Iterable[str]:
+def _of_mirror(key: str) -> str:
     """Settings of a connector's clients are declared because they work."""
     is_client = key in CONSUMER.settings or key in PRODUCER.settings
-    return () if is_client else (one.text for one in connector_notices({key: ""}))
+    return _IGNORED if not is_client and connector_notices({key: ""}) else _WORKS
 
 
 def reference(names: Sequence[str] = ()) -> str:

@@ -286,7 +286,16 @@ SUPPORTED_SECURITY: Final = frozenset(
         "sasl.oauthbearer.client.credentials.client.id",
         "sasl.oauthbearer.client.credentials.client.secret",
         "sasl.oauthbearer.scope",
+        "sasl.login.callback.handler.class",
+        "sasl.oauthbearer.jwt.retriever.class",
     )
+)
+#: Without these a client would trust others, or log in in another way, than its settings say: they are refused.
+REFUSED_SECURITY: Final = frozenset(
+    name
+    for name in SECURITY.settings
+    if name.startswith("sasl.oauthbearer.assertion.")
+    or name in ("ssl.engine.factory.class", "ssl.provider", "sasl.client.callback.handler.class", "sasl.login.class")
 )
 
 

@@ -13,11 +13,13 @@ from dataclasses import dataclass, field, fields, replace
 from importlib.util import find_spec
 from typing import Any, Final, Self
 
+from connect.core.config.client_settings import REFUSED_SECURITY
 from connect.core.config.config_def import trim
 from connect.core.config.jaas import JaasError, parse_jaas
+from connect.core.config.security_settings import SECURITY
 from connect.core.errors import ConfigError
 from connect.kafka.security import renewal
-from connect.kafka.security.oauth import OAuthSettings, oauth_settings, source_settings
+from connect.kafka.security.oauth import OAuthSettings, is_source, oauth_settings, source_settings
 from connect.kafka.security.tls import TlsSettings
 
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -27,6 +29,16 @@ _HOST_PORT: Final = re.compile(r"(?:[0-9a-zA-Z\-%._]*://)?\[?([0-9a-zA-Z\-%._:]*
 _STORE: Final = re.compile(r"(^|\.)ssl\.(truststore|keystore)\.")
 _BOOTSTRAP: Final = "bootstrap.servers"
 _JAAS: Final = "sasl.jaas.config"
+#: Classes of Kafka and Strimzi that log in as this package does.
+_LOGINS: Final = frozenset(
+    {
+        "OAuthBearerLoginCallbackHandler",
+        "OAuthBearerUnsecuredLoginCallbackHandler",
+        "JaasClientOauthLoginCallbackHandler",
+        "DefaultJwtRetriever",
+        "ClientCredentialsJwtRetriever",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -179,6 +191,7 @@ def _settings(
             f"{where}: security.protocol is '{protocol}'; it can be {', '.join(SECURITY_PROTOCOLS)}",
             "security.protocol",
         )
+    _refuse_unsupported(properties, protocol, where)
     sasl = _sasl(properties, where) if protocol.startswith("SASL") else {}
     return ConnectionSettings(
         bootstrap=parse_bootstrap(properties.get(_BOOTSTRAP), where),
@@ -191,6 +204,23 @@ def _settings(
         receive_buffer_bytes=_buffer_bytes(properties, "receive.buffer.bytes", where),
         **sasl,
     )
+
+
+def _refuse_unsupported(properties: Mapping[str, str], protocol: str, where: str) -> None:
+    for key in sorted(REFUSED_SECURITY & properties.keys()):
+        is_used = protocol.startswith("SASL") if key.startswith("sasl.") else protocol.endswith("SSL")
+        if is_used and properties[key].lower() not in ("", str(SECURITY.settings[key].default).lower()):
+            raise ConfigError(
+                f"{where}: {key} is not supported; docs/security.md has the ways to log in. Remove it", key
+            )
+    for key in ("sasl.login.callback.handler.class", "sasl.oauthbearer.jwt.retriever.class"):
+        name = properties.get(key, "") if protocol.startswith("SASL") else ""
+        if name and name.rpartition(".")[2] not in _LOGINS and not is_source(name):
+            raise ConfigError(
+                f"{where}: {key} is {name}, which is not installed. Remove it, or install a package that offers it by "
+                "the entry point heliograph.token_sources",
+                key,
+            )
 
 
 async def open_stores(properties: Mapping[str, str]) -> None:

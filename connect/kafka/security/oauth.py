@@ -86,10 +86,15 @@ class OAuthSettings:
 def source_settings(properties: Mapping[str, str], options: Mapping[str, str]) -> OAuthSettings | None:
     """Return the settings of a source of an installed package, if the mechanism or the handler of logins names one."""
     for name in (properties.get("sasl.mechanism", ""), properties.get("sasl.login.callback.handler.class", "")):
-        if name in _sources().names:
+        if is_source(name):
             given = {**options, "bootstrap.servers": properties.get("bootstrap.servers", "")}
             return OAuthSettings(source=name, source_options=json.dumps(given))
     return None
+
+
+def is_source(name: str) -> bool:
+    """Return whether an installed package makes tokens for this mechanism or class."""
+    return name in _sources().names
 
 
 def _sources() -> EntryPoints:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -150,3 +152,26 @@ def test_socket_buffers_are_the_systems_unless_they_are_set() -> None:
     assert buffers(send_buffer_bytes="131072", receive_buffer_bytes="65536") == (131072, 65536)
     with pytest.raises(ConfigError, match=r"receive\.buffer\.bytes is '-2', not a number of bytes"):
         buffers(receive_buffer_bytes="-2")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "key", "value", "is_refused"),
+    [
+        ("SSL", "ssl.engine.factory.class", "com.x.Engines", True),
+        ("PLAINTEXT", "ssl.engine.factory.class", "com.x.Engines", False),
+        ("SASL_PLAINTEXT", "sasl.login.class", "com.x.Login", True),
+        ("SASL_PLAINTEXT", "sasl.oauthbearer.assertion.algorithm", "RS256", False),
+        ("SASL_PLAINTEXT", "sasl.oauthbearer.assertion.file", "/a", True),
+        ("SASL_PLAINTEXT", "sasl.login.callback.handler.class", "com.x.Handler", True),
+        ("SASL_PLAINTEXT", "sasl.login.callback.handler.class", "a.b.OAuthBearerLoginCallbackHandler", False),
+        ("SASL_PLAINTEXT", "sasl.oauthbearer.jwt.retriever.class", "a.b.JwtBearerJwtRetriever", True),
+        ("SASL_PLAINTEXT", "sasl.login.retry.backoff.ms", "7", False),
+    ],
+)
+def test_a_key_that_would_change_whom_a_client_trusts_is_refused(
+    protocol: str, key: str, value: str, is_refused: bool
+) -> None:
+    login = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="p";'
+    props = {"bootstrap.servers": "a:1", "security.protocol": protocol, "sasl.mechanism": "PLAIN", key: value}
+    with pytest.raises(ConfigError, match=re.escape(key)) if is_refused else nullcontext():
+        connection_settings({**props, "sasl.jaas.config": login}, client_id="c", where="cluster us")
