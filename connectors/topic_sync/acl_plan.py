@@ -7,6 +7,7 @@ deleted before others are created.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, runtime_checkable
@@ -39,6 +40,9 @@ _FILTERED_GROUP: Final = "groups or groups.exclude exclude it"
 _MIRRORED_BACK: Final = "the flow in the other direction created it"
 #: Denials left out for one of these reasons, or not left out, may apply to existing copies.
 _MAY_BITE: Final = (None, _FILTERED_TOPIC, _NO_TOPIC_YET, _FILTERED_GROUP)
+#: Names of remote topics that earlier versions created for recreated topics (``new-remote-topic``): the usual name and
+#: eight digits of the topic id.
+_OF_RECREATED: Final = re.compile(r"(.+)\.[0-9a-f]{8}")
 
 
 @runtime_checkable
@@ -164,6 +168,8 @@ def full_rules(
             wanted.rules.add(rule)
     filled = {name for topic in mirrored if (name := names.remote_topic(topic))}
     _add_denials_of_copies(wanted, denials, names, filled, [rule for rule in made if rule.is_deny])
+    counterpart = wanted.rules | wanted.kept
+    wanted.kept |= {rule for rule in made if _base_rule(rule) in counterpart and rule.resource_name not in filled}
     return wanted
 
 
@@ -243,6 +249,14 @@ def _denials_of_deleted(
     within = (counterpart and _prefix(counterpart)) or ""
     said = {one for one in made if one == replace(rule, resource_name=one.resource_name, pattern_type="LITERAL")}
     return {one for one in said if one.resource_name.startswith(within) and one.resource_name not in filled}
+
+
+def _base_rule(rule: AclBinding) -> AclBinding | None:
+    """Return the ACL of the usual remote topic, if ``rule`` may be for a topic that an earlier version created for a
+    recreated one. Such ACLs stay as long as the source has theirs."""
+    found = _OF_RECREATED.fullmatch(rule.resource_name)
+    is_literal_topic = rule.resource_type == "TOPIC" and rule.pattern_type == "LITERAL"
+    return replace(rule, resource_name=found[1]) if found and is_literal_topic else None
 
 
 def _is_of_copies(rule: AclBinding, names: Names) -> bool:

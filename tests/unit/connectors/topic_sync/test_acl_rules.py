@@ -218,6 +218,19 @@ def test_what_forbids_topic_by_topic_stays_on_copies_whose_topic_is_gone() -> No
     assert copy not in full(allow, other, policy="reversed", made=made).kept, "audit is there, and not what it forbids"
 
 
+@pytest.mark.parametrize("mirrored", [("or",), ("or", "orders")])
+def test_rules_stay_on_remote_topics_that_the_removed_policy_made(mirrored: tuple[str, ...]) -> None:
+    """``new-remote-topic`` of earlier versions: the rules stay while the source has theirs."""
+    source = [rule("DENY READ User:eve TOPIC LITERAL orders"), rule("ALLOW READ User:bob TOPIC LITERAL orders")]
+    former = {replace(one, resource_name="us.orders.1c9bd204") for one in source[: len(mirrored)]}
+    stranger = replace(source[1], resource_name="us.orders.eu")
+    wanted = full(*source, mirrored=mirrored, made=(*former, stranger))
+    assert former <= wanted.kept and stranger not in wanted.kept
+    assert not full(mirrored=mirrored, made=tuple(former)).kept
+    lookalike = full(*source, mirrored=("orders", "orders.1c9bd204"), made=tuple(former))
+    assert not former & lookalike.kept, "a source topic of that name has rules of its own"
+
+
 def test_a_group_that_is_left_out_stays_forbidden_under_a_pattern_that_allows() -> None:
     allow, eve = rule("ALLOW READ User:* GROUP PREFIXED se"), rule("DENY READ User:eve GROUP LITERAL secret")
     assert full(allow, eve).rules == {allow, eve}
