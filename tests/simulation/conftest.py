@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 
-def seeds(first: int, most: int, step: int) -> Iterator[Any]:
-    """Yield every ``step``-th seed below ``most``, as parameters; those from ``first`` on are for `make long`."""
-    for seed in range(0, most, step):
-        yield pytest.param(seed, marks=[pytest.mark.long] if seed >= first else [])
+def seeds(first: int, most: int, step: int) -> list[Any]:
+    """Return every ``step``-th seed below ``most``, as parameters; those from ``first`` on are for `make long`."""
+    return [pytest.param(seed, marks=[pytest.mark.long] if seed >= first else []) for seed in range(0, most, step)]

@@ -36,7 +36,7 @@ def found_in(
 def test_no_newer_commit_is_changed_and_no_record_is_skipped(schedules: int, monkeypatch: pytest.MonkeyPatch) -> None:
     faults, moves, undone = found_in(schedules, monkeypatch)
     assert faults == {}
-    assert moves > schedules and undone > schedules / 10, "it is about something"
+    assert moves > 0.8 * schedules and undone > schedules / 20, f"it is about something: {moves}, {undone}"
 
 
 async def nothing(*_: Any) -> Any:
