@@ -11,6 +11,7 @@ import pytest
 import zstandard
 from aiokafka.codec import lz4_encode
 from aiokafka.errors import CorruptRecordException
+from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -130,6 +131,22 @@ def test_one_byte_more_than_it_may_be_is_refused(codec: int) -> None:
     assert len(open_payload(packed, codec, 10_000)) == 10_000
     with pytest.raises(TooLarge):
         open_payload(packed, codec, 9_999)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_damage_is_refused(codec: int) -> None:
+    packed = bytearray(records.compress(b"some text of some length" * 20, codec))
+    packed[len(packed) // 2 :] = b"\xff" * 5
+    with pytest.raises(TooLarge):
+        open_payload(bytes(packed), codec, 1 << 20)
+
+
+def test_messages_of_magic_1_are_read() -> None:
+    builder = LegacyRecordBatchBuilder(1, 0, 1 << 20)
+    for offset in (0, 1):
+        builder.append(offset, timestamp=5, key=b"k", value=None)
+    found = list(records.decode(bytes(builder.build()), 1))
+    assert found == [records.Record(offset, 5, b"k", None, []) for offset in (0, 1)]
 
 
 def frames_of_zstd(payload: bytes) -> dict[str, bytes]:

@@ -37,6 +37,18 @@ def test_too_many_replicas_are_told_in_the_words_of_who_asks(words: dict[str, An
     )
 
 
+async def test_a_controller_that_has_just_left_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = connection_settings({"bootstrap.servers": "a:9092"}, client_id="c", where="the target")
+    admin = Admin(settings, "target")
+
+    async def metadata(_: object) -> ClusterMetadata:
+        return ClusterMetadata(None, 2, {}, {})
+
+    monkeypatch.setattr(admin._cluster, "metadata", metadata)
+    with pytest.raises(RetriableError, match="has no broker 2 at the moment"):
+        await admin.create_topics([NewTopic("orders")])
+
+
 class Brokers:
     """A cluster whose metadata names each of ``controllers`` in turn, then the last one again; a controller answers
     every topic with its code in ``codes``, or raises it. ``asked`` has who was asked."""
