@@ -16,6 +16,8 @@ def test_nothing_recorded_is_no_number_and_no_rate() -> None:
     assert math.isnan(empty.most(0))
     assert math.isnan(empty.least(0))
     assert empty.rate(0) == 0.0
+    empty.record(1, 0)
+    assert math.isnan(empty.mean(SAMPLES * WINDOW_MS)), "it is over"
 
 
 @given(st.lists(st.tuples(st.integers(0, 5_000), st.floats(-1e6, 1e6)), min_size=1, max_size=60))

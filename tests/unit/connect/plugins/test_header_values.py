@@ -33,6 +33,7 @@ MEANINGS: list[tuple[str, Schema | None, Any]] = [
             '{"a":',
             '{null:"a"}',
             "{[1]:2}",
+            "{,}",
             "1.2.3",
             "[" * 1000,
             "path\\:with\\,escapes",

@@ -160,8 +160,9 @@ def test_a_worker_that_returns_in_time_gets_its_work_back() -> None:
     lost = group.members.pop("m3").held
     group.round()
     group.now_ms += 1_000
-    group.join("m4")
+    group.join("m4", "m5")
     assert group.round().delay_ms == DELAY_MS - 1_000
+    group.members.pop("m5")
     group.now_ms += DELAY_MS
     outcome = group.round()
     assert outcome.members["m4"].assigned == lost
