@@ -103,6 +103,6 @@ def test_a_port_in_use_is_one_line_and_a_code(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         with dev("--clusters", "us", "--port-base", str(port), folder=tmp_path) as command:
             _, err = command.communicate(timeout=_EXIT_S)
-    assert command.returncode == 2
+    assert command.returncode == 1
     (line,) = reported(err)
     assert f"cluster us: port {port} is in use" in line
