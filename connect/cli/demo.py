@@ -20,6 +20,7 @@ from typing import Final
 import httpx
 import orjson
 import psutil
+from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
 from connect.cli.console import EXIT_ERROR, EXIT_FOUND, EXIT_OK, configure_logging, stop_signals
@@ -52,6 +53,8 @@ _LOOK_S: Final = 0.25
 _NOT_COPIED: Final = {"records": -1, "partitions": 0}
 _PARTITIONS: Final = sum(topic.partitions for topic in TOPICS)
 _HELIOGRAPH: Final = (sys.executable, "-c", "from connect.cli.main import main; main()")
+#: Rich's picture without the fonts that a viewer would load from the network.
+_SVG: Final = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
 _METRIC: Final = re.compile(r"^\w+_MirrorSourceConnector_(\w+?)(?:_total)?\{.*\} (\S+)", re.MULTILINE)
 
 
@@ -170,11 +173,12 @@ def demo(*, directory: Path | None, rate: int | None, svg: Path | None) -> int:
     """
     folder = directory if directory is not None else _default_folder()
     folder.mkdir(parents=True, exist_ok=True)
+    print(f"heliograph demo: mm2.properties and the log of the mirror are in {folder}", file=sys.stderr)
     console = Console(record=svg is not None, highlight=False)
     configure_logging("CRITICAL")
     code = asyncio.run(_demo(console, folder, rate or DEFAULT_RATE))
     if svg is not None:
-        console.save_svg(str(svg), title="heliograph demo")
+        console.save_svg(str(svg), title="heliograph demo", code_format=_SVG)
     return code
 
 
@@ -222,7 +226,7 @@ class _Story:
     async def play(self, rate: int) -> None:
         await _create_topics(self.source)
         self._title(f"1. Mirror {len(TOPICS)} topics from {SOURCE} to {TARGET}: {rate:,} records a second are written")
-        self._say(f"  $ heliograph mirror {self.file}")
+        self._say(f"  $ heliograph mirror {self.file.name}")
         enough = asyncio.Event()
         async with Scope("demo") as scope:
             writing = scope.spawn(self.writer.write(enough, records=None, rate=rate), "sample orders")

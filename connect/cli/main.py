@@ -455,18 +455,20 @@ def mirror(
     With -f the flows are those of a Strimzi resource; see docs/strimzi.md.
 
     Exit codes: 0 stopped cleanly, 1 an error."""
-    from connect.cli.daemons import connect_mirror_maker, strimzi_resource
-
     words = ["--log-level", log_level]
     if resource is None:
         if file is None:
             raise ConfigError("give mm2.properties, or a Strimzi resource with -f")
-        run, words = connect_mirror_maker.run_with_arguments, [*words, str(file)]
+        from connect.cli.daemons.connect_mirror_maker import run_with_arguments as run
+
+        words.append(str(file))
         words += ["--clusters", *clusters] if clusters else []
     else:
         if file is not None or clusters:
             raise ConfigError("-f takes no other file and no --clusters", "-f")
-        run, words = strimzi_resource.run_with_arguments, [*words, "-f", resource]
+        from connect.cli.daemons.strimzi_resource import run_with_arguments as run
+
+        words += ["-f", resource]
         given = {"--name": name, "--secrets": None if secrets is None else str(secrets)}
         words += [word for option, value in given.items() if value is not None for word in (option, value)]
         words += [word for each in settings or () for word in ("--set", each)]
