@@ -24,7 +24,7 @@ _FAILOVER: Final = "mm2.properties --to eu"
 #: Arguments of each example, by command.
 EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "demo": ("", "--rate 20000"),
-    "dev": ("",),
+    "dev": ("", "--nodes 3 --port-base 19092 --topics orders"),
     "init": (
         "",
         "--source us=us-kafka:9092 --target eu=eu-kafka:9092 --topics 'orders.*' --groups '.*'",
