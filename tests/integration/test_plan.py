@@ -1,4 +1,4 @@
-"""``heliograph plan`` and ``takeover --check`` against brokers: what a plan says is done, and then nothing is left."""
+"""``heliograph plan`` and ``takeover`` against brokers: what a plan says is done, and then nothing is left."""
 
 from __future__ import annotations
 

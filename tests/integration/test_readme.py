@@ -56,8 +56,8 @@ def test_the_quick_start_ends_in_a_running_flow(tmp_path: Path, running: list[su
         )
 
     def begin(line: str) -> None:
-        out = (tmp_path / f"{len(running)}.txt").open("w")
-        running.append(subprocess.Popen(words(line), cwd=tmp_path, stdout=out, stderr=out, text=True))
+        with (tmp_path / f"{len(running)}.txt").open("w") as out:
+            running.append(subprocess.Popen(words(line), cwd=tmp_path, stdout=out, stderr=out, text=True))
 
     dev, init, check, plan, mirror, status = lines()
     begin(dev)

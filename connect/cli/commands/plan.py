@@ -1,7 +1,7 @@
-"""``heliograph plan`` and ``heliograph drift``, which compare a file with its clusters and change nothing.
+"""``heliograph plan``, with ``--drift`` or without, which compares a file with its clusters and changes nothing.
 
 * ``plan`` shows what a run of the file would change.
-* ``drift`` shows the differences between what the file's flows would set and what the clusters have.
+* ``plan --drift`` shows the differences between what the file's flows would set and what the clusters have.
 """
 
 from __future__ import annotations
