@@ -135,7 +135,7 @@ def test_a_batch_that_expands_to_a_gibibyte_stops_its_partition_only(flow: Flow)
     watching.start()
     try:
         Broker(flow.us, 0).append(TOPIC, bomb())
-        path = "/us/eu/connectors/MirrorSourceConnector/partitions?state=source-unreadable"
+        path = "/us/eu/connectors/MirrorSourceConnector/partitions?state=stopped"
         wait_until(lambda: flow.get(path)["partitions"], DEADLINE_S, "the partition has stopped", 0.5)
         flow.copies(10)
     finally:
