@@ -140,6 +140,7 @@ class FlowWorker:
             obsolete=self._obsolete,
             engine=spark if flow.enabled else None,
         )
+        self.herder.logs_ignored = False
         # Watched on this node even if the tasks run on other nodes, or have ended.
         always = (Connector.SOURCE.value,) if flow.enabled else ()
         self._lag = LagWatch(self.host, partial(self.worker.connectors_here, spark.is_for, always))

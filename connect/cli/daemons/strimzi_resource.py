@@ -185,6 +185,7 @@ async def _store(worker: DistributedWorker, wanted: WantedConnector) -> None:
     is_new = snapshot.connector_config(wanted.name) is None
     if snapshot.connector_config(wanted.name) != wanted.config:
         state = wanted.state if is_new else None
+        worker.herder.logs_ignored = False
         await worker.herder.put_connector(wanted.name, wanted.config, state, allow_replace=True)
         log.info("%s: %s", wanted.name, "created" if is_new else "config replaced by the resource's")
     if is_new or wanted.state is None:

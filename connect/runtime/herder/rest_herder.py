@@ -72,6 +72,8 @@ class RuntimeHerder:
     silent_s: Callable[[], float]
     #: Set once the cluster has been reached.
     info: WorkerInfo = field(default=WorkerInfo("unknown", "unknown", None), init=False)
+    #: Whether to log keys of stored configs that have no effect. Keys of a file are logged with their lines instead.
+    logs_ignored: bool = field(default=True, init=False)
 
     # -- the worker ------------------------------------------------------------------------------------
 
@@ -303,7 +305,7 @@ class RuntimeHerder:
         infos = await self.validate("", config)
         if infos.error_count:
             raise BadRequest(error_message(infos))
-        if isinstance(infos, ConfigInfosWithWarnings):
+        if self.logs_ignored and isinstance(infos, ConfigInfosWithWarnings):
             for warning in infos.warnings:
                 log.warning("connector %s: %s", name, warning)
         return {key: value for key, value in config.items() if value is not None}

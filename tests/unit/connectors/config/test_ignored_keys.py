@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from connect.core.config.properties import parse_properties
+from connectors.config.ignored_keys import connector_notices
 from connectors.config.mm2_properties import MirrorMakerConfig
 
 BASE = "clusters = us, eu\nus.bootstrap.servers = a:1\neu.bootstrap.servers = b:1\nus->eu.enabled = true\n"
@@ -124,3 +125,12 @@ def test_no_value_is_ever_repeated() -> None:
     found = notices("us.sasl.jaas.confg = s3cret", "us.ssl.key.passwd = s3cret")
     assert len(found) == 2
     assert not any("s3cret" in text for _, _, text in found)
+
+
+def test_what_a_file_gives_each_connector_needs_no_word() -> None:
+    given = ("source.cluster.alias", "target.cluster.session.timeout.ms", "source.producer.bootstrap.servers")
+    assert connector_notices(dict.fromkeys(given, "x")) == []
+    assert [one.key for one in connector_notices({"target.producer.linger.ms": "5", "topicz": "x"})] == [
+        "target.producer.linger.ms",
+        "topicz",
+    ]
