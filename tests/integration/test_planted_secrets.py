@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from connect.core.config.client_settings import REFUSED_SECURITY
 from connect.core.config.security_settings import SECRETS
 from connect.embedded.brokers import KafkaCluster
 from tests.integration.test_confined import RECORDS, TOPIC, copied, write
@@ -45,14 +46,15 @@ class Planted:
         self._monkeypatch = monkeypatch
         self.secrets: dict[bytes, str] = {}
         self.properties: dict[str, str] = {}
+        names = [name for name in SECRETS if name not in REFUSED_SECURITY]
         for client in CLIENTS:
-            for name in SECRETS:
+            for name in names:
                 self.plant(client + name)
         for key in (*OF_SPARK, *OTHERS):
             self.plant(key)
         self.literal = {
             key: self.secret(key).decode()
-            for key in (*(f"producer.override.{name}" for name in SECRETS), "transforms.x.password", "x.api.key")
+            for key in (*(f"producer.override.{name}" for name in names), "transforms.x.password", "x.api.key")
         }
 
     def secret(self, key: str) -> bytes:
