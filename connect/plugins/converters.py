@@ -117,7 +117,7 @@ class _NumberConverter(ConverterOfBoth):
     def from_connect(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
         if value is None:
             return None
-        if type(value) is not self._python:  # True is an int, and no number
+        if not isinstance(value, self._python) or isinstance(value, bool):  # True is an int, and no number
             raise DataError(f"Failed to serialize to {self._name} (was class {java_class(value)}): ")
         try:
             return struct.pack(self._format, value)

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from connect.api.connector import Props
@@ -30,7 +30,7 @@ class Instance:
     """A created connector that is not started; ``props`` are resolved."""
 
     connector: SourceConnector
-    props: Mapping[str, str]
+    props: Mapping[str, str] = field(repr=False)
     offsets: ConnectorOffsets
     tasks_max: int
     tasks_max_enforced: bool

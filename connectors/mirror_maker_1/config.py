@@ -213,7 +213,7 @@ class _Client:
     values."""
 
     file: ClientProperties
-    props: Mapping[str, str]
+    props: Mapping[str, str] = field(repr=False)
     origins: Mapping[str, str]
 
     def error(self, error: ConfigError) -> ConfigError:

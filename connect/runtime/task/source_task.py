@@ -54,7 +54,7 @@ _RECORDS_AT_ONCE: Final = 64
 class TaskContext:
     """Implements :class:`connect.api.source.SourceTaskContext`."""
 
-    configs: Props
+    configs: Props = field(repr=False)
     offset_reader: OffsetReader
     thread: PluginThread
     transaction_context: TransactionContext | None = None

@@ -171,6 +171,10 @@ def test_a_commit_whose_tasks_are_not_all_there_is_inconsistent_until_the_next()
     fold(log, *tasks("c", *second))
     assert not is_inconsistent(log, "c")
     assert list(log.all_task_configs("c")) == second
+    fold(log, config_topic.commit_record("c", 3))
+    assert (log.task_ids("c"), log.task_count("c"), [*log.all_task_configs("c")]) == ((), 3, []), (
+        "none of those that ran"
+    )
 
 
 def test_a_commit_of_a_connector_that_is_gone_is_passed_over() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from signal import SIGINT
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ NUMBERS: list[tuple[type[ConverterOfBoth], str, Any, bytes]] = [
     (LongConverter, "int64", -(2**63), b"\x80" + bytes(7)),
     (FloatConverter, "float32", 1.5, b"\x3f\xc0\0\0"),
     (DoubleConverter, "float64", -2.0, b"\xc0" + bytes(7)),
+    (IntegerConverter, "int32", SIGINT, b"\0\0\0\2"),  # of a class below int
 ]
 
 

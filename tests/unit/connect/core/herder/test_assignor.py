@@ -170,6 +170,26 @@ def test_a_worker_that_returns_in_time_gets_its_work_back() -> None:
     assert not has_revoked(outcome)
 
 
+def test_of_several_empty_workers_each_gets_of_the_lost_work_in_turn() -> None:
+    group = three_workers()
+    group.members.pop("m3")
+    group.join("m5", "m4")
+    group.round()
+    group.now_ms += DELAY_MS
+    outcome = group.round()
+    assert [len(outcome.members[member].assigned.tasks) for member in ("m4", "m5")] == [2, 2]
+
+
+def test_where_a_revocation_was_not_heard_of_lost_work_is_new() -> None:
+    """The leader believes nothing but what members say they hold."""
+    group = three_workers()
+    group.join("m4")
+    assert has_revoked(group.round(deaf=["m1", "m2", "m3"]))
+    group.members.pop("m3")
+    group.round()
+    assert group.held() == Counter(work(group.work))
+
+
 # -- leases ------------------------------------------------------------------------------------------------------------
 
 

@@ -231,6 +231,14 @@ def test_rounds_that_come_to_nothing_follow_each_other_with_pauses() -> None:
     assert kinds(bench.joined(error=CONFIG_MISMATCH)) == ["Join"]
 
 
+def test_a_change_that_the_assignment_does_not_know_asks_for_another_round_before_anything_starts() -> None:
+    bench = at_work()
+    bench.step(RebalanceBegun())
+    behind = bench.herder.snapshot.offset
+    bench.connector("d")
+    assert kinds(bench.joined(Allocation(("d",)), offset=behind)) == ["Join"]
+
+
 def test_assignments_that_cannot_be_read_are_asked_for_again_with_pauses() -> None:
     bench = at_work()
     bench.step(RebalanceBegun())

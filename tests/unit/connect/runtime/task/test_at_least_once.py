@@ -106,8 +106,20 @@ async def test_offsets_are_stored_up_to_the_first_record_that_is_missing() -> No
     await bench.delivery.finish(failed=False)
     assert bench.stored() == {0: 3, 1: 7}
     assert bench.counters.written == 4
+    assert bench.heard.topics == [("t", TASK)]
     await bench.delivery.close(3)
     assert bench.producer.closed_with_s == 3
+
+
+@in_virtual_time
+async def test_the_end_does_not_wait_for_ever() -> None:
+    bench = Bench()
+    bench.delivery.enter()
+    await bench.send(record(1))
+    await bench.delivery.finish(failed=False)
+    assert asyncio.get_running_loop().time() == pytest.approx(0.5)
+    assert bench.stored() == {}
+    await bench.delivery.close(0)
 
 
 @in_virtual_time

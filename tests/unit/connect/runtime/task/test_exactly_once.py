@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from connect.api.source import RecordMetadata, SourceRecord, SourceTask
-from connect.core.errors import PermanentError
+from connect.core.errors import PermanentError, RetriableError
 from connect.core.model import TaskId
 from connect.kafka.threads import PluginThread
 from connect.runtime.plugins.plugin_errors import SecretMask
@@ -218,6 +218,18 @@ async def test_what_could_not_be_sent_is_nothing_to_a_transaction_that_is_aborte
     bench.producer.ack()
     await ending
     assert bench.unreported[-3:] == steps('begin / send offsets {"n":2} / commit')
+
+
+@in_virtual_time
+async def test_what_is_not_taken_may_be_sent_again() -> None:
+    bench = entered()
+    bench.producer.refusing.append(RetriableError("no metadata"))
+    with pytest.raises(RetriableError):
+        await bench.send(record(1))
+    await bench.send(record(1))
+    bench.producer.refusing.append(RetriableError("no metadata"))
+    await bench.delivery.batch_done()
+    assert bench.log[:4] == ["begin", "send t v1", 'send offsets {"n":1}', "commit"]
 
 
 @in_virtual_time

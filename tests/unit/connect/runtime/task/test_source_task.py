@@ -112,6 +112,7 @@ async def test_from_start_to_end() -> None:
     assert task.props == task.context.configs == {"own": "config"}
     assert await task.context.offset_reader.offset({"p": 0}) is None
     assert task.context.transaction_context is None
+    assert "own" not in repr(task.context), "configs have passwords"
     assert await stand.stop() == [State.RUNNING, State.UNASSIGNED]
     assert task.log == ["start", "waiting", "stop"]
     assert await ConnectorOffsets("c", stand.topic).offset({"p": 0}) == {"n": 3}
