@@ -14,7 +14,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Final, cast
 
 from connect.core.errors import RetriableError
@@ -63,8 +63,12 @@ _FAR_ANSWERS: Final = 5
 QUIET: Final = 0
 #: How long a partition is without records before it counts as quiet.
 _QUIET_AFTER_S: Final = 5.0
-#: A fetch of quiet partitions waits this multiple of ``fetch.max.wait.ms``. Records end the wait.
+#: A fetch of quiet partitions waits this multiple of ``fetch.max.wait.ms``, but no longer than the second figure only
+#: because of that: a broker closes idle connections and evicts idle sessions. Records end the wait.
 _QUIET_WAITS: Final = 4
+_LONGEST_QUIET_MS: Final = 30_000
+#: Most quiet partitions that change loops at a time, because each takes the event loop about 7 us.
+_MOST_MOVED: Final = 1000
 #: The pause for each quiet partition after a fetch that brought records: twice what it cost the broker.
 _QUIET_PAUSE_S: Final = 20e-6
 
@@ -133,8 +137,9 @@ class FetchLoop:
         self._full: set[PartitionCopier] = set()  # they hold enough and are not fetched until they have room
         self._by_key: dict[fetch_api.Key, PartitionCopier] = {}
         self._session: FetchSession[tuple[TopicOnWire, int]] = FetchSession()
-        self._corrupt: dict[PartitionCopier, int] = {}
         self._fetching: Connection | None = None
+        #: Whether a fetch in flight may wait for records.
+        self.is_waiting = False
         self._is_ending = False
         self._pace = Pace(_FIRST_FETCH_BYTES, settings.fetch_max_bytes)
         self._busy_wait_ms = _BUSY_WAIT_MS
@@ -165,11 +170,12 @@ class FetchLoop:
         """Return the copiers that have reached the end of their logs and had no records for a while."""
         until_s = self._reader.now_s() - _QUIET_AFTER_S
         still = takewhile(lambda copier: self._stirred_s[copier] <= until_s, self._stirred_s)
-        return [one for one in still if one.fetch_offset >= one.high_watermark >= 0 and one not in self._full]
+        found = (one for one in still if one.fetch_offset >= one.high_watermark >= 0 and one not in self._full)
+        return [*islice(found, _MOST_MOVED)]
 
     def awake(self) -> list[PartitionCopier]:
         """Return the copiers of a quiet loop that have records."""
-        return [*self._awake]
+        return [*islice(self._awake, _MOST_MOVED)]
 
     def move(self, copiers: Iterable[PartitionCopier], to: FetchLoop) -> None:
         """Let another loop fetch these. What a fetch in flight brings of them is fetched again."""
@@ -288,7 +294,9 @@ class FetchLoop:
         # A faulted partition will not have room within milliseconds.
         if any(not copier.faulted for copier in self._full):
             return min(self._busy_wait_ms, most_ms)
-        return most_ms * _QUIET_WAITS if self._number == QUIET else most_ms
+        if self._number != QUIET or self._settings.fetch_min_bytes > 1:
+            return most_ms  # because few records must not wait longer for others than the settings say
+        return max(min(most_ms * _QUIET_WAITS, _LONGEST_QUIET_MS), most_ms)
 
     def _named(self, version: int) -> dict[fetch_api.Key, PartitionCopier]:
         if not self._by_key:
@@ -312,7 +320,11 @@ class FetchLoop:
         # Taken now, because a copier that replaces another during the fetch did not ask for the answer.
         named = self._named(version)
         self._pace.begin(self._reader.now_s())
-        answer = await fetch_api.fetch(connection, version, body, limits.max_wait_ms)
+        self.is_waiting = limits.max_wait_ms > 0
+        try:
+            answer = await fetch_api.fetch(connection, version, body, limits.max_wait_ms)
+        finally:
+            self.is_waiting = False
         fetched_bytes = sum(len(row.records) for row in answer.partitions)
         self._pause_s = self.placed * _QUIET_PAUSE_S if self._number == QUIET and fetched_bytes else 0.0
         if fetched_bytes:
@@ -412,7 +424,7 @@ class FetchLoop:
             remedy = "skip it by hand, or delete it at the source"
             copier.stop(f"{where} cannot be decoded: {type(error).__name__}: {error}; {remedy}", "source-unreadable")
         else:
-            self._corrupt.pop(copier, None)
+            self._reader.damaged.pop(copier, None)
 
     def _note_extent(self, copier: PartitionCopier, row: fetch_produce.FetchedPartition) -> None:
         is_stable = self._settings.read_committed and row.last_stable_offset >= 0
@@ -447,7 +459,7 @@ class FetchLoop:
             log.error("%s: source %s: %s; asking its leader", self._settings.flow, copier.plan.source, error)
             self._leave(copier)
             return
-        tries = self._corrupt[copier] = self._corrupt.get(copier, 0) + 1
+        tries = self._reader.damaged[copier] = self._reader.damaged.get(copier, 0) + 1
         log.error("%s: source %s: %s (try %d)", self._settings.flow, copier.plan.source, error, tries)
         if tries >= CORRUPT_TRIES:
             copier.stop(f"source {copier.plan.source}: {error}; repair or skip it by hand", "source-corrupt")

@@ -60,6 +60,8 @@ class SourceReader:
         self._unplaced: set[PartitionCopier] = set()
         self._missing_since_s: dict[str, float] = {}
         self._refusals: dict[PartitionCopier, int] = {}
+        #: How often the next batch was found damaged, by whichever loop.
+        self.damaged: dict[PartitionCopier, int] = {}
         self._loops: dict[int, list[FetchLoop]] = {}
         self._quiet: dict[int, FetchLoop] = {}
         #: Partitions that are read from a replica other than their leader.
@@ -81,7 +83,8 @@ class SourceReader:
                 self._unplaced.add(copier)
             else:
                 # Most of many have nothing to copy, and the first answer shows which have.
-                loop = self._quiet_loop(leader.node) or self._loop(leader.node)
+                quiet = self._quiet_loop(leader.node)
+                loop = self._loop(leader.node) if quiet is None or quiet.is_waiting else quiet
                 loop.add(copier, leader.epoch)
         self._placing.set()
         if not self._is_placing:

@@ -14,8 +14,9 @@ import pytest
 from connect.kafka.cluster import Cluster, ClusterMetadata, LeaderEpochs, PartitionMetadata, TopicMetadata
 from connect.wire import fetch_produce
 from connectors.control_link.protocol import PartitionPlan, SliceSettings
-from connectors.dataplane import fetch_api
+from connectors.dataplane import fetch_api, source_reader
 from connectors.dataplane.batches.copier import PartitionCopier
+from connectors.dataplane.batches.fetched_batches import CORRUPT_TRIES
 from connectors.dataplane.leader_connections import Leaders
 from connectors.dataplane.source_reader import SourceReader
 from connectors.formats.types import ProducerIdAndEpoch, TopicPartition
@@ -30,22 +31,26 @@ WAIT_MS = 20
 class Source:
     """A broker with a fetch session for each connection, and the reader of its partitions."""
 
-    def __init__(self, partitions: int) -> None:
+    def __init__(self, partitions: int, **settings: Any) -> None:
         self.ends = dict.fromkeys(range(partitions), 0)
         self.sessions: dict[str, dict[int, int]] = {}
         self.waits_ms: dict[str, list[int]] = {}
+        #: The connection that fetched a partition first.
+        self.first: dict[int, str] = {}
+        #: Partitions whose records arrive damaged, and how often they did.
+        self.damaged: dict[int, int] = {}
         self.now_s = 0.0
         self.written = asyncio.Event()
         self.copiers = [self._copier(partition) for partition in self.ends]
-        cluster = cast(Cluster, SimpleNamespace(connection=self._connect, leader_epochs=LeaderEpochs("us")))
-        settings = SliceSettings("us->eu", 0, {}, {}, fetch_max_wait_ms=WAIT_MS)
-        self.reader = SourceReader(cluster, settings, lambda _: None, self._failed, clock=lambda: self.now_s)
-
-    def start(self) -> None:
         rows = {partition: PartitionMetadata(1, 0, (1,), 0) for partition in self.ends}
-        leaders = Leaders(ClusterMetadata(None, 1, {}, {"t": TopicMetadata("t", None, 0, rows)}))
-        for first in range(0, len(self.copiers), 200):
-            self.reader.start(self.copiers[first : first + 200], leaders)
+        self.metadata = ClusterMetadata(None, 1, {}, {"t": TopicMetadata("t", None, 0, rows)})
+        parts = {"connection": self._connect, "metadata": self._look_up, "leader_epochs": LeaderEpochs("us")}
+        cluster = cast(Cluster, SimpleNamespace(**parts))
+        of_slice = SliceSettings("us->eu", 0, {}, {}, **{"fetch_max_wait_ms": WAIT_MS, **settings})
+        self.reader = SourceReader(cluster, of_slice, lambda _: None, self._failed, clock=lambda: self.now_s)
+
+    def start(self, first: int = 0, last: int | None = None) -> None:
+        self.reader.start(self.copiers[first:last], Leaders(self.metadata))
 
     def write(self, partitions: Iterable[int], records: int = 3) -> None:
         for partition in partitions:
@@ -64,6 +69,9 @@ class Source:
             ]
             assert sum(count for _, count in offsets) == end
 
+    async def waits(self) -> None:
+        await until(lambda: self.waits_ms.get("copy 0", [0])[-1], "that quiet partitions are waited for")
+
     async def rests(self) -> None:
         """Wait until what had no records for long is quiet."""
         self.now_s += LONG_S
@@ -76,6 +84,8 @@ class Source:
         if not epoch:
             session.clear()
         new = {index for _, index in partitions if index not in session}
+        for _, index in partitions:
+            self.first.setdefault(index, connection.purpose)
         session.update({index: position[0] for (_, index), position in partitions.items()})
         for _, index in forgotten:
             del session[index]
@@ -92,6 +102,9 @@ class Source:
             end = self.ends[index]
             if end > offset or index in new:
                 records = memoryview(bytearray(source_batch(range(offset, end)) if end > offset else b""))
+                if len(records) and index in self.damaged:
+                    self.damaged[index] += 1
+                    records[-1] ^= 1
                 yield fetch_produce.FetchedPartition(
                     fetch_produce.topic_name_key("t"), index, 0, end, end, 0, (), -1, records, None, None
                 )
@@ -101,6 +114,9 @@ class Source:
         pair = TopicPartition("t", partition)
         plan = PartitionPlan(pair, None, pair, None, 0, -1, 0, 0, pipelined=False)
         return PartitionCopier(plan, ProducerIdAndEpoch(7, 0), read_committed=False)
+
+    async def _look_up(self, _: object) -> ClusterMetadata:
+        return self.metadata
 
     @staticmethod
     async def _connect(_: int, purpose: str) -> object:
@@ -112,16 +128,53 @@ class Source:
 
 
 @asynccontextmanager
-async def reading(monkeypatch: pytest.MonkeyPatch, partitions: int, busy: Iterable[int] = ()) -> AsyncIterator[Source]:
-    source = Source(partitions)
+async def reading(
+    monkeypatch: pytest.MonkeyPatch,
+    partitions: int,
+    busy: Iterable[int] = (),
+    first: int | None = None,
+    **settings: int,
+) -> AsyncIterator[Source]:
+    source = Source(partitions, **settings)
     monkeypatch.setattr(fetch_api, "fetch", source.fetch)
     monkeypatch.setattr(fetch_api, "encode_fetch", lambda _, *body: body if len(body) > 3 else (*body, ()))
     monkeypatch.setattr(fetch_api, "fetch_version", lambda *_: 12)
     source.write(busy)
-    source.start()
+    source.start(0, first)
     await source.copied()
     yield source
     await source.reader.stop()
+
+
+@pytest.mark.parametrize(
+    ("wait_ms", "min_bytes", "quiet_ms"), [(20, 1, 80), (20, 2, 20), (20_000, 1, 30_000), (2**31 - 1, 1, 2**31 - 1)]
+)
+async def test_a_quiet_partition_waits_no_longer_than_brokers_and_users_allow(
+    monkeypatch: pytest.MonkeyPatch, wait_ms: int, min_bytes: int, quiet_ms: int
+) -> None:
+    """Few records of a quiet partition do not end the wait for ``fetch.min.bytes``."""
+    async with reading(monkeypatch, 200, fetch_max_wait_ms=wait_ms, fetch_min_bytes=min_bytes) as source:
+        await source.waits()
+        assert source.waits_ms["copy 0"][-1] == quiet_ms
+
+
+async def test_an_added_partition_does_not_wait_for_records_of_quiet_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with reading(monkeypatch, 301, first=300, fetch_max_wait_ms=5000) as source:
+        await source.waits()
+        source.start(300)
+        source.write([5])  # ends the waits
+        await until(lambda: 300 in source.first, "that it is fetched")
+        assert source.first[300] == "copy"
+
+
+async def test_damage_is_fetched_three_times_by_whichever_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_reader, "_RETRY_S", 0.001)
+    async with reading(monkeypatch, 150) as source:
+        source.damaged[149] = 0
+        source.write([149])
+        await until(lambda: source.copiers[149].stopped, "that it is stopped")
+        assert source.damaged == {149: CORRUPT_TRIES}
+        assert source.first[149] == "copy 0"
 
 
 async def test_a_fetch_of_busy_partitions_is_for_no_idle_ones(monkeypatch: pytest.MonkeyPatch) -> None:
