@@ -125,6 +125,13 @@ def test_debug_shows_traces_still_on_one_line() -> None:
     assert "Traceback" in text
 
 
+def test_a_name_from_outside_can_end_no_line_and_command_no_terminal() -> None:
+    name = "ann\r\n2026 INFO x\x1b[2J\x85\u2028\u202e\tü"
+    record = logging.LogRecord("a", logging.INFO, __file__, 1, "%s PUT", (name,), None)
+    text = OneLineFormatter(traces=False).format(record)
+    assert text.endswith(r" INFO ann\r\n2026 INFO x\x1b[2J\x85\u2028\u202e" + "\tü PUT (a)")
+
+
 def test_errors_without_text_still_say_what_they_are() -> None:
     assert describe(TimeoutError()) == "TimeoutError"
     assert describe(KeyError()) == "KeyError"
