@@ -85,7 +85,7 @@ def configure_logging(level: str = "INFO", handler: logging.Handler | None = Non
     root.handlers[:] = [handler]
     root.setLevel(level)
     for name in _QUIET_LOGGERS:
-        logging.getLogger(name).setLevel(level if level == "DEBUG" else "WARNING")
+        logging.getLogger(name).setLevel("WARNING" if level == "INFO" else level)
     for name in REVEALING:
         logging.getLogger(name).setLevel("INFO" if level == "DEBUG" else "WARNING")
 

@@ -115,6 +115,13 @@ def test_a_log_line_is_one_line_with_time_level_and_message(root_logger: logging
     assert line.endswith(") (connect.test)")
 
 
+def test_what_wants_only_critical_messages_gets_none_of_libraries(root_logger: logging.Logger) -> None:
+    stream = io.StringIO()
+    configure_logging("CRITICAL", logging.StreamHandler(stream))
+    logging.getLogger("aiokafka.producer").warning("got an error, retrying")
+    assert stream.getvalue() == ""
+
+
 def test_debug_shows_traces_still_on_one_line() -> None:
     try:
         raise ValueError("x")
