@@ -113,6 +113,7 @@ log = logging.getLogger(__name__)
 _REFUSED: Final = re.compile(r"//|%(?![0-9A-Fa-f]{2})|%[01][0-9A-Fa-f]|%7[Ff]")
 _PARAMETERS: Final = re.compile(r";[^/]*")
 _NOT_FOUND: Final = "HTTP 404 Not Found"
+_LONGEST_LOGGED: Final = 300
 
 #: (source, target) to the herder of that flow, in a process with several flows.
 Flows = Mapping[tuple[str, str], HerderApi]
@@ -149,7 +150,7 @@ class Guard:
         try:
             caller = forwarded or await self._authenticator.caller(scope, request.get("authorization"))
         except Unauthenticated as error:
-            log.info("%s %s refused for %s: %s", method, path, _peer(scope), error)
+            log.info("%s refused for %s: %s", _request(method, path), _peer(scope), error)
             response = error_response(401, "User cannot access the resource.")
             if self._authenticator.challenge:
                 response.headers["www-authenticate"] = self._authenticator.challenge
@@ -158,7 +159,7 @@ class Guard:
             return error_response(503, str(error))
         scope[CALLER] = caller
         if caller.role < needed:
-            log.info("%s %s refused: %s has the role %s", method, path, caller.name, caller.role.name.lower())
+            log.info("%s refused: %s has the role %s", _request(method, path), caller.name, caller.role.name.lower())
             return error_response(
                 403,
                 f"This needs the role {needed.name.lower()}, and {caller.name} has {caller.role.name.lower()}. An "
@@ -170,6 +171,12 @@ class Guard:
 
 def _peer(scope: Scope) -> str:
     return str((scope.get("client") or ("",))[0])
+
+
+def _request(method: str, path: str | None) -> str:
+    """Return a request for the log: without its query, and short, because anyone may send 64 KB."""
+    text = f"{method} {path or '(malformed path)'}"
+    return text if len(text) <= _LONGEST_LOGGED else f"{text[:_LONGEST_LOGGED]}..."
 
 
 class AsgiEntry:
@@ -226,7 +233,7 @@ class AsgiEntry:
         if log.isEnabledFor(level):
             caller, took_ms = inner.get(CALLER), (time.monotonic() - began_s) * 1000
             user = caller.name if caller is not None and caller.name else "-"
-            log.log(level, "%s %s %s: %d in %.0f ms", _peer(scope), user, f"{method} {path}", status, took_ms)
+            log.log(level, "%s %s %s: %d in %.0f ms", _peer(scope), user, _request(method, path), status, took_ms)
 
     async def _forwarded(self, scope: Scope, receive: Receive, share: BodyShare) -> tuple[Caller | None, Receive]:
         """Return the user of a request that another worker of the group forwards and has signed, and its body again;

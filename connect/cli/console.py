@@ -7,6 +7,7 @@ import asyncio
 import importlib
 import logging
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -44,6 +45,9 @@ _LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 #: Libraries with INFO messages for their authors.
 _QUIET_LOGGERS: Final = ("aiokafka", "kafka", "py4j", "pyspark", "asyncio", "jgo", "urllib3", "httpx", "httpcore")
 
+#: Control characters, and those that end a line or change its direction.
+_CONTROL: Final = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+
 
 def exit_code(*, unknown: bool, found: bool) -> int:
     """Return 0 for nothing to do, 1 for an incomplete check whatever it found, 2 for something to do."""
@@ -51,7 +55,7 @@ def exit_code(*, unknown: bool, found: bool) -> int:
 
 
 class OneLineFormatter(logging.Formatter):
-    """Time, level, message and logger in one line, with line breaks escaped.
+    """Time, level, message and logger in one line, with line breaks and what controls a terminal escaped.
 
     An exception's type, text and innermost frame follow the message, at DEBUG its traceback follows the logger.
     """
@@ -68,7 +72,7 @@ class OneLineFormatter(logging.Formatter):
         text += f" ({record.name})"
         if error is not None and self._traces:
             text += " | " + "".join(traceback.format_exception(error))
-        return text.rstrip().replace("\r", "\\r").replace("\n", "\\n")
+        return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text.rstrip())
 
 
 def configure_logging(level: str = "INFO", handler: logging.Handler | None = None) -> None:
@@ -81,7 +85,7 @@ def configure_logging(level: str = "INFO", handler: logging.Handler | None = Non
     root.handlers[:] = [handler]
     root.setLevel(level)
     for name in _QUIET_LOGGERS:
-        logging.getLogger(name).setLevel(level if level == "DEBUG" else "WARNING")
+        logging.getLogger(name).setLevel("WARNING" if level == "INFO" else level)
     for name in REVEALING:
         logging.getLogger(name).setLevel("INFO" if level == "DEBUG" else "WARNING")
 

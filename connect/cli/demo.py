@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import re
+import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -189,6 +190,9 @@ def _default_folder() -> Path:
 
 async def _demo(console: Console, folder: Path, rate: int) -> int:
     async with stop_signals(exit_within_s=EXIT_WITHIN_S) as stop:
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup sets it
+            # A closed terminal must not leave the mirror, which has a session of its own.
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, signal.raise_signal, signal.SIGTERM)
         _say(console, f"Two Kafka clusters start: {SOURCE} and {TARGET}. The first time, Kafka is downloaded.")
         async with _clusters(stop) as clusters:
             if stop.is_set():

@@ -15,7 +15,7 @@ from typing import Annotated, Final
 
 import typer
 
-from connect.core.errors import ConfigError
+from connect.core.errors import ConfigError, HeliographError
 from connect.core.model import FACTOR_KEYS
 from connect.embedded.brokers import KafkaCluster
 
@@ -126,9 +126,12 @@ async def _create(cluster: KafkaCluster, topics: list[str]) -> None:
 
 
 def _watch(clusters: list[KafkaCluster]) -> None:
-    """Report each broker that ends, and start those again on SIGHUP, without end."""
+    """Report each broker that ends, and start those again on SIGHUP, without end. Raises KeyboardInterrupt if the
+    terminal is closed, which sends SIGHUP too; not under nohup."""
     hung_up = threading.Event()
-    signal.signal(signal.SIGHUP, lambda *_: hung_up.set())
+    had_terminal = _has_terminal()
+    if signal.signal(signal.SIGHUP, lambda *_: hung_up.set()) == signal.SIG_IGN:
+        had_terminal = False
     dead: list[tuple[KafkaCluster, int]] = []
     while True:
         for cluster in clusters:
@@ -143,8 +146,22 @@ def _watch(clusters: list[KafkaCluster]) -> None:
                     print(cluster.log_tail(index), file=sys.stderr, flush=True)
         if hung_up.is_set():
             hung_up.clear()
-            while dead:
-                cluster, index = dead.pop()
-                cluster.start_node(index)
+            if had_terminal and not _has_terminal():
+                raise KeyboardInterrupt
+            for cluster, index in tuple(dead):
+                try:
+                    cluster.start_node(index)
+                except HeliographError as error:
+                    print(f"heliograph: error: {error}", file=sys.stderr, flush=True)
+                    continue
+                dead.remove((cluster, index))
                 print(f"# cluster {cluster.name}: broker {index + 1} is process {cluster.nodes[index].pid}", flush=True)
         time.sleep(_CHECK_S)
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True

@@ -119,19 +119,20 @@ def notices(props: Mapping[str, str], clusters: Sequence[str]) -> list[IgnoredKe
 
 def connector_notices(props: Mapping[str, str]) -> list[IgnoredKey]:
     """Return notices for one connector's config, as REST takes it."""
-    keys = [key for key in props if not key.startswith(("spark.", "config.providers")) and not _is_of_file(key)]
+    keys = [key for key in props if not key.startswith(("spark.", "config.providers")) and not _is_of_file(key, props)]
     found = ((key, _of_flow(key) or _of_suites(key, props[key])) for key in keys)
     return [IgnoredKey(key, word.kind, f"{key} {word.text}") for key, word in found if word is not None]
 
 
-def _is_of_file(key: str) -> bool:
+def _is_of_file(key: str, props: Mapping[str, str]) -> bool:
     """Return whether an ``mm2.properties`` gives each connector this key, as in Java's ``MirrorMakerConfig``: the alias
-    of a cluster, its settings for workers, and its addresses again for each kind of client."""
+    of a cluster, its settings for workers, and its addresses and security again for each kind of client."""
     side, _, rest = key.partition(".")
     kind, _, name = rest.partition(".")
     return side in ("source", "target") and (
         (kind == "cluster" and (name == "alias" or name in _WORKER_KNOWN))
         or (kind in _CLIENT_KNOWN and name == BOOTSTRAP_SERVERS)
+        or (kind in _CLIENT_KNOWN and name in SECURITY.settings and props.get(f"{side}.cluster.{name}") == props[key])
     )
 
 

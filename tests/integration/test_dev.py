@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
 import signal
 import socket
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -95,6 +98,31 @@ def test_the_death_of_a_broker_ends_nothing_and_a_hangup_starts_it_again(tmp_pat
         _, err = command.communicate(timeout=_EXIT_S)
         assert command.returncode == 0
         assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_closed_terminal_ends_it_and_leaves_nothing(tmp_path: Path) -> None:
+    ours, its = pty.openpty()
+    command = subprocess.Popen(
+        [*_COMMAND, "--clusters", "us"],
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 (one thread only)
+    )
+    os.close(its)
+    try:
+        printed = b""
+        while b"# Ctrl-C " not in printed:
+            printed += os.read(ours, 65536)
+        below = tree(command.pid)[1:]
+        os.close(ours)
+        command.wait(_EXIT_S)
+        wait_until(lambda: gone(below), _EXIT_S, "nothing it started is left")
+    finally:
+        command.kill()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -289,3 +289,5 @@ async def test_topics_in_use_are_said_once_and_forgotten(place: Place) -> None:
     assert len(written) == 3
     one.forget_topics("c")
     await until(lambda: not one.log.topics("c"), "topics forgotten")
+    one.topic_used(uses[0])
+    await until(lambda: len(one.log.topics("c")) == 1, "a topic that is used after the reset")

@@ -119,12 +119,12 @@ def list_connectors(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     from connect.cli import tables
 
     with _worker(url) as worker:
-        names = worker.ask("GET", "/connectors")
-        details = worker.ask("GET", "/connectors?expand=status&expand=info")
+        details = worker.connectors("status")
         if as_json:
             tables.show_json(details)
         else:
-            tables.show_connectors(names, details)
+            # One without a status is only here.
+            tables.show_connectors(worker.ask("GET", "/connectors"), details)
 
 
 @app.command()

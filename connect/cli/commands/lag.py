@@ -240,7 +240,7 @@ def _of_worker(url: str, flow: str | None, top: int, *, as_json: bool, every_s: 
 
 def _reading(worker: RestClient, flow: str | None, top: int) -> Callable[[], LagReports]:
     def read() -> LagReports:
-        known = worker.ask("GET", "/connectors?expand=info&expand=status")
+        known = worker.connectors("status")
         names = [name for name, each in sorted(known.items()) if _is_mirror(each["info"]["config"])]
         reported = []
         for name in names:

@@ -149,12 +149,28 @@ class RestClient:
                 )
             raise WorkerRefused(message, response.status_code)
         except (ValueError, LookupError, TypeError):
-            raise WorkerUnreachable(
-                f"{self.shown_url} is not a Connect worker, or it is still starting "
-                f"(status {response.status_code}). Check the URL"
-            ) from None
+            raise self._stranger(response.status_code) from None
+
+    def connectors(self, *expand: str) -> dict[str, dict[str, Any]]:
+        """Return what a worker says of each connector: ``info`` always, ``status`` if it is in ``expand`` and known.
+        Raises WorkerRefused, WorkerUnreachable, as :meth:`ask`."""
+        known = self.ask("GET", f"/connectors?{'&'.join(f'expand={each}' for each in ('info', *expand))}")
+        try:
+            for one in known.values():
+                one["info"]["config"].get("")
+                if "status" in one:
+                    one["status"]["type"], one["status"]["connector"]["state"], list(one["status"]["tasks"])
+        except (LookupError, TypeError, AttributeError):
+            raise self._stranger(_OK) from None
+        return dict(known)
+
+    def _stranger(self, status: int) -> WorkerUnreachable:
+        return WorkerUnreachable(
+            f"{self.shown_url} is not a Connect worker, or it is still starting (status {status}). Check the URL"
+        )
 
 
+_OK: Final = 200
 _NOT_FOUND: Final = 404
 _CLASSES: Final = ("MirrorSourceConnector", "MirrorSource")
 _CHECKPOINT_CLASSES: Final = ("MirrorCheckpointConnector", "MirrorCheckpoint")
@@ -202,7 +218,7 @@ def find_control(closing: ExitStack, urls: Sequence[str], source: str, target: s
         for place in (f"{url.rstrip('/')}/{source}/{target}", url):
             worker = closing.enter_context(RestClient(place, "--rest"))
             try:
-                known = worker.ask("GET", "/connectors?expand=info")
+                known = worker.connectors()
             except WorkerRefused as error:
                 if error.status != _NOT_FOUND:  # because such a worker answers, and runs other flows
                     errors.append(error)

@@ -76,7 +76,7 @@ def failures_of(worker: RestClient, flow: FlowName) -> Iterator[str]:
     Raises:
         WorkerRefused, WorkerUnreachable: As :meth:`RestClient.ask`.
     """
-    known = worker.ask("GET", "/connectors?expand=info&expand=status")
+    known = worker.connectors("status")
     for name, one in sorted(known.items()):
         config, status = one["info"]["config"], one.get("status")
         if status is None or not is_of(config, *flow):
@@ -88,7 +88,7 @@ def failures_of(worker: RestClient, flow: FlowName) -> Iterator[str]:
                     f"{name}, {part} failed: {reason(its.get('trace'))}. When the cause is gone: heliograph connectors "
                     f"restart {name} --tasks --failed --rest {worker.shown_url}"
                 )
-        if config["connector.class"].strip().endswith(("MirrorSourceConnector", "MirrorSource")):
+        if config.get("connector.class", "").strip().endswith(("MirrorSourceConnector", "MirrorSource")):
             for partition in worker.ask("GET", worker.path(name, "partitions"))["partitions"]:
                 if partition.get("reason"):
                     where = f"{partition['topic']}-{partition['partition']}"

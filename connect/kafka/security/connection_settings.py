@@ -39,6 +39,20 @@ _LOGINS: Final = frozenset(
         "ClientCredentialsJwtRetriever",
     }
 )
+_KAFKA: Final = "org.apache.kafka.common.security."
+#: What Java uses without these settings, written out.
+_DEFAULTS: Final = frozenset(
+    {
+        f"{_KAFKA}ssl.DefaultSslEngineFactory",
+        "SunJSSE",
+        f"{_KAFKA}authenticator.SaslClientCallbackHandler",
+        f"{_KAFKA}kerberos.KerberosClientCallbackHandler",
+        f"{_KAFKA}oauthbearer.internals.OAuthBearerSaslClientCallbackHandler",
+        f"{_KAFKA}authenticator.DefaultLogin",
+        f"{_KAFKA}kerberos.KerberosLogin",
+        f"{_KAFKA}oauthbearer.internals.OAuthBearerRefreshingLogin",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -209,7 +223,11 @@ def _settings(
 def _refuse_unsupported(properties: Mapping[str, str], protocol: str, where: str) -> None:
     for key in sorted(REFUSED_SECURITY & properties.keys()):
         is_used = protocol.startswith("SASL") if key.startswith("sasl.") else protocol.endswith("SSL")
-        if is_used and properties[key].lower() not in ("", str(SECURITY.settings[key].default).lower()):
+        value, default = properties[key], str(SECURITY.settings[key].default)
+        if not is_used or value.lower() in ("", default.lower()) or value in _DEFAULTS:
+            continue
+        # A source of tokens does the work of its mechanism's handler: each Java client of MSK has the two settings.
+        if key != "sasl.client.callback.handler.class" or source_settings(properties, {}) is None:
             raise ConfigError(
                 f"{where}: {key} is not supported; docs/security.md has the ways to log in. Remove it", key
             )

@@ -256,9 +256,11 @@ class StatusStore:
         self._put(_Waiting(status_record(work, status), work, status, safe))
 
     def topic_used(self, use: TopicUse) -> None:
-        """Queue that a connector uses a topic, unless the topic says so."""
+        """Queue that a connector uses a topic, unless that is written or queued."""
         if not self.log.has_topic(use.connector, use.topic):
-            self._put(_Waiting(topic_record(use)))
+            record = topic_record(use)
+            if record[0] not in self._waiting:
+                self._put(_Waiting(record))
 
     def forget_topics(self, connector: str) -> None:
         """Remove all topics that a connector is known to use."""

@@ -383,15 +383,13 @@ class TaskCallbacks:
 
 @dataclass(eq=False)
 class TopicsInUse:
-    """Reports each topic to the listener once (KIP-558)."""
+    """Reports topics to the listener with each record, because a user may reset the list at any time (KIP-558)."""
 
     task: TaskId
     listener: WorkerListener
     tracked: bool
-    _reported: set[str] = field(default_factory=set, init=False)
 
     def used(self, topic: str) -> None:
         """Note that ``topic`` acknowledged a record."""
-        if self.tracked and topic not in self._reported:
-            self._reported.add(topic)
+        if self.tracked:
             self.listener.topic_used(topic, self.task)

@@ -323,5 +323,5 @@ class WorkerListener(Protocol):
         ...
 
     def topic_used(self, topic: str, task: TaskId) -> None:
-        """Note a task's first record to a topic since its start (KIP-558)."""
+        """Note a task's record to a topic (KIP-558); called for every record or batch."""
         ...

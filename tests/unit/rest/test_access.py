@@ -244,12 +244,15 @@ async def test_each_request_is_logged_with_its_user_and_status(
         for method, user in (("GET", "vera"), ("PUT", "vera"), ("PUT", "otto")):
             await ask(port, method, "/connectors/a/pause", headers=basic(user, f"{user[0]}-pass"))
         await ask(port, "PUT", "/connectors/a/pause")
+        await ask(port, "PUT", "/" + "a" * 9_000)
+    assert max(len(each.message) for each in caplog.records) < 400
     lines = [(each.levelname, each.message.split(" in ")[0]) for each in caplog.records if " ms" in each.message]
     assert lines == [
         ("DEBUG", "127.0.0.1 vera GET /connectors/a/pause: 405"),
         ("INFO", "127.0.0.1 vera PUT /connectors/a/pause: 403"),
         ("INFO", "127.0.0.1 otto PUT /connectors/a/pause: 202"),
         ("INFO", "127.0.0.1 - PUT /connectors/a/pause: 401"),
+        ("INFO", f"127.0.0.1 - PUT /{'a' * 295}...: 401"),
     ]
 
 

@@ -115,6 +115,13 @@ def test_a_log_line_is_one_line_with_time_level_and_message(root_logger: logging
     assert line.endswith(") (connect.test)")
 
 
+def test_what_wants_only_critical_messages_gets_none_of_libraries(root_logger: logging.Logger) -> None:
+    stream = io.StringIO()
+    configure_logging("CRITICAL", logging.StreamHandler(stream))
+    logging.getLogger("aiokafka.producer").warning("got an error, retrying")
+    assert stream.getvalue() == ""
+
+
 def test_debug_shows_traces_still_on_one_line() -> None:
     try:
         raise ValueError("x")
@@ -123,6 +130,13 @@ def test_debug_shows_traces_still_on_one_line() -> None:
     text = OneLineFormatter(traces=True).format(record)
     assert "\n" not in text
     assert "Traceback" in text
+
+
+def test_a_name_from_outside_can_end_no_line_and_command_no_terminal() -> None:
+    name = "ann\r\n2026 INFO x\x1b[2J\x85\u2028\u202e\tü"
+    record = logging.LogRecord("a", logging.INFO, __file__, 1, "%s PUT", (name,), None)
+    text = OneLineFormatter(traces=False).format(record)
+    assert text.endswith(r" INFO ann\r\n2026 INFO x\x1b[2J\x85\u2028\u202e" + "\tü PUT (a)")
 
 
 def test_errors_without_text_still_say_what_they_are() -> None:

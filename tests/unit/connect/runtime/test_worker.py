@@ -454,7 +454,7 @@ async def test_what_an_engine_counts_is_in_its_tasks_metrics_and_its_topics_are_
     now_ms = counted.clock()
     assert (counted.batch_records.mean(now_ms), counted.commit_ms.mean(now_ms)) == (3, 5)
     await here.stop()
-    assert here.heard.topics == [("us.orders", TASK)]
+    assert here.heard.topics == [("us.orders", TASK)] * 2
 
 
 @in_virtual_time

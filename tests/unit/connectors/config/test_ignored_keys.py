@@ -6,7 +6,7 @@ import pytest
 
 from connect.core.config.properties import parse_properties
 from connectors.config.ignored_keys import connector_notices
-from connectors.config.mm2_properties import MirrorMakerConfig
+from connectors.config.mm2_properties import Connector, Flow, MirrorMakerConfig
 
 BASE = "clusters = us, eu\nus.bootstrap.servers = a:1\neu.bootstrap.servers = b:1\nus->eu.enabled = true\n"
 
@@ -134,3 +134,9 @@ def test_what_a_file_gives_each_connector_needs_no_word() -> None:
         "target.producer.linger.ms",
         "topicz",
     ]
+
+
+@pytest.mark.parametrize("connector", Connector)
+def test_connectors_of_a_file_have_no_keys_to_name(connector: Connector) -> None:
+    parsed = MirrorMakerConfig(parse_properties(BASE + "us.security.protocol = SSL\nus.ssl.key.password = x"))
+    assert connector_notices(Flow(parsed, "us", "eu").connector_config(connector)) == []

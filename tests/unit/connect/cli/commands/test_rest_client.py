@@ -48,6 +48,16 @@ def test_of_several_it_is_the_one_that_the_file_names(monkeypatch: pytest.Monkey
         assert found is not None and found.name == "b"
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [[], None, "x", {"a": 1}, {"a": {"info": {}}}, {"a": {"info": {"config": {}}, "status": {"connector": {}}}}],
+)
+def test_json_of_another_service_is_no_answer_of_a_worker(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
+    answering(monkeypatch, {URLS[0]: answer})
+    with RestClient(URLS[0]) as client, pytest.raises(WorkerUnreachable, match="is not a Connect worker"):
+        client.connectors("status")
+
+
 async def test_checkpoints_are_stopped_and_resumed_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else they go on moving groups; those of another flow go on."""
     asked: list[tuple[str, str]] = []

@@ -55,20 +55,11 @@ class Worker:
     path = staticmethod(RestClient.path)
 
     def ask(self, _method: str, path: str) -> Any:
-        if path == "/connectors/source/partitions":
-            stopped = {
-                "topic": "orders",
-                "partition": 2,
-                "state": "source-gap",
-                "reason": "7 lost",
-                "advice": "skip it",
-            }
-            return {
-                "partitions": [
-                    {**stopped, "advice": "skip it"},
-                    {"topic": "orders", "partition": 0, "state": "running"},
-                ]
-            }
+        assert path == "/connectors/source/partitions"
+        stopped = {"topic": "orders", "partition": 2, "state": "source-gap", "reason": "7 lost", "advice": "skip it"}
+        return {"partitions": [stopped, {"topic": "orders", "partition": 0, "state": "running"}]}
+
+    def connectors(self, _: str) -> dict[str, Any]:
         failed = {"id": 1, "state": "FAILED", "trace": "Traceback x\nOSError: disk full"}
         return {
             "source": self._one("us", "eu", "a.b.MirrorSourceConnector", [{"id": 0, "state": "RUNNING"}, failed]),

@@ -77,6 +77,7 @@ def test_msk_gets_a_signed_url_for_its_region(monkeypatch: pytest.MonkeyPatch) -
     made = settings(
         sasl_mechanism="AWS_MSK_IAM",
         sasl_jaas_config='software.amazon.msk.auth.iam.IAMLoginModule required awsProfileName="mirror";',
+        sasl_client_callback_handler_class="software.amazon.msk.auth.iam.IAMClientCallbackHandler",
     )
     token, life_s = token_of(made)
     assert (life_s, botocore.profiles) == (900, ("mirror",))

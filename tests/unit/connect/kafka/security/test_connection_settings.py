@@ -166,6 +166,10 @@ def test_socket_buffers_are_the_systems_unless_they_are_set() -> None:
         ("SASL_PLAINTEXT", "sasl.login.callback.handler.class", "a.b.OAuthBearerLoginCallbackHandler", False),
         ("SASL_PLAINTEXT", "sasl.oauthbearer.jwt.retriever.class", "a.b.JwtBearerJwtRetriever", True),
         ("SASL_PLAINTEXT", "sasl.login.retry.backoff.ms", "7", False),
+        ("SASL_PLAINTEXT", "sasl.client.callback.handler.class", "com.x.Handler", True),
+        ("SSL", "ssl.engine.factory.class", "org.apache.kafka.common.security.ssl.DefaultSslEngineFactory", False),
+        ("SSL", "ssl.provider", "SunJSSE", False),
+        ("SSL", "ssl.protocol", "TLSv1.3", False),
     ],
 )
 def test_a_key_that_would_change_whom_a_client_trusts_is_refused(
