@@ -103,6 +103,12 @@ def test_the_death_of_a_broker_ends_nothing_and_a_hangup_starts_it_again(tmp_pat
 
 def test_a_closed_terminal_ends_it_and_leaves_nothing(tmp_path: Path) -> None:
     ours, its = pty.openpty()
+
+    def own_terminal() -> None:
+        # These tests may run without a terminal, and then they ignore its end.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
     command = subprocess.Popen(
         [*_COMMAND, "--clusters", "us"],
         stdin=its,
@@ -110,7 +116,7 @@ def test_a_closed_terminal_ends_it_and_leaves_nothing(tmp_path: Path) -> None:
         stderr=its,
         env={**os.environ, "TMPDIR": str(tmp_path)},
         start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 (one thread only)
+        preexec_fn=own_terminal,  # noqa: PLW1509 (one thread only)
     )
     os.close(its)
     try:

@@ -106,7 +106,7 @@ async def test_offsets_are_stored_up_to_the_first_record_that_is_missing() -> No
     await bench.delivery.finish(failed=False)
     assert bench.stored() == {0: 3, 1: 7}
     assert bench.counters.written == 4
-    assert bench.heard.topics == [("t", TASK)]
+    assert set(bench.heard.topics) == {("t", TASK)}
     await bench.delivery.close(3)
     assert bench.producer.closed_with_s == 3
 
