@@ -70,7 +70,7 @@ def _board(described: Mapping[str, Any]) -> dict[str, Any]:
         "title": described["title"],
         "description": described["text"],
         "tags": ["heliograph", "kafka"],
-        "schemaVersion": 39,
+        "schemaVersion": 38,
         "editable": True,
         "refresh": "30s",
         "time": {"from": "now-1h", "to": "now"},

@@ -120,13 +120,21 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         yield scene
 
 
-needs_prometheus = pytest.mark.skipif(
-    PROMETHEUS is None, reason="this machine has no prometheus (Debian: apt install prometheus)"
-)
+@pytest.mark.skipif(PROMETHEUS is None, reason="this machine has no prometheus (Debian: apt install prometheus)")
+def test_alerts_fire_in_the_states_that_they_are_for_and_queries_find_data(scene: Scene) -> None:
+    for state in (
+        _all_is_well,
+        _source_frozen,
+        _target_frozen,
+        _spark_gone,
+        _partition_quarantined,
+        _gap_skipped_and_task_failed,
+        _worker_killed,
+    ):
+        state(scene)
 
 
-@needs_prometheus
-def test_every_query_finds_data_and_no_alert_fires_while_all_is_well(scene: Scene) -> None:
+def _all_is_well(scene: Scene) -> None:
     scene.until(
         lambda: scene.prometheus.query(
             'kafka_connect_mirror_MirrorCheckpointConnector_task_checkpoint_age_ms{source="well"}'
@@ -146,8 +154,7 @@ def test_every_query_finds_data_and_no_alert_fires_while_all_is_well(scene: Scen
             assert scene.prometheus.query(query.with_all), query
 
 
-@needs_prometheus
-def test_a_frozen_source_is_unreachable(scene: Scene) -> None:
+def _source_frozen(scene: Scene) -> None:
     scene.source.freeze(0)
     try:
         scene.fires(f"HeliographSourceUnreachable {_FLOW}", f"HeliographSourceUnreachable {_STRICT}")
@@ -157,8 +164,7 @@ def test_a_frozen_source_is_unreachable(scene: Scene) -> None:
     scene.is_over(f"HeliographSourceUnreachable {_FLOW}")
 
 
-@needs_prometheus
-def test_a_frozen_target_is_unreachable(scene: Scene) -> None:
+def _target_frozen(scene: Scene) -> None:
     scene.target.freeze(0)
     try:
         scene.fires(f"HeliographTargetUnreachable {_FLOW}")
@@ -169,8 +175,7 @@ def test_a_frozen_target_is_unreachable(scene: Scene) -> None:
     scene.copies(_TOPIC, f"well.{_TOPIC}", 100, 10)
 
 
-@needs_prometheus
-def test_a_spark_that_is_gone_is_named_until_it_is_back(scene: Scene) -> None:
+def _spark_gone(scene: Scene) -> None:
     (driver,) = find(scene.mirror.pid, Role.SPARK_DRIVER)
     driver.process.send_signal(signal.SIGKILL)
     scene.fires("HeliographSparkGone")
@@ -178,8 +183,7 @@ def test_a_spark_that_is_gone_is_named_until_it_is_back(scene: Scene) -> None:
     assert scene.prometheus.query("heliograph_spark_lost_total > 0")
 
 
-@needs_prometheus
-def test_a_partition_that_the_target_refuses_has_stopped(scene: Scene) -> None:
+def _partition_quarantined(scene: Scene) -> None:
     scene.to_broker.make_topic(f"well.{_REFUSED}", [[1]], cleanup_policy="compact")
     scene.from_broker.make_topic(_REFUSED, [[1]])
     asyncio.run(_without_key(scene.source.bootstrap))
@@ -187,8 +191,7 @@ def test_a_partition_that_the_target_refuses_has_stopped(scene: Scene) -> None:
     assert not scene.prometheus.firing("HeliographTaskFailed"), "the other partition is copied"
 
 
-@needs_prometheus
-def test_a_gap_that_is_skipped_is_announced_and_one_that_is_not_fails_the_task(scene: Scene) -> None:
+def _gap_skipped_and_task_failed(scene: Scene) -> None:
     for alias, topic in (("well", _TOPIC), ("strict", _STRICT_TOPIC)):
         path = f"/{alias}/eu/connectors/MirrorSourceConnector"
         scene.seen.ask(f"{path}/stop", "PUT")
@@ -201,8 +204,7 @@ def test_a_gap_that_is_skipped_is_announced_and_one_that_is_not_fails_the_task(s
     assert f"HeliographGap {_FLOW}" not in scene.prometheus.firing()
 
 
-@needs_prometheus
-def test_a_killed_worker_is_down(scene: Scene) -> None:
+def _worker_killed(scene: Scene) -> None:
     scene.mirror.kill()
     scene.fires("HeliographWorkerDown", "HeliographAbsent")
 

@@ -34,6 +34,15 @@ def test_an_alert_says_what_is_wrong_and_where_to_go_on(name: str) -> None:
     assert name.lower() in HEADINGS
 
 
+def test_a_name_or_label_that_no_worker_has_is_found() -> None:
+    query = boards.Query("x", 'sum by (flow) (rate(kafka_connect_a_total{job="x, y"}[5m])) / heliograph_b')
+    assert query.names == {"kafka_connect_a_total", "heliograph_b"}
+    assert query.labels_of("kafka_connect_a_total") == {"flow", "job"}
+    assert len(boards.unknown({})) > len(boards.alerts())
+    page = boards.of_page('# TYPE a_total counter\na_total{x="1"} 2\n# TYPE b gauge\n')
+    assert page == {"a_total": {"x"}, "b": None}
+
+
 def test_the_page_has_no_alert_that_is_gone() -> None:
     assert {one for one in HEADINGS if one.startswith("heliograph")} == {name.lower() for name in boards.alerts()}
 
