@@ -14,6 +14,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 _DEPLOY: Final = Path(__file__).parents[2] / "deploy"
+_DOCS: Final = _DEPLOY.parent / "docs" / "monitoring.md"
 RULES: Final = _DEPLOY / "prometheus" / "heliograph-rules.yml"
 RULE_TESTS: Final = sorted((_DEPLOY / "prometheus" / "tests").glob("*.yml"))
 #: What Prometheus adds to each series that it reads.
@@ -87,6 +88,14 @@ def recorded() -> dict[str, set[str]]:
     for name in ("heliograph:rpo_seconds", "heliograph:rpo_records"):
         found[name] |= {"source", "target"}
     return found
+
+
+def described() -> dict[str, set[str]]:
+    """The metrics of the table in the docs, with their labels."""
+    rows = re.findall(r"^\| `(Mirror\w+|heliograph_\w+)` \| ([\w, ]*)\|", _DOCS.read_text("utf-8"), re.MULTILINE)
+    return {
+        re.sub("^Mirror", "kafka_connect_mirror_Mirror", name): set(re.findall(r"\w+", labels)) for name, labels in rows
+    }
 
 
 def queries() -> list[Query]:

@@ -18,7 +18,7 @@ from tests.kit.processes import wait_until
 
 PROMETHEUS: Final = shutil.which("prometheus")
 PROMTOOL: Final = shutil.which("promtool")
-_EVERY: Final = "2s"
+_EVERY: Final = "5s"
 _START_S: Final = 60.0
 
 
@@ -50,7 +50,7 @@ class Prometheus:
 
 @contextlib.contextmanager
 def started(target: str, directory: Path) -> Iterator[Prometheus]:
-    """Start a Prometheus that reads ``target`` (host and port) every two seconds."""
+    """Start a Prometheus that reads ``target`` (host and port) every five seconds."""
     assert PROMETHEUS is not None
     rules = yaml.safe_load(RULES.read_text("utf-8"))
     for group in rules["groups"]:
