@@ -38,7 +38,7 @@ _MAY_BE_EMPTY: Final = frozenset(
 def test_each_alert_fires_when_it_should_and_only_then() -> None:
     assert PROMTOOL is not None
     example = boards.RULES.with_name("prometheus.yml")
-    for command in (("check", "config", example), ("test", "rules", *boards.RULE_TESTS)):
+    for command in (["check", "config", str(example)], ["test", "rules", *map(str, boards.RULE_TESTS)]):
         ended = subprocess.run([PROMTOOL, *command], capture_output=True, text=True, timeout=300, check=False)
         assert ended.returncode == 0, ended.stdout + ended.stderr
 
