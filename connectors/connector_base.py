@@ -178,9 +178,11 @@ Labels = tuple[str, ...]
 
 
 class Latencies:
-    """Latencies of one task, by labels; ``whole`` covers all that it wrote, with any labels."""
+    """Latencies of one task, by labels; ``whole`` covers all that it wrote, with any labels. ``done_ms``, since 1970:
+    when the task last did its work completely, and until then when it started."""
 
     def __init__(self, most: int = MOST) -> None:
+        self.done_ms = 0
         self._most = most
         self._by_labels: OrderedDict[Labels, Windowed] = OrderedDict()
         self.whole = Windowed()
@@ -219,6 +221,20 @@ _CHECKPOINT: Final = f"{_DOMAIN}MirrorCheckpointConnector_"
 _HEARTBEAT: Final = f"{_DOMAIN}MirrorHeartbeatConnector_"
 _FLOW: Final = ("source", "target")
 _WHOLE: Final[Rows[Windowed]] = (("count", "Written since the task began.", lambda one, _: one.recorded), *LATENCY)
+_CHECKPOINT_AGE: Final[Rows[Latencies]] = (
+    (
+        "age_ms",
+        "Time in ms since the task last read the offsets of all of its groups, or since its start until then.",
+        lambda one, now_ms: max(now_ms - one.done_ms, 0),
+    ),
+)
+_HEARTBEAT_AGE: Final[Rows[Latencies]] = (
+    (
+        "age_ms",
+        "Time in ms since the target last acknowledged a heartbeat, or since the start of the task until then.",
+        lambda one, now_ms: max(now_ms - one.done_ms, 0),
+    ),
+)
 
 
 def written_metrics(workers: Sequence[WrittenLatencies], now_ms: int) -> Iterator[Metric]:
@@ -227,11 +243,15 @@ def written_metrics(workers: Sequence[WrittenLatencies], now_ms: int) -> Iterato
     single = Families(f"{_CHECKPOINT}checkpoint_", (*_FLOW, "group", "topic", "partition"), LATENCY)
     tasks = Families(f"{_CHECKPOINT}task_checkpoint_", (*_FLOW, "task"), _WHOLE)
     beats = Families(f"{_HEARTBEAT}heartbeat_", _FLOW, _WHOLE)
+    task_ages = Families(f"{_CHECKPOINT}task_checkpoint_", (*_FLOW, "task"), _CHECKPOINT_AGE)
+    beat_ages = Families(f"{_HEARTBEAT}heartbeat_", _FLOW, _HEARTBEAT_AGE)
     for worker in workers:
         for task, latencies in worker.checkpoints.items():
             tasks.add(task, latencies.whole, now_ms)
+            task_ages.add(task, latencies, now_ms)
             for labels, latency in latencies:
                 single.add((task.source, task.target, *labels), latency, now_ms)
         for task, latencies in worker.heartbeats.items():
             beats.add((task.source, task.target), latencies.whole, now_ms)
-    yield from (*single, *tasks, *beats)
+            beat_ages.add((task.source, task.target), latencies, now_ms)
+    yield from (*single, *tasks, *task_ages, *beats, *beat_ages)

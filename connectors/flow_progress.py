@@ -378,11 +378,47 @@ class PartitionMeter:
     age_ms: Windowed = field(default_factory=Windowed)
 
 
+@dataclass(slots=True)
+class Takeovers:
+    """What became of a flow's partitions at their takeovers, counted on this worker.
+
+    Args:
+        exact: Partitions of a predecessor that had not ended cleanly, continued without a duplicate.
+        at_least_once: Such partitions that continued at their stored position, because no proof was possible.
+        may_double: Records that may be duplicated at most, as announced.
+        gaps: Gaps of a source that a policy passed over.
+        lost: Source offsets that were lost in these gaps.
+        slices_lost: Slices that ended without having been asked to.
+    """
+
+    exact: int = 0
+    at_least_once: int = 0
+    may_double: int = 0
+    gaps: int = 0
+    lost: int = 0
+    slices_lost: int = 0
+
+    def resumed(self, may_double: int, *, is_exact: bool) -> None:
+        self.exact += is_exact
+        self.at_least_once += not is_exact
+        self.may_double += may_double
+
+    def passed(self, gap: Gap | None) -> None:
+        """Count a gap that the copy has passed over; None: there was none."""
+        if gap is not None:
+            self.gaps += 1
+            self.lost += gap.lost_offsets
+
+    def __add__(self, other: Takeovers) -> Takeovers:
+        return Takeovers(*(getattr(self, name) + getattr(other, name) for name in Takeovers.__dataclass_fields__))
+
+
 class Meters:
     """Meters of one task, by source partition."""
 
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, PartitionMeter] = {}
+        self.takeovers = Takeovers()
         #: When the source last answered a fetch, and the target a produce request, in ms since 1970; -1 for never.
         self.fetched_ms = self.produced_ms = UNKNOWN
         self._records = self._batches = self._skipped = 0

@@ -136,6 +136,7 @@ class MirrorHeartbeatTask(SourceTask):
         self._source_alias = values.string("source.cluster.alias")
         self._target_alias = values.string("target.cluster.alias")
         self._name = Task(self._source_alias, self._target_alias, "0")
+        self._latencies.done_ms = wall_ms()
         self._written.heartbeats[self._name] = self._latencies
 
     async def stop(self) -> None:
@@ -145,7 +146,8 @@ class MirrorHeartbeatTask(SourceTask):
 
     async def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
         if metadata is not None:
-            self._latencies.written((), record.timestamp_ms or 0, wall_ms())
+            self._latencies.done_ms = wall_ms()
+            self._latencies.written((), record.timestamp_ms or 0, self._latencies.done_ms)
 
     async def poll(self) -> Sequence[SourceRecord]:
         await asyncio.sleep(self._interval_s)

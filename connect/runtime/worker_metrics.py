@@ -16,7 +16,7 @@ from typing import Final
 from prometheus_client.metrics_core import Metric
 
 from connect.core.metrics import Families, Family, Rows, Windowed, new_family
-from connect.core.model import State, TaskId
+from connect.core.model import State
 from connect.kafka.concurrency import in_turns
 from connect.kafka.group_heartbeat import GroupMeters
 from connect.runtime.distributed_worker import DistributedWorker
@@ -441,11 +441,12 @@ def _of_restarts(workers: Sequence[DistributedWorker]) -> Iterator[Metric]:
     of_connectors = _family("connector_metrics_auto_restart_total", text, _OF_CONNECTOR)
     of_tasks = _family("connector_task_metrics_auto_restart_total", text, _OF_TASK)
     for worker in workers:
-        for work, total in worker.restarts.totals.items():
-            if isinstance(work, str) and work in worker.worker.connectors:
-                of_connectors.add_metric((worker.config.group_id, work), total)
-            elif isinstance(work, TaskId) and work in worker.worker.tasks:
-                of_tasks.add_metric((worker.config.group_id, work.connector, str(work.task)), total)
+        group, totals = worker.config.group_id, worker.restarts.totals
+        # With 0 before the first, because Prometheus sees an increase only from a value that it has read.
+        for connector in worker.worker.connectors:
+            of_connectors.add_metric((group, connector), totals.get(connector, 0))
+        for task in worker.worker.tasks:
+            of_tasks.add_metric((group, task.connector, str(task.task)), totals.get(task, 0))
     yield of_connectors
     yield of_tasks
 

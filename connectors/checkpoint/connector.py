@@ -101,6 +101,7 @@ class MirrorCheckpointTask(SourceTask):
         self._groups = decode(props.get(ASSIGNED_GROUPS, ""))
         index = props.get("task.index", "0")
         self._name = Task(settings.source_alias, settings.target_alias, index)
+        self._latencies.done_ms = wall_ms()
         self._written.checkpoints[self._name] = self._latencies
         task = f"-{index}"
         syncs_side: ClusterSide = "source" if settings.syncs_on_source else "target"
@@ -136,6 +137,7 @@ class MirrorCheckpointTask(SourceTask):
             if group in self._look.live:
                 self._live.look(group, self._look.live[group], len(of_group))
         await self._live.store()
+        self._latencies.done_ms = now_ms
         return [record for of_group in records for record in of_group] or None
 
     async def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:

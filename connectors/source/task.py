@@ -169,6 +169,7 @@ class MirrorSourceTask:
                 if self._stopping.done():
                     return
                 self.state = "recovering"
+                self.meters.takeovers.slices_lost += 1
                 delay_s = self._defects.delay_s(error, time.monotonic() - began_s)
                 log.warning("%s: %s; taking over again in %.1f s", self._name, error, delay_s)
                 await asyncio.wait({self._stopping}, timeout=delay_s)
@@ -344,7 +345,7 @@ class MirrorSourceTask:
     async def _begin(self, handle: SliceHandle, takeover: Takeover, ledger: Ledger) -> None:
         """Resume partitions that need a proof, then store all start positions, before anything is written."""
         unclean, unfenced = [plan for plan in takeover.plans if plan.proof is not None], takeover.unfenced
-        resumed = await handle.resume(unclean) if unclean else []
+        resumed, counts = await handle.resume(unclean) if unclean else [], self.meters.takeovers
         async for one in in_turns(resumed):
             plan = one.plan
             entry = ledger.entries[plan.source]
@@ -355,12 +356,13 @@ class MirrorSourceTask:
                 entry.wait(one.later)
             else:
                 partition_notes.log_resumed(str(self.flow), one)
+                counts.resumed(one.may_double, is_exact=not one.fallback)
                 position = position_of(plan, *takeover.writer_of(plan))
-                ledger.begin(plan.source, position, one.runs, is_fenced=plan.source not in unfenced)
+                counts.passed(ledger.begin(plan.source, position, one.runs, is_fenced=plan.source not in unfenced))
                 self._sync(plan.source, one.runs)
         async for plan in in_turns(takeover.plans):
             if plan.proof is None:
-                ledger.begin(plan.source, position_of(plan, *takeover.writer_of(plan)))
+                counts.passed(ledger.begin(plan.source, position_of(plan, *takeover.writer_of(plan))))
         ledger.abandon(self._changes.wanted)
         await (self._commit() if ledger is self._ledger else self._commit_of(ledger))
 
@@ -405,15 +407,15 @@ class MirrorSourceTask:
         self._skip_log.add(progress.source, progress.skips)
         if late := self._ledger.late_records(progress):
             partition_notes.log_late_records(str(self.flow), progress.source, late)
+            self.meters.takeovers.may_double += late
         self.meters.apply(progress, wall_ms())
         if progress.records:
             self._services.topic_used(self.target_topic(progress.source))
         stopped = self._ledger.apply(progress)
         self._hold_if_full()
         self._sync(progress.source, progress.runs)
-        if not stopped:
-            return
-        self._stopped(self._ledger.entries[progress.source], has_drained=True)
+        if stopped:
+            self._stopped(self._ledger.entries[progress.source], has_drained=True)
 
     def _stopped(self, entry: Entry, *, has_drained: bool = False) -> None:
         """Handle an entry that has just stopped; ``has_drained``: whether all that was sent of it is acknowledged."""

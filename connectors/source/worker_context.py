@@ -18,7 +18,7 @@ from connect.kafka.threads import LeaseLoop
 from connectors.config.client_config import FlowClients
 from connectors.connector_base import WrittenLatencies
 from connectors.control_link.server import LinkServer, LinkSettings
-from connectors.flow_progress import NOTHING_KNOWN, UNKNOWN, Contact, FlowProgress, LagSnapshot, Views
+from connectors.flow_progress import NOTHING_KNOWN, UNKNOWN, Contact, FlowProgress, LagSnapshot, Takeovers, Views
 from connectors.formats.types import FlowName
 from connectors.lag_reader import ContactWatch, SharedLag
 from connectors.source.positions.partition_pairs import Clusters
@@ -63,6 +63,11 @@ class SharedSpark:
     def is_for(self, connector_class: str) -> bool:
         """Return whether the tasks of a connector class, full name or alias, run on Spark."""
         return connector_class.strip().rpartition(".")[2] in _ON_SPARK
+
+    @property
+    def engine(self) -> SparkEngine | None:
+        """The engine, for metrics; None until a task or a start of the worker has needed it."""
+        return self._engine
 
     async def ready(self) -> None:
         """Start both, and wait until Spark accepts jobs. Raises ConfigError, EngineLost or EngineBroken."""
@@ -121,6 +126,8 @@ class MirrorHost:
     watches: dict[str, ContactWatch] = field(default_factory=dict)
     #: When a fetch and a produce request of each connector were last answered, by its tasks that have ended here.
     _moved_ms: dict[str, tuple[int, int]] = field(default_factory=dict)
+    #: What was counted of each connector's tasks that have ended here.
+    _takeovers: dict[str, Takeovers] = field(default_factory=dict)
     _lags: dict[str, SharedLag] = field(default_factory=dict)
     written: WrittenLatencies = field(default_factory=WrittenLatencies)
     #: The position topics, which each task reads at its start.
@@ -168,9 +175,15 @@ class MirrorHost:
             max([produced_ms, *(one.produced_ms for one in meters)]),
         )
 
+    def takeovers(self, name: str) -> Takeovers:
+        """Return what was counted of the tasks of the connector ``name``, also of those that have ended here."""
+        running = (task.meters.takeovers for (connector, _), task in self.running.items() if connector == name)
+        return sum(running, self._takeovers.get(name, Takeovers()))
+
     def forget_contact(self, name: str) -> None:
         """Forget the connector ``name``, which no longer concerns this worker."""
         self._moved_ms.pop(name, None)
+        self._takeovers.pop(name, None)
 
     def lag_of(self, name: str) -> SharedLag:
         """Return the lag reader of the connector ``name``, which concurrent callers share."""
@@ -188,6 +201,7 @@ class MirrorHost:
             self._moved_ms[name] = contact.source.moved_ms, contact.target.moved_ms
             if self.running.get((name, index)) is task:
                 del self.running[name, index]
+                self._takeovers[name] = self._takeovers.get(name, Takeovers()) + task.meters.takeovers
 
     def _opened(self, name: str, clients: FlowClients, source_alias: str, target_alias: str) -> _SharedClusters:
         closing = AsyncExitStack()

@@ -39,6 +39,7 @@ from connectors.flow_progress import (
     PartitionMeter,
     PartitionView,
     Resting,
+    Takeovers,
     age_ms,
     is_stopped,
     together,
@@ -48,7 +49,9 @@ from connectors.internal_topics import PartitionState, read_states, record_setti
 from connectors.lag_reader import NOTICED_WITHIN_S, ContactWatch, LagReader
 from connectors.source.plugin import partition_rows, settings_of
 from connectors.source.positions.partition_pairs import STARTING
+from connectors.source.task import MirrorSourceTask
 from connectors.source.worker_context import FlowParts, MirrorHost, looked_at_parts
+from connectors.spark.engine import SparkEngine
 from connectors.topic_sync.partition_assignment import assigned_before
 
 _PREFIX: Final = "kafka_connect_mirror_MirrorSourceConnector_"
@@ -125,6 +128,46 @@ _OF_FLOWS: Final[Rows[Lag]] = (
     ("flow_lag_ms", "Age of the oldest record that is not copied yet.", lambda lag, _: lag.ms),
     ("flow_lag_lost_offsets", "Offsets that are not copied and no longer on the source.", lambda lag, _: lag.lost),
 )
+#: Counted since the worker began to run the flow, also while none of its tasks runs here.
+_TAKEOVERS: Final[Rows[Takeovers]] = (
+    (
+        "flow_resumed_exact_total",
+        "Partitions that were taken over after a crash and continued without a duplicate.",
+        lambda one, _: one.exact,
+    ),
+    (
+        "flow_resumed_at_least_once_total",
+        "Partitions that were taken over after a crash and continued at their stored position, without a proof.",
+        lambda one, _: one.at_least_once,
+    ),
+    (
+        "flow_announced_duplicates_total",
+        "Records that may be at the target twice at most, as announced at takeovers.",
+        lambda one, _: one.may_double,
+    ),
+    ("flow_skipped_gaps_total", "Gaps in logs that a policy has passed over.", lambda one, _: one.gaps),
+    ("flow_skipped_offsets_total", "Source offsets that were lost in these gaps.", lambda one, _: one.lost),
+    (
+        "flow_slices_lost_total",
+        "Slices that ended without having been asked to, after which their task took over again.",
+        lambda one, _: one.slices_lost,
+    ),
+)
+_OF_TASKS: Final[Rows[MirrorSourceTask]] = (
+    ("task_copying", "1 while the task copies, 0 while it starts or recovers.", lambda task, _: task.state == RUNNING),
+    ("task_epoch", "Number of the slice that the task runs, counted since its start.", lambda task, _: task.epoch),
+)
+#: The Spark of a process.
+_OF_SPARK: Final[Rows[SparkEngine]] = (
+    ("ready", "1 while the driver of Spark answers and accepts jobs, else 0.", lambda one, _: one.is_ready),
+    ("jobs", "Jobs of slices that Spark runs, or that wait for a slot.", lambda one, _: one.jobs),
+    (
+        "slots",
+        "Slots of Spark, each of which runs one slice; -1 if only the cluster knows.",
+        lambda one, _: UNKNOWN if (slots := one.settings.slots()) is None else slots,
+    ),
+    ("lost_total", "Drivers of Spark that have ended without having been asked to.", lambda one, _: one.lost),
+)
 #: The lag of a flow whose connector is STOPPED, before the source is first polled.
 _NOT_SEEN: Final = Lag(0, -1, -1, -1, 0)
 
@@ -140,6 +183,8 @@ async def mirror_metrics(hosts: Sequence[MirrorHost], now_ms: int) -> list[Metri
     measured, viewed = Families(_PREFIX, _LABELS, _MEASURED), Families(_PREFIX, _LABELS, _OF_VIEWS)
     behind, stopped = Families(_PREFIX, _LABELS, _BEHIND), Families(_PREFIX, _LABELS, _STOPPED)
     flows, contacted = Families(_PREFIX, _LABELS[:2], _OF_FLOWS), Families(_PREFIX, _LABELS[:2], _CONTACT)
+    takeovers, tasks = Families(_PREFIX, _LABELS[:2], _TAKEOVERS), Families(_PREFIX, (*_LABELS[:2], "task"), _OF_TASKS)
+    taken: dict[FlowName, Takeovers] = {}
     states = GaugeMetricFamily(f"{_PREFIX}partitions", "Partitions by state.", labels=("source", "target", "state"))
     counted: Counter[tuple[FlowName, str]] = Counter()
     lags: dict[FlowName, list[PartitionLag]] = {}
@@ -154,10 +199,13 @@ async def mirror_metrics(hosts: Sequence[MirrorHost], now_ms: int) -> list[Metri
             lags.setdefault(flow, []).append(lag)
 
     for host in hosts:
-        for connector, watch in host.watches.items():
-            contacts[watch.flow] = host.contact(connector)
-        for (connector, _), task in list(host.running.items()):
-            contacts[task.flow] = host.contact(connector)
+        mirrors = {connector: watch.flow for connector, watch in host.watches.items()}
+        mirrors |= {connector: task.flow for (connector, _), task in host.running.items()}
+        for connector, flow in mirrors.items():
+            contacts[flow] = host.contact(connector)
+            taken[flow] = taken.get(flow, Takeovers()) + host.takeovers(connector)
+        for (connector, index), task in list(host.running.items()):
+            tasks.add((*task.flow, str(index)), task, now_ms)
             async for partition, meter in in_turns(list(task.meters.partitions.items())):
                 labels = (*task.flow, task.target_topic(partition), str(partition.partition))
                 measured.add(labels, meter, now_ms)
@@ -180,10 +228,20 @@ async def mirror_metrics(hosts: Sequence[MirrorHost], now_ms: int) -> list[Metri
         flows.add(flow, together(of_flow) if of_flow else _NOT_SEEN, now_ms)
     for flow, known in contacts.items():
         contacted.add(flow, known, now_ms)
+    for flow, counts in taken.items():
+        takeovers.add(flow, counts, now_ms)
     for (flow, state), count in counted.items():
         states.add_metric((*flow, state), count)
-    tables = (measured, viewed, behind, stopped, flows, contacted)
+    tables = (measured, viewed, behind, stopped, flows, contacted, takeovers, tasks, _of_spark(hosts, now_ms))
     return [*(family for table in tables for family in table), states]
+
+
+def _of_spark(hosts: Sequence[MirrorHost], now_ms: int) -> Families[SparkEngine]:
+    """Return the metrics of the Spark that the hosts share; without a value before it is needed."""
+    families = Families("heliograph_spark_", (), _OF_SPARK)
+    for engine in {engine for host in hosts if (engine := host.spark.engine) is not None}:
+        families.add((), engine, now_ms)
+    return families
 
 
 def _lag(seen: LagSnapshot | None, view: PartitionView, now_ms: int) -> PartitionLag | None:

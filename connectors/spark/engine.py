@@ -101,6 +101,8 @@ class SparkEngine:
         #: Factor on the time that a job may take to start, because on a busy machine a restarted Spark is as slow.
         self.timeout_factor = 1
         self._heard_s = 0.0
+        #: Drivers that have ended without having been asked to.
+        self.lost = 0
         # Because Spark leaves its scratch files behind when it is killed.
         self._scratch = Scratch()
         # Workers of a local Spark are forked from this installation; executors elsewhere need the code shipped.
@@ -110,6 +112,17 @@ class SparkEngine:
     def is_stopped(self) -> bool:
         """Whether :meth:`stop` was called, so that nothing more starts."""
         return self._stopping
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether Spark's driver runs and accepts jobs."""
+        started = self._ready is not None and self._ready.done() and not self._ready.cancelled()
+        return started and self._process is not None and time.monotonic() - self._heard_s <= _SILENCE_S
+
+    @property
+    def jobs(self) -> int:
+        """The number of jobs that Spark has and that have not ended."""
+        return len(self._jobs)
 
     @property
     def settings(self) -> SparkSettings:
@@ -387,6 +400,7 @@ class SparkEngine:
             self._ready.set_exception(error)
         if not self._stopping:
             log.warning("%s", error)
+            self.lost += 1
         for job in self._jobs.values():
             if not job.finished.done():
                 job.finished.set_exception(error)

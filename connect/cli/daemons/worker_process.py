@@ -26,7 +26,7 @@ from connect.core.config.worker_config import WorkerConfig
 from connect.core.config_topic import ConfigLog
 from connect.core.errors import ConfigError
 from connect.kafka.security.connection_settings import open_stores
-from connect.kafka.security.tls_stores import tls_settings
+from connect.kafka.security.tls_stores import certificate_ends, tls_settings
 from connect.kafka.threads import LeaseThread
 from connect.runtime.distributed_worker import DistributedWorker
 from connect.runtime.event_loop_monitor import LoopWatch, collect_rarely
@@ -66,6 +66,7 @@ class ProcessMetrics:
                 *await mirror_metrics([host for _, host in pairs], now_ms),
                 *written_metrics([host.written for _, host in pairs], now_ms),
                 *self._of_loop(),
+                _of_certificates(now_ms / 1000),
             ]
             for collector in (
                 _MetricsCollector(found),
@@ -93,6 +94,20 @@ class ProcessMetrics:
             "The longest time since the start between two turns of the thread that renews leases.",
             leases.longest_beat_s,
         )
+
+
+def _of_certificates(now_s: float) -> Metric:
+    """Return when the certificates end that this process uses: of each store the first that is still valid, or the last
+    if none is, because trust stores keep certificates that have ended."""
+    family = GaugeMetricFamily(
+        "heliograph_certificate_expiry_timestamp_seconds",
+        "When the first valid certificate of a key store or trust store ends, in seconds since 1970.",
+        labels=("owner", "store"),
+    )
+    for owner, store, ends in certificate_ends():
+        in_force = [end for end in ends if end > now_s] if store == "truststore" else ends
+        family.add_metric((owner, store), min(in_force, default=max(ends)))
+    return family
 
 
 def _text_of(registry: CollectorRegistry, found: Sequence[Metric]) -> bytes:

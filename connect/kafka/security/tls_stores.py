@@ -14,6 +14,7 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
@@ -295,7 +296,7 @@ def _read(properties: Mapping[str, str], where: str) -> TlsSettings:
             "ssl.endpoint.identification.algorithm",
         )
     versions, ciphers = _ciphers(properties, _versions(properties, where), where)
-    return TlsSettings(
+    made = TlsSettings(
         trusted_pem=_trust_store(properties, where),
         certificate_chain_pem=None if chain is None else chain.certificate_chain_pem,
         private_key_pem=None if chain is None else chain.private_key_pem,
@@ -303,6 +304,33 @@ def _read(properties: Mapping[str, str], where: str) -> TlsSettings:
         versions=versions,
         ciphers=ciphers,
     )
+    return _note_ends(where, made)
+
+
+#: When the certificates of the stores end that this process has read, in s since 1970, by owner and kind of store.
+_ends: Final[dict[tuple[str, str], tuple[float, ...]]] = {}
+_MOST_ENDS: Final = 256
+
+
+def certificate_ends() -> list[tuple[str, str, tuple[float, ...]]]:
+    """Return owner, ``keystore`` or ``truststore``, and the ends of the certificates in seconds since 1970, of the
+    stores that were read last."""
+    return [(where, store, ends) for (where, store), ends in list(_ends.items())]
+
+
+@lru_cache(maxsize=64)
+def _ends_of(pem: str) -> tuple[float, ...]:
+    return tuple(each.not_valid_after_utc.timestamp() for each in x509.load_pem_x509_certificates(pem.encode()))
+
+
+def _note_ends(where: str, settings: TlsSettings) -> TlsSettings:
+    for store, pem in (("keystore", settings.certificate_chain_pem), ("truststore", settings.trusted_pem)):
+        _ends.pop((where, store), None)
+        if pem is not None:
+            _ends[where, store] = _ends_of(pem)
+    while len(_ends) > _MOST_ENDS:
+        _ends.pop(next(iter(_ends)), None)
+    return settings
 
 
 def _versions(properties: Mapping[str, str], where: str) -> tuple[str, ...]:

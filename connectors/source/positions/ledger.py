@@ -21,6 +21,7 @@ from connectors.control_link.protocol import PartitionPlan, PartitionProgress
 from connectors.dataplane.batches import fetched_batches
 from connectors.dataplane.batches.outgoing_batches import append_run
 from connectors.flow_progress import is_stopped
+from connectors.formats.gap import Gap
 from connectors.formats.position import Position
 from connectors.formats.types import RUNNING, Run, TopicPartition
 from connectors.source.positions.partition_pairs import LEAVING, Entry, PartitionPair, plan_of
@@ -139,18 +140,20 @@ class Ledger:
 
     def begin(
         self, source: TopicPartition, position: Position, runs: Iterable[Run] = (), *, is_fenced: bool = True
-    ) -> None:
-        """Set where a partition continues, with the runs that a resume has counted."""
+    ) -> Gap | None:
+        """Set where a partition continues, with the runs that a resume has counted. Return the gap that it passes."""
         entry = self.entries[source]
         entry.unfenced_end = None if is_fenced else position.target_end
         entry.target_log_start = None  # it may be another log
         entry.position = position
         entry.is_dirty = True
         entry.state, entry.reason, entry.gap = RUNNING, "", None
-        if entry.passing is not None:
-            entry.lost += entry.passing.gap.lost_offsets
         for run in runs:
             append_run(entry.runs, run)
+        if entry.passing is None:
+            return None
+        entry.lost += entry.passing.gap.lost_offsets
+        return entry.passing.gap
 
     def late_records(self, progress: PartitionProgress) -> int:
         """Return how many records at most an unfenced predecessor wrote before our first batch fenced it."""

@@ -186,7 +186,9 @@ def test_each_group_and_partition_has_its_own_value() -> None:
     assert found[f"{prefix}checkpoint_latency_ms", "us", "eu", "ahead", "us.t", "0"] == 0
     assert found[f"{prefix}task_checkpoint_count", "us", "eu", "0"] == 4
     assert found[f"{prefix}task_checkpoint_latency_ms_max", "us", "eu", "0"] == 500
+    latencies.done_ms = NOW_MS
     later = values(list(written_metrics([written], NOW_MS + 120_000)))
+    assert later[f"{prefix}task_checkpoint_age_ms", "us", "eu", "0"] == 120_000
     assert math.isnan(later[f"{prefix}checkpoint_latency_ms_avg", "us", "eu", "fast", "us.t", "0"])
 
 

@@ -23,6 +23,7 @@ from connectors.flow_progress import (
     PartitionMeter,
     PartitionView,
     Resting,
+    Takeovers,
     by_topic,
     furthest,
     lag_of,
@@ -40,11 +41,20 @@ def host() -> Any:
     meters = {TopicPartition("orders", number): PartitionMeter(records=number) for number in range(PARTITIONS)}
     task = SimpleNamespace(
         flow=FlowName("us", "eu"),
-        meters=SimpleNamespace(partitions=meters),
+        meters=SimpleNamespace(partitions=meters, takeovers=Takeovers(at_least_once=1, may_double=7)),
+        state="running",
+        epoch=3,
         target_topic=lambda source: f"us.{source.topic}",
         view=lambda _: [],
     )
-    return SimpleNamespace(running={("mirror", 0): task}, contact=lambda _: NOTHING_KNOWN, seen={}, watches={})
+    return SimpleNamespace(
+        running={("mirror", 0): task},
+        contact=lambda _: NOTHING_KNOWN,
+        seen={},
+        watches={},
+        takeovers=lambda _: task.meters.takeovers,
+        spark=SimpleNamespace(engine=None),
+    )
 
 
 async def test_others_have_their_turn_while_many_partitions_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,10 +77,12 @@ async def test_others_have_their_turn_while_many_partitions_are_looked_at(monkey
     counts = families["kafka_connect_mirror_MirrorSourceConnector_record_count"].samples
     assert sum(sample.value for sample in counts) == PARTITIONS * (PARTITIONS - 1) / 2
     assert turns >= PARTITIONS
+    (announced,) = families["kafka_connect_mirror_MirrorSourceConnector_flow_announced_duplicates"].samples
+    assert (announced.labels, announced.value) == ({"source": "us", "target": "eu"}, 7)
 
 
 async def test_a_flow_whose_tasks_have_ended_still_tells_of_its_clusters() -> None:
-    mirror, task = MirrorHost({}, cast(Any, None), cast(Any, None), lambda: True), _task()
+    mirror, task = MirrorHost({}, cast(Any, SimpleNamespace(engine=None)), cast(Any, None), lambda: True), _task()
     watch = SimpleNamespace(
         flow=FlowName("us", "eu"),
         contact=Contact(ClusterContact(answers=False, answered_ms=4_000), ClusterContact(answers=True)),
@@ -81,8 +93,7 @@ async def test_a_flow_whose_tasks_have_ended_still_tells_of_its_clusters() -> No
         assert (await _contact_of(mirror, 5_000))["last_fetch_age_ms"] == 2_000
     assert not mirror.running
     for now_ms in (6_000, 9_000):
-        assert await _contact_of(mirror, now_ms) == {
-            "source_answers": 0,
+        assert {name: value for name, value in (await _contact_of(mirror, now_ms)).items() if value} == {
             "target_answers": 1,
             "last_fetch_age_ms": now_ms - 3_000,
             "last_produce_age_ms": now_ms - 2_000,
@@ -94,7 +105,7 @@ async def test_a_flow_whose_tasks_have_ended_still_tells_of_its_clusters() -> No
 
 async def test_a_stopped_connector_has_a_lag_of_an_unknown_one() -> None:
     mirror, side = (
-        MirrorHost({}, cast(Any, None), cast(Any, None), lambda: True),
+        MirrorHost({}, cast(Any, SimpleNamespace(engine=None)), cast(Any, None), lambda: True),
         ClusterContact(answers=True, answered_ms=4_000),
     )
     watch = SimpleNamespace(flow=FlowName("us", "eu"), contact=Contact(side, side))
@@ -120,7 +131,7 @@ async def test_a_stopped_connector_has_a_lag_of_an_unknown_one() -> None:
 
 
 def _task() -> Any:
-    return SimpleNamespace(flow=FlowName("us", "eu"), state="running", meters=Meters(), view=lambda _: [])
+    return SimpleNamespace(flow=FlowName("us", "eu"), state="running", epoch=1, meters=Meters(), view=lambda _: [])
 
 
 async def _lags_of(mirror: MirrorHost, now_ms: int) -> dict[str, float]:

@@ -13,7 +13,7 @@ import pytest
 from connect.api.source import ConnectorHere, TaskReport
 from connect.kafka.concurrency import wall_ms
 from connectors.config.connector_configs import source_settings
-from connectors.flow_progress import NOTHING_KNOWN, UNKNOWN, ClusterContact, Contact, FlowLag, lag_of
+from connectors.flow_progress import NOTHING_KNOWN, UNKNOWN, ClusterContact, Contact, FlowLag, Takeovers, lag_of
 from connectors.formats.types import RUNNING, TopicPartition
 from connectors.source import worker_metrics
 from connectors.source.worker_context import MirrorHost
@@ -143,12 +143,13 @@ async def test_a_connector_without_tasks_is_watched_until_it_is_elsewhere(
     monkeypatch.setattr(worker_metrics, "_TICK_S", 0.0)
     watch.start()
     await until(lambda: "us-eu" in host.seen, "that it is watched")
-    with host.shown("us-eu", 0, cast(Any, SimpleNamespace(meters=SimpleNamespace(fetched_ms=3, produced_ms=4)))):
+    with host.shown("us-eu", 0, _task(fetched_ms=3, produced_ms=4)):
         pass
     worker.now_s += 1000
     for _ in range(20):
         await asyncio.sleep(0)
     assert (host.contact("us-eu").source.answers, host.contact("us-eu").source.moved_ms) == (True, 3)
+    assert host.takeovers("us-eu").at_least_once == 1
     here.clear()
     for _ in range(20):
         await asyncio.sleep(0)
@@ -189,11 +190,18 @@ async def test_all_that_a_stopped_connector_selects_has_a_lag(worker: Worker, mo
     assert await seen() == (rests, [4, 0, 4])
     assert len(worker.stored) == 2
     # A task that runs between two looks may have copied.
-    with host.shown("us-eu", 0, cast(Any, SimpleNamespace(meters=SimpleNamespace(fetched_ms=0, produced_ms=0)))):
+    with host.shown("us-eu", 0, _task(fetched_ms=0, produced_ms=0)):
         pass
     assert await seen() == (rests, [4, 0, 4])
     assert len(worker.stored) == 3
     await watch.stop()
+
+
+def _task(fetched_ms: int, produced_ms: int) -> Any:
+    meters = SimpleNamespace(
+        fetched_ms=fetched_ms, produced_ms=produced_ms, takeovers=Takeovers(at_least_once=1, may_double=7)
+    )
+    return SimpleNamespace(meters=meters)
 
 
 class Contacts:

@@ -188,7 +188,12 @@ async def test_only_a_spark_that_answers_and_has_more_jobs_than_slots_may_be_ful
     assert [one.may_be_full for one in (here, elsewhere)] == [False, True]
     here._jobs["c"] = cast(Any, None)
     assert [here.may_be_full, here.abandon_if_frozen()] == [True, False]
+    assert [here.is_ready] == [False], "it is starting"
+    here._ready = asyncio.get_running_loop().create_future()
+    here._ready.set_result(None)
+    assert [here.is_ready] == [True]
     here._heard_s -= 60
+    assert [here.is_ready] == [False]
     assert [here.may_be_full, here.abandon_if_frozen()] == [False, True]
     assert killed == [7]
     for engine in (here, elsewhere):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import ssl
+import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from connect.cli.daemons.worker_process import ProcessMetrics, rest_tls
 from connect.core.errors import ConfigError
+from connect.kafka.security.tls_stores import tls_settings
 from connect.kafka.threads import LeaseThread
 from connect.runtime.event_loop_monitor import LoopWatch
 from tests.kit.certificates import make_party
@@ -40,6 +44,30 @@ def test_users_with_certificates_need_authorities_of_their_own(tmp_path: Path, p
     props = {prefix + key: value for key, value in (stores(tmp_path) | {"ssl.client.auth": "required"}).items()}
     with pytest.raises(ConfigError, match=f"{prefix}ssl.truststore.location"):
         rest_tls(props).server(prefix)
+
+
+async def test_metrics_have_the_end_of_the_certificate_that_ends_first(tmp_path: Path) -> None:
+    """Of a trust store that of those still valid, because it may keep old ones. Only the last stores count."""
+    keys = stores(tmp_path)
+    old, first, later = (
+        make_party(name, None, valid=timedelta(minutes=minutes))
+        for name, minutes in (("old", -1), ("first", 10), ("later", 20))
+    )
+    trusted = {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": old.pem + later.pem + first.pem}
+    tls_settings(keys | trusted, "cluster of certificates")
+    expected = first.certificate.not_valid_after_utc.timestamp()
+    assert await _certificate_ends() == {"truststore": expected, "keystore": pytest.approx(time.time() + 3600, abs=60)}
+    tls_settings(keys | {**trusted, "ssl.truststore.certificates": old.pem}, "cluster of certificates")
+    assert (await _certificate_ends())["truststore"] == old.certificate.not_valid_after_utc.timestamp()
+    tls_settings({}, "cluster of certificates")
+    assert await _certificate_ends() == {}
+
+
+async def _certificate_ends() -> dict[str, float]:
+    text = (await ProcessMetrics(list, LoopWatch(LeaseThread(30)))()).decode()
+    name = "heliograph_certificate_expiry_timestamp_seconds"
+    found = re.findall(rf'^{name}{{owner="cluster of certificates",store="(\w+)"}} (\S+)$', text, re.MULTILINE)
+    return {store: float(value) for store, value in found}
 
 
 def test_suites_hold_for_listeners_and_for_other_workers(tmp_path: Path) -> None:

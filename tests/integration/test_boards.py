@@ -1,0 +1,228 @@
+"""The alerts fire in the states that they are for, and every query of dashboards and rules finds data: a real
+Prometheus reads a mirror between two brokers of its own, which is frozen, killed and given bad records."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+from connect.embedded import cluster_config
+from tests.kit import boards
+from tests.kit.brokers import KafkaCluster
+from tests.kit.direct import Broker
+from tests.kit.mirror import SMALL, Mirror
+from tests.kit.processes import Role, find, wait_until
+from tests.kit.prometheus import PROMETHEUS, PROMTOOL, Prometheus, started
+from tests.kit.seen import Seen
+
+pytestmark = [pytest.mark.integration, pytest.mark.long]
+
+_DEADLINE_S: Final = 240.0
+#: The flows: one that skips gaps, and one that stops at them.
+_FLOW, _STRICT = "well->eu", "strict->eu"
+_TOPIC, _REFUSED, _STRICT_TOPIC = "well-numbers", "well-keyless", "strict-numbers"
+#: These say something only if there is something to say.
+_MAY_BE_EMPTY: Final = frozenset(
+    {"Heliograph: all flows: Alerts", "Heliograph: workers and Spark: Time left of certificates"}
+)
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="this machine has no promtool (Debian: apt install prometheus)")
+def test_each_alert_fires_when_it_should_and_only_then() -> None:
+    assert PROMTOOL is not None
+    example = boards.RULES.with_name("prometheus.yml")
+    for command in (["check", "config", str(example)], ["test", "rules", *map(str, boards.RULE_TESTS)]):
+        ended = subprocess.run([PROMTOOL, *command], capture_output=True, text=True, timeout=300, check=False)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+class Scene:
+    """The mirror, its clusters, and the Prometheus that reads it."""
+
+    def __init__(self, mirror: Mirror, url: str, clusters: tuple[KafkaCluster, KafkaCluster], seer: Prometheus) -> None:
+        self.mirror = mirror
+        self.seen = Seen(mirror, url, "well")
+        self.source, self.target = clusters
+        self.from_broker, self.to_broker = Broker(clusters[0], 0), Broker(clusters[1], 0)
+        self.prometheus = seer
+
+    def until(self, is_so: Callable[[], object], what: str) -> None:
+        wait_until(is_so, _DEADLINE_S, what, 0.5)
+
+    def fires(self, *alerts: str) -> None:
+        """Wait until all of ``alerts`` fire at the same time."""
+        self.until(lambda: self.prometheus.firing() >= set(alerts), f"{alerts} fire")
+
+    def is_over(self, alert: str) -> None:
+        self.until(lambda: alert not in self.prometheus.firing(), f"{alert} is over")
+
+    def has_no_tasks(self, connector: str) -> bool:
+        return not self.seen.ask(f"{connector}/status")["tasks"]
+
+    def copies(self, topic: str, remote: str, first: int, count: int) -> None:
+        self.from_broker.produce(topic, first, count)
+        self.until(lambda: self.to_broker.end(remote) >= first + count, f"{remote} has all")
+
+
+def _properties(source: KafkaCluster, target: KafkaCluster, port: int) -> dict[str, str]:
+    return {
+        "clusters": "well, strict, eu",
+        "well.bootstrap.servers": source.bootstrap,
+        "strict.bootstrap.servers": source.bootstrap,
+        "eu.bootstrap.servers": target.bootstrap,
+        "well->eu.enabled": "true",
+        "well->eu.topics": "well-.*",
+        "well->eu.on.source.gap": "skip",
+        "well->eu.tasks.max": "1",
+        "strict->eu.enabled": "true",
+        "strict->eu.topics": _STRICT_TOPIC,
+        **SMALL,
+        # Of a target that is frozen until the worker has noticed.
+        "eu.session.timeout.ms": "12000",
+        "eu.worker.lease.ms": "9000",
+        "lease.ms": "20000",
+        "well->eu.groups": "well-.*",
+        "well->eu.emit.checkpoints.enabled": "true",
+        "well->eu.emit.heartbeats.enabled": "true",
+        "well->eu.emit.checkpoints.interval.seconds": "1",
+        "eu.offset.flush.interval.ms": "500",
+        "refresh.topics.interval.seconds": "1",
+        "dedicated.mode.enable.public.rest": "true",
+        "listeners": f"http://{cluster_config.HOST}:{port}",
+    }
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    (port,) = cluster_config.choose(1)
+    address = f"{cluster_config.HOST}:{port}"
+    directory = tmp_path_factory.mktemp("boards")
+    with (
+        KafkaCluster.start("well") as source,
+        KafkaCluster.start("eu") as target,
+        Mirror(_properties(source, target, port), directory) as mirror,
+        started(address, directory) as prometheus,
+    ):
+        broker = Broker(source, 0)
+        for topic in (_TOPIC, _STRICT_TOPIC):
+            broker.make_topic(topic, [[1]])
+        asyncio.run(_commit(source.bootstrap))
+        mirror.start()
+        scene = Scene(mirror, f"http://{address}", (source, target), prometheus)
+        scene.copies(_TOPIC, f"well.{_TOPIC}", 0, 100)
+        scene.copies(_STRICT_TOPIC, f"strict.{_STRICT_TOPIC}", 0, 100)
+        yield scene
+
+
+@pytest.mark.skipif(PROMETHEUS is None, reason="this machine has no prometheus (Debian: apt install prometheus)")
+def test_alerts_fire_in_the_states_that_they_are_for_and_queries_find_data(scene: Scene) -> None:
+    for state in (
+        _all_is_well,
+        _source_frozen,
+        _target_frozen,
+        _spark_gone,
+        _partition_quarantined,
+        _gap_skipped_and_task_failed,
+        _worker_killed,
+    ):
+        state(scene)
+
+
+def _all_is_well(scene: Scene) -> None:
+    scene.until(
+        lambda: scene.prometheus.query(
+            'kafka_connect_mirror_MirrorCheckpointConnector_task_checkpoint_age_ms{source="well"}'
+        ),
+        "checkpoints are written",
+    )
+    counted = 'kafka_connect_mirror_MirrorSourceConnector_record_count{source="well"}'
+    scene.until(lambda: scene.prometheus.query(counted), "records are counted")
+    scene.copies(_TOPIC, f"well.{_TOPIC}", 100, 10)  # because a rate needs a change
+    scene.until(lambda: scene.prometheus.query("heliograph:flow_records:rate5m > 0"), "there is a rate")
+    # The mirror started while Prometheus read it already.
+    scene.until(lambda: not scene.prometheus.firing(), f"no alert fires: {scene.prometheus.firing()}")
+    for query in boards.queries():
+        if query.place in boards.alerts():
+            # An alert is silent now; what it looks at is there.
+            for name in query.names - {"heliograph_certificate_expiry_timestamp_seconds"}:
+                scene.prometheus.query(query.with_all)
+                assert scene.prometheus.query(name), (query.place, name)
+        elif query.place not in _MAY_BE_EMPTY:
+            assert scene.prometheus.query(query.with_all), query
+
+
+def _source_frozen(scene: Scene) -> None:
+    scene.source.freeze(0)
+    try:
+        scene.fires(f"HeliographSourceUnreachable {_FLOW}", f"HeliographSourceUnreachable {_STRICT}")
+        assert not scene.prometheus.firing("HeliographTargetUnreachable")
+    finally:
+        scene.source.thaw(0)
+    scene.is_over(f"HeliographSourceUnreachable {_FLOW}")
+
+
+def _target_frozen(scene: Scene) -> None:
+    scene.target.freeze(0)
+    try:
+        scene.fires(f"HeliographTargetUnreachable {_FLOW}")
+        assert not scene.prometheus.firing("HeliographSourceUnreachable")
+    finally:
+        scene.target.thaw(0)
+    scene.is_over(f"HeliographTargetUnreachable {_FLOW}")
+    scene.copies(_TOPIC, f"well.{_TOPIC}", 110, 10)
+
+
+def _spark_gone(scene: Scene) -> None:
+    (driver,) = find(scene.mirror.pid, Role.SPARK_DRIVER)
+    driver.process.send_signal(signal.SIGKILL)
+    scene.fires("HeliographSparkGone")
+    scene.is_over("HeliographSparkGone")
+    assert scene.prometheus.query("heliograph_spark_lost_total > 0")
+
+
+def _partition_quarantined(scene: Scene) -> None:
+    scene.to_broker.make_topic(f"well.{_REFUSED}", [[1]], cleanup_policy="compact")
+    scene.from_broker.make_topic(_REFUSED, [[1]])
+    asyncio.run(_without_key(scene.source.bootstrap))
+    scene.fires(f"HeliographPartitionStopped {_FLOW}")
+    assert not scene.prometheus.firing("HeliographTaskFailed"), "the other partition is copied"
+
+
+def _gap_skipped_and_task_failed(scene: Scene) -> None:
+    for alias, topic in (("well", _TOPIC), ("strict", _STRICT_TOPIC)):
+        path = f"/{alias}/eu/connectors/MirrorSourceConnector"
+        scene.seen.ask(f"{path}/stop", "PUT")
+        scene.until(partial(scene.has_no_tasks, path), f"{alias} is stopped")
+        end = scene.from_broker.end(topic)
+        scene.from_broker.produce(topic, end, 20)
+        scene.from_broker.delete_records(topic, end + 5)
+        scene.seen.ask(f"{path}/resume", "PUT")
+    scene.fires(f"HeliographGapSkipped {_FLOW}", f"HeliographGap {_STRICT}", "HeliographTaskFailed")
+    assert f"HeliographGap {_FLOW}" not in scene.prometheus.firing()
+
+
+def _worker_killed(scene: Scene) -> None:
+    scene.mirror.kill()
+    scene.fires("HeliographWorkerDown", "HeliographAbsent")
+
+
+async def _commit(bootstrap: str) -> None:
+    """A group, because without one there is no task of checkpoints."""
+    async with AIOKafkaConsumer(
+        bootstrap_servers=bootstrap, group_id="well-group", enable_auto_commit=False
+    ) as consumer:
+        partition = TopicPartition(_TOPIC, 0)
+        consumer.assign([partition])
+        await consumer.commit({partition: 1})
+
+
+async def _without_key(bootstrap: str) -> None:
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
+        await producer.send_and_wait(_REFUSED, b"no key", partition=0)
