@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+from connect.core.model import TaskId
 from connect.kafka.cluster import Cluster
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.long_log import LongLogs
@@ -110,6 +111,8 @@ class FlowLook:
     lag: FlowLag = NOTHING
     states: Mapping[TopicPartition, PartitionState] = field(default_factory=dict)
     checkpoint_ms: int = UNKNOWN
+    #: What the members of the worker's group hold; None: not known.
+    held: frozenset[TaskId] | None = None
     trend: Trend = field(default_factory=Trend)
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
