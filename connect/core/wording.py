@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from typing import Final
 
 from connect.core.model import FACTOR_KEYS
+
+_TRACE_CHARACTERS: Final = 200
 
 
 def counted(count: int, noun: str) -> str:
@@ -31,3 +34,33 @@ def named(names: Iterable[object], most: int = 5, between: str = ", ") -> str:
     texts = list(map(str, names))
     more = f" and {len(texts) - most} more" if len(texts) > most else ""
     return between.join(texts[:most]) + more
+
+
+def age_text(ms: int) -> str:
+    """Format an age in seconds, or in its two largest units; a negative age is unknown."""
+    if ms < 0:
+        return "unknown"
+    if ms < 60_000:
+        return f"{ms / 1000:.1f} s"
+    minutes, hours, days = ms // 60_000, ms // 3_600_000, ms // 86_400_000
+    if days:
+        return f"{days} d {hours % 24} h"
+    return f"{hours} h {minutes % 60} min" if hours else f"{minutes} min {ms // 1000 % 60} s"
+
+
+def bytes_text(count: float) -> str:
+    """Format ``1234567`` as ``1.2 MB``, in powers of 1000."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} GB"
+
+
+def reason_of(trace: str | None) -> str:
+    """Return the error in a trace: the first line in Java, the last in Python."""
+    lines = [line.strip() for line in (trace or "").splitlines() if line.strip()]
+    if not lines:
+        return ""
+    found = lines[-1] if lines[0].startswith("Traceback ") else lines[0]
+    return found if len(found) <= _TRACE_CHARACTERS else found[:_TRACE_CHARACTERS] + "…"

@@ -44,8 +44,8 @@ class MirrorSourceTask:
     _lets_join = True
 
     def __init__(self, settings: TaskSettings, services: TaskServices, store: PositionStore) -> None:
-        self.state = "starting"
-        self.epoch = 0
+        self.state, self.epoch = "starting", 0
+        self.problem = ""  # why it is recovering
         self._settings = settings
         self._services = services
         self._store = store
@@ -168,7 +168,7 @@ class MirrorSourceTask:
             except RetriableError as error:
                 if self._stopping.done():
                     return
-                self.state = "recovering"
+                self.state, self.problem = "recovering", str(error)
                 self.meters.takeovers.slices_lost += 1
                 delay_s = self._defects.delay_s(error, time.monotonic() - began_s)
                 log.warning("%s: %s; taking over again in %.1f s", self._name, error, delay_s)
