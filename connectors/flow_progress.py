@@ -18,7 +18,7 @@ from connect.core.metrics import Windowed
 from connect.kafka.concurrency import wall_ms
 from connectors.control_link.protocol import PartitionProgress
 from connectors.formats.gap import STATES, Gap
-from connectors.formats.types import QUARANTINED, STOPPED, FlowName, OfPair, TopicPartition
+from connectors.formats.types import QUARANTINED, STOPPED, FlowName, OfPair, TopicPartition, Wired
 
 SOURCE: Final = "source"
 TARGET: Final = "target"
@@ -27,7 +27,7 @@ UNKNOWN: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterContact:
+class ClusterContact(Wired):
     """One cluster. Times are in milliseconds since 1970, UNKNOWN before the first.
 
     Args:
@@ -44,7 +44,7 @@ class ClusterContact:
 
 
 @dataclass(frozen=True, slots=True)
-class Contact:
+class Contact(Wired):
     """Both clusters of a flow, as one worker sees them."""
 
     source: ClusterContact = ClusterContact()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from connect.core.wording import counted
+from connect.core.wording import age_text, counted
 from connect.kafka.concurrency import in_turns
 from connectors.flow_progress import NOTHING_KNOWN, SOURCE, TARGET, UNKNOWN, Contact, since_text
 
@@ -205,18 +205,6 @@ def _silent_text(rates: FlowRates, *sides: str) -> str:
         for side in sides
         if known[side].answers is False
     )
-
-
-def age_text(ms: int) -> str:
-    """Format an age in seconds, or in its two largest units; a negative age is unknown."""
-    if ms < 0:
-        return "unknown"
-    if ms < 60_000:
-        return f"{ms / 1000:.1f} s"
-    minutes, hours, days = ms // 60_000, ms // 3_600_000, ms // 86_400_000
-    if days:
-        return f"{days} d {hours % 24} h"
-    return f"{hours} h {minutes % 60} min" if hours else f"{minutes} min {ms // 1000 % 60} s"
 
 
 def bytes_text(count: float) -> str:

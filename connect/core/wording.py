@@ -31,3 +31,15 @@ def named(names: Iterable[object], most: int = 5, between: str = ", ") -> str:
     texts = list(map(str, names))
     more = f" and {len(texts) - most} more" if len(texts) > most else ""
     return between.join(texts[:most]) + more
+
+
+def age_text(ms: int) -> str:
+    """Format an age in seconds, or in its two largest units; a negative age is unknown."""
+    if ms < 0:
+        return "unknown"
+    if ms < 60_000:
+        return f"{ms / 1000:.1f} s"
+    minutes, hours, days = ms // 60_000, ms // 3_600_000, ms // 86_400_000
+    if days:
+        return f"{days} d {hours % 24} h"
+    return f"{hours} h {minutes % 60} min" if hours else f"{minutes} min {ms // 1000 % 60} s"

@@ -17,12 +17,12 @@ from rich.text import Text
 
 from connect.cli.commands.rest_client import RestClient
 from connect.cli.console import exit_code
-from connect.cli.rates import age_text, moved_texts
+from connect.cli.rates import moved_texts
 from connect.cli.tables import ERROR, console, show_json, table, text
 from connect.core.config.rest_settings import REST_INTERNAL
 from connect.core.errors import ConfigError
 from connect.core.model import State
-from connect.core.wording import counted
+from connect.core.wording import age_text, counted
 from connectors.config.mm2_properties import Connector, Flow, chosen_flows
 from connectors.flow_progress import FlowLag, since_text
 from connectors.internal_topics import read_target_state

@@ -12,9 +12,8 @@ from connect.cli.commands.lag import problem_of, readers_of
 from connect.cli.commands.rest_client import RestClient, WorkerRefused, WorkerUnreachable, is_of
 from connect.cli.commands.topology import STALE_AFTER_S, age_words, heartbeats_of
 from connect.cli.console import FORMAT, exit_code
-from connect.cli.rates import age_text
 from connect.cli.tables import ERROR, reason, show, show_json, table
-from connect.core.wording import counted
+from connect.core.wording import age_text, counted
 from connectors.config.mm2_properties import chosen_flows, load
 from connectors.formats.types import FlowName
 from connectors.heartbeat import FlowHealth, FlowState

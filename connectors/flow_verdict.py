@@ -1,0 +1,470 @@
+"""Judge a flow from facts, in words: its state, why, what to do, and what a failover would lose now.
+
+``heliograph status`` and ``lag``, the log of a mirror and the dashboard show these sentences. Facts and verdicts cross
+process borders as JSON. Nothing is read here, so a verdict is only as new as its facts.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from connect.core.model import State
+from connect.core.wording import age_text, counted, named
+from connectors.flow_progress import NOTHING_KNOWN, UNKNOWN, Contact, since_text
+from connectors.formats.types import FlowName, TopicPartition, Wired
+
+#: A flow whose oldest waiting record is older than this is behind. Positions are stored every 10 s.
+BEHIND_MS: Final = 60_000
+#: A slower change of the lag, in records a second, is no trend.
+_LEAST_TREND: Final = 1.0
+#: Partitions and tasks that a sentence names.
+_NAMED: Final = 3
+STOPPED_PARTITION: Final = "docs/runbooks/stopped-partition.md"
+
+
+class FlowWord(StrEnum):
+    """One word for a flow; if several apply, the first in this order."""
+
+    ENDED = "ended"
+    STOPPED = "stopped"
+    PAUSED = "paused"
+    UNREACHABLE = "unreachable"
+    FAILED = "failed"
+    RECOVERING = "recovering"
+    STARTING = "starting"
+    DEGRADED = "degraded"
+    IDLE = "idle"
+    UNKNOWN = "unknown"
+    BEHIND = "behind"
+    CATCHING_UP = "catching up"
+    RUNNING = "running"
+
+
+class Urgency(StrEnum):
+    """How urgent it is: ERROR does not copy something, and does not continue by itself."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    UNKNOWN = "unknown"
+    OK = "ok"
+
+
+class Does(StrEnum):
+    """What an action does, for a page that has a button for it."""
+
+    START_WORKER = "start worker"
+    RESUME = "resume"
+    RESTART = "restart"
+    SET_OFFSET = "set offset"
+    SCALE = "scale"
+    CHECK = "check"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFacts(Wired):
+    """A connector (``task`` -1) or one of its tasks, as REST shows it; ``reason``: why it failed, in one line."""
+
+    task: int
+    state: str
+    worker_id: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LagFacts(Wired):
+    """The lag of a flow; -1 and None if unknown.
+
+    Args:
+        partitions: All of the flow.
+        waiting: Those with records that wait.
+        records: Source offsets that wait.
+        ms: The age of the oldest.
+        lost: Offsets after the position that the source no longer has.
+        growth_per_s: The growth of ``records`` in a second; negative if they become fewer.
+        furthest: The partition of greatest lag, and its records.
+        known_ms: When it was last known, since 1970.
+    """
+
+    partitions: int = 0
+    waiting: int = 0
+    records: int = UNKNOWN
+    ms: int = UNKNOWN
+    lost: int = 0
+    growth_per_s: float | None = None
+    furthest: TopicPartition | None = None
+    furthest_records: int = 0
+    known_ms: int = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFacts(Wired):
+    """A partition that does not copy: its state and reason as in the report of partitions, and how it continues."""
+
+    source: TopicPartition
+    state: str
+    reason: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowFacts(Wired):
+    """What is known of a flow at ``at_ms``. Times are in ms since 1970; -1, None and ``""`` are unknown.
+
+    Args:
+        connector: The name of its MirrorSource; ``connector_state`` as REST shows it.
+        tasks: Its tasks.
+        has_worker: False if no worker runs the flow, by heartbeats or its group.
+        heartbeat_ms: When its worker last wrote a heartbeat.
+        spark: Why Spark does not run, empty if it does.
+        stopped: Partitions that wait for an operator, at most a few; ``stopped_count`` of all.
+        waiting: Partitions that continue by themselves; ``waiting_count`` of all.
+        checkpoint_ms: When a checkpoint was last written.
+        records_per_s: Copied records a second.
+        skipped: Records that the target refused and that were left out.
+        lost: Source offsets that were lost and that a policy has passed over.
+        unchecked: What could not be read, and why.
+        rest: The URL of a worker's REST API, and ``file`` the properties file, for commands.
+    """
+
+    flow: FlowName
+    at_ms: int
+    connector: str = "MirrorSourceConnector"
+    connector_state: str = ""
+    connector_reason: str = ""
+    tasks: tuple[TaskFacts, ...] = ()
+    has_worker: bool | None = None
+    heartbeat_ms: int = UNKNOWN
+    contact: Contact = NOTHING_KNOWN
+    spark: str = ""
+    lag: LagFacts = LagFacts()
+    records_per_s: float | None = None
+    stopped: tuple[PartitionFacts, ...] = ()
+    stopped_count: int = 0
+    waiting: tuple[PartitionFacts, ...] = ()
+    waiting_count: int = 0
+    checkpoint_ms: int = UNKNOWN
+    skipped: int = 0
+    lost: int = 0
+    unchecked: tuple[str, ...] = ()
+    rest: str = ""
+    file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Action(Wired):
+    """One remedy of one thing; ``command`` may be empty."""
+
+    about: str
+    remedy: str
+    command: str = ""
+    does: Does = Does.CHECK
+
+    def __str__(self) -> str:
+        return f"{self.about}: {self.remedy}" + (f": {self.command}" if self.command else "")
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverReadiness(Wired):
+    """Whether a failover to the target could start now (None: not known), and how many records of how many partitions
+    would be lost if the source were lost now (-1 unknown)."""
+
+    can_start: bool | None
+    records: int
+    partitions: int
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class FlowVerdict(Wired):
+    """A flow in words. ``also`` are sentences on what else is wrong, the worst first."""
+
+    flow: FlowName
+    state: FlowWord
+    urgency: Urgency
+    sentence: str
+    also: tuple[str, ...]
+    actions: tuple[Action, ...]
+    failover: FailoverReadiness
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    state: FlowWord
+    urgency: Urgency
+    sentence: str
+    actions: tuple[Action, ...] = ()
+
+
+def judge(facts: FlowFacts) -> FlowVerdict:
+    """Return the verdict on a flow. The worst finding gives the state and the sentence."""
+    found = _findings(facts)
+    first = found[0] if found else _Finding(FlowWord.RUNNING, Urgency.OK, _all_well(facts))
+    order = list(Urgency)
+    return FlowVerdict(
+        facts.flow,
+        first.state,
+        min((one.urgency for one in (found or [first])), key=order.index),
+        f"{facts.flow} {first.sentence}",
+        tuple(f"It {one.sentence}" for one in found[1:]),
+        tuple(dict.fromkeys(action for one in found for action in one.actions)),
+        _failover(facts),
+    )
+
+
+def _findings(facts: FlowFacts) -> list[_Finding]:
+    found = [*_of_workers(facts), *_of_clusters(facts), *_of_tasks(facts), *_of_partitions(facts)]
+    order = list(FlowWord)
+    is_explained = facts.lag.furthest in [one.source for one in facts.stopped] or any(
+        order.index(one.state) < order.index(FlowWord.DEGRADED) for one in found
+    )
+    if facts.contact.source.answers is not False:
+        found += _of_lag(facts, is_explained=is_explained)
+    return sorted(found, key=lambda one: order.index(one.state))
+
+
+def _of_workers(facts: FlowFacts) -> Iterator[_Finding]:
+    if facts.has_worker is False:
+        last = (
+            "none ever did" if facts.heartbeat_ms < 0 else f"its last heartbeat was {_ago(facts.heartbeat_ms, facts)}"
+        )
+        start = f"heliograph mirror {_file(facts)}"
+        yield _Finding(
+            FlowWord.ENDED,
+            Urgency.ERROR,
+            f"copies nothing: no worker runs it, and {last}.",
+            (Action(f"the worker of {facts.flow}", "start it", start, Does.START_WORKER),),
+        )
+    if facts.connector_state in (State.STOPPED, State.PAUSED):
+        state = FlowWord(facts.connector_state.lower())
+        remedy = "resume it"
+        if state is FlowWord.STOPPED:
+            remedy = "run heliograph failback if this is after a failover, otherwise resume it"
+        yield _Finding(
+            state,
+            Urgency.WARNING,
+            f"copies nothing: connector {facts.connector} is {facts.connector_state}.",
+            (Action(f"connector {facts.connector}", remedy, _connectors("resume", facts), Does.RESUME),),
+        )
+
+
+def _of_clusters(facts: FlowFacts) -> Iterator[_Finding]:
+    sides = (("source", facts.flow.source, facts.contact.source), ("target", facts.flow.target, facts.contact.target))
+    for side, alias, cluster in sides:
+        if cluster.answers is False:
+            effect = "copies nothing, and its lag is unknown" if side == "source" else "copies nothing"
+            check, since = f"heliograph check {_file(facts)}", since_text(cluster.answered_ms)
+            yield _Finding(
+                FlowWord.UNREACHABLE,
+                Urgency.ERROR,
+                f"{effect}: the {side} {alias} does not answer {since}{_because(cluster.reason)}.",
+                (Action(f"cluster {alias}", "check its brokers and the network", check),),
+            )
+
+
+def _of_tasks(facts: FlowFacts) -> Iterator[_Finding]:
+    name = facts.connector
+    if facts.connector_state == State.FAILED:
+        remedy = "remove the cause, then restart it"
+        yield _Finding(
+            FlowWord.FAILED,
+            Urgency.ERROR,
+            f"copies nothing: connector {name} failed{_because(facts.connector_reason)}.",
+            (Action(f"connector {name}", remedy, _connectors("restart", facts), Does.RESTART),),
+        )
+    failed = [one for one in facts.tasks if one.state == State.FAILED]
+    if failed:
+        which = f"{'task' if len(failed) == 1 else 'tasks'} {named((one.task for one in failed), _NAMED)}"
+        restart = _connectors("restart", facts, "--tasks --failed")
+        yield _Finding(
+            FlowWord.FAILED,
+            Urgency.ERROR,
+            f"does not copy the partitions of {len(failed)} of {counted(len(facts.tasks), 'task')}: "
+            f"{which} failed{_because(failed[0].reason)}.",
+            (Action(f"{which} of {name}", "remove the cause, then restart", restart, Does.RESTART),),
+        )
+    away = sum(one.state in (State.UNASSIGNED, State.RESTARTING) for one in facts.tasks)
+    if facts.spark:
+        yield _Finding(
+            FlowWord.RECOVERING,
+            Urgency.WARNING,
+            f"copies nothing at the moment: Spark does not run, and the worker starts it again{_because(facts.spark)}.",
+        )
+    elif away:
+        yield _Finding(
+            FlowWord.RECOVERING,
+            Urgency.WARNING,
+            f"takes over {away} of {counted(len(facts.tasks), 'task')}: a worker has ended or restarts them, and the "
+            "group assigns them within scheduled.rebalance.max.delay.ms.",
+        )
+
+
+def _of_partitions(facts: FlowFacts) -> Iterator[_Finding]:
+    if facts.stopped:
+        first = facts.stopped[0]
+        yield _Finding(
+            FlowWord.DEGRADED,
+            Urgency.ERROR,
+            f"does not copy {counted(facts.stopped_count, 'partition')}: {first.source} is {first.state}"
+            f"{_because(first.reason)}{_more(facts.stopped_count)}.",
+            tuple(
+                Action(f"partition {one.source}", one.advice or f"follow {STOPPED_PARTITION}", does=Does.SET_OFFSET)
+                for one in facts.stopped
+            ),
+        )
+    if facts.waiting:
+        first = facts.waiting[0]
+        yield _Finding(
+            FlowWord.DEGRADED,
+            Urgency.WARNING,
+            f"waits with {counted(facts.waiting_count, 'partition')}, which will continue without help: "
+            f"{first.source}{_because(first.reason)}{_more(facts.waiting_count)}.",
+        )
+    if facts.lost or facts.lag.lost:
+        gone = facts.lost + facts.lag.lost
+        look = f"heliograph lag {_file(facts)}" if facts.lag.lost else ""
+        yield _Finding(
+            FlowWord.RUNNING,
+            Urgency.WARNING,
+            f"copies, but {counted(gone, 'offset')} of {facts.flow.source} will never arrive: deleted before the copy.",
+            (Action("lost offsets", f"find them as {STOPPED_PARTITION} says", look),),
+        )
+    if facts.skipped:
+        yield _Finding(
+            FlowWord.RUNNING,
+            Urgency.WARNING,
+            f"copies, but has left out {counted(facts.skipped, 'record')} that {facts.flow.target} refuses.",
+        )
+
+
+def _of_lag(facts: FlowFacts, *, is_explained: bool) -> Iterator[_Finding]:
+    """Yield what the lag shows; ``is_explained``: another finding explains it, and has the action."""
+    lag = facts.lag
+    if lag.records < 0:
+        why = _because(named(facts.unchecked, 1))
+        yield _Finding(FlowWord.UNKNOWN, Urgency.UNKNOWN, f"has an unknown lag {since_text(lag.known_ms)}{why}.")
+        return
+    if not lag.partitions and not facts.unchecked:
+        yield _Finding(
+            FlowWord.IDLE,
+            Urgency.WARNING,
+            "copies nothing: no source topic is selected.",
+            (Action(f"flow {facts.flow}", "check its topics and topics.exclude", f"heliograph check {_file(facts)}"),),
+        )
+    elif lag.ms >= BEHIND_MS:
+        yield _behind(facts, is_explained=is_explained)
+    if facts.unchecked:
+        missing = counted(len(facts.unchecked), "answer")
+        yield _Finding(
+            FlowWord.UNKNOWN, Urgency.UNKNOWN, f"was not checked whole, {missing} missing: {named(facts.unchecked, 1)}."
+        )
+
+
+def _behind(facts: FlowFacts, *, is_explained: bool) -> _Finding:
+    lag, growth = facts.lag, facts.lag.growth_per_s
+    behind = f"is {_records(lag.records)} behind, the oldest {age_text(lag.ms)} old"
+    most = "" if lag.furthest is None else f" Most wait in {lag.furthest}: {lag.furthest_records:,}."
+    if is_explained:
+        return _Finding(FlowWord.BEHIND, Urgency.WARNING, f"{behind}.{most}")
+    if growth is not None and growth <= -_LEAST_TREND:
+        soon = age_text(round(lag.records / -growth * 1000))
+        return _Finding(
+            FlowWord.CATCHING_UP,
+            Urgency.WARNING,
+            f"{behind}, and catches up in about {soon} at {-growth:,.0f} records a second.",
+        )
+    if growth is None or growth < _LEAST_TREND:
+        return _Finding(
+            FlowWord.BEHIND,
+            Urgency.WARNING,
+            f"{behind}.{most}",
+            (Action(f"flow {facts.flow}", "look whether the lag grows", f"heliograph lag {_file(facts)} --watch"),),
+        )
+    tasks = len(facts.tasks)
+    if tasks and tasks >= lag.partitions:
+        why, remedy = (
+            "each partition has a task of its own",
+            "find what slows the partition, in docs/troubleshooting.md",
+        )
+    else:
+        why = f"{counted(tasks, 'task')} cannot copy as fast as records arrive" if tasks else "records arrive faster"
+        remedy = "raise tasks.max, or start another node"
+    return _Finding(
+        FlowWord.BEHIND,
+        Urgency.ERROR,
+        f"{behind}, and falls back by {growth:,.0f} records a second: {why}.{most}",
+        (Action(f"flow {facts.flow}", remedy, does=Does.SCALE),),
+    )
+
+
+def _all_well(facts: FlowFacts) -> str:
+    lag = facts.lag
+    if not lag.records:
+        return f"runs: everything in {counted(lag.partitions, 'partition')} is copied."
+    return f"runs: {_records(lag.records)} wait, the oldest {age_text(lag.ms)} old."
+
+
+def _failover(facts: FlowFacts) -> FailoverReadiness:
+    lag, (source, target) = facts.lag, facts.flow
+    waiting = lag.waiting if lag.records >= 0 else UNKNOWN
+    if facts.contact.target.answers is False:
+        why = f"No failover could start now: the target {target} does not answer, so its groups cannot be changed."
+        return FailoverReadiness(can_start=False, records=lag.records, partitions=waiting, sentence=why)
+    if lag.records >= 0 and not lag.partitions:
+        why = "No failover could start now: the flow copies no topic."
+        return FailoverReadiness(can_start=False, records=0, partitions=0, sentence=why)
+    groups = ""
+    if facts.checkpoint_ms >= 0:
+        groups = f" Groups would continue at their last checkpoint, written {_ago(facts.checkpoint_ms, facts)}."
+    if facts.contact.source.answers is False:
+        text = (
+            f"A failover could start now with --source-gone {source}. What {source} got {since_text(lag.known_ms)} "
+            f"was not copied and would be lost, and so would what waited then.{groups}"
+        )
+        return FailoverReadiness(can_start=True, records=UNKNOWN, partitions=UNKNOWN, sentence=text)
+    if lag.records < 0:
+        text = "Whether a failover could start now is unknown, because the lag is unknown."
+        return FailoverReadiness(can_start=None, records=UNKNOWN, partitions=UNKNOWN, sentence=text)
+    blocked = ""
+    if facts.stopped:
+        which = named((one.source for one in facts.stopped), _NAMED)
+        why = "it is not copied to its end" if len(facts.stopped) == 1 else "they are not copied to their ends"
+        blocked = f" Groups that read {which} could not move, because {why}."
+    text = f"A failover could start now, and no record would be lost.{blocked}"
+    if lag.records:
+        lost = f"{_records(lag.records)} of {counted(waiting, 'partition')} that were not copied would be lost"
+        text = f"A failover could start now, and copies what waits first. If {source} were lost now, {lost}."
+        text += groups + blocked
+    return FailoverReadiness(can_start=True, records=lag.records, partitions=waiting, sentence=text)
+
+
+def _records(count: int) -> str:
+    return f"{count:,} {'record' if count == 1 else 'records'}"
+
+
+def _because(reason: str) -> str:
+    return f": {reason.rstrip('.')}" if reason else ""
+
+
+def _more(count: int) -> str:
+    return f", and {counted(count - 1, 'other')}" if count > 1 else ""
+
+
+def _ago(at_ms: int, facts: FlowFacts) -> str:
+    return f"{age_text(max(facts.at_ms - at_ms, 0))} ago"
+
+
+def _connectors(verb: str, facts: FlowFacts, options: str = "") -> str:
+    parts = ("heliograph connectors", verb, shlex.quote(facts.connector), options, "--rest", _rest(facts))
+    return " ".join(filter(None, parts))
+
+
+def _rest(facts: FlowFacts) -> str:
+    return shlex.quote(facts.rest) if facts.rest else "URL"
+
+
+def _file(facts: FlowFacts) -> str:
+    return shlex.quote(facts.file or "mm2.properties")

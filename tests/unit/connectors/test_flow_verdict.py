@@ -1,0 +1,193 @@
+"""What a flow's state is called: a row of facts for each state, and the whole text that users read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from connectors.flow_progress import ClusterContact, Contact
+from connectors.flow_verdict import FlowFacts, FlowVerdict, LagFacts, PartitionFacts, TaskFacts, judge
+from connectors.formats.types import FlowName, TopicPartition
+
+AT_MS = 1_767_276_182_000  # 2026-01-01T14:03:02Z
+ANSWERS = ClusterContact(answers=True, answered_ms=AT_MS)
+SILENT = ClusterContact(answers=False, answered_ms=AT_MS, reason="no answer within 5 s")
+COPIED = LagFacts(partitions=6, waiting=0, records=0, ms=0, known_ms=AT_MS)
+ORDERS = TopicPartition("orders", 3)
+BEHIND = LagFacts(6, 2, 120_000, 90_000, furthest=ORDERS, furthest_records=100_000, known_ms=AT_MS)
+RUNS = TaskFacts(0, "RUNNING", "w:8083")
+WELL = FlowFacts(
+    FlowName("us", "eu"),
+    AT_MS + 60_000,
+    connector_state="RUNNING",
+    tasks=(RUNS, replace(RUNS, task=1)),
+    has_worker=True,
+    heartbeat_ms=AT_MS + 59_000,
+    contact=Contact(ANSWERS, ANSWERS),
+    lag=COPIED,
+    rest="http://w:8083/us/eu",
+    file="mm2.properties",
+)
+FAILED = TaskFacts(1, "FAILED", "w:8083", "OSError: disk full")
+REFUSED = PartitionFacts(ORDERS, "QUARANTINED", "eu refuses offset 41: RecordTooLarge", "set errors.tolerance = all")
+SLOW = replace(BEHIND, growth_per_s=250.0)
+
+#: Facts of a flow that is well, changed, and the text of their verdict, with any line breaks.
+ROWS: dict[str, tuple[dict[str, Any], str]] = {
+    "all well": (
+        {},
+        """running, ok: us->eu runs: everything in 6 partitions is copied.
+        Failover: A failover could start now, and no record would be lost.""",
+    ),
+    "source frozen": (
+        {"contact": Contact(SILENT, ANSWERS), "lag": replace(COPIED, records=-1, ms=-1), "checkpoint_ms": AT_MS},
+        """unreachable, error: us->eu copies nothing, and its lag is unknown: the source us does not answer since
+        2026-01-01T14:03:02Z: no answer within 5 s.
+        Do: cluster us: check its brokers and the network: heliograph check mm2.properties
+        Failover: A failover could start now with --source-gone us. What us got since 2026-01-01T14:03:02Z was not
+        copied and would be lost, and so would what waited then. Groups would continue at their last checkpoint, written
+        1 min 0 s ago.""",
+    ),
+    "target frozen": (
+        {"contact": Contact(ANSWERS, SILENT)},
+        """unreachable, error: us->eu copies nothing: the target eu does not answer since 2026-01-01T14:03:02Z: no
+        answer within 5 s.
+        Do: cluster eu: check its brokers and the network: heliograph check mm2.properties
+        Failover: No failover could start now: the target eu does not answer, so its groups cannot be changed.""",
+    ),
+    "task failed": (
+        {"tasks": (RUNS, FAILED)},
+        """failed, error: us->eu does not copy the partitions of 1 of 2 tasks: task 1 failed: OSError: disk full.
+        Do: task 1 of MirrorSourceConnector: remove the cause, then restart: heliograph connectors restart
+        MirrorSourceConnector --tasks --failed --rest http://w:8083/us/eu
+        Failover: A failover could start now, and no record would be lost.""",
+    ),
+    "connector failed": (
+        {"connector_state": "FAILED", "connector_reason": "topics is missing.", "tasks": ()},
+        """failed, error: us->eu copies nothing: connector MirrorSourceConnector failed: topics is missing.
+        Do: connector MirrorSourceConnector: remove the cause, then restart it: heliograph connectors restart
+        MirrorSourceConnector --rest http://w:8083/us/eu
+        Failover: A failover could start now, and no record would be lost.""",
+    ),
+    "partition quarantined": (
+        {"stopped": (REFUSED,), "stopped_count": 1, "lag": replace(SLOW, waiting=1)},
+        """degraded, error: us->eu does not copy 1 partition: orders-3 is QUARANTINED: eu refuses offset 41:
+        RecordTooLarge.
+        It is 120,000 records behind, the oldest 1 min 30 s old. Most wait in orders-3: 100,000.
+        Do: partition orders-3: set errors.tolerance = all
+        Failover: A failover could start now, and copies what waits first. If us were lost now, 120,000 records of 1
+        partition that were not copied would be lost. Groups that read orders-3 could not move, because it is not copied
+        to its end.""",
+    ),
+    "partition waits": (
+        {"waiting": (replace(REFUSED, state="waiting", reason="no leader"),), "waiting_count": 2},
+        """degraded, warning: us->eu waits with 2 partitions, which will continue without help: orders-3: no leader, and
+        1 other.
+        Failover: A failover could start now, and no record would be lost.""",
+    ),
+    "gap skipped": (
+        {"lost": 7},
+        """running, warning: us->eu copies, but 7 offsets of us will never arrive: deleted before the copy.
+        Do: lost offsets: find them as docs/runbooks/stopped-partition.md says
+        Failover: A failover could start now, and no record would be lost.""",
+    ),
+    "records left out": (
+        {"skipped": 2},
+        """running, warning: us->eu copies, but has left out 2 records that eu refuses.
+        Failover: A failover could start now, and no record would be lost.""",
+    ),
+    "worker killed": (
+        {"tasks": (RUNS, TaskFacts(1, "UNASSIGNED"))},
+        """recovering, warning: us->eu takes over 1 of 2 tasks: a worker has ended or restarts them, and the group
+        assigns them within scheduled.rebalance.max.delay.ms.
+        Failover: A failover could start now, and no record would be lost.""",
+    ),
+    "no worker": (
+        {"has_worker": False, "heartbeat_ms": AT_MS, "connector_state": "", "tasks": ()},
+        """ended, error: us->eu copies nothing: no worker runs it, and its last heartbeat was 1 min 0 s ago.
+        Do: the worker of us->eu: start it: heliograph mirror mm2.properties
+        Failover: A failover could start now, and no record would be lost.""",
+    ),
+    "Spark gone": (
+        {"spark": "its driver ended with code 1"},
+        """recovering, warning: us->eu copies nothing at the moment: Spark does not run, and the worker starts it again:
+        its driver ended with code 1.
+        Failover: A failover could start now, and no record would be lost.""",
+    ),
+    "paused": (
+        {"connector_state": "PAUSED"},
+        """paused, warning: us->eu copies nothing: connector MirrorSourceConnector is PAUSED.
+        Do: connector MirrorSourceConnector: resume it: heliograph connectors resume MirrorSourceConnector --rest
+        http://w:8083/us/eu
+        Failover: A failover could start now, and no record would be lost.""",
+    ),
+    "stopped": (
+        {"connector_state": "STOPPED", "tasks": (), "rest": ""},
+        """stopped, warning: us->eu copies nothing: connector MirrorSourceConnector is STOPPED.
+        Do: connector MirrorSourceConnector: run heliograph failback if this is after a failover, otherwise resume it:
+        heliograph connectors resume MirrorSourceConnector --rest URL
+        Failover: A failover could start now, and no record would be lost.""",
+    ),
+    "behind": (
+        {"lag": SLOW, "checkpoint_ms": AT_MS + 50_000},
+        """behind, error: us->eu is 120,000 records behind, the oldest 1 min 30 s old, and falls back by 250 records a
+        second: 2 tasks cannot copy as fast as records arrive. Most wait in orders-3: 100,000.
+        Do: flow us->eu: raise tasks.max, or start another node
+        Failover: A failover could start now, and copies what waits first. If us were lost now, 120,000 records of 2
+        partitions that were not copied would be lost. Groups would continue at their last checkpoint, written 10.0 s
+        ago.""",
+    ),
+    "behind, and it is not known whether it grows": (
+        {"lag": BEHIND},
+        """behind, warning: us->eu is 120,000 records behind, the oldest 1 min 30 s old. Most wait in orders-3: 100,000.
+        Do: flow us->eu: look whether the lag grows: heliograph lag mm2.properties --watch
+        Failover: A failover could start now, and copies what waits first. If us were lost now, 120,000 records of 2
+        partitions that were not copied would be lost.""",
+    ),
+    "catching up": (
+        {"lag": replace(BEHIND, growth_per_s=-1000.0)},
+        """catching up, warning: us->eu is 120,000 records behind, the oldest 1 min 30 s old, and catches up in about
+        2 min 0 s at 1,000 records a second.
+        Failover: A failover could start now, and copies what waits first. If us were lost now, 120,000 records of 2
+        partitions that were not copied would be lost.""",
+    ),
+    "no topics": (
+        {"lag": replace(COPIED, partitions=0), "tasks": ()},
+        """idle, warning: us->eu copies nothing: no source topic is selected.
+        Do: flow us->eu: check its topics and topics.exclude: heliograph check mm2.properties
+        Failover: No failover could start now: the flow copies no topic.""",
+    ),
+    "unknown": (
+        {"lag": LagFacts(), "unchecked": ("cluster us: DESCRIBE is missing",)},
+        """unknown, unknown: us->eu has an unknown lag since the start: cluster us: DESCRIBE is missing.
+        Failover: Whether a failover could start now is unknown, because the lag is unknown.""",
+    ),
+    "several at once: the worst gives the word, and a failed task explains the lag": (
+        {"tasks": (RUNS, FAILED), "lag": SLOW, "skipped": 1},
+        """failed, error: us->eu does not copy the partitions of 1 of 2 tasks: task 1 failed: OSError: disk full.
+        It is 120,000 records behind, the oldest 1 min 30 s old. Most wait in orders-3: 100,000.
+        It copies, but has left out 1 record that eu refuses.
+        Do: task 1 of MirrorSourceConnector: remove the cause, then restart: heliograph connectors restart
+        MirrorSourceConnector --tasks --failed --rest http://w:8083/us/eu
+        Failover: A failover could start now, and copies what waits first. If us were lost now, 120,000 records of 2
+        partitions that were not copied would be lost.""",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "text"), ROWS.values(), ids=ROWS)
+def test_each_state_has_its_words(changes: dict[str, Any], text: str) -> None:
+    facts = replace(WELL, **changes)
+    assert _text(judge(facts)) == " ".join(text.split())
+    # As a worker's report brings it to another process.
+    again = FlowFacts.from_wire(json.loads(json.dumps(facts.to_wire())))
+    assert FlowVerdict.from_wire(json.loads(json.dumps(judge(again).to_wire()))) == judge(facts)
+
+
+def _text(found: FlowVerdict) -> str:
+    actions = [f"Do: {one}" for one in found.actions]
+    said = [f"{found.state}, {found.urgency}: {found.sentence}", *found.also, *actions]
+    return " ".join([*said, f"Failover: {found.failover.sentence}"])
