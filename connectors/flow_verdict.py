@@ -14,12 +14,13 @@ from typing import Final
 
 from connect.core.model import State
 from connect.core.wording import age_text, counted, named
-from connectors.flow_progress import NOTHING_KNOWN, UNKNOWN, Contact, since_text
-from connectors.formats.types import FlowName, TopicPartition, Wired
+from connectors.flow_facts import RECOVERING, STARTING, FlowFacts
+from connectors.flow_progress import UNKNOWN, since_text
+from connectors.formats.types import FlowName, Wired
 
 #: A flow whose oldest waiting record is older than this is behind. Positions are stored every 10 s.
 BEHIND_MS: Final = 60_000
-#: A slower change of the lag, in records a second, is no trend.
+#: A slower change of the lag, in records a second, does not count.
 _LEAST_TREND: Final = 1.0
 #: Partitions and tasks that a sentence names.
 _NAMED: Final = 3
@@ -62,96 +63,6 @@ class Does(StrEnum):
     SET_OFFSET = "set offset"
     SCALE = "scale"
     CHECK = "check"
-
-
-@dataclass(frozen=True, slots=True)
-class TaskFacts(Wired):
-    """A connector (``task`` -1) or one of its tasks, as REST shows it; ``reason``: why it failed, in one line."""
-
-    task: int
-    state: str
-    worker_id: str = ""
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class LagFacts(Wired):
-    """The lag of a flow; -1 and None if unknown.
-
-    Args:
-        partitions: All of the flow.
-        waiting: Those with records that wait.
-        records: Source offsets that wait.
-        ms: The age of the oldest.
-        lost: Offsets after the position that the source no longer has.
-        growth_per_s: The growth of ``records`` in a second; negative if they become fewer.
-        furthest: The partition of greatest lag, and its records.
-        known_ms: When it was last known, since 1970.
-    """
-
-    partitions: int = 0
-    waiting: int = 0
-    records: int = UNKNOWN
-    ms: int = UNKNOWN
-    lost: int = 0
-    growth_per_s: float | None = None
-    furthest: TopicPartition | None = None
-    furthest_records: int = 0
-    known_ms: int = UNKNOWN
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionFacts(Wired):
-    """A partition that does not copy: its state and reason as in the report of partitions, and how it continues."""
-
-    source: TopicPartition
-    state: str
-    reason: str
-    advice: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class FlowFacts(Wired):
-    """What is known of a flow at ``at_ms``. Times are in ms since 1970; -1, None and ``""`` are unknown.
-
-    Args:
-        connector: The name of its MirrorSource; ``connector_state`` as REST shows it.
-        tasks: Its tasks.
-        has_worker: False if no worker runs the flow, by heartbeats or its group.
-        heartbeat_ms: When its worker last wrote a heartbeat.
-        spark: Why Spark does not run, empty if it does.
-        stopped: Partitions that wait for an operator, at most a few; ``stopped_count`` of all.
-        waiting: Partitions that continue by themselves; ``waiting_count`` of all.
-        checkpoint_ms: When a checkpoint was last written.
-        records_per_s: Copied records a second.
-        skipped: Records that the target refused and that were left out.
-        lost: Source offsets that were lost and that a policy has passed over.
-        unchecked: What could not be read, and why.
-        rest: The URL of a worker's REST API, and ``file`` the properties file, for commands.
-    """
-
-    flow: FlowName
-    at_ms: int
-    connector: str = "MirrorSourceConnector"
-    connector_state: str = ""
-    connector_reason: str = ""
-    tasks: tuple[TaskFacts, ...] = ()
-    has_worker: bool | None = None
-    heartbeat_ms: int = UNKNOWN
-    contact: Contact = NOTHING_KNOWN
-    spark: str = ""
-    lag: LagFacts = LagFacts()
-    records_per_s: float | None = None
-    stopped: tuple[PartitionFacts, ...] = ()
-    stopped_count: int = 0
-    waiting: tuple[PartitionFacts, ...] = ()
-    waiting_count: int = 0
-    checkpoint_ms: int = UNKNOWN
-    skipped: int = 0
-    lost: int = 0
-    unchecked: tuple[str, ...] = ()
-    rest: str = ""
-    file: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +204,23 @@ def _of_tasks(facts: FlowFacts) -> Iterator[_Finding]:
             Urgency.WARNING,
             f"copies nothing at the moment: Spark does not run, and the worker starts it again{_because(facts.spark)}.",
         )
-    elif away:
+        return
+    again = [one for one in facts.tasks if one.state == RECOVERING]
+    if again:
+        yield _Finding(
+            FlowWord.RECOVERING,
+            Urgency.WARNING,
+            f"starts {len(again)} of {counted(len(facts.tasks), 'task')} again after an error"
+            f"{_because(again[0].reason)}.",
+        )
+    starting = sum(one.state == STARTING for one in facts.tasks)
+    if starting:
+        yield _Finding(
+            FlowWord.STARTING,
+            Urgency.WARNING,
+            f"starts {starting} of {counted(len(facts.tasks), 'task')}, and reads where they continue.",
+        )
+    if away:
         yield _Finding(
             FlowWord.RECOVERING,
             Urgency.WARNING,

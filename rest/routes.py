@@ -337,6 +337,13 @@ async def get_partitions(call: Calling, connector: Name, state: str = "") -> Res
     return await _reported(call, connector, "partitions", state=state)
 
 
+@reports_router.get("/verdict", response_model=dict[str, Any])
+async def get_verdict(call: Calling, connector: Name, rest: str = "", file: str = "") -> Response:
+    """Return the state of a MirrorSource's flow in words, what to do, whether a failover could start now, and the facts
+    behind it. Commands use the URL ``rest`` and the properties ``file``."""
+    return await _reported(call, connector, "verdict", rest=rest, file=file)
+
+
 async def _reported(call: Call, connector: str, kind: str, **query: str) -> Response:
     return json_response(dict(await call.within_time(call.herder.connector_report(connector, kind, query))))
 

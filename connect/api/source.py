@@ -269,12 +269,22 @@ class EngineTask(ABC):
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """A task as last reported in its group: its state (Kafka's name for it), its worker and its config."""
+    """A task as last reported in its group: its state (Kafka's name for it), its worker, its config, and the full text
+    of its error if it failed."""
 
     task: int
     state: str
     worker_id: str
     config: Props
+    trace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorReport:
+    """A connector as last reported in its group: its state (Kafka's name for it), and the full text of its error."""
+
+    state: str
+    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +360,7 @@ class SourceConnector(ABC):
         return TransactionBoundaries.UNSUPPORTED
 
     def report(
-        self, kind: str, props: Props, tasks: Sequence[TaskReport], query: Mapping[str, str]
+        self, kind: str, props: Props, tasks: Sequence[TaskReport], query: Mapping[str, str], connector: ConnectorReport
     ) -> Awaitable[Mapping[str, Any] | None] | Mapping[str, Any] | None:
         """Return a JSON report for ``GET /connectors/{name}/{kind}``, an addition to Kafka Connect's API.
 

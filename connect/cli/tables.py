@@ -12,6 +12,8 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
+from connect.core.wording import reason_of
+
 #: The style of what needs attention.
 ERROR: Final = "bold red"
 _STYLES: Final = {
@@ -24,7 +26,6 @@ _STYLES: Final = {
 }
 #: A pipe has no width; this one does not break the lines of tables.
 _PIPE_COLUMNS: Final = 240
-_TRACE_CHARACTERS: Final = 200
 #: Most rows of one kind that are shown without --all.
 _ROWS: Final = 20
 T = TypeVar("T")
@@ -57,7 +58,7 @@ def _connector(name: str, details: Mapping[str, Any]) -> tuple[str | Text, ...]:
 def show_status(status: Mapping[str, Any]) -> None:
     """Print a connector and its tasks, each with its error if it failed."""
     parts = [("connector", status["connector"]), *((f"task {task['id']}", task) for task in status["tasks"])]
-    rows = ((name, _state(one["state"]), one["worker_id"], reason(one.get("trace"))) for name, one in parts)
+    rows = ((name, _state(one["state"]), one["worker_id"], reason_of(one.get("trace"))) for name, one in parts)
     _show(table((status["name"], "state", "worker", "error"), rows), "")
 
 
@@ -65,15 +66,6 @@ def show_offsets(offsets: Sequence[Mapping[str, Any]]) -> None:
     """Print partitions with their offsets."""
     rows = ([json.dumps(one[part], ensure_ascii=False) for part in ("partition", "offset")] for one in offsets)
     _show(table(("partition", "offset"), rows), "no offsets")
-
-
-def reason(trace: str | None) -> str:
-    """Return the error in a trace: the first line in Java, the last in Python."""
-    lines = [line.strip() for line in (trace or "").splitlines() if line.strip()]
-    if not lines:
-        return ""
-    found = lines[-1] if lines[0].startswith("Traceback ") else lines[0]
-    return found if len(found) <= _TRACE_CHARACTERS else found[:_TRACE_CHARACTERS] + "…"
 
 
 def table(

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from typing import Final
 
 from connect.core.model import FACTOR_KEYS
+
+_TRACE_CHARACTERS: Final = 200
 
 
 def counted(count: int, noun: str) -> str:
@@ -43,3 +46,12 @@ def age_text(ms: int) -> str:
     if days:
         return f"{days} d {hours % 24} h"
     return f"{hours} h {minutes % 60} min" if hours else f"{minutes} min {ms // 1000 % 60} s"
+
+
+def reason_of(trace: str | None) -> str:
+    """Return the error in a trace: the first line in Java, the last in Python."""
+    lines = [line.strip() for line in (trace or "").splitlines() if line.strip()]
+    if not lines:
+        return ""
+    found = lines[-1] if lines[0].startswith("Traceback ") else lines[0]
+    return found if len(found) <= _TRACE_CHARACTERS else found[:_TRACE_CHARACTERS] + "…"

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from connect.api.connector import Props
-from connect.api.source import EngineTask, ExactlyOnceSupport, TaskReport
+from connect.api.source import ConnectorReport, EngineTask, ExactlyOnceSupport, TaskReport
 from connect.core.config.config_def import ConfigDef, ConfigValue, add_errors
 from connect.core.errors import ConfigError, PermanentError, RetriableError
 from connect.core.model import State
@@ -45,6 +45,7 @@ from connectors.source.positions.gap_policy import advice
 from connectors.source.positions.position_store import MirrorPositionStore, StoreSettings
 from connectors.source.slice_handle import SliceFenced, TaskServices, TaskSettings
 from connectors.source.task import MirrorSourceTask
+from connectors.source.verdict_report import verdict_report
 from connectors.source.worker_context import FlowParts, MirrorHost
 from connectors.topic_sync.acl_plan import Names
 from connectors.topic_sync.acl_sync import AccessFlow, AccessRecords, AccessSync
@@ -55,6 +56,7 @@ from connectors.transforms.target_names import chain_plan, check_chain
 
 LAG: Final = "lag"
 PARTITIONS: Final = "partitions"
+VERDICT: Final = "verdict"
 _RUNNING: Final = "running"
 #: The highest ``top`` of a lag report.
 _MOST_NAMED: Final = 1000
@@ -226,15 +228,17 @@ class MirrorSource(MirrorConnector):
         return exactly_once_support(props)
 
     async def report(
-        self, kind: str, props: Props, tasks: Sequence[TaskReport], query: Mapping[str, str]
+        self, kind: str, props: Props, tasks: Sequence[TaskReport], query: Mapping[str, str], connector: ConnectorReport
     ) -> Mapping[str, Any] | None:
-        if kind not in (LAG, PARTITIONS):
+        if kind not in (LAG, PARTITIONS, VERDICT):
             return None
         await open_stores(props)
         settings, clients = settings_of(props, self._host)
         async with _parts(self._host, settings, clients) as parts:
             if kind == PARTITIONS:
                 return await partitions_report(settings, parts, tasks, query)
+            if kind == VERDICT:
+                return await verdict_report(self._host, settings, parts, connector, tasks, query)
             shared, watch = self._host.lag_of(settings.name), self._host.watches.get(settings.name)
             lag = await shared.read(settings, parts.clusters.source, parts.store, watch)
             contact = self._host.contact(settings.name)  # after the read, which may take long

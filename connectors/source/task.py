@@ -45,6 +45,8 @@ class MirrorSourceTask:
 
     def __init__(self, settings: TaskSettings, services: TaskServices, store: PositionStore) -> None:
         self.state = "starting"
+        #: Why it is ``recovering``.
+        self.problem = ""
         self.epoch = 0
         self._settings = settings
         self._services = services
@@ -168,7 +170,7 @@ class MirrorSourceTask:
             except RetriableError as error:
                 if self._stopping.done():
                     return
-                self.state = "recovering"
+                self.state, self.problem = "recovering", str(error)
                 delay_s = self._defects.delay_s(error, time.monotonic() - began_s)
                 log.warning("%s: %s; taking over again in %.1f s", self._name, error, delay_s)
                 await asyncio.wait({self._stopping}, timeout=delay_s)

@@ -18,9 +18,11 @@ from connect.kafka.threads import LeaseLoop
 from connectors.config.client_config import FlowClients
 from connectors.connector_base import WrittenLatencies
 from connectors.control_link.server import LinkServer, LinkSettings
-from connectors.flow_progress import NOTHING_KNOWN, UNKNOWN, Contact, FlowProgress, LagSnapshot, Views
-from connectors.formats.types import FlowName
-from connectors.lag_reader import ContactWatch, SharedLag
+from connectors.flow_facts import Trend
+from connectors.flow_progress import NOTHING_KNOWN, UNKNOWN, Contact, FlowLag, FlowProgress, LagSnapshot, Views
+from connectors.formats.types import FlowName, TopicPartition
+from connectors.internal_topics import PartitionState
+from connectors.lag_reader import NOTHING, ContactWatch, SharedLag
 from connectors.source.positions.partition_pairs import Clusters
 from connectors.source.positions.stored_positions import MissingRights
 from connectors.source.task import MirrorSourceTask
@@ -69,6 +71,11 @@ class SharedSpark:
         engine, _ = await self.get()
         await engine.ready()
 
+    @property
+    def problem(self) -> str:
+        """Why Spark does not run now; empty if it runs or was not started."""
+        return "" if self._engine is None else self._engine.problem
+
     async def stop(self) -> None:
         """Stop Spark and its links within a few seconds."""
         if self._engine is not None:
@@ -93,6 +100,17 @@ class _SharedClusters:
     parts: FlowParts
     closing: AsyncExitStack
     users: int = 0
+
+
+@dataclass(slots=True)
+class FlowLook:
+    """What was last read of a flow for its verdict, at ``at_ms`` since 1970; concurrent readers wait for one read."""
+
+    at_ms: int = UNKNOWN
+    lag: FlowLag = NOTHING
+    states: Mapping[TopicPartition, PartitionState] = field(default_factory=dict)
+    trend: Trend = field(default_factory=Trend)
+    reading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 @dataclass(slots=True)
@@ -122,6 +140,7 @@ class MirrorHost:
     #: When a fetch and a produce request of each connector were last answered, by its tasks that have ended here.
     _moved_ms: dict[str, tuple[int, int]] = field(default_factory=dict)
     _lags: dict[str, SharedLag] = field(default_factory=dict)
+    _looks: dict[str, FlowLook] = field(default_factory=dict)
     written: WrittenLatencies = field(default_factory=WrittenLatencies)
     #: The position topics, which each task reads at its start.
     long_logs: LongLogs = field(default_factory=LongLogs)
@@ -175,6 +194,10 @@ class MirrorHost:
     def lag_of(self, name: str) -> SharedLag:
         """Return the lag reader of the connector ``name``, which concurrent callers share."""
         return self._lags.setdefault(name, SharedLag())
+
+    def look_of(self, name: str) -> FlowLook:
+        """Return what was last read of the flow of the connector ``name``."""
+        return self._looks.setdefault(name, FlowLook())
 
     @contextlib.contextmanager
     def shown(self, name: str, index: int, task: MirrorSourceTask) -> Iterator[None]:

@@ -98,6 +98,8 @@ class SparkEngine:
         self._lock = asyncio.Lock()
         self._stopping = False
         self._is_abandoned = False
+        #: Why it does not run now; empty if it runs or has not started yet.
+        self.problem = ""
         #: Factor on the time that a job may take to start, because on a busy machine a restarted Spark is as slow.
         self.timeout_factor = 1
         self._heard_s = 0.0
@@ -362,7 +364,7 @@ class SparkEngine:
     def _happened(self, event: dict[str, Any]) -> None:
         if event["type"] == "ready":
             log.info("Spark %s is ready (%s)", event["spark"], self._settings.place)
-            self._ended_starts = 0
+            self._ended_starts, self.problem = 0, ""
             if self._ready is not None and not self._ready.done():
                 self._ready.set_result(None)
             return
@@ -386,6 +388,7 @@ class SparkEngine:
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(error)
         if not self._stopping:
+            self.problem = str(error)
             log.warning("%s", error)
         for job in self._jobs.values():
             if not job.finished.done():

@@ -12,8 +12,8 @@ from connect.cli.commands.lag import problem_of, readers_of
 from connect.cli.commands.rest_client import RestClient, WorkerRefused, WorkerUnreachable, is_of
 from connect.cli.commands.topology import STALE_AFTER_S, age_words, heartbeats_of
 from connect.cli.console import FORMAT, exit_code
-from connect.cli.tables import ERROR, reason, show, show_json, table
-from connect.core.wording import age_text, counted
+from connect.cli.tables import ERROR, show, show_json, table
+from connect.core.wording import age_text, counted, reason_of
 from connectors.config.mm2_properties import chosen_flows, load
 from connectors.formats.types import FlowName
 from connectors.heartbeat import FlowHealth, FlowState
@@ -84,8 +84,8 @@ def failures_of(worker: RestClient, flow: FlowName) -> Iterator[str]:
         for part, its in parts.items():
             if its["state"] == "FAILED":
                 yield (
-                    f"{name}, {part} failed: {reason(its.get('trace'))}. When the cause is gone: heliograph connectors "
-                    f"restart {name} --tasks --failed --rest {worker.shown_url}"
+                    f"{name}, {part} failed: {reason_of(its.get('trace'))}. When the cause is gone: heliograph "
+                    f"connectors restart {name} --tasks --failed --rest {worker.shown_url}"
                 )
         if config.get("connector.class", "").strip().endswith(("MirrorSourceConnector", "MirrorSource")):
             for partition in worker.ask("GET", worker.path(name, "partitions"))["partitions"]:

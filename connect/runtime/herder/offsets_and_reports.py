@@ -11,12 +11,12 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from connect.api.source import SourceConnector, TaskReport
+from connect.api.source import ConnectorReport, SourceConnector, TaskReport
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.config_topic import ConfigLog
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
 from connect.core.herder_api import BadRequest, NotFound, SourceOffset
-from connect.core.model import State, TaskId
+from connect.core.model import State, TargetState, TaskId
 from connect.core.status_and_offset_topics import StatusLog, in_java_order
 from connect.kafka.threads import PluginThread
 from connect.runtime.herder.effects_and_fencing import ZombieFence
@@ -176,7 +176,9 @@ class Reports:
         try:
             async with asyncio.timeout(_REPORT_TIMEOUT_S) as timeout:
                 with plugin_call(f"connector {name} was asked for its {kind}"):
-                    reported = await _reported(name, connector, kind, props, self._tasks(name), query)
+                    reported = await _reported(
+                        name, connector, kind, props, self._tasks(name), query, self._whole(name)
+                    )
         except TimeoutError:
             if not timeout.expired():
                 raise
@@ -189,6 +191,14 @@ class Reports:
             raise NotFound(f"Connector {name} has no {kind} report")
         return reported
 
+    def _whole(self, name: str) -> ConnectorReport:
+        target, status = self.snapshot().target_state(name), self.statuses.status(name)
+        if status is None:
+            return ConnectorReport(State.UNASSIGNED.value)
+        # The target state is known at once, and the status only when a worker has reached it.
+        state = status.state if target is TargetState.STARTED else State(target.value)
+        return ConnectorReport(state.value, status.trace or "")
+
     def _tasks(self, name: str) -> list[TaskReport]:
         snapshot = self.snapshot()
         return [self._task(task, snapshot.task_config(task) or {}) for task in snapshot.task_ids(name)]
@@ -197,7 +207,7 @@ class Reports:
         status = self.statuses.status(task)
         if status is None:
             return TaskReport(task.task, State.UNASSIGNED.value, "", config)
-        return TaskReport(task.task, status.state.value, status.worker_id, config)
+        return TaskReport(task.task, status.state.value, status.worker_id, config, status.trace or "")
 
 
 async def _reported(name: str, connector: SourceConnector, *asked: Any) -> Mapping[str, Any] | None:

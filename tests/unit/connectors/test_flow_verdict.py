@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from connectors.flow_facts import FlowFacts, LagFacts, PartitionFacts, TaskFacts
 from connectors.flow_progress import ClusterContact, Contact
-from connectors.flow_verdict import FlowFacts, FlowVerdict, LagFacts, PartitionFacts, TaskFacts, judge
+from connectors.flow_verdict import FlowVerdict, judge
 from connectors.formats.types import FlowName, TopicPartition
 
 AT_MS = 1_767_276_182_000  # 2026-01-01T14:03:02Z

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from connect.api.connector import Props
-from connect.api.source import TaskReport
+from connect.api.source import ConnectorReport, TaskReport
 from connect.core.config_topic import ConfigLog
 from connect.core.errors import ConfigError, RetriableError
 from connect.core.herder_api import BadRequest, NotFound
@@ -23,11 +23,11 @@ class Reporting(TestConnector):
     error: ClassVar[Exception | None] = None
 
     async def report(
-        self, kind: str, props: Props, tasks: Sequence[TaskReport], query: Mapping[str, str]
+        self, kind: str, props: Props, tasks: Sequence[TaskReport], query: Mapping[str, str], connector: ConnectorReport
     ) -> Mapping[str, Any] | None:
         if self.error is not None:
             raise self.error
-        return {"kind": kind, "tasks": len(tasks), **query} if kind == "lag" else None
+        return {"kind": kind, "tasks": len(tasks), "state": connector.state, **query} if kind == "lag" else None
 
 
 def reports() -> Reports:
@@ -36,7 +36,12 @@ def reports() -> Reports:
 
 async def test_a_connector_tells_what_it_knows() -> None:
     Reporting.error = None
-    assert await reports().report("c", RAW, "lag", {"top": "3"}) == {"kind": "lag", "tasks": 0, "top": "3"}
+    assert await reports().report("c", RAW, "lag", {"top": "3"}) == {
+        "kind": "lag",
+        "tasks": 0,
+        "state": "UNASSIGNED",
+        "top": "3",
+    }
     with pytest.raises(NotFound, match="Connector c has no partitions report"):
         await reports().report("c", RAW, "partitions", {})
 

@@ -1,0 +1,166 @@
+"""The facts of a flow from which :mod:`connectors.flow_verdict` judges it, and the trend of a lag."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from connectors.flow_progress import NOTHING_KNOWN, UNKNOWN, Contact, FlowLag, furthest, together
+from connectors.formats.types import FlowName, TopicPartition, Wired
+
+#: A trend is that of this time; not of less than the second, because positions are stored every 10 s.
+_TREND_MS: Final = 60_000
+_LEAST_TREND_MS: Final = 20_000
+#: States of running tasks that do not copy yet, or not at the moment.
+STARTING: Final = "STARTING"
+RECOVERING: Final = "RECOVERING"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFacts(Wired):
+    """A task: its state as REST shows it, or STARTING or RECOVERING on its own worker; ``reason``: its error, in one
+    line."""
+
+    task: int
+    state: str
+    worker_id: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LagFacts(Wired):
+    """The lag of a flow; -1 and None if unknown.
+
+    Args:
+        partitions: All of the flow.
+        waiting: Those with records that wait.
+        records: Source offsets that wait.
+        ms: The age of the oldest.
+        lost: Offsets after the position that the source no longer has.
+        growth_per_s: The growth of ``records`` in a second; negative if they become fewer.
+        furthest: The partition of greatest lag, and its records.
+        known_ms: When it was last known, since 1970.
+    """
+
+    partitions: int = 0
+    waiting: int = 0
+    records: int = UNKNOWN
+    ms: int = UNKNOWN
+    lost: int = 0
+    growth_per_s: float | None = None
+    furthest: TopicPartition | None = None
+    furthest_records: int = 0
+    known_ms: int = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class _LagRead:
+    at_ms: int
+    partitions: int
+    records: int
+    copied: int
+
+
+class Trend:
+    """How the lag of a flow changed, and how many records were copied, over the last minute of reads."""
+
+    def __init__(self) -> None:
+        self._samples: deque[_LagRead] = deque()
+
+    def observe(self, at_ms: int, lag: FlowLag) -> None:
+        """Take a lag that was read at ``at_ms``; one that is not known says nothing."""
+        whole = together(lag.partitions)
+        if not lag.is_known or whole.records < 0:
+            return
+        copied = sum(one.position for one in lag.partitions)
+        if self._samples and self._samples[-1].partitions != whole.partitions:
+            self._samples.clear()
+        self._samples.append(_LagRead(at_ms, whole.partitions, whole.records, copied))
+        while self._samples[0].at_ms < at_ms - _TREND_MS:
+            self._samples.popleft()
+
+    @property
+    def growth_per_s(self) -> float | None:
+        return self._per_s(lambda one: one.records)
+
+    @property
+    def copied_per_s(self) -> float | None:
+        return self._per_s(lambda one: one.copied)
+
+    def lag_facts(self, lag: FlowLag) -> LagFacts:
+        """Return the facts of a lag, with the trend so far."""
+        whole, most = together(lag.partitions), furthest(lag.partitions, 1)
+        return LagFacts(
+            partitions=whole.partitions,
+            waiting=sum(one.records > 0 for one in lag.partitions),
+            records=whole.records if lag.is_known else UNKNOWN,
+            ms=whole.ms if lag.is_known else UNKNOWN,
+            lost=whole.lost,
+            growth_per_s=self.growth_per_s,
+            furthest=TopicPartition(most[0].topic, most[0].partition) if most else None,
+            furthest_records=most[0].records if most else 0,
+            known_ms=lag.known_ms,
+        )
+
+    def _per_s(self, number: Callable[[_LagRead], int]) -> float | None:
+        """Return the change of a number in a second; None until the reads cover two stores of positions."""
+        if not self._samples or self._samples[-1].at_ms - self._samples[0].at_ms < _LEAST_TREND_MS:
+            return None
+        first, last = self._samples[0], self._samples[-1]
+        return (number(last) - number(first)) * 1000 / (last.at_ms - first.at_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFacts(Wired):
+    """A partition that does not copy: its state and reason as in the report of partitions, and how it continues."""
+
+    source: TopicPartition
+    state: str
+    reason: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowFacts(Wired):
+    """What is known of a flow at ``at_ms``. Times are in ms since 1970; -1, None and ``""`` are unknown.
+
+    Args:
+        connector: The name of its MirrorSource; ``connector_state`` as REST shows it.
+        tasks: Its tasks.
+        has_worker: False if no worker runs the flow, by heartbeats or its group.
+        heartbeat_ms: When its worker last wrote a heartbeat.
+        spark: Why Spark does not run, empty if it does.
+        stopped: Partitions that wait for an operator, at most a few; ``stopped_count`` of all.
+        waiting: Partitions that continue by themselves; ``waiting_count`` of all.
+        checkpoint_ms: When a checkpoint was last written.
+        records_per_s: Copied records a second.
+        skipped: Records that the target refused and that were left out.
+        lost: Source offsets that were lost and that a policy has passed over.
+        unchecked: What could not be read, and why.
+        rest: The URL of a worker's REST API, and ``file`` the properties file, for commands.
+    """
+
+    flow: FlowName
+    at_ms: int
+    connector: str = "MirrorSourceConnector"
+    connector_state: str = ""
+    connector_reason: str = ""
+    tasks: tuple[TaskFacts, ...] = ()
+    has_worker: bool | None = None
+    heartbeat_ms: int = UNKNOWN
+    contact: Contact = NOTHING_KNOWN
+    spark: str = ""
+    lag: LagFacts = LagFacts()
+    records_per_s: float | None = None
+    stopped: tuple[PartitionFacts, ...] = ()
+    stopped_count: int = 0
+    waiting: tuple[PartitionFacts, ...] = ()
+    waiting_count: int = 0
+    checkpoint_ms: int = UNKNOWN
+    skipped: int = 0
+    lost: int = 0
+    unchecked: tuple[str, ...] = ()
+    rest: str = ""
+    file: str = ""

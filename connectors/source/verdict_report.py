@@ -1,0 +1,111 @@
+"""Collect the facts of a flow on a worker, for the verdict that its REST API reports.
+
+The lag and the states of partitions are those of the whole flow, because they are stored on the target. What only a
+task knows (records left out, why it starts again) is known of the tasks of this worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from connect.api.source import ConnectorReport, TaskReport
+from connect.core.wording import reason_of
+from connect.kafka.concurrency import in_turns, wall_ms
+from connectors.config.connector_configs import MirrorSourceSettings
+from connectors.flow_facts import RECOVERING, STARTING, FlowFacts, PartitionFacts, TaskFacts
+from connectors.flow_progress import is_stopped
+from connectors.flow_verdict import judge
+from connectors.formats.types import TopicPartition
+from connectors.internal_topics import PartitionState, read_states, record_settings
+from connectors.source.positions.gap_policy import advice
+from connectors.source.worker_context import FlowLook, FlowParts, MirrorHost
+
+#: A report reuses what was read this long ago.
+_FRESH_MS: Final = 5000
+#: Partitions that facts name.
+_NAMED: Final = 20
+
+
+async def verdict_report(
+    host: MirrorHost,
+    settings: MirrorSourceSettings,
+    parts: FlowParts,
+    connector: ConnectorReport,
+    tasks: Sequence[TaskReport],
+    query: Mapping[str, str],
+) -> dict[str, Any]:
+    """Return the JSON of a verdict with its facts; both clusters are read every few seconds at most.
+
+    ``query`` may name the ``rest`` URL and the ``file`` that commands of actions shall have."""
+    look = host.look_of(settings.name)
+    async with look.reading:
+        if wall_ms() - look.at_ms > _FRESH_MS:
+            await _look(host, settings, parts, look)
+    facts = await _facts(host, settings, connector, tasks, look, query)
+    return {"connector": settings.name, "facts": facts.to_wire(), "verdict": judge(facts).to_wire()}
+
+
+async def _look(host: MirrorHost, settings: MirrorSourceSettings, parts: FlowParts, look: FlowLook) -> None:
+    watch = host.watches.get(settings.name)
+    lag = await host.lag_of(settings.name).read(settings, parts.clusters.source, parts.store, watch)
+    if host.contact(settings.name).target.answers is not False:
+        look.states = await read_states(parts.store, record_settings(settings))
+    look.lag, look.at_ms = lag, wall_ms()
+    look.trend.observe(look.at_ms, lag)
+
+
+async def _facts(
+    host: MirrorHost,
+    settings: MirrorSourceSettings,
+    connector: ConnectorReport,
+    tasks: Sequence[TaskReport],
+    look: FlowLook,
+    query: Mapping[str, str],
+) -> FlowFacts:
+    name = settings.name
+    running = [task for (of, _), task in host.running.items() if of == name]
+    views = [view for task in running async for view in in_turns(task.view(look.at_ms))]
+    stopped, waiting = _by_need(settings, look.states)
+    return FlowFacts(
+        flow=settings.flow_name,
+        at_ms=wall_ms(),
+        connector=name,
+        connector_state=connector.state,
+        connector_reason=reason_of(connector.trace),
+        tasks=tuple(_task(host, name, one) for one in tasks),
+        has_worker=True,
+        contact=host.contact(name),
+        spark=host.spark.problem if running else "",
+        lag=look.trend.lag_facts(look.lag),
+        records_per_s=look.trend.copied_per_s,
+        stopped=stopped[:_NAMED],
+        stopped_count=len(stopped),
+        waiting=waiting[:_NAMED],
+        waiting_count=len(waiting),
+        skipped=sum(one.skipped for one in views),
+        lost=sum(one.lost for one in views),
+        unchecked=tuple(dict.fromkeys(look.lag.unknown.values())),
+        rest=query.get("rest", ""),
+        file=query.get("file", ""),
+    )
+
+
+def _by_need(
+    settings: MirrorSourceSettings, states: Mapping[TopicPartition, PartitionState]
+) -> tuple[tuple[PartitionFacts, ...], tuple[PartitionFacts, ...]]:
+    """Return the partitions that need an operator, and those that continue by themselves."""
+    stopped: list[PartitionFacts] = []
+    waiting: list[PartitionFacts] = []
+    for source, one in sorted(states.items()):
+        how = advice(settings.name, settings.source_alias, source) if one.gap is not None else ""
+        (stopped if is_stopped(one.state) else waiting).append(PartitionFacts(source, one.state, one.reason, how))
+    return tuple(stopped), tuple(waiting)
+
+
+def _task(host: MirrorHost, connector: str, reported: TaskReport) -> TaskFacts:
+    state, reason = reported.state, reason_of(reported.trace)
+    here = host.running.get((connector, reported.task))
+    if here is not None and here.state.upper() in (STARTING, RECOVERING):
+        state, reason = here.state.upper(), here.problem
+    return TaskFacts(reported.task, state, reported.worker_id, reason)
