@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-from connectors.flow_progress import NOTHING_KNOWN, UNKNOWN, Contact, FlowLag, furthest, together
+from connectors.flow_progress import NOTHING_KNOWN, UNKNOWN, Contact, FlowLag, furthest, is_stopped, together
 from connectors.formats.types import FlowName, TopicPartition, Wired
 
 #: A trend is that of this time; not of less than the second, because positions are stored every 10 s.
 _TREND_MS: Final = 60_000
 _LEAST_TREND_MS: Final = 20_000
+#: Partitions of one kind that facts name.
+_MOST_NAMED: Final = 20
 #: States of running tasks that do not copy yet, or not at the moment.
 STARTING: Final = "STARTING"
 RECOVERING: Final = "RECOVERING"
@@ -36,10 +38,11 @@ class LagFacts(Wired):
     Args:
         partitions: All of the flow.
         waiting: Those with records that wait.
-        records: Source offsets that wait.
+        records: Source offsets that wait; ``bytes`` is their approximate size.
         ms: The age of the oldest.
         lost: Offsets after the position that the source no longer has.
         growth_per_s: The growth of ``records`` in a second; negative if they become fewer.
+        not_checked: Partitions of which nothing could be read.
         furthest: The partition of greatest lag, and its records.
         known_ms: When it was last known, since 1970.
     """
@@ -47,9 +50,11 @@ class LagFacts(Wired):
     partitions: int = 0
     waiting: int = 0
     records: int = UNKNOWN
+    bytes: int = UNKNOWN
     ms: int = UNKNOWN
     lost: int = 0
     growth_per_s: float | None = None
+    not_checked: int = 0
     furthest: TopicPartition | None = None
     furthest_records: int = 0
     known_ms: int = UNKNOWN
@@ -96,9 +101,11 @@ class Trend:
             partitions=whole.partitions,
             waiting=sum(one.records > 0 for one in lag.partitions),
             records=whole.records if lag.is_known else UNKNOWN,
+            bytes=whole.bytes if lag.is_known else UNKNOWN,
             ms=whole.ms if lag.is_known else UNKNOWN,
             lost=whole.lost,
             growth_per_s=self.growth_per_s,
+            not_checked=len(lag.unknown) if lag.is_known else 0,
             furthest=TopicPartition(most[0].topic, most[0].partition) if most else None,
             furthest_records=most[0].records if most else 0,
             known_ms=lag.known_ms,
@@ -123,12 +130,22 @@ class PartitionFacts(Wired):
 
 
 @dataclass(frozen=True, slots=True)
+class OtherFacts(Wired):
+    """What failed in another connector of the flow, such as its checkpoints: the connector, or its task if not -1."""
+
+    connector: str
+    task: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class FlowFacts(Wired):
     """What is known of a flow at ``at_ms``. Times are in ms since 1970; -1, None and ``""`` are unknown.
 
     Args:
         connector: The name of its MirrorSource; ``connector_state`` as REST shows it.
         tasks: Its tasks.
+        others: What failed in other connectors of the flow.
         has_worker: False if no worker runs the flow, by heartbeats or its group.
         heartbeat_ms: When its worker last wrote a heartbeat.
         spark: Why Spark does not run, empty if it does.
@@ -148,6 +165,7 @@ class FlowFacts(Wired):
     connector_state: str = ""
     connector_reason: str = ""
     tasks: tuple[TaskFacts, ...] = ()
+    others: tuple[OtherFacts, ...] = ()
     has_worker: bool | None = None
     heartbeat_ms: int = UNKNOWN
     contact: Contact = NOTHING_KNOWN
@@ -164,3 +182,15 @@ class FlowFacts(Wired):
     unchecked: tuple[str, ...] = ()
     rest: str = ""
     file: str = ""
+
+    def with_partitions(self, found: Sequence[PartitionFacts]) -> FlowFacts:
+        """Return the same with the partitions that are not copied."""
+        stopped = tuple(one for one in found if is_stopped(one.state))
+        waiting = tuple(one for one in found if not is_stopped(one.state))
+        return replace(
+            self,
+            stopped=stopped[:_MOST_NAMED],
+            stopped_count=len(stopped),
+            waiting=waiting[:_MOST_NAMED],
+            waiting_count=len(waiting),
+        )

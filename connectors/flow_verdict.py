@@ -13,10 +13,10 @@ from enum import StrEnum
 from typing import Final
 
 from connect.core.model import State
-from connect.core.wording import age_text, counted, named
-from connectors.flow_facts import RECOVERING, STARTING, FlowFacts
+from connect.core.wording import age_text, bytes_text, counted, named
+from connectors.flow_facts import RECOVERING, STARTING, FlowFacts, LagFacts, PartitionFacts
 from connectors.flow_progress import UNKNOWN, since_text
-from connectors.formats.types import FlowName, Wired
+from connectors.formats.types import QUARANTINED, FlowName, Wired
 
 #: A flow whose oldest waiting record is older than this is behind. Positions are stored every 10 s.
 BEHIND_MS: Final = 60_000
@@ -91,7 +91,8 @@ class FailoverReadiness(Wired):
 
 @dataclass(frozen=True, slots=True)
 class FlowVerdict(Wired):
-    """A flow in words. ``also`` are sentences on what else is wrong, the worst first."""
+    """A flow in words. ``also`` are sentences on what else is wrong, the worst first; ``lag`` is the part of a sentence
+    that says how far behind it is."""
 
     flow: FlowName
     state: FlowWord
@@ -100,6 +101,7 @@ class FlowVerdict(Wired):
     also: tuple[str, ...]
     actions: tuple[Action, ...]
     failover: FailoverReadiness
+    lag: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +125,28 @@ def judge(facts: FlowFacts) -> FlowVerdict:
         tuple(f"It {one.sentence}" for one in found[1:]),
         tuple(dict.fromkeys(action for one in found for action in one.actions)),
         _failover(facts),
+        lag_text(facts.lag),
     )
 
 
+def lag_text(lag: LagFacts) -> str:
+    """Return how far behind a flow is: ``no lag in 6 partitions``, or how many records, and how old the oldest is."""
+    lost = f", {counted(lag.lost, 'offset')} lost" if lag.lost else ""
+    if lag.not_checked:
+        lost += f", {counted(lag.not_checked, 'partition')} not checked"
+    count = counted(lag.partitions, "partition")
+    if lag.records < 0:
+        return f"lag unknown {since_text(lag.known_ms)}{f' in {count}' if lag.partitions else ''}{lost}"
+    if not lag.partitions:
+        return f"lag unknown{lost}" if lost else "no partition to copy"
+    if not lag.records:
+        return f"no lag in {count}{lost}"
+    size = "" if lag.bytes < 0 else f", about {bytes_text(lag.bytes)}"
+    return f"{_records(lag.records)} behind in {count}{size}, the oldest {age_text(lag.ms)} old{lost}"
+
+
 def _findings(facts: FlowFacts) -> list[_Finding]:
-    found = [*_of_workers(facts), *_of_clusters(facts), *_of_tasks(facts), *_of_partitions(facts)]
+    found = [*_of_workers(facts), *_of_clusters(facts), *_of_tasks(facts), *_of_partitions(facts), *_of_others(facts)]
     order = list(FlowWord)
     is_explained = facts.lag.furthest in [one.source for one in facts.stopped] or any(
         order.index(one.state) < order.index(FlowWord.DEGRADED) for one in found
@@ -139,14 +158,12 @@ def _findings(facts: FlowFacts) -> list[_Finding]:
 
 def _of_workers(facts: FlowFacts) -> Iterator[_Finding]:
     if facts.has_worker is False:
-        last = (
-            "none ever did" if facts.heartbeat_ms < 0 else f"its last heartbeat was {_ago(facts.heartbeat_ms, facts)}"
-        )
+        last = "" if facts.heartbeat_ms < 0 else f", and its last heartbeat was {_ago(facts.heartbeat_ms, facts)}"
         start = f"heliograph mirror {_file(facts)}"
         yield _Finding(
             FlowWord.ENDED,
             Urgency.ERROR,
-            f"copies nothing: no worker runs it, and {last}.",
+            f"copies nothing: no worker runs it{last}.",
             (Action(f"the worker of {facts.flow}", "start it", start, Does.START_WORKER),),
         )
     if facts.connector_state in (State.STOPPED, State.PAUSED):
@@ -167,11 +184,12 @@ def _of_clusters(facts: FlowFacts) -> Iterator[_Finding]:
     for side, alias, cluster in sides:
         if cluster.answers is False:
             effect = "copies nothing, and its lag is unknown" if side == "source" else "copies nothing"
-            check, since = f"heliograph check {_file(facts)}", since_text(cluster.answered_ms)
+            check = f"heliograph check {_file(facts)}"
+            since = f" {since_text(cluster.answered_ms)}" if cluster.answered_ms >= 0 else ""
             yield _Finding(
                 FlowWord.UNREACHABLE,
                 Urgency.ERROR,
-                f"{effect}: the {side} {alias} does not answer {since}{_because(cluster.reason)}.",
+                f"{effect}: the {side} {alias} does not answer{since}{_because(cluster.reason)}.",
                 (Action(f"cluster {alias}", "check its brokers and the network", check),),
             )
 
@@ -229,6 +247,27 @@ def _of_tasks(facts: FlowFacts) -> Iterator[_Finding]:
         )
 
 
+def _of_stopped(one: PartitionFacts, facts: FlowFacts) -> Action:
+    about = f"partition {one.source}"
+    if one.state == QUARANTINED:
+        remedy = "remove the cause, or set errors.tolerance = all, then restart its tasks"
+        return Action(about, remedy, _connectors("restart", facts, "--tasks"), Does.RESTART)
+    return Action(about, one.advice or f"follow {STOPPED_PARTITION}", does=Does.SET_OFFSET)
+
+
+def _of_others(facts: FlowFacts) -> Iterator[_Finding]:
+    for one in facts.others:
+        which = one.connector if one.task < 0 else f"task {one.task} of {one.connector}"
+        options = "" if one.task < 0 else "--tasks --failed"
+        restart = _connectors("restart", facts, options, one.connector)
+        yield _Finding(
+            FlowWord.DEGRADED,
+            Urgency.ERROR,
+            f"copies, but {which} failed{_because(one.reason)}.",
+            (Action(which, "remove the cause, then restart it", restart, Does.RESTART),),
+        )
+
+
 def _of_partitions(facts: FlowFacts) -> Iterator[_Finding]:
     if facts.stopped:
         first = facts.stopped[0]
@@ -237,10 +276,7 @@ def _of_partitions(facts: FlowFacts) -> Iterator[_Finding]:
             Urgency.ERROR,
             f"does not copy {counted(facts.stopped_count, 'partition')}: {first.source} is {first.state}"
             f"{_because(first.reason)}{_more(facts.stopped_count)}.",
-            tuple(
-                Action(f"partition {one.source}", one.advice or f"follow {STOPPED_PARTITION}", does=Does.SET_OFFSET)
-                for one in facts.stopped
-            ),
+            tuple(_of_stopped(one, facts) for one in facts.stopped),
         )
     if facts.waiting:
         first = facts.waiting[0]
@@ -271,6 +307,8 @@ def _of_lag(facts: FlowFacts, *, is_explained: bool) -> Iterator[_Finding]:
     """Yield what the lag shows; ``is_explained``: another finding explains it, and has the action."""
     lag = facts.lag
     if lag.records < 0:
+        if is_explained and not facts.unchecked:
+            return
         why = _because(named(facts.unchecked, 1))
         yield _Finding(FlowWord.UNKNOWN, Urgency.UNKNOWN, f"has an unknown lag {since_text(lag.known_ms)}{why}.")
         return
@@ -384,8 +422,8 @@ def _ago(at_ms: int, facts: FlowFacts) -> str:
     return f"{age_text(max(facts.at_ms - at_ms, 0))} ago"
 
 
-def _connectors(verb: str, facts: FlowFacts, options: str = "") -> str:
-    parts = ("heliograph connectors", verb, shlex.quote(facts.connector), options, "--rest", _rest(facts))
+def _connectors(verb: str, facts: FlowFacts, options: str = "", connector: str = "") -> str:
+    parts = ("heliograph connectors", verb, shlex.quote(connector or facts.connector), options, "--rest", _rest(facts))
     return " ".join(filter(None, parts))
 
 

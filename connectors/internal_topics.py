@@ -354,6 +354,20 @@ async def _read_positions(
     return found
 
 
+async def read_statuses(cluster: Cluster, topic: str) -> status_and_offset_topics.StatusLog:
+    """Return the statuses of connectors and tasks; none if there is no such topic. Errors are those of
+    ``read_to_end``."""
+    statuses = status_and_offset_topics.StatusLog()
+    if await known_topic(cluster, topic) is None:
+        return statuses
+
+    def fold(record: LogRecord) -> None:
+        statuses.apply(None if record.key is None else record.key.decode(errors="replace"), record.value)
+
+    await read_to_end(cluster, topic, fold, only_last=True)
+    return statuses
+
+
 async def read_target_state(cluster: Cluster, topic: str, connector: str) -> TargetState:
     """Return the target state; STARTED if there is no such topic. Errors are those of ``read_to_end``."""
     configs = ConfigLog()

@@ -28,6 +28,7 @@ from connectors.config.client_config import FlowClients
 from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.dataplane import fetch_api
 from connectors.flow_progress import (
+    NOTHING_KNOWN,
     SOURCE,
     TARGET,
     ClusterContact,
@@ -96,13 +97,9 @@ class ContactWatch:
 
     async def _asked(self, side: str, before: ClusterContact) -> ClusterContact:
         try:
-            async with asyncio.timeout(_WITHIN_S):
-                await self._clusters[side].metadata(())
-        except TimeoutError:
-            return replace(before, answers=False, reason=f"no answer within {_WITHIN_S:.0f} s")
-        except HeliographError as error:
+            return await asked(self._clusters[side], before)
+        except PermanentError as error:
             return replace(before, answers=False, reason=str(error))
-        return ClusterContact(answers=True, answered_ms=wall_ms())
 
     def _say(self, side: str, found: ClusterContact) -> None:
         log.warning(
@@ -116,12 +113,23 @@ class ContactWatch:
         )
 
 
+async def asked(cluster: Cluster, before: ClusterContact) -> ClusterContact:
+    """Return whether a cluster answers now, and ``before`` with the reason if not. Raises PermanentError."""
+    try:
+        async with asyncio.timeout(_WITHIN_S):
+            await cluster.metadata(())
+    except TimeoutError:
+        return replace(before, answers=False, reason=f"no answer within {_WITHIN_S:.0f} s")
+    except RetriableError as error:
+        return replace(before, answers=False, reason=str(error))
+    return ClusterContact(answers=True, answered_ms=wall_ms())
+
+
 #: One batch is returned whatever its size (KIP-74).
 _SMALLEST: Final = fetch_api.FetchLimits(0, 0, 1, 1, fetch_api.READ_UNCOMMITTED)
 _AT_ONCE: Final = 8
 _FRESH_S: Final = 1.0
 _V2: Final = 2
-_ANSWERS_WITHIN_S: Final = 5.0
 #: Partitions whose oldest waiting record is looked up at a time; a partition that does not move is looked up once.
 _MOST_STAMPS: Final = 1000
 
@@ -136,6 +144,8 @@ class LagReader:
         self._settings = settings
         self.source = source
         self.store = store
+        #: Whether the clusters answered the last :meth:`look`.
+        self.contact = NOTHING_KNOWN
         self._stamps: dict[TopicPartition, tuple[int, int]] = {}
 
     async def all(self) -> FlowLag:
@@ -158,13 +168,13 @@ class LagReader:
         Raises:
             HeliographError: A permanent error, such as a missing right.
         """
+        before = self.contact
+        sides = await asyncio.gather(asked(self.source, before.source), asked(self.store, before.target))
+        self.contact = Contact(*sides)
+        if silent := [side.reason for side in sides if side.answers is False]:
+            return last.lost(self._settings.flow, "; ".join(dict.fromkeys(silent)))
         try:
-            async with asyncio.timeout(_ANSWERS_WITHIN_S):
-                await asyncio.gather(self.source.metadata(()), self.store.metadata(()))
             found = await self.all()
-        except TimeoutError:
-            why = f"{self.source.name} or {self.store.name} did not answer within {_ANSWERS_WITHIN_S:.0f} s"
-            return last.lost(self._settings.flow, why)
         except RetriableError as error:
             return last.lost(self._settings.flow, str(error))
         return replace(found, known_ms=wall_ms())

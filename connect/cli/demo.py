@@ -27,9 +27,9 @@ from rich.console import Console
 from connect.cli.console import EXIT_ERROR, EXIT_FOUND, EXIT_OK, configure_logging, stop_signals
 from connect.cli.demo_shop import TOPICS, GroupReader, OrderWriter
 from connect.cli.dev import properties
-from connect.cli.rates import bytes_text
 from connect.core.errors import HeliographError
 from connect.core.model import NewTopic
+from connect.core.wording import bytes_text
 from connect.embedded import cluster_config
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.concurrency import Scope, first_of

@@ -117,17 +117,19 @@ def status(
     file: MirrorFile,
     rest: Annotated[
         list[str] | None,
-        typer.Option(metavar="URL", help="Ask this mirror or worker too, why its connectors and tasks failed."),
+        typer.Option(metavar="URL", help="Ask this mirror or worker too, which knows more of its tasks and of Spark."),
     ] = None,
+    watch: Watch = False,
+    every: Every = 2.0,
     as_json: AsJson = False,
 ) -> None:
-    """Show each flow of a file: whether its worker is alive, how far behind it is, why, and what to do.
+    """Show each flow of a file: its state, how far behind it is, why, what to do, and what a failover would lose now.
 
     It reads the clusters, so no worker has to run. Exit codes: 0 all flows run, 2 something needs a hand, 1 an error,
-    or something could not be checked."""
+    or something could not be checked. With --watch it is a page until Ctrl-C, which ends with 0."""
     from connect.cli.commands.status import run_status
 
-    finish(partial(run_status, file, rest=rest or (), as_json=as_json))
+    finish(partial(run_status, file, rest=rest or (), as_json=as_json, watch=watch, every_s=every))
 
 
 @app.command(short_help="Print the lag of each flow.")

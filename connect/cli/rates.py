@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from connect.core.wording import age_text, counted
+from connect.core.model import State
+from connect.core.wording import age_text, bytes_text, counted
 from connect.kafka.concurrency import in_turns
-from connectors.flow_progress import NOTHING_KNOWN, SOURCE, TARGET, UNKNOWN, Contact, since_text
+from connectors.flow_facts import FlowFacts, LagFacts, PartitionFacts
+from connectors.flow_progress import NOTHING_KNOWN, UNKNOWN, Contact
+from connectors.flow_verdict import FlowVerdict, FlowWord, Urgency, judge
 
 if TYPE_CHECKING:
     from connectors.flow_progress import FlowProgress, PartitionView
@@ -31,7 +34,7 @@ class TopicRates:
     """One mirrored topic, with its partitions summed up.
 
     ``records``, ``bytes``, ``batches`` (by kind) and ``skipped`` records count since the task started; ``lag_ms`` is
-    the largest of the partitions. ``stopped``: the number of stopped partitions.
+    the largest of the partitions. ``not_copied``: partitions that are stopped or wait.
     """
 
     flow: FlowName
@@ -46,7 +49,7 @@ class TopicRates:
     lag_ms: int = 0
     batches: dict[str, int] = field(default_factory=lambda: dict.fromkeys(BATCH_KINDS, 0))
     skipped: int = 0
-    stopped: int = 0
+    not_copied: list[PartitionFacts] = field(default_factory=list)
 
     @property
     def key(self) -> _Key:
@@ -59,7 +62,8 @@ class TopicRates:
         self.lag_records += view.lag_records
         self.lag_ms = max(self.lag_ms, view.lag_ms)
         self.skipped += view.skipped
-        self.stopped += bool(view.reason)
+        if view.reason:
+            self.not_copied.append(PartitionFacts(view.source, view.state, view.reason))
         for kind in BATCH_KINDS:
             self.batches[kind] += view.batches.get(kind, 0)
 
@@ -91,14 +95,6 @@ class FlowRates:
     @property
     def lag_records(self) -> int:
         return sum(topic.lag_records for topic in self.topics)
-
-    @property
-    def skipped(self) -> int:
-        return sum(topic.skipped for topic in self.topics)
-
-    @property
-    def stopped(self) -> int:
-        return sum(topic.stopped for topic in self.topics)
 
     @property
     def lag_ms(self) -> int:
@@ -136,20 +132,52 @@ class RateMeter:
         ]
 
 
+def verdict_of(rates: FlowRates) -> FlowVerdict:
+    """Return the verdict on what this process copies of a flow."""
+    source, lag = rates.contact.source, LagFacts()
+    if rates.state == NO_TOPICS:
+        lag = LagFacts(records=0, ms=0)
+    elif rates.topics and rates.contact.knows_lag:
+        count = sum(topic.partitions for topic in rates.topics)
+        lag = LagFacts(partitions=count, records=rates.lag_records, ms=rates.lag_ms, known_ms=rates.at_ms)
+    rest = "/".join(("URL", *rates.flow))
+    facts = FlowFacts(
+        rates.flow,
+        rates.at_ms,
+        connector_state=rates.state if rates.state in (State.STOPPED, State.PAUSED) else "",
+        has_worker=False if rates.state == ENDED else None,
+        contact=rates.contact,
+        lag=replace(lag, known_ms=source.answered_ms) if lag.records < 0 else lag,
+        skipped=sum(topic.skipped for topic in rates.topics),
+        rest=rest,
+    )
+    return judge(facts.with_partitions([one for topic in rates.topics for one in topic.not_copied]))
+
+
+def is_idle(verdict: FlowVerdict) -> bool:
+    """Whether a flow copies nothing because of its connector or its worker."""
+    return verdict.state in (FlowWord.ENDED, FlowWord.STOPPED, FlowWord.PAUSED, FlowWord.IDLE)
+
+
 def flow_line(rates: FlowRates) -> str:
-    """Format a flow's log line, for one that copies nothing with :func:`idle_text`.
+    """Format a flow's log line; what is wrong follows in the words of its verdict.
 
     Like ``us->eu running: 5 topics, 20 partitions, 1,200 records/s, 1.2 MB/s, 35 records and 12 ms behind``.
     """
-    if (idle := idle_text(rates)) is not None:
-        return f"{rates.flow}: {idle}{_silent_text(rates, SOURCE, TARGET)}"
+    verdict = verdict_of(rates)
+    is_well = verdict.urgency in (Urgency.OK, Urgency.UNKNOWN)
+    sentences = " ".join((verdict.sentence, *verdict.also))
+    if is_idle(verdict):
+        return f"{sentences} {verdict.actions[0]}"
+    lag = verdict.lag
+    if verdict.failover.records >= 0:
+        lag = f"{rates.lag_records:,} records and {rates.lag_ms:,} ms behind"
     return (
-        f"{rates.flow} {rates.state}: {counted(len(rates.topics), 'topic')}, "
+        f"{rates.flow} {rates.state if is_well else verdict.state}: {counted(len(rates.topics), 'topic')}, "
         f"{counted(sum(topic.partitions for topic in rates.topics), 'partition')}, "
-        f"{rates.records_per_s:,.0f} records/s, {bytes_text(rates.bytes_per_s)}/s, "
-        f"{lag_text(rates)}, "
+        f"{rates.records_per_s:,.0f} records/s, {bytes_text(rates.bytes_per_s)}/s, {lag}, "
         f"batches {' '.join(f'{kind} {rates.batches(kind):,}' for kind in BATCH_KINDS)}, "
-        f"Spark epoch {rates.spark_epoch}{troubles(rates)}"
+        f"Spark epoch {rates.spark_epoch}{'' if is_well else f'. {sentences}'}"
     )
 
 
@@ -165,55 +193,6 @@ def moved_texts(contact: Mapping[str, Any]) -> list[str]:
         for what in ("fetch", "produce")
         if contact[f"last_{what}_age_ms"] is not None
     ]
-
-
-def idle_text(rates: FlowRates) -> str | None:
-    """Return why a flow copies nothing, if the reason is its connector or its worker."""
-    if rates.state == ENDED:
-        return "its worker has ended, so nothing is copied. See the log, and restart this node"
-    if rates.state == NO_TOPICS:
-        return "no source topic is selected, so nothing is copied. Check the flow's topics and topics.exclude"
-    if rates.state in ("STOPPED", "PAUSED"):
-        return (
-            f"MirrorSourceConnector is {rates.state}, so nothing is copied. Resume it over REST: "
-            f"PUT {'/'.join(('', *rates.flow, 'connectors/MirrorSourceConnector/resume'))}"
-        )
-    return None
-
-
-def lag_text(rates: FlowRates) -> str:
-    """Format the lag, or since when it is unknown."""
-    source = rates.contact.source
-    if not rates.contact.knows_lag:
-        return f"lag unknown {since_text(source.answered_ms)}: the source does not answer"
-    if not rates.topics:
-        return "lag unknown"
-    return f"{rates.lag_records:,} records and {rates.lag_ms:,} ms behind"
-
-
-def troubles(rates: FlowRates) -> str:
-    """Format problems of a flow, each after a comma; empty if there are none."""
-    stopped = f", {counted(rates.stopped, 'partition')} stopped" if rates.stopped else ""
-    skipped = f", {counted(rates.skipped, 'record')} skipped" if rates.skipped else ""
-    return stopped + _silent_text(rates, TARGET) + skipped
-
-
-def _silent_text(rates: FlowRates, *sides: str) -> str:
-    known = {SOURCE: rates.contact.source, TARGET: rates.contact.target}
-    return "".join(
-        f", the {side} does not answer {since_text(known[side].answered_ms)}"
-        for side in sides
-        if known[side].answers is False
-    )
-
-
-def bytes_text(count: float) -> str:
-    """Format ``1234567`` as ``1.2 MB``, in powers of 1000."""
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:,.1f} GB"
 
 
 async def _by_topic(flow: FlowProgress) -> tuple[TopicRates, ...]:

@@ -48,6 +48,15 @@ def age_text(ms: int) -> str:
     return f"{hours} h {minutes % 60} min" if hours else f"{minutes} min {ms // 1000 % 60} s"
 
 
+def bytes_text(count: float) -> str:
+    """Format ``1234567`` as ``1.2 MB``, in powers of 1000."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} GB"
+
+
 def reason_of(trace: str | None) -> str:
     """Return the error in a trace: the first line in Java, the last in Python."""
     lines = [line.strip() for line in (trace or "").splitlines() if line.strip()]

@@ -13,18 +13,14 @@ from connect.api.source import ConnectorReport, TaskReport
 from connect.core.wording import reason_of
 from connect.kafka.concurrency import in_turns, wall_ms
 from connectors.config.connector_configs import MirrorSourceSettings
-from connectors.flow_facts import RECOVERING, STARTING, FlowFacts, PartitionFacts, TaskFacts
-from connectors.flow_progress import is_stopped
+from connectors.flow_facts import RECOVERING, STARTING, FlowFacts, TaskFacts
 from connectors.flow_verdict import judge
-from connectors.formats.types import TopicPartition
-from connectors.internal_topics import PartitionState, read_states, record_settings
-from connectors.source.positions.gap_policy import advice
+from connectors.internal_topics import read_states, record_settings
+from connectors.source.positions.gap_policy import partition_facts
 from connectors.source.worker_context import FlowLook, FlowParts, MirrorHost
 
 #: A report reuses what was read this long ago.
 _FRESH_MS: Final = 5000
-#: Partitions that facts name.
-_NAMED: Final = 20
 
 
 async def verdict_report(
@@ -66,8 +62,7 @@ async def _facts(
     name = settings.name
     running = [task for (of, _), task in host.running.items() if of == name]
     views = [view for task in running async for view in in_turns(task.view(look.at_ms))]
-    stopped, waiting = _by_need(settings, look.states)
-    return FlowFacts(
+    facts = FlowFacts(
         flow=settings.flow_name,
         at_ms=wall_ms(),
         connector=name,
@@ -79,28 +74,13 @@ async def _facts(
         spark=host.spark.problem if running else "",
         lag=look.trend.lag_facts(look.lag),
         records_per_s=look.trend.copied_per_s,
-        stopped=stopped[:_NAMED],
-        stopped_count=len(stopped),
-        waiting=waiting[:_NAMED],
-        waiting_count=len(waiting),
         skipped=sum(one.skipped for one in views),
         lost=sum(one.lost for one in views),
         unchecked=tuple(dict.fromkeys(look.lag.unknown.values())),
         rest=query.get("rest", ""),
         file=query.get("file", ""),
     )
-
-
-def _by_need(
-    settings: MirrorSourceSettings, states: Mapping[TopicPartition, PartitionState]
-) -> tuple[tuple[PartitionFacts, ...], tuple[PartitionFacts, ...]]:
-    """Return the partitions that need an operator, and those that continue by themselves."""
-    stopped: list[PartitionFacts] = []
-    waiting: list[PartitionFacts] = []
-    for source, one in sorted(states.items()):
-        how = advice(settings.name, settings.source_alias, source) if one.gap is not None else ""
-        (stopped if is_stopped(one.state) else waiting).append(PartitionFacts(source, one.state, one.reason, how))
-    return tuple(stopped), tuple(waiting)
+    return facts.with_partitions(partition_facts(name, settings.source_alias, look.states))
 
 
 def _task(host: MirrorHost, connector: str, reported: TaskReport) -> TaskFacts:

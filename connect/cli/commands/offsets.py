@@ -17,7 +17,7 @@ from typing import Any, Final
 from rich.live import Live
 from rich.text import Text
 
-from connect.cli.commands.lag import readers_of
+from connect.cli.commands.flow_looks import readers_of
 from connect.cli.console import EXIT_ERROR, EXIT_OK, exit_code
 from connect.cli.tables import printable, show, show_json, table
 from connect.core.config.properties import ClientProperties, load_properties

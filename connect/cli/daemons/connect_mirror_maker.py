@@ -28,7 +28,7 @@ from connect.cli.console import (
     run_command,
     stop_signals,
 )
-from connect.cli.rates import RateMeter, idle_text, status_line
+from connect.cli.rates import RateMeter, is_idle, status_line, verdict_of
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.concurrency import Pauses, first_of, is_set_within, unless
 from connectors.flow_progress import Contact, FlowProgress
@@ -265,8 +265,9 @@ async def log_summaries(progress: Callable[[], list[FlowProgress]], contacts: Ca
     warned_s: dict[tuple[FlowName, str], float] = {}  # by flow, and why it copies nothing
     while True:
         for rates in await meter.observe(clock(), progress()):
-            said, level = (rates.flow, idle_text(rates) or ""), logging.INFO
-            if said[1] and clock() - warned_s.get(said, float("-inf")) >= IDLE_WARNING_S:
+            verdict, level = verdict_of(rates), logging.INFO
+            said = rates.flow, verdict.sentence
+            if is_idle(verdict) and clock() - warned_s.get(said, float("-inf")) >= IDLE_WARNING_S:
                 warned_s[said], level = clock(), logging.WARNING
             logger.log(level, "%s", status_line(rates))
         await until_next_summary(contacts)

@@ -22,9 +22,11 @@ from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster, TopicMetadata
 from connect.kafka.log.offsets import EARLIEST, list_offsets
 from connectors.dataplane.log_divergence import Verdict
+from connectors.flow_facts import PartitionFacts
 from connectors.formats.gap import UNKNOWN, Gap, GapKind, GapPolicy
 from connectors.formats.position import Position
 from connectors.formats.types import TopicPartition
+from connectors.internal_topics import PartitionState
 from connectors.offset_map.runs_and_chunks import MapRun, RunList
 from connectors.source.positions.partition_pairs import Clusters, Entry
 from connectors.source.positions.position_checks import judge
@@ -167,6 +169,18 @@ def advice(connector: str, source_alias: str, source: TopicPartition) -> str:
     return (
         f"to continue after an offset N, over REST: PUT {path}/stop, PATCH {path}/offsets "
         f'{{"offsets":[{{"partition":{key},"offset":{{"offset":N}}}}]}}, PUT {path}/resume'
+    )
+
+
+def partition_facts(
+    connector: str, source_alias: str, states: Mapping[TopicPartition, PartitionState]
+) -> tuple[PartitionFacts, ...]:
+    """Return the facts of partitions that are not copied, by their recorded states."""
+    return tuple(
+        PartitionFacts(
+            source, one.state, one.reason, advice(connector, source_alias, source) if one.gap is not None else ""
+        )
+        for source, one in sorted(states.items())
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from connectors.flow_facts import FlowFacts, LagFacts, PartitionFacts, TaskFacts
+from connectors.flow_facts import FlowFacts, LagFacts, OtherFacts, PartitionFacts, TaskFacts
 from connectors.flow_progress import ClusterContact, Contact
 from connectors.flow_verdict import FlowVerdict, judge
 from connectors.formats.types import FlowName, TopicPartition
@@ -18,7 +18,7 @@ ANSWERS = ClusterContact(answers=True, answered_ms=AT_MS)
 SILENT = ClusterContact(answers=False, answered_ms=AT_MS, reason="no answer within 5 s")
 COPIED = LagFacts(partitions=6, waiting=0, records=0, ms=0, known_ms=AT_MS)
 ORDERS = TopicPartition("orders", 3)
-BEHIND = LagFacts(6, 2, 120_000, 90_000, furthest=ORDERS, furthest_records=100_000, known_ms=AT_MS)
+BEHIND = LagFacts(6, 2, 120_000, -1, 90_000, furthest=ORDERS, furthest_records=100_000, known_ms=AT_MS)
 RUNS = TaskFacts(0, "RUNNING", "w:8083")
 WELL = FlowFacts(
     FlowName("us", "eu"),
@@ -33,7 +33,7 @@ WELL = FlowFacts(
     file="mm2.properties",
 )
 FAILED = TaskFacts(1, "FAILED", "w:8083", "OSError: disk full")
-REFUSED = PartitionFacts(ORDERS, "QUARANTINED", "eu refuses offset 41: RecordTooLarge", "set errors.tolerance = all")
+REFUSED = PartitionFacts(ORDERS, "QUARANTINED", "eu refuses offset 41: RecordTooLarge")
 SLOW = replace(BEHIND, growth_per_s=250.0)
 
 #: Facts of a flow that is well, changed, and the text of their verdict, with any line breaks.
@@ -78,10 +78,21 @@ ROWS: dict[str, tuple[dict[str, Any], str]] = {
         """degraded, error: us->eu does not copy 1 partition: orders-3 is QUARANTINED: eu refuses offset 41:
         RecordTooLarge.
         It is 120,000 records behind, the oldest 1 min 30 s old. Most wait in orders-3: 100,000.
-        Do: partition orders-3: set errors.tolerance = all
+        Do: partition orders-3: remove the cause, or set errors.tolerance = all, then restart its tasks: heliograph
+        connectors restart MirrorSourceConnector --tasks --rest http://w:8083/us/eu
         Failover: A failover could start now, and copies what waits first. If us were lost now, 120,000 records of 1
         partition that were not copied would be lost. Groups that read orders-3 could not move, because it is not copied
         to its end.""",
+    ),
+    "gap, and the partition has stopped": (
+        {
+            "stopped": (PartitionFacts(ORDERS, "source-gap", "offsets 3 to 9 were deleted", "continue after N"),),
+            "stopped_count": 1,
+        },
+        """degraded, error: us->eu does not copy 1 partition: orders-3 is source-gap: offsets 3 to 9 were deleted.
+        Do: partition orders-3: continue after N
+        Failover: A failover could start now, and no record would be lost. Groups that read orders-3 could not move,
+        because it is not copied to its end.""",
     ),
     "partition waits": (
         {"waiting": (replace(REFUSED, state="waiting", reason="no leader"),), "waiting_count": 2},
@@ -93,6 +104,23 @@ ROWS: dict[str, tuple[dict[str, Any], str]] = {
         {"lost": 7},
         """running, warning: us->eu copies, but 7 offsets of us will never arrive: deleted before the copy.
         Do: lost offsets: find them as docs/runbooks/stopped-partition.md says
+        Failover: A failover could start now, and no record would be lost.""",
+    ),
+    "another connector failed": (
+        {"others": (OtherFacts("MirrorCheckpointConnector", 0, "DESCRIBE is missing"),)},
+        """degraded, error: us->eu copies, but task 0 of MirrorCheckpointConnector failed: DESCRIBE is missing.
+        Do: task 0 of MirrorCheckpointConnector: remove the cause, then restart it: heliograph connectors restart
+        MirrorCheckpointConnector --tasks --failed --rest http://w:8083/us/eu
+        Failover: A failover could start now, and no record would be lost.""",
+    ),
+    "Spark lost one task": (
+        {"tasks": (RUNS, TaskFacts(1, "RECOVERING", "w:8083", "its slice has ended"))},
+        """recovering, warning: us->eu starts 1 of 2 tasks again after an error: its slice has ended.
+        Failover: A failover could start now, and no record would be lost.""",
+    ),
+    "starting": (
+        {"tasks": (TaskFacts(0, "STARTING"), TaskFacts(1, "STARTING"))},
+        """starting, warning: us->eu starts 2 of 2 tasks, and reads where they continue.
         Failover: A failover could start now, and no record would be lost.""",
     ),
     "records left out": (

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connect.cli.rates import ENDED, NO_TOPICS, FlowRates, RateMeter, bytes_text, flow_line, idle_text, status_line
+from connect.cli.rates import ENDED, NO_TOPICS, FlowRates, RateMeter, flow_line, is_idle, status_line, verdict_of
+from connect.core.wording import bytes_text
 from connectors.flow_progress import ClusterContact, Contact, FlowProgress, PartitionView
 from connectors.formats.types import FlowName
 
@@ -83,7 +84,11 @@ def test_a_flow_is_one_line() -> None:
 def test_what_is_wrong_is_said_at_the_end_of_the_line() -> None:
     quarantined = replace(partition(0, 600), state="QUARANTINED", reason="refused")
     rates = first_rates(flow(quarantined, replace(partition(1, 600), skipped=1200)))
-    assert flow_line(rates).endswith("Spark epoch 3, 1 partition stopped, 1200 records skipped")
+    assert flow_line(rates).startswith("us->eu degraded: 1 topic, 2 partitions, ")
+    assert flow_line(rates).endswith(
+        "Spark epoch 3. us->eu does not copy 1 partition: orders-0 is QUARANTINED: refused. "
+        "It copies, but has left out 1200 records that eu refuses."
+    )
 
 
 @pytest.mark.parametrize(
@@ -98,28 +103,29 @@ def test_a_lag_that_is_not_known_is_said_to_be() -> None:
     silent = ClusterContact(answers=False, answered_ms=1_767_276_182_000)
     meter = RateMeter()
     (rates,) = asyncio.run(meter.observe(0.0, [replace(flow(partition(0, 10)), contact=Contact(source=silent))]))
-    assert ", lag unknown since 2026-01-01T14:03:02Z: the source does not answer, " in flow_line(rates)
+    assert ", lag unknown since 2026-01-01T14:03:02Z, " in flow_line(rates)
+    assert flow_line(rates).endswith(": the source us does not answer since 2026-01-01T14:03:02Z.")
     (rates,) = asyncio.run(meter.observe(1.0, [replace(flow(partition(0, 10)), contact=Contact(target=silent))]))
     line = flow_line(rates)
     assert "0 records and 0 ms behind" in line
-    assert line.endswith(", the target does not answer since 2026-01-01T14:03:02Z")
+    assert line.endswith(". us->eu copies nothing: the target eu does not answer since 2026-01-01T14:03:02Z.")
 
 
 @pytest.mark.parametrize(
     ("state", "said"),
     [
-        ("STOPPED", "us->eu: MirrorSourceConnector is STOPPED, so nothing is copied. Resume it over"),
-        ("PAUSED", "us->eu: MirrorSourceConnector is PAUSED, so"),
-        (NO_TOPICS, "us->eu: no source topic is selected, so nothing is copied"),
-        (ENDED, "us->eu: its worker has ended, so nothing is copied"),
+        ("STOPPED", "us->eu copies nothing: connector MirrorSourceConnector is STOPPED. connector "),
+        ("PAUSED", "us->eu copies nothing: connector MirrorSourceConnector is PAUSED. connector "),
+        (NO_TOPICS, "us->eu copies nothing: no source topic is selected. flow us->eu: check its topics"),
+        (ENDED, "us->eu copies nothing: no worker runs it. the worker of us->eu: start it"),
     ],
 )
 def test_a_flow_that_copies_nothing_says_why(state: str, said: str) -> None:
     rates = first_rates(FlowProgress(FlowName("us", "eu"), state, 0, ()))
     assert flow_line(rates).startswith(said)
     can_resume = state in ("STOPPED", "PAUSED")
-    assert (": PUT /us/eu/connectors/MirrorSourceConnector/resume" in flow_line(rates)) is can_resume
-    assert idle_text(rates) is not None
+    assert ("heliograph connectors resume MirrorSourceConnector --rest URL/us/eu" in flow_line(rates)) is can_resume
+    assert is_idle(verdict_of(rates))
 
 
 @pytest.mark.parametrize("state", ["running", "STOPPED", ENDED])
@@ -128,7 +134,7 @@ def test_a_status_line_says_when_records_last_moved_and_who_does_not_answer(stat
     contact = Contact(source, ClusterContact(answers=True, moved_ms=1_767_276_122_000))
     reported = FlowProgress(FlowName("us", "eu"), state, 0, (), contact, at_ms=1_767_276_183_500)
     rates = first_rates(reported)
-    assert "the source does not answer" in status_line(rates) and "since 2026-01-01T14:03:02Z" in status_line(rates)
+    assert "the source us does not answer" in status_line(rates) and "since 2026-01-01T14:03:02Z" in status_line(rates)
     assert status_line(rates).endswith(", last fetch 2.5 s ago, last produce 1 min 1 s ago")
 
 

@@ -1,68 +1,46 @@
-"""What ``heliograph status`` says of a flow."""
+"""What ``heliograph status`` takes from a worker, and what it prints and shows as a page."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from rich.console import Console
 
+from connect.cli.commands.flow_looks import FlowSeen, facts_of_worker
+from connect.cli.commands.flow_page import FlowPage, sparkline
 from connect.cli.commands.rest_client import RestClient
-from connect.cli.commands.status import FlowStatus, failures_of, judged, show_statuses
-from connectors.formats.types import FlowName
-from connectors.heartbeat import Age, FlowHealth, FlowState
+from connect.cli.commands.status import run_status, show_statuses
+from connect.core.errors import ConfigError
+from connectors.flow_facts import FlowFacts, LagFacts, OtherFacts, PartitionFacts, TaskFacts
+from connectors.formats.types import FlowName, TopicPartition
 
-FILE = Path("mm2.properties")
-LAG: dict[str, Any] = {
-    "records": 0, "ms": 0, "lost": 0, "problem": None, "unknown": {},
-    "furthest": [{"topic": "orders", "partition": 3, "records": 12}],
-}  # fmt: skip
-
-
-def health(state: FlowState) -> FlowHealth:
-    return FlowHealth("us", "eu", state, Age(0.4, at_least=False), in_file=True)
+COPIED = LagFacts(partitions=6, records=0, ms=0)
+FACTS = FlowFacts(FlowName("us", "eu"), 0, lag=COPIED, file="mm2.properties")
+FAILED = replace(FACTS, tasks=(TaskFacts(0, "RUNNING"), TaskFacts(1, "FAILED", "w:8083", "OSError: disk full")))
+WAITING = {"topic": "orders", "partition": 3, "records": 12_000, "ms": 61_000}
 
 
-@pytest.mark.parametrize(
-    ("state", "lag", "said", "action"),
-    [
-        (FlowState.ALIVE, {}, "running", ""),
-        (FlowState.ALIVE, {"records": 12, "ms": 59_999}, "running", ""),
-        (FlowState.ALIVE, {"records": 12, "ms": 60_000}, "behind", "12 records wait in orders-3. If this grows"),
-        (FlowState.STOPPED, {"ms": 70_000}, "stopped", "Start one: heliograph mirror mm2.properties"),
-        (FlowState.NONE, {}, "never started", "Start one: heliograph mirror mm2.properties"),
-        (FlowState.OFF, {}, "heartbeats are off", ""),
-        (FlowState.ALIVE, {"problem": "it is PAUSED; resume it"}, "copies nothing", "it is PAUSED; resume it"),
-        (FlowState.ALIVE, {"lost": 3}, "running", "the source deleted 3 offsets"),
-    ],
-)
-def test_each_state_has_its_action(state: FlowState, lag: dict[str, Any], said: str, action: str) -> None:
-    found = judged(health(state), {**LAG, **lag}, [], FILE)
-    assert (found.flow, found.state, found.last_heartbeat) == ("us->eu", said, "0.4 s ago")
-    assert bool(found.actions) == bool(action)
-    assert action in "".join(found.actions)
-
-
-def test_what_could_not_be_read_is_said_once() -> None:
-    found = judged(health(FlowState.UNKNOWN), {**LAG, "unknown": {"a-0": "no answer", "a-1": "no answer"}}, [], FILE)
-    assert found.unknown == ("no answer",)
+def seen(facts: FlowFacts, *furthest: dict[str, Any]) -> FlowSeen:
+    return FlowSeen(facts, {"flow": str(facts.flow), "furthest": furthest, "unknown": {}}, "0.4 s ago")
 
 
 class Worker:
-    """Answers like a worker with a failed task and a stopped partition of us->eu, and a connector of another flow."""
+    """Answers like a worker of us->eu with a failed task of checkpoints, and a connector of another flow."""
 
     shown_url = "http://localhost:8083/us/eu"
     path = staticmethod(RestClient.path)
 
     def ask(self, _method: str, path: str) -> Any:
-        assert path == "/connectors/source/partitions"
-        stopped = {"topic": "orders", "partition": 2, "state": "source-gap", "reason": "7 lost", "advice": "skip it"}
-        return {"partitions": [stopped, {"topic": "orders", "partition": 0, "state": "running"}]}
+        assert path == "/connectors/source/verdict"
+        return {"facts": replace(FAILED, connector="source").to_wire()}
 
     def connectors(self, _: str) -> dict[str, Any]:
         failed = {"id": 1, "state": "FAILED", "trace": "Traceback x\nOSError: disk full"}
         return {
             "source": self._one("us", "eu", "a.b.MirrorSourceConnector", [{"id": 0, "state": "RUNNING"}, failed]),
+            "marks": self._one("us", "eu", "MirrorCheckpointConnector", [failed]),
             "other": self._one("ap", "eu", "MirrorSourceConnector", [failed]),
         }
 
@@ -71,16 +49,57 @@ class Worker:
         return {"info": {"config": config}, "status": {"connector": {"state": "RUNNING"}, "tasks": tasks}}
 
 
-def test_failed_tasks_and_stopped_partitions_of_the_flow_are_named_with_their_remedies() -> None:
-    restart = f"heliograph connectors restart source --tasks --failed --rest {Worker.shown_url}"
-    assert list(failures_of(cast("RestClient", Worker()), FlowName("us", "eu"))) == [
-        f"source, task 1 failed: OSError: disk full. When the cause is gone: {restart}",
-        "orders-2 is source-gap: 7 lost; skip it",
+def test_a_worker_adds_what_failed_in_the_flows_other_connectors() -> None:
+    facts = facts_of_worker(cast("RestClient", Worker()), FlowName("us", "eu"))
+    assert facts is not None
+    assert facts.connector == "source"
+    assert facts.tasks == FAILED.tasks
+    assert (facts.rest, facts.others) == (Worker.shown_url, (OtherFacts("marks", 1, "OSError: disk full"),))
+    assert facts_of_worker(cast("RestClient", Worker()), FlowName("us", "ap")) is None
+
+
+def test_the_table_the_sentences_and_what_to_do_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    show_statuses([seen(replace(FAILED, rest="URL"))])
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "us->eu failed no lag in 6 partitions 0.4 s ago" in lines
+    restart = "heliograph connectors restart MirrorSourceConnector --tasks --failed --rest URL"
+    assert lines[-3:] == [
+        "us->eu does not copy the partitions of 1 of 2 tasks: task 1 failed: OSError: disk full.",
+        f"Do: task 1 of MirrorSourceConnector: remove the cause, then restart: {restart}",
+        "Failover us->eu: A failover could start now, and no record would be lost.",
     ]
 
 
-def test_the_table_and_the_actions_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    show_statuses([FlowStatus("us->eu", "behind", 12, 61_000, "0.4 s ago", ("too slow",), ("no answer",))])
-    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert "us->eu behind 12 records, 1 min 1 s 0.4 s ago" in lines
-    assert lines[-2:] == ["us->eu: too slow", "us->eu: not checked: no answer"]
+def drawn(page: FlowPage, width: int, height: int) -> list[str]:
+    screen = Console(width=width, height=height, force_terminal=True, color_system=None, highlight=False)
+    return ["".join(part.text for part in line).rstrip() for line in screen.render_lines(page.drawn(screen), pad=False)]
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40)])
+def test_the_page_fits_and_names_the_worst_first(width: int, height: int) -> None:
+    quarantined = PartitionFacts(TopicPartition("orders", 3), "QUARANTINED", "refused")
+    stopped = replace(FACTS, stopped=(quarantined,), stopped_count=1)
+    page = FlowPage("heliograph status mm2.properties", 2)
+    many = [{**WAITING, "topic": f"t{number:02}"} for number in range(40)]
+    page.take([seen(replace(FACTS, flow=FlowName("eu", "us"))), seen(stopped, WAITING, *many)], "14:03:02 UTC")
+    lines = drawn(page, width, height)
+    text = "\n".join(lines)
+    assert max(map(len, lines)) <= width
+    assert len(lines) <= height
+    assert lines[0].startswith("heliograph status mm2.properties")
+    assert "14:03:02 UTC" in lines[0]
+    assert text.index("us->eu") < text.index("eu->us") < text.index("us->eu does not copy 1 partition")
+    rows = [line.split() for line in lines if "12,000" in line]
+    assert rows[0][1:] == ["orders-3", "12,000", "1", "min", "1", "s", "QUARANTINED"]
+    assert len(rows) > 3
+    assert "Failover us->eu: A failover could start now" in text
+
+
+def test_a_sparkline_goes_from_zero_and_shows_what_is_unknown() -> None:
+    assert sparkline([0, 50, 100, -1]) == "▁▄█·"
+    assert sparkline([0, 0]) == "▁▁"
+
+
+def test_a_page_needs_a_terminal(tmp_path: Any) -> None:
+    with pytest.raises(ConfigError, match="--watch needs a terminal"):
+        run_status(tmp_path / "mm2.properties", rest=(), as_json=False, watch=True)

@@ -1,0 +1,237 @@
+"""Look at flows for ``heliograph status`` and ``lag``: at their clusters, so that no worker has to run, or a worker.
+
+The clusters hold nearly all: heartbeats, stored positions, states of partitions, statuses of connectors and tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from connect.cli.commands.rest_client import RestClient, WorkerRefused, WorkerUnreachable, is_of
+from connect.cli.commands.topology import STALE_AFTER_S, age_words, heartbeats_of
+from connect.core.config.rest_settings import REST_INTERNAL
+from connect.core.errors import ConfigError, RetriableError
+from connect.core.model import State, TargetState
+from connect.core.status_and_offset_topics import StatusLog
+from connect.core.wording import reason_of
+from connect.kafka.concurrency import wall_ms
+from connectors.config.mm2_properties import Connector, Flow, chosen_flows, load
+from connectors.flow_facts import FlowFacts, OtherFacts, TaskFacts, Trend
+from connectors.flow_progress import FlowLag
+from connectors.flow_verdict import FlowVerdict, judge
+from connectors.formats.types import FlowName
+from connectors.heartbeat import FlowHealth, FlowState
+from connectors.internal_topics import read_states, read_statuses, read_target_state, record_settings
+from connectors.lag_reader import NOTHING, LagReader, lag_reader
+from connectors.source.positions.gap_policy import partition_facts
+
+#: Heartbeats are read again after this time.
+_HEARTBEATS_S: Final = 10.0
+_CLASSES: Final = ("MirrorSourceConnector", "MirrorSource")
+_HAS_WORKER: Final = {FlowState.ALIVE: True, FlowState.STOPPED: False, FlowState.NONE: False}
+
+
+@dataclass(frozen=True, slots=True)
+class FlowSeen:
+    """A flow at one look: its facts, its lag as JSON, and its last heartbeat in words."""
+
+    facts: FlowFacts
+    lag: dict[str, Any]
+    last_heartbeat: str = "unknown"
+
+    @property
+    def verdict(self) -> FlowVerdict:
+        return judge(self.facts)
+
+
+class Looks(Protocol):
+    async def look(self) -> list[FlowSeen]:
+        """Look at all flows once. Raises HeliographError."""
+        ...
+
+
+@asynccontextmanager
+async def readers_of(file: Path, flow: str | None) -> AsyncIterator[dict[str, LagReader]]:
+    """Open a lag reader for each enabled flow of a file, or for the named one. Raises ConfigError."""
+    flows = chosen_flows(file, flow)
+    async with AsyncExitStack() as stack:
+        yield {str(one): await stack.enter_async_context(lag_reader(one.settings(), one.clients())) for one in flows}
+
+
+@asynccontextmanager
+async def looks_of(file: Path, flow: str | None, top: int, rest: Sequence[str] = ()) -> AsyncIterator[Looks]:
+    """Give the looks at the flows of a file, or at the one named; ``rest``: URLs of workers that are asked too; ``top``
+    partitions of greatest lag are named. Raises ConfigError."""
+    async with readers_of(file, flow) as readers:
+        yield _FileLooks(file, {str(one): one for one in chosen_flows(file, flow)}, readers, top, rest)
+
+
+class _FileLooks:
+    def __init__(
+        self, file: Path, flows: dict[str, Flow], readers: dict[str, LagReader], top: int, rest: Sequence[str]
+    ) -> None:
+        self._file = file
+        self._flows = flows
+        self._readers = readers
+        self._top = top
+        self._rest = rest
+        self._last: dict[str, FlowLag] = dict.fromkeys(flows, NOTHING)
+        self._trends = {name: Trend() for name in flows}
+        self._health: dict[str, FlowHealth] = {}
+        self._health_until_s = 0.0
+
+    async def look(self) -> list[FlowSeen]:
+        if time.monotonic() >= self._health_until_s:
+            _, health, _ = await heartbeats_of(load(self._file), list(self._flows.values()), STALE_AFTER_S)
+            self._health = {one.name: one for one in health}
+            self._health_until_s = time.monotonic() + _HEARTBEATS_S
+        return list(await asyncio.gather(*map(self._look_at, self._flows)))
+
+    async def _look_at(self, name: str) -> FlowSeen:
+        reader, health, trend = self._readers[name], self._health[name], self._trends[name]
+        self._last[name] = lag = await reader.look(self._last[name])
+        now_ms = wall_ms()
+        trend.observe(now_ms, lag)
+        facts = await self._of_clusters(name, lag, now_ms)
+        asked, unchecked = await asyncio.to_thread(_of_workers, self._rest, self._flows[name].name)
+        if asked is not None:
+            facts = replace(asked, others=tuple({*asked.others, *facts.others}))
+        if health.age is not None:
+            facts = replace(facts, heartbeat_ms=now_ms - round(health.age.seconds * 1000))
+        facts = replace(
+            facts,
+            has_worker=True if asked is not None else _HAS_WORKER.get(health.state),
+            unchecked=tuple(dict.fromkeys([*facts.unchecked, *unchecked])),
+            file=str(self._file),
+        )
+        shown = {"flow": name, **lag.to_json(self._top), **facts.contact.to_json(now_ms)}
+        return FlowSeen(facts, shown, age_words(health.age))
+
+    async def _of_clusters(self, name: str, lag: FlowLag, now_ms: int) -> FlowFacts:
+        flow, reader, trend = self._flows[name], self._readers[name], self._trends[name]
+        facts = FlowFacts(
+            flow.name,
+            now_ms,
+            contact=reader.contact,
+            lag=trend.lag_facts(lag),
+            records_per_s=trend.copied_per_s,
+            unchecked=tuple(dict.fromkeys(lag.unknown.values())),
+            rest=rest_url(flow),
+        )
+        if reader.contact.target.answers is False:
+            return facts
+        settings, topics, connector = flow.settings(), flow.worker_config(), Connector.SOURCE.value
+        try:
+            states, statuses, target = await asyncio.gather(
+                read_states(reader.store, record_settings(settings)),
+                read_statuses(reader.store, topics["status.storage.topic"]),
+                read_target_state(reader.store, topics["config.storage.topic"], connector),
+            )
+        except RetriableError as error:
+            return replace(facts, unchecked=(*facts.unchecked, str(error)))
+        status = statuses.status(connector)
+        state = "" if status is None else status.state.value
+        return replace(
+            facts,
+            connector_state=state if target is TargetState.STARTED else target.value,
+            connector_reason="" if status is None else reason_of(status.trace),
+            tasks=tuple(
+                TaskFacts(number, one.state.value, one.worker_id, reason_of(one.trace))
+                for number, one in statuses.tasks(connector).items()
+            ),
+            others=tuple(_others(statuses, connector)),
+        ).with_partitions(partition_facts(connector, settings.source_alias, states))
+
+
+def _others(statuses: StatusLog, own: str) -> list[OtherFacts]:
+    found = []
+    for name in statuses.connectors():
+        parts = {-1: statuses.status(name), **statuses.tasks(name)} if name != own else {}
+        failed = {number: one for number, one in parts.items() if one is not None and one.state is State.FAILED}
+        found += [OtherFacts(name, number, reason_of(one.trace)) for number, one in failed.items()]
+    return found
+
+
+def rest_url(flow: Flow) -> str:
+    """Return the URL of a flow's REST API in its mirror; empty if the file does not configure one."""
+    if not flow.config.public_rest:
+        return ""
+    listener = REST_INTERNAL.parse(flow.config.top_level_properties()).strings("listeners")[0]
+    return f"{listener.replace('//:', '//localhost:')}/{flow.source}/{flow.target}"
+
+
+def _of_workers(urls: Sequence[str], flow: FlowName) -> tuple[FlowFacts | None, list[str]]:
+    """Return the facts of a flow as a worker reports them, and what could not be asked."""
+    unchecked = []
+    for url in urls:
+        for place in (f"{url.rstrip('/')}/{flow.source}/{flow.target}", url):
+            try:
+                with RestClient(place) as worker:
+                    if found := facts_of_worker(worker, flow):
+                        return found, []
+                break
+            except (WorkerRefused, WorkerUnreachable) as error:
+                why = str(error)
+        else:
+            unchecked.append(why)
+    return None, unchecked
+
+
+def facts_of_worker(worker: RestClient, flow: FlowName) -> FlowFacts | None:
+    """Return the facts of a flow as a worker reports them, with what failed in its other connectors; None if the worker
+    does not have the flow.
+
+    Raises:
+        WorkerRefused, WorkerUnreachable: As :meth:`RestClient.ask`.
+    """
+    known = {
+        name: one for name, one in sorted(worker.connectors("status").items()) if is_of(one["info"]["config"], *flow)
+    }
+    sources = [name for name, one in known.items() if _is_mirror(one["info"]["config"])]
+    if not sources:
+        return None
+    facts = FlowFacts.from_wire(worker.ask("GET", worker.path(sources[0], "verdict"))["facts"])
+    others = []
+    for name, one in known.items():
+        status = one.get("status", {"connector": {"state": ""}, "tasks": []})
+        parts = [{"id": -1, **status["connector"]}, *status["tasks"]] if name != sources[0] else []
+        others += [
+            OtherFacts(name, it["id"], reason_of(it.get("trace"))) for it in parts if it["state"] == State.FAILED
+        ]
+    return replace(facts, rest=worker.shown_url, others=tuple(others))
+
+
+def _is_mirror(config: dict[str, str]) -> bool:
+    return config.get("connector.class", "").strip().rpartition(".")[2] in _CLASSES
+
+
+class WorkerLooks:
+    """Looks at the mirrors of one worker, or at the one of ``flow``."""
+
+    def __init__(self, worker: RestClient, flow: str | None, top: int) -> None:
+        self._worker = worker
+        self._flow = flow
+        self._top = top
+
+    async def look(self) -> list[FlowSeen]:
+        """Look once. Raises WorkerRefused or WorkerUnreachable, and ConfigError if it does not mirror the flow."""
+        return await asyncio.to_thread(self._asked)
+
+    def _asked(self) -> list[FlowSeen]:
+        worker, found = self._worker, []
+        for name, one in sorted(worker.connectors().items()):
+            if not _is_mirror(one["info"]["config"]):
+                continue
+            lag = worker.ask("GET", f"{worker.path(name, 'lag')}?top={self._top}")
+            if self._flow in (None, lag["flow"]):
+                facts = FlowFacts.from_wire(worker.ask("GET", worker.path(name, "verdict"))["facts"])
+                found.append(FlowSeen(replace(facts, rest=worker.shown_url), lag))
+        if not found:
+            raise ConfigError(f"the worker at {worker.shown_url} mirrors no flow {self._flow or ''}".rstrip())
+        return found

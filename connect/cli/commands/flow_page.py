@@ -1,0 +1,187 @@
+"""Show flows as a page on the terminal that is drawn again after each look: ``--watch`` of ``status`` and ``lag``."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
+from typing import Final
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from connect.cli.commands.flow_looks import FlowSeen, Looks
+from connect.cli.console import EXIT_OK, stop_signals
+from connect.cli.tables import ERROR, printable, table, text
+from connect.core.errors import ConfigError, HeliographError
+from connect.core.wording import age_text, counted
+from connect.kafka.concurrency import is_set_within, unless
+from connectors.flow_verdict import Urgency
+
+_BARS: Final = "▁▂▃▄▅▆▇█"
+#: Looks that a sparkline shows.
+_LOOKS: Final = 24
+_STYLES: Final = {Urgency.ERROR: ERROR, Urgency.WARNING: "yellow", Urgency.UNKNOWN: "yellow", Urgency.OK: "green"}
+#: A narrower terminal does not show heartbeats.
+_WIDE: Final = 110
+#: Lines of the table of partitions besides its rows.
+_AROUND_ROWS: Final = 4
+
+
+def watch(title: str, looks: AbstractAsyncContextManager[Looks], every_s: float, *, as_json: bool) -> int:
+    """Show the page until Ctrl-C and return 0. Raises ConfigError if there is no terminal, or for JSON."""
+    if as_json or not sys.stdout.isatty():
+        raise ConfigError("--watch needs a terminal and cannot be combined with --json", "--watch")
+    asyncio.run(_watch(title, looks, every_s))
+    return EXIT_OK
+
+
+async def _watch(title: str, opened: AbstractAsyncContextManager[Looks], every_s: float) -> None:
+    screen, loop = Console(highlight=False), asyncio.get_running_loop()
+    page = FlowPage(title, every_s)
+    async with stop_signals() as stop, opened as looks:
+        with Live(console=screen, screen=True, auto_refresh=False) as live:
+
+            def draw() -> None:
+                live.update(page.drawn(screen), refresh=True)
+
+            loop.add_signal_handler(signal.SIGWINCH, draw)
+            draw()
+            while not stop.is_set():
+                try:
+                    seen = await unless(stop, looks.look(), "look at flows")
+                except ConfigError:
+                    raise
+                except HeliographError as error:
+                    page.problem = str(error)
+                else:
+                    if seen is not None:
+                        page.take(seen, datetime.now(UTC).strftime("%H:%M:%S UTC"))
+                draw()
+                await is_set_within(stop, every_s)
+            loop.remove_signal_handler(signal.SIGWINCH)
+
+
+class FlowPage:
+    """The page, with the lags of the last looks."""
+
+    def __init__(self, title: str, every_s: float) -> None:
+        self._title = title
+        self._every_s = every_s
+        self._seen: Sequence[FlowSeen] = ()
+        self._at = "looking ..."
+        self._lags: dict[str, deque[int]] = {}
+        #: Why the last look failed.
+        self.problem = ""
+
+    def take(self, seen: Sequence[FlowSeen], at: str) -> None:
+        """Take a look at all flows, made at the time ``at``."""
+        order = list(Urgency)
+        self._seen = sorted(seen, key=lambda one: (order.index(one.verdict.urgency), one.facts.flow))
+        self._at, self.problem = at, ""
+        for one in seen:
+            self._lags.setdefault(_name(one), deque(maxlen=_LOOKS)).append(one.facts.lag.records)
+
+    def drawn(self, screen: Console) -> RenderableType:
+        """Return the page for a screen. What does not fit is left out: first of the partitions, then from below."""
+        width, height = screen.size
+        parts: list[RenderableType] = [
+            _heading(self._title, f"{self._at}, every {self._every_s:g} s, Ctrl-C ends", width)
+        ]
+        if self.problem:
+            parts.append(text(f"The last look failed: {self.problem}", ERROR))
+        if not self._seen:
+            return Group(*parts)
+        most = max(height // 3 - 3, 1)
+        parts.append(self._flows(self._seen[:most], width))
+        if len(self._seen) > most:
+            parts.append(Text(f"and {counted(len(self._seen) - most, 'flow')} more, which are no worse"))
+        parts += _sentences(self._seen)
+        below = list(_failovers(self._seen))
+        left = height - sum(_lines(screen, one) for one in (*parts, *below)) - _AROUND_ROWS
+        if (rows := _partitions(self._seen)) and left > 0:
+            parts.append(_partition_table(rows[:left]))
+        return Group(*parts, *below)
+
+    def _flows(self, seen: Sequence[FlowSeen], width: int) -> Table:
+        numbers = ("records/s", "behind", "oldest")
+        beat = ("last heartbeat",) if width >= _WIDE else ()
+        whole = ("flow", "state", *numbers, "lag")
+        shown = table((*whole, *beat), (), whole=whole, right=numbers)
+        for one in seen:
+            lag, verdict = one.facts.lag, one.verdict
+            rate = one.facts.records_per_s
+            cells = (
+                text(str(one.facts.flow)),
+                text(verdict.state.value, _STYLES[verdict.urgency]),
+                "" if rate is None else f"{rate:,.0f}",
+                "unknown" if lag.records < 0 else f"{lag.records:,}",
+                "" if lag.records <= 0 else age_text(lag.ms),
+                f"{sparkline(self._lags[_name(one)])}{_growth(lag.growth_per_s)}",
+                *((one.last_heartbeat,) if beat else ()),
+            )
+            shown.add_row(*cells)
+        return shown
+
+
+def _name(one: FlowSeen) -> str:
+    return f"{one.facts.flow} {one.facts.connector}"
+
+
+def _heading(left: str, right: str, width: int) -> Text:
+    space = max(width - len(left) - len(right), 2)
+    return Text(f"{printable(left)}{' ' * space}{right}", style="reverse", no_wrap=True, overflow="crop")
+
+
+def sparkline(values: Sequence[int]) -> str:
+    """Draw numbers as bars, from 0 to the highest; a negative number is unknown, and a point."""
+    most = max([*values, 1])
+    return "".join("·" if one < 0 else _BARS[one * (len(_BARS) - 1) // most] for one in values)
+
+
+def _growth(per_s: float | None) -> str:
+    return "" if per_s is None or abs(per_s) < 1 else f" {per_s:+,.0f}/s"
+
+
+def _sentences(seen: Sequence[FlowSeen]) -> Iterator[RenderableType]:
+    for one in seen:
+        verdict = one.verdict
+        yield text(verdict.sentence, _STYLES[verdict.urgency])
+        for sentence in verdict.also:
+            yield Padding(text(sentence), (0, 0, 0, 2))
+        for action in verdict.actions:
+            yield Padding(Text.assemble(("Do: ", "bold"), printable(str(action))), (0, 0, 0, 2))
+
+
+def _failovers(seen: Sequence[FlowSeen]) -> Iterator[RenderableType]:
+    for one in seen:
+        yield Text.assemble((f"Failover {one.facts.flow}: ", "bold"), printable(one.verdict.failover.sentence))
+
+
+def _partitions(seen: Sequence[FlowSeen]) -> list[tuple[str, str, str, str]]:
+    """Return rows of partitions: those that have stopped, then those of greatest lag of any flow."""
+    rows = []
+    for one in seen:
+        states = {str(each.source): each.state for each in (*one.facts.stopped, *one.facts.waiting)}
+        for lag in one.lag["furthest"]:
+            name = f"{lag['topic']}-{lag['partition']}"
+            rows.append((str(one.facts.flow), name, lag["records"], age_text(lag["ms"]), states.pop(name, "")))
+        rows += [(str(one.facts.flow), name, -1, "", state) for name, state in states.items()]
+    rows.sort(key=lambda row: (not row[4], -row[2], row[:2]))
+    return [(f"{row[0]} {row[1]}", "" if row[2] < 0 else f"{row[2]:,}", row[3], row[4]) for row in rows]
+
+
+def _partition_table(rows: Sequence[tuple[str, str, str, str]]) -> Table:
+    numbers = ("records", "oldest")
+    return table(("partition", *numbers, "state"), rows, whole=("partition", *numbers), right=numbers)
+
+
+def _lines(screen: Console, part: RenderableType) -> int:
+    return len(screen.render_lines(part, pad=False))
