@@ -75,9 +75,10 @@ class Trend:
         self._samples: deque[_LagRead] = deque()
 
     def observe(self, at_ms: int, lag: FlowLag) -> None:
-        """Take a lag that was read at ``at_ms``; one that is not known says nothing."""
+        """Take a lag that was read at ``at_ms``; after one that is not known the trend begins again."""
         whole = together(lag.partitions)
         if not lag.is_known or whole.records < 0:
+            self._samples.clear()
             return
         copied = sum(one.position for one in lag.partitions)
         if self._samples and self._samples[-1].partitions != whole.partitions:

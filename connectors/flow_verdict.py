@@ -136,7 +136,7 @@ def lag_text(lag: LagFacts) -> str:
         lost += f", {counted(lag.not_checked, 'partition')} not checked"
     count = counted(lag.partitions, "partition")
     if lag.records < 0:
-        return f"lag unknown {since_text(lag.known_ms)}{f' in {count}' if lag.partitions else ''}{lost}"
+        return f"lag unknown{_since(lag.known_ms)}{f' in {count}' if lag.partitions else ''}{lost}"
     if not lag.partitions:
         return f"lag unknown{lost}" if lost else "no partition to copy"
     if not lag.records:
@@ -185,7 +185,7 @@ def _of_clusters(facts: FlowFacts) -> Iterator[_Finding]:
         if cluster.answers is False:
             effect = "copies nothing, and its lag is unknown" if side == "source" else "copies nothing"
             check = f"heliograph check {_file(facts)}"
-            since = f" {since_text(cluster.answered_ms)}" if cluster.answered_ms >= 0 else ""
+            since = _since(cluster.answered_ms)
             yield _Finding(
                 FlowWord.UNREACHABLE,
                 Urgency.ERROR,
@@ -310,7 +310,7 @@ def _of_lag(facts: FlowFacts, *, is_explained: bool) -> Iterator[_Finding]:
         if is_explained and not facts.unchecked:
             return
         why = _because(named(facts.unchecked, 1))
-        yield _Finding(FlowWord.UNKNOWN, Urgency.UNKNOWN, f"has an unknown lag {since_text(lag.known_ms)}{why}.")
+        yield _Finding(FlowWord.UNKNOWN, Urgency.UNKNOWN, f"has an unknown lag{_since(lag.known_ms)}{why}.")
         return
     if not lag.partitions and not facts.unchecked:
         yield _Finding(
@@ -369,7 +369,9 @@ def _all_well(facts: FlowFacts) -> str:
     lag = facts.lag
     if not lag.records:
         return f"runs: everything in {counted(lag.partitions, 'partition')} is copied."
-    return f"runs: {_records(lag.records)} wait, the oldest {age_text(lag.ms)} old."
+    return (
+        f"runs: {_records(lag.records)} {'waits' if lag.records == 1 else 'wait'}, the oldest {age_text(lag.ms)} old."
+    )
 
 
 def _failover(facts: FlowFacts) -> FailoverReadiness:
@@ -385,10 +387,10 @@ def _failover(facts: FlowFacts) -> FailoverReadiness:
     if facts.checkpoint_ms >= 0:
         groups = f" Groups would continue at their last checkpoint, written {_ago(facts.checkpoint_ms, facts)}."
     if facts.contact.source.answers is False:
-        text = (
-            f"A failover could start now with --source-gone {source}. What {source} got {since_text(lag.known_ms)} "
-            f"was not copied and would be lost, and so would what waited then.{groups}"
-        )
+        lost = f"What {source} has and {target} has not is unknown, and would be lost."
+        if lag.known_ms >= 0:
+            lost = f"What {source} got{_since(lag.known_ms)} would be lost, and so would what waited then."
+        text = f"A failover could start now with --source-gone {source}. {lost}{groups}"
         return FailoverReadiness(can_start=True, records=UNKNOWN, partitions=UNKNOWN, sentence=text)
     if lag.records < 0:
         text = "Whether a failover could start now is unknown, because the lag is unknown."
@@ -400,7 +402,7 @@ def _failover(facts: FlowFacts) -> FailoverReadiness:
         blocked = f" Groups that read {which} could not move, because {why}."
     text = f"A failover could start now, and no record would be lost.{blocked}"
     if lag.records:
-        lost = f"{_records(lag.records)} of {counted(waiting, 'partition')} that were not copied would be lost"
+        lost = f"{_records(lag.records)} of {counted(waiting, 'partition')} not copied yet would be lost"
         text = f"A failover could start now, and copies what waits first. If {source} were lost now, {lost}."
         text += groups + blocked
     return FailoverReadiness(can_start=True, records=lag.records, partitions=waiting, sentence=text)
@@ -416,6 +418,11 @@ def _because(reason: str) -> str:
 
 def _more(count: int) -> str:
     return f", and {counted(count - 1, 'other')}" if count > 1 else ""
+
+
+def _since(at_ms: int) -> str:
+    """Return since when, after a space; nothing for an unknown time, as at a first look."""
+    return f" {since_text(at_ms)}" if at_ms >= 0 else ""
 
 
 def _ago(at_ms: int, facts: FlowFacts) -> str:

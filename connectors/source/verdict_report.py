@@ -20,7 +20,7 @@ from connectors.source.positions.gap_policy import partition_facts
 from connectors.source.worker_context import FlowLook, FlowParts, MirrorHost
 
 #: A report reuses what was read this long ago.
-_FRESH_MS: Final = 5000
+_FRESH_MS: Final = 3000
 
 
 async def verdict_report(

@@ -20,7 +20,7 @@ from connect.core.errors import ConfigError, RetriableError
 from connect.core.model import State, TargetState
 from connect.core.status_and_offset_topics import StatusLog
 from connect.core.wording import reason_of
-from connect.kafka.concurrency import wall_ms
+from connect.kafka.concurrency import Scope, wall_ms
 from connectors.config.mm2_properties import Connector, Flow, chosen_flows, load
 from connectors.flow_facts import FlowFacts, OtherFacts, TaskFacts, Trend
 from connectors.flow_progress import FlowLag
@@ -68,35 +68,51 @@ async def readers_of(file: Path, flow: str | None) -> AsyncIterator[dict[str, La
 async def looks_of(file: Path, flow: str | None, top: int, rest: Sequence[str] = ()) -> AsyncIterator[Looks]:
     """Give the looks at the flows of a file, or at the one named; ``rest``: URLs of workers that are asked too; ``top``
     partitions of greatest lag are named. Raises ConfigError."""
-    async with readers_of(file, flow) as readers:
-        yield _FileLooks(file, {str(one): one for one in chosen_flows(file, flow)}, readers, top, rest)
+    async with readers_of(file, flow) as readers, Scope("heartbeats") as scope:
+        yield _FileLooks(file, {str(one): one for one in chosen_flows(file, flow)}, readers, top, rest, scope)
 
 
 class _FileLooks:
     def __init__(
-        self, file: Path, flows: dict[str, Flow], readers: dict[str, LagReader], top: int, rest: Sequence[str]
+        self,
+        file: Path,
+        flows: dict[str, Flow],
+        readers: dict[str, LagReader],
+        top: int,
+        rest: Sequence[str],
+        scope: Scope,
     ) -> None:
         self._file = file
         self._flows = flows
         self._readers = readers
         self._top = top
         self._rest = rest
+        self._scope = scope
         self._last: dict[str, FlowLag] = dict.fromkeys(flows, NOTHING)
         self._trends = {name: Trend() for name in flows}
         self._health: dict[str, FlowHealth] = {}
-        self._health_until_s = 0.0
+        self._beats: asyncio.Task[None] | None = None
+        self._beats_s = 0.0
 
     async def look(self) -> list[FlowSeen]:
-        if time.monotonic() >= self._health_until_s:
-            _, health, _ = await heartbeats_of(load(self._file), list(self._flows.values()), STALE_AFTER_S)
-            self._health = {one.name: one for one in health}
-            self._health_until_s = time.monotonic() + _HEARTBEATS_S
-        return list(await asyncio.gather(*map(self._look_at, self._flows)))
+        if self._beats is None or (self._beats.done() and time.monotonic() >= self._beats_s + _HEARTBEATS_S):
+            self._beats = self._scope.spawn(self._read_heartbeats(), "read heartbeats")
+        lags = await asyncio.gather(*map(self._lag, self._flows))
+        if not self._health or self._beats.done():
+            await self._beats  # later ones are shown by the next look, because a cluster may take long to answer
+        return list(await asyncio.gather(*map(self._look_at, self._flows, lags)))
 
-    async def _look_at(self, name: str) -> FlowSeen:
-        reader, health, trend = self._readers[name], self._health[name], self._trends[name]
-        self._last[name] = lag = await reader.look(self._last[name])
-        now_ms = wall_ms()
+    async def _read_heartbeats(self) -> None:
+        _, health, _ = await heartbeats_of(load(self._file), list(self._flows.values()), STALE_AFTER_S)
+        self._health = {one.name: one for one in health}
+        self._beats_s = time.monotonic()
+
+    async def _lag(self, name: str) -> FlowLag:
+        self._last[name] = lag = await self._readers[name].look(self._last[name])
+        return lag
+
+    async def _look_at(self, name: str, lag: FlowLag) -> FlowSeen:
+        health, trend, now_ms = self._health[name], self._trends[name], wall_ms()
         trend.observe(now_ms, lag)
         facts = await self._of_clusters(name, lag, now_ms)
         asked, unchecked = await asyncio.to_thread(_of_workers, self._rest, self._flows[name].name)

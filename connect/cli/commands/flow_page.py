@@ -45,7 +45,7 @@ def watch(title: str, looks: AbstractAsyncContextManager[Looks], every_s: float,
 
 async def _watch(title: str, opened: AbstractAsyncContextManager[Looks], every_s: float) -> None:
     screen, loop = Console(highlight=False), asyncio.get_running_loop()
-    page = FlowPage(title, every_s)
+    page = FlowPage(title)
     async with stop_signals() as stop, opened as looks:
         with Live(console=screen, screen=True, auto_refresh=False) as live:
 
@@ -72,9 +72,8 @@ async def _watch(title: str, opened: AbstractAsyncContextManager[Looks], every_s
 class FlowPage:
     """The page, with the lags of the last looks."""
 
-    def __init__(self, title: str, every_s: float) -> None:
+    def __init__(self, title: str) -> None:
         self._title = title
-        self._every_s = every_s
         self._seen: Sequence[FlowSeen] = ()
         self._at = "looking ..."
         self._lags: dict[str, deque[int]] = {}
@@ -92,9 +91,7 @@ class FlowPage:
     def drawn(self, screen: Console) -> RenderableType:
         """Return the page for a screen. What does not fit is left out: first of the partitions, then from below."""
         width, height = screen.size
-        parts: list[RenderableType] = [
-            _heading(self._title, f"{self._at}, every {self._every_s:g} s, Ctrl-C ends", width)
-        ]
+        parts: list[RenderableType] = [_heading(self._title, f"{self._at}, Ctrl-C ends", width)]
         if self.problem:
             parts.append(text(f"The last look failed: {self.problem}", ERROR))
         if not self._seen:
@@ -102,7 +99,7 @@ class FlowPage:
         most = max(height // 3 - 3, 1)
         parts.append(self._flows(self._seen[:most], width))
         if len(self._seen) > most:
-            parts.append(Text(f"and {counted(len(self._seen) - most, 'flow')} more, which are no worse"))
+            parts.append(Text(f"and {counted(len(self._seen) - most, 'flow')} more"))
         parts += _sentences(self._seen)
         below = list(_failovers(self._seen))
         left = height - sum(_lines(screen, one) for one in (*parts, *below)) - _AROUND_ROWS
@@ -136,8 +133,10 @@ def _name(one: FlowSeen) -> str:
 
 
 def _heading(left: str, right: str, width: int) -> Text:
-    space = max(width - len(left) - len(right), 2)
-    return Text(f"{printable(left)}{' ' * space}{right}", style="reverse", no_wrap=True, overflow="crop")
+    shown = printable(left)[: width - len(right) - 2]
+    return Text(
+        f"{shown}{' ' * (width - len(shown) - len(right))}{right}", style="reverse", no_wrap=True, overflow="crop"
+    )
 
 
 def sparkline(values: Sequence[int]) -> str:

@@ -48,8 +48,8 @@ ROWS: dict[str, tuple[dict[str, Any], str]] = {
         """unreachable, error: us->eu copies nothing, and its lag is unknown: the source us does not answer since
         2026-01-01T14:03:02Z: no answer within 5 s.
         Do: cluster us: check its brokers and the network: heliograph check mm2.properties
-        Failover: A failover could start now with --source-gone us. What us got since 2026-01-01T14:03:02Z was not
-        copied and would be lost, and so would what waited then. Groups would continue at their last checkpoint, written
+        Failover: A failover could start now with --source-gone us. What us got since 2026-01-01T14:03:02Z would
+        be lost, and so would what waited then. Groups would continue at their last checkpoint, written
         1 min 0 s ago.""",
     ),
     "target frozen": (
@@ -81,7 +81,7 @@ ROWS: dict[str, tuple[dict[str, Any], str]] = {
         Do: partition orders-3: remove the cause, or set errors.tolerance = all, then restart its tasks: heliograph
         connectors restart MirrorSourceConnector --tasks --rest http://w:8083/us/eu
         Failover: A failover could start now, and copies what waits first. If us were lost now, 120,000 records of 1
-        partition that were not copied would be lost. Groups that read orders-3 could not move, because it is not copied
+        partition not copied yet would be lost. Groups that read orders-3 could not move, because it is not copied
         to its end.""",
     ),
     "gap, and the partition has stopped": (
@@ -166,7 +166,7 @@ ROWS: dict[str, tuple[dict[str, Any], str]] = {
         second: 2 tasks cannot copy as fast as records arrive. Most wait in orders-3: 100,000.
         Do: flow us->eu: raise tasks.max, or start another node
         Failover: A failover could start now, and copies what waits first. If us were lost now, 120,000 records of 2
-        partitions that were not copied would be lost. Groups would continue at their last checkpoint, written 10.0 s
+        partitions not copied yet would be lost. Groups would continue at their last checkpoint, written 10.0 s
         ago.""",
     ),
     "behind, and it is not known whether it grows": (
@@ -174,14 +174,14 @@ ROWS: dict[str, tuple[dict[str, Any], str]] = {
         """behind, warning: us->eu is 120,000 records behind, the oldest 1 min 30 s old. Most wait in orders-3: 100,000.
         Do: flow us->eu: look whether the lag grows: heliograph lag mm2.properties --watch
         Failover: A failover could start now, and copies what waits first. If us were lost now, 120,000 records of 2
-        partitions that were not copied would be lost.""",
+        partitions not copied yet would be lost.""",
     ),
     "catching up": (
         {"lag": replace(BEHIND, growth_per_s=-1000.0)},
         """catching up, warning: us->eu is 120,000 records behind, the oldest 1 min 30 s old, and catches up in about
         2 min 0 s at 1,000 records a second.
         Failover: A failover could start now, and copies what waits first. If us were lost now, 120,000 records of 2
-        partitions that were not copied would be lost.""",
+        partitions not copied yet would be lost.""",
     ),
     "no topics": (
         {"lag": replace(COPIED, partitions=0), "tasks": ()},
@@ -191,7 +191,7 @@ ROWS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "unknown": (
         {"lag": LagFacts(), "unchecked": ("cluster us: DESCRIBE is missing",)},
-        """unknown, unknown: us->eu has an unknown lag since the start: cluster us: DESCRIBE is missing.
+        """unknown, unknown: us->eu has an unknown lag: cluster us: DESCRIBE is missing.
         Failover: Whether a failover could start now is unknown, because the lag is unknown.""",
     ),
     "several at once: the worst gives the word, and a failed task explains the lag": (
@@ -202,7 +202,7 @@ ROWS: dict[str, tuple[dict[str, Any], str]] = {
         Do: task 1 of MirrorSourceConnector: remove the cause, then restart: heliograph connectors restart
         MirrorSourceConnector --tasks --failed --rest http://w:8083/us/eu
         Failover: A failover could start now, and copies what waits first. If us were lost now, 120,000 records of 2
-        partitions that were not copied would be lost.""",
+        partitions not copied yet would be lost.""",
     ),
 }
 

@@ -79,7 +79,7 @@ def drawn(page: FlowPage, width: int, height: int) -> list[str]:
 def test_the_page_fits_and_names_the_worst_first(width: int, height: int) -> None:
     quarantined = PartitionFacts(TopicPartition("orders", 3), "QUARANTINED", "refused")
     stopped = replace(FACTS, stopped=(quarantined,), stopped_count=1)
-    page = FlowPage("heliograph status mm2.properties", 2)
+    page = FlowPage("heliograph status mm2.properties")
     many = [{**WAITING, "topic": f"t{number:02}"} for number in range(40)]
     page.take([seen(replace(FACTS, flow=FlowName("eu", "us"))), seen(stopped, WAITING, *many)], "14:03:02 UTC")
     lines = drawn(page, width, height)
