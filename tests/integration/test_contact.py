@@ -18,6 +18,7 @@ from tests.kit.direct import Broker
 from tests.kit.mirror import SMALL, Mirror
 from tests.kit.processes import wait_until
 from tests.kit.seen import Seen
+from tests.kit.shapes import configure
 
 pytestmark = pytest.mark.integration
 
@@ -99,6 +100,7 @@ def test_nothing_looks_green_that_is_not(still: KafkaCluster, stuck: KafkaCluste
     _its_task_has_metrics_and_topics(seen)
 
     _source_stands_still(still, seen)
+    _batches_are_refused(stuck, seen)
     _connector_is_stopped(seen)
     _nothing_to_mirror(seen)
     _target_stands_still(stuck, seen)
@@ -151,24 +153,31 @@ def _source_stands_still(still: KafkaCluster, seen: _Seen) -> None:
         assert (reported["source_answers"], reported["target_answers"]) == (False, True)
         assert (reported["records"], reported["ms"]) == (-1, -1)
         assert reported["unknown_since_ms"] > 0 and "no answer" in reported["unknown"]["still->eu"]
+        silent = "still->eu copies nothing, and its lag is unknown: the source still does not answer"
+        assert seen.verdict().sentence.startswith(f"{silent} since 2")
         # The worker does its part: a probe that restarted it would not help.
         assert seen.ask("/health")["status"] == "healthy"
         seen.mirror.await_line(
-            begin, ["still->eu running", "lag unknown since 2", "the source does not answer"], _SOON_S
+            begin, ["still->eu unreachable", "lag unknown since 2", "the source still does not answer since 2"], _SOON_S
         )
-        code, text = seen.lag()
-        assert code == 1 and "still->eu: lag unknown" in text and "no lag" not in text
-        code, text = seen.lag("--rest", f"{seen.url}/still/eu")
-        assert code == 1 and "lag unknown since" in text and "source: does not answer" in text
         assert seen.metric("lag_unknown_ms") > unknown_ms
         assert seen.metric("last_fetch_age_ms") > 5_000
         warnings = [line for line in seen.mirror.log_lines(begin) if "still->eu: source cluster" in line]
         assert len(warnings) == 1 and "WARNING" in warnings[0] and "so its lag is unknown" in warnings[0]
         # Whatever else asks it meanwhile: one cause is one warning, by each name that the file has for the cluster.
         of_all = [line for line in seen.mirror.log_lines(begin) if "WARNING" in line and "answer" in line]
-        of_all = [line for line in of_all if "bare->eu: no source topic" not in line]  # once a minute
+        of_all = [line for line in of_all if "bare->eu copies nothing: no source" not in line]  # once a minute
         assert [line for line in of_all if "bare->eu: source cluster bare" not in line] == warnings
         assert len(of_all) <= 2
+        code, text = seen.lag()
+        assert code == 1 and "still->eu: lag unknown" in text and "no lag" not in text
+        code, text = seen.lag("--rest", f"{seen.url}/still/eu")
+        assert code == 1 and "lag unknown since" in text and "the source still does not answer since 2" in text
+        code, text = seen.status_printed()
+        assert code == 1
+        assert f"{silent}: " in text
+        assert "Do: cluster still: check its brokers and the network: heliograph check " in text
+        assert "Failover still->eu: A failover could start now with --source-gone still. " in text
     finally:
         still.thaw(0)
     seen.until(lambda: seen.metric("source_answers") == 1 and seen.metric("lag_records") == 0, "it is known again")
@@ -176,10 +185,36 @@ def _source_stands_still(still: KafkaCluster, seen: _Seen) -> None:
     seen.mirror.await_line(begin, ["still->eu: source cluster", "answers again"], _SOON_S)
 
 
+def _batches_are_refused(stuck: KafkaCluster, seen: _Seen) -> None:
+    """The partition is quarantined, and its task fails because it has no other. Then what the verdict says is done."""
+    remote = f"still.{_TOPIC}"
+    assert seen.verdict().sentence == "still->eu runs: everything in 1 partition is copied."
+    configure(stuck.bootstrap, remote, {"max.message.bytes": "60"})
+    seen.write(1)
+    seen.until(lambda: seen.verdict().state == "failed", "its task has failed")
+    found = seen.verdict()
+    assert found.sentence.startswith("still->eu does not copy the partitions of 1 of 1 task: task 0 failed: "), (
+        found.sentence
+    )
+    assert found.also[0].startswith(
+        f"It does not copy 1 partition: {_TOPIC}-0 is QUARANTINED: target {remote}-0 refuses"
+    )
+    assert "1 record of 1 partition not copied yet would be lost. Groups that read" in found.failover.sentence
+    code, text = seen.status_printed()
+    assert code == 2
+    assert all(sentence in text for sentence in (found.sentence, *found.also, str(found.actions[0].remedy)))
+    configure(stuck.bootstrap, remote, {"max.message.bytes": "1048588"})
+    seen.ask("/still/eu/connectors/MirrorSourceConnector/restart?includeTasks=true&onlyFailed=true", "POST")
+    seen.copies(1)
+    seen.until(lambda: seen.verdict().state == "running", "it runs again")
+
+
 def _connector_is_stopped(seen: _Seen) -> None:
     begin = seen.mirror.log_end()
     seen.ask("/still/eu/connectors/MirrorSourceConnector/stop", "PUT")
-    seen.mirror.await_line(begin, ["WARNING", "still->eu: MirrorSourceConnector is STOPPED"], _DEADLINE_S)
+    seen.mirror.await_line(
+        begin, ["WARNING", "still->eu copies nothing: connector MirrorSourceConnector is STOPPED"], _DEADLINE_S
+    )
     # It fetches nothing any more, and the age of its last fetch says so as long as that lasts.
     age_ms = seen.metric("last_fetch_age_ms")
     seen.until(lambda: seen.metric("last_fetch_age_ms") > age_ms, "the age grows")
@@ -188,14 +223,14 @@ def _connector_is_stopped(seen: _Seen) -> None:
     seen.mirror.await_line(begin, ["is STOPPED", "last fetch", "last produce"], _SOON_S)
     for more in ((), ("--rest", f"{seen.url}/still/eu")):
         code, text = seen.lag(*more)
-        assert code == 1 and "connector MirrorSourceConnector is STOPPED and copies nothing; " in text
+        assert code == 1 and "copies nothing: connector MirrorSourceConnector is STOPPED." in text
     seen.ask("/still/eu/connectors/MirrorSourceConnector/resume", "PUT")
 
 
 def _nothing_to_mirror(seen: _Seen) -> None:
-    seen.mirror.await_line(0, ["WARNING", "bare->eu: no source topic is selected"], _DEADLINE_S)
+    seen.mirror.await_line(0, ["WARNING", "bare->eu copies nothing: no source topic is selected"], _DEADLINE_S)
     code, text = seen.lag(flow="bare->eu")
-    assert code == 1 and "bare->eu: nothing to copy" in text and "no source topic is selected" in text
+    assert code == 1 and "bare->eu: no partition to copy" in text and "copies nothing: no source topic is sel" in text
 
 
 def _target_stands_still(stuck: KafkaCluster, seen: _Seen) -> None:
@@ -208,7 +243,13 @@ def _target_stands_still(stuck: KafkaCluster, seen: _Seen) -> None:
         seen.until(lambda: seen.status("/still/eu/health") == 500, "the worker does not reach its group")
         # The worker has given up its tasks by now, and with them goes nothing that users have to see.
         assert (seen.metric("target_answers"), seen.metric("source_answers")) == (0, 1)
-        line = ["still->eu", "lag unknown", "the target does not answer since 2"]
+        seen.until(
+            lambda: seen.verdict().sentence.startswith(
+                "still->eu copies nothing: the target eu does not answer since 2"
+            ),
+            "the worker says so",
+        )
+        line = ["still->eu", "lag unknown", "the target eu does not answer since 2"]
         seen.mirror.await_line(begin, line, _SOON_S)
     finally:
         stuck.thaw(0)
@@ -223,10 +264,14 @@ class _Seen(Seen):
         self.from_broker, self.to_broker = source, target
         self._written = 0
 
-    def copies(self, count: int) -> None:
-        """Write numbers at the source, and wait until they have arrived."""
+    def write(self, count: int) -> None:
+        """Write numbers at the source."""
         self.from_broker.produce(_TOPIC, self._written, count)
         self._written += count
+
+    def copies(self, count: int) -> None:
+        """Write numbers at the source, and wait until they have arrived."""
+        self.write(count)
         self.until(
             lambda: self.to_broker.end(f"still.{_TOPIC}") >= self._written, f"{self._written} records are copied"
         )

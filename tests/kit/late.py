@@ -292,7 +292,7 @@ def play_frozen(on: Stage, found: Measured, seconds: float) -> None:
         "REST": lambda: seen.ask(f"/{ALIAS}/eu/connectors/MirrorSourceConnector/lag?top=1")["source_answers"] is False,
         "`lag`": lambda: "lag unknown since" in seen.lag("--rest", f"{seen.url}/{ALIAS}/eu")[1],
         "log": lambda: _has(mirror.log_lines(log_start), "WARNING", f"{flow}: source cluster", "does not answer"),
-        "flow status": lambda: _has(mirror.log_lines(log_start), f"{flow} running", "lag unknown since"),
+        "flow status": lambda: _has(mirror.log_lines(log_start), f"{flow} unreachable", "lag unknown since"),
     }
     on.us.freeze(0)
     began_s, noticed_s = time.monotonic(), dict[str, float]()

@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from typing import Any, Final
 
+from connectors.flow_verdict import FlowVerdict
 from tests.kit.mirror import Mirror
 from tests.kit.workers import PROGRAMS
 
@@ -46,9 +47,22 @@ class Seen:
     def lag(self, *more: str, flow: str = "") -> tuple[int, str]:
         """Exit code and output of ``heliograph lag``, of the file or of what ``more`` names."""
         file = [] if more else [str(self.mirror.properties_file)]
-        command = [str(PROGRAMS / "heliograph"), "lag", *file, *more, "--flow", flow or f"{self.source}->eu"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        return done.returncode, done.stdout + done.stderr
+        return _printed("lag", *file, *more, "--flow", flow or f"{self.source}->eu")
+
+    def status_printed(self) -> tuple[int, str]:
+        """Exit code and output of ``heliograph status``."""
+        return _printed("status", str(self.mirror.properties_file))
+
+    def verdict(self) -> FlowVerdict:
+        """The verdict on the flow that its worker reports."""
+        path = f"/{self.source}/eu/connectors/MirrorSourceConnector/verdict"
+        return FlowVerdict.from_wire(self.ask(path)["verdict"])
+
+
+def _printed(*words: str) -> tuple[int, str]:
+    command = [str(PROGRAMS / "heliograph"), *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return done.returncode, done.stdout + done.stderr
 
 
 def process_metric(url: str, name: str) -> float:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from connect.cli.commands.rest_client import RestClient, WorkerRefused, WorkerUnreachable, is_of
-from connect.cli.commands.topology import STALE_AFTER_S, age_words, heartbeats_of
+from connect.cli.commands.topology import age_words, health_of
 from connect.core.config.rest_settings import REST_INTERNAL
 from connect.core.errors import ConfigError, RetriableError
 from connect.core.model import State, TargetState
@@ -103,8 +103,7 @@ class _FileLooks:
         return list(await asyncio.gather(*map(self._look_at, self._flows, lags)))
 
     async def _read_heartbeats(self) -> None:
-        _, health, _ = await heartbeats_of(load(self._file), list(self._flows.values()), STALE_AFTER_S)
-        self._health = {one.name: one for one in health}
+        self._health = await health_of(load(self._file), list(self._flows.values()))
         self._beats_s = time.monotonic()
 
     async def _lag(self, name: str) -> FlowLag:

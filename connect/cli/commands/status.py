@@ -31,7 +31,10 @@ def run_status(file: Path, *, rest: Sequence[str], as_json: bool, watch: bool = 
         show_json({"format": _FORMAT, "flows": flows})
     else:
         show_statuses(seen)
-    return exit_code(unknown=any(one.facts.unchecked for one in seen), found=any(one.verdict.actions for one in seen))
+    return exit_code(
+        unknown=any(one.facts.unchecked for one in seen),
+        found=any(one.verdict.urgency is not Urgency.OK for one in seen),
+    )
 
 
 async def _once(file: Path, rest: Sequence[str]) -> list[FlowSeen]:

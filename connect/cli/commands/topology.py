@@ -100,6 +100,7 @@ def age_words(age: Age | None) -> str:
 
 
 _TIMEOUT_S: Final = 15.0
+_SOON_S: Final = 5.0
 #: A flow without a heartbeat for this time has stopped, unless another time is given.
 STALE_AFTER_S: Final = 30.0
 
@@ -114,6 +115,16 @@ def run_topology(file: Path, *, stale_after_s: float, as_json: bool) -> int:
     else:
         show_topology(list(seen.values()), health, ways)
     return exit_code(unknown=any(one.error for one in seen.values()), found=has_stopped(health, ways))
+
+
+async def health_of(config: MirrorMakerConfig, flows: Sequence[Flow]) -> dict[str, FlowHealth]:
+    """Return what the heartbeats on the targets of flows say about the flows, by name; a target that does not answer
+    soon leaves them unknown. Raises ConfigError if the file is wrong."""
+    targets = dict.fromkeys(flow.target for flow in flows)
+    found = await asyncio.gather(*(_look_at(config, alias, flows, _SOON_S) for alias in targets))
+    seen = {one.alias: one for one in found}
+    health = flow_health(map(_wanted, flows), seen, wall_ms(), STALE_AFTER_S)
+    return {one.name: one for one in health}
 
 
 async def heartbeats_of(
@@ -161,26 +172,26 @@ def _age(one: FlowHealth | Way) -> dict[str, Any]:
 
 async def _look(config: MirrorMakerConfig, flows: Sequence[Flow]) -> dict[str, ClusterHeartbeats]:
     aliases = [alias for alias in config.clusters if any(alias in (flow.source, flow.target) for flow in flows)]
-    found = await asyncio.gather(*(_look_at(config, alias, flows) for alias in aliases))
+    found = await asyncio.gather(*(_look_at(config, alias, flows, _TIMEOUT_S) for alias in aliases))
     return {one.alias: one for one in found}
 
 
-async def _look_at(config: MirrorMakerConfig, alias: str, flows: Sequence[Flow]) -> ClusterHeartbeats:
+async def _look_at(config: MirrorMakerConfig, alias: str, flows: Sequence[Flow], within_s: float) -> ClusterHeartbeats:
     """Read the heartbeats of a cluster; the result has the error if it does not answer. Raises ConfigError."""
     policies = _policies(flow for flow in flows if flow.target == alias) or _policies(flows)
     props = config.client_properties(alias)
     client_id = "heliograph-topology"
     cluster = Cluster(connection_settings(props, client_id=client_id, where=f"cluster {alias}"), alias)
     try:
-        async with asyncio.timeout(_TIMEOUT_S):
-            return ClusterHeartbeats(alias, await read_heartbeats(cluster, policies, _TIMEOUT_S), policies)
+        async with asyncio.timeout(within_s):
+            return ClusterHeartbeats(alias, await read_heartbeats(cluster, policies, within_s), policies)
     except ConfigError:
         raise
     except HeliographError as error:
         return ClusterHeartbeats(alias, policies=policies, error=str(error))
     except TimeoutError:
         return ClusterHeartbeats(
-            alias, policies=policies, error=f"cluster {alias} does not answer within {_TIMEOUT_S:g} s"
+            alias, policies=policies, error=f"cluster {alias} does not answer within {within_s:g} s"
         )
     finally:
         await cluster.close()
