@@ -18,11 +18,11 @@ from uuid import UUID
 
 from kafka.protocol.admin import DescribeLogDirsRequest
 
-from connect.core.errors import HeliographError, PermanentError, RetriableError
+from connect.core.errors import HeliographError, PermanentError, RetriableError, SecurityError
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import Scope, gather_limited, in_turns, unless, wall_ms
 from connect.kafka.error_causes import CAUSES, Causes
-from connect.kafka.log.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, known_offsets
+from connect.kafka.log.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, known_offsets, list_offset
 from connect.wire import batch as wire
 from connectors.config.client_config import FlowClients
 from connectors.config.connector_configs import MirrorSourceSettings
@@ -31,6 +31,7 @@ from connectors.flow_progress import (
     NOTHING_KNOWN,
     SOURCE,
     TARGET,
+    UNKNOWN,
     ClusterContact,
     Contact,
     FlowLag,
@@ -303,6 +304,23 @@ async def _sizes(source: Cluster, partitions: Collection[TopicPartition]) -> dic
                     if not row.is_future_key:
                         found[TopicPartition(topic_row.name, row.partition_index)] = row.partition_size
     return found
+
+
+async def last_checkpoint_ms(settings: MirrorSourceSettings, target: Cluster) -> int:
+    """Return when a checkpoint of the flow was last written, in milliseconds since 1970; -1 if none was.
+
+    Raises:
+        RetriableError: The target does not answer.
+    """
+    topic = settings.policy.checkpoints_topic(settings.source_alias)
+    found = (await target.metadata({topic})).topics.get(topic)
+    if found is None or not found.partitions:
+        return UNKNOWN
+    try:
+        end = await list_offset(target, (topic, 0), LATEST)
+    except SecurityError:
+        return UNKNOWN  # readers of a verdict need no right on checkpoints
+    return await _timestamp(target, fetch_api.TopicOnWire(topic, found.topic_id), 0, end - 1) if end else UNKNOWN
 
 
 async def _timestamp(source: Cluster, topic: fetch_api.TopicOnWire, index: int, offset: int) -> int:

@@ -6,6 +6,7 @@ task knows (records left out, why it starts again) is known of the tasks of this
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.flow_facts import RECOVERING, STARTING, FlowFacts, TaskFacts
 from connectors.flow_verdict import judge
 from connectors.internal_topics import read_states, record_settings
+from connectors.lag_reader import last_checkpoint_ms
 from connectors.source.positions.gap_policy import partition_facts
 from connectors.source.worker_context import FlowLook, FlowParts, MirrorHost
 
@@ -46,7 +48,9 @@ async def _look(host: MirrorHost, settings: MirrorSourceSettings, parts: FlowPar
     watch = host.watches.get(settings.name)
     lag = await host.lag_of(settings.name).read(settings, parts.clusters.source, parts.store, watch)
     if host.contact(settings.name).target.answers is not False:
-        look.states = await read_states(parts.store, record_settings(settings))
+        look.states, look.checkpoint_ms = await asyncio.gather(
+            read_states(parts.store, record_settings(settings)), last_checkpoint_ms(settings, parts.store)
+        )
     look.lag, look.at_ms = lag, wall_ms()
     look.trend.observe(look.at_ms, lag)
 
@@ -74,6 +78,7 @@ async def _facts(
         spark=host.spark.problem if running else "",
         lag=look.trend.lag_facts(look.lag),
         records_per_s=look.trend.copied_per_s,
+        checkpoint_ms=look.checkpoint_ms,
         skipped=sum(one.skipped for one in views),
         lost=sum(one.lost for one in views),
         unchecked=tuple(dict.fromkeys(look.lag.unknown.values())),

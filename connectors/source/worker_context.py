@@ -109,6 +109,7 @@ class FlowLook:
     at_ms: int = UNKNOWN
     lag: FlowLag = NOTHING
     states: Mapping[TopicPartition, PartitionState] = field(default_factory=dict)
+    checkpoint_ms: int = UNKNOWN
     trend: Trend = field(default_factory=Trend)
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from connect.cli.commands.rest_client import RestClient, WorkerRefused, WorkerUnreachable, is_of
 from connect.cli.commands.topology import age_words, health_of
 from connect.core.config.rest_settings import REST_INTERNAL
-from connect.core.errors import ConfigError, RetriableError
+from connect.core.errors import ConfigError, HeliographError
 from connect.core.model import State, TargetState
 from connect.core.status_and_offset_topics import StatusLog
 from connect.core.wording import reason_of
@@ -28,7 +28,7 @@ from connectors.flow_verdict import FlowVerdict, judge
 from connectors.formats.types import FlowName
 from connectors.heartbeat import FlowHealth, FlowState
 from connectors.internal_topics import read_states, read_statuses, read_target_state, record_settings
-from connectors.lag_reader import NOTHING, LagReader, lag_reader
+from connectors.lag_reader import NOTHING, LagReader, lag_reader, last_checkpoint_ms
 from connectors.source.positions.gap_policy import partition_facts
 
 #: Heartbeats are read again after this time.
@@ -143,12 +143,13 @@ class _FileLooks:
             return facts
         settings, topics, connector = flow.settings(), flow.worker_config(), Connector.SOURCE.value
         try:
-            states, statuses, target = await asyncio.gather(
+            states, statuses, target, checkpoint_ms = await asyncio.gather(
                 read_states(reader.store, record_settings(settings)),
                 read_statuses(reader.store, topics["status.storage.topic"]),
                 read_target_state(reader.store, topics["config.storage.topic"], connector),
+                last_checkpoint_ms(settings, reader.store),
             )
-        except RetriableError as error:
+        except HeliographError as error:  # such as a missing right
             return replace(facts, unchecked=(*facts.unchecked, str(error)))
         status = statuses.status(connector)
         state = "" if status is None else status.state.value
@@ -161,6 +162,7 @@ class _FileLooks:
                 for number, one in statuses.tasks(connector).items()
             ),
             others=tuple(_others(statuses, connector)),
+            checkpoint_ms=checkpoint_ms,
         ).with_partitions(partition_facts(connector, settings.source_alias, states))
 
 

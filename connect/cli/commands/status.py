@@ -10,6 +10,7 @@ from typing import Final
 from connect.cli.commands.flow_looks import FlowSeen, looks_of
 from connect.cli.console import exit_code
 from connect.cli.tables import ERROR, show, show_json, table
+from connect.core.wording import age_text, counted
 from connectors.flow_verdict import Urgency
 
 #: Version of the command's JSON.
@@ -44,7 +45,7 @@ async def _once(file: Path, rest: Sequence[str]) -> list[FlowSeen]:
 
 def show_statuses(seen: Sequence[FlowSeen]) -> None:
     """Print a table of the flows, below it what is wrong and what to do, then what a failover would lose."""
-    rows = ((str(one.facts.flow), one.verdict.state.value, one.verdict.lag, one.last_heartbeat) for one in seen)
+    rows = ((str(one.facts.flow), one.verdict.state.value, _behind(one), one.last_heartbeat) for one in seen)
     show(table(("flow", "state", "behind", "last heartbeat"), rows, whole=("flow",)))
     for one in seen:
         verdict = one.verdict
@@ -56,3 +57,9 @@ def show_statuses(seen: Sequence[FlowSeen]) -> None:
             show(f"  Do: {action}")
     for one in seen:
         show(f"Failover {one.facts.flow}: {one.verdict.failover.sentence}")
+
+
+def _behind(one: FlowSeen) -> str:
+    lag = one.facts.lag
+    age = f", {age_text(lag.ms)}" if lag.records > 0 and lag.ms >= 0 else ""
+    return "unknown" if lag.records < 0 else f"{counted(lag.records, 'record')}{age}"
