@@ -87,6 +87,12 @@ export function duration(ms) {
   return `${Math.round(s / 86400)} days`;
 }
 
+/** A source or target partition, which reports write as `[topic, partition]`. */
+export const partitionName = (one) => (Array.isArray(one) ? one.join("-") : String(one));
+
+/** The tone of a verdict's urgency. */
+export const toneOf = (urgency) => ({ error: "bad", warning: "warn", ok: "good" })[urgency] || "quiet";
+
 export const time = (ms) => (isUnknown(ms) ? UNKNOWN : new Date(ms).toLocaleString("sv-SE"));
 
 // -- components --------------------------------------------------------------------------------------------------
@@ -157,6 +163,16 @@ export function Search({ label, value, onSearch }) {
     <input type="search" data-search value=${value} onInput=${changed} autocomplete="off" spellcheck="false" /></label>`;
 }
 
+/** What a verdict says: its sentence, what else is wrong, what to do, and whether a failover could start now. */
+export function Verdict({ verdict, brief = false }) {
+  const actions = brief ? verdict.actions.slice(0, 3) : verdict.actions;
+  return html`<p class="verdict">${verdict.sentence}</p>
+    ${verdict.also.map((text) => html`<p class="also">${text}</p>`)}
+    ${actions.length > 0 && html`<h3>What to do</h3><ul class="actions">${actions.map((one) => html`<li>
+      <b>${one.about}</b>: ${one.remedy}${one.command && html`<${Command} text=${one.command} />`}</li>`)}</ul>`}
+    <h3>Failover</h3><p>${verdict.failover.sentence}</p>`;
+}
+
 /** A command with a button that copies it. */
 export function Command({ text }) {
   const [copied, setCopied] = useState(false);
@@ -171,7 +187,7 @@ export function Command({ text }) {
 
 /**
  * A button whose action is confirmed. `children` explain in the dialog what happens; `run` returns a promise, and its
- * error is shown. `word`: also typed by the user before the action is possible.
+ * error is shown. `run` gets the fields of the form, a FormData.
  */
 export function Action({ label, title, tone = "", run, done, children }) {
   const dialog = useRef(null);
@@ -180,7 +196,7 @@ export function Action({ label, title, tone = "", run, done, children }) {
     event.preventDefault();
     setState({ busy: true, error: null });
     try {
-      await run();
+      await run(new FormData(event.target));
       dialog.current.close();
       setState({ busy: false, error: null });
       done?.();
