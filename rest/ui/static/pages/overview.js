@@ -4,7 +4,7 @@ import { Badge, Figure, Problem, Search, Verdict, count, duration, hrefOf, html,
 const CARDS = 12;
 const MOST_CLUSTERS = 10;
 const URGENCY = ["error", "warning", "unknown", "ok"];
-const [WIDTH, HEIGHT, NODE] = [520, 200, 46];
+const [WIDTH, NODE] = [520, 46];
 
 const verdictOf = (flow) => flow.overview?.verdict;
 const urgencyOf = (flow) => (flow.error ? 0 : verdictOf(flow) ? URGENCY.indexOf(verdictOf(flow).urgency) : 2);
@@ -13,9 +13,9 @@ const urgencyOf = (flow) => (flow.error ? 0 : verdictOf(flow) ? URGENCY.indexOf(
 export const byUrgency = (one, other) =>
   urgencyOf(one) - urgencyOf(other) || (other.overview?.lag.records ?? 0) - (one.overview?.lag.records ?? 0);
 
-function placed(clusters) {
-  if (clusters.length <= 2) return new Map(clusters.map((name, index) => [name, [90 + index * (WIDTH - 180), HEIGHT / 2]]));
-  const [middleX, middleY] = [WIDTH / 2, HEIGHT / 2];
+function placed(clusters, height) {
+  if (clusters.length <= 2) return new Map(clusters.map((name, index) => [name, [60 + index * (WIDTH - 120), height / 2]]));
+  const [middleX, middleY] = [WIDTH / 2, height / 2];
   return new Map(clusters.map((name, index) => {
     const angle = (2 * Math.PI * index) / clusters.length - Math.PI;
     return [name, [middleX + Math.cos(angle) * (middleX - 90), middleY + Math.sin(angle) * (middleY - 30)]];
@@ -31,21 +31,23 @@ function Arrow({ flow, from, to }) {
   const [x2, y2] = [to[0] - ux * (NODE + 8) - uy * 12, to[1] - uy * (NODE + 8) + ux * 12];
   const tone = toneOf(verdictOf(flow)?.urgency);
   const { rates, lag } = flow.overview || {};
-  const [x, y] = [(x1 + x2) / 2 - uy * 14, (y1 + y2) / 2 + ux * 18];
+  const [x, y] = [(x1 + x2) / 2 - uy * 40, (y1 + y2) / 2 + ux * 23];
   return html`<a href=${hrefOf(flow)}><g class="arrow ${tone}">
     <line x1=${x1} y1=${y1} x2=${x2} y2=${y2} /><polygon points="0,-6 11,0 0,6" transform=${`translate(${x2} ${y2}) rotate(${(Math.atan2(dy, dx) * 180) / Math.PI})`} />
-    <text x=${x} y=${y}>${rates ? `${count(rates.records_per_s)} records/s` : flow.name}</text>
-    ${lag && html`<text x=${x} y=${y + 15} class="small">lag ${count(lag.records)}</text>`}
+    <text x=${x} y=${y - 3}>${rates ? `${count(rates.records_per_s)} records/s` : flow.name}</text>
+    ${lag && html`<text x=${x} y=${y + 12} class="small">lag ${count(lag.records)}</text>`}
   </g></a>`;
 }
 
 function Topology({ flows }) {
-  const clusters = [...new Set(flows.flatMap((flow) => [flow.source, flow.target]))].sort();
+  const named = [...flows].sort((one, other) => (one.name < other.name ? 1 : -1));
+  const clusters = [...new Set(named.flatMap((flow) => [flow.source, flow.target]))];
   if (clusters.length < 2 || clusters.length > MOST_CLUSTERS) return null;
-  const at = placed(clusters);
+  const height = clusters.length === 2 ? 110 : 260;
+  const at = placed(clusters, height);
   // One arrow for each pair of clusters: the most urgent of its flows.
   const pairs = new Map([...flows].reverse().map((flow) => [`${flow.source} ${flow.target}`, flow]));
-  return html`<section class="card topology"><svg viewBox=${`0 0 ${WIDTH} ${HEIGHT}`} role="img" aria-label="Clusters and the flows between them">
+  return html`<section class="card topology"><svg viewBox=${`0 0 ${WIDTH} ${height}`} role="img" aria-label="Clusters and the flows between them">
     ${[...pairs.values()].map((flow) => html`<${Arrow} flow=${flow} from=${at.get(flow.source)} to=${at.get(flow.target)} />`)}
     ${clusters.map((name) => html`<g class="node"><rect x=${at.get(name)[0] - NODE} y=${at.get(name)[1] - 20} width=${2 * NODE} height="40" rx="10" />
       <text x=${at.get(name)[0]} y=${at.get(name)[1] + 5}>${name.length > 11 ? `${name.slice(0, 10)}…` : name}</text></g>`)}
