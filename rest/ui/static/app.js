@@ -148,7 +148,7 @@ function App() {
     ${isLost && html`<p class="lost" role="status">The worker does not answer. What you see is old; the page connects again by itself.</p>`}
     ${live?.error && html`<${Problem} error=${live.error} />`}
     <main id="main" tabindex="-1">
-      ${flow && html`<p class="crumb">Flow ${flow.name}</p>`}
+      ${flow && page !== "flow" && html`<p class="crumb">Flow ${flow.name}</p>`}
       ${content()}
     </main>
     <footer>${me.data && `Heliograph, Kafka Connect API ${me.data.version}`}</footer>

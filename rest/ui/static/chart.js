@@ -15,6 +15,9 @@ function uplot() {
 }
 
 const HEIGHT = 150;
+// Seconds that a chart covers, even of a worker that has just started.
+const LEAST_S = 600;
+const clock = (s) => new Date(s * 1000).toLocaleTimeString("sv-SE").slice(0, 5);
 
 /** `times` in ms since 1970, `values` with null where a value is not known; `format` writes one. */
 export function Chart({ title, times, values, format }) {
@@ -35,8 +38,11 @@ export function Chart({ title, times, values, format }) {
           height: HEIGHT,
           legend: { show: false },
           cursor: { y: false },
-          scales: { y: { range: (_, least, most) => [0, Math.max(most || 0, 1) * 1.1] } },
-          axes: [axis, { ...axis, size: 74, values: (_, splits) => splits.map(format) }],
+          scales: {
+            x: { range: (_, first, last) => [Math.min(first, last - LEAST_S), last] },
+            y: { range: (_, least, most) => [0, Math.max(most || 0, 10) * 1.1] },
+          },
+          axes: [{ ...axis, values: (_, splits) => splits.map(clock) }, { ...axis, size: 74, values: (_, splits) => splits.map(format) }],
           series: [{}, { stroke: colour("--accent"), width: 2, fill: `${colour("--accent")}22`, spanGaps: false }],
         },
         [times.map((at) => at / 1000), values],

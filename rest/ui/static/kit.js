@@ -138,7 +138,7 @@ export const Badge = ({ tone = "quiet", children }) => html`<span class="badge $
 export const Figure = ({ name, children, tone = "" }) =>
   html`<div class="figure ${tone}"><dt>${name}</dt><dd>${children}</dd></div>`;
 
-/** A table that scrolls sideways on a phone. `columns`: `[[heading, row => cell, isNumber]]`. */
+/** A table; on a phone each row is a list. `columns`: `[[heading, row => cell, isNumber]]`. */
 export function Table({ columns, rows, caption, empty = "Nothing to show." }) {
   if (!rows.length) return html`<p class="quiet">${empty}</p>`;
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${caption}>
@@ -146,7 +146,7 @@ export function Table({ columns, rows, caption, empty = "Nothing to show." }) {
       <caption class="unseen">${caption}</caption>
       <thead><tr>${columns.map(([name, , isNumber]) => html`<th class=${isNumber ? "number" : ""}>${name}</th>`)}</tr></thead>
       <tbody>${rows.map((row) => html`<tr>${columns.map(
-        ([, cell, isNumber]) => html`<td class=${isNumber ? "number" : ""}>${cell(row)}</td>`)}</tr>`)}</tbody>
+        ([name, cell, isNumber]) => html`<td class=${isNumber ? "number" : ""} data-name=${name}>${cell(row)}</td>`)}</tr>`)}</tbody>
     </table>
   </div>`;
 }

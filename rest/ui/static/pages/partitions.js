@@ -77,7 +77,7 @@ export default function Partitions({ flow, caller }) {
       ${row.is_stopped && may(caller, "ADMIN") && html`<${SetPosition} flow=${flow} cluster=${data.cluster} row=${row} done=${reload} />`}
     </div>`]] : []),
   ];
-  return html`<h1>Partitions of ${flow.name}</h1>
+  return html`<h1>Partitions</h1>
     <div class="card filters">
       <${Search} label="Topic or partition" value=${asked.text} onSearch=${(text) => change({ text })} />
       <label>State <select value=${asked.state} onChange=${(event) => change({ state: event.target.value })}>
