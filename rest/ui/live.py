@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 2.0
 #: A snapshot takes at most this share of the time: after a slow one the next is delayed.
-_SHARE: Final = 0.1
+_SHARE: Final = 1 / 3
 #: The browser connects again after that, so that a user who may no longer read is refused.
 _LONGEST_S: Final = 900.0
 _HEADERS: Final = ((b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"))

@@ -163,13 +163,15 @@ export function Search({ label, value, onSearch }) {
     <input type="search" data-search value=${value} onInput=${changed} autocomplete="off" spellcheck="false" /></label>`;
 }
 
-/** What a verdict says: its sentence, what else is wrong, what to do, and whether a failover could start now. */
-export function Verdict({ verdict, brief = false }) {
+/** What the verdict on a flow says: its sentence, what else is wrong, what to do, and whether a failover could start. */
+export function Verdict({ flow, brief = false }) {
+  const { verdict } = flow.overview;
+  const here = `--rest ${location.origin}${flow.prefix}`;
   const actions = brief ? verdict.actions.slice(0, 3) : verdict.actions;
   return html`<p class="verdict">${verdict.sentence}</p>
     ${verdict.also.map((text) => html`<p class="also">${text}</p>`)}
     ${actions.length > 0 && html`<h3>What to do</h3><ul class="actions">${actions.map((one) => html`<li>
-      <b>${one.about}</b>: ${one.remedy}${one.command && html`<${Command} text=${one.command} />`}</li>`)}</ul>`}
+      <b>${one.about}</b>: ${one.remedy}${one.command && html`<${Command} text=${one.command.replace("--rest URL", here)} />`}</li>`)}</ul>`}
     <h3>Failover</h3><p>${verdict.failover.sentence}</p>`;
 }
 

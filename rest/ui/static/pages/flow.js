@@ -99,7 +99,7 @@ export default function Flow({ flow, caller }) {
         <${Figure} name="Most wait in">${seen.lag.furthest ? partitionName(seen.lag.furthest) : "none"}<//>
         <${Figure} name="Tasks">${tasksText(flow.states.source?.tasks || {})}<//>
       </dl>
-      <${Verdict} verdict=${verdict} /></section>`}
+      <${Verdict} flow=${flow} /></section>`}
     ${data ? html`
       <${Errors} flow=${flow} failed=${data.failed} />
       <${History} history=${data.history} />

@@ -69,8 +69,8 @@ function Card({ flow }) {
         <${Figure} name="Oldest waits">${duration(seen.lag.ms)}<//>
         <${Figure} name="Not copied" tone=${seen.stopped_count ? "bad" : ""}>${count(seen.stopped_count)} <small>of ${count(seen.lag.partitions)} partitions</small><//>
       </dl>
-      <${Verdict} verdict=${verdict} brief />
-      ${seen.oldest_problem && html`<p class="quiet">Oldest problem: ${seen.oldest_problem.source}, since ${time(seen.oldest_problem.since_ms)}.
+      <${Verdict} flow=${flow} brief />
+      ${seen.oldest_problem && html`<p class="quiet">Oldest problem: ${seen.oldest_problem.source}, since ${time(seen.oldest_problem.since_ms)}. ${" "}
         <a href=${hrefOf(flow, "partitions")}>Partitions</a></p>`}`}
   </section>`;
 }
