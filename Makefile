@@ -1,4 +1,4 @@
-# One command each: setup, demo, test, long, check, bench, kill, faults, group, many, scale, late, mutants, compat, measure, site, lock, sbom, audit, clean. Only python3 (3.11 or newer) and make are needed.
+# One command each: setup, demo, test, long, ui, check, bench, kill, faults, group, many, scale, late, mutants, compat, measure, site, lock, sbom, audit, clean. Only python3 (3.11 or newer) and make are needed.
 
 SHELL := /bin/sh
 PYTHON ?= python3
@@ -17,12 +17,13 @@ UV := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 
-.PHONY: help setup java demo test long check bench kill faults soak group many scale late mutants compat measure site lock sbom audit clean
+.PHONY: help setup java demo test long ui check bench kill faults soak group many scale late mutants compat measure site lock sbom audit clean
 
 help:
 	@echo "make demo    mirror between two Kafka clusters on this machine, kill the mirror, compare (ARGS='--rate 20000')"
 	@echo "make test    run every test"
 	@echo "make long    run the tests that take too long for that"
+	@echo "make ui      look at the dashboard with a browser, and take its pictures (needs Debian's chromium)"
 	@echo "make check   format, lint, types, import rules"
 	@echo "make bench   measure against Java MirrorMaker 2"
 	@echo "make kill    kill and freeze everything at random moments, and compare"
@@ -73,6 +74,11 @@ test: setup
 
 long: setup
 	$(BIN)/pytest -m long $(ARGS)
+
+# A browser for a real mirror's dashboard; renews docs/images/ui.
+ui: setup
+	$(UV) pip install --quiet --group ui
+	$(BIN)/pytest -p no:randomly tests/ui/pages.py tests/ui/states.py $(ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -6,6 +6,7 @@ The lag is per partition, topic and flow, in records, bytes and time. A snapshot
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -421,6 +422,9 @@ class Meters:
         self.takeovers = Takeovers()
         #: When the source last answered a fetch, and the target a produce request, in ms since 1970; -1 for never.
         self.fetched_ms = self.produced_ms = UNKNOWN
+        #: Since the task began, of all partitions; batches by reason.
+        self.records = self.bytes = 0
+        self.batches: Counter[str] = Counter()
         self._records = self._batches = self._skipped = 0
 
     def answered(self, source_ago_s: float | None, target_ago_s: float | None) -> None:
@@ -436,8 +440,11 @@ class Meters:
         meter = self.partitions.setdefault(progress.source, PartitionMeter())
         for first, last, _ in progress.skips:
             self._skipped += last - first + 1
+        self.batches.update(progress.batches)
         if not progress.records:
             return
+        self.records += progress.records
+        self.bytes += progress.bytes
         self._records += progress.records
         self._batches += sum(progress.batches.values())
         meter.records += progress.records

@@ -39,6 +39,7 @@ from rest.errors import RestError, error_response, html_page, response_of, statu
 from rest.request_handling import CALLER, HERDER, SHARE, BodyBudget, BodyShare, join, read_body
 from rest.rest_config import Metrics, RestSettings
 from rest.routes import health_of, metrics_response
+from rest.ui.router import ROOT, Dashboard
 
 _DEFAULT_METHODS: Final = ("HEAD", "POST", "GET")
 _PREFLIGHT_MAX_AGE_S: Final = "60"
@@ -195,6 +196,8 @@ class AsgiEntry:
         self.app: OneHerder | ManyHerders | TopOfFlows | None = None
         #: Whether paths begin with a flow, ``/{source}/{target}``.
         self.has_flows = False
+        #: None: this worker has no dashboard.
+        self.dashboard: Dashboard | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = path_as_it_came(scope["raw_path"].decode("ascii"))
@@ -219,7 +222,7 @@ class AsgiEntry:
                 else:
                     forwarded, receive = await self._forwarded(inner, receive, share)
                     inner_path = below_flow(path) if self.has_flows else path
-                    app = await self.guard.admit(inner, inner_path, forwarded) or self.app
+                    app = await self.guard.admit(inner, inner_path, forwarded) or self._app_of(path)
                 await (app or html_page(404, scope["method"]))(inner, receive, send_answer)
             except RequestRefused as error:
                 await error_response(status_of(error), str(error))(inner, receive, send_answer)
@@ -234,6 +237,23 @@ class AsgiEntry:
             caller, took_ms = inner.get(CALLER), (time.monotonic() - began_s) * 1000
             user = caller.name if caller is not None and caller.name else "-"
             log.log(level, "%s %s %s: %d in %.0f ms", _peer(scope), user, _request(method, path), status, took_ms)
+
+    def _app_of(self, path: str) -> ASGIApp | None:
+        """Return the application of a path; a flow whose source has the alias ``ui`` keeps its paths."""
+        is_of_dashboard = path == f"/{ROOT}" or path.startswith(f"/{ROOT}/")
+        if self.app is None or self.dashboard is None or not is_of_dashboard:
+            return self.app
+        return self.app if self.has_flows and self.app.herder_of(path) is not None else self.dashboard
+
+    def show(self, flows: Flows) -> None:
+        """Show the flows on the dashboard, if there is one."""
+        if self.dashboard is not None:
+            self.dashboard.herders = flows
+
+    async def close(self) -> None:
+        """End the dashboard's streams, which otherwise last as long as the server lets a request last."""
+        if self.dashboard is not None:
+            await self.dashboard.close()
 
     async def _forwarded(self, scope: Scope, receive: Receive, share: BodyShare) -> tuple[Caller | None, Receive]:
         """Return the user of a request that another worker of the group forwards and has signed, and its body again;

@@ -115,6 +115,7 @@ class RestSettings:
         access: Who may use the API.
         max_connections, max_connections_per_address: Of the main and the admin listeners together.
         metrics_listeners: Listeners with only health and metrics.
+        has_ui: Whether the dashboard is served.
     """
 
     listeners: tuple[RestListener, ...] = (RestListener("http", "localhost", 8083),)
@@ -132,6 +133,7 @@ class RestSettings:
     max_connections: int = 512
     max_connections_per_address: int = 128
     metrics_listeners: tuple[RestListener, ...] = ()
+    has_ui: bool = True
 
     @classmethod
     def of(cls, values: Values) -> Self:
@@ -154,6 +156,7 @@ class RestSettings:
             max_connections=values.integer("rest.max.connections"),
             max_connections_per_address=values.integer("rest.max.connections.per.address"),
             metrics_listeners=tuple(map(parse_listener, values.strings("metrics.listeners"))),
+            has_ui=values.boolean("rest.ui.enable"),
         )
 
 

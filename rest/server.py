@@ -35,6 +35,7 @@ from rest.asgi_entry import AnswerHeaders, AsgiEntry, Flows, Guard, ManyHerders,
 from rest.authentication import CERTIFICATE, GIVE_WAY, Authenticator
 from rest.request_handling import REQUEST_TIMEOUT_S, WORKERS_BODY_BYTES, BodyBudget, Forwarder
 from rest.rest_config import Metrics, RestSettings, RestTls
+from rest.ui.router import Dashboard
 
 HEALTH_TIMEOUT_S: Final = 10.0
 
@@ -272,6 +273,7 @@ class RestServer:
         self._headers = AnswerHeaders(settings)
         budget = BodyBudget(_LARGEST_BODIES * max(settings.max_request_bytes, WORKERS_BODY_BYTES))
         self._asgi_entry = AsgiEntry(self._headers, budget, settings.max_request_bytes)
+        self._asgi_entry.dashboard = Dashboard(self._limits.request_s) if settings.has_ui else None
         self._admin_entry = AsgiEntry(None, budget)
         self._metrics_front = AsgiEntry(None, budget)
         self._main: list[_Running] = []
@@ -354,6 +356,7 @@ class RestServer:
     def serve(self, herder: HerderApi) -> None:
         """Serve the whole API of the process's one herder."""
         self._asgi_entry.app = OneHerder(self._app(self._whole), herder)
+        self._asgi_entry.show({("", ""): herder})
         self._metrics_front.app = self._top({("", ""): herder})
         if self._admin:
             self._admin_entry.app = OneHerder(self._app(Part.LOGGERS), herder)
@@ -368,6 +371,8 @@ class RestServer:
         app = self._app(Part.ALL if public else Part.INTERNAL)
         self._asgi_entry.app = ManyHerders(app, flows, self._top(flows) if public else None)
         self._asgi_entry.has_flows = True
+        if public:
+            self._asgi_entry.show(flows)
         self._metrics_front.app = self._top(flows)
 
     def _top(self, flows: Flows) -> TopOfFlows:
@@ -413,6 +418,7 @@ class RestServer:
     async def stop(self) -> None:
         """Refuse new requests, end running ones within a few seconds, and close everything. May be called again."""
         running = [*self._main, *self._admin, *self._of_metrics]
+        await self._asgi_entry.close()
         for each in (self._main, self._admin, self._of_metrics):
             each.clear()
         await asyncio.gather(*map(_stopped, running))

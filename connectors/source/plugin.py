@@ -39,6 +39,8 @@ from connectors.flow_progress import FlowLag
 from connectors.formats.types import TopicPartition
 from connectors.internal_topics import PARTITION_STATES, PartitionState, Records, read_states, record_settings
 from connectors.source.connector import MirrorSourceConnector
+from connectors.source.dashboard_reports import KINDS as DASHBOARD
+from connectors.source.dashboard_reports import dashboard_report
 from connectors.source.exactly_once_task import MAX_RUNS_PER_CHUNK, ExactlyOnceTask
 from connectors.source.offset_sync_writer import sync_writer, syncs_topic
 from connectors.source.positions.gap_policy import advice
@@ -230,7 +232,7 @@ class MirrorSource(MirrorConnector):
     async def report(
         self, kind: str, props: Props, tasks: Sequence[TaskReport], query: Mapping[str, str], connector: ConnectorReport
     ) -> Mapping[str, Any] | None:
-        if kind not in (LAG, PARTITIONS, VERDICT):
+        if kind not in (LAG, PARTITIONS, VERDICT, *DASHBOARD):
             return None
         await open_stores(props)
         settings, clients = settings_of(props, self._host)
@@ -239,6 +241,8 @@ class MirrorSource(MirrorConnector):
                 return await partitions_report(settings, parts, tasks, query)
             if kind == VERDICT:
                 return await verdict_report(self._host, settings, parts, connector, tasks, query)
+            if kind in DASHBOARD:
+                return await dashboard_report(kind, self._host, settings, parts, connector, tasks, query)
             shared, watch = self._host.lag_of(settings.name), self._host.watches.get(settings.name)
             lag = await shared.read(settings, parts.clusters.source, parts.store, watch)
             contact = self._host.contact(settings.name)  # after the read, which may take long

@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from connect.core.model import TaskId
 from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import wall_ms
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.long_log import LongLogs
 from connect.kafka.threads import LeaseLoop
@@ -20,6 +21,7 @@ from connectors.config.client_config import FlowClients
 from connectors.connector_base import WrittenLatencies
 from connectors.control_link.server import LinkServer, LinkSettings
 from connectors.flow_facts import Trend
+from connectors.flow_history import Copied, FlowHistory
 from connectors.flow_progress import (
     NOTHING_KNOWN,
     UNKNOWN,
@@ -27,8 +29,10 @@ from connectors.flow_progress import (
     FlowLag,
     FlowProgress,
     LagSnapshot,
+    Meters,
     Takeovers,
     Views,
+    together,
 )
 from connectors.formats.types import FlowName, TopicPartition
 from connectors.internal_topics import PartitionState
@@ -85,6 +89,19 @@ class SharedSpark:
         """Start both, and wait until Spark accepts jobs. Raises ConfigError, EngineLost or EngineBroken."""
         engine, _ = await self.get()
         await engine.ready()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return where Spark is, its slots (null if only Spark knows) and those in use, and why it does not run."""
+        engine = self._engine
+        if engine is None:
+            return {"place": "", "slots": None, "used": 0, "problem": ""}
+        settings = engine.settings
+        return {
+            "place": settings.place,
+            "slots": settings.slots(),
+            "used": engine.used_slots,
+            "problem": engine.problem,
+        }
 
     @property
     def problem(self) -> str:
@@ -161,6 +178,7 @@ class MirrorHost:
     _takeovers: dict[str, Takeovers] = field(default_factory=dict)
     _lags: dict[str, SharedLag] = field(default_factory=dict)
     _looks: dict[str, FlowLook] = field(default_factory=dict)
+    _histories: dict[str, FlowHistory] = field(default_factory=dict)
     written: WrittenLatencies = field(default_factory=WrittenLatencies)
     #: The position topics, which each task reads at its start.
     long_logs: LongLogs = field(default_factory=LongLogs)
@@ -201,7 +219,7 @@ class MirrorHost:
         """Return what is known here about the clusters of the connector ``name``."""
         found = self.watches[name].contact if name in self.watches else NOTHING_KNOWN
         fetched_ms, produced_ms = self._moved_ms.get(name, (UNKNOWN, UNKNOWN))
-        meters = [task.meters for (connector, _), task in self.running.items() if connector == name]
+        meters = self.meters_of(name)
         return found.moved(
             max([fetched_ms, *(one.fetched_ms for one in meters)]),
             max([produced_ms, *(one.produced_ms for one in meters)]),
@@ -209,13 +227,31 @@ class MirrorHost:
 
     def takeovers(self, name: str) -> Takeovers:
         """Return what was counted of the tasks of the connector ``name``, also of those that have ended here."""
-        running = (task.meters.takeovers for (connector, _), task in self.running.items() if connector == name)
-        return sum(running, self._takeovers.get(name, Takeovers()))
+        return sum((meters.takeovers for meters in self.meters_of(name)), self._takeovers.get(name, Takeovers()))
 
-    def forget_contact(self, name: str) -> None:
+    def meters_of(self, name: str) -> list[Meters]:
+        """Return the meters of the tasks of the connector ``name`` that run here."""
+        return [task.meters for (connector, _), task in self.running.items() if connector == name]
+
+    def copied(self, name: str) -> Copied:
+        """Return what the tasks of the connector ``name`` here have copied."""
+        return {id(meters): (meters.records, meters.bytes) for meters in self.meters_of(name)}
+
+    def history_of(self, name: str) -> FlowHistory:
+        """Return the last hour of the connector ``name`` here."""
+        return self._histories.setdefault(name, FlowHistory())
+
+    def sample(self, name: str) -> None:
+        """Add a sample to the history of the connector ``name``."""
+        seen, is_known = self.seen.get(name), self.contact(name).knows_lag
+        lag = together(seen.lags.values()) if seen is not None and is_known else None
+        self.history_of(name).observe(wall_ms(), self.copied(name), lag)
+
+    def forget(self, name: str) -> None:
         """Forget the connector ``name``, which no longer concerns this worker."""
         self._moved_ms.pop(name, None)
         self._takeovers.pop(name, None)
+        self._histories.pop(name, None)
 
     def lag_of(self, name: str) -> SharedLag:
         """Return the lag reader of the connector ``name``, which concurrent callers share."""

@@ -29,6 +29,7 @@ from connect.kafka.concurrency import Scope, in_turns, wall_ms
 from connect.kafka.security.connection_settings import open_stores
 from connectors.config.client_config import FlowClients
 from connectors.config.connector_configs import MirrorSourceSettings
+from connectors.flow_history import SAMPLE_S
 from connectors.flow_progress import (
     UNKNOWN,
     ClusterContact,
@@ -311,6 +312,7 @@ class LagWatch:
     def start(self) -> None:
         """Start polling, within a running loop."""
         self._scope.spawn(self._forever(), f"lag of mirrors in {self._host.group_id}")
+        self._scope.spawn(self._sample_forever(), f"last hour of mirrors in {self._host.group_id}")
 
     async def stop(self) -> None:
         await self._scope.close()
@@ -323,7 +325,7 @@ class LagWatch:
             for name in (self._watched.keys() | self._due_s.keys()) - here.keys():
                 if self._is_over(name):
                     await self._forget(name)
-                    self._host.forget_contact(name)
+                    self._host.forget(name)
             self._absent_s = {name: since_s for name, since_s in self._absent_s.items() if name not in here}
             for name, connector in here.items():
                 running = frozenset(
@@ -333,6 +335,13 @@ class LagWatch:
                     await self._look(name, connector)
                     self._ran[name] = running
             await asyncio.sleep(_TICK_S)
+
+    async def _sample_forever(self) -> None:
+        while True:
+            for name in self._here():
+                self._host.sample(name)
+                await asyncio.sleep(0)
+            await asyncio.sleep(SAMPLE_S)
 
     def _is_over(self, name: str) -> bool:
         """Return whether a missing connector no longer concerns this worker. It still does if the worker has lost it

@@ -131,6 +131,11 @@ class SparkEngine:
         return self._settings
 
     @property
+    def used_slots(self) -> int:
+        """How many jobs run or wait for a slot."""
+        return len(self._jobs)
+
+    @property
     def code(self) -> str:
         """The name of the code that slices run (:func:`running_code` there)."""
         return self._archive.stem if self._archive is not None else running_code()

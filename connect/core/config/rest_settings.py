@@ -218,6 +218,9 @@ OWN_REST: Final = _ACCESS | ConfigDef.of(
         "Addresses of a server that has only /health and /metrics, without authentication, for probes and Prometheus.",
         _listeners(may_be_empty=True),
     ),
+    Setting(
+        "rest.ui.enable", Type.BOOLEAN, True, "Whether the listeners of the REST API also serve the dashboard, at /ui."
+    ),
 )
 
 #: A server for requests of other workers only.

@@ -1,0 +1,1 @@
+"""The dashboard at ``/ui``: static files, and what its pages read."""

@@ -1,0 +1,71 @@
+// A small chart over time, drawn by uPlot, which is loaded with the first chart.
+import { html, useEffect, useRef } from "/ui/static/kit.js";
+
+let loading = null;
+
+function uplot() {
+  loading ||= new Promise((resolve, reject) => {
+    const style = Object.assign(document.createElement("link"), { rel: "stylesheet", href: "/ui/static/vendor/uplot.css" });
+    const script = Object.assign(document.createElement("script"), { src: "/ui/static/vendor/uplot.js" });
+    script.onload = () => resolve(window.uPlot);
+    script.onerror = reject;
+    document.head.append(style, script);
+  });
+  return loading;
+}
+
+const HEIGHT = 150;
+// Seconds that a chart covers, even of a worker that has just started.
+const LEAST_S = 600;
+const clock = (s) => new Date(s * 1000).toLocaleTimeString("sv-SE").slice(0, 5);
+
+/** `times` in ms since 1970, `values` with null where a value is not known; `format` writes one. */
+export function Chart({ title, times, values, format }) {
+  const place = useRef(null);
+  const drawn = useRef(null);
+  const newest = values.findLast((value) => value !== null);
+  useEffect(() => {
+    let isOver = false;
+    const draw = async () => {
+      const Plot = await uplot();
+      if (isOver || !place.current) return;
+      const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+      const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false } };
+      drawn.current?.destroy();
+      drawn.current = new Plot(
+        {
+          width: place.current.clientWidth,
+          height: HEIGHT,
+          legend: { show: false },
+          cursor: { y: false },
+          scales: {
+            x: { range: (_, first, last) => [Math.min(first, last - LEAST_S), last] },
+            y: { range: (_, least, most) => [0, Math.max(most || 0, 10) * 1.1] },
+          },
+          axes: [{ ...axis, values: (_, splits) => splits.map(clock) }, { ...axis, size: 74, values: (_, splits) => splits.map(format) }],
+          series: [{}, { stroke: colour("--accent"), width: 2, fill: `${colour("--accent")}22`, spanGaps: false }],
+        },
+        [times.map((at) => at / 1000), values],
+        place.current,
+      );
+    };
+    draw();
+    const sized = new ResizeObserver(() => drawn.current?.setSize({ width: place.current.clientWidth, height: HEIGHT }));
+    sized.observe(place.current);
+    const themed = new MutationObserver(draw);
+    themed.observe(document.documentElement, { attributeFilter: ["data-theme"] });
+    return () => {
+      isOver = true;
+      sized.disconnect();
+      themed.disconnect();
+      drawn.current?.destroy();
+      drawn.current = null;
+    };
+  }, []);
+  useEffect(() => {
+    drawn.current?.setData([times.map((at) => at / 1000), values]);
+  }, [times.at(-1), times.length]);
+  const text = newest === undefined ? "not known yet" : format(newest);
+  return html`<figure class="chart"><figcaption>${title}: <b>${text}</b></figcaption>
+    <div ref=${place} role="img" aria-label=${`${title} over the last hour, now ${text}`}></div></figure>`;
+}

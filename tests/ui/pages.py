@@ -1,0 +1,92 @@
+"""What the pages of the dashboard say in a browser, against a real mirror. Run by ``make ui``, not by ``make test``."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.ui.stage import PHONE, Stage
+
+FLOW = "#/flow/us-%3Eeu"
+PARTITIONS = f"{FLOW}/partitions"
+
+
+@pytest.fixture(autouse=True)
+def without_errors(stage: Stage):
+    stage.errors.clear()
+    yield
+    assert stage.errors == []
+
+
+def test_the_first_screen_says_how_the_flow_is_and_what_a_failover_would_lose(stage: Stage) -> None:
+    with stage.page() as page:
+        page.get_by_text("us->eu runs: everything in 6 partitions is copied.").wait_for()
+        page.get_by_text("A failover could start now, and no record would be lost.").wait_for()
+    stage.pictures("overview", "", "us->eu runs")
+
+
+def test_the_page_of_a_flow_shows_its_last_hour_batches_workers_and_spark(stage: Stage) -> None:
+    with stage.page(FLOW) as page:
+        for text in ("Lag, records", "as it is", "(this one)", "Slots in use"):
+            page.get_by_text(text).first.wait_for()
+        page.locator(".chart canvas").nth(3).wait_for()
+    stage.pictures("flow", FLOW, "Slots in use")
+
+
+def test_pause_and_resume_are_confirmed(stage: Stage) -> None:
+    with stage.page(FLOW, role="operator") as page:
+        page.get_by_role("button", name="Pause").first.click()
+        page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+        assert stage.ask("/us/eu/connectors/MirrorSourceConnector/status")["connector"]["state"] == "RUNNING"
+        page.get_by_role("button", name="Pause").first.click()
+        page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+        page.get_by_text("us->eu copies nothing: connector MirrorSourceConnector is PAUSED.").first.wait_for()
+        page.get_by_role("button", name="Resume").first.click()
+        page.get_by_role("dialog").get_by_role("button", name="Resume").click()
+        page.get_by_text("us->eu runs").first.wait_for()
+
+
+def test_a_viewer_sees_no_actions(stage: Stage) -> None:
+    for address in (FLOW, PARTITIONS):
+        with stage.page(address, role="viewer") as page:
+            page.get_by_text("viewer (view)").wait_for()
+            page.get_by_text("us.orders-0" if address == PARTITIONS else "Slots in use").first.wait_for()
+            for name in ("Pause", "Stop", "Restart", "Retry", "Set position"):
+                assert page.get_by_role("button", name=name).count() == 0
+
+
+def test_partitions_are_searched_on_the_server(stage: Stage) -> None:
+    with stage.page(PARTITIONS) as page:
+        page.get_by_text("6 found of 6 partitions").wait_for()
+        page.keyboard.press("/")
+        page.keyboard.type("payments-1")
+        page.get_by_text("1 found of 6 partitions").wait_for()
+        assert page.locator("tbody tr").count() == 1
+    stage.pictures("partitions", PARTITIONS, "6 found")
+
+
+def test_all_is_reached_by_keyboard(stage: Stage) -> None:
+    with stage.page() as page:
+        page.get_by_text("us->eu runs").wait_for()
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "Skip to the page"
+        page.keyboard.press("1")
+        page.get_by_text("Slots in use").wait_for()
+        page.keyboard.press("2")
+        page.get_by_text("6 found").wait_for()
+        page.keyboard.press("?")
+        page.get_by_role("dialog").get_by_text("Overview").wait_for()
+        page.keyboard.press("Escape")
+        before = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        page.keyboard.press("t")  # light
+        page.keyboard.press("t")  # dark
+        page.wait_for_function(f"getComputedStyle(document.body).backgroundColor !== '{before}'")
+        page.keyboard.press("0")
+        page.get_by_text("A failover could start now").wait_for()
+
+
+@pytest.mark.parametrize("address", ["", FLOW, PARTITIONS])
+def test_a_phone_needs_no_sideways_scrolling(stage: Stage, address: str) -> None:
+    with stage.page(address, size=PHONE) as page:
+        page.locator("section.card").first.wait_for()
+        page.wait_for_timeout(1000)
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]

@@ -1,0 +1,93 @@
+"""What the dashboard says in each state that needs an operator: a case each, with a screenshot. Run by ``make ui``.
+
+In this order, because the last cases leave the flow as they have made it.
+"""
+
+from __future__ import annotations
+
+from kafka import TopicPartition
+from kafka.admin import KafkaAdminClient
+
+from tests.kit.processes import Role, wait_until
+from tests.ui.stage import DEADLINE_S, TOPICS, Stage, save
+
+
+def shows(stage: Stage, name: str, *texts: str) -> None:
+    """Look at the first screen: it says all ``texts``."""
+    with stage.page() as page:
+        for text in texts:
+            page.get_by_text(text).first.wait_for()
+        save(page, f"state-{name}")
+
+
+def test_a_frozen_source_is_unreachable_and_the_lag_unknown(stage: Stage) -> None:
+    stage.us.freeze(0)
+    try:
+        stage.await_word("unreachable")
+        shows(stage, "source-frozen", "its lag is unknown: the source us does not answer", "--source-gone us")
+    finally:
+        stage.us.thaw(0)
+    stage.await_word("running")
+
+
+def test_a_frozen_target_is_unreachable_and_no_failover_could_start(stage: Stage) -> None:
+    stage.eu.freeze(0)
+    try:
+        stage.await_word("unreachable")
+        shows(stage, "target-frozen", "the target eu does not answer", "No failover could start now")
+    finally:
+        stage.eu.thaw(0)
+    stage.await_word("running")
+
+
+def test_without_spark_the_flow_recovers_and_says_so(stage: Stage) -> None:
+    with stage.page() as page:
+        page.get_by_text("us->eu runs").first.wait_for()
+        (jvm,) = [member for member in stage.mirror.members() if member.role is Role.SPARK_JVM]
+        jvm.process.kill()
+        page.get_by_text("Spark does not run, and the worker starts it again").first.wait_for()
+        save(page, "state-spark-gone")
+    stage.await_word("running")
+
+
+def test_a_gap_that_a_policy_skipped_is_counted(stage: Stage) -> None:
+    stage.operate("pause")
+    stage.await_word("paused")
+    stage.write("payments", 0, *(b"lost %d" % number for number in range(50)))
+    admin = KafkaAdminClient(bootstrap_servers=stage.us.bootstrap)
+    admin.delete_records({TopicPartition("payments", 0): 250})
+    admin.close()
+    stage.operate("resume")
+    stage.write("payments", 0, b"after the gap")
+    wait_until(lambda: "never arrive" in str(stage.overview()), DEADLINE_S, "the gap is counted", 0.5)
+    shows(stage, "gap-skipped", "50 offsets of us will never arrive: deleted before the copy")
+
+
+def test_a_quarantined_partition_is_named_with_its_reason(stage: Stage) -> None:
+    stage.write("orders", 1, b"x" * 5000)
+    stage.await_word("degraded")
+    shows(stage, "partition-quarantined", "does not copy 1 partition: orders-1 is QUARANTINED", "could not move")
+    with stage.page("#/flow/us-%3Eeu/partitions") as page:
+        row = page.locator("tbody tr").first
+        row.get_by_text("orders-1").first.wait_for()
+        assert row.get_by_role("button", name="Retry").count() == 1
+        assert row.get_by_role("button", name="Set position").count() == 1
+        save(page, "state-partition-quarantined-partitions")
+
+
+def test_a_failed_task_is_named_with_its_error(stage: Stage) -> None:
+    for topic, count in TOPICS.items():
+        for partition in range(count):
+            stage.write(topic, partition, b"x" * 5000)
+    stage.await_word("failed")
+    shows(stage, "task-failed", "task 0 failed", "What to do")
+
+
+def test_a_killed_worker_leaves_the_page_with_a_warning(stage: Stage) -> None:
+    with stage.page() as page:
+        page.get_by_text("What to do").first.wait_for()
+        stage.mirror.kill()
+        page.get_by_text("The worker does not answer. What you see is old").wait_for()
+        save(page, "state-worker-killed")
+        stage.mirror.start()
+        page.get_by_text("The worker does not answer. What you see is old").wait_for(state="hidden", timeout=180_000)
