@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from connect.core.model import State, TaskId
 from connectors.flow_progress import NOTHING_KNOWN, UNKNOWN, Contact, FlowLag, furthest, is_stopped, together
 from connectors.formats.types import FlowName, TopicPartition, Wired
 
@@ -183,6 +184,17 @@ class FlowFacts(Wired):
     unchecked: tuple[str, ...] = ()
     rest: str = ""
     file: str = ""
+
+    def with_lost_tasks(self, held: Collection[TaskId]) -> FlowFacts:
+        """Return the same with tasks that no member of the group holds as UNASSIGNED: a worker that was killed leaves
+        its last status behind."""
+        tasks = (
+            replace(one, state=State.UNASSIGNED.value)
+            if one.state == State.RUNNING and TaskId(self.connector, one.task) not in held
+            else one
+            for one in self.tasks
+        )
+        return replace(self, tasks=tuple(tasks))
 
     def with_partitions(self, found: Sequence[PartitionFacts]) -> FlowFacts:
         """Return the same with the partitions that are not copied."""

@@ -238,7 +238,7 @@ def _of_tasks(facts: FlowFacts) -> Iterator[_Finding]:
             Urgency.WARNING,
             f"starts {starting} of {counted(len(facts.tasks), 'task')}, and reads where they continue.",
         )
-    if away:
+    if away and facts.has_worker is not False:
         yield _Finding(
             FlowWord.RECOVERING,
             Urgency.WARNING,

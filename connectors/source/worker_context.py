@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import wall_ms
+from connect.kafka.log.committed_offsets import WorkHeld
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.long_log import LongLogs
 from connect.kafka.threads import LeaseLoop
@@ -135,6 +136,8 @@ class FlowLook:
     lag: FlowLag = NOTHING
     states: Mapping[TopicPartition, PartitionState] = field(default_factory=dict)
     checkpoint_ms: int = UNKNOWN
+    #: What the members of the worker's group hold; None: not known.
+    work: WorkHeld | None = None
     trend: Trend = field(default_factory=Trend)
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
 

@@ -136,6 +136,21 @@ def held_by(members: Mapping[str, bytes]) -> set[str]:
     return held
 
 
+def work_held(metadata: bytes, assignment: bytes) -> Allocation:
+    """Return the work of a member of a stable group: what it held when it joined and what the leader gave it then,
+    without what was revoked.
+
+    Raises:
+        MalformedMembership: The bytes are not those of a Connect worker.
+    """
+    held = decode_metadata(metadata).allocation or NOTHING
+    new = decode_assignment(assignment)
+    return Allocation(
+        tuple(sorted({*held.connectors, *new.assigned.connectors} - {*new.revoked.connectors})),
+        tuple(sorted({*held.tasks, *new.assigned.tasks} - {*new.revoked.tasks})),
+    )
+
+
 def decode_metadata(data: bytes) -> WorkerMetadata:
     """Decode the metadata of a Java or Python member.
 

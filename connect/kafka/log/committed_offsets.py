@@ -20,6 +20,8 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 from kafka.protocol.producer.transaction import TxnOffsetCommitRequest
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
+from connect.core.herder.membership import work_held
+from connect.core.model import TaskId
 from connect.kafka.cluster import Cluster, NotAuthorized, error_name, refusal_of
 from connect.kafka.concurrency import until
 from connect.kafka.connection import Connection
@@ -348,6 +350,27 @@ async def group_state(cluster: Cluster, group: str) -> GroupState:
     """Return the group's state and members. Raises the errors of :func:`committed_offsets`."""
     found = await described_group(cluster, group)
     return GroupState(found.group_state, tuple(f"{one.client_id} at {one.client_host}" for one in found.members))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkHeld:
+    """How many members a group of Connect workers has, and the tasks that they hold."""
+
+    members: int
+    tasks: frozenset[TaskId]
+
+
+async def work_of(cluster: Cluster, group: str) -> WorkHeld | None:
+    """Return what the members of a group of Connect workers hold; None if that is not known, for instance while the
+    group rebalances or without the right to describe it. Raises RetriableError."""
+    try:
+        found = await described_group(cluster, group)
+        if found.group_state not in ("Stable", "Empty", "Dead"):
+            return None
+        held = [work_held(one.member_metadata, one.member_assignment) for one in found.members]
+    except PermanentError:
+        return None
+    return WorkHeld(len(held), frozenset(task for one in held for task in one.tasks))
 
 
 async def described_group(cluster: Cluster, group: str) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from connect.core.model import TaskId
 from connectors.flow_facts import FlowFacts, LagFacts, OtherFacts, PartitionFacts, TaskFacts
 from connectors.flow_progress import ClusterContact, Contact
 from connectors.flow_verdict import FlowVerdict, judge
@@ -205,6 +206,12 @@ ROWS: dict[str, tuple[dict[str, Any], str]] = {
         partitions not copied yet would be lost.""",
     ),
 }
+
+
+def test_a_task_that_no_member_holds_is_without_a_worker_whatever_its_status_says() -> None:
+    name = WELL.connector
+    held = {TaskId(name, 0), TaskId("other", 1)}
+    assert [one.state for one in WELL.with_lost_tasks(held).tasks] == ["RUNNING", "UNASSIGNED"]
 
 
 @pytest.mark.parametrize(("changes", "text"), ROWS.values(), ids=ROWS)

@@ -30,6 +30,7 @@ from connect.core.herder.membership import (
     encode_metadata,
     fits,
     held_by,
+    work_held,
 )
 from connect.core.model import TaskId
 
@@ -243,3 +244,10 @@ def test_a_name_that_is_too_long_for_the_protocol_is_said_so() -> None:
     with pytest.raises(MalformedMembership, match="32768 bytes"):
         encode_assignment(SESSIONED, replace(reported, assigned=Allocation((longer,))))
     assert (fits(longest), fits(longer), fits("\ud800")) == (True, False, False)
+
+
+def test_a_member_holds_what_it_brought_and_what_it_was_given_without_what_was_revoked() -> None:
+    first, second, third = (TaskId("c", number) for number in range(3))
+    metadata = encode_metadata(SESSIONED, WorkerMetadata("http://a/", 1, Allocation(("c",), (first, second))))
+    given = Assignment(0, "leader", "http://a/", 1, Allocation((), (third,)), Allocation(("c",), (second,)))
+    assert work_held(metadata, encode_assignment(SESSIONED, given)) == Allocation((), (first, third))
