@@ -185,11 +185,9 @@ class FlowFacts(Wired):
     rest: str = ""
     file: str = ""
 
-    def with_lost_tasks(self, held: Collection[TaskId] | None) -> FlowFacts:
+    def with_lost_tasks(self, held: Collection[TaskId]) -> FlowFacts:
         """Return the same with tasks that no member of the group holds as UNASSIGNED: a worker that was killed leaves
-        its last status behind. ``held`` None: not known."""
-        if held is None:
-            return self
+        its last status behind."""
         tasks = (
             replace(one, state=State.UNASSIGNED.value)
             if one.state == State.RUNNING and TaskId(self.connector, one.task) not in held

@@ -79,7 +79,7 @@ async def dashboard_report(
     shown = overview(asked, verdict)
     if kind == OVERVIEW:
         return shown
-    most = await asyncio.to_thread(lambda: _rows(asked, furthest(asked.look.lag.partitions, _FURTHEST)))
+    most = await asyncio.to_thread(lambda: rows_of(asked, furthest(asked.look.lag.partitions, _FURTHEST)))
     return {**shown, **details(asked, verdict), "furthest": most}
 
 
@@ -181,7 +181,7 @@ def search(asked: Asked, query: Mapping[str, str]) -> dict[str, Any]:
         need = 2 if noted is None else 1 if not is_stopped(noted.state) else 0
         return need, -lag.records - lag.lost, lag.topic, lag.partition
 
-    rows = _rows(asked, nsmallest(min(int(top), _MOST_FOUND), found, key=order))
+    rows = rows_of(asked, nsmallest(min(int(top), _MOST_FOUND), found, key=order))
     counted = Counter(one.state for one in states.values())
     copying = sum(one not in states for one in lags)
     return {
@@ -194,7 +194,8 @@ def search(asked: Asked, query: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _rows(asked: Asked, lags: Sequence[PartitionLag]) -> list[dict[str, Any]]:
+def rows_of(asked: Asked, lags: Sequence[PartitionLag]) -> list[dict[str, Any]]:
+    """Return a row for each of ``lags``, with what is known of the partition besides."""
     wanted = {TopicPartition(one.topic, one.partition) for one in lags}
     assigned = zip(asked.tasks, assigned_before([task.config for task in asked.tasks]), strict=True)
     owners = {one: task for task, own in assigned for one in own if one in wanted}

@@ -13,7 +13,7 @@ from typing import Any, Final
 from connect.api.source import ConnectorReport, TaskReport
 from connect.core.wording import reason_of
 from connect.kafka.concurrency import in_turns, wall_ms
-from connect.kafka.log.committed_offsets import tasks_held
+from connect.kafka.log.committed_offsets import work_of
 from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.flow_facts import RECOVERING, STARTING, FlowFacts, TaskFacts
 from connectors.flow_verdict import judge
@@ -49,10 +49,10 @@ async def _look(host: MirrorHost, settings: MirrorSourceSettings, parts: FlowPar
     watch = host.watches.get(settings.name)
     lag = await host.lag_of(settings.name).read(settings, parts.clusters.source, parts.store, watch)
     if host.contact(settings.name).target.answers is not False:
-        look.states, look.checkpoint_ms, look.held = await asyncio.gather(
+        look.states, look.checkpoint_ms, look.work = await asyncio.gather(
             read_states(parts.store, record_settings(settings)),
             last_checkpoint_ms(settings, parts.store),
-            tasks_held(parts.store, host.group_id),
+            work_of(parts.store, host.group_id),
         )
     look.lag, look.at_ms = lag, wall_ms()
     look.trend.observe(look.at_ms, lag)
@@ -89,9 +89,9 @@ async def _facts(
         file=query.get("file", ""),
     )
     # A group without members is not the one that this worker is in, which may be on another cluster.
-    return facts.with_lost_tasks(look.held or None).with_partitions(
-        partition_facts(name, settings.source_alias, look.states)
-    )
+    if look.work is not None and look.work.members:
+        facts = facts.with_lost_tasks(look.work.tasks)
+    return facts.with_partitions(partition_facts(name, settings.source_alias, look.states))
 
 
 def _task(host: MirrorHost, connector: str, reported: TaskReport) -> TaskFacts:

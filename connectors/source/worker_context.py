@@ -11,9 +11,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from connect.core.model import TaskId
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import wall_ms
+from connect.kafka.log.committed_offsets import WorkHeld
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.long_log import LongLogs
 from connect.kafka.threads import LeaseLoop
@@ -143,7 +143,7 @@ class FlowLook:
     states: Mapping[TopicPartition, PartitionState] = field(default_factory=dict)
     checkpoint_ms: int = UNKNOWN
     #: What the members of the worker's group hold; None: not known.
-    held: frozenset[TaskId] | None = None
+    work: WorkHeld | None = None
     trend: Trend = field(default_factory=Trend)
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
 

@@ -21,7 +21,7 @@ from connect.core.model import State, TargetState
 from connect.core.status_and_offset_topics import StatusLog
 from connect.core.wording import reason_of
 from connect.kafka.concurrency import Scope, wall_ms
-from connect.kafka.log.committed_offsets import tasks_held
+from connect.kafka.log.committed_offsets import work_of
 from connectors.config.mm2_properties import Connector, Flow, chosen_flows, load
 from connectors.flow_facts import FlowFacts, OtherFacts, TaskFacts, Trend
 from connectors.flow_progress import FlowLag
@@ -122,7 +122,7 @@ class _FileLooks:
             facts = replace(facts, heartbeat_ms=now_ms - round(health.age.seconds * 1000))
         facts = replace(
             facts,
-            has_worker=True if asked is not None else _HAS_WORKER.get(health.state),
+            has_worker=_HAS_WORKER.get(health.state) if facts.has_worker is None else facts.has_worker,
             unchecked=tuple(dict.fromkeys([*facts.unchecked, *unchecked])),
             file=str(self._file),
         )
@@ -144,12 +144,12 @@ class _FileLooks:
             return facts
         settings, topics, connector = flow.settings(), flow.worker_config(), Connector.SOURCE.value
         try:
-            states, statuses, target, checkpoint_ms, held = await asyncio.gather(
+            states, statuses, target, checkpoint_ms, work = await asyncio.gather(
                 read_states(reader.store, record_settings(settings)),
                 read_statuses(reader.store, topics["status.storage.topic"]),
                 read_target_state(reader.store, topics["config.storage.topic"], connector),
                 last_checkpoint_ms(settings, reader.store),
-                tasks_held(reader.store, topics["group.id"]),
+                work_of(reader.store, topics["group.id"]),
             )
         except HeliographError as error:  # such as a missing right
             return replace(facts, unchecked=(*facts.unchecked, str(error)))
@@ -166,7 +166,9 @@ class _FileLooks:
             others=tuple(_others(statuses, connector)),
             checkpoint_ms=checkpoint_ms,
         )
-        return facts.with_lost_tasks(held).with_partitions(partition_facts(connector, settings.source_alias, states))
+        if work is not None:
+            facts = replace(facts.with_lost_tasks(work.tasks), has_worker=work.members > 0)
+        return facts.with_partitions(partition_facts(connector, settings.source_alias, states))
 
 
 def _others(statuses: StatusLog, own: str) -> list[OtherFacts]:

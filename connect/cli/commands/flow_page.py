@@ -26,10 +26,15 @@ from connect.kafka.concurrency import is_set_within, unless
 from connectors.flow_verdict import Urgency
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
-#: Looks that a sparkline shows.
+#: Looks that a sparkline shows, and that fit on a narrow terminal.
 _LOOKS: Final = 24
+_FEW_LOOKS: Final = 10
+#: More flows do not all get a sentence when they run well.
+_FEW_FLOWS: Final = 3
+#: Actions of a flow that are shown.
+_ACTIONS: Final = 3
 _STYLES: Final = {Urgency.ERROR: ERROR, Urgency.WARNING: "yellow", Urgency.UNKNOWN: "yellow", Urgency.OK: "green"}
-#: A narrower terminal does not show heartbeats.
+#: A narrower terminal shows neither heartbeats nor the growth of the lag.
 _WIDE: Final = 110
 #: Lines of the table of partitions besides its rows.
 _AROUND_ROWS: Final = 4
@@ -109,7 +114,8 @@ class FlowPage:
 
     def _flows(self, seen: Sequence[FlowSeen], width: int) -> Table:
         numbers = ("records/s", "behind", "oldest")
-        beat = ("last heartbeat",) if width >= _WIDE else ()
+        is_wide = width >= _WIDE
+        beat = ("last heartbeat",) if is_wide else ()
         whole = ("flow", "state", *numbers, "lag")
         shown = table((*whole, *beat), (), whole=whole, right=numbers)
         for one in seen:
@@ -121,8 +127,9 @@ class FlowPage:
                 "" if rate is None else f"{rate:,.0f}",
                 "unknown" if lag.records < 0 else f"{lag.records:,}",
                 "" if lag.records <= 0 else age_text(lag.ms),
-                f"{sparkline(self._lags[_name(one)])}{_growth(lag.growth_per_s)}",
-                *((one.last_heartbeat,) if beat else ()),
+                sparkline([*self._lags[_name(one)]][-(_LOOKS if is_wide else _FEW_LOOKS) :])
+                + (_growth(lag.growth_per_s) if is_wide else ""),
+                *((one.last_heartbeat,) if is_wide else ()),
             )
             shown.add_row(*cells)
         return shown
@@ -152,11 +159,15 @@ def _growth(per_s: float | None) -> str:
 def _sentences(seen: Sequence[FlowSeen]) -> Iterator[RenderableType]:
     for one in seen:
         verdict = one.verdict
+        if verdict.urgency is Urgency.OK and len(seen) > _FEW_FLOWS:
+            continue
         yield text(verdict.sentence, _STYLES[verdict.urgency])
         for sentence in verdict.also:
             yield Padding(text(sentence), (0, 0, 0, 2))
-        for action in verdict.actions:
+        for action in verdict.actions[:_ACTIONS]:
             yield Padding(Text.assemble(("Do: ", "bold"), printable(str(action))), (0, 0, 0, 2))
+        if (more := len(verdict.actions) - _ACTIONS) > 0:
+            yield Padding(Text(f"and {counted(more, 'action')} more"), (0, 0, 0, 2))
 
 
 def _failovers(seen: Sequence[FlowSeen]) -> Iterator[RenderableType]:

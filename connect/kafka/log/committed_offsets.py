@@ -352,17 +352,25 @@ async def group_state(cluster: Cluster, group: str) -> GroupState:
     return GroupState(found.group_state, tuple(f"{one.client_id} at {one.client_host}" for one in found.members))
 
 
-async def tasks_held(cluster: Cluster, group: str) -> frozenset[TaskId] | None:
-    """Return the tasks that the members of a group of Connect workers hold; None if that is not known, for instance
-    while the group rebalances or without the right to describe it. Raises RetriableError."""
+@dataclass(frozen=True, slots=True)
+class WorkHeld:
+    """How many members a group of Connect workers has, and the tasks that they hold."""
+
+    members: int
+    tasks: frozenset[TaskId]
+
+
+async def work_of(cluster: Cluster, group: str) -> WorkHeld | None:
+    """Return what the members of a group of Connect workers hold; None if that is not known, for instance while the
+    group rebalances or without the right to describe it. Raises RetriableError."""
     try:
         found = await described_group(cluster, group)
-        if found.group_state not in ("Stable", "Empty"):
+        if found.group_state not in ("Stable", "Empty", "Dead"):
             return None
         held = [work_held(one.member_metadata, one.member_assignment) for one in found.members]
     except PermanentError:
         return None
-    return frozenset(task for one in held for task in one.tasks)
+    return WorkHeld(len(held), frozenset(task for one in held for task in one.tasks))
 
 
 async def described_group(cluster: Cluster, group: str) -> Any:

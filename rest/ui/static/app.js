@@ -12,6 +12,7 @@ const PAGES = [
   ["verify", "Verify"],
 ];
 const THEMES = ["auto", "light", "dark"];
+const RECONNECT_MS = 3000;
 const loaded = new Map();
 
 /** `{page, flow}` of the address; `#/flow/us->eu/groups` is the page groups of the flow us->eu. */
@@ -34,10 +35,22 @@ function useRoute() {
 function useLive() {
   const [state, setState] = useState({ live: null, isLost: false });
   useEffect(() => {
-    const events = new EventSource("/ui/events");
-    events.onmessage = (event) => setState({ live: JSON.parse(event.data), isLost: false });
-    events.onerror = () => setState((before) => ({ ...before, isLost: true }));
-    return () => events.close();
+    let events = null;
+    let timer = 0;
+    const open = () => {
+      events = new EventSource("/ui/events");
+      events.onmessage = (event) => setState({ live: JSON.parse(event.data), isLost: false });
+      events.onerror = () => {
+        setState((before) => ({ ...before, isLost: true }));
+        // The browser gives up after any answer but 200, such as the 404 of a worker that is starting.
+        if (events.readyState === EventSource.CLOSED) timer = setTimeout(open, RECONNECT_MS);
+      };
+    };
+    open();
+    return () => {
+      clearTimeout(timer);
+      events.close();
+    };
   }, []);
   return state;
 }

@@ -212,7 +212,6 @@ def test_a_task_that_no_member_holds_is_without_a_worker_whatever_its_status_say
     name = WELL.connector
     held = {TaskId(name, 0), TaskId("other", 1)}
     assert [one.state for one in WELL.with_lost_tasks(held).tasks] == ["RUNNING", "UNASSIGNED"]
-    assert WELL.with_lost_tasks(None) == WELL
 
 
 @pytest.mark.parametrize(("changes", "text"), ROWS.values(), ids=ROWS)

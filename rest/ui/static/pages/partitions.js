@@ -64,6 +64,7 @@ export default function Partitions({ flow, caller }) {
   const [asked, setAsked] = useState({ text: "", state: "", top: FEW });
   const { data, error, reload } = useAnswer(() => api.report(flow, "search", asked), [flow.name, asked.text, asked.state, asked.top], REFRESH_MS);
   const change = (part) => setAsked((before) => ({ ...before, ...part }));
+  const isShared = data && new Set(data.partitions.map((row) => row.worker_id)).size > 1;
   const columns = data && [
     ["Source", (row) => `${row.topic}-${row.partition}`],
     ["Target", (row) => row.target_topic && `${row.target_topic}-${row.partition}`],
@@ -71,10 +72,10 @@ export default function Partitions({ flow, caller }) {
     ["Oldest", (row) => duration(row.ms), true],
     ["State", (row) => html`<${Badge} tone=${row.is_stopped ? "bad" : row.state === "copying" ? "good" : "warn"}>${row.state}<//>`],
     ["Reason and advice", (row) => html`<${Why} row=${row} />`],
-    ["Task", (row) => (row.task === null ? "none" : html`${row.task} <small class="quiet">${row.worker_id}</small>`)],
-    ...(may(caller, "OPERATE") ? [["", (row) => html`<div class="buttons">
-      ${row.is_stopped && row.task !== null && html`<${Retry} flow=${flow} row=${row} done=${reload} />`}
-      ${row.is_stopped && may(caller, "ADMIN") && html`<${SetPosition} flow=${flow} cluster=${data.cluster} row=${row} done=${reload} />`}
+    ["Task", (row) => (row.task === null ? "none" : html`${row.task} ${isShared && html`<small>${row.worker_id}</small>`}`)],
+    ...(may(caller, "OPERATE") ? [["", (row) => row.is_stopped && html`<div class="buttons">
+      ${row.task !== null && html`<${Retry} flow=${flow} row=${row} done=${reload} />`}
+      ${may(caller, "ADMIN") && html`<${SetPosition} flow=${flow} cluster=${data.cluster} row=${row} done=${reload} />`}
     </div>`]] : []),
   ];
   return html`<h1>Partitions</h1>

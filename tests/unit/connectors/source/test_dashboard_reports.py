@@ -20,29 +20,10 @@ from connectors.formats.types import QUARANTINED, FlowName, TopicPartition
 from connectors.internal_topics import PartitionState
 from connectors.source.dashboard_reports import KINDS, Asked, dashboard_report, search
 from connectors.source.task import MirrorSourceTask
-from connectors.source.worker_context import FlowLook, FlowParts, MirrorHost, SharedSpark
+from connectors.source.worker_context import FlowParts, MirrorHost, SharedSpark
 from connectors.topic_sync.partition_assignment import ASSIGNED_PARTITIONS, encode_partitions
 
 PARTITIONS = 10_000
-
-
-@pytest.fixture(scope="module")
-def asked() -> Asked:
-    """A flow whose partition ``n`` of topic ``orders`` has a lag of ``n``; 7 is quarantined, 8 waits."""
-    lags = [lag_of("orders", index, "us.orders", 0, 0, index, -1) for index in range(PARTITIONS)]
-    states = {
-        TopicPartition("orders", 7): PartitionState(QUARANTINED, "too large", "us.orders", 5),
-        TopicPartition("orders", 8): PartitionState("waiting", "no leader", "us.orders", 6),
-    }
-    own = encode_partitions([TopicPartition("orders", index) for index in range(PARTITIONS)])
-    settings = SimpleNamespace(name="m", source_alias="us")
-    return Asked(
-        cast(MirrorHost, None),
-        cast(MirrorSourceSettings, settings),
-        ConnectorReport("RUNNING"),
-        [TaskReport(3, "RUNNING", "w:1", {ASSIGNED_PARTITIONS: own})],
-        FlowLook(lag=FlowLag(tuple(lags)), states=states),
-    )
 
 
 class CopyingTask:
@@ -56,6 +37,34 @@ class CopyingTask:
         for lag in self._lags:
             names = (lag.topic, lag.partition, lag.target_topic, lag.partition)
             yield PartitionView(*names, "running", 1, 1, {}, 0, lag.end, lag.records, 0)
+
+
+def ten_thousand() -> Asked:
+    """Return a flow whose partition ``n`` of topic ``orders`` has a lag of ``n``; 7 is quarantined, 8 waits."""
+    lags = [lag_of("orders", index, "us.orders", 0, 0, index, -1) for index in range(PARTITIONS)]
+    states = {
+        TopicPartition("orders", 7): PartitionState(QUARANTINED, "too large", "us.orders", 5),
+        TopicPartition("orders", 8): PartitionState("waiting", "no leader", "us.orders", 6),
+    }
+    own = encode_partitions([TopicPartition("orders", index) for index in range(PARTITIONS)])
+    spark = SimpleNamespace(to_json=lambda: {"place": "local", "slots": 2, "used": 1, "problem": ""}, problem="")
+    host = MirrorHost({}, cast(SharedSpark, spark), cast(Any, None), lambda: True)
+    host.running["m", 3] = cast(MirrorSourceTask, CopyingTask(lags))
+    look = host.look_of("m")
+    look.lag, look.states, look.at_ms = FlowLag(tuple(lags)), states, 1 << 62
+    settings = SimpleNamespace(name="m", source_alias="us", flow_name=FlowName("us", "eu"))
+    return Asked(
+        host,
+        cast(MirrorSourceSettings, settings),
+        ConnectorReport("RUNNING"),
+        [TaskReport(3, "RUNNING", "w:1", {ASSIGNED_PARTITIONS: own})],
+        look,
+    )
+
+
+@pytest.fixture(scope="module")
+def asked() -> Asked:
+    return ten_thousand()
 
 
 def found(asked: Asked, **query: str) -> list[dict[str, Any]]:
@@ -84,12 +93,6 @@ def test_a_search_is_by_source_and_target_name_and_by_state(asked: Asked) -> Non
 
 async def test_a_report_of_ten_thousand_partitions_holds_the_loop_for_less_than_20_ms(asked: Asked) -> None:
     """Measured in CPU time of the loop's thread, because a busy machine adds to any other."""
-    spark = SimpleNamespace(to_json=dict, problem="")
-    host = MirrorHost({}, cast(SharedSpark, spark), cast(Any, None), lambda: True)
-    host.running["m", 3] = cast(MirrorSourceTask, CopyingTask(asked.look.lag.partitions))
-    look = host.look_of("m")
-    look.lag, look.states, look.at_ms = asked.look.lag, asked.look.states, 1 << 62
-    settings = SimpleNamespace(name="m", source_alias="us", flow_name=FlowName("us", "eu"))
     turns: list[float] = []
 
     async def measure() -> None:
@@ -103,13 +106,8 @@ async def test_a_report_of_ten_thousand_partitions_holds_the_loop_for_less_than_
         async with Scope("test") as scope:
             scope.spawn(measure(), "turns")
             for kind in KINDS:
-                given = (
-                    host,
-                    cast(MirrorSourceSettings, settings),
-                    cast(FlowParts, None),
-                    asked.connector,
-                    asked.tasks,
-                )
+                parts = cast(FlowParts, None)
+                given = (asked.host, asked.settings, parts, asked.connector, asked.tasks)
                 assert await dashboard_report(kind, *given, {})
     finally:
         gc.enable()
