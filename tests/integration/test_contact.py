@@ -199,7 +199,10 @@ def _batches_are_refused(stuck: KafkaCluster, seen: _Seen) -> None:
     assert found.also[0].startswith(
         f"It does not copy 1 partition: {_TOPIC}-0 is QUARANTINED: target {remote}-0 refuses"
     )
-    assert "1 record of 1 partition not copied yet would be lost. Groups that read" in found.failover.sentence
+    assert "1 record of 1 partition not copied yet would be lost. " in found.failover.sentence
+    assert found.failover.sentence.endswith(
+        f"Groups that read {_TOPIC}-0 could not move, because it is not copied to its end."
+    )
     code, text = seen.status_printed()
     assert code == 2
     assert all(sentence in text for sentence in (found.sentence, *found.also, str(found.actions[0].remedy)))
