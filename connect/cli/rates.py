@@ -135,7 +135,7 @@ class RateMeter:
 def verdict_of(rates: FlowRates) -> FlowVerdict:
     """Return the verdict on what this process copies of a flow."""
     source, lag = rates.contact.source, LagFacts()
-    if rates.state == NO_TOPICS:
+    if rates.state == NO_TOPICS and rates.contact.knows_lag:
         lag = LagFacts(records=0, ms=0)
     elif rates.topics and rates.contact.knows_lag:
         count = sum(topic.partitions for topic in rates.topics)
@@ -160,30 +160,31 @@ def is_idle(verdict: FlowVerdict) -> bool:
 
 
 def flow_line(rates: FlowRates) -> str:
-    """Format a flow's log line; what is wrong follows in the words of its verdict.
+    """Format a flow's log line, with the ages of the last fetch and the last produce where they are known; what is
+    wrong follows in the words of its verdict.
 
     Like ``us->eu running: 5 topics, 20 partitions, 1,200 records/s, 1.2 MB/s, 35 records and 12 ms behind``.
     """
-    verdict = verdict_of(rates)
-    is_well = verdict.urgency in (Urgency.OK, Urgency.UNKNOWN)
+    verdict, moved = verdict_of(rates), moved_texts(rates.contact.to_json(rates.at_ms))
     sentences = " ".join((verdict.sentence, *verdict.also))
     if is_idle(verdict):
-        return f"{sentences} {verdict.actions[0]}"
+        ages = f" ({', '.join(moved)})" if moved else ""
+        return f"{sentences} {verdict.actions[0]}{ages}"
+    is_well = verdict.urgency in (Urgency.OK, Urgency.UNKNOWN)
     lag = verdict.lag
     if verdict.failover.records >= 0:
         lag = f"{rates.lag_records:,} records and {rates.lag_ms:,} ms behind"
-    return (
-        f"{rates.flow} {rates.state if is_well else verdict.state}: {counted(len(rates.topics), 'topic')}, "
-        f"{counted(sum(topic.partitions for topic in rates.topics), 'partition')}, "
-        f"{rates.records_per_s:,.0f} records/s, {bytes_text(rates.bytes_per_s)}/s, {lag}, "
-        f"batches {' '.join(f'{kind} {rates.batches(kind):,}' for kind in BATCH_KINDS)}, "
-        f"Spark epoch {rates.spark_epoch}{'' if is_well else f'. {sentences}'}"
+    parts = (
+        f"{rates.flow} {rates.state if is_well else verdict.state}: {counted(len(rates.topics), 'topic')}",
+        counted(sum(topic.partitions for topic in rates.topics), "partition"),
+        f"{rates.records_per_s:,.0f} records/s",
+        f"{bytes_text(rates.bytes_per_s)}/s",
+        lag,
+        f"batches {' '.join(f'{kind} {rates.batches(kind):,}' for kind in BATCH_KINDS)}",
+        f"Spark epoch {rates.spark_epoch}",
+        *moved,
     )
-
-
-def status_line(rates: FlowRates) -> str:
-    """Format a flow's log line with the ages of the last fetch and the last produce."""
-    return ", ".join([flow_line(rates), *moved_texts(rates.contact.to_json(rates.at_ms))])
+    return f"{', '.join(parts)}{'' if is_well else f'. {sentences}'}"
 
 
 def moved_texts(contact: Mapping[str, Any]) -> list[str]:

@@ -100,10 +100,37 @@ def test_nothing_looks_green_that_is_not(still: KafkaCluster, stuck: KafkaCluste
     _its_task_has_metrics_and_topics(seen)
 
     _source_stands_still(still, seen)
-    _batches_are_refused(stuck, seen)
     _connector_is_stopped(seen)
     _nothing_to_mirror(seen)
     _target_stands_still(stuck, seen)
+
+
+def test_what_the_verdict_says_of_a_refused_batch_helps(stuck: KafkaCluster, seen: _Seen) -> None:
+    """The partition is quarantined, and its task fails because it has no other. Then what the verdict says is done."""
+    remote = f"still.{_TOPIC}"
+    well = "still->eu runs: everything in 1 partition is copied."
+    seen.until(lambda: seen.verdict().sentence == well, "it runs")
+    configure(stuck.bootstrap, remote, {"max.message.bytes": "60"})
+    seen.write(1)
+    seen.until(lambda: seen.verdict().state == "failed", "its task has failed")
+    found = seen.verdict()
+    assert found.sentence.startswith("still->eu does not copy the partitions of 1 of 1 task: task 0 failed: "), (
+        found.sentence
+    )
+    assert found.also[0].startswith(
+        f"It does not copy 1 partition: {_TOPIC}-0 is QUARANTINED: target {remote}-0 refuses"
+    )
+    assert "1 record of 1 partition not copied yet would be lost. " in found.failover.sentence
+    assert found.failover.sentence.endswith(
+        f"Groups that read {_TOPIC}-0 could not move, because it is not copied to its end."
+    )
+    code, text = seen.status_printed()
+    assert code == 2
+    assert all(sentence in text for sentence in (found.sentence, *found.also, str(found.actions[0].remedy)))
+    configure(stuck.bootstrap, remote, {"max.message.bytes": "1048588"})
+    seen.ask("/still/eu/connectors/MirrorSourceConnector/restart?includeTasks=true&onlyFailed=true", "POST")
+    seen.copies(1)
+    seen.until(lambda: seen.verdict().state == "running", "it runs again")
 
 
 def test_it_goes_on_behind_what_it_cannot_read(still: KafkaCluster, stuck: KafkaCluster, seen: _Seen) -> None:
@@ -183,30 +210,6 @@ def _source_stands_still(still: KafkaCluster, seen: _Seen) -> None:
     seen.until(lambda: seen.metric("source_answers") == 1 and seen.metric("lag_records") == 0, "it is known again")
     assert seen.metric("lag_unknown_ms") == 0
     seen.mirror.await_line(begin, ["still->eu: source cluster", "answers again"], _SOON_S)
-
-
-def _batches_are_refused(stuck: KafkaCluster, seen: _Seen) -> None:
-    """The partition is quarantined, and its task fails because it has no other. Then what the verdict says is done."""
-    remote = f"still.{_TOPIC}"
-    assert seen.verdict().sentence == "still->eu runs: everything in 1 partition is copied."
-    configure(stuck.bootstrap, remote, {"max.message.bytes": "60"})
-    seen.write(1)
-    seen.until(lambda: seen.verdict().state == "failed", "its task has failed")
-    found = seen.verdict()
-    assert found.sentence.startswith("still->eu does not copy the partitions of 1 of 1 task: task 0 failed: "), (
-        found.sentence
-    )
-    assert found.also[0].startswith(
-        f"It does not copy 1 partition: {_TOPIC}-0 is QUARANTINED: target {remote}-0 refuses"
-    )
-    assert "1 record of 1 partition not copied yet would be lost. Groups that read" in found.failover.sentence
-    code, text = seen.status_printed()
-    assert code == 2
-    assert all(sentence in text for sentence in (found.sentence, *found.also, str(found.actions[0].remedy)))
-    configure(stuck.bootstrap, remote, {"max.message.bytes": "1048588"})
-    seen.ask("/still/eu/connectors/MirrorSourceConnector/restart?includeTasks=true&onlyFailed=true", "POST")
-    seen.copies(1)
-    seen.until(lambda: seen.verdict().state == "running", "it runs again")
 
 
 def _connector_is_stopped(seen: _Seen) -> None:

@@ -28,7 +28,7 @@ from connect.cli.console import (
     run_command,
     stop_signals,
 )
-from connect.cli.rates import RateMeter, is_idle, status_line, verdict_of
+from connect.cli.rates import RateMeter, flow_line, is_idle, verdict_of
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.concurrency import Pauses, first_of, is_set_within, unless
 from connectors.flow_progress import Contact, FlowProgress
@@ -269,7 +269,7 @@ async def log_summaries(progress: Callable[[], list[FlowProgress]], contacts: Ca
             said = rates.flow, verdict.sentence
             if is_idle(verdict) and clock() - warned_s.get(said, float("-inf")) >= IDLE_WARNING_S:
                 warned_s[said], level = clock(), logging.WARNING
-            logger.log(level, "%s", status_line(rates))
+            logger.log(level, "%s", flow_line(rates))
         await until_next_summary(contacts)
 
 
