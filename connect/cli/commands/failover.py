@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from connectors.failover.unreplicated import AppendResult, Unreplicated
 
 _Controls = tuple["RestControl | None", "RestControl | None"]
-#: A value of --group that is a group's name: letters, digits, - and _, a dot between two of them, and any character
-#: after a backslash. Every other value is a regular expression.
-_NAME: Final = re.compile(r"(?:[\w-]|(?<=\w)\.(?=\w)|\\[^\w])+", re.ASCII)
 #: An error, such as a cluster that does not answer.
 EXIT_FAILED: Final = 1
 #: Nothing was or could be moved, or undone; also after a no to the question.
@@ -346,6 +343,7 @@ def _undo_code(left: Sequence[str], run: FailoverRun) -> int:
 def _takes(arguments: FailoverArguments, config: MirrorMakerConfig) -> Callable[[str], bool]:
     from connectors.config.connector_configs import checkpoint_settings
     from connectors.config.mm2_properties import Connector, Flow
+    from connectors.failover.words import LITERAL_GROUP
 
     if not arguments.groups:
         source = arguments.source or find_source(config, arguments.target)
@@ -354,7 +352,7 @@ def _takes(arguments: FailoverArguments, config: MirrorMakerConfig) -> Callable[
         return of_file.group_filter.should_replicate_group
     names = _names(arguments.groups)
     try:
-        patterns = [re.compile(one) for one in arguments.groups if not _NAME.fullmatch(one)]
+        patterns = [re.compile(one) for one in arguments.groups if not LITERAL_GROUP.fullmatch(one)]
     except re.error as error:
         raise ConfigError(f"not a valid regular expression: {error}", "--group") from None
     return lambda group: group in names or any(pattern.fullmatch(group) for pattern in patterns)
@@ -362,7 +360,9 @@ def _takes(arguments: FailoverArguments, config: MirrorMakerConfig) -> Callable[
 
 def _names(groups: Sequence[str]) -> frozenset[str]:
     """Return the groups that values of ``--group`` name literally."""
-    return frozenset(re.sub(r"\\(.)", r"\1", one) for one in groups if _NAME.fullmatch(one))
+    from connectors.failover.words import LITERAL_GROUP
+
+    return frozenset(re.sub(r"\\(.)", r"\1", one) for one in groups if LITERAL_GROUP.fullmatch(one))
 
 
 def _at_ms(text: str) -> int:
