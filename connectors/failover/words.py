@@ -146,9 +146,7 @@ def blocked_lines(plan: Plan) -> list[Line]:
 def rehearsal_lines(done: Rehearsal, now_ms: int, *, everything: bool = False) -> Iterator[Line]:
     """Say how long a failover would take, what it would lose, and what is blocked."""
     plan = done.plan
-    yield Line(
-        f"rehearsal from {plan.snapshot.source} to {plan.snapshot.target}: {summary(plan)}; nothing was changed"
-    )
+    yield Line(f"rehearsal from {plan.snapshot.source} to {plan.snapshot.target}: {summary(plan)}; nothing was changed")
     measured, estimated = (
         ", ".join(f"{step} {step_s:.1f} s" for step, step_s in some.items()) for some in (done.took_s, done.estimated_s)
     )
