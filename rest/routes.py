@@ -352,10 +352,13 @@ async def get_groups(call: Calling, connector: Name, search: str = "", group: st
 
 
 @reports_router.get("/move", response_model=dict[str, Any])
-async def get_move(call: Calling, connector: Name, group: str = "", rehearse: str = "", top: str = "20") -> Response:
+async def get_move(
+    call: Calling, connector: Name, group: str = "", rehearse: str = "", rest: str = "", top: str = "20"
+) -> Response:
     """Return what ``heliograph failover`` would plan for the groups of a MirrorCheckpoint's flow, or for one ``group``,
-    step by step. With ``rehearse=true`` records are read and compared too. Nothing is changed."""
-    return await _reported(call, connector, "move", group=group, rehearse=rehearse, top=top)
+    step by step. With ``rehearse=true`` records are read and compared too. Nothing is changed. Commands use the URL
+    ``rest``."""
+    return await _reported(call, connector, "move", group=group, rehearse=rehearse, rest=rest, top=top)
 
 
 async def _reported(call: Call, connector: str, kind: str, **query: str) -> Response:

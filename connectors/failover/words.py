@@ -9,8 +9,9 @@ from dataclasses import asdict
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from connect.core.wording import counted, in_utc
+from connect.core.wording import counted, in_utc, named
 from connectors.failover.execute import FailoverResult, Rehearsal
+from connectors.failover.journal import FailoverRun
 from connectors.failover.plan import GroupOutcome, Plan
 from connectors.failover.snapshot import DIFFERS, NOT_COMPARED, SAME, GroupMove, SampleCheck, Snapshot
 from connectors.flow_progress import together
@@ -185,3 +186,12 @@ def proof_lines(proofs: Sequence[SampleCheck], *, everything: bool) -> Iterator[
 
 def _named(one: SampleCheck) -> str:
     return f"group {one.group}, {one.source} and {one.target}"
+
+
+def described(run: FailoverRun) -> str:
+    """Describe what a run changed, who ran it, and when."""
+    begins = counted(len(run.starts) + len(run.begins), "start")
+    rules = f"ACLs of {counted(len(run.denied), 'topic')}"
+    names = f" ({named(sorted(run.groups))})" if run.groups else ""
+    what = f"offsets of {counted(len(run.groups), 'group')}{names}, {begins} of flows and {rules}"
+    return what + (f"; changed by {run.owner} at {in_utc(run.updated_ms)}: {run.command}" if run.owner else "")

@@ -19,7 +19,7 @@ from connect.kafka.concurrency import wall_ms
 
 GROUPS: Final = "groups"
 MOVE: Final = "move"
-_KINDS: Final = {GROUPS: ("search", "group", "top"), MOVE: ("group", "rehearse", "top")}
+_KINDS: Final = {GROUPS: ("search", "group", "top"), MOVE: ("group", "rehearse", "rest", "top")}
 #: The highest ``top``.
 _MOST_NAMED: Final = 1000
 #: How long an answer is given again.
@@ -72,7 +72,7 @@ class FlowReports:
             named = [asked["group"]] if asked["group"] else []
             async with flow_site(props, self.worker) as site:
                 look = await look_at_move(site, named, rehearses=asked["rehearse"] == "true")
-            return move_as_json(look, site.checkpoints.name, wall_ms(), top)
+            return move_as_json(look, site.checkpoints.name, wall_ms(), top, asked["rest"])
 
         return groups if kind == GROUPS else move
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from connect.core.wording import counted
 from connect.kafka.concurrency import together, wall_ms
@@ -89,11 +89,11 @@ async def _checkpoint_ms(site: Site, groups: Collection[str]) -> dict[str, int]:
 def groups_as_json(
     settings: CheckpointSettings, seen: GroupsSeen, matching: int, top: int, *, with_partitions: bool, search: str = ""
 ) -> dict[str, Any]:
-    """Return the ``top`` groups with the highest lag at the source, without their partitions unless asked; those
-    partitions are the ``top`` of each group whose topic contains ``search``."""
+    """Return the ``top`` groups: first those that need attention, then those with the highest lag at the source.
+    ``with_partitions``: also each group's ``top`` partitions with the highest lag whose topic contains ``search``."""
     moves, findings = by_group(seen.groups.moves), by_group(seen.groups.findings)
     rows = [_row(settings, seen, name, moves.get(name, []), findings.get(name, [])) for name in seen.read]
-    rows.sort(key=lambda row: (-row["source_lag"], row["group"]))
+    rows.sort(key=lambda row: (not row["needs_attention"], -row["source_lag"], row["group"]))
     if with_partitions:
         for row in rows:
             row["partitions"] = _partitions(seen, moves.get(row["group"], []), search)[:top]
@@ -126,7 +126,7 @@ def _row(
     findings: Sequence[GroupFinding],
 ) -> dict[str, Any]:
     here, there = seen.at_source.get(name), seen.at_target.get(name)
-    why = why_not_synced(settings, name, here, there, moves)
+    state = sync_state(settings, name, here, there, moves)
     by_map = [one for one in moves if one.how is not How.SYNCS]
     return {
         "group": name,
@@ -138,8 +138,9 @@ def _row(
         "source_lag": sum(_lag(seen.source_ends, one.source, one.source_offset) for one in moves),
         "target_lag": sum(_lag(seen.target_ends, one.target, one.before) for one in moves),
         "not_on_target": sum(one.before is None for one in moves),
-        "synced": not why,
-        "why_not_synced": why,
+        "synced": state.why == "",
+        "why_not_synced": state.why,
+        "needs_attention": state.needs_attention,
         "checkpoint_ms": seen.checkpoint_ms.get(name),
         "findings": [str(one) for one in _telling(findings)],
     }
@@ -177,26 +178,31 @@ def sync_off(settings: CheckpointSettings) -> str:
     return "off: sync.group.offsets.enabled = false" if settings.sync_interval_s is None else ""
 
 
-def why_not_synced(
+class SyncState(NamedTuple):
+    """Why ``sync.group.offsets`` does not hold a group at its target offsets; empty if it does."""
+
+    why: str = ""
+    needs_attention: bool = False
+
+
+def sync_state(
     settings: CheckpointSettings,
     name: str,
     here: GroupListing | None,
     there: GroupListing | None,
     moves: Sequence[GroupMove],
-) -> str:
-    """Why ``sync.group.offsets`` does not hold a group at its target offsets; empty if it does."""
+) -> SyncState:
+    """Return whether a group with these ``moves`` is synced; ``here`` and ``there`` are its listings."""
     if why := sync_off(settings):
-        return why
+        return SyncState(why)
     if not settings.group_filter.should_replicate_group(name):
-        return "filtered: groups and groups.exclude do not select it"
-    if why := why_no_checkpoints(name, here) if here else "":
-        return why
-    if why := why_left(there):
-        return why
+        return SyncState("filtered: groups and groups.exclude do not select it")
+    if why := (why_no_checkpoints(name, here) if here else "") or why_left(there):
+        return SyncState(why, needs_attention=True)
     if not moves:
-        return "no partition of it is mirrored"
+        return SyncState("no partition of it is mirrored")
     if ahead := sum(one.goes_back > 0 for one in moves):
-        return f"{counted(ahead, 'partition')}: {AHEAD}"
+        return SyncState(f"{counted(ahead, 'partition')}: {AHEAD}", needs_attention=True)
     if waiting := sum(not one.is_done for one in moves):
-        return f"{counted(waiting, 'partition')} to be moved by the next sync, within {settings.sync_interval_s} s"
-    return ""
+        return SyncState(f"{counted(waiting, 'partition')} to be moved by a sync, every {settings.sync_interval_s} s")
+    return SyncState()

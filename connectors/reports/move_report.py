@@ -12,30 +12,31 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from connect.core.errors import ClusterUnreachable
-from connect.core.wording import counted, in_utc, named
+from connect.core.wording import counted
 from connect.kafka.concurrency import wall_ms
 from connectors.failover import clusters_and_lease
 from connectors.failover.clusters_and_lease import LeaseRecord, Site
 from connectors.failover.collect_snapshot import collect
+from connectors.failover.drain import without_heartbeats
 from connectors.failover.execute import Rehearsal, rehearse
 from connectors.failover.failback_and_undo import newest
 from connectors.failover.journal import FailoverRun, RunState, read_runs
 from connectors.failover.plan import FailoverOptions, GroupOutcome, Plan, plan
 from connectors.failover.snapshot import DIFFERS
 from connectors.failover.words import Line, Tone, blocked_lines, group_argument, plan_as_json, plan_lines, summary
-from connectors.failover.words import rehearsal_lines as _rehearsal_lines
 from connectors.flow_progress import together
 
 #: Stands in commands for the operator's file.
 FILE: Final = "mm2.properties"
-_REST: Final = "http://localhost:8083"
+REST: Final = "http://localhost:8083"
 _GOOD, _WARN, _BAD, _QUIET = "good", "warn", "bad", "quiet"
 
 
 @dataclass(frozen=True, slots=True)
 class MoveLook:
     """What was read. ``plan`` is None if the target does not answer, for the reason ``error``. ``lease`` is that of an
-    operator who works on it now; ``run`` is the newest one that an undo would revert."""
+    operator who works on it now; ``run`` is the newest one that an undo would revert. ``to_copy`` is how many records, without
+    heartbeats, the flow has not copied; None if unknown."""
 
     source: str
     target: str
@@ -45,6 +46,7 @@ class MoveLook:
     rehearsal: Rehearsal | None = None
     lease: LeaseRecord | None = None
     run: FailoverRun | None = None
+    to_copy: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +76,15 @@ async def look_at_move(site: Site, groups: Sequence[str], *, rehearses: bool) ->
         return MoveLook(*ends, None, str(error))
     lease = await clusters_and_lease.look(site.target, site.flow.map_topic, site.flow.flow)
     held = lease if lease is not None and lease.is_held(wall_ms()) else None
-    return MoveLook(*ends, found, "", rehearsal, held, newest(await read_runs(site)))
+    lag, to_copy = found.snapshot.lag, None
+    if lag is not None and not lag.unknown:
+        to_copy = together(without_heartbeats(lag.partitions, site.flow.policy)).records
+    return MoveLook(*ends, found, "", rehearsal, held, newest(await read_runs(site)), to_copy)
 
 
-def move_as_json(look: MoveLook, connector: str, now_ms: int, top: int) -> dict[str, Any]:
-    """Return the checklist and the plan with its ``top`` first rows of each list."""
-    steps = [one.to_json() for one in checklist(look, now_ms)]
+def move_as_json(look: MoveLook, connector: str, now_ms: int, top: int, rest: str = "") -> dict[str, Any]:
+    """Return the checklist and the plan with its ``top`` first rows of each list; ``rest`` as in :func:`checklist`."""
+    steps = [one.to_json() for one in checklist(look, now_ms, rest or REST)]
     found = None if look.plan is None else _cut(plan_as_json(look.plan), top)
     return {
         "connector": connector,
@@ -106,17 +111,18 @@ def _cut(document: dict[str, Any], top: int) -> dict[str, Any]:
     return {key: value[:top] if isinstance(value, list) else value for key, value in document.items()}
 
 
-def checklist(look: MoveLook, now_ms: int) -> list[Step]:
-    """Return the steps of docs/runbooks/planned-failover.md, each with where it stands now."""
+def checklist(look: MoveLook, now_ms: int, rest: str = REST) -> list[Step]:
+    """Return the steps of docs/runbooks/planned-failover.md, each with where it stands now. Commands use the URL
+    ``rest``."""
     to = f"--to {shlex.quote(look.target)}"
     groups = "".join(f" --group {shlex.quote(group_argument(one))}" for one in look.groups)
     failover = f"heliograph failover {FILE} {to}{groups}"
     return [
         Step("Go or no-go", *_verdict(look, now_ms), failover),
         Step("Rehearsal", *_rehearsal(look, now_ms), f"{failover} --rehearse"),
-        Step("Drain and move", *_drain(look), f"{failover} --rest {_REST} --execute"),
+        Step("Drain and move", *_drain(look), f"{failover} --rest {shlex.quote(rest)} --execute"),
         Step("Proof", *_proof(look)),
-        Step("Undo", *_undo(look), f"heliograph undo {FILE} {to}"),
+        Step("Undo", *_undo(look), f"heliograph undo {FILE} {to}" if look.run is not None else ""),
     ]
 
 
@@ -133,7 +139,7 @@ def _verdict(look: MoveLook, now_ms: int) -> _State:
         return "no-go", _BAD, (*lines, *notes)
     if found.blocked:
         return f"go for {len(found.groups) - len(found.blocked)} of {len(found.groups)}", _WARN, (*lines, *notes)
-    return ("go", _GOOD, (*lines, *notes)) if found.ready else ("in place", _QUIET, (*lines, *notes))
+    return "go", _GOOD, (*lines, *notes)
 
 
 def _rehearsal(look: MoveLook, now_ms: int) -> _State:
@@ -142,17 +148,18 @@ def _rehearsal(look: MoveLook, now_ms: int) -> _State:
         about = "A rehearsal does all that changes nothing: it compares records, reads from each target offset and "
         return "not run", _QUIET, (Line(f"{about}estimates how long the move takes."),)
     verdict = blocked_lines(done.plan)
-    lines = tuple(one for one in _rehearsal_lines(done, now_ms) if Line(one.text.strip(), one.tone) not in verdict)
+    lines = tuple(one for one in rehearsal_lines(done, now_ms) if Line(one.text.strip(), one.tone) not in verdict)
     bad = done.read < len(done.plan.moves) or any(one.outcome == DIFFERS for one in done.proofs)
     return ("problems", _BAD, lines) if bad else ("passed", _GOOD, lines)
 
 
 def _drain(look: MoveLook) -> _State:
     before = Line(
-        f"First stop the consumers and producers of cluster {look.source}; --deny-writes finds forgotten ones."
+        f"First stop the consumers and producers of cluster {look.source}. If you cannot find all producers, add "
+        "--deny-writes."
     )
     does = Line(
-        "The command waits until all is copied, stops the flow, checks a sample, and moves one group after the other. "
+        "The command waits until all is copied, stops the flow, checks a sample, and moves the groups. "
         "Without --rest it says when to stop the mirror."
     )
     if look.lease is not None:
@@ -160,25 +167,12 @@ def _drain(look: MoveLook) -> _State:
     if (run := look.run) is not None:
         tone, word = (_GOOD, "moved") if run.state is RunState.DONE else (_WARN, "not finished")
         more = () if run.state is RunState.DONE else (Line("Run the same command again: it continues.", Tone.WARN),)
-        return word, tone, (Line(_described(run)), *more)
-    lag = look.plan.snapshot.lag if look.plan is not None else None
-    if lag is None:
+        return word, tone, (Line(described(run)), *more)
+    if look.to_copy is None or look.to_copy < 0:
         return "unknown", _WARN, (Line(f"How far {look.source}->{look.target} is behind is unknown."), before, does)
-    records = together(lag.partitions).records
-    if records < 0:
-        return "unknown", _WARN, (Line("The lag of some partitions is unknown."), before, does)
-    word = "drained now" if not records else f"{counted(records, 'record')} to copy"
-    return word, _GOOD if not records else _QUIET, (before, does)
-
-
-def _described(run: FailoverRun) -> str:
-    """Say what a journalled run moved, who ran it and when."""
-    what = (
-        f"{counted(len(run.groups), 'group')} moved ({named(sorted(run.groups))})" if run.groups else "no group moved"
-    )
-    denied = f", writes to {counted(len(run.denied), 'topic')} denied" if run.denied else ""
-    by = f" by {run.owner} at {in_utc(run.updated_ms)}: {run.command}" if run.owner else ""
-    return f"{what}{denied}{by}"
+    if not look.to_copy:
+        return "drained now", _GOOD, (before, does)
+    return f"{counted(look.to_copy, 'record')} to copy", _QUIET, (before, does)
 
 
 def _proof(look: MoveLook) -> _State:
@@ -201,7 +195,7 @@ def _undo(look: MoveLook) -> _State:
         "possible",
         _WARN,
         (
-            Line(f"to undo: {_described(look.run)}"),
+            Line(f"to undo: {described(look.run)}"),
             Line("The command shows what it would revert; add --execute to revert it. Groups that have read on stay."),
         ),
     )

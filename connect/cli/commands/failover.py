@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from connect.cli.console import EXIT_OK
 from connect.cli.tables import printable, show_json
 from connect.core.errors import ConfigError
-from connect.core.wording import counted, in_utc, named
+from connect.core.wording import counted
 
 if TYPE_CHECKING:
     from connect.cli.commands.rest_client import RestControl
@@ -296,13 +296,14 @@ async def _undo(site: Site, _options: FailoverOptions, arguments: FailoverArgume
     from connectors.failover import failback_and_undo, journal
     from connectors.failover.clusters_and_lease import hold
     from connectors.failover.drain import how_to_start
+    from connectors.failover.words import described
 
     runs = await journal.read_runs(site)
     run = failback_and_undo.newest(runs)
     if run is None:
         print(f"the journal on cluster {site.flow.target_alias} has nothing to undo for {site.flow.flow}")
         return EXIT_NO_GO
-    print(f"to undo: {_described(run)}")
+    print(f"to undo: {described(run)}")
     _, would_stay = await failback_and_undo.look(site, run)
     for line in would_stay:
         print(f"would not be undone: {line}")
@@ -320,17 +321,8 @@ async def _undo(site: Site, _options: FailoverOptions, arguments: FailoverArgume
     for line in left:
         print(f"not undone: {line}")
     if before is not None:
-        print(f"not undone, because an earlier run changed it: {_described(before)}; run this again to undo it")
+        print(f"not undone, because an earlier run changed it: {described(before)}; run this again to undo it")
     return _undo_code(left, run)
-
-
-def _described(run: FailoverRun) -> str:
-    """Describe what a run changed, who ran it, and when."""
-    begins = counted(len(run.starts) + len(run.begins), "start")
-    rules = f"ACLs of {counted(len(run.denied), 'topic')}"
-    names = f" ({named(sorted(run.groups))})" if run.groups else ""
-    what = f"offsets of {counted(len(run.groups), 'group')}{names}, {begins} of flows and {rules}"
-    return what + (f"; changed by {run.owner} at {in_utc(run.updated_ms)}: {run.command}" if run.owner else "")
 
 
 def _undo_code(left: Sequence[str], run: FailoverRun) -> int:
