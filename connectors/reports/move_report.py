@@ -23,7 +23,17 @@ from connectors.failover.failback_and_undo import newest
 from connectors.failover.journal import FailoverRun, RunState, read_runs
 from connectors.failover.plan import FailoverOptions, GroupOutcome, Plan, plan
 from connectors.failover.snapshot import DIFFERS
-from connectors.failover.words import Line, Tone, blocked_lines, group_argument, plan_as_json, plan_lines, summary
+from connectors.failover.words import (
+    Line,
+    Tone,
+    blocked_lines,
+    described,
+    group_argument,
+    plan_as_json,
+    plan_lines,
+    rehearsal_lines,
+    summary,
+)
 from connectors.flow_progress import together
 
 #: Stands in commands for the operator's file.
@@ -35,8 +45,8 @@ _GOOD, _WARN, _BAD, _QUIET = "good", "warn", "bad", "quiet"
 @dataclass(frozen=True, slots=True)
 class MoveLook:
     """What was read. ``plan`` is None if the target does not answer, for the reason ``error``. ``lease`` is that of an
-    operator who works on it now; ``run`` is the newest one that an undo would revert. ``to_copy`` is how many records, without
-    heartbeats, the flow has not copied; None if unknown."""
+    operator who works on it now; ``run`` is the newest one that an undo would revert. ``to_copy`` is how many
+    records, without heartbeats, the flow has not copied; None if unknown."""
 
     source: str
     target: str
