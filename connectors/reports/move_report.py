@@ -36,7 +36,7 @@ from connectors.failover.words import (
 )
 from connectors.flow_progress import together
 
-#: Stands in commands for the operator's file.
+#: The placeholder of the operator's file in commands.
 FILE: Final = "mm2.properties"
 REST: Final = "http://localhost:8083"
 _GOOD, _WARN, _BAD, _QUIET = "good", "warn", "bad", "quiet"
@@ -60,8 +60,8 @@ class MoveLook:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """A step of the checklist: where it stands in one ``word`` of a ``tone``, in ``lines``, and its command."""
+class MoveStep:
+    """A step of the checklist: its state in one ``word`` of a ``tone``, ``lines`` that explain it, and its command."""
 
     name: str
     word: str
@@ -121,18 +121,18 @@ def _cut(document: dict[str, Any], top: int) -> dict[str, Any]:
     return {key: value[:top] if isinstance(value, list) else value for key, value in document.items()}
 
 
-def checklist(look: MoveLook, now_ms: int, rest: str = REST) -> list[Step]:
-    """Return the steps of docs/runbooks/planned-failover.md, each with where it stands now. Commands use the URL
+def checklist(look: MoveLook, now_ms: int, rest: str = REST) -> list[MoveStep]:
+    """Return the steps of docs/runbooks/planned-failover.md, each with its state now. Commands use the URL
     ``rest``."""
     to = f"--to {shlex.quote(look.target)}"
     groups = "".join(f" --group {shlex.quote(group_argument(one))}" for one in look.groups)
     failover = f"heliograph failover {FILE} {to}{groups}"
     return [
-        Step("Go or no-go", *_verdict(look, now_ms), failover),
-        Step("Rehearsal", *_rehearsal(look, now_ms), f"{failover} --rehearse"),
-        Step("Drain and move", *_drain(look), f"{failover} --rest {shlex.quote(rest)} --execute"),
-        Step("Proof", *_proof(look)),
-        Step("Undo", *_undo(look), f"heliograph undo {FILE} {to}" if look.run is not None else ""),
+        MoveStep("Go or no-go", *_verdict(look, now_ms), failover),
+        MoveStep("Rehearsal", *_rehearsal(look, now_ms), f"{failover} --rehearse"),
+        MoveStep("Drain and move", *_drain(look), f"{failover} --rest {shlex.quote(rest)} --execute"),
+        MoveStep("Proof", *_proof(look)),
+        MoveStep("Undo", *_undo(look), f"heliograph undo {FILE} {to}" if look.run is not None else ""),
     ]
 
 

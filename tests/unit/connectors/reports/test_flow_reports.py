@@ -26,7 +26,7 @@ def test_an_answer_is_given_again_for_a_few_seconds(monkeypatch: pytest.MonkeyPa
         return read
 
     monkeypatch.setattr(FlowReports, "_work", work)
-    monkeypatch.setattr(flow_reports.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr("connectors.reports.flow_reports.time.monotonic", lambda: now_s)
     reports = FlowReports({})
     assert [reports.report("groups", PROPS, {}) for _ in range(3)] == [{"read": 1}] * 3
     assert reports.report("groups", PROPS, {"group": "mail", "top": "5000"}) == {"read": 2}
