@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from connectors.failover import execute
 from connectors.failover.clusters_and_lease import LeaseRecord
 from connectors.failover.execute import Rehearsal
 from connectors.failover.journal import FailoverRun, RunState
 from connectors.failover.plan import FailoverOptions, Plan, plan
 from connectors.failover.snapshot import DIFFERS, GroupFinding, GroupMove, GroupRule, Groups, How, SampleCheck, Snapshot
-from connectors.reports.move_report import MoveLook, checklist, move_as_json
+from connectors.reports import move_report
+from connectors.reports.move_report import MoveLook, checklist, look_at_move, move_as_json
 
 NAMES = ("billing", "mail")
 
@@ -92,6 +96,29 @@ def test_a_rehearsal_shows_what_it_found_and_each_line_once() -> None:
         assert (found["Rehearsal"][0], found["Proof"][0]) == (word, proof)
         assert "RTO: 3.0 s" in found["Rehearsal"][2]
         assert IN_USE.why not in found["Rehearsal"][2] and IN_USE.why in found["Go or no-go"][2]
+
+
+async def test_no_value_of_a_record_is_in_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A viewer of REST may have no right to read the topics."""
+    differs = SampleCheck("mail", "t-0 at 1", "us.t-0 at 1", 3, DIFFERS, "'secret' against 'other secret'")
+
+    def answers(answer: Any) -> Any:
+        async def work(*_: Any, **__: Any) -> Any:
+            return answer
+
+        return work
+
+    monkeypatch.setattr(execute, "collect", answers(planned().snapshot))
+    monkeypatch.setattr(execute, "prove", answers([differs]))
+    monkeypatch.setattr(execute, "_estimate", answers({}))
+    monkeypatch.setattr(execute, "next_records", answers({("us.t", 0): []}))
+    monkeypatch.setattr("connectors.failover.clusters_and_lease.look", answers(None))
+    monkeypatch.setattr(move_report, "read_runs", answers([]))
+    flow = SimpleNamespace(source_alias="us", target_alias="eu", map_topic="map", flow="us->eu")
+    site: Any = SimpleNamespace(flow=flow, target=None)
+    look = await look_at_move(site, NAMES, rehearses=True)
+    found = json.dumps(move_as_json(look, "checkpoints", 1000, 20))
+    assert "the next records differ" in found and "secret" not in found
 
 
 def test_rows_are_cut_and_counted_and_what_a_worker_cannot_check_is_said() -> None:
