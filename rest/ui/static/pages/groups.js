@@ -16,8 +16,8 @@ function Translation({ row }) {
 const Synced = ({ row }) =>
   row.synced
     ? html`<${Badge} tone="good">synced<//>`
-    : html`<${Badge} tone=${row.needs_attention ? "warn" : "quiet"}>not synced<//>
-        <div class="quiet">${row.why_not_synced}</div>`;
+    : html`<div><${Badge} tone=${row.needs_attention ? "warn" : "quiet"}>not synced<//>
+        <div class="quiet">${row.why_not_synced}</div></div>`;
 
 const State = ({ name }) =>
   name ? html`<${Badge} tone=${name === "Empty" ? "quiet" : "good"}>${name === "Empty" ? "no members" : name.toLowerCase()}<//>` : html`<span class="quiet">not there</span>`;
