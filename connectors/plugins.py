@@ -8,6 +8,7 @@ from connect.api.plugins import KAFKA_VERSION, PluginDescription, PluginKind
 from connectors.checkpoint.connector import MirrorCheckpointConnector, SharedMaps
 from connectors.config.definitions import CHECKPOINT, HEARTBEAT, SOURCE
 from connectors.heartbeat import MirrorHeartbeatConnector
+from connectors.reports.flow_reports import FlowReports
 from connectors.source.plugin import MirrorSource
 from connectors.source.worker_context import MirrorHost
 
@@ -16,12 +17,12 @@ _PACKAGE: Final = "org.apache.kafka.connect.mirror."
 
 def mirror_plugins(host: MirrorHost) -> tuple[PluginDescription, ...]:
     """Return the descriptions of the connectors, which all use ``host``."""
-    kind, maps = PluginKind.SOURCE, SharedMaps(host.long_logs)
+    kind, maps, reports = PluginKind.SOURCE, SharedMaps(host.long_logs), FlowReports(host.worker)
     return (
         PluginDescription(
             kind,
             _PACKAGE + "MirrorCheckpointConnector",
-            lambda: MirrorCheckpointConnector(host.written, maps),
+            lambda: MirrorCheckpointConnector(host.written, maps, reports.report),
             CHECKPOINT,
             KAFKA_VERSION,
         ),

@@ -344,6 +344,23 @@ async def get_verdict(call: Calling, connector: Name, rest: str = "", file: str 
     return await _reported(call, connector, "verdict", rest=rest, file=file)
 
 
+@reports_router.get("/groups", response_model=dict[str, Any])
+async def get_groups(call: Calling, connector: Name, search: str = "", group: str = "", top: str = "20") -> Response:
+    """Return the consumer groups of a MirrorCheckpoint's flow with the highest lag, read from both clusters: those
+    whose names contain ``search``, or one ``group`` with its partitions."""
+    return await _reported(call, connector, "groups", search=search, group=group, top=top)
+
+
+@reports_router.get("/move", response_model=dict[str, Any])
+async def get_move(
+    call: Calling, connector: Name, group: str = "", rehearse: str = "", rest: str = "", top: str = "20"
+) -> Response:
+    """Return what ``heliograph failover`` would plan for the groups of a MirrorCheckpoint's flow, or for one ``group``,
+    step by step. With ``rehearse=true`` records are read and compared too. Nothing is changed. Commands use the URL
+    ``rest``."""
+    return await _reported(call, connector, "move", group=group, rehearse=rehearse, rest=rest, top=top)
+
+
 async def _reported(call: Call, connector: str, kind: str, **query: str) -> Response:
     return json_response(dict(await call.within_time(call.herder.connector_report(connector, kind, query))))
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from connect.api.connector import Props
-from connect.api.source import BYTES, RecordMetadata, SourceRecord, SourceTask
+from connect.api.source import BYTES, ConnectorReport, RecordMetadata, SourceRecord, SourceTask, TaskReport
 from connect.core.config.config_def import ConfigDef, ConfigValue, add_errors
 from connect.core.errors import HeliographError
 from connect.core.model import NewTopic
@@ -205,6 +205,8 @@ class MirrorCheckpointTask(SourceTask):
         )
 
 
+#: Returns a report by kind, config and query; None if there is none of that kind.
+ReadReport = Callable[[str, Props, Mapping[str, str]], Mapping[str, Any] | None]
 REFRESH: Final = "refresh groups"
 #: A connector counts as started after this time, even if its clusters have not answered.
 _FIRST_LOOK_S: Final = 10.0
@@ -213,11 +215,17 @@ _LOOK_AGAIN_S: Final = 5.0
 
 class MirrorCheckpointConnector(MirrorConnector):
     """``org.apache.kafka.connect.mirror.MirrorCheckpointConnector``; its tasks record latencies in ``written``, and
-    share ``maps``."""
+    share ``maps``. ``reports`` are those of the worker; its calls block."""
 
-    def __init__(self, written: WrittenLatencies | None = None, maps: SharedMaps | None = None) -> None:
+    def __init__(
+        self,
+        written: WrittenLatencies | None = None,
+        maps: SharedMaps | None = None,
+        reports: ReadReport = lambda *_: None,
+    ) -> None:
         self._written = written or WrittenLatencies()
         self._maps = maps or SharedMaps()
+        self._reports = reports
         self._props: Props = {}
         self._settings: CheckpointSettings | None = None
         self._finder: GroupFinder | None = None
@@ -307,6 +315,12 @@ class MirrorCheckpointConnector(MirrorConnector):
         if new or gone:
             self._groups = found
             self.context.request_task_reconfiguration()
+
+    def report(
+        self, kind: str, props: Props, tasks: Sequence[TaskReport], query: Mapping[str, str], connector: ConnectorReport
+    ) -> Mapping[str, Any] | None:
+        # A plain function, which a worker calls outside its loop.
+        return self._reports(kind, props, query)
 
     async def alter_offsets(
         self, props: Props, offsets: Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]

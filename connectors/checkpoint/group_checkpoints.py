@@ -78,18 +78,18 @@ class GroupFinder:
             stored = await committed_offsets(self._source, group)
             return any(self._settings.topic_filter.should_replicate_topic(topic) for topic, _ in stored)
 
-        groups = sorted(name for name, one in taken.items() if one.has_offsets and not _why_left(name, one))
+        groups = sorted(name for name, one in taken.items() if one.has_offsets and not why_no_checkpoints(name, one))
         kept = await gather_limited(has_offsets, groups)
         return [group for group, is_kept in zip(groups, kept, strict=True) if is_kept]
 
     def _report(self, groups: Mapping[str, GroupListing]) -> None:
         for name, one in groups.items():
-            if (why := _why_left(name, one)) and name not in self._reported:
+            if (why := why_no_checkpoints(name, one)) and name not in self._reported:
                 self._reported.add(name)
                 log.info("%s: group %s gets no checkpoints: %s", self._settings.flow, name, why)
 
 
-def _why_left(name: str, one: GroupListing) -> str:
+def why_no_checkpoints(name: str, one: GroupListing) -> str:
     return _WHY_LEFT.get(one.kind, _WHY_SEPARATED if _SEPARATOR in name and one.has_offsets else "")
 
 

@@ -394,8 +394,11 @@ class Rehearsal:
         return sum(self.took_s.values()) + sum(self.estimated_s.values())
 
 
-async def rehearse(site: Site, failover_options: FailoverOptions) -> Rehearsal:
-    """Rehearse and change nothing; the consumer on the target has its own group, and commits nothing."""
+async def rehearse(site: Site, failover_options: FailoverOptions, *, names_records: bool = True) -> Rehearsal:
+    """Rehearse and change nothing; the consumer on the target has its own group, and commits nothing.
+
+    ``names_records``: whether reasons may contain the values of records that differ.
+    """
     took_s: dict[str, float] = {}
     began_s = time.monotonic()
 
@@ -411,6 +414,7 @@ async def rehearse(site: Site, failover_options: FailoverOptions) -> Rehearsal:
     proofs = await prove(
         site, found.moves, failover_options.sample, is_gone=failover_options.is_gone or bool(snapshot.source_error)
     )
+    proofs = proofs if names_records else [one.without_records() for one in proofs]
     found = found.with_blocked(differing(proofs))
     passed("sample")
     estimated_s = await _estimate(site, snapshot, found)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import shlex
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -123,6 +125,19 @@ class Stage:
     def records(self, alias: str, topic: str) -> int:
         return len(asyncio.run(read_all(self.bootstrap[alias], topic)))
 
+    def report(self, kind: str, **query: str) -> Any:
+        """Of the checkpoint connector of us->eu, without the name of this run."""
+        path = f"/connectors/MirrorCheckpointConnector/{kind}?{urlencode(query)}"
+        with RestClient(f"{self.url}/{self.us}/{self.eu}") as worker:
+            return self.named_as_in_pages(worker.ask("GET", path))
+
+    def named_as_in_pages(self, found: Any) -> Any:
+        return json.loads(json.dumps(found).replace(self.name, ""))
+
+    def words(self) -> dict[str, str]:
+        """Where each step of the checklist stands."""
+        return {step["name"]: step["word"] for step in self.report("move")["steps"]}
+
     def resume(self) -> None:
         with RestClient(f"{self.url}/{self.us}/{self.eu}") as worker:
             worker.ask("PUT", "/connectors/MirrorSourceConnector/resume")
@@ -192,7 +207,11 @@ def test_the_commands_of_the_pages_do_and_say_what_the_pages_say(
         stage.lose_us(is_gone=True)
         stage.play(_COMMANDS, slice(-_GONE, None))
         stage.lose_us(is_gone=False)
-        stage.play("planned-failover.md")
+        the_dashboard_plans_what_the_command_plans(stage)
+        stage.play("planned-failover.md", slice(0, 2))
+        wait_until(lambda: stage.words()["Drain and move"] == "moved", _DEADLINE_S, "the report says what moved", 1)
+        assert (stage.words()["Undo"], stage.words()["Go or no-go"]) == ("possible", "go")
+        stage.play("planned-failover.md", slice(2, None))
         stage.resume()
         stage.await_running()
         stage.lose_us(is_gone=True)
@@ -207,6 +226,38 @@ def test_the_commands_of_the_pages_do_and_say_what_the_pages_say(
         wait_until(lambda: lag_of(stage).count("no lag") == 2, _DEADLINE_S, "the position is stored", 0.3)
         stage.play("migration.md", slice(0, 1))
         assert mirror.stop() == 0
+
+
+def the_dashboard_plans_what_the_command_plans(stage: Stage) -> None:
+    """The reports that the pages Groups and Move show, with the offsets of the runbook."""
+    file = str(stage.mirror.properties_file)
+    command = ["failover", file, "--to", stage.eu, "--group", f"orders-.*{stage.name}"]
+    planned = stage.named_as_in_pages(json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout))
+    found = stage.report("move")
+    for key in ("from", "to", "go", "obstacles", "groups", "ready", "blocked", "moves", "left", "not_mirrored"):
+        assert found["plan"][key] == planned[key], key
+    first = found["steps"][0]
+    assert (first["word"], first["lines"][0]["text"]) == ("go", "from us to eu: 2 groups ready, 0 blocked")
+    assert [step["word"] for step in found["steps"][1:]] == [
+        "not run",
+        "drained now",
+        "by the command",
+        "nothing to undo",
+    ]
+    rehearsed = stage.report("move", group=f"orders-mail{stage.name}", rehearse="true")["steps"][1]
+    assert rehearsed["word"] == "passed" and "RTO" in rehearsed["lines"][1]["text"]
+
+    groups = stage.report("groups")["groups"]
+    assert [(one["group"], one["source_lag"], one["exact"], one["by_syncs"]) for one in groups] == [
+        ("orders-billing", 10, 1, 0),
+        ("orders-mail", 4, 1, 0),
+    ]
+    assert all(one["checkpoint_ms"] for one in groups)
+    assert groups[0]["why_not_synced"] == "off: sync.group.offsets.enabled = false"
+    (mail,) = stage.report("groups", group=f"orders-mail{stage.name}")["groups"]
+    assert [(one["to_topic"], one["offset"], one["new"], one["old"]) for one in mail["partitions"]] == [
+        ("us.orders", 16, 16, None)
+    ]
 
 
 def lag_of(stage: Stage) -> str:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ui.stage import PHONE, Stage
+from tests.kit.processes import wait_until
+from tests.ui.stage import DEADLINE_S, PHONE, Stage
 
 FLOW = "#/flow/us-%3Eeu"
 PARTITIONS = f"{FLOW}/partitions"
+GROUPS = f"{FLOW}/groups"
+MOVE = f"{FLOW}/move"
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +67,59 @@ def test_partitions_are_searched_on_the_server(stage: Stage) -> None:
     stage.pictures("partitions", PARTITIONS, "6 found")
 
 
+@pytest.fixture(scope="module")
+def with_groups(stage: Stage) -> Stage:
+    """Groups that are synced, filtered, in use at the source (warehouse) and in use at the target (dispatch)."""
+    stage.commit("orders-mail", {("orders", 0): 120, ("orders", 1): 150, ("orders", 2): 200})
+    stage.commit("orders-billing", {("orders", 0): 200, ("payments", 1): 188})
+    stage.commit("dispatch", {("orders", 3): 90})
+    stage.commit("console-consumer-77", {("payments", 0): 10})
+    for number in range(20):
+        stage.commit(f"reader-{number:02}", {("orders", number % 4): 200 - number})
+    stage.join(stage.us, "payments", "warehouse")
+
+    def is_synced() -> bool:
+        found = stage.ask("/us/eu/connectors/MirrorCheckpointConnector/groups?search=dispatch")["groups"]
+        return bool(found) and found[0]["synced"]
+
+    wait_until(is_synced, DEADLINE_S, "groups are synced", 1)
+    stage.join(stage.eu, "us.orders", "dispatch")
+    return stage
+
+
+def test_groups_have_their_lag_on_both_sides_and_why_they_are_not_synced(with_groups: Stage) -> None:
+    with with_groups.page(GROUPS, role="viewer") as page:
+        page.get_by_text("20 of 25 groups").wait_for()
+        first = page.locator("tbody tr").first
+        first.get_by_text("on the target it has members (it is Stable)").wait_for()
+        page.get_by_text("filtered: groups and groups.exclude do not select it").wait_for()
+        page.keyboard.press("/")
+        page.keyboard.type("orders-")
+        page.get_by_text("2 of 2 groups").wait_for()
+        page.get_by_role("button", name="orders-mail").click()
+        page.get_by_role("region", name="Partitions of orders-mail").get_by_text("us.orders-1").wait_for()
+    with_groups.pictures("groups", GROUPS, "20 of 25 groups")
+
+
+def test_a_move_of_one_group_is_previewed_in_the_words_of_the_command(with_groups: Stage) -> None:
+    with with_groups.page(GROUPS, role="viewer") as page:
+        page.get_by_role("button", name="dispatch").click()
+        page.get_by_role("link", name="Preview a move").click()
+        page.get_by_text("heliograph failover mm2.properties --to eu --group dispatch --rehearse").wait_for()
+
+
+def test_the_checklist_of_a_move_says_what_is_blocked_and_rehearses(with_groups: Stage) -> None:
+    with with_groups.page(MOVE, role="viewer") as page:
+        page.get_by_text("blocked: group warehouse: has members on cluster us").first.wait_for()
+        page.get_by_text("stop its consumers at the source, then run the command again").first.wait_for()
+        page.get_by_text(f"heliograph failover mm2.properties --to eu --rest {with_groups.url} --execute").wait_for()
+        page.get_by_text("What this worker cannot check").wait_for()
+        page.get_by_role("button", name="Rehearse").click()
+        page.get_by_text("RTO: ").wait_for()
+        page.get_by_text("rehearsed", exact=True).wait_for()
+    with_groups.pictures("move", MOVE, "blocked: group warehouse")
+
+
 def test_all_is_reached_by_keyboard(stage: Stage) -> None:
     with stage.page() as page:
         page.get_by_text("us->eu runs").wait_for()
@@ -84,9 +140,9 @@ def test_all_is_reached_by_keyboard(stage: Stage) -> None:
         page.get_by_text("A failover could start now").wait_for()
 
 
-@pytest.mark.parametrize("address", ["", FLOW, PARTITIONS])
+@pytest.mark.parametrize("address", ["", FLOW, PARTITIONS, GROUPS, MOVE])
 def test_a_phone_needs_no_sideways_scrolling(stage: Stage, address: str) -> None:
     with stage.page(address, size=PHONE) as page:
-        page.locator("section.card").first.wait_for()
+        page.locator(".card").first.wait_for()
         page.wait_for_timeout(1000)
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]

@@ -15,7 +15,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from PIL import Image
 from playwright.sync_api import Browser, ConsoleMessage, Page, ViewportSize
 
@@ -64,6 +64,28 @@ class Stage:
                 await producer.flush()
 
         run(send())
+
+    def commit(self, group: str, offsets: dict[tuple[str, int], int]) -> None:
+        """Commit at the source, as a group without members."""
+
+        async def store() -> None:
+            async with AIOKafkaConsumer(bootstrap_servers=self.us.bootstrap, group_id=group) as consumer:
+                consumer.assign([TopicPartition(*each) for each in offsets])
+                await consumer.commit({TopicPartition(*each): at for each, at in offsets.items()})
+
+        run(store())
+
+    def join(self, cluster: KafkaCluster, topic: str, group: str) -> None:
+        """Add a member that stays for half an hour: a static one does not leave when it ends."""
+        settings = {"group_id": group, "group_instance_id": group, "session_timeout_ms": 1_800_000}
+
+        async def read() -> None:
+            async with AIOKafkaConsumer(
+                topic, bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", **settings
+            ) as consumer:
+                await consumer.getone()
+
+        run(read())
 
     def ask(self, path: str, role: str = "admin", method: str = "GET") -> Any:
         token = base64.b64encode(f"{role}:{role}".encode()).decode()
@@ -157,6 +179,10 @@ def staged(browser: Browser, directory: Path) -> Iterator[Stage]:
             "us->eu.topics": "orders, payments",
             "us->eu.on.source.gap": "skip",
             "emit.checkpoints.enabled": "true",
+            "emit.checkpoints.interval.seconds": "1",
+            "refresh.groups.interval.seconds": "2",
+            "sync.group.offsets.enabled": "true",
+            "sync.group.offsets.interval.seconds": "1",
             "rest.auth.basic.file": str(users),
             "rest.auth.admins": "User:admin",
             "rest.auth.operators": "User:operator",

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from connect.cli.console import EXIT_OK
 from connect.cli.tables import printable, show_json
 from connect.core.errors import ConfigError
-from connect.core.wording import counted, in_utc, named
+from connect.core.wording import counted
 
 if TYPE_CHECKING:
     from connect.cli.commands.rest_client import RestControl
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from connectors.failover.unreplicated import AppendResult, Unreplicated
 
 _Controls = tuple["RestControl | None", "RestControl | None"]
-#: A value of --group that is a group's name: letters, digits, - and _, a dot between two of them, and any character
-#: after a backslash. Every other value is a regular expression.
-_NAME: Final = re.compile(r"(?:[\w-]|(?<=\w)\.(?=\w)|\\[^\w])+", re.ASCII)
 #: An error, such as a cluster that does not answer.
 EXIT_FAILED: Final = 1
 #: Nothing was or could be moved, or undone; also after a no to the question.
@@ -299,13 +296,14 @@ async def _undo(site: Site, _options: FailoverOptions, arguments: FailoverArgume
     from connectors.failover import failback_and_undo, journal
     from connectors.failover.clusters_and_lease import hold
     from connectors.failover.drain import how_to_start
+    from connectors.failover.words import described
 
     runs = await journal.read_runs(site)
     run = failback_and_undo.newest(runs)
     if run is None:
         print(f"the journal on cluster {site.flow.target_alias} has nothing to undo for {site.flow.flow}")
         return EXIT_NO_GO
-    print(f"to undo: {_described(run)}")
+    print(f"to undo: {described(run)}")
     _, would_stay = await failback_and_undo.look(site, run)
     for line in would_stay:
         print(f"would not be undone: {line}")
@@ -323,17 +321,8 @@ async def _undo(site: Site, _options: FailoverOptions, arguments: FailoverArgume
     for line in left:
         print(f"not undone: {line}")
     if before is not None:
-        print(f"not undone, because an earlier run changed it: {_described(before)}; run this again to undo it")
+        print(f"not undone, because an earlier run changed it: {described(before)}; run this again to undo it")
     return _undo_code(left, run)
-
-
-def _described(run: FailoverRun) -> str:
-    """Describe what a run changed, who ran it, and when."""
-    begins = counted(len(run.starts) + len(run.begins), "start")
-    rules = f"ACLs of {counted(len(run.denied), 'topic')}"
-    names = f" ({named(sorted(run.groups))})" if run.groups else ""
-    what = f"offsets of {counted(len(run.groups), 'group')}{names}, {begins} of flows and {rules}"
-    return what + (f"; changed by {run.owner} at {in_utc(run.updated_ms)}: {run.command}" if run.owner else "")
 
 
 def _undo_code(left: Sequence[str], run: FailoverRun) -> int:
@@ -346,6 +335,7 @@ def _undo_code(left: Sequence[str], run: FailoverRun) -> int:
 def _takes(arguments: FailoverArguments, config: MirrorMakerConfig) -> Callable[[str], bool]:
     from connectors.config.connector_configs import checkpoint_settings
     from connectors.config.mm2_properties import Connector, Flow
+    from connectors.failover.words import LITERAL_GROUP
 
     if not arguments.groups:
         source = arguments.source or find_source(config, arguments.target)
@@ -354,7 +344,7 @@ def _takes(arguments: FailoverArguments, config: MirrorMakerConfig) -> Callable[
         return of_file.group_filter.should_replicate_group
     names = _names(arguments.groups)
     try:
-        patterns = [re.compile(one) for one in arguments.groups if not _NAME.fullmatch(one)]
+        patterns = [re.compile(one) for one in arguments.groups if not LITERAL_GROUP.fullmatch(one)]
     except re.error as error:
         raise ConfigError(f"not a valid regular expression: {error}", "--group") from None
     return lambda group: group in names or any(pattern.fullmatch(group) for pattern in patterns)
@@ -362,7 +352,9 @@ def _takes(arguments: FailoverArguments, config: MirrorMakerConfig) -> Callable[
 
 def _names(groups: Sequence[str]) -> frozenset[str]:
     """Return the groups that values of ``--group`` name literally."""
-    return frozenset(re.sub(r"\\(.)", r"\1", one) for one in groups if _NAME.fullmatch(one))
+    from connectors.failover.words import LITERAL_GROUP
+
+    return frozenset(re.sub(r"\\(.)", r"\1", one) for one in groups if LITERAL_GROUP.fullmatch(one))
 
 
 def _at_ms(text: str) -> int:

@@ -20,6 +20,7 @@ from connectors.failover.execute import FailoverResult
 from connectors.failover.journal import FailoverRun
 from connectors.failover.plan import FailoverOptions, Plan, plan
 from connectors.failover.snapshot import GroupFinding, GroupMove, GroupRule, Groups, How, Snapshot
+from connectors.failover.words import described
 
 
 def config(tmp_path: Path, text: str) -> MirrorMakerConfig:
@@ -157,9 +158,7 @@ def test_what_was_shown_before_a_move_is_not_shown_behind_it(capsys: pytest.Capt
 
 def test_an_undo_names_the_groups_that_it_would_change() -> None:
     run = FailoverRun("1", "us", "eu", groups={"mail": (), "billing": ()})
-    assert failover._described(run).startswith(
-        "offsets of 2 groups (billing, mail), 0 starts of flows and ACLs of 0 topics"
-    )
+    assert described(run).startswith("offsets of 2 groups (billing, mail), 0 starts of flows and ACLs of 0 topics")
 
 
 class Steps:

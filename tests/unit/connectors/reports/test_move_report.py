@@ -1,0 +1,127 @@
+"""The checklist of a move: go or no-go with reasons, and where a move that was begun stands."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from connectors.failover import execute
+from connectors.failover.clusters_and_lease import LeaseRecord
+from connectors.failover.execute import Rehearsal
+from connectors.failover.journal import FailoverRun, RunState
+from connectors.failover.plan import FailoverOptions, Plan, plan
+from connectors.failover.snapshot import DIFFERS, GroupFinding, GroupMove, GroupRule, Groups, How, SampleCheck, Snapshot
+from connectors.reports import move_report
+from connectors.reports.move_report import MoveLook, checklist, look_at_move, move_as_json
+
+NAMES = ("billing", "mail")
+
+
+def planned(*findings: GroupFinding, **snapshot: Any) -> Plan:
+    moves = tuple(GroupMove(name, ("t", 0), 1, ("us.t", 0), None, "", 1, "", How.EXACT) for name in NAMES)
+    return plan(Snapshot("us", "eu", groups=Groups(NAMES, moves, findings), **snapshot), FailoverOptions())
+
+
+def steps(found: Plan | None, *groups: str, **more: Any) -> dict[str, tuple[str, str, str, str]]:
+    """Return word, tone, lines and command of each step."""
+    look = MoveLook("us", "eu", groups, found, **more)
+    return {
+        one.name: (one.word, one.tone, "\n".join(line.text for line in one.lines), one.command)
+        for one in checklist(look, 1000, "http://worker:8083")
+    }
+
+
+IN_USE = GroupFinding("mail", GroupRule.USED_AT_SOURCE, "has members on cluster us (it is Stable)")
+
+
+@pytest.mark.parametrize(
+    ("found", "error", "word", "tone", "says"),
+    [
+        (planned(), "", "go", "good", "from us to eu: 2 groups ready, 0 blocked"),
+        (planned(IN_USE), "", "go for 1 of 2", "warn", "stop its consumers at the source, then run the command again"),
+        (planned(obstacles=("ann is working on this",)), "", "no-go", "bad", "blocked: ann is working on this"),
+        (planned(source_error="timed out"), "", "no-go", "bad", "use --source-gone us"),
+        (planned(notes=("only cluster us has quotas",)), "", "go", "good", "note: only cluster us has quotas"),
+        (None, "cluster eu does not answer", "no-go", "bad", "cluster eu does not answer"),
+    ],
+)
+def test_go_or_no_go_has_its_reasons(found: Plan | None, error: str, word: str, tone: str, says: str) -> None:
+    step = steps(found, error=error)["Go or no-go"]
+    assert step[:2] == (word, tone)
+    assert says in step[2]
+
+
+def test_commands_are_for_the_groups_that_were_asked() -> None:
+    found = steps(planned(), "orders-mail", "a+b c")
+    groups = "--group orders-mail --group 'a\\+b\\ c'"
+    assert found["Go or no-go"][3] == f"heliograph failover mm2.properties --to eu {groups}"
+    assert found["Rehearsal"][3].endswith(" --rehearse")
+    assert found["Drain and move"][3].endswith(f"{groups} --rest http://worker:8083 --execute")
+    assert found["Undo"][3] == "", "there is nothing to undo"
+
+
+@pytest.mark.parametrize(
+    ("to_copy", "word"), [(None, "unknown"), (-1, "unknown"), (0, "drained now"), (3, "3 records to copy")]
+)
+def test_the_drain_says_what_is_left_to_copy(to_copy: int | None, word: str) -> None:
+    assert steps(planned(), to_copy=to_copy)["Drain and move"][0] == word
+
+
+@pytest.mark.parametrize(("state", "word"), [(RunState.DONE, "moved"), (RunState.OPEN, "not finished")])
+def test_a_move_in_the_journal_can_be_undone(state: RunState, word: str) -> None:
+    run = FailoverRun("1", "us", "eu", "ann@host", "heliograph failover", 1000, state, groups={"mail": ()})
+    found = steps(planned(), run=run, to_copy=0)
+    assert found["Drain and move"][0] == word
+    assert ("Run the same command again" in found["Drain and move"][2]) == (state is RunState.OPEN)
+    assert found["Undo"][0] == "possible"
+    assert "offsets of 1 group (mail)" in found["Undo"][2] and "changed by ann@host" in found["Undo"][2]
+    assert found["Undo"][3] == "heliograph undo mm2.properties --to eu"
+
+
+def test_an_operator_at_work_is_named_with_the_step() -> None:
+    lease = LeaseRecord("ann@host", "host", 7, "heliograph failover", 0, 2000, "drain")
+    word, tone, says, _ = steps(planned(), lease=lease)["Drain and move"]
+    assert (word, tone) == ("running: drain", "warn")
+    assert says.startswith("ann@host is working on this failover")
+
+
+def test_a_rehearsal_shows_what_it_found_and_each_line_once() -> None:
+    differs = SampleCheck("mail", "t-0 at 1", "us.t-0 at 1", 3, DIFFERS, "'1' against '2'")
+    for proofs, word, proof in (((), "passed", "rehearsed"), ((differs,), "problems", "1 differ")):
+        done = Rehearsal(planned(IN_USE), proofs, {"collect": 1.0}, {"stop": 2.0}, 1)
+        found = steps(done.plan, rehearsal=done)
+        assert (found["Rehearsal"][0], found["Proof"][0]) == (word, proof)
+        assert "RTO: 3.0 s" in found["Rehearsal"][2]
+        assert IN_USE.why not in found["Rehearsal"][2] and IN_USE.why in found["Go or no-go"][2]
+
+
+async def test_no_value_of_a_record_is_in_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A viewer of REST may have no right to read the topics."""
+    differs = SampleCheck("mail", "t-0 at 1", "us.t-0 at 1", 3, DIFFERS, "'secret' against 'other secret'")
+
+    def answers(answer: Any) -> Any:
+        async def work(*_: Any, **__: Any) -> Any:
+            return answer
+
+        return work
+
+    monkeypatch.setattr(execute, "collect", answers(planned().snapshot))
+    monkeypatch.setattr(execute, "prove", answers([differs]))
+    monkeypatch.setattr(execute, "_estimate", answers({}))
+    monkeypatch.setattr(execute, "next_records", answers({("us.t", 0): []}))
+    monkeypatch.setattr("connectors.failover.clusters_and_lease.look", answers(None))
+    monkeypatch.setattr(move_report, "read_runs", answers([]))
+    flow = SimpleNamespace(source_alias="us", target_alias="eu", map_topic="map", flow="us->eu")
+    site: Any = SimpleNamespace(flow=flow, target=None)
+    look = await look_at_move(site, NAMES, rehearses=True)
+    found = json.dumps(move_as_json(look, "checkpoints", 1000, 20))
+    assert "the next records differ" in found and "secret" not in found
+
+
+def test_rows_are_cut_and_counted_and_what_a_worker_cannot_check_is_said() -> None:
+    found = move_as_json(MoveLook("us", "eu", (), planned()), "checkpoints", 1000, 1)
+    assert [len(found["plan"]["moves"]), found["counts"]["moves"], found["counts"]["ready"]] == [1, 2, 2]
+    assert "heliograph check mm2.properties" in found["not_checked"][0]
