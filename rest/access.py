@@ -113,6 +113,11 @@ def needed_role(method: str, path: str) -> Role:
     return Role.ADMIN
 
 
+def changes_something(method: str, path: str) -> bool:
+    """Return whether a user's request changes something; ``path`` begins below a flow's."""
+    return method not in (*_READS, "OPTIONS") and not path.startswith("/connector-plugins/")
+
+
 def below_flow(path: str) -> str:
     """Return the path below a flow's, ``/{source}/{target}``; the path itself if it has none."""
     segments = path.split("/", 3)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
 
+from connect.core.audit import state_changed
 from connect.core.config.connector_settings import AutoRestartRule
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.config_topic import ConfigLog
@@ -75,11 +76,13 @@ class AutoRestarts:
         self._last[work] = after
         kind = "connector" if isinstance(work, str) else "task"
         if after.given_up is not None:
-            log.error("%s %s is not restarted automatically: %s", kind, work, after.given_up)
+            said = "%s %s is not restarted automatically: %s"
+            state_changed(log, logging.ERROR, "restarts-given-up", str(work), said, kind, work, after.given_up)
             return None
         self.totals[work] = self.totals.get(work, 0) + 1
         wait_ms = max(0, after.at_ms - now_ms)
-        log.warning("%s %s: automatic restart %d in a row in %d s", kind, work, after.count, wait_ms / 1000)
+        said, about = "%s %s: automatic restart %d in a row in %d s", (kind, work, after.count, wait_ms / 1000)
+        state_changed(log, logging.WARNING, "automatic-restart", str(work), said, *about)
         return wait_ms
 
     def _rule(self, connector: str) -> AutoRestartRule | None:
