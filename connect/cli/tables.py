@@ -74,15 +74,6 @@ def show_audit(entries: Sequence[Mapping[str, Any]]) -> None:
     _show(table(columns, ([one[column] for column in columns] for one in entries), whole=("when",)), "no entries")
 
 
-def reason(trace: str | None) -> str:
-    """Return the error in a trace: the first line in Java, the last in Python."""
-    lines = [line.strip() for line in (trace or "").splitlines() if line.strip()]
-    if not lines:
-        return ""
-    found = lines[-1] if lines[0].startswith("Traceback ") else lines[0]
-    return found if len(found) <= _TRACE_CHARACTERS else found[:_TRACE_CHARACTERS] + "…"
-
-
 def table(
     columns: Sequence[str],
     rows: Iterable[Iterable[str | Text]],

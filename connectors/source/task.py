@@ -9,7 +9,6 @@ from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, 
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from connect.core.audit import state_changed
 from connect.core.errors import RetriableError
 from connect.core.wording import named
 from connect.kafka.concurrency import Scope, in_turns, is_set_within, wall_ms
@@ -334,8 +333,7 @@ class MirrorSourceTask:
             entry.reason = self._settings.reported(entry)
         elif entry.gap:
             more = f"; {advice(self._settings.connector, self._settings.slice.source_alias, source)}"
-        about = self._name, source, entry.state, entry.reason, more
-        state_changed(log, logging.ERROR, f"partition-{entry.state}", str(source), "%s: %s %s: %s%s", *about)
+        partition_notes.log_stopped(self._name, entry, more)
 
     async def _load(self, sources: Sequence[TopicPartition]) -> Mapping[TopicPartition, Start]:
         return await self._store.load(sources)

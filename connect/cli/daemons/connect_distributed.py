@@ -60,7 +60,7 @@ def run_with_arguments(program: str, arguments: Sequence[str]) -> int:
         ConfigError: The file or a setting in it is wrong.
     """
     parsed = parse_arguments(program, arguments)
-    configure_logging(parsed.log_level)
+    configure_logging(parsed.log_level, form=parsed.log_format)
     from connect.api.plugins import config_providers
     from connect.core.config.properties import load_properties
     from connect.core.config.worker_config import WorkerConfig

@@ -107,7 +107,7 @@ def main() -> NoReturn:
 def run_with_arguments(program: str, arguments: Sequence[str]) -> int:
     """Run the command under any name and return the exit code."""
     parsed = parse_arguments(program, arguments)
-    configure_logging(parsed.log_level)
+    configure_logging(parsed.log_level, form=parsed.log_format)
     return mirror(program, parsed.file, parsed.clusters)
 
 
