@@ -85,8 +85,12 @@ def in_words(entry: Mapping[str, Any]) -> dict[str, str]:
         "when": in_utc(entry.get("at_ms", 0)),
         "who": user if by != "worker" else f"worker {entry.get('worker', '')}",
         "what": f"{entry.get('action', '')} {entry.get('subject', '')}",
-        "how": "; ".join([*keys, *([detail] if detail else []), *([f"answer {status}"] if by == "rest" else [])]),
+        "how": "; ".join([*keys, *([detail] if detail else []), *_outcome(by, status)]),
     }
+
+
+def _outcome(by: Any, status: Any) -> list[str]:
+    return [] if by == "worker" else [f"answer {status}" if by == "rest" else f"exit code {status or 0}"]
 
 
 def _value(value: str | None) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
 
-from connect.core.audit import state_changed
+from connect.core.audit import EVENT, SUBJECT, state_changed
 from connect.core.config.connector_settings import AutoRestartRule
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.config_topic import ConfigLog
@@ -336,6 +336,10 @@ class EffectHandler:
         restarts = self.restarts.last(work)
         if restarts is not None:
             self.driver.put(events.ScheduleAutoRestart(work, wait_ms))
+        if state is not State.FAILED:  # the failure has its own line
+            kind = "connector" if isinstance(work, str) else "task"
+            extra = {EVENT: f"{kind}-{state.lower()}", SUBJECT: str(work)}
+            log.info("%s %s is %s", kind, work, state, extra=extra)
         trace = None if failure is None else failure.trace
         status = Status(state, self.worker_id, self.core.generation, trace, version, restarts)
         self.statuses.put(work, status, safe=state in _SAFE)
