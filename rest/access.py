@@ -124,6 +124,20 @@ def below_flow(path: str) -> str:
     return path if len(segments) < 3 else f"/{segments[3] if len(segments) > 3 else ''}"
 
 
+#: What the segment behind one of these names.
+_NAMED: Final = {"connectors": "{connector}", "tasks": "{task}", "connector-plugins": "{plugin}", "loggers": "{logger}"}
+
+
+def route_of(path: str, *, has_flow: bool) -> str:
+    """Return a path with names replaced, such as ``/connectors/{connector}/status``, so that there are few of them."""
+    below = below_flow(path) if has_flow and not path.startswith(("/ui", "/metrics", "/health")) else path
+    parts = below.split("/")
+    found = [_NAMED.get(before, part) if part else part for before, part in zip(["", *parts], parts, strict=False)]
+    if found[1:2] == ["ui"]:
+        found = found[:3]
+    return ("/{source}/{target}" if below is not path else "") + "/".join(found[:6])
+
+
 def is_allowed_host(host: str | None, names: frozenset[str]) -> bool:
     """Return whether a Host header names this worker. A page whose name was bound again to this worker's address sends
     that name (DNS rebinding), so addresses are always allowed; no browser omits the header."""

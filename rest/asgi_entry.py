@@ -33,6 +33,7 @@ from connect.core.herder_api import (
     RequestRefused,
 )
 from connect.kafka.acceptor import network_of
+from connect.kafka.tracing import record_request
 from rest.access import (
     Caller,
     ForwardedCallers,
@@ -42,6 +43,7 @@ from rest.access import (
     is_allowed_host,
     is_own_origin,
     needed_role,
+    route_of,
 )
 from rest.authentication import Authenticator, KeysMissing, Unauthenticated
 from rest.bodies import WorkerStatus, json_response
@@ -213,7 +215,7 @@ class AsgiEntry:
         path = path_as_it_came(scope["raw_path"].decode("ascii"))
         # The HTTP server drops the body of an answer to HEAD itself.
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        status, began_s = 0, time.monotonic()
+        status, began_s, began_ns = 0, time.monotonic(), time.time_ns()
 
         async def answer(message: Message) -> None:
             nonlocal status
@@ -245,6 +247,7 @@ class AsgiEntry:
         # The worker that forwards a request has recorded it.
         if path is not None and forwarded is None:
             self._record(inner, path, status)
+        self._trace(inner, path, status, began_ns)
         # Reads come every few seconds from probes and scrapers.
         level = logging.DEBUG if method in ("GET", "OPTIONS") else logging.INFO
         if log.isEnabledFor(level):
@@ -290,6 +293,15 @@ class AsgiEntry:
             return left.pop() if left else await receive()
 
         return caller, again
+
+    def _trace(self, scope: Scope, path: str | None, status: int, began_ns: int) -> None:
+        """Record the span of a request, named by its route."""
+        caller, method = scope.get(CALLER), scope["method"]
+        # Paths that do not exist are without end.
+        route = "" if path is None or status == 404 else route_of(path, has_flow=self.has_flows)
+        attributes: dict[str, str | int] = {"http.request.method": method, "http.response.status_code": status}
+        attributes |= {"http.route": route, "enduser.id": caller.name if caller is not None else ""}
+        record_request(f"{method} {route}".rstrip(), began_ns, Headers(scope=scope), attributes, failed=status >= 500)
 
     def _record(self, scope: Scope, path: str, status: int) -> None:
         """Enter a user's request that changes something in the audit, also if it was refused."""

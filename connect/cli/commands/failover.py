@@ -102,11 +102,13 @@ def _run(
     work: Callable[[Site, FailoverOptions, FailoverArguments, _Controls], Coroutine[object, object, int]],
 ) -> int:
     from connect.cli.commands.audit import audited
+    from connect.kafka.tracing import configure_tracing
     from connectors.config.mm2_properties import Flow, load
     from connectors.failover.clusters_and_lease import site
 
     if arguments.rehearses and arguments.executes:
         raise ConfigError("a rehearsal changes nothing. Use either --rehearse or --execute", "--rehearse")
+    configure_tracing(f"heliograph {command}")
     config = load(arguments.file)
     source = arguments.source or find_source(config, arguments.target)
     if arguments.source and sources_of(config, arguments.target) == [source]:
