@@ -8,6 +8,7 @@ from tests.ui.stage import PHONE, Stage
 
 FLOW = "#/flow/us-%3Eeu"
 PARTITIONS = f"{FLOW}/partitions"
+CHANGES = f"{FLOW}/changes"
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +65,21 @@ def test_partitions_are_searched_on_the_server(stage: Stage) -> None:
     stage.pictures("partitions", PARTITIONS, "6 found")
 
 
+def test_changes_show_drift_and_who_did_what(stage: Stage) -> None:
+    stage.operate("pause")
+    stage.operate("resume")
+    stage.await_word("running")
+    with stage.page(CHANGES, role="viewer") as page:
+        page.get_by_text("max.message.bytes").first.wait_for()
+        page.get_by_text("nothing to change").wait_for()
+        audit = page.get_by_role("region", name="Audit", exact=True).last
+        audit.get_by_text("MirrorSourceConnector/resume").first.wait_for()
+        page.get_by_label("Search the newest entries").fill("connector/pause")
+        audit.get_by_text("resume").first.wait_for(state="detached")
+        assert "admin (admin)" in audit.inner_text() and "answer 202" in audit.inner_text()
+    stage.pictures("changes", CHANGES, "max.message.bytes")
+
+
 def test_all_is_reached_by_keyboard(stage: Stage) -> None:
     with stage.page() as page:
         page.get_by_text("us->eu runs").wait_for()
@@ -84,7 +100,7 @@ def test_all_is_reached_by_keyboard(stage: Stage) -> None:
         page.get_by_text("A failover could start now").wait_for()
 
 
-@pytest.mark.parametrize("address", ["", FLOW, PARTITIONS])
+@pytest.mark.parametrize("address", ["", FLOW, PARTITIONS, CHANGES])
 def test_a_phone_needs_no_sideways_scrolling(stage: Stage, address: str) -> None:
     with stage.page(address, size=PHONE) as page:
         page.locator("section.card").first.wait_for()

@@ -156,6 +156,7 @@ def staged(browser: Browser, directory: Path) -> Iterator[Stage]:
             "us->eu.enabled": "true",
             "us->eu.topics": "orders, payments",
             "us->eu.on.source.gap": "skip",
+            "audit.enable": "true",
             "emit.checkpoints.enabled": "true",
             "rest.auth.basic.file": str(users),
             "rest.auth.admins": "User:admin",
