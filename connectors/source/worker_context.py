@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from connect.kafka.cluster import Cluster
-from connect.kafka.concurrency import wall_ms
-from connect.kafka.log.committed_offsets import WorkHeld
 from connect.kafka.concurrency import Recent, wall_ms
+from connect.kafka.log.committed_offsets import WorkHeld
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.long_log import LongLogs
 from connect.kafka.threads import LeaseLoop
