@@ -8,6 +8,7 @@ from connect.api.plugins import KAFKA_VERSION, PluginDescription, PluginKind
 from connectors.checkpoint.connector import MirrorCheckpointConnector, SharedMaps
 from connectors.config.definitions import CHECKPOINT, HEARTBEAT, SOURCE
 from connectors.heartbeat import MirrorHeartbeatConnector
+from connectors.inspection.changes_report import changes_report
 from connectors.reports.flow_reports import FlowReports
 from connectors.source.plugin import MirrorSource
 from connectors.source.worker_context import MirrorHost
@@ -33,5 +34,7 @@ def mirror_plugins(host: MirrorHost) -> tuple[PluginDescription, ...]:
             HEARTBEAT,
             KAFKA_VERSION,
         ),
-        PluginDescription(kind, _PACKAGE + "MirrorSourceConnector", lambda: MirrorSource(host), SOURCE, KAFKA_VERSION),
+        PluginDescription(
+            kind, _PACKAGE + "MirrorSourceConnector", lambda: MirrorSource(host, changes_report), SOURCE, KAFKA_VERSION
+        ),
     )

@@ -22,8 +22,8 @@ _DEFAULT_SEPARATOR: Final = "."
 LONGEST_NAME: Final = 249
 #: The characters of such names (``Topic.validate``).
 IN_NAMES: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
-#: Topics whose names never use the policy's separator: a worker's three, and the offset map.
-_ALWAYS_DOTTED: Final = ("mm2-configs.", "mm2-offsets.", "mm2-status.", "mm2-offset-map.")
+#: Topics whose names never use the policy's separator: a worker's, and the offset map.
+_ALWAYS_DOTTED: Final = ("mm2-configs.", "mm2-offsets.", "mm2-status.", "mm2-offset-map.", "mm2-audit.")
 
 
 class DefaultReplicationPolicy:

@@ -113,10 +113,29 @@ def needed_role(method: str, path: str) -> Role:
     return Role.ADMIN
 
 
+def changes_something(method: str, path: str) -> bool:
+    """Return whether a user's request changes something; ``path`` begins below a flow's."""
+    return method not in (*_READS, "OPTIONS") and not path.startswith("/connector-plugins/")
+
+
 def below_flow(path: str) -> str:
     """Return the path below a flow's, ``/{source}/{target}``; the path itself if it has none."""
     segments = path.split("/", 3)
     return path if len(segments) < 3 else f"/{segments[3] if len(segments) > 3 else ''}"
+
+
+#: What the segment behind one of these names.
+_NAMED: Final = {"connectors": "{connector}", "tasks": "{task}", "connector-plugins": "{plugin}", "loggers": "{logger}"}
+
+
+def route_of(path: str, *, has_flow: bool) -> str:
+    """Return a path with names replaced, such as ``/connectors/{connector}/status``, so that there are few of them."""
+    below = below_flow(path) if has_flow and not path.startswith(("/ui", "/metrics", "/health")) else path
+    parts = below.split("/")
+    found = [_NAMED.get(before, part) if part else part for before, part in zip(["", *parts], parts, strict=False)]
+    if found[1:2] == ["ui"]:
+        found = found[:3]
+    return ("/{source}/{target}" if below is not path else "") + "/".join(found[:6])
 
 
 def is_allowed_host(host: str | None, names: frozenset[str]) -> bool:

@@ -13,13 +13,14 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from email.utils import formatdate
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from connect.core.audit import AuditEntry
 from connect.core.config.java_regex import UnsupportedRegex, compile_java
 from connect.core.config.rest_settings import HeaderRule
 from connect.core.errors import ConfigError
@@ -32,11 +33,22 @@ from connect.core.herder_api import (
     RequestRefused,
 )
 from connect.kafka.acceptor import network_of
-from rest.access import Caller, ForwardedCallers, Role, below_flow, is_allowed_host, is_own_origin, needed_role
+from connect.kafka.tracing import record_request
+from rest.access import (
+    Caller,
+    ForwardedCallers,
+    Role,
+    below_flow,
+    changes_something,
+    is_allowed_host,
+    is_own_origin,
+    needed_role,
+    route_of,
+)
 from rest.authentication import Authenticator, KeysMissing, Unauthenticated
 from rest.bodies import WorkerStatus, json_response
 from rest.errors import RestError, error_response, html_page, response_of, status_of
-from rest.request_handling import CALLER, HERDER, SHARE, BodyBudget, BodyShare, join, read_body
+from rest.request_handling import CALLER, HERDER, NOTED, SHARE, BodyBudget, BodyShare, join, read_body
 from rest.rest_config import Metrics, RestSettings
 from rest.routes import health_of, metrics_response
 from rest.ui.router import ROOT, Dashboard
@@ -203,7 +215,7 @@ class AsgiEntry:
         path = path_as_it_came(scope["raw_path"].decode("ascii"))
         # The HTTP server drops the body of an answer to HEAD itself.
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        status, began_s = 0, time.monotonic()
+        status, began_s, began_ns = 0, time.monotonic(), time.time_ns()
 
         async def answer(message: Message) -> None:
             nonlocal status
@@ -212,7 +224,8 @@ class AsgiEntry:
 
         send_answer = self._with_headers(scope, answer)
         with self._budget.share(network_of(_peer(scope))) as share:
-            inner = {**scope, "path": path, "method": method, SHARE: share}
+            inner = {**scope, "path": path, "method": method, SHARE: share, NOTED: {}}
+            forwarded: Caller | None = None
             try:
                 app: ASGIApp | None
                 if path is None:
@@ -231,6 +244,10 @@ class AsgiEntry:
             except Exception:
                 # The framework answers, then raises the error again; rest.errors has already logged it.
                 log.debug("%s %s failed", scope["method"], scope["path"], exc_info=True)
+        # The worker that forwards a request has recorded it.
+        if path is not None and forwarded is None:
+            self._record(inner, path, status)
+        self._trace(inner, path, status, began_ns)
         # Reads come every few seconds from probes and scrapers.
         level = logging.DEBUG if method in ("GET", "OPTIONS") else logging.INFO
         if log.isEnabledFor(level):
@@ -276,6 +293,28 @@ class AsgiEntry:
             return left.pop() if left else await receive()
 
         return caller, again
+
+    def _trace(self, scope: Scope, path: str | None, status: int, began_ns: int) -> None:
+        """Record the span of a request, named by its route."""
+        caller, method = scope.get(CALLER), scope["method"]
+        # Paths that do not exist are without end.
+        route = "" if path is None or status == 404 else route_of(path, has_flow=self.has_flows)
+        attributes: dict[str, str | int] = {"http.request.method": method, "http.response.status_code": status}
+        attributes |= {"http.route": route, "enduser.id": caller.name if caller is not None else ""}
+        record_request(f"{method} {route}".rstrip(), began_ns, Headers(scope=scope), attributes, failed=status >= 500)
+
+    def _record(self, scope: Scope, path: str, status: int) -> None:
+        """Enter a user's request that changes something in the audit, also if it was refused."""
+        caller, method = scope.get(CALLER), scope["method"]
+        below = below_flow(path) if self.has_flows else path
+        herder = None if self.app is None else self.app.herder_of(path)
+        if caller is None or caller.role is Role.NONE or herder is None or not changes_something(method, below):
+            return
+        parts = below.split("/")[1:]
+        noted: dict[str, Any] = {"connector": unquote(parts[1])} if parts[0] == "connectors" and len(parts) > 1 else {}
+        noted |= scope[NOTED]
+        role = caller.role.name.lower()
+        herder.record(AuditEntry("rest", method, path, caller.name, role, status=status, **noted))
 
     def _with_headers(self, scope: Scope, send: Send) -> Send:
         headers = self._headers

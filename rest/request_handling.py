@@ -27,8 +27,18 @@ from starlette.responses import Response
 from starlette.types import Receive
 
 from connect.core.config.rest_settings import is_loopback
+from connect.core.config.security_settings import changed_keys
 from connect.core.errors import RetriableError
-from connect.core.herder_api import FORWARDED_HEADER, UNSIGNED, ElsewhereError, Forbidden, ForwardedRequest, HerderApi
+from connect.core.herder_api import (
+    FORWARDED_HEADER,
+    UNSIGNED,
+    Config,
+    ElsewhereError,
+    Forbidden,
+    ForwardedRequest,
+    HerderApi,
+    NotFound,
+)
 from connect.core.model import ConnectorInfo
 from rest import bodies
 from rest.access import ANYONE, Caller, Role
@@ -198,6 +208,9 @@ T = TypeVar("T")
 HERDER: Final = "heliograph.herder"
 #: The key of an ASGI scope that holds the :class:`rest.access.Caller`.
 CALLER: Final = "heliograph.caller"
+#: The key of an ASGI scope that holds what the endpoint notes for the audit: fields of an
+#: :class:`connect.core.audit.AuditEntry`.
+NOTED: Final = "heliograph.noted"
 #: The key of an ASGI scope that holds the request's :class:`BodyShare`.
 SHARE: Final = "heliograph.share"
 #: Limit for requests between workers: a connector with a thousand tasks has 2 MB of configs.
@@ -326,6 +339,23 @@ class Call:
 
     def shown_info(self, info: ConnectorInfo) -> ConnectorInfo:
         return replace(info, config=self.shown(info.name, info.config))
+
+    def note(self, **fields: object) -> None:
+        """Note for the audit what the request changes: fields of an AuditEntry."""
+        self.request.scope[NOTED].update(fields)
+
+    def note_config(self, name: str, after: Config, *, patches: bool = False) -> None:
+        """Note which keys of a connector's config would change, with secrets masked. ``patches``: ``after`` has only
+        keys to change, None to remove one."""
+        try:
+            before = self.herder.known_connector(name).config
+        except NotFound:
+            before = {}
+        whole = {**before, **after} if patches else after
+        # With the class of the config itself, because its secrets are declared there.
+        self.note(
+            connector=name, changed=changed_keys(before, whole, lambda each: self.herder.without_secrets("", each))
+        )
 
     async def within_time(self, operation: Awaitable[T]) -> T:
         """Wait for the herder. Raises TimedOut after the time limit of a request; it says what the worker is doing."""

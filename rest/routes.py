@@ -141,6 +141,7 @@ async def create_connector(call: Calling) -> Response:
     request = await call.json(bodies.CREATE)
     name = trim(request.name or "")
     config = _named(name, bodies.required(request.config, "config"))
+    call.note_config(name, config)
     state = None if request.initial_state is None else request.initial_state.target_state()
     operation = call.herder.put_connector(name, config, state, allow_replace=False)
     return await call.here_or_elsewhere(operation, lambda put: _put(call, put))
@@ -170,6 +171,7 @@ async def get_config(call: Calling, connector: Name) -> Response:
 async def put_config(call: Calling, connector: Name) -> Response:
     """Create a connector (201), or replace its config (200)."""
     config = _named(connector, await call.json(bodies.CONFIG))
+    call.note_config(connector, config)
     operation = call.herder.put_connector(connector, config, None, allow_replace=True)
     return await call.here_or_elsewhere(operation, lambda put: _put(call, put))
 
@@ -180,6 +182,7 @@ async def put_config(call: Calling, connector: Name) -> Response:
 async def patch_config(call: Calling, connector: Name) -> Response:
     """Change individual keys of a config (KIP-477); null removes a key."""
     patch = await call.json(bodies.CONFIG)
+    call.note_config(connector, patch, patches=True)
     operation = call.herder.patch_connector(connector, patch)
     return await call.here_or_elsewhere(operation, lambda put: json_response(put.info))
 
@@ -250,6 +253,7 @@ async def _target_state(call: Call, connector: str, state: TargetState, status: 
 @lifecycle_router.post("/{connector}/restart", response_model=bodies.ConnectorState, status_code=202)
 async def restart(call: Calling, connector: Name, includeTasks: Flag = False, onlyFailed: Flag = False) -> Response:
     """Restart a connector's instance (204), or the parts that the parameters select (202, KIP-745)."""
+    call.note(detail=f"includeTasks={includeTasks}, onlyFailed={onlyFailed}".lower())
     if not includeTasks and not onlyFailed:
         alone = call.herder.restart_connector(connector)
         return await call.here_or_elsewhere(alone, lambda _: Response(status_code=204))
@@ -288,6 +292,9 @@ def _check_tracking(call: Call) -> RestSettings:
     return settings
 
 
+#: Offsets of one request that the audit names.
+_MOST_NOTED: Final = 20
+
 offsets_router = APIRouter(
     prefix="/connectors/{connector}/offsets",
     tags=["offsets"],
@@ -309,7 +316,9 @@ async def alter_offsets(call: Calling, connector: Name) -> Response:
     request = await call.json(bodies.OFFSETS)
     if not request.offsets:
         raise BadRequest("Partitions / offsets need to be provided for an alter offsets request")
-    operation = call.herder.alter_offsets(connector, request.source_offsets())
+    offsets = request.source_offsets()
+    call.note(detail=json_text([asdict(each) for each in offsets[:_MOST_NOTED]]))
+    operation = call.herder.alter_offsets(connector, offsets)
     return await call.here_or_elsewhere(operation, lambda text: json_response({"message": text}))
 
 
@@ -359,6 +368,24 @@ async def get_move(
     step by step. With ``rehearse=true`` records are read and compared too. Nothing is changed. Commands use the URL
     ``rest``."""
     return await _reported(call, connector, "move", group=group, rehearse=rehearse, rest=rest, top=top)
+
+
+@reports_router.get("/audit", response_model=dict[str, Any])
+async def get_audit(call: Calling, connector: Name, top: str = "100", search: str = "") -> Response:
+    """Return the newest entries of the audit of the connector's worker group: who changed what, and when."""
+    return await _reported(call, connector, "audit", top=top, search=search)
+
+
+@reports_router.get("/plan", response_model=dict[str, Any])
+async def get_plan(call: Calling, connector: Name, top: str = "100", search: str = "") -> Response:
+    """Return what a MirrorSource would change on its target: topics, partitions, configs, ACLs."""
+    return await _reported(call, connector, "plan", top=top, search=search)
+
+
+@reports_router.get("/drift", response_model=dict[str, Any])
+async def get_drift(call: Calling, connector: Name, top: str = "100", search: str = "") -> Response:
+    """Return the differences between a MirrorSource's clusters that its runs leave."""
+    return await _reported(call, connector, "drift", top=top, search=search)
 
 
 async def _reported(call: Call, connector: str, kind: str, **query: str) -> Response:
@@ -452,6 +479,7 @@ async def set_level(call: Calling, logger: Name, scope: str = "worker") -> Respo
     level = (await call.json(bodies.CONFIG)).get("level")
     if level is None:
         raise BadRequest("Desired 'level' parameter was not specified in request.")
+    call.note(detail=f"level={level}, scope={scope}")
     if scope.lower() == "cluster":
         await call.within_time(call.herder.set_cluster_logger(logger, level))
         return Response(status_code=204)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib
+import json
 import logging
 import os
 import re
@@ -15,10 +16,12 @@ import threading
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NoReturn
 
-from connect.core.errors import HeliographError
+from connect.core.audit import EVENT, SUBJECT
+from connect.core.errors import ConfigError, HeliographError
 from connect.kafka.concurrency import unless
 from connect.kafka.error_causes import OneOfEachCause
 from connect.runtime.herder.loggers import REVEALING
@@ -65,6 +68,7 @@ class OneLineFormatter(logging.Formatter):
         self._traces = traces
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
         text = f"{self.formatTime(record)} {record.levelname} {record.getMessage()}"
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
@@ -75,11 +79,40 @@ class OneLineFormatter(logging.Formatter):
         return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text.rstrip())
 
 
-def configure_logging(level: str = "INFO", handler: logging.Handler | None = None) -> None:
-    """Send the log to ``handler`` (stderr by default), one line per message."""
+class JsonFormatter(logging.Formatter):
+    """A JSON object in one line: ``time`` (ISO 8601, UTC), ``level``, ``logger``, ``message``; of a state change also
+    ``event`` and ``subject``, of an exception ``error``, and at DEBUG ``trace``."""
+
+    def __init__(self, *, traces: bool) -> None:
+        super().__init__()
+        self._traces = traces
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the object."""
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        fields = {
+            "time": time,
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **{name: getattr(record, name) for name in (EVENT, SUBJECT) if hasattr(record, name)},
+        }
+        if (error := record.exc_info[1] if record.exc_info else None) is not None:
+            fields["error"] = describe(error)
+            if self._traces:
+                fields["trace"] = "".join(traceback.format_exception(error))
+        return json.dumps(fields)
+
+
+_FORMATTERS: Final = {"text": OneLineFormatter, "json": JsonFormatter}
+_FORMAT_VARIABLE: Final = "HELIOGRAPH_LOG_FORMAT"
+
+
+def configure_logging(level: str = "INFO", handler: logging.Handler | None = None, form: str = "text") -> None:
+    """Send the log to ``handler`` (stderr by default), one line per message; ``form`` is text or json."""
     if handler is None:
         handler = logging.StreamHandler()
-    handler.setFormatter(OneLineFormatter(traces=level == "DEBUG"))
+    handler.setFormatter(_FORMATTERS[form](traces=level == "DEBUG"))
     handler.addFilter(OneOfEachCause())
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -88,6 +121,14 @@ def configure_logging(level: str = "INFO", handler: logging.Handler | None = Non
         logging.getLogger(name).setLevel("WARNING" if level == "INFO" else level)
     for name in REVEALING:
         logging.getLogger(name).setLevel("INFO" if level == "DEBUG" else "WARNING")
+
+
+def log_format() -> str:
+    """Return the log format that the environment sets; text if it sets none. Raises ConfigError."""
+    form = os.environ.get(_FORMAT_VARIABLE, "text")
+    if form not in _FORMATTERS:
+        raise ConfigError(f"{_FORMAT_VARIABLE} is '{form}'. Set text or json", _FORMAT_VARIABLE)
+    return form
 
 
 def describe(error: BaseException) -> str:
@@ -224,6 +265,12 @@ def version_line() -> str:
 
 
 def add_general_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--log-level`` and ``--version``."""
+    """Add ``--log-level``, ``--log-format`` and ``--version``."""
     parser.add_argument("--log-level", choices=_LOG_LEVELS, default="INFO", help="Log level (default INFO).")
+    parser.add_argument(
+        "--log-format",
+        choices=tuple(_FORMATTERS),
+        default=log_format(),
+        help=f"Log lines as text or JSON (default ${_FORMAT_VARIABLE}, or text).",
+    )
     parser.add_argument("--version", action="version", version=version_line(), help="Print the version and exit.")

@@ -451,13 +451,16 @@ def mirror(
     prints: Annotated[bool, typer.Option("--print", help="Print the resource's files, and start nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --print: print JSON.")] = False,
     log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
+    log_format: Annotated[
+        str | None, typer.Option(help="Log lines as text or json.", envvar="HELIOGRAPH_LOG_FORMAT")
+    ] = None,
 ) -> None:
     """Mirror every enabled flow of a file until SIGTERM or Ctrl-C, like connect-mirror-maker.
 
     With -f the flows are those of a Strimzi resource; see docs/strimzi.md.
 
     Exit codes: 0 stopped cleanly, 1 an error."""
-    words = ["--log-level", log_level]
+    words = ["--log-level", log_level, *(("--log-format", log_format) if log_format else ())]
     if resource is None:
         if file is None:
             raise ConfigError("give mm2.properties, or a Strimzi resource with -f")

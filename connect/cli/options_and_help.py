@@ -77,6 +77,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "connectors stop": ("mirror-source",),
     "connectors delete": ("mirror-source",),
     "connectors restart": ("mirror-source --tasks --failed", "mirror-source --task 0"),
+    "connectors audit": ("mirror-source", "mirror-source --search paused --top 100"),
     "connectors offsets": (
         "mirror-source --json > offsets.json",
         "mirror-source --set offsets.json",

@@ -68,6 +68,12 @@ def show_offsets(offsets: Sequence[Mapping[str, Any]]) -> None:
     _show(table(("partition", "offset"), rows), "no offsets")
 
 
+def show_audit(entries: Sequence[Mapping[str, Any]]) -> None:
+    """Print audit entries."""
+    columns = ("when", "who", "what", "how")
+    _show(table(columns, ([one[column] for column in columns] for one in entries), whole=("when",)), "no entries")
+
+
 def table(
     columns: Sequence[str],
     rows: Iterable[Iterable[str | Text]],

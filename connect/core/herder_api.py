@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from connect.core.audit import AuditEntry
 from connect.core.errors import HeliographError
 from connect.core.model import ConnectorInfo, ConnectorStateInfo, RestartRequest, Status, TargetState, TaskId, TaskInfo
 
@@ -278,6 +279,10 @@ class HerderApi(Protocol):
 
     async def connector_report(self, name: str, kind: str, query: Mapping[str, str]) -> Mapping[str, Any]:
         """Return a connector's report beyond Kafka Connect's API. Raises NotFound if it has no report of ``kind``."""
+        ...
+
+    def record(self, entry: AuditEntry) -> None:
+        """Enter a change in the audit, if there is one; returns at once."""
         ...
 
     # internal requests between workers

@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 from connect.core.errors import RetriableError
 
@@ -171,6 +171,7 @@ async def first_of(name: str, *works: Coroutine[Any, Any, object]) -> None:
 
 #: A failure that lasts longer deserves a warning; before, it is usually a leader election.
 _WARN_AFTER_S: Final = 2.0
+_SAY_AGAIN_S: Final = 60.0
 #: Java's ``CommonClientConfigs.RETRY_BACKOFF_JITTER`` (KIP-580): clients do not all retry at the same time.
 _JITTER: Final = 0.2
 
@@ -200,27 +201,52 @@ class Pauses:
 
 
 class Backoff(Pauses):
-    """The pauses between attempts at one operation, each logged with its reason; ``what`` starts each log line."""
+    """The pauses between attempts at one operation; ``what`` starts each log line.
+
+    Attempts of the first two seconds are logged at DEBUG, because brokers that are starting refuse dozens of them.
+    After that each reason is logged once a minute, and the end of a failure that was logged.
+    """
 
     def __init__(self, log: logging.Logger, what: str, first_ms: float, last_ms: float) -> None:
         super().__init__(first_ms / 1000, last_ms / 1000)
         self._log = log
         self._what = what
         self._began_s: float | None = None
+        self._said: tuple[str, float] | None = None
 
     def over(self) -> None:
         super().over()
-        self._began_s = None
+        if self._said is not None:
+            self._log.info("%s: no longer fails", self._what)
+        self._began_s = self._said = None
 
     async def after(self, error: Exception) -> None:
         """Log why an attempt failed, and wait before the next one."""
         now_s = asyncio.get_running_loop().time()
         self._began_s = now_s if self._began_s is None else self._began_s
-        if now_s - self._began_s < _WARN_AFTER_S:
-            self._log.info("%s: %s; retrying", self._what, error)
-        else:
-            self._log.warning("%s: %s; retrying", self._what, error)
+        reason, is_due = str(error), self._said is None or now_s - self._said[1] >= _SAY_AGAIN_S
+        level = logging.DEBUG
+        if now_s - self._began_s >= _WARN_AFTER_S and (is_due or self._said is None or self._said[0] != reason):
+            level, self._said = logging.WARNING, (reason, now_s)
+        self._log.log(level, "%s: %s; retrying", self._what, error)
         await asyncio.sleep(self.next_s() * random.uniform(1 - _JITTER, 1 + _JITTER))
+
+
+class Recent(Generic[T]):
+    """A value that is expensive to find, found again when it is older than ``fresh_s``; concurrent callers share it."""
+
+    def __init__(self, fresh_s: float = 30.0) -> None:
+        self._fresh_s = fresh_s
+        self._finding = asyncio.Lock()
+        self._found: tuple[T, float] | None = None
+
+    async def get(self, find: Callable[[], Awaitable[T]]) -> T:
+        """Return the value; the errors of ``find`` are raised and not kept."""
+        async with self._finding:
+            clock = asyncio.get_running_loop().time
+            if self._found is None or clock() > self._found[1]:
+                self._found = await find(), clock() + self._fresh_s
+            return self._found[0]
 
 
 async def retried(attempt: Callable[[], Awaitable[T]], wait: Callable[[RetriableError], Awaitable[object]]) -> T:

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 from connect.api.connector import Props
 from connect.api.source import OffsetReader, SourceConnector
+from connect.core.audit import state_changed
 from connect.core.errors import NotRunning
 from connect.core.model import Phase, State, Step, TargetState, step_to
 from connect.kafka.threads import PluginThread
@@ -280,7 +281,8 @@ class ConnectorRunner(Runner):
             return
         self._phase = Phase.FAILED
         failure = FailureTrace.of(error, self.known.secrets, is_at_end=self._stopping)
-        log.error("connector %s has failed: %s", self.name, self.known.secrets.line(error))
+        line = self.known.secrets.line(error)
+        state_changed(log, logging.ERROR, "connector-failed", self.name, "connector %s has failed: %s", self.name, line)
         log.debug("connector %s: %s", self.name, failure.trace)
         self._report(State.FAILED, failure)
         if not self._stopping:

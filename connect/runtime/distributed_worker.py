@@ -13,6 +13,7 @@ from typing import Final
 
 from connect.api.plugins import KAFKA_VERSION
 from connect.api.source import ConnectorHere, TaskReport
+from connect.core.audit import AUDITED
 from connect.core.config.worker_config import ClientRole, WorkerConfig
 from connect.core.config_topic import ConfigLog, config_removal_record
 from connect.core.errors import RetriableError
@@ -31,6 +32,7 @@ from connect.kafka.log.compacted_topic import LogRecord, ensure_compacted_topic
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings, open_stores
 from connect.kafka.threads import LeaseThread
+from connect.runtime.audit import AuditLog
 from connect.runtime.herder.config_and_status_topics import ConfigStore, LeaderWriter, StatusStore
 from connect.runtime.herder.driver import HerderDriver, WorkerFailed
 from connect.runtime.herder.effects_and_fencing import AutoRestarts, EffectHandler, InternalRequests, ZombieFence
@@ -124,6 +126,7 @@ class DistributedWorker:
             before_assigning=self._remove_obsolete,
         )
         self._offsets = self._offset_topic()
+        self.audit = AuditLog(self._cluster, self._admin, config.audit_topic, worker_id)
         self._fence = ZombieFence(
             config.group_id, self.core, self._driver, self._configs, self._fencing_connection, self._is_source
         )
@@ -160,6 +163,7 @@ class DistributedWorker:
             fencing=self._fence,
             levels=self._loggers,
             stages=self._stages,
+            audit=self.audit,
             started=self._has_started,
             silent_s=lambda: self._group.silent_s,
         )
@@ -203,6 +207,8 @@ class DistributedWorker:
     async def start(self) -> None:
         """Read the internal topics; the group is joined in the background. Raises ConfigError for an internal topic
         with a wrong configuration, SecurityError, or RetriableError if the cluster did not answer in time."""
+        # For all that this worker runs from now on.
+        AUDITED.set(self.audit.put)
         with self._stages.doing("initializing and reading to the end of internal topics"):
             await self._cluster.wait_reachable(lambda error: log.warning("%s: %s; retrying", self._name, error))
             cluster_id = (await self._cluster.metadata([])).cluster_id
@@ -219,6 +225,7 @@ class DistributedWorker:
             (self.config.offset_topic, self._offsets.ended),
         ):
             self._scope.spawn(self._watch(topic.name, ended), f"watch {topic.name}")
+        self.audit.start()
         self._driver.put(events.Ready())
         self._driver.start()
 
@@ -241,7 +248,7 @@ class DistributedWorker:
         await self._driver.stop()
         await self.worker.stop()
         await self._group.close()
-        for stopping in (self.statuses.stop(), self._configs.stop(), self._offsets.stop()):
+        for stopping in (self.audit.stop(), self.statuses.stop(), self._configs.stop(), self._offsets.stop()):
             await stopping
         await self._closing.aclose()
 

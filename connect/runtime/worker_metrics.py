@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
-from prometheus_client.metrics_core import Metric
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
 
 from connect.core.metrics import Families, Family, Rows, Windowed, new_family
 from connect.core.model import State
@@ -413,7 +413,13 @@ _LABELS: Final = ("group",)
 async def worker_metrics(workers: Sequence[DistributedWorker], now_ms: int) -> list[Metric]:
     """Return the metrics of all workers of this process."""
     of_work = await work_metrics([(worker.config.group_id, worker.worker) for worker in workers], now_ms)
-    return [*_of_workers(workers, now_ms), *_of_groups(workers, now_ms), *_of_restarts(workers), *of_work]
+    return [
+        *_of_workers(workers, now_ms),
+        *_of_groups(workers, now_ms),
+        *_of_restarts(workers),
+        *_of_audits(workers),
+        *of_work,
+    ]
 
 
 def _of_workers(workers: Sequence[DistributedWorker], now_ms: int) -> Iterator[Metric]:
@@ -449,6 +455,18 @@ def _of_restarts(workers: Sequence[DistributedWorker]) -> Iterator[Metric]:
             of_tasks.add_metric((group, task.connector, str(task.task)), totals.get(task, 0))
     yield of_connectors
     yield of_tasks
+
+
+def _of_audits(workers: Sequence[DistributedWorker]) -> Iterator[Metric]:
+    written = CounterMetricFamily("heliograph_audit_entries", "Entries written to the audit topic.", labels=_LABELS)
+    dropped = CounterMetricFamily(
+        "heliograph_audit_dropped", "Audit entries lost because too many waited for the cluster.", labels=_LABELS
+    )
+    for worker in workers:
+        if worker.audit.topic is not None:
+            written.add_metric((worker.config.group_id,), worker.audit.written)
+            dropped.add_metric((worker.config.group_id,), worker.audit.dropped)
+    yield from (written, dropped)
 
 
 def _ago(at_ms: int | None, now_ms: int) -> float:

@@ -47,6 +47,7 @@ _WORKER_BEGINNINGS: Final = (
     "header.converter",
     "task",
     "worker",
+    "audit.",
     "replication.policy",
     *ACCESS.settings,
 )

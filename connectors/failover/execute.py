@@ -22,6 +22,7 @@ from connect.kafka.concurrency import gather_limited
 from connect.kafka.log.committed_offsets import NO_OFFSET, Committed, Partition, committed, listed_group
 from connect.kafka.log.producer import TransactionalWriter
 from connect.kafka.log.transactions import Superseded
+from connect.kafka.tracing import TracedSteps
 from connectors.checkpoint.group_offset_sync import why_left
 from connectors.failover import collect_snapshot
 from connectors.failover.clusters_and_lease import LANES, FailoverInProgress, Lease, Site, await_no_failback, hold
@@ -214,12 +215,16 @@ class Failover:
 
     async def run_under(self, lease: Lease, looked: Plan, journal: Journal | None = None) -> FailoverResult:
         """Run while holding a lease; a run that fails reports what it leaves. ``journal`` None: begin one."""
+        self._traced = TracedSteps("failover", {"flow": self._site.flow.flow})
         try:
             self._journal = journal or await Journal.begin(self._site, lease)
-            return await self._run_under(lease, self._journal, looked)
-        except BaseException:
+            done = await self._run_under(lease, self._journal, looked)
+        except BaseException as error:
+            self._traced.end(error)
             self._report_what_is_left()
             raise
+        self._traced.end()
+        return done
 
     def _report_what_is_left(self) -> None:
         flow = self._site.flow
@@ -344,6 +349,7 @@ class Failover:
     async def _step(self, lease: Lease, step: str) -> None:
         lease.check_not_lost()
         await lease.store(step=step)
+        self._traced.begin(step)
 
 
 async def start_again(site: Site, control: FlowControl | None, report: Report, left_out: Collection[str] = ()) -> None:

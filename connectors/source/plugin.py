@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from typing import Any, Final
@@ -152,11 +152,18 @@ _OF_THE_CONNECTOR: Final = frozenset(
 )
 
 
+#: Returns a report that this package cannot make, because its parts import this package; None for an unknown kind.
+MoreReports = Callable[
+    [str, MirrorSourceSettings, FlowClients, Mapping[str, str], MirrorHost], Awaitable[Mapping[str, Any] | None]
+]
+
+
 class MirrorSource(MirrorConnector):
     """Finds topics, creates remote topics and assigns partitions to tasks, on the clusters of one flow."""
 
-    def __init__(self, host: MirrorHost) -> None:
+    def __init__(self, host: MirrorHost, more_reports: MoreReports | None = None) -> None:
         self._host = host
+        self._more_reports = more_reports
         self._inner: MirrorSourceConnector | None = None
         self._closing = AsyncExitStack()
 
@@ -232,10 +239,11 @@ class MirrorSource(MirrorConnector):
     async def report(
         self, kind: str, props: Props, tasks: Sequence[TaskReport], query: Mapping[str, str], connector: ConnectorReport
     ) -> Mapping[str, Any] | None:
-        if kind not in (LAG, PARTITIONS, VERDICT, *DASHBOARD):
-            return None
         await open_stores(props)
         settings, clients = settings_of(props, self._host)
+        if kind not in (LAG, PARTITIONS, VERDICT, *DASHBOARD):
+            more = self._more_reports
+            return None if more is None else await more(kind, settings, clients, query, self._host)
         async with _parts(self._host, settings, clients) as parts:
             if kind == PARTITIONS:
                 return await partitions_report(settings, parts, tasks, query)

@@ -332,7 +332,7 @@ class MirrorSourceTask:
             entry.reason = self._settings.reported(entry)
         elif entry.gap:
             more = f"; {advice(self._settings.connector, self._settings.slice.source_alias, source)}"
-        log.error("%s: %s %s: %s%s", self._name, source, entry.state, entry.reason, more)
+        partition_notes.log_stopped(self._name, entry, more)
 
     async def _load(self, sources: Sequence[TopicPartition]) -> Mapping[TopicPartition, Start]:
         return await self._store.load(sources)

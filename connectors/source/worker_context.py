@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from connect.kafka.cluster import Cluster
-from connect.kafka.concurrency import wall_ms
+from connect.kafka.concurrency import Recent, wall_ms
 from connect.kafka.log.committed_offsets import WorkHeld
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.long_log import LongLogs
@@ -179,6 +179,7 @@ class MirrorHost:
     _lags: dict[str, SharedLag] = field(default_factory=dict)
     _looks: dict[str, FlowLook] = field(default_factory=dict)
     _histories: dict[str, FlowHistory] = field(default_factory=dict)
+    _recent: dict[str, Recent[Any]] = field(default_factory=dict)
     written: WrittenLatencies = field(default_factory=WrittenLatencies)
     #: The position topics, which each task reads at its start.
     long_logs: LongLogs = field(default_factory=LongLogs)
@@ -260,6 +261,10 @@ class MirrorHost:
     def look_of(self, name: str) -> FlowLook:
         """Return what was last read of the flow of the connector ``name``."""
         return self._looks.setdefault(name, FlowLook())
+
+    def recent(self, name: str) -> Recent[Any]:
+        """Return the last look at what the connector ``name`` would change, which concurrent callers share."""
+        return self._recent.setdefault(name, Recent())
 
     @contextlib.contextmanager
     def shown(self, name: str, index: int, task: MirrorSourceTask) -> Iterator[None]:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from connect.core.audit import state_changed
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.authorization import (
     OPERATIONS,
@@ -229,7 +230,10 @@ class AccessSync:
                 outcomes = await change(self._target, step)
                 refused += [error for error in outcomes.values() if error is not None]
                 succeeded = [rule for rule, error in outcomes.items() if error is None]
-                self._name(f"ACL {verb}", succeeded)
+                if succeeded:
+                    rules = ", ".join(map(str, succeeded[:_NAMED_AT_MOST]))
+                    said, about = "%s: %d ACLs %s: %s", (self._flow.flow, len(succeeded), verb, rules)
+                    state_changed(log, logging.INFO, f"acls-{verb}", self._flow.flow, said, *about)
                 done.update(succeeded)
         self._held = plan.present | done.intersection((*plan.create_denies, *plan.create_allows))
         deleted = done.intersection((*plan.delete_allows, *plan.delete_denies))

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from connect.core.audit import state_changed
 from connect.core.model import NewTopic
 from connect.kafka.authorization import AclBinding
 from connect.kafka.cluster import Cluster
@@ -152,7 +153,9 @@ def _is_made(change: CreateTopic, outcomes: Mapping[str, Exception | None], refu
         refusals.take(change.topic, error)
         return False
     if error is None:
-        log.info("%s: %s now has %d partitions", refusals.flow, change.topic, change.partitions)
+        count = change.partitions
+        said = "%s: %s now has %d partitions"
+        state_changed(log, logging.INFO, "topic-created", change.topic, said, refusals.flow, change.topic, count)
     refusals.forget(change.topic)
     return True
 
@@ -166,7 +169,8 @@ async def add_partitions(admin: Admin, changes: Sequence[AddPartitions], refusal
             error = outcomes[change.topic]
             if error is None:
                 had = change.have
-                log.info("%s: %s now has %d partitions, it had %d", refusals.flow, change.topic, change.want, had)
+                said, about = "%s: %s now has %d partitions, it had %d", (refusals.flow, change.topic)
+                state_changed(log, logging.INFO, "partitions-added", change.topic, said, *about, change.want, had)
                 refusals.forget(change.topic)
                 made.append(change)
             else:
@@ -186,7 +190,8 @@ async def alter_configs(flow: str, target: Cluster, changes: Sequence[AlterConfi
             log.warning("%s: topic settings were not altered: %s", flow, error)
             refused.add(topic)
         else:
-            log.info("%s: configs of %s altered: %s", flow, topic, _in_words(wanted[topic]))
+            words = _in_words(wanted[topic])
+            state_changed(log, logging.INFO, "configs-altered", topic, "%s: altered %s: %s", flow, topic, words)
     return refused
 
 

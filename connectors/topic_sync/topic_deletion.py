@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from connect.api.policy import ReplicationPolicy
+from connect.core.audit import state_changed
 from connect.core.errors import PermanentError
 from connect.core.wording import in_utc
 from connect.kafka.cluster import Cluster, TopicMetadata
@@ -260,7 +261,16 @@ class TopicDeletion:
         )
         outcome = (await self._admin.delete_topics([change.topic])).get(change.topic)
         if outcome is None:
-            log.warning("%s: deleted %s", self._flow, change.topic)
+            state_changed(
+                log,
+                logging.WARNING,
+                "topic-deleted",
+                change.topic,
+                "%s: deleted %s, because topic %s was deleted (topic.deletion.policy)",
+                self._flow,
+                change.topic,
+                change.source_topic,
+            )
         elif isinstance(outcome, PermanentError):
             log.error("%s: remote topic was not deleted: %s", self._flow, outcome)
         else:

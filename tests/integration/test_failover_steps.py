@@ -10,10 +10,12 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from connect.cli.commands.failover import (
     EXIT_NO_GO,
@@ -24,9 +26,14 @@ from connect.cli.commands.failover import (
     run_undo,
     run_unreplicated,
 )
+from connect.cli.daemons.flow_worker import worker_config
 from connect.kafka.authorization import AclBinding, describe_acls
+from connect.kafka.cluster import Cluster
 from connect.kafka.log.committed_offsets import list_groups
-from connectors.config.mm2_properties import load
+from connect.kafka.log.topic_admin import Admin
+from connect.kafka.tracing import trace_with
+from connect.runtime.audit import AuditLog
+from connectors.config.mm2_properties import Flow, load
 from connectors.failover.clusters_and_lease import FailoverInProgress, hold, site
 from tests.kit.brokers import KafkaCluster
 from tests.kit.copied import AHEAD, RECORDS, Copied
@@ -59,8 +66,30 @@ async def test_records_that_only_the_target_holds_are_not_passed_over_in_silence
     assert code == EXIT_NO_GO
     assert f"{AHEAD} records, offsets 0 to {AHEAD - 1}" in reported["obstacles"][0]
     assert set((await copied.stored()).values()) == {None}
-    code, reported = await run(copied.arguments(executes=True, leaves_unreplicated=True), capsys)
+    with copied.file.open("a") as file:
+        file.write("audit.enable = true\nconfig.storage.replication.factor = 1\n")
+    exporter = InMemorySpanExporter()
+    trace_with(SimpleSpanProcessor(exporter), "test")
+    try:
+        code, reported = await run(copied.arguments(executes=True, leaves_unreplicated=True), capsys)
+    finally:
+        trace_with(None, "")
     assert (code, await copied.stored()) == (0, copied.wanted())
+    steps = [span.name for span in exporter.get_finished_spans()]
+    assert steps[-1] == "failover" and steps.index("drain") < steps.index("move the groups") and "done" in steps
+    (entry,) = await audited(copied)
+    assert (entry["by"], entry["action"], entry["subject"]) == ("command", "failover", f"{copied.us}->{copied.eu}")
+    assert "@" in entry["user"]
+
+
+async def audited(copied: Copied) -> list[dict[str, Any]]:
+    flow = Flow(load(copied.file), copied.us, copied.eu)
+    cluster = Cluster(flow.clients().target_admin())
+    audit = AuditLog(cluster, cast(Admin, None), worker_config(flow).audit_topic, "")
+    try:
+        return list((await audit.report({}))["entries"])
+    finally:
+        await cluster.close()
 
 
 async def test_two_at_once_and_the_second_is_told(copied: Copied, capsys: Capture) -> None:

@@ -93,6 +93,7 @@ PATHS = (
     "/connectors/MirrorSourceConnector/tasks",
     "/connectors/MirrorSourceConnector/offsets",
     "/connectors/MirrorSourceConnector/lag",
+    "/connectors/MirrorSourceConnector/audit?top=1000",
     "/connector-plugins",
     "/admin/loggers",
 )
@@ -145,6 +146,7 @@ def test_a_planted_secret_is_seen_nowhere(
         "shut->eu.enabled": "true",
         "us->eu.topics": TOPIC,
         "us->eu.transform.sql": QUERY,
+        "audit.enable": "true",
         "rest.auth.basic.file": str(users),
         "rest.auth.admins": "User:ann",
         "rest.auth.viewers": "User:vera",

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from connect.core.audit import AuditEntry
 from connect.core.config.config_def import ConfigDef
 from connect.core.config.security_settings import hidden
 from connect.core.herder_api import (
@@ -62,6 +63,7 @@ class DictHerder:
         self.ready = True
         self.doing: str | None = None
         self.offsets: list[SourceOffset] = []
+        self.audited: list[AuditEntry] = []
         self.levels: dict[str, LoggerLevel] = {"root": LoggerLevel("INFO", None)}
 
     def add(self, name: str, **config: str) -> None:
@@ -189,6 +191,9 @@ class DictHerder:
         await self._asked("connector_report", name, kind, dict(query))
         self._config(name)
         return {"kind": kind, **query}
+
+    def record(self, entry: AuditEntry) -> None:
+        self.audited.append(entry)
 
     async def put_task_configs(self, name: str, read: ReadConfigs, signature: Signature) -> None:
         if "put_task_configs" in self.refusals:

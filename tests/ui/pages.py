@@ -11,6 +11,7 @@ FLOW = "#/flow/us-%3Eeu"
 PARTITIONS = f"{FLOW}/partitions"
 GROUPS = f"{FLOW}/groups"
 MOVE = f"{FLOW}/move"
+CHANGES = f"{FLOW}/changes"
 
 
 @pytest.fixture(autouse=True)
@@ -120,6 +121,21 @@ def test_the_checklist_of_a_move_says_what_is_blocked_and_rehearses(with_groups:
     with_groups.pictures("move", MOVE, "blocked: group warehouse")
 
 
+def test_changes_show_drift_and_who_did_what(stage: Stage) -> None:
+    stage.operate("pause")
+    stage.operate("resume")
+    stage.await_word("running")
+    with stage.page(CHANGES, role="viewer") as page:
+        page.get_by_text("max.message.bytes").first.wait_for()
+        page.get_by_text("nothing to change").wait_for()
+        audit = page.get_by_role("region", name="Audit", exact=True).last
+        audit.get_by_text("MirrorSourceConnector/resume").first.wait_for()
+        page.get_by_label("Search the newest entries").fill("connector/pause")
+        audit.get_by_text("resume").first.wait_for(state="detached")
+        assert "admin (admin)" in audit.inner_text() and "answer 202" in audit.inner_text()
+    stage.pictures("changes", CHANGES, "max.message.bytes")
+
+
 def test_all_is_reached_by_keyboard(stage: Stage) -> None:
     with stage.page() as page:
         page.get_by_text("us->eu runs").wait_for()
@@ -140,7 +156,7 @@ def test_all_is_reached_by_keyboard(stage: Stage) -> None:
         page.get_by_text("A failover could start now").wait_for()
 
 
-@pytest.mark.parametrize("address", ["", FLOW, PARTITIONS, GROUPS, MOVE])
+@pytest.mark.parametrize("address", ["", FLOW, PARTITIONS, GROUPS, MOVE, CHANGES])
 def test_a_phone_needs_no_sideways_scrolling(stage: Stage, address: str) -> None:
     with stage.page(address, size=PHONE) as page:
         page.locator(".card").first.wait_for()

@@ -178,6 +178,7 @@ def staged(browser: Browser, directory: Path) -> Iterator[Stage]:
             "us->eu.enabled": "true",
             "us->eu.topics": "orders, payments",
             "us->eu.on.source.gap": "skip",
+            "audit.enable": "true",
             "emit.checkpoints.enabled": "true",
             "emit.checkpoints.interval.seconds": "1",
             "refresh.groups.interval.seconds": "2",

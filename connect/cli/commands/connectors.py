@@ -275,6 +275,29 @@ def offsets(
             tables.show_offsets(answer["offsets"])
 
 
+@app.command()
+def audit(
+    name: Name,
+    top: Annotated[int, typer.Option(min=1, max=1000, help="How many entries.")] = 20,
+    search: Annotated[str, typer.Option(help="Only entries that contain this text.", show_default=False)] = "",
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Show who changed what and when in the group of a connector, the newest first."""
+    from urllib.parse import urlencode
+
+    from connect.cli import tables
+
+    with _worker(url) as worker:
+        answer = worker.ask("GET", f"{worker.path(name, 'audit')}?{urlencode({'top': top, 'search': search})}")
+        if as_json:
+            tables.show_json(answer)
+        elif not answer["enabled"]:
+            print("Nothing is recorded: audit.enable is not set in the worker's file.")
+        else:
+            tables.show_audit(answer["entries"])
+
+
 def _each(names: list[str], url: str, method: str, what: str | None, done: str) -> None:
     with _worker(url) as worker:
         for name in names:

@@ -78,30 +78,34 @@ def run_failover(arguments: FailoverArguments) -> int:
     """
     from connectors.failover.execute import Failover
 
-    return _run(arguments, partial(_failover, kind=Failover))
+    return _run("failover", arguments, partial(_failover, kind=Failover))
 
 
 def run_failback(arguments: FailoverArguments) -> int:
     """Fail back, as :func:`run_failover`, after the flow back is prepared."""
     from connectors.failover.failback_and_undo import Failback
 
-    return _run(arguments, partial(_failover, kind=Failback))
+    return _run("failback", arguments, partial(_failover, kind=Failback))
 
 
 def run_undo(arguments: FailoverArguments) -> int:
     """Print what an undo would revert, or revert it, and return the exit code: 0 all, 2 nothing, 3 some."""
-    return _run(arguments, _undo)
+    return _run("undo", arguments, _undo)
 
 
 def _run(
+    command: str,
     arguments: FailoverArguments,
     work: Callable[[Site, FailoverOptions, FailoverArguments, _Controls], Coroutine[object, object, int]],
 ) -> int:
-    from connectors.config.mm2_properties import load
+    from connect.cli.commands.audit import audited
+    from connect.kafka.tracing import configure_tracing
+    from connectors.config.mm2_properties import Flow, load
     from connectors.failover.clusters_and_lease import site
 
     if arguments.rehearses and arguments.executes:
         raise ConfigError("a rehearsal changes nothing. Use either --rehearse or --execute", "--rehearse")
+    configure_tracing(f"heliograph {command}")
     config = load(arguments.file)
     source = arguments.source or find_source(config, arguments.target)
     if arguments.source and sources_of(config, arguments.target) == [source]:
@@ -112,7 +116,14 @@ def _run(
 
     async def at_place(controls: _Controls) -> int:
         async with site(config, source, arguments.target) as place:
-            return await work(place, options_of(arguments, config), arguments, controls)
+            options = options_of(arguments, config)
+            if not arguments.executes:
+                return await work(place, options, arguments, controls)
+            flow = Flow(config, source, arguments.target)
+            async with audited(command, flow, place.target, place.target_admin) as outcome:
+                outcome.detail = f"groups {named(arguments.groups) or 'of the file'}"
+                outcome.code = await work(place, options, arguments, controls)
+                return outcome.code
 
     with ExitStack() as closing:
         return asyncio.run(at_place(find_controls(closing, arguments, config)))

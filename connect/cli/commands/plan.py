@@ -20,7 +20,7 @@ from connect.cli.daemons.flow_worker import worker_config
 from connect.cli.tables import listed, show_flow, show_json, table
 from connect.core.errors import ConfigError, HeliographError
 from connect.core.model import NewTopic
-from connect.core.wording import counted, in_utc, too_few_brokers
+from connect.core.wording import too_few_brokers
 from connectors.checkpoint.connector import objections, topic_of_checkpoints
 from connectors.checkpoint.group_offset_sync import GroupOffsetSyncPlan, plan_groups
 from connectors.config.connector_configs import MirrorSourceSettings, checkpoint_settings
@@ -37,31 +37,14 @@ from connectors.inspection.flow_plan import (
     look_at_flow,
     plan_internal,
 )
+from connectors.inspection.plan_words import ACTIONS, DRIFT_WORDS, change_as_json, drift_cells, in_words
 from connectors.source.offset_sync_writer import topic_of_syncs
 from connectors.source.plugin import access_of
 from connectors.source.positions.partition_pairs import Clusters
 from connectors.source.worker_context import FlowParts, looked_at_parts
-from connectors.topic_sync.cluster_changes import (
-    AddPartitions,
-    AlterConfig,
-    Change,
-    CreateAcl,
-    CreateTopic,
-    DeleteAcl,
-    DeleteTopic,
-    MoveGroup,
-)
+from connectors.topic_sync.cluster_changes import CreateTopic
 
 _COLUMNS: Final = ("cluster", "what", "how")
-_ACTIONS: Final[dict[type[Change], tuple[str, str, str]]] = {
-    CreateTopic: ("create-topic", "+ create topic", "topics to create"),
-    AddPartitions: ("add-partitions", "~ add partitions", "topics to grow"),
-    AlterConfig: ("alter-config", "~ alter config", "settings to alter"),
-    DeleteTopic: ("delete-topic", "- delete topic", "topics to delete"),
-    MoveGroup: ("move-group", "~ move group", "group offsets to move"),
-    CreateAcl: ("create-acl", "+ create ACL", "ACLs to create"),
-    DeleteAcl: ("delete-acl", "- delete ACL", "ACLs to delete"),
-}
 
 
 def plan_as_json(plans: Sequence[FlowPlan]) -> dict[str, Any]:
@@ -88,7 +71,7 @@ def show_plans(plans: Sequence[FlowPlan], *, everything: bool) -> None:
     for plan in plans:
         rows = table(("change", *_COLUMNS), plan_rows(plan, everything=everything), whole=("change",))
         kinds = Counter(type(one.change) for one in plan.changes)
-        counts = [(kinds[kind], words) for kind, (_, _, words) in _ACTIONS.items()]
+        counts = [(kinds[kind], words) for kind, (_, _, words) in ACTIONS.items()]
         summary = _summary(counts, "nothing to change", unknown=bool(plan.unknown))
         show_flow(f"{plan.flow}: {summary}", rows, plan.notes, plan.unknown)
 
@@ -100,7 +83,7 @@ def _summary(counts: Sequence[tuple[int, str]], nothing: str, *, unknown: bool) 
 
 def plan_rows(plan: FlowPlan, *, everything: bool) -> Iterator[Sequence[str]]:
     """Yield change, cluster, what and how."""
-    for kind, (_, words, _) in _ACTIONS.items():
+    for kind, (_, words, _) in ACTIONS.items():
         of_kind = [one for one in plan.changes if isinstance(one.change, kind)]
         yield from listed(of_kind, partial(_cells, words), everything=everything, before=(words, ""))
     yield from map(partial(_cells, "  later"), plan.later)
@@ -108,51 +91,6 @@ def plan_rows(plan: FlowPlan, *, everything: bool) -> Iterator[Sequence[str]]:
 
 def _cells(words: str, one: Planned) -> tuple[str, ...]:
     return words, one.cluster, *in_words(one.change)
-
-
-def in_words(change: Change) -> tuple[str, str]:
-    """Return what changes, and how."""
-    match change:
-        case CreateTopic():
-            of = f", of {change.source_topic}" if change.source_topic else ", internal topic"
-            configs = "".join(f", {key}={value}" for key, value in change.configs.items())
-            return change.topic, f"{_count(change.partitions)}, {_factor(change.replication_factor)}{of}{configs}"
-        case AddPartitions():
-            return change.topic, f"{change.have} -> {change.want}, as {change.source_topic}"
-        case AlterConfig():
-            return change.topic, f"{change.key}: {_value(change.before)} -> {_value(change.after)}"
-        case DeleteTopic():
-            since, due = in_utc(change.gone_since_ms), in_utc(change.due_ms)
-            return change.topic, f"{change.source_topic} missing since {since}, due {due}"
-        case MoveGroup():
-            before = "none" if change.before is None else change.before
-            return change.group, f"{change.topic}-{change.partition}: {before} -> {change.after}"
-        case CreateAcl() | DeleteAcl():
-            rule = change.binding
-            name = f"{rule.resource_type} {rule.resource_name}" + (
-                " (prefix)" if rule.pattern_type == "PREFIXED" else ""
-            )
-            return name, f"{rule.permission} {rule.principal} {rule.operation} from {rule.host}"
-
-
-def change_as_json(one: Planned) -> dict[str, Any]:
-    """Return the JSON form that docs/operations.md describes."""
-    fields = asdict(one.change)
-    return {"action": _ACTIONS[type(one.change)][0], "cluster": one.cluster, **fields.pop("binding", {}), **fields}
-
-
-def _count(partitions: int) -> str:
-    if partitions < 0:
-        return "default partitions"
-    return counted(partitions, "partition")
-
-
-def _factor(factor: int) -> str:
-    return "default replication" if factor < 0 else f"replication {factor}"
-
-
-def _value(value: str | None) -> str:
-    return "default" if value is None else value or "empty"
 
 
 T = TypeVar("T")
@@ -281,19 +219,6 @@ def _compacted(topic: NewTopic) -> NewTopic:
     return replace(topic, configs={**topic.configs, "cleanup.policy": "compact"})
 
 
-_WORDS: Final = {
-    DriftKind.EXTRA_PARTITIONS: "extra partitions",
-    DriftKind.REPLICATION_FACTOR: "replication factor",
-    DriftKind.CONFIG: "setting",
-    DriftKind.WITHOUT_SOURCE: "no source topic",
-    DriftKind.NOT_MIRRORED: "not mirrored",
-    DriftKind.REPLACED: "replaced",
-    DriftKind.RECREATED: "recreated",
-    DriftKind.ACL: "unmanaged ACL",
-    DriftKind.GROUP: "group offset",
-}
-
-
 def run_drift(file: Path, *, flow: str | None, as_json: bool, everything: bool, ignored: Sequence[str] = ()) -> int:
     """Print the differences and return the exit code: 0 none, 2 some, 1 for an incomplete check.
 
@@ -345,33 +270,7 @@ def show_drifts(drifts: Sequence[FlowDrift], *, everything: bool) -> None:
 def _rows(left: Sequence[Drift], *, everything: bool) -> Iterator[Sequence[str]]:
     for kind in dict.fromkeys(one.kind for one in left):
         of_kind = [one for one in left if one.kind is kind]
-        yield from listed(of_kind, _left_cells, everything=everything, before=(_WORDS[kind], ""))
-
-
-def _left_cells(one: Drift) -> tuple[str, ...]:
-    return _WORDS[one.kind], one.cluster, one.resource, _how(one)
-
-
-def _how(one: Drift) -> str:
-    match one.kind:
-        case DriftKind.EXTRA_PARTITIONS:
-            return f"{one.found}, the source has {one.expected}"
-        case DriftKind.REPLICATION_FACTOR:
-            return f"{one.found}, replication.factor is {one.expected}"
-        case DriftKind.CONFIG:
-            return f"{one.key}: {_value(one.found)}, the source has {_value(one.expected)}"
-        case DriftKind.WITHOUT_SOURCE:
-            return f"source topic {one.found} does not exist"
-        case DriftKind.NOT_MIRRORED:
-            return f"source topic {one.found} exists, but the flow does not mirror it"
-        case DriftKind.REPLACED:
-            return f"source topic {one.found} is copied to {one.expected} now"
-        case DriftKind.RECREATED:
-            return f"was {one.expected} when copied, is {one.found} now"
-        case DriftKind.ACL:
-            return one.found or ""
-        case DriftKind.GROUP:
-            return f"{one.key}; offset {one.found or 'none'}, expected {one.expected}"
+        yield from listed(of_kind, drift_cells, everything=everything, before=(DRIFT_WORDS[kind], ""))
 
 
 def _kinds(names: Sequence[str]) -> set[DriftKind]:

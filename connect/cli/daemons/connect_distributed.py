@@ -24,6 +24,7 @@ from connect.cli.console import (
 )
 from connect.core.errors import HeliographError
 from connect.kafka.concurrency import unless
+from connect.kafka.tracing import configure_tracing
 
 if TYPE_CHECKING:
     from connect.core.config.worker_config import WorkerConfig
@@ -60,7 +61,8 @@ def run_with_arguments(program: str, arguments: Sequence[str]) -> int:
         ConfigError: The file or a setting in it is wrong.
     """
     parsed = parse_arguments(program, arguments)
-    configure_logging(parsed.log_level)
+    configure_logging(parsed.log_level, form=parsed.log_format)
+    configure_tracing(program)
     from connect.api.plugins import config_providers
     from connect.core.config.properties import load_properties
     from connect.core.config.worker_config import WorkerConfig

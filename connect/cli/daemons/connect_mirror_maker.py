@@ -31,6 +31,7 @@ from connect.cli.console import (
 from connect.cli.rates import RateMeter, flow_line, is_idle, verdict_of
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.concurrency import Pauses, first_of, is_set_within, unless
+from connect.kafka.tracing import configure_tracing
 from connectors.flow_progress import Contact, FlowProgress
 
 if TYPE_CHECKING:
@@ -107,7 +108,8 @@ def main() -> NoReturn:
 def run_with_arguments(program: str, arguments: Sequence[str]) -> int:
     """Run the command under any name and return the exit code."""
     parsed = parse_arguments(program, arguments)
-    configure_logging(parsed.log_level)
+    configure_logging(parsed.log_level, form=parsed.log_format)
+    configure_tracing(program)
     return mirror(program, parsed.file, parsed.clusters)
 
 

@@ -270,7 +270,7 @@ def run_with_arguments(program: str, arguments: Sequence[str]) -> int:
         ConfigError: The file, a field, a secret or a setting is missing or wrong.
     """
     parsed = parse_arguments(program, arguments)
-    configure_logging(parsed.log_level)
+    configure_logging(parsed.log_level, form=parsed.log_format)
     translation = translated(parsed)
     if parsed.print:
         (show_json if parsed.json else print)((as_json if parsed.json else as_files)(translation))

@@ -7,7 +7,7 @@ names (IANA's).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from connect.core.config.config_def import AtLeast, ConfigDef, Importance, OneOf, Setting, Type, ValidList, Value
@@ -275,3 +275,14 @@ def hidden(config: Mapping[str, str], declared: ConfigDef) -> dict[str, str]:
 def restored(config: Mapping[str, str | None], stored: Mapping[str, str]) -> dict[str, str | None]:
     """Return a config in which a value :data:`HIDDEN` is the stored one. A key without one keeps ``[hidden]``."""
     return {key: stored.get(key, value) if value == HIDDEN else value for key, value in config.items()}
+
+
+def changed_keys(
+    before: Mapping[str, str], after: Mapping[str, str | None], shown: Callable[[Mapping[str, str]], Mapping[str, str]]
+) -> dict[str, tuple[str | None, str | None]]:
+    """Return the keys whose values differ between a stored config and the next one, in order, with both values as
+    ``shown`` masks them; None: not set."""
+    present = {key: value for key, value in restored(after, before).items() if value is not None}
+    old_shown, new_shown = shown(before), shown(present)
+    differing = (key for key in sorted({*before, *present}) if before.get(key) != present.get(key))
+    return {key: (old_shown.get(key), new_shown.get(key)) for key in differing}

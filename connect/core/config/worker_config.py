@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -23,6 +24,8 @@ ClientRole = Literal["configs", "configs-leader", "offsets", "statuses", "shared
 
 _CLIENT_PREFIXES: Final = ("producer.", "consumer.", "admin.")
 _LEASE_MS: Final = 5000
+#: Names of topics (Kafka ``Topic.validate``).
+_TOPIC: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
 
 class ExactlyOnceSourceSupport(StrEnum):
@@ -135,6 +138,15 @@ class WorkerConfig:
     @property
     def status_topic(self) -> NewTopic:
         return self._topic("status.storage.", self.values.integer("status.storage.partitions"))
+
+    @property
+    def audit_topic(self) -> NewTopic | None:
+        """The topic of who changed what; None if nothing is recorded."""
+        if not self.values.boolean("audit.enable"):
+            return None
+        name = self.values.string("audit.topic") or f"mm2-audit.{self.group_id}.internal"
+        configs = {"cleanup.policy": "delete", "retention.ms": str(self.values.integer("audit.retention.ms"))}
+        return NewTopic(name, 1, self.config_topic.replication_factor, configs)
 
     # work
 
@@ -264,6 +276,11 @@ def _check_topics(config: WorkerConfig) -> None:
         if topic in names:
             raise ConfigError(f"{key} and {names[topic]} are both {topic}; use a different topic for each", key)
         names[topic] = key
+    if (audit := config.audit_topic) is not None:
+        if audit.name in names:
+            raise ConfigError(f"audit.topic and {names[audit.name]} are both {audit.name}; use another", "audit.topic")
+        if _TOPIC.fullmatch(audit.name) is None:
+            raise ConfigError(f"audit.topic is '{audit.name}', which cannot be a topic; name another", "audit.topic")
     if not config.group_id:
         raise ConfigError("group.id is empty; name the group", "group.id")
 

@@ -230,6 +230,9 @@ OWN: Final = ConfigDef.of(
         False,
         "Allow FileStreamSource connectors, which can read any file that the worker can read.",
     ),
+    Setting("audit.enable", Type.BOOLEAN, False, "Record who changed what in the audit topic, which is then created."),
+    _text("audit.topic", "", "Name of the audit topic. Empty: mm2-audit.<group.id>.internal."),
+    _long("audit.retention.ms", 90 * _DAY_MS, "Retention of the audit topic at creation; -1: no limit.", AtLeast(-1)),
     *ACCESS.settings.values(),
 )
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
 
+from connect.core.audit import EVENT, SUBJECT, state_changed
 from connect.core.config.connector_settings import AutoRestartRule
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.config_topic import ConfigLog
@@ -75,11 +76,13 @@ class AutoRestarts:
         self._last[work] = after
         kind = "connector" if isinstance(work, str) else "task"
         if after.given_up is not None:
-            log.error("%s %s is not restarted automatically: %s", kind, work, after.given_up)
+            said = "%s %s is not restarted automatically: %s"
+            state_changed(log, logging.ERROR, "restarts-given-up", str(work), said, kind, work, after.given_up)
             return None
         self.totals[work] = self.totals.get(work, 0) + 1
         wait_ms = max(0, after.at_ms - now_ms)
-        log.warning("%s %s: automatic restart %d in a row in %d s", kind, work, after.count, wait_ms / 1000)
+        said, about = "%s %s: automatic restart %d in a row in %d s", (kind, work, after.count, wait_ms / 1000)
+        state_changed(log, logging.WARNING, "automatic-restart", str(work), said, *about)
         return wait_ms
 
     def _rule(self, connector: str) -> AutoRestartRule | None:
@@ -333,6 +336,10 @@ class EffectHandler:
         restarts = self.restarts.last(work)
         if restarts is not None:
             self.driver.put(events.ScheduleAutoRestart(work, wait_ms))
+        if state is not State.FAILED:  # the failure has its own line
+            kind = "connector" if isinstance(work, str) else "task"
+            extra = {EVENT: f"{kind}-{state.lower()}", SUBJECT: str(work)}
+            log.info("%s %s is %s", kind, work, state, extra=extra)
         trace = None if failure is None else failure.trace
         status = Status(state, self.worker_id, self.core.generation, trace, version, restarts)
         self.statuses.put(work, status, safe=state in _SAFE)

@@ -9,11 +9,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
+from connect.core.audit import AuditEntry
 from connect.core.config.security_settings import HIDDEN, restored
 from connect.core.config.worker_config import WorkerConfig
-from connect.core.errors import SecurityError
+from connect.core.errors import ConfigError, SecurityError
 from connect.core.herder import events
 from connect.core.herder.herder import Herder
 from connect.core.herder_api import (
@@ -37,6 +38,7 @@ from connect.core.herder_api import (
     WorkerInfo,
 )
 from connect.core.model import ConnectorInfo, ConnectorStateInfo, RestartRequest, Status, TargetState, TaskId, TaskInfo
+from connect.runtime.audit import AuditLog
 from connect.runtime.herder.config_and_status_topics import StatusStore
 from connect.runtime.herder.driver import HerderDriver
 from connect.runtime.herder.effects_and_fencing import ZombieFence
@@ -47,6 +49,9 @@ from connect.runtime.plugins.config_validation import error_message, validate_co
 from connect.runtime.plugins.plugin_registry import Plugins
 
 log = logging.getLogger(__name__)
+
+#: The kind of report that any connector has: the audit of its worker's group.
+AUDIT: Final = "audit"
 
 
 @dataclass(eq=False)
@@ -68,6 +73,7 @@ class RuntimeHerder:
     fencing: ZombieFence
     levels: Loggers
     stages: Stages
+    audit: AuditLog
     started: Callable[[], Awaitable[None]]
     silent_s: Callable[[], float]
     #: Set once the cluster has been reached.
@@ -239,7 +245,16 @@ class RuntimeHerder:
 
     async def connector_report(self, name: str, kind: str, query: Mapping[str, str]) -> Mapping[str, Any]:
         await self.started()
-        return await self.reports.report(name, self._config(name), kind, query)
+        config = self._config(name)
+        if kind == AUDIT:
+            try:
+                return await self.audit.report(query)
+            except ConfigError as error:
+                raise BadRequest(str(error)) from None
+        return await self.reports.report(name, config, kind, query)
+
+    def record(self, entry: AuditEntry) -> None:
+        self.audit.put(entry)
 
     # -- plugins ---------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 from connect.api.connector import Props
 from connect.api.source import EngineTask, OffsetReader, SourceConnector, SourceRecord, SourceTask, TransactionContext
+from connect.core.audit import state_changed
 from connect.core.errors import RetriableError
 from connect.core.model import State, TargetState, TaskId
 from connect.kafka.concurrency import Backoff, Scope
@@ -329,7 +330,8 @@ class TaskRunner(Runner):
             if not self.control.is_stopping:
                 failure = FailureTrace.of(error, self.known.secrets)
                 line = self.known.secrets.line(error)
-                log.error("task %s has failed and will not recover until it is restarted: %s", self.id, line)
+                said = "task %s has failed and will not recover until it is restarted: %s"
+                state_changed(log, logging.ERROR, "task-failed", str(self.id), said, self.id, line)
                 log.debug("task %s: %s", self.id, failure.trace)
                 self._report(State.FAILED, failure)
                 return

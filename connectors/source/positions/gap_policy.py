@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from connect.core.audit import state_changed
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster, TopicMetadata
 from connect.kafka.log.offsets import EARLIEST, list_offsets
@@ -131,8 +132,16 @@ class GapPasser:
         entry.resume_past_gap()
         entry.passing = passing
         gap = passing.gap
-        log.warning(
-            "%s: %s continues at source offset %d: %s", self._label, entry.pair.source, gap.go_on_at, gap_message(gap)
+        state_changed(
+            log,
+            logging.WARNING,
+            "gap-skipped",
+            str(entry.pair.source),
+            "%s: %s continues at source offset %d: %s",
+            self._label,
+            entry.pair.source,
+            gap.go_on_at,
+            gap_message(gap),
         )
         return Start(start.position, gap.go_on_at - 1, moved=True, decided=True)
 

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
+from connect.core.audit import state_changed
 from connect.core.errors import HeliographError, PermanentError
 from connect.kafka.concurrency import wall_ms
 from connectors.control_link.protocol import PartitionPlan
@@ -128,6 +129,13 @@ class SkipLog:
             more,
         )
         self._unreported.clear()
+
+
+def log_stopped(task: str, entry: Entry, more: str) -> None:
+    """Log that a partition is not copied any more, and why; ``more`` follows the reason."""
+    source, state = entry.pair.source, entry.state
+    about = task, source, state, entry.reason, more
+    state_changed(log, logging.ERROR, f"partition-{state}", str(source), "%s: %s %s: %s%s", *about)
 
 
 def _why(code: int) -> str:

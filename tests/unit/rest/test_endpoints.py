@@ -294,3 +294,23 @@ async def test_what_a_connector_tells_beyond_javas_api(port: int, herder: DictHe
     assert (await ask(port, "POST", "/connectors/a/lag", {})).status == 405
     herder.refusals["connector_report"] = NotFound("Connector a has no lag report")
     assert (await ask(port, "GET", "/connectors/a/lag")).status == 404
+
+
+async def test_changes_are_recorded_for_the_audit_and_reads_are_not(port: int, herder: DictHerder) -> None:
+    herder.add("b/c", file="f", password="old")
+    for path in ("/connectors", "/connectors/a/status", "/connectors/a/lag"):
+        await ask(port, "GET", path)
+    await ask(port, "PUT", "/connector-plugins/X/config/validate", {"connector.class": "X"})
+    assert herder.audited == []
+    await ask(port, "PATCH", "/connectors/b%2Fc/config", {"file": "g", "password": "new", "more": None})
+    await ask(port, "PUT", "/connectors/none/config", {"topic": 5, "none.secret": "s3cret"})
+    await ask(port, "PUT", "/connectors/a/pause")
+    await ask(port, "DELETE", "/connectors/none2")
+    found = [(one.action, one.connector, dict(one.changed), one.status) for one in herder.audited]
+    assert found == [
+        ("PATCH", "b/c", {"file": ("f", "g"), "password": ("[hidden]", "[hidden]")}, 200),
+        ("PUT", "none", {"name": (None, "none"), "none.secret": (None, "[hidden]"), "topic": (None, "5")}, 201),
+        ("PUT", "a", {}, 202),
+        ("DELETE", "none2", {}, 404),
+    ]
+    assert {(one.by, one.user, one.role) for one in herder.audited} == {("rest", "anonymous", "admin")}

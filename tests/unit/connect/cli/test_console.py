@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import logging
 import os
 import signal
@@ -25,6 +26,7 @@ from connect.cli.console import (
     run_command,
     stop_signals,
 )
+from connect.core.audit import state_changed
 from connect.core.errors import ConfigError, PermanentError
 from tests.kit.members import until
 
@@ -113,6 +115,27 @@ def test_a_log_line_is_one_line_with_time_level_and_message(root_logger: logging
     assert " ERROR copying orders-3 failed: ValueError: of two lines (test_console.py:" in line
     assert line[:2] == "20"
     assert line.endswith(") (connect.test)")
+
+
+def test_a_log_in_json_has_the_fields_of_a_state_change(root_logger: logging.Logger) -> None:
+    stream = io.StringIO()
+    configure_logging("DEBUG", logging.StreamHandler(stream), "json")
+    log = logging.getLogger("connect.test")
+    state_changed(log, logging.WARNING, "topic-deleted", "us.a", "%s: deleted\n%s", "us->eu", "us.a")
+    try:
+        raise ValueError("x")
+    except ValueError:
+        log.exception("broken")
+    changed, broken = map(json.loads, stream.getvalue().splitlines())
+    assert changed.pop("time")[-6:] == "+00:00"
+    assert changed == {
+        "level": "WARNING",
+        "logger": "connect.test",
+        "message": "us->eu: deleted\nus.a",
+        "event": "topic-deleted",
+        "subject": "us.a",
+    }
+    assert broken["error"].startswith("ValueError: x (") and broken["trace"].startswith("Traceback")
 
 
 def test_what_wants_only_critical_messages_gets_none_of_libraries(root_logger: logging.Logger) -> None:

@@ -166,15 +166,20 @@ def test_pauses_double_up_to_the_last() -> None:
         assert expected * 0.79 < taken < expected * 1.21
 
 
-def test_what_may_pass_in_a_moment_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_passes_in_a_moment_is_not_said_and_what_lasts_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         backoff = Backoff(log, "asking", 1_000, 1_000)
-        await pauses(backoff, 5)
-        backoff.over()
+        await pauses(backoff, 40)
         await pauses(backoff, 2, "the disk is full")
+        backoff.over()
+        await pauses(backoff, 2, "it starts")
+        backoff.over()
 
     with caplog.at_level(logging.INFO, __name__):
         run(main())
     said = [(record.levelname, record.getMessage()) for record in caplog.records if record.name == __name__]
-    assert {line for level, line in said if level == "WARNING"} == {"asking: it is away; retrying"}
-    assert [line for level, line in said if level == "INFO"][-2:] == ["asking: the disk is full; retrying"] * 2
+    assert said == [
+        ("WARNING", "asking: it is away; retrying"),
+        ("WARNING", "asking: the disk is full; retrying"),
+        ("INFO", "asking: no longer fails"),
+    ]

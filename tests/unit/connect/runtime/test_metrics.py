@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from connect.core.herder_api import WorkerInfo
 from connect.core.metrics import StateTimes
-from connect.core.model import State, TaskId
+from connect.core.model import NewTopic, State, TaskId
 from connect.kafka.group_heartbeat import GroupMeters
 from connect.runtime.herder.rebalance_stages import Rebalances
 from connect.runtime.task.task_control import Known, Starts, TaskCounters
@@ -49,6 +49,7 @@ def a_worker(group: str, **tasks: State) -> Any:
         rebalances=Rebalances(),
         group_meters=meters,
         restarts=SimpleNamespace(totals={"lines": 1, TaskId("lines", 0): 3}),
+        audit=SimpleNamespace(topic=NewTopic("audit"), written=2, dropped=1),
         worker=SimpleNamespace(
             connectors={"lines": SimpleNamespace(state=State.RUNNING, known=known)},
             tasks=runners,

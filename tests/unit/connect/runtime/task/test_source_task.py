@@ -389,7 +389,7 @@ async def test_a_poll_that_wants_to_end_more_than_its_task_fails_it(error: BaseE
 async def test_secrets_are_not_in_the_log_of_a_poll_that_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     stand = Stand(Scripted(RetriableError("login with hunter2 refused"), [record(1)]))
     stand.runner.known.secrets = SecretMask(["hunter2"])
-    with caplog.at_level("INFO"):
+    with caplog.at_level("DEBUG"):
         await asyncio.sleep(1)
     assert stand.sent == [b"v1"]
     await stand.stop()
