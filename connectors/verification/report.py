@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from connectors.formats.types import Wired
 
@@ -115,6 +115,13 @@ class PartitionResult(Wired):
     explained: tuple[ExplainedRange, ...] = ()
 
 
+class ReadSample(NamedTuple):
+    """How many source bytes a run had read at a time, in milliseconds since 1970."""
+
+    at_ms: int
+    read_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class VerificationResult(Wired):
     """One run over a flow.
@@ -127,6 +134,7 @@ class VerificationResult(Wired):
         read_bytes: Source bytes that this run read; earlier runs are in ``partitions``.
         read_s: How long this run compared.
         unread: Why partitions could not be compared, a sentence for each.
+        samples: The progress of this run, at most a few hundred, in order.
     """
 
     flow: str
@@ -138,6 +146,7 @@ class VerificationResult(Wired):
     read_bytes: int = 0
     read_s: float = 0.0
     unread: tuple[str, ...] = ()
+    samples: tuple[ReadSample, ...] = ()
 
     @property
     def differences_total(self) -> int:
