@@ -10,6 +10,7 @@ compaction, missing or extra.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -54,6 +55,7 @@ class RangePlan:
         is_last: The range ends where both logs end.
         may_begin_later: Whether source and target may have deleted what the range begins with.
         gaps: First and last source offsets that a stored gap explains; ``target_gaps``: target offsets.
+        copies: Target ranges (first offset, end) that the map knows as copies; None without a map.
         held_bytes: About how much may be decoded at once for an alignment.
     """
 
@@ -71,6 +73,7 @@ class RangePlan:
     may_begin_later: tuple[bool, bool] = (False, False)
     gaps: tuple[tuple[int, int], ...] = ()
     target_gaps: tuple[tuple[int, int], ...] = ()
+    copies: tuple[tuple[int, int], ...] | None = None
     held_bytes: int = 16 * 1024 * 1024
 
     @property
@@ -347,6 +350,7 @@ class Comparison:
             theirs = await self._doubled(theirs)
         if compacted and (ours or theirs):
             ours, theirs = await self._compacted(ours, theirs)
+        theirs = self._explained(theirs, self._of_others(theirs), "target", RangeReason.NOT_OF_FLOW)
         for one in ours:
             self._differs(DifferenceKind.MISSING, one, None, describe_record(one.record))
         for one in theirs:
@@ -409,6 +413,19 @@ class Comparison:
             else:
                 self._differs(DifferenceKind.DOUBLED, offset, one, f"copied again: {describe_record(one.record)}")
         return left
+
+    def _of_others(self, theirs: list[Lone]) -> list[Lone]:
+        """Return the records that neither the source has nor the map knows as copies."""
+        copies = self._plan.copies
+        if copies is None:
+            return []
+        begins = [first for first, _ in copies]
+
+        def is_of_others(offset: int) -> bool:
+            at = bisect_right(begins, offset) - 1
+            return at < 0 or offset >= copies[at][1]
+
+        return [one for one in theirs if is_of_others(one.record.offset)]
 
     async def _compacted(self, ours: list[Lone], theirs: list[Lone]) -> tuple[list[Lone], list[Lone]]:
         """Explain what a cleaner may have removed from the other log: a record with a later one of its key, and a

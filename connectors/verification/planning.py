@@ -118,11 +118,27 @@ class PartitionScope:
             may_begin_later=self.may_begin_later,
             gaps=tuple(one for one in self.gaps if one[1] >= self.begin and one[0] < end),
             target_gaps=tuple(one for one in self.target_gaps if one[1] >= self.target_begin),
+            copies=await self._copies(reader, max(target_end, self.target_begin)),
         )
         self.is_open = not is_last
         self.begin, self.target_begin = plan.end, plan.target_end
         self.may_begin_later = (False, False)
         return None if plan.begin == plan.end and plan.target_begin == plan.target_end else plan
+
+    async def _copies(self, reader: MapReader, target_end: int) -> tuple[tuple[int, int], ...] | None:
+        """Return the copies that the map knows around the next range, up to the first one behind it."""
+        if self.pair is None or self.map_begin is None or self.target_begin < self.map_begin[1]:
+            return None
+        found: list[tuple[int, int]] = []
+        for chunk in reader.chunks(self.pair):
+            if chunk.limit is not None and chunk.limit[1] <= self.target_begin:
+                continue
+            for run in await reader.runs(self.pair, chunk):
+                if run.downstream_end > self.target_begin:
+                    found.append((run.downstream, run.downstream_end))
+                if run.downstream >= target_end:
+                    return tuple(found)
+        return tuple(found)
 
     async def _bound(self, reader: MapReader) -> tuple[int, int] | None:
         """Return where the next range ends before the logs do. Without a map only their ends are known to be at the

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from connect.core.errors import PermanentError, RetriableError
@@ -32,7 +32,7 @@ from connectors.spark.sessions import VERIFIES
 from connectors.transforms.target_names import FindPlugin, chain_plan
 from connectors.verification.comparison import RangePlan
 from connectors.verification.planning import Options, PartitionScope, plan_partitions, total_offsets
-from connectors.verification.report import VerificationResult
+from connectors.verification.report import ReadSample, VerificationResult
 from connectors.verification.state import VERIFIED, Verified
 from connectors.verification.task import plan_to_wire, result_from_wire
 
@@ -44,6 +44,7 @@ _LEASE_S: Final = 60.0
 _START_S: Final = 120.0
 _STORE_S: Final = 1.0
 _SHOW_S: Final = 0.5
+_MOST_SAMPLES: Final = 300
 #: Tasks that Spark may lose before the run ends.
 _MOST_LOST: Final = 5
 _LARGEST_FETCH_BYTES: Final = 8 * 1024 * 1024
@@ -115,15 +116,20 @@ class Verification:
         self._read_bytes = 0
         self._in_work: dict[int, int] = {}
         self._began_s = 0.0
-        self._offsets_before = 0
+        self._total = 0
+        self._samples: list[ReadSample] = []
 
     async def run(self) -> VerificationResult:
         """Verify what is not verified yet. Raises ConfigError, and what the clusters, Spark and the tasks raise."""
-        began_ms, self._began_s = wall_ms(), time.monotonic()
+        began_ms, self._began_s, options = wall_ms(), time.monotonic(), self._options
         stored = {} if self._options.is_part else await self._records.load()
         scopes, unread = await plan_partitions(self._settings, self._parts, self._reader, stored, self._options)
+        if self._options.is_full:  # a run that continues this one, if it is killed, finds nothing older
+            self._unstored = {one.source: one.verified for one in scopes}
+            await self._store()
+            self._options = replace(self._options, is_full=False)
         self._running = deque(_Running(one) for one in scopes)
-        self._read_bytes, self._total = 0, total_offsets(scopes)
+        self._read_bytes, self._total, self._samples = 0, total_offsets(scopes), []
         everyone = list(self._running)
         count = max(self._options.tasks, 1)
         try:
@@ -145,12 +151,13 @@ class Verification:
             flow=str(self._flow),
             began_ms=began_ms,
             ended_ms=wall_ms(),
-            settings=_shown(self._options),
+            settings=_shown(options),
             partitions=tuple(one.verified.result for one in scopes),
             is_complete=not unread,
             read_bytes=self._read_bytes,
             read_s=read_s,
             unread=tuple(unread),
+            samples=tuple(self._samples),
         )
 
     # -- ranges -----------------------------------------------------------------------------------------
@@ -237,7 +244,8 @@ class Verification:
         link = None
         try:
             job = await self._engine.start_job(payload, "")
-            await asyncio.wait([ticket.linked, job.finished], timeout=_START_S, return_when="FIRST_COMPLETED")
+            either: list[asyncio.Future[Any]] = [ticket.linked, job.finished]
+            await asyncio.wait(either, timeout=_START_S, return_when="FIRST_COMPLETED")
             if not ticket.linked.done():
                 reason = "it did not connect" if not job.finished.done() else str(job.finished.exception() or "")
                 raise RetriableError(
@@ -301,7 +309,11 @@ class Verification:
     async def _show_forever(self, everyone: list[_Running]) -> None:
         while True:
             await asyncio.sleep(_SHOW_S)
-            self._show(self._progress(everyone))
+            progress = self._progress(everyone)
+            self._samples.append(ReadSample(wall_ms(), progress.bytes))
+            if len(self._samples) > _MOST_SAMPLES:  # a long run has them further apart
+                del self._samples[1:-1:2]
+            self._show(progress)
 
     def _progress(self, everyone: list[_Running]) -> Progress:
         offsets = sum(

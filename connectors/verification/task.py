@@ -157,8 +157,9 @@ def plan_to_wire(plan: RangePlan) -> dict[str, Any]:
 
 def plan_from_wire(data: dict[str, Any]) -> RangePlan:
     pairs = {name: tuple(data[name]) for name in ("is_compacted", "may_begin_later")}
-    gaps = {name: tuple((first, last) for first, last in data[name]) for name in ("gaps", "target_gaps")}
-    return RangePlan(**{**data, **pairs, **gaps})
+    lists = ("gaps", "target_gaps", "copies")
+    ranges = {name: tuple((first, end) for first, end in data[name]) for name in lists if data[name] is not None}
+    return RangePlan(**{**data, **pairs, **ranges})
 
 
 def result_to_wire(result: RangeResult) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from connect.cli.console import EXIT_OK
 from connect.cli.tables import printable, show_json
 from connect.core.errors import ConfigError
-from connect.core.wording import counted, in_utc, named
+from connect.core.wording import counted, in_utc, named, parsed_time_ms
 
 if TYPE_CHECKING:
     from connect.cli.commands.rest_client import RestControl
@@ -199,7 +199,7 @@ def options_of(arguments: FailoverArguments, config: MirrorMakerConfig) -> Failo
         keeps=frozenset(arguments.keeps) | accepts.pop(_AHEAD, frozenset()),
         accepts={ACCEPTABLE[word]: groups for word, groups in accepts.items()},
         named=_names(arguments.groups),
-        at_ms=None if arguments.at is None else _at_ms(arguments.at),
+        at_ms=None if arguments.at is None else parsed_time_ms(arguments.at, "--at"),
         is_gone=arguments.gone is not None,
         sample=arguments.sample,
         denies_writes=arguments.denies_writes,
@@ -363,19 +363,6 @@ def _takes(arguments: FailoverArguments, config: MirrorMakerConfig) -> Callable[
 def _names(groups: Sequence[str]) -> frozenset[str]:
     """Return the groups that values of ``--group`` name literally."""
     return frozenset(re.sub(r"\\(.)", r"\1", one) for one in groups if _NAME.fullmatch(one))
-
-
-def _at_ms(text: str) -> int:
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigError(f"'{text}' is not a time such as 2026-11-20T11:00Z", "--at") from None
-    if when.tzinfo is None:
-        raise ConfigError(f"'{text}' has no time zone. Append Z for UTC", "--at")
-    if when.timestamp() < 0:
-        # Because Kafka's -1 and -2 stand for the end and the start of a log.
-        raise ConfigError(f"'{text}' is before 1970. Use a later time", "--at")
-    return int(when.timestamp() * 1000)
 
 
 #: What an option means without a value: any cluster, every group.
