@@ -12,10 +12,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
-from connectors.formats.types import TopicPartition
 from connectors.verification.alignment import (
     Alignment,
     Lone,
@@ -28,7 +26,8 @@ from connectors.verification.alignment import (
     has_own_time,
     paired,
 )
-from connectors.verification.log_reader import Batch, LogReader, decoded, is_same
+from connectors.verification.log_reader import Cursor, LogReader, Transform, is_same
+from connectors.verification.ranges import RangePlan, RangeResult
 from connectors.verification.report import NAMED_DIFFERENCES, Difference, DifferenceKind, ExplainedRange, RangeReason
 
 #: Records of each log that are aligned at once: first, and at most.
@@ -38,146 +37,8 @@ _WIDER: Final = 4
 #: What changed and what was cleaned look alike in a compacted log, unless this much is the same.
 _SURELY_CHANGED: Final = 3
 
-#: Returns the record as the flow writes it; None if it drops it.
-Transform = Callable[[Any], Any]
 #: Opens a reader of a side, "source" or "target", from an offset to another.
 Open = Callable[[str, int, int], LogReader]
-
-
-@dataclass(frozen=True, slots=True)
-class RangePlan:
-    """What to compare: source offsets from ``begin`` to ``end`` and target offsets from ``target_begin`` to
-    ``target_end`` (exclusive).
-
-    Args:
-        due: The target must have every source record below; -1 if that is unknown. Others may be not copied yet.
-        is_compacted: Whether a cleaner may remove records of source and target.
-        is_last: The range ends where both logs end.
-        may_begin_later: Whether source and target may have deleted what the range begins with.
-        gaps: First and last source offsets that a stored gap explains; ``target_gaps``: target offsets.
-        copies: Target ranges (first offset, end) that the map knows as copies; None without a map.
-        held_bytes: About how much may be decoded at once for an alignment.
-    """
-
-    topic: str
-    partition: int
-    target_topic: str
-    target_partition: int
-    begin: int
-    end: int
-    target_begin: int
-    target_end: int
-    due: int
-    is_compacted: tuple[bool, bool] = (False, False)
-    is_last: bool = False
-    may_begin_later: tuple[bool, bool] = (False, False)
-    gaps: tuple[tuple[int, int], ...] = ()
-    target_gaps: tuple[tuple[int, int], ...] = ()
-    copies: tuple[tuple[int, int], ...] | None = None
-    held_bytes: int = 16 * 1024 * 1024
-
-    @property
-    def source(self) -> TopicPartition:
-        return TopicPartition(self.topic, self.partition)
-
-    @property
-    def target(self) -> TopicPartition:
-        return TopicPartition(self.target_topic, self.target_partition)
-
-
-@dataclass(slots=True)
-class RangeResult:
-    """What was found. ``verified_to`` and ``target_to``: where the next range begins on both sides."""
-
-    verified_to: int
-    target_to: int
-    records: int = 0
-    bytes: int = 0
-    same_bytes: int = 0
-    filtered: int = 0
-    differences: list[Difference] = field(default_factory=list)
-    differences_total: int = 0
-    explained: list[ExplainedRange] = field(default_factory=list)
-
-
-class Cursor:
-    """A log's records, batch by batch; ``records`` from ``at`` are decoded and not compared yet."""
-
-    def __init__(self, reader: LogReader, transform: Transform | None = None) -> None:
-        self.reader = reader
-        self.records: list[Any] = []
-        self.at = 0
-        #: The next batch, if none of it is decoded.
-        self.batch: Batch | None = None
-        #: Source offset behind everything taken.
-        self.position = reader.begin
-        self.filtered = 0
-        #: Of all batches taken or decoded.
-        self.bytes = 0
-        self._transform = transform
-        self._is_over = False
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing is left to decode."""
-        return self._is_over and self.batch is None
-
-    @property
-    def is_between_batches(self) -> bool:
-        return self.at == len(self.records)
-
-    async def peek(self) -> Batch | None:
-        """Return the next batch without decoding it, if it is wholly in the range and no transform needs it."""
-        if self.batch is None and not self._is_over:
-            self.batch = await self.reader.next()
-            self._is_over = self.batch is None
-        batch = self.batch
-        if batch is None or self._transform is not None:
-            return None
-        return batch if batch.first >= self.reader.begin and batch.last < self.reader.end else None
-
-    def pass_over(self) -> None:
-        assert self.batch is not None
-        self.position = self.batch.last + 1
-        self.bytes += self.batch.bytes
-        self.batch = None
-
-    async def fill(self) -> bool:
-        """Decode until there is a record; return whether there is one."""
-        while self.is_between_batches:
-            if not await self._decode_next():
-                return False
-        return True
-
-    async def window(self, count: int, most_bytes: int) -> list[Any]:
-        """Return up to ``count`` records, fewer if batches of ``most_bytes`` hold fewer, or at the end."""
-        limit = self.bytes + most_bytes
-        while len(self.records) - self.at < count and self.bytes < limit and await self._decode_next():
-            pass
-        return self.records[self.at : self.at + count]
-
-    def take(self, count: int) -> None:
-        if count:
-            self.at += count
-            self.position = self.records[self.at - 1].offset + 1
-
-    async def _decode_next(self) -> bool:
-        await self.peek()
-        batch, self.batch = self.batch, None
-        if batch is None:
-            return False
-        self.bytes += batch.bytes
-        begin, end = self.reader.begin, self.reader.end
-        found = decoded(batch, self.reader.where)
-        if batch.first < begin or batch.last >= end or batch.magic < 2:
-            found = [one for one in found if begin <= one.offset < end]
-        if self._transform is not None:
-            before = len(found)
-            found = [after for one in found if (after := self._transform(one)) is not None]
-            self.filtered += before - len(found)
-        self.records = found if self.is_between_batches else self.records[self.at :] + found
-        self.at = 0
-        return True
 
 
 class Comparison:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -46,6 +46,9 @@ _PAUSE_S: Final = 0.2
 #: Without a new offset for this time a log counts as unreadable.
 _STALLED_S: Final = 60.0
 _NO_ID: Final = UUID(int=0)
+
+#: Returns the record as the flow writes it; None if it drops it.
+Transform = Callable[[Any], Any]
 
 
 class Record(NamedTuple):
@@ -333,3 +336,83 @@ class LogReader:
 
 def _is_abort(batch: Batch, where: str) -> bool:
     return any(record.key is not None and record.key[2:4] == _ABORT for record in decoded(batch, where))
+
+
+class Cursor:
+    """A log's records, batch by batch; ``records`` from ``at`` are decoded and not compared yet."""
+
+    def __init__(self, reader: LogReader, transform: Transform | None = None) -> None:
+        self.reader = reader
+        self.records: list[Any] = []
+        self.at = 0
+        #: The next batch, if none of it is decoded.
+        self.batch: Batch | None = None
+        #: Source offset behind everything taken.
+        self.position = reader.begin
+        self.filtered = 0
+        #: Of all batches taken or decoded.
+        self.bytes = 0
+        self._transform = transform
+        self._is_over = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to decode."""
+        return self._is_over and self.batch is None
+
+    @property
+    def is_between_batches(self) -> bool:
+        return self.at == len(self.records)
+
+    async def peek(self) -> Batch | None:
+        """Return the next batch without decoding it, if it is wholly in the range and no transform needs it."""
+        if self.batch is None and not self._is_over:
+            self.batch = await self.reader.next()
+            self._is_over = self.batch is None
+        batch = self.batch
+        if batch is None or self._transform is not None:
+            return None
+        return batch if batch.first >= self.reader.begin and batch.last < self.reader.end else None
+
+    def pass_over(self) -> None:
+        assert self.batch is not None
+        self.position = self.batch.last + 1
+        self.bytes += self.batch.bytes
+        self.batch = None
+
+    async def fill(self) -> bool:
+        """Decode until there is a record; return whether there is one."""
+        while self.is_between_batches:
+            if not await self._decode_next():
+                return False
+        return True
+
+    async def window(self, count: int, most_bytes: int) -> list[Any]:
+        """Return up to ``count`` records, fewer if batches of ``most_bytes`` hold fewer, or at the end."""
+        limit = self.bytes + most_bytes
+        while len(self.records) - self.at < count and self.bytes < limit and await self._decode_next():
+            pass
+        return self.records[self.at : self.at + count]
+
+    def take(self, count: int) -> None:
+        if count:
+            self.at += count
+            self.position = self.records[self.at - 1].offset + 1
+
+    async def _decode_next(self) -> bool:
+        await self.peek()
+        batch, self.batch = self.batch, None
+        if batch is None:
+            return False
+        self.bytes += batch.bytes
+        begin, end = self.reader.begin, self.reader.end
+        found = decoded(batch, self.reader.where)
+        if batch.first < begin or batch.last >= end or batch.magic < 2:
+            found = [one for one in found if begin <= one.offset < end]
+        if self._transform is not None:
+            before = len(found)
+            found = [after for one in found if (after := self._transform(one)) is not None]
+            self.filtered += before - len(found)
+        self.records = found if self.is_between_batches else self.records[self.at :] + found
+        self.at = 0
+        return True

@@ -25,7 +25,7 @@ from connectors.offset_map.reader import MapReader
 from connectors.offset_map.runs_and_chunks import MapPair
 from connectors.source.worker_context import FlowParts
 from connectors.topic_sync.partition_assignment import selected
-from connectors.verification.comparison import RangePlan
+from connectors.verification.ranges import RangePlan
 from connectors.verification.report import ExplainedRange, PartitionResult, RangeReason
 from connectors.verification.state import Verified, joined
 

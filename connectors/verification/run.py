@@ -30,11 +30,10 @@ from connectors.source.worker_context import FlowParts, looked_at_parts
 from connectors.spark.engine import SparkEngine
 from connectors.spark.sessions import VERIFIES
 from connectors.transforms.target_names import FindPlugin, chain_plan
-from connectors.verification.comparison import RangePlan
 from connectors.verification.planning import Options, PartitionScope, plan_partitions, total_offsets
+from connectors.verification.ranges import RangePlan, RangeResult
 from connectors.verification.report import ReadSample, VerificationResult
 from connectors.verification.state import VERIFIED, Verified
-from connectors.verification.task import plan_to_wire, result_from_wire
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +72,7 @@ class _Running:
     scope: PartitionScope
     next_given: int = 0
     next_added: int = 0
-    waiting: dict[int, Any] = field(default_factory=dict)
+    waiting: dict[int, RangeResult] = field(default_factory=dict)
 
 
 class Verification:
@@ -178,7 +177,7 @@ class Verification:
                     self._running.append(one)
             return None
 
-    def _add(self, one: _Running, number: int, found: Any) -> None:
+    def _add(self, one: _Running, number: int, found: RangeResult) -> None:
         one.waiting[number] = found
         while one.next_added in one.waiting:
             result = one.waiting.pop(one.next_added)
@@ -209,7 +208,7 @@ class Verification:
                 log.warning("%s: a task of the verification was lost: %s; starting another", self._flow, error)
 
     async def _verify(self, link: ServedLink, one: _Running, number: int, plan: RangePlan) -> None:
-        link.send({"type": "range", "plan": plan_to_wire(plan), "partition": self._known_to_transforms(plan)})
+        link.send({"type": "range", "plan": plan.to_wire(), "partition": self._known_to_transforms(plan)})
         mine = id(link)
         while True:
             message = await link.receive()
@@ -217,7 +216,7 @@ class Verification:
                 self._in_work[mine] = message["bytes"]
             elif message["type"] == "result":
                 self._in_work.pop(mine, None)
-                found = result_from_wire(message["result"])
+                found = RangeResult.from_wire(message["result"])
                 self._read_bytes += found.bytes
                 self._add(one, number, found)
                 return

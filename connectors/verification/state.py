@@ -15,7 +15,7 @@ import orjson
 from connectors.formats.position import KeyKind, text
 from connectors.formats.types import TopicPartition, Wired
 from connectors.internal_topics import RecordKind
-from connectors.verification.comparison import RangeResult
+from connectors.verification.ranges import RangeResult
 from connectors.verification.report import NAMED_DIFFERENCES, ExplainedRange, PartitionResult
 
 _INT32: Final = struct.Struct(">i")

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import os
 import socket
-from dataclasses import asdict
 from typing import Any, Final
 
 from connect.core.errors import HeliographError
@@ -21,9 +20,9 @@ from connect.wire.records import Record as WireRecord
 from connectors.control_link.code_version import running_code, running_from
 from connectors.control_link.protocol import Link, LinkAddress, LinkClosed, Message, PartitionPlan
 from connectors.transforms.smt_chain import Chain, ChainPlan, Untransformable
-from connectors.verification.comparison import Comparison, RangePlan, RangeResult, Transform
-from connectors.verification.log_reader import LogReader, Pace, Record
-from connectors.verification.report import Difference, ExplainedRange
+from connectors.verification.comparison import Comparison
+from connectors.verification.log_reader import LogReader, Pace, Record, Transform
+from connectors.verification.ranges import RangePlan
 
 _REPORT_S: Final = 0.5
 
@@ -101,11 +100,11 @@ class VerificationTask:
 
     async def _verify(self, message: Message) -> None:
         try:
-            plan = plan_from_wire(message["plan"])
+            plan = RangePlan.from_wire(message["plan"])
             transform = None if self._chain is None else chain_transform(self._chain, message["partition"])
             self._comparison = Comparison(plan, self._opener(plan), transform)
             result = await self._comparison.run()
-            self._link.send({"type": "result", "result": result_to_wire(result)})
+            self._link.send({"type": "result", "result": result.to_wire()})
         except HeliographError as error:
             self._link.send({"type": "failed", "error": str(error)})
         finally:
@@ -149,33 +148,3 @@ def chain_transform(chain: Chain, partition: Message) -> Transform:
         return Record(after.offset, after.timestamp_ms, 0, after.key, after.value, after.headers)
 
     return transform
-
-
-def plan_to_wire(plan: RangePlan) -> dict[str, Any]:
-    return asdict(plan)
-
-
-def plan_from_wire(data: dict[str, Any]) -> RangePlan:
-    pairs = {name: tuple(data[name]) for name in ("is_compacted", "may_begin_later")}
-    lists = ("gaps", "target_gaps", "copies")
-    ranges = {name: tuple((first, end) for first, end in data[name]) for name in lists if data[name] is not None}
-    return RangePlan(**{**data, **pairs, **ranges})
-
-
-def result_to_wire(result: RangeResult) -> dict[str, Any]:
-    data = {name: getattr(result, name) for name in RangeResult.__dataclass_fields__}
-    return {
-        **data,
-        "differences": [one.to_wire() for one in result.differences],
-        "explained": [one.to_wire() for one in result.explained],
-    }
-
-
-def result_from_wire(data: dict[str, Any]) -> RangeResult:
-    return RangeResult(
-        **{
-            **data,
-            "differences": [Difference.from_wire(one) for one in data["differences"]],
-            "explained": [ExplainedRange.from_wire(one) for one in data["explained"]],
-        }
-    )
