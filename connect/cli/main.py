@@ -46,6 +46,7 @@ from connect.cli.options_and_help import (
     prepare,
     taught,
 )
+from connect.cli.verify import verify
 from connect.core.errors import ConfigError
 
 PROGRAM: Final = "heliograph"
@@ -264,49 +265,7 @@ def takeover(file: MirrorFile, flow: OneFlow = None, as_json: AsJson = False, ev
     finish(partial(run_check, file, flow=flow, as_json=as_json, everything=everything))
 
 
-@app.command(short_help="Compare what a flow has copied with its source.")
-def verify(
-    file: MirrorFile,
-    flow: OneFlow = None,
-    topics: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TOPIC", help="Only these source topics; a name or a regular expression.", show_default=False
-        ),
-    ] = None,
-    begin: Annotated[
-        str | None,
-        typer.Option("--from", metavar="TIME", help="From this time on, as 2026-11-20T11:00Z.", show_default=False),
-    ] = None,
-    to: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Only records before this time.", show_default=False)
-    ] = None,
-    full: Annotated[bool, typer.Option("--full", help="Compare what earlier runs have verified too.")] = False,
-    rate: Annotated[
-        int, typer.Option(min=0, metavar="BYTES", help="Read at most so many source bytes a second; 0: no limit.")
-    ] = 0,
-    memory: Annotated[int, typer.Option(min=1, metavar="MB", help="Memory for the records of each task.")] = 64,
-    tasks: Annotated[
-        int | None, typer.Option(min=1, help="Spark tasks at once. Default: one a core.", show_default=False)
-    ] = None,
-    report: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write the report to a .txt, .json or .html file.", show_default=False),
-    ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Verify what is copied meanwhile too, until Ctrl-C.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Compare what a flow has copied with its source, record by record, in a Spark job of its own.
-
-    It continues where the last run ended. Progress is printed to standard error, with --json as JSON lines.
-
-    Exit codes: 0 equal, 2 differences, 1 an error or partitions that could not be compared."""
-    from connect.cli.commands.verify import VerifyArguments, run_verify
-
-    arguments = VerifyArguments(
-        file, flow, tuple(topics or ()), begin, to, full, rate, memory, tasks, report, watch, as_json
-    )
-    finish(partial(run_verify, arguments))
+app.command(short_help="Compare what a flow has copied with its source.")(verify)
 
 
 @app.command(cls=FailoverCommand, short_help="Move groups to the other cluster of a flow.")

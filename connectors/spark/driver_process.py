@@ -37,7 +37,8 @@ from functools import partial
 from typing import Any, Final, NoReturn, TextIO
 
 from connect.core.errors import ConfigError
-from connectors.spark.sessions import VERIFIES, Session, SparkFailure, failure_of, session_for
+from connectors.spark.sessions import Session, SparkFailure, failure_of, session_for
+from connectors.spark.slice_job import FUNCTION
 from connectors.transforms.sql_query import CHANGEABLE, COLUMNS, KEY, PLACE, RecordsQuery, parse_query
 
 #: Spark passes rows to Python in batches of this size, and passes none before it is full.
@@ -256,9 +257,8 @@ class SparkDriver:
 
     def _run(self, job: str, query: str, payload: dict[str, Any]) -> None:
         try:
-            description = f"copy {payload['slice']}, epoch {payload['epoch']}"
-            if VERIFIES in payload:
-                description = f"verify {payload['slice']}, task {payload['epoch']}"
+            name, number = payload["slice"], payload["epoch"]
+            description = f"{name}, task {number}" if FUNCTION in payload else f"copy {name}, epoch {number}"
             if query:
                 self._session.run(job, description, lambda session: _frame(session, query, payload))
             else:

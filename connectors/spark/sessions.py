@@ -170,8 +170,6 @@ def spark_home() -> Path:
     return Path(rule())
 
 
-#: A key of the payload of a verification's job, which is no slice.
-VERIFIES: Final = "verifies"
 Lost = Callable[[str], None]
 #: Makes the frame of a job.
 Make = Callable[[Any], Any]
@@ -258,9 +256,9 @@ class ClassicSession:
             self._daemon.stdin.close()  # ends it, unless it has replaced Spark's daemon by now
 
     def copy(self, job: str, description: str, payload: dict[str, Any]) -> None:
-        """Run the slice, or the task of a verification, that ``payload`` names, until it ends."""
+        """Run the slice or the function that ``payload`` names, until it ends."""
         self._context.setJobGroup(job, description)
-        function = slice_job.verify if VERIFIES in payload else slice_job.copy_slice
+        function = slice_job.run_named if slice_job.FUNCTION in payload else slice_job.copy_slice
         self._context.parallelize([0], 1).mapPartitions(partial(function, payload)).collect()
 
     def run(self, job: str, description: str, make: Make) -> None:
@@ -336,8 +334,8 @@ class ConnectSession:
         """Do nothing: the server starts Python workers."""
 
     def copy(self, job: str, description: str, payload: dict[str, Any]) -> None:
-        if VERIFIES in payload:
-            task = partial(slice_job.verify_in_arrow, payload)
+        if slice_job.FUNCTION in payload:
+            task = partial(slice_job.run_named_in_arrow, payload)
             self.run(
                 job, description, lambda session: session.range(1, numPartitions=1).mapInArrow(task, "nothing int")
             )

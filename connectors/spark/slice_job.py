@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Final
+
+#: A key of the payload of a job other than a slice: what its task runs.
+FUNCTION: Final = "function"
 
 
 def copy_slice(payload: dict[str, Any], rows: Iterable[int]) -> Iterable[int]:
@@ -15,21 +19,19 @@ def copy_slice(payload: dict[str, Any], rows: Iterable[int]) -> Iterable[int]:
     return ()
 
 
-def verify(payload: dict[str, Any], rows: Iterable[int]) -> Iterable[int]:
-    """Verify ranges for each row and return no rows; ``payload`` as in ``verification.task.run_task``."""
-    from connectors.verification import task
-
+def run_named(payload: dict[str, Any], rows: Iterable[int]) -> Iterable[int]:
+    """Call the function that ``payload`` names, ``package.module:function``, with it for each row; return no rows."""
     for _ in rows:
-        task.run_task(payload)
+        pkgutil.resolve_name(payload[FUNCTION])(payload)
     return ()
 
 
-def verify_in_arrow(payload: dict[str, Any], batches: Iterable[Any]) -> Iterator[Any]:
+def run_named_in_arrow(payload: dict[str, Any], batches: Iterable[Any]) -> Iterator[Any]:
     """Do the same in a job of Spark Connect, for each row of its batches of pyarrow."""
     import pyarrow as pa
 
     for batch in batches:
-        verify(payload, range(batch.num_rows))
+        run_named(payload, range(batch.num_rows))
     yield pa.RecordBatch.from_pylist([], schema=pa.schema([("nothing", pa.int32())]))
 
 

@@ -1,4 +1,4 @@
-"""Find out what differs between two short sequences of records that do not match. Pure.
+"""Find out what differs between two short sequences of records that do not match.
 
 The two are aligned by digests. What has no partner is kept, with where it lies in the other log, until its range is
 read: only then it is known whether a record is missing, or at another place.
@@ -15,7 +15,7 @@ from connectors.verification.report import FIELDS
 
 #: Most characters of a value in a message.
 ABBREVIATED_CHARS: Final = 80
-#: So many equal records in a row are no coincidence: what is before them is decided.
+#: This many equal records in a row are not a coincidence: what is before them is decided.
 SURE: Final = 8
 _NO_TIMESTAMP: Final = -1
 _LOG_APPEND_TIME: Final = 1

@@ -51,7 +51,7 @@ _NO_ID: Final = UUID(int=0)
 Transform = Callable[[Any], Any]
 
 
-class Record(NamedTuple):
+class AnyKeyRecord(NamedTuple):
     """A record whose header keys are not UTF-8: aiokafka's parser reads all others. Same fields as its records."""
 
     offset: int
@@ -62,7 +62,7 @@ class Record(NamedTuple):
     headers: list[tuple[str, bytes | None]]
 
 
-class Batch(NamedTuple):
+class LogBatch(NamedTuple):
     """One batch of magic 2, or one message of an older format, with its place in the fetched ``raw`` bytes."""
 
     first: int
@@ -85,7 +85,7 @@ class Batch(NamedTuple):
         return bool(self.attributes & _LOG_APPEND_TIME)
 
 
-def is_same(source: Batch, target: Batch) -> bool:
+def is_same(source: LogBatch, target: LogBatch) -> bool:
     """Whether two batches hold the same records without a look inside: same codec, count, times and payload."""
     return (
         source.magic == target.magic == 2
@@ -101,7 +101,7 @@ def is_same(source: Batch, target: Batch) -> bool:
     )
 
 
-def decoded(batch: Batch, where: str) -> list[Any]:
+def decoded(batch: LogBatch, where: str) -> list[Any]:
     """Return the records of a batch, as aiokafka's records. Raises PermanentError if they cannot be read."""
     data = batch.raw[batch.begin : batch.end]
     try:
@@ -122,7 +122,7 @@ def decoded(batch: Batch, where: str) -> list[Any]:
         raise PermanentError(f"{where}: the batch at offset {batch.first} cannot be read: {error}") from error
 
 
-def _with_any_keys(batch: Batch, opened: bytes) -> Iterator[Record]:
+def _with_any_keys(batch: LogBatch, opened: bytes) -> Iterator[AnyKeyRecord]:
     at, data = _HEADER_BYTES, bytearray(opened)
 
     def number() -> int:
@@ -145,11 +145,11 @@ def _with_any_keys(batch: Batch, opened: bytes) -> Iterator[Record]:
         time_ms, offset = batch.base_ms + number(), batch.first + number()
         key, value = nullable(), nullable()
         headers = [((nullable() or b"").decode("utf-8", "surrogateescape"), nullable()) for _ in range(number())]
-        yield Record(offset, batch.max_ms if own_time else time_ms, int(own_time), key, value, headers)
+        yield AnyKeyRecord(offset, batch.max_ms if own_time else time_ms, int(own_time), key, value, headers)
 
 
-class Pace:
-    """Limits the bytes a second that one task reads; 0 is no limit."""
+class ReadLimit:
+    """Limits the bytes a second that one task reads; 0 is unlimited."""
 
     def __init__(self, bytes_s: float) -> None:
         self._bytes_s = bytes_s
@@ -182,7 +182,7 @@ class LogReader:
         *,
         is_committed: bool,
         fetch_bytes: int,
-        pace: Pace | None = None,
+        pace: ReadLimit | None = None,
     ) -> None:
         self.where = f"cluster {cluster.name}: {partition}"
         self.begin, self.end = begin, end
@@ -196,11 +196,11 @@ class LogReader:
         self._pace = pace
         self._position = begin
         self._leader: tuple[int, UUID | None] | None = None
-        self._batches: deque[Batch] = deque()
+        self._batches: deque[LogBatch] = deque()
         self._scope = Scope(f"read {partition}")
-        self._ahead: asyncio.Task[tuple[int, list[Batch]]] | None = None
+        self._ahead: asyncio.Task[tuple[int, list[LogBatch]]] | None = None
 
-    async def next(self) -> Batch | None:
+    async def next(self) -> LogBatch | None:
         """Return the next data batch; None at the end. Raises RetriableError, PermanentError or SecurityError."""
         while not self._batches:
             if self._position >= self.end:
@@ -217,7 +217,7 @@ class LogReader:
     async def close(self) -> None:
         await self._scope.close()
 
-    async def _fetched(self, position: int) -> tuple[int, list[Batch]]:
+    async def _fetched(self, position: int) -> tuple[int, list[LogBatch]]:
         """Fetch until an offset behind ``position`` is reached; return it, and the data batches before it."""
         clock = asyncio.get_running_loop().time
         until_s, why = clock() + _STALLED_S, "its leader sends nothing"
@@ -296,9 +296,9 @@ class LogReader:
         self._leader = leader, metadata.topics[topic].topic_id
         return self._leader
 
-    def _cut(self, raw: bytes, position: int, aborted: Any) -> tuple[int, list[Batch]]:
+    def _cut(self, raw: bytes, position: int, aborted: Any) -> tuple[int, list[LogBatch]]:
         """Return the offset behind the whole batches of ``raw``, and those with data from ``position`` to the end."""
-        found: list[Batch] = []
+        found: list[LogBatch] = []
         open_aborts = deque(sorted((one.first_offset, one.producer_id) for one in aborted))
         aborting: set[int] = set()
         at, following = 0, position
@@ -310,12 +310,12 @@ class LogReader:
             magic = raw[begin + _MAGIC_AT]
             if magic < 2:
                 # Of a compressed message the offset is the last one inside.
-                batch = Batch(first, first, -1, raw, begin, at, magic, 0, 0, 0)
+                batch = LogBatch(first, first, -1, raw, begin, at, magic, 0, 0, 0)
                 producer = -1
             else:
                 header = _HEADER.unpack_from(raw, begin)
                 attributes, producer = header[5], header[9]
-                batch = Batch(
+                batch = LogBatch(
                     first, first + header[6], header[12], raw, begin, at, magic, attributes, header[7], header[8]
                 )
                 while open_aborts and open_aborts[0][0] <= batch.last:
@@ -334,7 +334,7 @@ class LogReader:
         return following, found
 
 
-def _is_abort(batch: Batch, where: str) -> bool:
+def _is_abort(batch: LogBatch, where: str) -> bool:
     return any(record.key is not None and record.key[2:4] == _ABORT for record in decoded(batch, where))
 
 
@@ -346,7 +346,7 @@ class Cursor:
         self.records: list[Any] = []
         self.at = 0
         #: The next batch, if none of it is decoded.
-        self.batch: Batch | None = None
+        self.batch: LogBatch | None = None
         #: Source offset behind everything taken.
         self.position = reader.begin
         self.filtered = 0
@@ -364,7 +364,7 @@ class Cursor:
     def is_between_batches(self) -> bool:
         return self.at == len(self.records)
 
-    async def peek(self) -> Batch | None:
+    async def peek(self) -> LogBatch | None:
         """Return the next batch without decoding it, if it is wholly in the range and no transform needs it."""
         if self.batch is None and not self._is_over:
             self.batch = await self.reader.next()

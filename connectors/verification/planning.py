@@ -35,7 +35,7 @@ RANGE_OFFSETS: Final = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class VerifyOptions:
     """What to verify and how.
 
     Args:
@@ -159,7 +159,7 @@ async def plan_partitions(
     parts: FlowParts,
     reader: MapReader,
     stored: Mapping[TopicPartition, Verified],
-    options: Options,
+    options: VerifyOptions,
 ) -> tuple[list[PartitionScope], list[str]]:
     """Return the partitions to verify, and why others cannot be. Raises what the clusters raise."""
     here, there = parts.clusters.source, parts.clusters.target
@@ -228,7 +228,7 @@ def _verified(
     here: TopicMetadata,
     there: TopicMetadata,
     stored: Verified | None,
-    options: Options,
+    options: VerifyOptions,
 ) -> Verified:
     """Return what is verified already, of these topics; nothing is, if everything or a part is to be compared."""
     ids = str(here.topic_id or ""), str(there.topic_id or "")
@@ -238,7 +238,7 @@ def _verified(
     return Verified(nothing, -1, *ids)
 
 
-async def _place(scope: PartitionScope, reader: MapReader, options: Options, parts: FlowParts) -> None:
+async def _place(scope: PartitionScope, reader: MapReader, options: VerifyOptions, parts: FlowParts) -> None:
     """Set where the partition's work begins, and explain what is before that."""
     done = scope.verified
     log_start, target_start = scope.begin, scope.target_begin
@@ -286,7 +286,7 @@ async def _place(scope: PartitionScope, reader: MapReader, options: Options, par
     scope.verified = Verified(result, max(scope.target_begin, done.target_to), done.source_id, done.target_id)
 
 
-async def _cut_by_time(scope: PartitionScope, reader: MapReader, options: Options, parts: FlowParts) -> None:
+async def _cut_by_time(scope: PartitionScope, reader: MapReader, options: VerifyOptions, parts: FlowParts) -> None:
     """Leave only the records of a time. Raises PermanentError without a map, which says where that is in the target."""
     if scope.pair is None or any(scope.is_compacted):
         raise PermanentError(

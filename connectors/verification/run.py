@@ -28,9 +28,9 @@ from connectors.internal_topics import Records, record_settings
 from connectors.offset_map.reader import MapReader
 from connectors.source.worker_context import FlowParts, looked_at_parts
 from connectors.spark.engine import SparkEngine
-from connectors.spark.sessions import VERIFIES
+from connectors.spark.slice_job import FUNCTION
 from connectors.transforms.target_names import FindPlugin, chain_plan
-from connectors.verification.planning import Options, PartitionScope, plan_partitions, total_offsets
+from connectors.verification.planning import PartitionScope, VerifyOptions, plan_partitions, total_offsets
 from connectors.verification.ranges import RangePlan, RangeResult
 from connectors.verification.report import ReadSample, VerificationResult
 from connectors.verification.state import VERIFIED, Verified
@@ -66,7 +66,7 @@ class Progress:
 
 
 @dataclass(slots=True)
-class _Running:
+class _Ranges:
     """The results of one partition that are waiting for an earlier range's."""
 
     scope: PartitionScope
@@ -84,7 +84,7 @@ class Verification:
         parts: FlowParts,
         engine: SparkEngine,
         links: LinkServer,
-        options: Options,
+        options: VerifyOptions,
         find_plugin: FindPlugin,
         show: Callable[[Progress], None],
     ) -> None:
@@ -105,8 +105,8 @@ class Verification:
         self._records: Records[TopicPartition, Verified] = Records(
             VERIFIED, parts.store, parts.admin, record_settings(settings)
         )
-        self._running: deque[_Running] = deque()
-        self._again: deque[tuple[_Running, int, RangePlan]] = deque()
+        self._running: deque[_Ranges] = deque()
+        self._again: deque[tuple[_Ranges, int, RangePlan]] = deque()
         self._unstored: dict[TopicPartition, Verified] = {}
         self._planning = asyncio.Lock()
         self._scope = Scope(f"verify {flow}")
@@ -114,20 +114,21 @@ class Verification:
         self._numbers = 0
         self._read_bytes = 0
         self._in_work: dict[int, int] = {}
-        self._began_s = 0.0
+        #: When the first task began to read; Spark's start comes before.
+        self._began_s: float | None = None
         self._total = 0
         self._samples: list[ReadSample] = []
 
     async def run(self) -> VerificationResult:
         """Verify what is not verified yet. Raises ConfigError, and what the clusters, Spark and the tasks raise."""
-        began_ms, self._began_s, options = wall_ms(), time.monotonic(), self._options
+        began_ms, self._began_s, options = wall_ms(), None, self._options
         stored = {} if self._options.is_part else await self._records.load()
         scopes, unread = await plan_partitions(self._settings, self._parts, self._reader, stored, self._options)
         if self._options.is_full:  # a run that continues this one, if it is killed, finds nothing older
             self._unstored = {one.source: one.verified for one in scopes}
             await self._store()
             self._options = replace(self._options, is_full=False)
-        self._running = deque(_Running(one) for one in scopes)
+        self._running = deque(_Ranges(one) for one in scopes)
         self._read_bytes, self._total, self._samples = 0, total_offsets(scopes), []
         everyone = list(self._running)
         count = max(self._options.tasks, 1)
@@ -143,7 +144,7 @@ class Verification:
             await self._store()
         finally:
             await self._scope.close()
-        read_s = time.monotonic() - self._began_s
+        read_s = self._spent_s()
         self._show(self._progress(everyone))
         unread += [f"{one.source}: {one.failure}" for one in scopes if one.failure]
         return VerificationResult(
@@ -161,7 +162,7 @@ class Verification:
 
     # -- ranges -----------------------------------------------------------------------------------------
 
-    async def _next(self) -> tuple[_Running, int, RangePlan] | None:
+    async def _next(self) -> tuple[_Ranges, int, RangePlan] | None:
         """Return the next range, of the partitions in turn."""
         async with self._planning:
             if self._again:
@@ -177,7 +178,7 @@ class Verification:
                     self._running.append(one)
             return None
 
-    def _add(self, one: _Running, number: int, found: RangeResult) -> None:
+    def _add(self, one: _Ranges, number: int, found: RangeResult) -> None:
         one.waiting[number] = found
         while one.next_added in one.waiting:
             result = one.waiting.pop(one.next_added)
@@ -190,7 +191,7 @@ class Verification:
     async def _task(self) -> None:
         """Let a task of Spark verify ranges until none is left; start another if it is lost."""
         while (given := await self._next()) is not None:
-            waiting: list[tuple[_Running, int, RangePlan]] = [given]
+            waiting: list[tuple[_Ranges, int, RangePlan]] = [given]
             try:
                 async with self._opened() as link:
                     while waiting:
@@ -207,7 +208,7 @@ class Verification:
                     raise
                 log.warning("%s: a task of the verification was lost: %s; starting another", self._flow, error)
 
-    async def _verify(self, link: ServedLink, one: _Running, number: int, plan: RangePlan) -> None:
+    async def _verify(self, link: ServedLink, one: _Ranges, number: int, plan: RangePlan) -> None:
         link.send({"type": "range", "plan": plan.to_wire(), "partition": self._known_to_transforms(plan)})
         mine = id(link)
         while True:
@@ -238,7 +239,7 @@ class Verification:
             "token": ticket.token,
             "slice": ticket.slice,
             "epoch": number,
-            VERIFIES: True,
+            FUNCTION: "connectors.verification.task:run_task",
         }
         link = None
         try:
@@ -254,6 +255,7 @@ class Verification:
             link, _ = ticket.linked.result()
             link.renew(_LEASE_S, lambda: True)
             link.send(self._configured())
+            self._began_s = self._began_s or time.monotonic()
             yield link
             with suppress(TimeoutError):
                 async with asyncio.timeout(2.0):
@@ -295,6 +297,9 @@ class Verification:
 
     # -- state and progress -----------------------------------------------------------------------------
 
+    def _spent_s(self) -> float:
+        return 0.0 if self._began_s is None else time.monotonic() - self._began_s
+
     async def _store_forever(self) -> None:
         while True:
             await asyncio.sleep(_STORE_S)
@@ -305,7 +310,7 @@ class Verification:
             storing, self._unstored = self._unstored, {}
             await self._records.store(storing)
 
-    async def _show_forever(self, everyone: list[_Running]) -> None:
+    async def _show_forever(self, everyone: list[_Ranges]) -> None:
         while True:
             await asyncio.sleep(_SHOW_S)
             progress = self._progress(everyone)
@@ -314,20 +319,20 @@ class Verification:
                 del self._samples[1:-1:2]
             self._show(progress)
 
-    def _progress(self, everyone: list[_Running]) -> Progress:
+    def _progress(self, everyone: list[_Ranges]) -> Progress:
         offsets = sum(
             max(min(one.scope.verified.result.verified_to, one.scope.first + one.scope.offsets) - one.scope.first, 0)
             for one in everyone
         )
         read = self._read_bytes + sum(self._in_work.values())
-        spent_s = max(time.monotonic() - self._began_s, 0.001)
+        spent_s = self._spent_s()
         left = self._total - offsets
         return Progress(
             flow=str(self._flow),
             offsets=offsets,
             offsets_total=self._total,
             bytes=read,
-            bytes_s=read / spent_s,
+            bytes_s=read / max(spent_s, 0.001),
             left_s=left * spent_s / offsets if offsets else -1.0,
             differences=sum(one.scope.verified.result.differences_total for one in everyone),
         )
@@ -345,7 +350,7 @@ async def _all_of(tasks: list[asyncio.Task[None]]) -> None:
         one.result()
 
 
-def _shown(options: Options) -> dict[str, Any]:
+def _shown(options: VerifyOptions) -> dict[str, Any]:
     return {
         "topics": list(options.topics),
         "from_ms": options.from_ms,
@@ -359,7 +364,7 @@ def _shown(options: Options) -> dict[str, Any]:
 
 @asynccontextmanager
 async def verifying(
-    flow: Flow, engine: SparkEngine, options: Options, find_plugin: FindPlugin, show: Callable[[Progress], None]
+    flow: Flow, engine: SparkEngine, options: VerifyOptions, find_plugin: FindPlugin, show: Callable[[Progress], None]
 ) -> AsyncIterator[Verification]:
     """Open what a verification of ``flow`` needs; the caller stops ``engine``. Raises ConfigError, SecurityError or
     PermanentError."""

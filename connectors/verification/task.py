@@ -21,7 +21,7 @@ from connectors.control_link.code_version import running_code, running_from
 from connectors.control_link.protocol import Link, LinkAddress, LinkClosed, Message, PartitionPlan
 from connectors.transforms.smt_chain import Chain, ChainPlan, Untransformable
 from connectors.verification.comparison import Comparison
-from connectors.verification.log_reader import LogReader, Pace, Record, Transform
+from connectors.verification.log_reader import AnyKeyRecord, LogReader, ReadLimit, Transform
 from connectors.verification.ranges import RangePlan
 
 _REPORT_S: Final = 0.5
@@ -60,7 +60,7 @@ class VerificationTask:
         self._clusters: dict[str, Cluster] = {}
         self._is_committed = False
         self._fetch_bytes = 1024 * 1024
-        self._pace: Pace | None = None
+        self._pace: ReadLimit | None = None
         self._chain: Chain | None = None
         self._comparison: Comparison | None = None
         self._scope = Scope("verification")
@@ -94,7 +94,7 @@ class VerificationTask:
             self._clusters[side] = Cluster(ConnectionSettings.from_wire(message[side]), side)
         self._is_committed = message["is_committed"]
         self._fetch_bytes = message["fetch_bytes"]
-        self._pace = Pace(message["bytes_s"])
+        self._pace = ReadLimit(message["bytes_s"])
         if message["chain"] is not None:
             self._chain = Chain(ChainPlan.from_wire(message["chain"]))
 
@@ -145,6 +145,6 @@ def chain_transform(chain: Chain, partition: Message) -> Transform:
         if after is None or isinstance(after, Untransformable):
             return None
         # A copy has the record's visible timestamp, whatever the source's log says of its origin.
-        return Record(after.offset, after.timestamp_ms, 0, after.key, after.value, after.headers)
+        return AnyKeyRecord(after.offset, after.timestamp_ms, 0, after.key, after.value, after.headers)
 
     return transform

@@ -19,7 +19,7 @@ from connect.kafka.concurrency import is_set_within, unless
 from connect.runtime.plugins.plugin_registry import Plugins
 from connectors.config.mm2_properties import Flow, chosen_flows
 from connectors.verification import report_file, report_text
-from connectors.verification.planning import Options
+from connectors.verification.planning import VerifyOptions
 from connectors.verification.report import VerificationResult
 from connectors.verification.run import Progress, verifying
 
@@ -65,7 +65,7 @@ def run_verify(arguments: VerifyArguments) -> int:
 
 async def _run(flow: Flow, arguments: VerifyArguments) -> int:
     tasks, engine = spark_for_verification(flow, arguments.tasks)
-    options = Options(
+    options = VerifyOptions(
         arguments.topics,
         _time(arguments.begin, "--from"),
         _time(arguments.to, "--to"),
