@@ -52,9 +52,11 @@ from connectors.topic_sync.partition_assignment import ASSIGNED_PARTITIONS, assi
 from connectors.transforms.smt_chain import ChainPlan
 from connectors.transforms.sql_query import KEY as QUERY_KEY
 from connectors.transforms.target_names import chain_plan, check_chain
+from connectors.verification.state import verification_report
 
 LAG: Final = "lag"
 PARTITIONS: Final = "partitions"
+VERIFICATION: Final = "verification"
 _RUNNING: Final = "running"
 #: The highest ``top`` of a lag report.
 _MOST_NAMED: Final = 1000
@@ -228,13 +230,15 @@ class MirrorSource(MirrorConnector):
     async def report(
         self, kind: str, props: Props, tasks: Sequence[TaskReport], query: Mapping[str, str]
     ) -> Mapping[str, Any] | None:
-        if kind not in (LAG, PARTITIONS):
+        if kind not in (LAG, PARTITIONS, VERIFICATION):
             return None
         await open_stores(props)
         settings, clients = settings_of(props, self._host)
         async with _parts(self._host, settings, clients) as parts:
             if kind == PARTITIONS:
                 return await partitions_report(settings, parts, tasks, query)
+            if kind == VERIFICATION:
+                return await verification_report(settings, parts.store)
             shared, watch = self._host.lag_of(settings.name), self._host.watches.get(settings.name)
             lag = await shared.read(settings, parts.clusters.source, parts.store, watch)
             contact = self._host.contact(settings.name)  # after the read, which may take long

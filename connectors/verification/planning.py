@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from connect.core.errors import ConfigError, PermanentError
-from connect.kafka.cluster import TopicMetadata
+from connect.kafka.cluster import Cluster, TopicMetadata
 from connect.kafka.log.compacted_topic import LogRecord, read_to_end
 from connect.kafka.log.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, known_offsets
-from connect.kafka.log.topic_admin import known_topic, perhaps_compacted
+from connect.kafka.log.topic_admin import Admin, known_topic, perhaps_compacted
 from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.formats.gap import GapRecord, decode_gap
 from connectors.formats.position import KeyKind, decode_kind
@@ -23,7 +23,6 @@ from connectors.formats.types import TopicPartition
 from connectors.internal_topics import read_copied
 from connectors.offset_map.reader import MapReader
 from connectors.offset_map.runs_and_chunks import MapPair
-from connectors.source.worker_context import FlowParts
 from connectors.topic_sync.partition_assignment import selected
 from connectors.verification.ranges import RangePlan
 from connectors.verification.report import ExplainedRange, PartitionResult, RangeReason
@@ -61,6 +60,16 @@ class VerifyOptions:
 
     def wants(self, topic: str) -> bool:
         return not self.topics or any(re.fullmatch(one, topic) for one in self.topics)
+
+
+@dataclass(frozen=True, slots=True)
+class FlowClusters:
+    """The clusters of a flow; ``store`` is the target, by the clients that read and write positions."""
+
+    source: Cluster
+    target: Cluster
+    store: Cluster
+    admin: Admin
 
 
 @dataclass(slots=True)
@@ -134,7 +143,9 @@ class PartitionScope:
             if chunk.limit is not None and chunk.limit[1] <= self.target_begin:
                 continue
             for run in await reader.runs(self.pair, chunk):
-                if run.downstream_end > self.target_begin:
+                if found and run.downstream <= found[-1][1]:  # its source offsets have a gap, its copies have none
+                    found[-1] = (found[-1][0], run.downstream_end)
+                elif run.downstream_end > self.target_begin:
                     found.append((run.downstream, run.downstream_end))
                 if run.downstream >= target_end:
                     return tuple(found)
@@ -156,20 +167,20 @@ class PartitionScope:
 
 async def plan_partitions(
     settings: MirrorSourceSettings,
-    parts: FlowParts,
+    clusters: FlowClusters,
     reader: MapReader,
     stored: Mapping[TopicPartition, Verified],
     options: VerifyOptions,
 ) -> tuple[list[PartitionScope], list[str]]:
     """Return the partitions to verify, and why others cannot be. Raises what the clusters raise."""
-    here, there = parts.clusters.source, parts.clusters.target
+    here, there = clusters.source, clusters.target
     known = (await here.metadata(None)).topics
     topics = [one for one in selected(settings.should_mirror, known) if options.wants(one.name)]
     if not topics:
         raise ConfigError(f"{settings.flow} mirrors no topic {' '.join(options.topics)}".rstrip(), "--topics")
     partitions = [TopicPartition(one.name, index) for one in topics for index in sorted(one.partitions)]
     await reader.follow()
-    copied = await read_copied(parts.store, settings, partitions)
+    copied = await read_copied(clusters.store, settings, partitions)
     targets = {one: _target_of(one, reader, settings) for one in partitions}
     remote = (await there.metadata({one.topic for one in targets.values()})).topics
     unread = []
@@ -191,7 +202,7 @@ async def plan_partitions(
         await perhaps_compacted(here, {one.topic for one in found}, in_doubt=False),
         await perhaps_compacted(there, {targets[one].topic for one in found}, in_doubt=False),
     )
-    gaps = await _gaps(parts, settings)
+    gaps = await _gaps(clusters, settings)
     scopes = []
     for one in found:
         target = targets[one]
@@ -202,7 +213,14 @@ async def plan_partitions(
             source=one,
             target=target,
             pair=reader.current(one) if reader.current(one) in reader.pairs(one) else None,
-            verified=_verified(one, target, known[one.topic], remote[target.topic], stored.get(one), options),
+            verified=_verified(
+                one,
+                target,
+                (known[one.topic], remote[target.topic]),
+                (ends[one], target_ends[target]),
+                stored.get(one),
+                options,
+            ),
             begin=starts[one],
             target_begin=target_starts[target],
             end=ends[one],
@@ -211,7 +229,7 @@ async def plan_partitions(
             is_compacted=(one.topic in compacted[0], target.topic in compacted[1]),
             may_begin_later=(starts[one] > 0, target_starts[target] > 0),
         )
-        await _place(scope, reader, options, parts)
+        await _place(scope, reader, options, clusters)
         _add_gaps(scope, [each for each in gaps if each.source_topic == one.topic and each.source_partition == one[1]])
         scopes.append(scope)
     return scopes, unread
@@ -225,20 +243,28 @@ def _target_of(one: TopicPartition, reader: MapReader, settings: MirrorSourceSet
 def _verified(
     source: TopicPartition,
     target: TopicPartition,
-    here: TopicMetadata,
-    there: TopicMetadata,
+    topics: tuple[TopicMetadata, TopicMetadata],
+    ends: tuple[int, int],
     stored: Verified | None,
     options: VerifyOptions,
 ) -> Verified:
-    """Return what is verified already, of these topics; nothing is, if everything or a part is to be compared."""
-    ids = str(here.topic_id or ""), str(there.topic_id or "")
-    if stored is not None and stored.is_of(*ids) and not options.is_full and not options.is_part:
+    """Return what is verified already of these topics; nothing is if all or a part is to be compared, or if a log was
+    recreated or truncated since. ``topics`` and ``ends``: of source and target."""
+    source_id, target_id = (str(one.topic_id or "") for one in topics)
+    if (
+        stored is not None
+        and stored.is_of(source_id, target_id)
+        and stored.result.verified_to <= ends[0]
+        and stored.target_to <= ends[1]
+        and not options.is_full
+        and not options.is_part
+    ):
         return stored
     nothing = PartitionResult(*source, *target, 0, 0, 0, -1, -1, -1, 0)
-    return Verified(nothing, -1, *ids)
+    return Verified(nothing, -1, source_id, target_id)
 
 
-async def _place(scope: PartitionScope, reader: MapReader, options: VerifyOptions, parts: FlowParts) -> None:
+async def _place(scope: PartitionScope, reader: MapReader, options: VerifyOptions, clusters: FlowClusters) -> None:
     """Set where the partition's work begins, and explain what is before that."""
     done = scope.verified
     log_start, target_start = scope.begin, scope.target_begin
@@ -274,7 +300,7 @@ async def _place(scope: PartitionScope, reader: MapReader, options: VerifyOption
             scope.may_begin_later = (False, False)
     scope.target_begin = max(scope.target_begin, target_start)
     if options.is_part:
-        await _cut_by_time(scope, reader, options, parts)
+        await _cut_by_time(scope, reader, options, clusters)
     scope.first = scope.begin
     result = replace(
         done.result,
@@ -286,13 +312,15 @@ async def _place(scope: PartitionScope, reader: MapReader, options: VerifyOption
     scope.verified = Verified(result, max(scope.target_begin, done.target_to), done.source_id, done.target_id)
 
 
-async def _cut_by_time(scope: PartitionScope, reader: MapReader, options: VerifyOptions, parts: FlowParts) -> None:
+async def _cut_by_time(
+    scope: PartitionScope, reader: MapReader, options: VerifyOptions, clusters: FlowClusters
+) -> None:
     """Leave only the records of a time. Raises PermanentError without a map, which says where that is in the target."""
     if scope.pair is None or any(scope.is_compacted):
         raise PermanentError(
             f"{scope.source}: --from and --to need an offset map, and no cleaner; verify the partition as a whole"
         )
-    here = parts.clusters.source
+    here = clusters.source
     offsets: list[int | None] = []
     for time_ms in (options.from_ms, options.to_ms):
         if time_ms is None:
@@ -316,7 +344,7 @@ async def _cut_by_time(scope: PartitionScope, reader: MapReader, options: Verify
             scope.target_end = min(place.offset, scope.target_end)
 
 
-async def _gaps(parts: FlowParts, settings: MirrorSourceSettings) -> Sequence[GapRecord]:
+async def _gaps(clusters: FlowClusters, settings: MirrorSourceSettings) -> Sequence[GapRecord]:
     """Return the gaps that the flow has passed."""
     found: list[GapRecord] = []
 
@@ -326,8 +354,8 @@ async def _gaps(parts: FlowParts, settings: MirrorSourceSettings) -> Sequence[Ga
             if gap.connector == settings.name:
                 found.append(gap)
 
-    if await known_topic(parts.store, settings.map_topic) is not None:
-        await read_to_end(parts.store, settings.map_topic, fold, only_last=True)
+    if await known_topic(clusters.store, settings.map_topic) is not None:
+        await read_to_end(clusters.store, settings.map_topic, fold, only_last=True)
     return found
 
 

@@ -12,12 +12,14 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from connect.core.errors import PermanentError, RetriableError
+from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import Scope, wall_ms
+from connect.kafka.log.topic_admin import Admin
 from connect.kafka.security.connection_settings import ConnectionSettings
 from connect.kafka.threads import LeaseThread
 from connectors.config.mm2_properties import Flow
@@ -26,11 +28,10 @@ from connectors.control_link.server import LinkServer, LinkSettings, ServedLink
 from connectors.formats.types import TopicPartition
 from connectors.internal_topics import Records, record_settings
 from connectors.offset_map.reader import MapReader
-from connectors.source.worker_context import FlowParts, looked_at_parts
 from connectors.spark.engine import SparkEngine
 from connectors.spark.slice_job import FUNCTION
 from connectors.transforms.target_names import FindPlugin, chain_plan
-from connectors.verification.planning import PartitionScope, VerifyOptions, plan_partitions, total_offsets
+from connectors.verification.planning import FlowClusters, PartitionScope, VerifyOptions, plan_partitions, total_offsets
 from connectors.verification.ranges import RangePlan, RangeResult
 from connectors.verification.report import ReadSample, VerificationResult
 from connectors.verification.state import VERIFIED, Verified
@@ -81,7 +82,7 @@ class Verification:
     def __init__(
         self,
         flow: Flow,
-        parts: FlowParts,
+        clusters: FlowClusters,
         engine: SparkEngine,
         links: LinkServer,
         options: VerifyOptions,
@@ -93,7 +94,7 @@ class Verification:
             raise PermanentError(f"{flow}: the records of a flow with transform.sql cannot be verified yet")
         self._flow = flow
         self._settings = settings
-        self._parts = parts
+        self._clusters = clusters
         self._engine = engine
         self._links = links
         self._options = options
@@ -101,9 +102,9 @@ class Verification:
         self._chain = chain_plan(settings.transforms, settings.source_alias, find_plugin, settings.names)
         clients = flow.clients()
         self._clients = (clients.replication_consumer(0), clients.target_admin())
-        self._reader = MapReader(parts.store, settings.map_topic, connector=settings.name)
+        self._reader = MapReader(clusters.store, settings.map_topic, connector=settings.name)
         self._records: Records[TopicPartition, Verified] = Records(
-            VERIFIED, parts.store, parts.admin, record_settings(settings)
+            VERIFIED, clusters.store, clusters.admin, record_settings(settings)
         )
         self._running: deque[_Ranges] = deque()
         self._again: deque[tuple[_Ranges, int, RangePlan]] = deque()
@@ -123,7 +124,7 @@ class Verification:
         """Verify what is not verified yet. Raises ConfigError, and what the clusters, Spark and the tasks raise."""
         began_ms, self._began_s, options = wall_ms(), None, self._options
         stored = {} if self._options.is_part else await self._records.load()
-        scopes, unread = await plan_partitions(self._settings, self._parts, self._reader, stored, self._options)
+        scopes, unread = await plan_partitions(self._settings, self._clusters, self._reader, stored, self._options)
         if self._options.is_full:  # a run that continues this one, if it is killed, finds nothing older
             self._unstored = {one.source: one.verified for one in scopes}
             await self._store()
@@ -368,14 +369,20 @@ async def verifying(
 ) -> AsyncIterator[Verification]:
     """Open what a verification of ``flow`` needs; the caller stops ``engine``. Raises ConfigError, SecurityError or
     PermanentError."""
-    settings, leases = flow.settings(), LeaseThread(_PROGRESS_TIMEOUT_S)
+    settings, clients, leases = flow.settings(), flow.clients(), LeaseThread(_PROGRESS_TIMEOUT_S)
     link = LinkSettings.parse(settings.link_listener, settings.link_advertised_address)
-    leases.start()
-    links = LinkServer(link, leases, engine.code)
-    try:
+    async with AsyncExitStack() as closing:
+        leases.start()
+        closing.push_async_callback(leases.stop)
+        links = LinkServer(link, leases, engine.code)
+        closing.push_async_callback(links.stop)
         await links.start()
-        async with looked_at_parts(flow.clients(), flow.source, flow.target) as parts:
-            yield Verification(flow, parts, engine, links, options, find_plugin, show)
-    finally:
-        await links.stop()
-        await leases.stop()
+        clusters = FlowClusters(
+            Cluster(clients.source_admin(), flow.source),
+            Cluster(clients.target_admin(), flow.target),
+            Cluster(clients.offsets(), flow.target),
+            Admin(clients.target_admin(), flow.target),
+        )
+        for one in (clusters.source, clusters.target, clusters.store, clusters.admin):
+            closing.push_async_callback(one.close)
+        yield Verification(flow, clusters, engine, links, options, find_plugin, show)

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
+from connect.kafka.cluster import Cluster
+from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.formats.position import KeyKind, text
 from connectors.formats.types import TopicPartition, Wired
-from connectors.internal_topics import RecordKind
+from connectors.internal_topics import RecordKind, read_records, record_settings
 from connectors.verification.ranges import RangeResult
-from connectors.verification.report import NAMED_DIFFERENCES, ExplainedRange, PartitionResult
+from connectors.verification.report import NAMED_DIFFERENCES, ExplainedRange, PartitionResult, RangeReason
 
 _INT32: Final = struct.Struct(">i")
 #: Explained ranges of a partition that are kept; the last one then stands for all behind it.
@@ -41,6 +43,8 @@ class Verified(Wired):
     def with_range(self, found: RangeResult, now_ms: int) -> Verified:
         """Add the next range of the partition."""
         before = self.result
+        # What was not copied yet is in a range by now.
+        explained = (one for one in before.explained if one.reason is not RangeReason.NOT_COPIED)
         result = replace(
             before,
             records=before.records + found.records,
@@ -50,7 +54,7 @@ class Verified(Wired):
             verified_ms=now_ms,
             differences=(*before.differences, *found.differences)[:NAMED_DIFFERENCES],
             differences_total=before.differences_total + found.differences_total,
-            explained=joined((*before.explained, *found.explained)),
+            explained=joined((*explained, *found.explained)),
         )
         return Verified(result, found.target_to, self.source_id, self.target_id)
 
@@ -77,3 +81,17 @@ VERIFIED: Final[RecordKind[TopicPartition, Verified]] = RecordKind(
     lambda value: orjson.dumps(value.to_wire()),
     lambda reader: Verified.from_wire(orjson.loads(reader.rest())),
 )
+
+
+async def verification_report(settings: MirrorSourceSettings, store: Cluster) -> dict[str, Any]:
+    """Return what ``heliograph verify`` has found so far; ``verified_ms``: of the partition whose last range was
+    compared the longest ago, -1 if none was. Errors as :func:`read_records`."""
+    stored = await read_records(store, record_settings(settings), VERIFIED)
+    results = [stored[one].result for one in sorted(stored)]
+    return {
+        "connector": settings.name,
+        "flow": settings.flow,
+        "verified_ms": min((one.verified_ms for one in results if one.verified_ms), default=-1),
+        "differences": sum(one.differences_total for one in results),
+        "partitions": [one.to_wire() for one in results],
+    }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 from typing import Any, Final
@@ -23,6 +24,8 @@ from connectors.transforms.smt_chain import Chain, ChainPlan, Untransformable
 from connectors.verification.comparison import Comparison
 from connectors.verification.log_reader import AnyKeyRecord, LogReader, ReadLimit, Transform
 from connectors.verification.ranges import RangePlan
+
+log = logging.getLogger(__name__)
 
 _REPORT_S: Final = 0.5
 
@@ -107,6 +110,9 @@ class VerificationTask:
             self._link.send({"type": "result", "result": result.to_wire()})
         except HeliographError as error:
             self._link.send({"type": "failed", "error": str(error)})
+        except Exception as error:  # else the command would wait for it without end
+            log.error("a range could not be compared", exc_info=error)
+            self._link.send({"type": "failed", "error": f"{type(error).__name__}: {error}"})
         finally:
             self._comparison = None
 
