@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pkgutil
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
@@ -20,9 +21,10 @@ def copy_slice(payload: dict[str, Any], rows: Iterable[int]) -> Iterable[int]:
 
 
 def run_named(payload: dict[str, Any], rows: Iterable[int]) -> Iterable[int]:
-    """Call the function that ``payload`` names, ``package.module:function``, with it for each row; return no rows."""
+    """Run the coroutine function that ``payload`` names, ``package.module:function``, for each row; return no rows. It
+    gets the payload, and the stage that passes records through Spark for ``transform.sql``, here None."""
     for _ in rows:
-        pkgutil.resolve_name(payload[FUNCTION])(payload)
+        asyncio.run(pkgutil.resolve_name(payload[FUNCTION])(payload, None))
     return ()
 
 
@@ -33,6 +35,16 @@ def run_named_in_arrow(payload: dict[str, Any], batches: Iterable[Any]) -> Itera
     for batch in batches:
         run_named(payload, range(batch.num_rows))
     yield pa.RecordBatch.from_pylist([], schema=pa.schema([("nothing", pa.int32())]))
+
+
+def transform_named(payload: dict[str, Any], batches: Iterable[Any]) -> Iterator[Any]:
+    """Run the same function with a stage for each row; yield the records for ``transform.sql``."""
+    from connectors.dataplane.sql_stage import first_half
+
+    function = pkgutil.resolve_name(payload[FUNCTION])
+    for batch in batches:
+        for _ in range(batch.num_rows):
+            yield from first_half(payload["arrow_rows"], lambda stage: function(payload, stage))
 
 
 def begin(rows: Iterable[int]) -> Iterable[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -47,8 +47,8 @@ _PAUSE_S: Final = 0.2
 _STALLED_S: Final = 60.0
 _NO_ID: Final = UUID(int=0)
 
-#: Returns the record as the flow writes it; None if it drops it.
-Transform = Callable[[Any], Any]
+#: Returns records as the flow writes them, without those that it drops.
+Transform = Callable[[list[Any]], Awaitable[list[Any]]]
 
 
 class AnyKeyRecord(NamedTuple):
@@ -411,7 +411,7 @@ class Cursor:
             found = [one for one in found if begin <= one.offset < end]
         if self._transform is not None:
             before = len(found)
-            found = [after for one in found if (after := self._transform(one)) is not None]
+            found = await self._transform(found)
             self.filtered += before - len(found)
         self.records = found if self.is_between_batches else self.records[self.at :] + found
         self.at = 0

@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from connect.core.errors import PermanentError, RetriableError
+from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import Scope, wall_ms
 from connect.kafka.log.topic_admin import Admin
@@ -90,8 +90,6 @@ class Verification:
         show: Callable[[Progress], None],
     ) -> None:
         settings = flow.settings()
-        if settings.transform_sql:
-            raise PermanentError(f"{flow}: the records of a flow with transform.sql cannot be verified yet")
         self._flow = flow
         self._settings = settings
         self._clusters = clusters
@@ -244,7 +242,7 @@ class Verification:
         }
         link = None
         try:
-            job = await self._engine.start_job(payload, "")
+            job = await self._engine.start_job(payload, self._settings.transform_sql)
             either: list[asyncio.Future[Any]] = [ticket.linked, job.finished]
             await asyncio.wait(either, timeout=_START_S, return_when="FIRST_COMPLETED")
             if not ticket.linked.done():

@@ -11,7 +11,8 @@ import contextlib
 import logging
 import os
 import socket
-from typing import Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from connect.core.errors import HeliographError
 from connect.kafka.cluster import Cluster
@@ -20,25 +21,26 @@ from connect.kafka.security.connection_settings import ConnectionSettings
 from connect.wire.records import Record as WireRecord
 from connectors.control_link.code_version import running_code, running_from
 from connectors.control_link.protocol import Link, LinkAddress, LinkClosed, Message, PartitionPlan
-from connectors.transforms.smt_chain import Chain, ChainPlan, Untransformable
+from connectors.transforms.smt_chain import Chain, ChainPlan, Outcome
+from connectors.verification.alignment import timestamp_of
 from connectors.verification.comparison import Comparison
 from connectors.verification.log_reader import AnyKeyRecord, LogReader, ReadLimit, Transform
 from connectors.verification.ranges import RangePlan
+
+if TYPE_CHECKING:
+    from connectors.dataplane.sql_stage import RecordStage
 
 log = logging.getLogger(__name__)
 
 _REPORT_S: Final = 0.5
 
 
-def run_task(payload: Message) -> None:
+async def run_task(payload: Message, stage: RecordStage | None) -> None:
     """Verify ranges until the command ends or needs no more.
 
     ``payload``: host, port and certificate of the listener, token, slice (a name) and epoch (the task's number).
+    ``stage`` passes records through Spark for the flow's ``transform.sql``; None without one.
     """
-    asyncio.run(_run(payload))
-
-
-async def _run(payload: Message) -> None:
     hello = {
         **{name: payload[name] for name in ("token", "slice", "epoch")},
         "attempt": "verification",
@@ -48,7 +50,7 @@ async def _run(payload: Message) -> None:
         "pid": os.getpid(),
     }
     link = await Link.connect(LinkAddress(payload["host"], payload["port"], payload["certificate"]), hello)
-    task = VerificationTask(link)
+    task = VerificationTask(link, stage)
     try:
         await task.run()
     finally:
@@ -58,13 +60,13 @@ async def _run(payload: Message) -> None:
 class VerificationTask:
     """One connection to each cluster's leaders, and one range at a time."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, stage: RecordStage | None) -> None:
         self._link = link
+        self._transforms = FlowTransforms(stage)
         self._clusters: dict[str, Cluster] = {}
         self._is_committed = False
         self._fetch_bytes = 1024 * 1024
         self._pace: ReadLimit | None = None
-        self._chain: Chain | None = None
         self._comparison: Comparison | None = None
         self._scope = Scope("verification")
 
@@ -75,7 +77,7 @@ class VerificationTask:
             while True:
                 message = await self._link.receive()
                 if message["type"] == "config":
-                    self._configure(message)
+                    await self._configure(message)
                 elif message["type"] == "range":
                     # In the background, so that a closed link ends it.
                     self._scope.spawn(self._verify(message), "range")
@@ -86,25 +88,23 @@ class VerificationTask:
         await self._scope.close()
         for cluster in self._clusters.values():
             await cluster.close()
-        if self._chain is not None:
-            self._chain.close()
+        await self._transforms.stop()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1.0):
                 await self._link.close()
 
-    def _configure(self, message: Message) -> None:
+    async def _configure(self, message: Message) -> None:
         for side in ("source", "target"):
             self._clusters[side] = Cluster(ConnectionSettings.from_wire(message[side]), side)
         self._is_committed = message["is_committed"]
         self._fetch_bytes = message["fetch_bytes"]
         self._pace = ReadLimit(message["bytes_s"])
-        if message["chain"] is not None:
-            self._chain = Chain(ChainPlan.from_wire(message["chain"]))
+        await self._transforms.start(message["chain"])
 
     async def _verify(self, message: Message) -> None:
         try:
             plan = RangePlan.from_wire(message["plan"])
-            transform = None if self._chain is None else chain_transform(self._chain, message["partition"])
+            transform = self._transforms.of(PartitionPlan.from_wire(message["partition"]))
             self._comparison = Comparison(plan, self._opener(plan), transform)
             result = await self._comparison.run()
             self._link.send({"type": "result", "result": result.to_wire()})
@@ -139,18 +139,50 @@ class VerificationTask:
             self._link.send({"type": "progress", "bytes": comparison.read_bytes if comparison else 0})
 
 
-def chain_transform(chain: Chain, partition: Message) -> Transform:
-    """Return the flow's transforms as a function of one record of aiokafka. ``partition``: a PartitionPlan on the wire,
-    from which the transforms know topics."""
-    plan = PartitionPlan.from_wire(partition)
+def _arrived(waiting: asyncio.Future[Outcome], outcome: Outcome) -> None:
+    if not waiting.done():  # the range may have ended meanwhile
+        waiting.set_result(outcome)
 
-    def transform(record: Any) -> Any:
-        time_ms = -1 if record.timestamp is None else record.timestamp
-        before = WireRecord(record.offset, time_ms, record.key, record.value, list(record.headers))
-        after = chain.transform(plan, before)
-        if after is None or isinstance(after, Untransformable):
-            return None
-        # A copy has the record's visible timestamp, whatever the source's log says of its origin.
-        return AnyKeyRecord(after.offset, after.timestamp_ms, 0, after.key, after.value, after.headers)
 
-    return transform
+class FlowTransforms:
+    """What the flow does to its records, applied again: ``transform.sql``, then its single message transforms."""
+
+    def __init__(self, stage: RecordStage | None) -> None:
+        self._stage = stage
+        self._chain: Chain | None = None
+        self._waiting: asyncio.Future[Outcome] | None = None
+
+    async def start(self, chain: dict[str, Any] | None) -> None:
+        """``chain``: a ChainPlan on the wire. Raises TransformUnusable."""
+        if chain is not None:
+            self._chain = Chain(ChainPlan.from_wire(chain))
+        if self._stage is not None:
+            await self._stage.start(self._broken)
+
+    async def stop(self) -> None:
+        if self._stage is not None:
+            await self._stage.stop()
+        if self._chain is not None:
+            self._chain.close()
+
+    def of(self, plan: PartitionPlan) -> Transform | None:
+        """Return the transforms of a partition; None if records are copied as they are."""
+        return None if self._chain is None and self._stage is None else partial(self._applied, plan)
+
+    async def _applied(self, plan: PartitionPlan, records: list[Any]) -> list[Any]:
+        outcome: Outcome = [
+            WireRecord(one.offset, timestamp_of(one), one.key, one.value, list(one.headers)) for one in records
+        ]
+        if self._stage is not None and outcome:
+            waiting = self._waiting = asyncio.get_running_loop().create_future()
+            part = [one for one in outcome if isinstance(one, WireRecord)]
+            self._stage.submit(plan, part, partial(_arrived, waiting))
+            outcome = await waiting
+        if self._chain is not None:
+            chain = self._chain
+            outcome = [chain.transform(plan, one) if isinstance(one, WireRecord) else None for one in outcome]
+        return [AnyKeyRecord(one[0], one[1], 0, *one[2:]) for one in outcome if isinstance(one, WireRecord)]
+
+    def _broken(self, error: BaseException) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(error)
