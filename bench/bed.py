@@ -25,7 +25,12 @@ from tests.kit.secured import Secured, start_secured
 from tests.kit.topics import make_topics, until_gone
 
 #: Both clusters alike. Deleted topics leave the disk at once, so that one run's files do not burden the next.
-BROKER: Final = {"log.segment.delete.delay.ms": "1000", "log.retention.ms": "-1"}
+BROKER: Final = {
+    "log.segment.delete.delay.ms": "1000",
+    "log.retention.ms": "-1",
+    # Kafka's default, so that a segment holds 1 GiB.
+    "log.index.size.max.bytes": str(10 * 1024 * 1024),
+}
 _HEAP: Final = ("-Xms512m", "-Xmx1g")
 #: As brokers are often set; the kit's own is of seconds.
 _REAUTH_MS: Final = 3_600_000

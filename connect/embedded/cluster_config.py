@@ -86,6 +86,10 @@ def broker_properties(
         "group.initial.rebalance.delay.ms": "0",
         # The default, 128 MB, is half the heap.
         "log.cleaner.dedupe.buffer.size": str(4 * 1024 * 1024),
+        # A broker maps two sparse files of this size for each partition, and the kernel fills in as much of one as its
+        # read-ahead covers: on some virtual machines 8 MiB, of a default of 10 MiB. With thousands of partitions that
+        # takes most of a core, and all memory. A segment ends after about 90 MB then.
+        "log.index.size.max.bytes": str(256 * 1024),
         "num.network.threads": "2",
         "num.io.threads": "4",
         "num.recovery.threads.per.data.dir": "1",
