@@ -281,7 +281,7 @@ class LogReader:
             forgotten_topics_data=[],
             rack_id="",
         )
-        connection = await self._cluster.connection(leader, f"verify {self._partition}")
+        connection = await self._cluster.connection(leader, "verify")
         answer = await connection.call(request, at_most=None if topic_id else _WITHOUT_IDS)
         if not answer.responses:
             raise RetriableError(f"{self.where}: {for_code(answer.error_code).__name__}")

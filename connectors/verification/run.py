@@ -51,6 +51,8 @@ _LARGEST_FETCH_BYTES: Final = 8 * 1024 * 1024
 _LEAST_FETCH_BYTES: Final = 64 * 1024
 #: Two fetches of each side, twice for what is decoded.
 _FETCHES_HELD: Final = 8
+#: The part of a task's memory for records without a partner, and for those that are aligned.
+_HELD_SHARE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +210,7 @@ class Verification:
                 log.warning("%s: a task of the verification was lost: %s; starting another", self._flow, error)
 
     async def _verify(self, link: ServedLink, one: _Ranges, number: int, plan: RangePlan) -> None:
+        plan = replace(plan, held_bytes=self._options.memory_bytes // _HELD_SHARE)
         link.send({"type": "range", "plan": plan.to_wire(), "partition": self._known_to_transforms(plan)})
         mine = id(link)
         while True:
