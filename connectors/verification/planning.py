@@ -274,7 +274,8 @@ async def _place(scope: PartitionScope, reader: MapReader, options: VerifyOption
         if first < end:
             explained.append(ExplainedRange(*scope.source, first, end - 1, reason, side))
 
-    is_new = done.result.verified_to < 0
+    # A run that was killed may have stored where it begins, and nothing more.
+    is_new = done.result.verified_to <= done.result.verified_from
     if not is_new:
         scope.begin, scope.target_begin = done.result.verified_to, done.target_to
         scope.may_begin_later = (log_start > scope.begin, target_start > scope.target_begin)
