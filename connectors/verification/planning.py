@@ -229,7 +229,11 @@ async def plan_partitions(
             is_compacted=(one.topic in compacted[0], target.topic in compacted[1]),
             may_begin_later=(starts[one] > 0, target_starts[target] > 0),
         )
-        await _place(scope, reader, options, clusters)
+        try:
+            await _place(scope, reader, options, clusters)
+        except PermanentError as error:  # of this partition
+            unread.append(str(error))
+            continue
         _add_gaps(scope, [each for each in gaps if each.source_topic == one.topic and each.source_partition == one[1]])
         scopes.append(scope)
     return scopes, unread
