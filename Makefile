@@ -1,4 +1,4 @@
-# One command each: setup, demo, test, long, ui, check, bench, kill, faults, group, many, scale, late, mutants, compat, measure, site, lock, sbom, audit, clean. Only python3 (3.11 or newer) and make are needed.
+# One command each: setup, demo, test, long, ui, check, bench, kill, faults, group, many, scale, late, mutants, verify, compat, measure, site, lock, sbom, audit, clean. Only python3 (3.11 or newer) and make are needed.
 
 SHELL := /bin/sh
 PYTHON ?= python3
@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WARM := $(VENV)/.warm
-# Handed on to the command behind demo, test, long, bench, kill, faults, soak, group, many, scale, late, mutants, compat and measure.
+# Handed on to the command behind demo, test, long, bench, kill, faults, soak, group, many, scale, late, mutants, verify, compat and measure.
 ARGS ?=
 
 # Named, for another virtual environment may be active.
@@ -17,7 +17,7 @@ UV := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 
-.PHONY: help setup java demo test long ui check bench kill faults soak group many scale late mutants compat measure site lock sbom audit clean
+.PHONY: help setup java demo test long ui check bench kill faults soak group many scale late mutants verify compat measure site lock sbom audit clean
 
 help:
 	@echo "make demo    mirror between two Kafka clusters on this machine, kill the mirror, compare (ARGS='--rate 20000')"
@@ -34,6 +34,7 @@ help:
 	@echo "make scale   measure one flow of 2000 partitions"
 	@echo "make late    measure how late a worker is, with millions of records in the map's topic (ARGS='--records 200000')"
 	@echo "make mutants change one place of a pure module at a time: do its tests notice? (ARGS='--seed 7 --each 10')"
+	@echo "make verify  plant damage in a mirror's copy: does heliograph verify find it? (ARGS='--seed 7 --rounds 20')"
 	@echo "make compat  older releases of Kafka as source and as target (downloads them once)"
 	@echo "make measure measure one promise (ARGS='frozen_leader --rounds 100'; without ARGS: their names)"
 	@echo "make site    build the documentation as a site, in build/site"
@@ -123,6 +124,9 @@ late: setup
 
 mutants: setup
 	$(BIN)/python -m tests.kit.mutants $(ARGS)
+
+verify: setup
+	$(BIN)/python -m tests.kit.verify $(ARGS)
 
 compat: setup
 	$(BIN)/python -m tests.kit.compat $(ARGS)

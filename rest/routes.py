@@ -388,6 +388,12 @@ async def get_drift(call: Calling, connector: Name, top: str = "100", search: st
     return await _reported(call, connector, "drift", top=top, search=search)
 
 
+@reports_router.get("/verification", response_model=dict[str, Any])
+async def get_verification(call: Calling, connector: Name) -> Response:
+    """Return what ``heliograph verify`` has found so far in the partitions of a MirrorSource."""
+    return await _reported(call, connector, "verification")
+
+
 async def _reported(call: Call, connector: str, kind: str, **query: str) -> Response:
     return json_response(dict(await call.within_time(call.herder.connector_report(connector, kind, query))))
 

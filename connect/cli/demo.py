@@ -35,8 +35,8 @@ from connect.embedded.brokers import KafkaCluster
 from connect.kafka.concurrency import Scope, first_of
 from connect.kafka.log.topic_admin import Admin
 from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
-from connectors.inspection.topic_verification import VerificationReport, compare_topics
 from connectors.policy import DefaultReplicationPolicy
+from connectors.verification.direct import TopicsComparison, compare_topics
 
 SOURCE: Final = "us"
 TARGET: Final = "eu"
@@ -288,12 +288,12 @@ class _Story:
                 raise DemoFailed(f"the mirror did not copy within {STALL_S:.0f} s. See its log next to {self.file}")
             await asyncio.sleep(_LOOK_S)
 
-    async def _compared(self) -> VerificationReport:
+    async def _compared(self) -> TopicsComparison:
         policy = DefaultReplicationPolicy()
         topics = {topic.name: policy.format_remote_topic(SOURCE, topic.name) for topic in TOPICS}
         return await compare_topics(self.source, self.target, topics)
 
-    def _judge(self, report: VerificationReport) -> None:
+    def _judge(self, report: TopicsComparison) -> None:
         text = verdict(self.writer.records, report)
         self._say(f"  {text}", "bold green" if is_exact(self.writer.records, report) else "bold red")
         if not is_exact(self.writer.records, report):
@@ -326,11 +326,11 @@ class _Story:
         )
 
 
-def is_exact(written: int, report: VerificationReport) -> bool:
+def is_exact(written: int, report: TopicsComparison) -> bool:
     return report.difference is None and report.records == written
 
 
-def verdict(written: int, report: VerificationReport) -> str:
+def verdict(written: int, report: TopicsComparison) -> str:
     """Return the result of the comparison in a line."""
     if report.difference is not None:
         return f"DIFFERENT after {report.records:,} equal records: {report.difference}"

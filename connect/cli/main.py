@@ -46,6 +46,7 @@ from connect.cli.options_and_help import (
     prepare,
     taught,
 )
+from connect.cli.verify import verify
 from connect.core.errors import ConfigError
 
 PROGRAM: Final = "heliograph"
@@ -264,6 +265,9 @@ def takeover(file: MirrorFile, flow: OneFlow = None, as_json: AsJson = False, ev
     from connect.cli.commands.takeover import run_check
 
     finish(partial(run_check, file, flow=flow, as_json=as_json, everything=everything))
+
+
+app.command(short_help="Compare what a flow has copied with its source.")(verify)
 
 
 @app.command(cls=FailoverCommand, short_help="Move groups to the other cluster of a flow.")

@@ -59,6 +59,11 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "topology": ("mm2.properties", "mm2.properties --stale-after 10 --json"),
     "takeover": ("mm2.properties", "mm2.properties --flow 'us->eu' --all"),
+    "verify": (
+        "mm2.properties --flow 'us->eu'",
+        "mm2.properties --flow 'us->eu' --topics 'orders.*' --full --rate 50000000",
+        "mm2.properties --flow 'us->eu' --from 2026-11-20T00:00Z --report verified.html",
+    ),
     "failover": (
         _FAILOVER,
         f"{_FAILOVER} --rest http://localhost:8083 --execute",
@@ -90,7 +95,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Run": ("mirror", "demo", "dev"),
     "Prepare": ("init", "check", "plan", "takeover"),
-    "Observe": ("status", "lag", "offsets", "map", "topology"),
+    "Observe": ("status", "lag", "offsets", "map", "topology", "verify"),
     "Move": ("failover", "failback", "undo", "unreplicated"),
     "Connect": ("connectors",),
     "Set up": ("warm", "config", "completion"),

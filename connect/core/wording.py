@@ -1,4 +1,4 @@
-"""Words of messages: counts, times, and lists of names cut short."""
+"""Words of messages: counts, times, lists of names cut short; and the times that users write."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 
+from connect.core.errors import ConfigError
 from connect.core.model import FACTOR_KEYS
 
 _TRACE_CHARACTERS: Final = 200
@@ -27,6 +28,20 @@ def too_few_brokers(brokers: int, factor: int, topics: Iterable[object]) -> str:
 def in_utc(at_ms: int) -> str:
     """Format a time: ``2026-01-01 14:03:02 UTC``."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def parsed_time_ms(text: str, option: str) -> int:
+    """Return an ISO 8601 time in milliseconds since 1970. Raises ConfigError, which names the option."""
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"'{text}' is not a time such as 2026-11-20T11:00Z", option) from None
+    if when.tzinfo is None:
+        raise ConfigError(f"'{text}' has no time zone. Append Z for UTC", option)
+    if when.timestamp() < 0:
+        # Because Kafka's -1 and -2 stand for the end and the start of a log.
+        raise ConfigError(f"'{text}' is before 1970. Use a later time", option)
+    return int(when.timestamp() * 1000)
 
 
 def named(names: Iterable[object], most: int = 5, between: str = ", ") -> str:

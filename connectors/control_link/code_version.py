@@ -27,6 +27,7 @@ _SLICE: Final = (
     "connectors.dataplane",
     "connectors.formats",
     "connectors.transforms",
+    "connectors.verification",
 )
 _DISTRIBUTION: Final = "heliograph"
 #: The oldest timestamp of the zip format, so that the archive has the same bytes everywhere and at any time.

@@ -28,8 +28,8 @@ from connectors.failover.clusters_and_lease import Site
 from connectors.failover.snapshot import DIFFERS, NOT_COMPARED, SAME, GroupMove, How, SampleCheck
 from connectors.formats.position import Position
 from connectors.formats.types import TopicPartition
-from connectors.inspection.topic_verification import abbreviate
 from connectors.offset_map.reader import MapReader
+from connectors.verification.alignment import abbreviate
 
 #: Type of a timestamp that a producer gave its record.
 CREATE_TIME: Final = 0

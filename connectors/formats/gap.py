@@ -13,7 +13,7 @@ from enum import IntEnum, StrEnum
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from connectors.formats.position import VERSION, KeyKind, Reader, UnknownFormat, front, text, topic_id
+from connectors.formats.position import VERSION, KeyKind, Reader, UnknownFormat, check_version, front, text, topic_id
 from connectors.formats.types import Wired
 
 _INT32: Final = struct.Struct(">i")
@@ -148,3 +148,12 @@ def encode_gap(record: GapRecord) -> tuple[bytes, bytes]:
         encoded + _INT32.pack(record.source_partition) + _INT64.pack(record.found_ms),
         bytes((VERSION,)) + pack_gap(record.gap) + text(record.target_topic),
     )
+
+
+def decode_gap(key: bytes, value: bytes) -> GapRecord:
+    """Decode a gap's record. Raises UnreadableRecord."""
+    check_version(value, "gap")
+    of = Reader(key, len(front(KeyKind.GAP)))
+    connector, topic, partition = of.text(), of.text(), of.fixed(_INT32)[0]
+    reader = Reader(value, 1)
+    return GapRecord(connector, topic, partition, of.fixed(_INT64)[0], unpack_gap(reader), reader.text())

@@ -57,6 +57,7 @@ class KeyKind(IntEnum):
     FAILOVER = 8
     PROGRESS = 9
     LIVE_OFFSETS = 10
+    VERIFIED = 11
 
 
 _KINDS: Final = {int(kind): kind for kind in KeyKind}  # because searching an enum for each record is slow

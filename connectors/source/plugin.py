@@ -17,8 +17,7 @@ from connect.api.connector import Props
 from connect.api.source import ConnectorReport, EngineTask, ExactlyOnceSupport, TaskReport
 from connect.core.config.config_def import ConfigDef, ConfigValue, add_errors
 from connect.core.errors import ConfigError, PermanentError, RetriableError
-from connect.core.model import State
-from connect.kafka.concurrency import Scope, in_turns, is_set_within, wall_ms
+from connect.kafka.concurrency import Scope, is_set_within, wall_ms
 from connect.kafka.log.offsets import EARLIEST, LATEST
 from connect.kafka.log.shared_transactions import SharedTransactions
 from connect.kafka.log.transactions import Superseded
@@ -35,15 +34,13 @@ from connectors.config.connector_configs import CONVERTERS, MirrorSourceSettings
 from connectors.config.definitions import SOURCE
 from connectors.connector_base import MirrorConnector, check_offsets
 from connectors.control_link.protocol import SliceSettings
-from connectors.flow_progress import FlowLag
-from connectors.formats.types import TopicPartition
-from connectors.internal_topics import PARTITION_STATES, PartitionState, Records, read_states, record_settings
+from connectors.internal_topics import PARTITION_STATES, Records, record_settings
 from connectors.source.connector import MirrorSourceConnector
 from connectors.source.dashboard_reports import KINDS as DASHBOARD
 from connectors.source.dashboard_reports import dashboard_report
 from connectors.source.exactly_once_task import MAX_RUNS_PER_CHUNK, ExactlyOnceTask
+from connectors.source.lag_and_partition_reports import LAG, PARTITIONS, lag_report, partitions_report
 from connectors.source.offset_sync_writer import sync_writer, syncs_topic
-from connectors.source.positions.gap_policy import advice
 from connectors.source.positions.position_store import MirrorPositionStore, StoreSettings
 from connectors.source.slice_handle import SliceFenced, TaskServices, TaskSettings
 from connectors.source.task import MirrorSourceTask
@@ -51,78 +48,14 @@ from connectors.source.verdict_report import verdict_report
 from connectors.source.worker_context import FlowParts, MirrorHost
 from connectors.topic_sync.acl_plan import Names
 from connectors.topic_sync.acl_sync import AccessFlow, AccessRecords, AccessSync
-from connectors.topic_sync.partition_assignment import ASSIGNED_PARTITIONS, assigned_before, decode_partitions
+from connectors.topic_sync.partition_assignment import ASSIGNED_PARTITIONS, decode_partitions
 from connectors.transforms.smt_chain import ChainPlan
 from connectors.transforms.sql_query import KEY as QUERY_KEY
 from connectors.transforms.target_names import chain_plan, check_chain
+from connectors.verification.state import verification_report
 
-LAG: Final = "lag"
-PARTITIONS: Final = "partitions"
 VERDICT: Final = "verdict"
-_RUNNING: Final = "running"
-#: The highest ``top`` of a lag report.
-_MOST_NAMED: Final = 1000
-
-
-def lag_report(
-    settings: MirrorSourceSettings, lag: FlowLag, contact: Mapping[str, Any], query: Mapping[str, str]
-) -> dict[str, Any]:
-    """Return the JSON of a lag report, with ``contact`` as JSON. Raises ConfigError if ``top`` is not a number."""
-    top = query.get("top", "")
-    if not (top.isascii() and top.isdigit()):
-        raise ConfigError(f"top is '{top}'; it has to be the number of partitions to name, such as 10", "top")
-    return {"connector": settings.name, "flow": settings.flow, **lag.to_json(min(int(top), _MOST_NAMED)), **contact}
-
-
-async def partitions_report(
-    settings: MirrorSourceSettings, parts: FlowParts, tasks: Sequence[TaskReport], query: Mapping[str, str]
-) -> dict[str, Any]:
-    """Return all partitions of tasks, or those in the state of ``query``. Raises if the target does not answer."""
-    noted = await read_states(parts.store, record_settings(settings))
-    rows = await partition_rows(settings, tasks, noted)
-    counts: dict[str, int] = {}
-    for row in rows:
-        counts[row["state"]] = counts.get(row["state"], 0) + 1
-    wanted = query.get("state", "")
-    shown = [row for row in rows if wanted in ("", row["state"])]
-    return {"connector": settings.name, "flow": settings.flow, "states": counts, "partitions": shown}
-
-
-async def partition_rows(
-    settings: MirrorSourceSettings, tasks: Sequence[TaskReport], noted: Mapping[TopicPartition, PartitionState]
-) -> list[dict[str, Any]]:
-    """Return a row for each partition of ``tasks``. Its state is the stored one; else ``running``, or its task's."""
-    assigned = zip(tasks, assigned_before([task.config for task in tasks]), strict=True)
-    each = ((task, one) for task, partitions in assigned for one in partitions)
-    rows = [_row(settings, task, one, noted.get(one)) async for task, one in in_turns(each)]
-    return sorted(rows, key=lambda row: (row["topic"], row["partition"]))
-
-
-def _row(
-    settings: MirrorSourceSettings, task: TaskReport, partition: TopicPartition, state: PartitionState | None
-) -> dict[str, Any]:
-    reported = {"state": _RUNNING if task.state == State.RUNNING else task.state.lower()}
-    shown = {**reported, "reason": "", "since_ms": None, "gap": None} if state is None else state.to_json()
-    has_gap = state is not None and state.gap is not None
-    return {
-        "topic": partition.topic,
-        "partition": partition.partition,
-        "target_topic": _remote_topic(settings, partition.topic) if state is None else state.target_topic,
-        "task": task.task,
-        "task_state": task.state,
-        "worker_id": task.worker_id,
-        **shown,
-        "advice": advice(settings.name, settings.source_alias, partition) if has_gap else "",
-    }
-
-
-def _remote_topic(settings: MirrorSourceSettings, topic: str) -> str:
-    """Return a topic's remote name; empty if it has none: it is not mirrored then, and its connector logged why."""
-    try:
-        return settings.remote_topic(topic)
-    except PermanentError:
-        return ""
-
+VERIFICATION: Final = "verification"
 
 log = logging.getLogger(__name__)
 
@@ -241,7 +174,7 @@ class MirrorSource(MirrorConnector):
     ) -> Mapping[str, Any] | None:
         await open_stores(props)
         settings, clients = settings_of(props, self._host)
-        if kind not in (LAG, PARTITIONS, VERDICT, *DASHBOARD):
+        if kind not in (LAG, PARTITIONS, VERDICT, VERIFICATION, *DASHBOARD):
             more = self._more_reports
             return None if more is None else await more(kind, settings, clients, query, self._host)
         async with _parts(self._host, settings, clients) as parts:
@@ -251,6 +184,8 @@ class MirrorSource(MirrorConnector):
                 return await verdict_report(self._host, settings, parts, connector, tasks, query)
             if kind in DASHBOARD:
                 return await dashboard_report(kind, self._host, settings, parts, connector, tasks, query)
+            if kind == VERIFICATION:
+                return await verification_report(settings, parts.store)
             shared, watch = self._host.lag_of(settings.name), self._host.watches.get(settings.name)
             lag = await shared.read(settings, parts.clusters.source, parts.store, watch)
             contact = self._host.contact(settings.name)  # after the read, which may take long

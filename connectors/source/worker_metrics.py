@@ -48,7 +48,8 @@ from connectors.flow_progress import (
 from connectors.formats.types import RUNNING, FlowName, TopicPartition
 from connectors.internal_topics import PartitionState, read_states, record_settings
 from connectors.lag_reader import NOTICED_WITHIN_S, ContactWatch, LagReader
-from connectors.source.plugin import partition_rows, settings_of
+from connectors.source.lag_and_partition_reports import partition_rows
+from connectors.source.plugin import settings_of
 from connectors.source.positions.partition_pairs import STARTING
 from connectors.source.task import MirrorSourceTask
 from connectors.source.worker_context import FlowParts, MirrorHost, looked_at_parts

@@ -37,6 +37,7 @@ from functools import partial
 from typing import Any, Final, NoReturn, TextIO
 
 from connect.core.errors import ConfigError
+from connectors.spark import slice_job
 from connectors.spark.sessions import Session, SparkFailure, failure_of, session_for
 from connectors.transforms.sql_query import CHANGEABLE, COLUMNS, KEY, PLACE, RecordsQuery, parse_query
 
@@ -256,7 +257,8 @@ class SparkDriver:
 
     def _run(self, job: str, query: str, payload: dict[str, Any]) -> None:
         try:
-            description = f"copy {payload['slice']}, epoch {payload['epoch']}"
+            name, number = payload["slice"], payload["epoch"]
+            description = f"{name}, task {number}" if slice_job.FUNCTION in payload else f"copy {name}, epoch {number}"
             if query:
                 self._session.run(job, description, lambda session: _frame(session, query, payload))
             else:
@@ -307,9 +309,8 @@ def _frame(session: Any, query: str, payload: dict[str, Any]) -> Any:
     from connectors.dataplane import slice as dataplane_slice
 
     payload = {**payload, "arrow_rows": int(session.conf.get(ARROW_ROWS_KEY))}
-    records = session.range(1, numPartitions=1).mapInArrow(
-        partial(dataplane_slice.transform_slices, payload), STAGE_DDL
-    )
+    first = slice_job.transform_named if slice_job.FUNCTION in payload else dataplane_slice.transform_slices
+    records = session.range(1, numPartitions=1).mapInArrow(partial(first, payload), STAGE_DDL)
     frame = transformed(session, records, query)
     return frame.mapInArrow(dataplane_slice.collect_slices, dataplane_slice.SCHEMA_DDL)
 

@@ -256,9 +256,10 @@ class ClassicSession:
             self._daemon.stdin.close()  # ends it, unless it has replaced Spark's daemon by now
 
     def copy(self, job: str, description: str, payload: dict[str, Any]) -> None:
-        """Run the slice that ``payload`` names, until it ends."""
+        """Run the slice or the function that ``payload`` names, until it ends."""
         self._context.setJobGroup(job, description)
-        self._context.parallelize([0], 1).mapPartitions(partial(slice_job.copy_slice, payload)).collect()
+        function = slice_job.run_named if slice_job.FUNCTION in payload else slice_job.copy_slice
+        self._context.parallelize([0], 1).mapPartitions(partial(function, payload)).collect()
 
     def run(self, job: str, description: str, make: Make) -> None:
         """Run a job with a query, until it ends."""
@@ -333,6 +334,12 @@ class ConnectSession:
         """Do nothing: the server starts Python workers."""
 
     def copy(self, job: str, description: str, payload: dict[str, Any]) -> None:
+        if slice_job.FUNCTION in payload:
+            task = partial(slice_job.run_named_in_arrow, payload)
+            self.run(
+                job, description, lambda session: session.range(1, numPartitions=1).mapInArrow(task, "nothing int")
+            )
+            return
         from connectors.dataplane import slice as dataplane_slice
 
         slice_ = partial(dataplane_slice.copy_slices, payload)

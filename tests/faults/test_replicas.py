@@ -16,7 +16,7 @@ import pytest
 
 from connect.core.errors import ClusterUnreachable, RetriableError
 from connect.kafka.security.connection_settings import connection_settings
-from connectors.inspection.topic_verification import compare_topics
+from connectors.verification.direct import compare_topics
 from tests.kit.brokers import KafkaCluster
 from tests.kit.checker import Checker, TopicPair
 from tests.kit.direct import Broker, Replicas

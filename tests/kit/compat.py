@@ -23,7 +23,7 @@ from aiokafka import AIOKafkaProducer
 
 from connect.embedded.kafka_releases import DEFAULT_VERSION
 from connect.kafka.security.connection_settings import connection_settings
-from connectors.inspection.topic_verification import compare_topics
+from connectors.verification.direct import compare_topics
 from tests.kit.brokers import numbers_of
 from tests.kit.kill import run
 from tests.kit.old_messages import FORMATS, write_old

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from connect.cli.console import EXIT_OK
 from connect.cli.tables import printable, show_json
 from connect.core.errors import ConfigError
-from connect.core.wording import counted
+from connect.core.wording import counted, named, parsed_time_ms
 
 if TYPE_CHECKING:
     from connect.cli.commands.rest_client import RestControl
@@ -207,7 +207,7 @@ def options_of(arguments: FailoverArguments, config: MirrorMakerConfig) -> Failo
         keeps=frozenset(arguments.keeps) | accepts.pop(_AHEAD, frozenset()),
         accepts={ACCEPTABLE[word]: groups for word, groups in accepts.items()},
         named=_names(arguments.groups),
-        at_ms=None if arguments.at is None else _at_ms(arguments.at),
+        at_ms=None if arguments.at is None else parsed_time_ms(arguments.at, "--at"),
         is_gone=arguments.gone is not None,
         sample=arguments.sample,
         denies_writes=arguments.denies_writes,
@@ -366,19 +366,6 @@ def _names(groups: Sequence[str]) -> frozenset[str]:
     from connectors.failover.words import LITERAL_GROUP
 
     return frozenset(re.sub(r"\\(.)", r"\1", one) for one in groups if LITERAL_GROUP.fullmatch(one))
-
-
-def _at_ms(text: str) -> int:
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigError(f"'{text}' is not a time such as 2026-11-20T11:00Z", "--at") from None
-    if when.tzinfo is None:
-        raise ConfigError(f"'{text}' has no time zone. Append Z for UTC", "--at")
-    if when.timestamp() < 0:
-        # Because Kafka's -1 and -2 stand for the end and the start of a log.
-        raise ConfigError(f"'{text}' is before 1970. Use a later time", "--at")
-    return int(when.timestamp() * 1000)
 
 
 #: What an option means without a value: any cluster, every group.

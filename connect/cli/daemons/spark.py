@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -87,6 +88,28 @@ def spark_of_worker(props: Mapping[str, str], hidden: frozenset[str]) -> SparkEn
     """
     conf = {key: value for key, value in props.items() if key.startswith("spark.")}
     return _engine(SparkSettings(None, conf, slices=_SLICES_OF_A_GROUP, hidden=hidden))
+
+
+#: Tasks of a verification where only Spark knows its cores.
+_TASKS_ELSEWHERE: Final = 2
+
+
+def spark_for_verification(flow: Flow, tasks: int | None) -> tuple[int, SparkEngine]:
+    """Return how many tasks a verification runs at once, by default one a core, and its engine, not started.
+
+    Raises the errors of :func:`spark_of_flows`.
+    """
+    conf = dict(flow.settings().spark)
+    if tasks is None:
+        known = SparkSettings(None, conf)
+        here = os.cpu_count() or 1
+        tasks = min(known.slots() or 1, here) if known.kind is SparkKind.LOCAL else _cores(conf)
+    return tasks, _engine(SparkSettings(None, conf, slices=tasks, hidden=flow.config.secret_variables()))
+
+
+def _cores(conf: Mapping[str, str]) -> int:
+    cores = conf.get("spark.cores.max", "")
+    return int(cores) if cores.isdigit() else _TASKS_ELSEWHERE
 
 
 def spark_of_streams(conf: Mapping[str, str], slices: int, hidden: frozenset[str]) -> SparkEngine:

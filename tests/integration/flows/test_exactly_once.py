@@ -18,7 +18,7 @@ from connect.kafka.security.connection_settings import connection_settings
 from connect.wire import batch as wire
 from connectors.dataplane import fetch_api
 from connectors.formats.position import KeyKind, Position, decode_kind, decode_position, decode_position_key
-from connectors.inspection.topic_verification import compare_topics
+from connectors.verification.direct import compare_topics
 from tests.kit.brokers import KafkaCluster
 from tests.kit.copies import read, until, write, write_transactions
 from tests.kit.kill import run

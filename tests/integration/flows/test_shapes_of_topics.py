@@ -17,11 +17,11 @@ from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
 from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
 from connectors.formats.types import TopicPartition
-from connectors.inspection.topic_verification import compare_topics
 from connectors.offset_map.log_alignment import LogSide, ProvenMap
 from connectors.offset_map.reader import MapReader
 from connectors.offset_map.runs_and_chunks import RunList, decode_chunk
 from connectors.offset_map.view_and_rebuild import LogFeed, lay_side_by_side
+from connectors.verification.direct import compare_topics
 from tests.integration.flows.prepare import CODECS, CONNECTOR
 from tests.kit.copies import partition_count, read, until, write
 from tests.kit.direct import Broker

@@ -8,7 +8,7 @@ import orjson
 
 from connect.cli.demo import Sample, counters, is_exact, verdict
 from connect.cli.demo_shop import TOPICS, sample_records
-from connectors.inspection.topic_verification import VerificationReport
+from connectors.verification.direct import TopicsComparison
 
 
 def test_sample_records_are_the_same_for_the_same_seed_and_fit_their_topics() -> None:
@@ -56,11 +56,11 @@ def test_a_line_has_rates_cpu_and_latency_and_fits_a_narrow_terminal() -> None:
 
 
 def test_the_verdict_counts_what_is_lost_and_duplicated() -> None:
-    equal = VerificationReport(21, 200)
+    equal = TopicsComparison(21, 200)
     assert is_exact(200, equal)
     assert verdict(200, equal) == "200 records in 21 partitions: 0 lost, 0 duplicated"
     assert not is_exact(201, equal)
     assert verdict(201, equal) == "DIFFERENT: 200 records are equal, 201 were written"
-    different = VerificationReport(1, 7, "orders-0 at offset 7 and us.orders-0 at offset 9 differ in value")
+    different = TopicsComparison(1, 7, "orders-0 at offset 7 and us.orders-0 at offset 9 differ in value")
     assert not is_exact(7, different)
     assert verdict(7, different) == f"DIFFERENT after 7 equal records: {different.difference}"

@@ -11,10 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from connect.cli.commands import failover
-from connect.cli.commands.failover import FailoverArguments, _at_ms, exit_code, find_source, options_of, with_values
+from connect.cli.commands.failover import FailoverArguments, exit_code, find_source, options_of, with_values
 from connect.cli.commands.failover_view import show_done
 from connect.cli.main import app
 from connect.core.errors import ConfigError
+from connect.core.wording import parsed_time_ms
 from connectors.config.mm2_properties import MirrorMakerConfig, load
 from connectors.failover.execute import FailoverResult
 from connectors.failover.journal import FailoverRun
@@ -228,7 +229,7 @@ def test_a_rehearsal_executes_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_a_time_is_in_milliseconds(text: str, at_ms: int) -> None:
-    assert _at_ms(text) == at_ms
+    assert parsed_time_ms(text, "--at") == at_ms
 
 
 @pytest.mark.parametrize(
@@ -244,4 +245,4 @@ def test_a_time_is_in_milliseconds(text: str, at_ms: int) -> None:
 def test_what_is_none_is_refused(text: str, why: str) -> None:
     """To Kafka -1 is the end of a log: every group would go there."""
     with pytest.raises(ConfigError, match=why):
-        _at_ms(text)
+        parsed_time_ms(text, "--at")

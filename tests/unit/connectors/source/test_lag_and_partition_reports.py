@@ -11,7 +11,7 @@ from connectors.flow_progress import ClusterContact, Contact, FlowLag, lag_of
 from connectors.formats.gap import Gap, GapKind
 from connectors.formats.types import TopicPartition
 from connectors.internal_topics import PartitionState
-from connectors.source.plugin import lag_report, partition_rows
+from connectors.source.lag_and_partition_reports import lag_report, partition_rows
 from tests.kit.turns import turns_during
 
 

@@ -1,0 +1,128 @@
+"""``heliograph verify``: whether what a flow has copied equals its source, in a Spark job of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+from connect.cli.console import EXIT_ERROR, EXIT_FOUND, EXIT_OK, stop_signals
+from connect.cli.daemons.spark import spark_for_verification
+from connect.core.errors import ConfigError
+from connect.core.wording import counted, parsed_time_ms
+from connect.kafka.concurrency import is_set_within, unless
+from connect.runtime.plugins.plugin_registry import Plugins
+from connectors.config.mm2_properties import Flow, chosen_flows
+from connectors.verification import report_file, report_text
+from connectors.verification.planning import VerifyOptions
+from connectors.verification.report import VerificationResult
+from connectors.verification.run import Progress, verifying
+
+_MEGABYTE: Final = 1024 * 1024
+_AGAIN_S: Final = 5.0
+#: Goes to the line's beginning, and clears it.
+_CLEAR: Final = "\r\x1b[K"
+_WIDTH: Final = 79
+_FORMS: Final = (".txt", ".json", ".html")
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyArguments:
+    """The options of the command, as ``heliograph verify --help`` describes them; times as text."""
+
+    file: Path
+    flow: str | None
+    topics: tuple[str, ...]
+    begin: str | None
+    to: str | None
+    is_full: bool
+    rate: int
+    memory_mb: int
+    tasks: int | None
+    report: Path | None
+    watches: bool
+    as_json: bool
+
+
+def run_verify(arguments: VerifyArguments) -> int:
+    """Verify the flow and return the exit code: 0 equal, 2 differences, 1 for partitions that could not be compared.
+
+    Raises ConfigError if the file or an option is wrong, HeliographError if a cluster or Spark does not answer."""
+    flows = chosen_flows(arguments.file, arguments.flow)
+    if len(flows) > 1:
+        raise ConfigError(f"name one flow: {', '.join(map(str, flows))}", "--flow")
+    if arguments.report is not None and arguments.report.suffix not in _FORMS:
+        raise ConfigError(f"{arguments.report} should end in {', '.join(_FORMS)}", "--report")
+    if arguments.watches and (arguments.begin or arguments.to):
+        raise ConfigError("--watch cannot be combined with --from and --to", "--watch")
+    return asyncio.run(_run(flows[0], arguments))
+
+
+async def _run(flow: Flow, arguments: VerifyArguments) -> int:
+    tasks, engine = spark_for_verification(flow, arguments.tasks)
+    options = VerifyOptions(
+        arguments.topics,
+        _time(arguments.begin, "--from"),
+        _time(arguments.to, "--to"),
+        arguments.is_full,
+        arguments.rate,
+        arguments.memory_mb * _MEGABYTE,
+        tasks,
+    )
+    async with AsyncExitStack() as stack:
+        stop = await stack.enter_async_context(stop_signals())
+        stack.push_async_callback(engine.stop)
+        engine.begin()
+        show = _show_json if arguments.as_json else _show_line
+        plugins = Plugins.discover()
+        verification = await stack.enter_async_context(verifying(flow, engine, options, plugins.find, show))
+        while True:
+            result = await unless(stop, verification.run(), "verification")
+            if result is None:
+                raise KeyboardInterrupt
+            if not arguments.watches or await is_set_within(stop, _AGAIN_S):
+                break
+            if result.differences_total:
+                _print(result, arguments)
+    _print(result, arguments)
+    if arguments.report is not None:
+        arguments.report.write_text(_form(result, arguments.report.suffix))
+    if result.unread:
+        return EXIT_ERROR
+    return EXIT_OK if result.is_equal else EXIT_FOUND
+
+
+def _time(text: str | None, option: str) -> int | None:
+    return None if text is None else parsed_time_ms(text, option)
+
+
+def _print(result: VerificationResult, arguments: VerifyArguments) -> None:
+    sys.stderr.write(_CLEAR if sys.stderr.isatty() and not arguments.as_json else "")
+    print(_form(result, ".json" if arguments.as_json else ".txt").rstrip("\n"), flush=True)
+
+
+def _form(result: VerificationResult, form: str) -> str:
+    if form == ".json":
+        return json.dumps(report_file.to_document(result), indent=2)
+    if form == ".html":
+        return report_file.page(result)
+    return report_text.to_text(result, report_file.digest(result))
+
+
+def _show_json(progress: Progress) -> None:
+    print(json.dumps({"progress": asdict(progress)}), file=sys.stderr, flush=True)
+
+
+def _show_line(progress: Progress) -> None:
+    """Show the progress in one line of a terminal; a log needs none."""
+    if sys.stderr.isatty():
+        share = progress.offsets / progress.offsets_total if progress.offsets_total else 1.0
+        left = "" if progress.left_s < 0 else f", {timedelta(seconds=round(progress.left_s))} left"
+        found = f", {counted(progress.differences, 'difference')}" if progress.differences else ""
+        line = f"{progress.flow}: {share:.0%} verified, {progress.bytes_s / _MEGABYTE:.0f} MiB/s{left}{found}"
+        print(f"{_CLEAR}{line[:_WIDTH]}", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,89 @@
+"""What one task of a verification gets and returns: a range of a partition, and what was found in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Self
+
+from connectors.formats.types import TopicPartition
+from connectors.verification.report import Difference, ExplainedRange
+
+
+@dataclass(frozen=True, slots=True)
+class RangePlan:
+    """What to compare: source offsets from ``begin`` to ``end`` and target offsets from ``target_begin`` to
+    ``target_end`` (exclusive).
+
+    Args:
+        due: The target must have every source record below; -1 if that is unknown. Others may be not copied yet.
+        is_compacted: Whether a cleaner may remove records of source and target.
+        is_last: The range ends where both logs end.
+        may_begin_later: Whether source and target may have deleted what the range begins with.
+        gaps: First and last source offsets that a stored gap explains; ``target_gaps``: target offsets.
+        copies: Target ranges (first offset, end) that the map knows as copies; None without a map.
+        held_bytes: About how much may be decoded at once for an alignment.
+    """
+
+    topic: str
+    partition: int
+    target_topic: str
+    target_partition: int
+    begin: int
+    end: int
+    target_begin: int
+    target_end: int
+    due: int
+    is_compacted: tuple[bool, bool] = (False, False)
+    is_last: bool = False
+    may_begin_later: tuple[bool, bool] = (False, False)
+    gaps: tuple[tuple[int, int], ...] = ()
+    target_gaps: tuple[tuple[int, int], ...] = ()
+    copies: tuple[tuple[int, int], ...] | None = None
+    held_bytes: int = 16 * 1024 * 1024
+
+    @property
+    def source(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def target(self) -> TopicPartition:
+        return TopicPartition(self.target_topic, self.target_partition)
+
+    def to_wire(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> Self:
+        pairs = {name: tuple(data[name]) for name in ("is_compacted", "may_begin_later")}
+        lists = ("gaps", "target_gaps", "copies")
+        ranges = {name: tuple((first, end) for first, end in data[name]) for name in lists if data[name] is not None}
+        return cls(**{**data, **pairs, **ranges})
+
+
+@dataclass(slots=True)
+class RangeResult:
+    """What was found. ``verified_to`` and ``target_to``: where the next range begins on both sides."""
+
+    verified_to: int
+    target_to: int
+    records: int = 0
+    bytes: int = 0
+    same_bytes: int = 0
+    filtered: int = 0
+    differences: list[Difference] = field(default_factory=list)
+    differences_total: int = 0
+    explained: list[ExplainedRange] = field(default_factory=list)
+
+    def to_wire(self) -> dict[str, Any]:
+        return {
+            **{each.name: getattr(self, each.name) for each in fields(self)},
+            "differences": [one.to_wire() for one in self.differences],
+            "explained": [one.to_wire() for one in self.explained],
+        }
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> Self:
+        differences = [Difference.from_wire(one) for one in data["differences"]]
+        explained = [ExplainedRange.from_wire(one) for one in data["explained"]]
+        return cls(**{**data, "differences": differences, "explained": explained})

@@ -1,0 +1,242 @@
+"""The report of a verification as one HTML page: no script, nothing from elsewhere, plots as inline SVG.
+
+The page holds the JSON form of the report, which a browser does not run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from typing import Final
+
+from connect.core.wording import in_utc
+from connectors.verification.report import Difference, ExplainedRange, VerificationResult
+from connectors.verification.report_summary import (
+    TopicCoverage,
+    bytes_text,
+    coverage,
+    differences,
+    explanations,
+    headline,
+    limits,
+    ranges,
+    rates,
+    share,
+    speed,
+)
+
+#: Most rows of a table; the JSON form has all.
+_MOST: Final = 500
+_DATA: Final = re.compile(r'<script type="application/json" id="report">(.*?)</script>', re.DOTALL)
+#: Of the plot of the rate, in units of its view box.
+_WIDTH, _HEIGHT, _LEFT, _BELOW = 720, 200, 64, 24
+_BAR_UNITS: Final = 1000
+
+_STYLE: Final = """\
+:root { color-scheme: light dark; --back: #fff; --fore: #1b1f24; --soft: #5b6470; --line: #d9dee4; --card: #f5f7f9;
+  --good: #1a7f4b; --bad: #c0392b; --explained: #b7791f; --left: #a9b3bd; --accent: #2563a8; }
+@media (prefers-color-scheme: dark) {
+  :root { --back: #14181d; --fore: #e6e9ed; --soft: #9aa5b1; --line: #303841; --card: #1c2229;
+    --good: #4cc38a; --bad: #ff7b6b; --explained: #e0b050; --left: #56616d; --accent: #6cb0f5; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; padding: 1.5rem 1rem 3rem; max-width: 62rem; background: var(--back); color: var(--fore);
+  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
+h1 { font-size: 1.35rem; margin: 0 0 .25rem; } h2 { font-size: 1.05rem; margin: 2rem 0 .5rem; }
+.verdict { border-left: 6px solid var(--good); padding: .5rem 1rem; background: var(--card); border-radius: 4px; }
+.verdict.differs { border-color: var(--bad); } .verdict.part { border-color: var(--explained); }
+.verdict p { margin: .2rem 0; } .soft { color: var(--soft); } .bad { color: var(--bad); font-weight: 600; }
+.wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th { text-align: left; font-weight: 600; color: var(--soft); font-size: .85rem; white-space: nowrap; }
+th, td { padding: .35rem .75rem .35rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
+td.n, th.n { text-align: right; white-space: nowrap; } td.text { overflow-wrap: anywhere; min-width: 12rem; }
+code { font: .86rem/1.45 ui-monospace, "Cascadia Mono", Menlo, monospace; overflow-wrap: anywhere; }
+td.bar { width: 34%; min-width: 8rem; } svg { display: block; width: 100%; }
+svg.bar { height: .8rem; margin-top: .3rem; border-radius: 3px; background: var(--line); }
+.equal { fill: var(--good); } .explained { fill: var(--explained); } .left { fill: var(--left); }
+.area { fill: var(--accent); opacity: .2; } .rate { fill: none; stroke: var(--accent); stroke-width: 2; }
+.axis { stroke: var(--line); } svg text { fill: var(--soft); font-size: 12px; }
+.key span { display: inline-block; width: .8rem; height: .8rem; border-radius: 2px; margin: 0 .3rem 0 1rem; }
+.key span:first-child { margin-left: 0; } summary { cursor: pointer; color: var(--accent); margin: .5rem 0; }
+"""
+
+
+def to_html(result: VerificationResult, document: str, sha256: str) -> str:
+    """Return the page. ``document``: the JSON form of the report, whose sum is ``sha256``."""
+    return "\n".join(_page(result, document, sha256)) + "\n"
+
+
+def data_of_page(text: str) -> str | None:
+    """Return the JSON form in a page; None if the text is none."""
+    found = _DATA.search(text) if text.startswith("<!doctype html>") else None
+    return None if found is None else found[1]
+
+
+def _page(result: VerificationResult, document: str, sha256: str) -> Iterator[str]:
+    title = escape(f"heliograph verify {result.flow}")
+    yield '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+    yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    yield """<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">"""
+    yield f"<title>{title}</title>\n<style>\n{_STYLE}</style></head><body>"
+    yield f'<h1>{title}</h1><p class="soft">{in_utc(result.began_ms)} to {in_utc(result.ended_ms)}</p>'
+    yield from _verdict(result)
+    yield from _differences(result)
+    yield from _explained(result)
+    yield from _coverage(coverage(result))
+    yield from _rates(list(rates(result)))
+    yield from _settings(result)
+    yield "<h2>SHA-256</h2>"
+    yield f"<p><code>{sha256}</code></p>"
+    yield '<p class="soft">Of the data in this page. <code>heliograph verify --check FILE</code> computes it again and '
+    yield "compares what the page shows with its data.</p>"
+    # A "<" in a topic's name or a record could end the element.
+    data = document.replace("<", "\\u003c")
+    yield f'<script type="application/json" id="report">{data}</script></body></html>'
+
+
+def _verdict(result: VerificationResult) -> Iterator[str]:
+    restricted = limits(result)
+    kind = " differs" if not result.is_equal else " part" if restricted else ""
+    yield f'<div class="verdict{kind}"><p><strong>{escape(headline(result))}</strong></p>'
+    yield from (f"<p>{escape(sentence)}</p>" for sentence in restricted[:_MOST])
+    yield f'<p class="soft">This run read {speed(result)}.</p></div>'
+
+
+def _differences(result: VerificationResult) -> Iterator[str]:
+    yield "<h2>Differences</h2>"
+    named = differences(result)
+    if not named:
+        yield "<p>None.</p>"
+        return
+    columns = ("partition", "source offset#", "target offset#", "kind", "what")
+    yield from _table(columns, map(_difference, named[:_MOST]))
+    if result.differences_total > (shown := min(len(named), _MOST)):
+        yield f'<p class="soft">{result.differences_total - shown:,} more; the result names {len(named):,}.</p>'
+
+
+def _difference(one: Difference) -> tuple[str, ...]:
+    place = f"{one.topic}-{one.partition}"
+    return (
+        f'<td class="text">{escape(place)}</td>',
+        _number(one.source_offset),
+        _number(one.target_offset),
+        f'<td class="bad">{one.kind}</td>',
+        f'<td class="text"><code>{escape(one.what)}</code></td>',
+    )
+
+
+def _explained(result: VerificationResult) -> Iterator[str]:
+    yield "<h2>Explained, and no difference</h2>"
+    found, rows = explanations(result), ranges(result)
+    if not found:
+        yield "<p>Nothing had to be explained.</p>"
+        return
+    summed = (
+        (
+            f'<td class="text">{escape(one.reason)}</td>',
+            f"<td>{one.side}</td>",
+            _number(one.ranges),
+            _number(one.offsets),
+            _number(None if one.records < 0 else one.records),
+        )
+        for one in found
+    )
+    yield from _table(("reason", "side", "ranges#", "offsets#", "records#"), summed)
+    yield f"<details><summary>The {min(len(rows), _MOST):,} ranges</summary>"
+    yield from _table(("partition", "side", "first#", "last#", "reason"), map(_range, rows[:_MOST]))
+    if len(rows) > _MOST:
+        yield f'<p class="soft">{len(rows) - _MOST:,} more in the JSON report.</p>'
+    yield "</details>"
+
+
+def _range(one: ExplainedRange) -> tuple[str, ...]:
+    place, reason = f"{one.topic}-{one.partition}", f"{one.reason}: {one.detail}" if one.detail else one.reason
+    return (
+        f'<td class="text">{escape(place)}</td>',
+        f"<td>{escape(one.side)}</td>",
+        _number(one.first),
+        _number(one.last),
+        f'<td class="text">{escape(reason)}</td>',
+    )
+
+
+def _coverage(found: Sequence[TopicCoverage]) -> Iterator[str]:
+    yield "<h2>Coverage</h2>"
+    yield '<p class="key soft"><span style="background: var(--good)"></span>compared'
+    yield '<span style="background: var(--explained)"></span>explained'
+    yield '<span style="background: var(--left)"></span>not compared yet, of the offsets that were copied</p>'
+    columns = ("topic", "", "covered#", "records#", "compared#", "as bytes#", "differ#")
+    yield from _table(columns, map(_topic, found[:_MOST]))
+    if len(found) > _MOST:
+        yield f'<p class="soft">{len(found) - _MOST:,} more topics in the JSON report.</p>'
+    yield '<p class="soft">"As bytes": the share whose batches are equal byte by byte, which are not decoded.</p>'
+
+
+def _topic(one: TopicCoverage) -> tuple[str, ...]:
+    differ = f'<td class="n{" bad" if one.differences else ""}">{one.differences:,}</td>'
+    return (
+        f'<td class="text">{escape(one.topic)}</td>',
+        f'<td class="bar">{_bar(one)}</td>',
+        f'<td class="n">{escape(share(one.compared + one.explained, one.offsets))}</td>',
+        _number(one.records),
+        f'<td class="n">{bytes_text(one.bytes)}</td>',
+        f'<td class="n">{escape(share(one.same_bytes, one.bytes))}</td>',
+        differ,
+    )
+
+
+def _bar(one: TopicCoverage) -> str:
+    parts, start = [], 0
+    for kind, offsets in (("equal", one.compared), ("explained", one.explained), ("left", one.left)):
+        width = _BAR_UNITS * offsets // one.offsets if one.offsets else 0
+        parts.append(f'<rect class="{kind}" x="{start}" width="{width}" height="10"/>')
+        start += width
+    words = f"{one.compared:,} offsets compared, {one.explained:,} explained, {one.left:,} not compared yet"
+    box = f'viewBox="0 0 {_BAR_UNITS} 10" preserveAspectRatio="none"'
+    return f'<svg class="bar" {box} role="img" aria-label="{words}">{"".join(parts)}</svg>'
+
+
+def _rates(found: Sequence[tuple[float, float]]) -> Iterator[str]:
+    yield "<h2>Source bytes read, MB/s</h2>"
+    if len(found) < 2:
+        yield '<p class="soft">The run was too short to plot.</p>'
+        return
+    end_s, top = found[-1][0], max(0.1, *(rate for _, rate in found))
+    floor = _HEIGHT - _BELOW
+
+    def at(second: float, rate: float) -> str:
+        x = _LEFT + (_WIDTH - _LEFT - 8) * second / end_s
+        return f"{x:.1f},{12 + (floor - 12) * (1 - rate / top):.1f}"
+
+    points = " ".join([at(0, found[0][1]), *(at(*one) for one in found)])
+    yield f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="MB/s over {end_s:.0f} s, at most {top:.1f}">'
+    for rate in (0.0, top / 2, top):
+        y = 12 + (floor - 12) * (1 - rate / top)
+        yield f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH}" y1="{y:.0f}" y2="{y:.0f}"/>'
+        yield f'<text x="{_LEFT - 8}" y="{y + 4:.0f}" text-anchor="end">{rate:.3g}</text>'
+    yield f'<polygon class="area" points="{at(0, 0)} {points} {at(end_s, 0)}"/>'
+    yield f'<polyline class="rate" points="{points}"/>'
+    yield f'<text x="{_LEFT}" y="{_HEIGHT - 6}">0 s</text>'
+    yield f'<text x="{_WIDTH}" y="{_HEIGHT - 6}" text-anchor="end">{end_s:.0f} s</text></svg>'
+
+
+def _settings(result: VerificationResult) -> Iterator[str]:
+    if result.settings:
+        yield "<h2>Settings</h2>"
+        rows = (
+            (f'<td class="text">{escape(str(name))}</td>', f'<td class="text"><code>{escape(str(value))}</code></td>')
+            for name, value in sorted(result.settings.items())
+        )
+        yield from _table(("setting", "value"), rows)
+
+
+def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    """A column that ends in ``#`` holds numbers."""
+    head = (f'<th class="n">{column[:-1]}</th>' if column.endswith("#") else f"<th>{column}</th>" for column in columns)
+    yield f'<div class="wide"><table><thead><tr>{"".join(head)}</tr></thead><tbody>'
+    yield from (f"<tr>{''.join(row)}</tr>" for row in rows)
+    yield "</tbody></table></div>"
+
+
+def _number(value: int | None) -> str:
+    return f'<td class="n">{"-" if value is None else f"{value:,}"}</td>'

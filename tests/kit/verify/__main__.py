@@ -1,0 +1,113 @@
+"""The verify run (``python -m tests.kit.verify``): damage planted in a mirror's copy, and whether it is found.
+
+A mirror copies topics of every codec, transactional and compacted ones, and stops. Then, round by round, the brokers
+stop, damage of each kind is written into the target's segments, what the round before damaged is put right, and
+``heliograph verify`` compares. Exits 0 if every damage was named, and nothing else was. The same seed plants the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tests.kit.reports import leave
+from tests.kit.verify.damage import Kind
+from tests.kit.verify.judge import judge
+from tests.kit.verify.scene import Scene, compacted_topics
+
+#: Forgets what earlier runs found: other damage is planted in each round.
+FULL: Final = "--full"
+
+
+@dataclass
+class Round:
+    """One round; ``read_bytes`` are of the source."""
+
+    seed: int
+    planted: list[str]
+    faults: list[str]
+    took_s: float
+    read_bytes: int
+    read_s: float
+
+
+@dataclass
+class Report:
+    """All rounds of one run."""
+
+    seed: int
+    megabytes: float
+    merged: bool
+    records: int = 0
+    rounds: list[Round] = field(default_factory=list)
+
+    @property
+    def faults(self) -> list[str]:
+        return [fault for one in self.rounds for fault in one.faults]
+
+    def markdown(self) -> str:
+        planted = sum(len(one.planted) for one in self.rounds)
+        lines = [
+            f"# heliograph verify, seed {self.seed}",
+            "",
+            f"{self.records} records, {self.megabytes:g} MB of values{', merged' if self.merged else ''}",
+            "",
+            f"{len(self.rounds)} rounds, {planted} damages, {len(self.faults)} faults",
+            "",
+            "| seed | planted | faults | s | MB read | s reading |",
+            "| --- | --- | --- | --- | --- | --- |",
+        ]
+        lines += [
+            f"| {one.seed} | {len(one.planted)} | {len(one.faults)} | {one.took_s:.1f} | {one.read_bytes / 1e6:.1f} "
+            f"| {one.read_s:.1f} |"
+            for one in self.rounds
+        ]
+        return "\n".join([*lines, "", *(f"* {fault}" for fault in self.faults)])
+
+
+def play(scene: Scene, report: Report, rounds: int) -> None:
+    """Play the rounds; the first has no damage."""
+    scene.copy()
+    scene.stop_brokers()
+    scene.keep()
+    report.records = sum(len(pair.offsets) for pair in scene.pairs)
+    chance = random.Random(report.seed)
+    for number in range(rounds):
+        seed = chance.randrange(2**32)
+        planted = scene.plant(seed, list(Kind) if number else [])
+        scene.start_brokers()
+        began = time.monotonic()
+        result = scene.verify(FULL)
+        took_s = time.monotonic() - began
+        faults = judge(planted, result, compacted_topics())
+        report.rounds.append(
+            Round(seed, [str(one) for one in planted], faults, took_s, result.read_bytes, result.read_s)
+        )
+        print(f"round {number + 1}: {asdict(report.rounds[-1])}", file=sys.stderr, flush=True)
+        scene.stop_brokers()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.kit.verify", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--megabytes", type=float, default=8.0, help="of values over all topics (8)")
+    parser.add_argument("--merged", action="store_true", help="let the mirror merge small batches")
+    parser.add_argument("--folder", type=Path, default=Path("build/verify"), help="of the report")
+    options = parser.parse_args(arguments)
+    report = Report(options.seed, options.megabytes, options.merged)
+    directory = Path(tempfile.mkdtemp(prefix="heliograph-verify-"))
+    with Scene(directory, seed=options.seed, megabytes=options.megabytes, merged=options.merged) as scene:
+        play(scene, report, options.rounds)
+    return leave(report, options.folder, f"verify-{options.seed}", report.faults, directory)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""Two brokers, a mirror that copied everything and stopped, and the command under test."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, Self
+
+from connect.kafka.cluster import Cluster
+from connect.kafka.log.offsets import LATEST, list_offsets
+from connect.kafka.security.connection_settings import connection_settings
+from connectors.verification.report import VerificationResult
+from tests.kit.brokers import KafkaCluster
+from tests.kit.mirror import CALM, SMALL, Mirror
+from tests.kit.verify import damage, data
+from tests.kit.verify.data import PARTITIONS, SOURCE, TARGET, TOPICS, Content, Written
+from tests.kit.verify.segments import Original
+
+_COPIED_DEADLINE_S: Final = 3600.0
+_POLL_S: Final = 0.2
+_MERGE: Final = {"producer.batch.size": "1048576"}
+_APART: Final = {"producer.batch.size": "0"}
+#: 0 equal, 2 differences.
+ENDED: Final = (0, 2)
+
+
+class Scene:
+    """Use as a context manager. ``merged``: the mirror merges small batches. At the end of ``copy`` the mirror has
+    stopped; ``pairs`` are what it copied, read from the brokers' files."""
+
+    def __init__(self, directory: Path, *, seed: int, megabytes: float, merged: bool = False) -> None:
+        self._directory, self._seed, self._megabytes = directory, seed, megabytes
+        self._merging = _MERGE if merged else _APART
+        self._exits = contextlib.ExitStack()
+        self.file = directory / "mm2.properties"
+        self._damaged: tuple[set[str], set[str]] = (set(), set())
+        self.written = Written()
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as exits:
+            with ThreadPoolExecutor(2) as pool:
+                starts = [pool.submit(KafkaCluster.start, name) for name in (SOURCE, TARGET)]
+            self.us, self.eu = (exits.enter_context(start.result()) for start in starts)
+            self._exits = exits.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._exits.close()
+
+    def copy(self) -> None:
+        """Fill the source in two parts, with records of somebody else at the target in between, and mirror it."""
+        properties = data.properties(
+            self.us.bootstrap, self.eu.bootstrap, {**SMALL, **CALM, "sync.topic.configs.enabled": "true"}
+        )
+        properties |= {f"{SOURCE}->{TARGET}.{key}": value for key, value in self._merging.items()}
+        content = Content(self._seed)
+        asyncio.run(self._fill(content, make=True))
+        with Mirror(properties, self._directory) as mirror:
+            mirror.start()
+            asyncio.run(self._until_copied(0))
+            asyncio.run(data.put_slots(self.eu.bootstrap, content))
+            asyncio.run(self._fill(content))
+            asyncio.run(self._until_copied(data.SLOT_OFFSETS))
+            assert mirror.stop() == 0
+        self.file.write_text("".join(f"{key} = {value}\n" for key, value in properties.items()))
+
+    async def _fill(self, content: Content, *, make: bool = False) -> None:
+        if make:
+            await data.make(self.us.bootstrap)
+        await data.fill(self.us.bootstrap, content, self._megabytes / 2, self.written)
+
+    async def _until_copied(self, more: int) -> None:
+        """Until every target partition has as many offsets as records were committed, and ``more`` of somebody else."""
+        cluster = Cluster(
+            connection_settings({"bootstrap.servers": self.eu.bootstrap}, client_id="judge", where="the test")
+        )
+        wanted = {(f"{SOURCE}.{topic}", at): count + more for (topic, at), count in self.written.counts.items()}
+        try:
+            async with asyncio.timeout(_COPIED_DEADLINE_S):
+                while True:
+                    with contextlib.suppress(Exception):  # a topic that is not there yet
+                        ends = await list_offsets(cluster, list(wanted), LATEST)
+                        if all(ends[key] >= count for key, count in wanted.items()):
+                            return
+                    await asyncio.sleep(_POLL_S)
+        finally:
+            await cluster.close()
+
+    def stop_brokers(self) -> None:
+        for cluster in (self.us, self.eu):
+            cluster.end_node(0, signal.SIGTERM)
+
+    def start_brokers(self) -> None:
+        for cluster in (self.us, self.eu):
+            cluster.start_node(0)
+
+    def keep(self) -> None:
+        """Keep the segments of all partitions, while the brokers have stopped."""
+        self._source, self._target = (
+            Original(cluster.nodes[0].data, self._directory / f"kept-{cluster.name}") for cluster in (self.us, self.eu)
+        )
+        self.pairs = damage.read_pairs(self._source, self._target)
+
+    def plant(self, seed: int, kinds: Sequence[damage.Kind], *, cleaned: bool = True) -> list[damage.Planted]:
+        """Write one round's damage into the segments, and mend that of the round before. The brokers have stopped."""
+        planter = damage.Planter(self.pairs, seed)
+        if cleaned:
+            planter.clean()
+        planted = [planter.plant(kind) for kind in kinds]
+        before_source, before_target = self._damaged
+        damage.write(self._source, planter.changed_source, before_source)
+        damage.write(self._target, planter.changed, before_target)
+        self._damaged = set(planter.changed_source), set(planter.changed)
+        return planted
+
+    def command(self, *options: str) -> list[str]:
+        program = str(Path(sys.executable).parent / "heliograph")
+        return [program, "verify", str(self.file), "--flow", f"{SOURCE}->{TARGET}", "--json", *options]
+
+    def verify(self, *options: str) -> VerificationResult:
+        """Run the command to its end. AssertionError if it fails, or if its exit code is not that of its report."""
+        done = subprocess.run(self.command(*options), check=False, capture_output=True, text=True)
+        assert done.returncode in ENDED, f"exit code {done.returncode}: {done.stderr[-2000:]}"
+        result = VerificationResult.from_json(json.loads(done.stdout))
+        assert (done.returncode == 0) == result.is_equal, f"exit code {done.returncode} for {result}"
+        return result
+
+
+def compacted_topics() -> set[str]:
+    return {topic.name for topic in TOPICS if topic.compacted}
+
+
+def partitions() -> int:
+    return len(TOPICS) * PARTITIONS

@@ -1,0 +1,205 @@
+"""The comparison of a range without a broker: damage of each kind is found and named, and nothing else is."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
+from connectors.verification.comparison import Comparison
+from connectors.verification.log_reader import LogBatch, LogReader
+from connectors.verification.ranges import RangePlan, RangeResult
+from connectors.verification.report import Difference, DifferenceKind, RangeReason
+
+NOW_MS = 1_760_000_000_000
+CODECS = (0, 1, 2, 3, 4)
+
+
+class Rec(NamedTuple):
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+#: Offset and record, ascending.
+Log = Sequence[tuple[int, Rec]]
+
+
+class FakeReader(LogReader):
+    """The batches of a log that is in memory."""
+
+    def __init__(self, log: Log, begin: int, end: int, size: int, codec: int) -> None:
+        self.where, self.begin, self.end = "a log", begin, end
+        self.deleted_to, self.bytes = begin, 0
+        inside = [one for one in log if begin <= one[0] < end]
+        self._made = iter([_batch(inside[at : at + size], codec) for at in range(0, len(inside), size)])
+
+    async def next(self) -> LogBatch | None:
+        return next(self._made, None)
+
+    async def close(self) -> None: ...
+
+
+def _batch(some: Log, codec: int) -> LogBatch:
+    builder = DefaultRecordBatchBuilder(2, codec, 0, -1, -1, -1, 1 << 30)
+    first = some[0][0]
+    for offset, one in some:
+        builder.append(offset - first, one.timestamp_ms, one.key, one.value, list(one.headers))
+    raw = bytearray(builder.build())
+    raw[0:8] = first.to_bytes(8, "big")
+    times = [one.timestamp_ms for _, one in some]
+    return LogBatch(first, some[-1][0], len(some), bytes(raw), 0, len(raw), 2, codec, times[0], max(times))
+
+
+def compare(ours: Log, theirs: Log, codec: int = 0, sizes: tuple[int, int] = (10, 10), **more: object) -> RangeResult:
+    ends = tuple(log[-1][0] + 1 if log else 0 for log in (ours, theirs))
+    plan = RangePlan("t", 0, "us.t", 0, 0, ends[0], 0, ends[1], due=ends[0], is_last=True)
+    plan = replace(plan, **more)  # type: ignore[arg-type]
+    logs = {"source": (ours, sizes[0]), "target": (theirs, sizes[1])}
+
+    def open_reader(side: str, begin: int, end: int) -> LogReader:
+        log, size = logs[side]
+        return FakeReader(log, begin, end, size, codec)
+
+    return asyncio.run(Comparison(plan, open_reader).run())
+
+
+def log_of(records: Sequence[Rec], begin: int = 0) -> list[tuple[int, Rec]]:
+    return list(enumerate(records, begin))
+
+
+def some_records(count: int, chance: random.Random | None = None) -> list[Rec]:
+    chance = chance or random.Random(1)
+    return [Rec(b"k%d" % i, chance.randbytes(20), NOW_MS + i // 3, (("n", b"%d" % i),)) for i in range(count)]
+
+
+Named = tuple[str, int | None, int | None, tuple[str, ...]]
+
+
+def named(one: Difference) -> Named:
+    return one.kind, one.source_offset, one.target_offset, one.fields
+
+
+def plant(kind: str, at: int, theirs: list[Rec], chance: random.Random) -> None:
+    one = theirs[at]
+    if kind == "missing":
+        del theirs[at]
+    elif kind == "doubled":
+        theirs.insert(at, one)
+    elif kind == "order":
+        theirs[at : at + 2] = reversed(theirs[at : at + 2])
+    else:
+        altered: dict[str, dict[str, Any]] = {
+            "key": {"key": b"other"},
+            "value": {"value": chance.randbytes(9)},
+            "headers": {"headers": (("n", b""),)},
+            "timestamp": {"timestamp_ms": one.timestamp_ms + 1},
+        }
+        theirs[at] = one._replace(**altered[kind])
+
+
+KINDS = ("missing", "doubled", "order", "key", "value", "headers", "timestamp")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_planted_damage_is_named_and_none_is_invented(seed: int) -> None:
+    chance = random.Random(seed)
+    records = some_records(3000, chance)
+    theirs = list(records)
+    # From the end on, so that earlier places stay.
+    places = sorted(chance.sample(range(5, 2900, 20), 7), reverse=True)
+    kinds = chance.sample(KINDS, 7)
+    for at, kind in zip(places, kinds, strict=True):
+        plant(kind, at, theirs, chance)
+    sizes = chance.choice((1, 7, 100)), chance.choice((1, 7, 100))
+    found = compare(log_of(records), log_of(theirs), chance.choice(CODECS), sizes)
+    assert found.differences_total == len(found.differences) == 7
+    for kind, at in zip(reversed(kinds), reversed(places), strict=True):
+        match = [one for one in found.differences if at in (one.source_offset, (one.source_offset or 0) - 1)]
+        assert len(match) == 1, (kind, at, found.differences)
+        name, _, _, fields = named(match[0])
+        assert (name, fields) == ((kind, ()) if kind in KINDS[:3] else ("changed", (kind,)))
+    lost = sum(
+        one.kind in (DifferenceKind.MISSING, DifferenceKind.CHANGED, DifferenceKind.ORDER) for one in found.differences
+    )
+    assert found.records == 3000 - lost
+
+
+def test_equal_batches_are_not_decoded_and_others_are() -> None:
+    log = log_of(some_records(100))
+    same = compare(log, log_of(some_records(100), 500), target_begin=500, target_end=600, sizes=(10, 10))
+    assert (same.records, same.differences_total, same.same_bytes) == (100, 0, same.bytes)
+    cut = compare(log, log, sizes=(10, 9))
+    assert (cut.records, cut.differences_total, cut.same_bytes) == (100, 0, 0)
+
+
+def test_what_may_not_be_copied_yet_is_no_difference() -> None:
+    records = some_records(100)
+    found = compare(log_of(records), log_of(records[:60]), due=50)
+    assert (found.differences_total, found.verified_to, found.records) == (0, 60, 60)
+    assert [(one.first, one.last, one.reason) for one in found.explained] == [(60, 99, RangeReason.NOT_COPIED)]
+    assert compare(log_of(records), log_of(records[:60]), due=70).differences_total == 10
+
+
+def test_damage_just_before_what_is_not_copied_yet_is_found() -> None:
+    records = some_records(60)
+    theirs = [*records[:49], records[49]._replace(value=b"other")]
+    found = compare(log_of(records), log_of(theirs), due=50)
+    assert [named(one) for one in found.differences] == [("changed", 49, 49, ("value",))]
+    assert found.verified_to == 50
+
+
+def test_records_of_others_are_known_by_the_map() -> None:
+    records = some_records(40)
+    foreign = Rec(None, b"foreign", NOW_MS)
+    theirs = [*records[:20], foreign, *records[20:]]
+    found = compare(log_of(records), log_of(theirs), copies=((0, 20), (21, 41)))
+    assert found.differences_total == 0
+    assert [(one.first, one.reason) for one in found.explained] == [(20, RangeReason.NOT_OF_FLOW)]
+    assert [named(one) for one in compare(log_of(records), log_of(theirs)).differences] == [("extra", None, 20, ())]
+
+
+def test_a_gap_and_deleted_beginnings_are_explained() -> None:
+    records = some_records(100)
+    log = log_of(records)
+    assert compare(log, [*log[:30], *log[40:]], gaps=((30, 39),)).differences_total == 0
+    found = compare(log, log[30:], may_begin_later=(False, True))
+    assert [(one.first, one.last, one.reason) for one in found.explained] == [(0, 29, RangeReason.RETENTION_TARGET)]
+    assert found.differences_total == 0
+    found = compare(log[30:], log, may_begin_later=(True, False))
+    assert [(one.first, one.last, one.reason) for one in found.explained] == [(0, 29, RangeReason.RETENTION_SOURCE)]
+    assert compare(log, log[30:]).differences_total == 30
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_compacted_logs_are_compared_by_the_last_value_of_each_key(seed: int) -> None:
+    """Each side is cleaned by itself, up to another place, and has lost tombstones."""
+    chance = random.Random(seed)
+    records = []
+    for at in range(2000):
+        key = b"k%d" % chance.randrange(80)
+        records.append(Rec(key, None if chance.random() < 0.1 else chance.randbytes(12), NOW_MS + at))
+    log = log_of(records)
+    ours, theirs = (cleaned(log, chance.randrange(2000)) for _ in range(2))
+    both = {"is_compacted": (True, True), "target_end": 2000, "end": 2000, "due": 2000}
+    assert compare(ours, theirs, **both).differences == []  # type: ignore[arg-type]
+    last = {one.key: offset for offset, one in log}
+    offset = chance.choice([at for at, one in theirs if last[one.key] == at and one.value is not None])
+    damaged = [(at, one._replace(value=b"other") if at == offset else one) for at, one in theirs]
+    found = compare(ours, damaged, **both)  # type: ignore[arg-type]
+    assert [named(one) for one in found.differences] == [("changed", offset, offset, ("value",))]
+    missing = [one for one in theirs if one[0] != offset]
+    found = compare(ours, missing, **both)  # type: ignore[arg-type]
+    assert [(one.kind, one.source_offset) for one in found.differences] == [("missing", offset)]
+
+
+def cleaned(log: Log, to: int) -> list[tuple[int, Rec]]:
+    """Return what a cleaner leaves of the log: up to an offset only the last record of each key, and no tombstone."""
+    last = {one.key: offset for offset, one in log if offset < to}
+    return [(offset, one) for offset, one in log if offset >= to or (last[one.key] == offset and one.value is not None)]
