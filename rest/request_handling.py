@@ -28,7 +28,16 @@ from starlette.types import Receive
 
 from connect.core.config.rest_settings import is_loopback
 from connect.core.errors import RetriableError
-from connect.core.herder_api import FORWARDED_HEADER, UNSIGNED, ElsewhereError, Forbidden, ForwardedRequest, HerderApi
+from connect.core.herder_api import (
+    FORWARDED_HEADER,
+    UNSIGNED,
+    Config,
+    ConfigInfos,
+    ElsewhereError,
+    Forbidden,
+    ForwardedRequest,
+    HerderApi,
+)
 from connect.core.model import ConnectorInfo
 from rest import bodies
 from rest.access import ANYONE, Caller, Role
@@ -49,6 +58,8 @@ Sign = Callable[[bytes], Mapping[str, str]]
 #: Statuses of the leader that may pass: its key is newer than the one that signed; a rebalance is under way; it timed
 #: out or gives no reason; it has read no key yet.
 _PASSING: Final = (403, 409, 500, 503)
+#: How Java says that it does not have a class.
+_NO_CLASS: Final = "Failed to find any class"
 
 
 class Unreachable(RestError, RetriableError):
@@ -153,7 +164,7 @@ def join(url: str, path: str) -> str:
 
 
 class InternalClient:
-    """Sends the signed requests between workers of a group.
+    """Sends the requests between workers of a group.
 
     Args:
         forwarder: The client that sends them.
@@ -175,6 +186,18 @@ class InternalClient:
     async def put_fence(self, leader_url: str, connector: str, sign: Sign | None) -> None:
         """Ask the leader to fence a source connector's older tasks (KIP-618). Errors as :meth:`post_task_configs`."""
         await self._send("PUT", leader_url, connector, "fence", None, sign)
+
+    async def validate(self, url: str, connector_class: str, config: Config) -> ConfigInfos | None:
+        """Have the worker at ``url`` validate a connector's config; None if it does not have the class. Errors as
+        :meth:`Forwarder.send`."""
+        path = f"{self._prefix}/connector-plugins/{quote(connector_class, safe='')}/config/validate"
+        try:
+            answer = await self._forwarder.send("PUT", join(url, path), orjson.dumps(dict(config)))
+        except RestError as error:
+            if _NO_CLASS in (error.message or ""):
+                return None
+            raise
+        return bodies.CONFIG_INFOS.validate_json(answer.body)
 
     async def _send(
         self, method: str, leader_url: str, connector: str, what: str, body: bytes | None, sign: Sign | None
