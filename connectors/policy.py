@@ -344,11 +344,11 @@ def offered(group: str) -> Mapping[str, Factory]:
     return {name: found for name, found in named(group) if callable(found)}
 
 
-def make(key: str, name: str, known: Mapping[str, Factory], group: str, props: Mapping[str, str]) -> Any:
-    """Make the object that the setting ``key`` names.
+def make(key: str, name: str, known: Mapping[str, Factory], group: str, *arguments: Any) -> Any:
+    """Make the object that the setting ``key`` names, of ``arguments``, the config first.
 
     Raises:
-        ConfigError: There is no such class (the message lists the known ones), or it rejects ``props``.
+        ConfigError: There is no such class (the message lists the known ones), or it rejects ``arguments``.
     """
     factory = known.get(name) or offered(group).get(name)
     if factory is None:
@@ -357,7 +357,7 @@ def make(key: str, name: str, known: Mapping[str, Factory], group: str, props: M
             f"{key} {name} is not known. Known are {there}, and classes with an entry point in {group}", key
         )
     try:
-        return factory(props)
+        return factory(*arguments)
     except ConfigError:
         raise
     except Exception as error:

@@ -48,7 +48,8 @@ from rest.access import (
 from rest.authentication import Authenticator, KeysMissing, Unauthenticated
 from rest.bodies import WorkerStatus, json_response
 from rest.errors import RestError, error_response, html_page, response_of, status_of
-from rest.request_handling import CALLER, HERDER, NOTED, SHARE, BodyBudget, BodyShare, join, read_body
+from rest.other_workers import join
+from rest.request_handling import CALLER, HERDER, NOTED, SHARE, BodyBudget, BodyShare, read_body
 from rest.rest_config import Metrics, RestSettings
 from rest.routes import health_of, metrics_response
 from rest.ui.router import ROOT, Dashboard

@@ -17,7 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter, Valida
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from connect.core.herder_api import PluginInfo, SourceOffset
+from connect.core.herder_api import ConfigInfos, PluginInfo, SourceOffset
 from connect.core.jackson import MAX_ELEMENTS, TooManyElements, decode_json
 from connect.core.model import ConnectorStateInfo, Status, TargetState, TaskId
 from rest.errors import JSON, TOO_LARGE, RestError
@@ -102,6 +102,7 @@ class ConnectorOffsets(BaseModel):
 CONFIG: Final[TypeAdapter[dict[str, str | None]]] = TypeAdapter(ConfigMap)
 CREATE: Final = TypeAdapter(CreateConnector)
 OFFSETS: Final = TypeAdapter(ConnectorOffsets)
+CONFIG_INFOS: Final = TypeAdapter(ConfigInfos)
 TASK_CONFIGS: Final[TypeAdapter[list[dict[str, str]]]] = TypeAdapter(list[dict[str, Text]])
 
 

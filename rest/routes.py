@@ -26,6 +26,7 @@ from connect.core.herder_api import (
     NotFound,
     Put,
     Signature,
+    SourceOffset,
     Unhealthy,
     WorkerInfo,
 )
@@ -305,9 +306,12 @@ offsets_router = APIRouter(
 @offsets_router.get("", response_model=bodies.Offsets)
 async def get_offsets(call: Calling, connector: Name) -> Response:
     """Return a connector's source offsets."""
-    offsets = [asdict(each) for each in await call.within_time(call.herder.connector_offsets(connector))]
-    # Numbers of any size, as Java writes them, because a client may send them back to alter offsets.
-    return Response(json_text({"offsets": offsets}), media_type=JSON)
+
+    def shown(offsets: Sequence[SourceOffset]) -> Response:
+        # Numbers of any size, as Java writes them, because a client may send them back to alter offsets.
+        return Response(json_text({"offsets": [asdict(each) for each in offsets]}), media_type=JSON)
+
+    return await call.here_or_elsewhere(call.herder.connector_offsets(connector), shown)
 
 
 @offsets_router.patch("", response_model=bodies.Message, openapi_extra=bodies.schema(bodies.OFFSETS))
@@ -451,11 +455,10 @@ async def validate(call: Calling, plugin: Name) -> Response:
     if included is not None and not _alias(included).endswith(_alias(plugin)):
         raise BadRequest(f"Included connector type {included} does not match request type {plugin}")
     try:
-        infos = await call.within_time(call.herder.validate(plugin, config))
+        return await call.here_or_elsewhere(call.herder.validate(plugin, config), json_response)
     except BadRequest as error:
         # As in Java, whose validation runs in another thread and loses the class of the error.
         raise RestError(500, str(error)) from error
-    return json_response(infos)
 
 
 def _alias(plugin: str) -> str:

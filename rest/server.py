@@ -33,7 +33,8 @@ from connect.kafka.concurrency import Scope
 from rest import errors, routes
 from rest.asgi_entry import AnswerHeaders, AsgiEntry, Flows, Guard, ManyHerders, OneHerder, TopOfFlows
 from rest.authentication import CERTIFICATE, GIVE_WAY, Authenticator
-from rest.request_handling import REQUEST_TIMEOUT_S, WORKERS_BODY_BYTES, BodyBudget, Forwarder
+from rest.other_workers import Forwarder
+from rest.request_handling import REQUEST_TIMEOUT_S, WORKERS_BODY_BYTES, BodyBudget
 from rest.rest_config import Metrics, RestSettings, RestTls
 from rest.ui.router import Dashboard
 

@@ -53,7 +53,11 @@ _LINES: Final = 4
 _LOOK_S: Final = 0.25
 _NOT_COPIED: Final = {"records": -1, "partitions": 0}
 _PARTITIONS: Final = sum(topic.partitions for topic in TOPICS)
-_HELIOGRAPH: Final = (sys.executable, "-c", "from connect.cli.main import main; main()")
+#: A killed demo leaves neither its mirror nor a failover.
+_MAIN: Final = (
+    f"import connect.embedded.watchdog as w; w.end_with({os.getpid()}); from connect.cli.main import main; main()"
+)
+_HELIOGRAPH: Final = (sys.executable, "-c", _MAIN)
 #: Rich's picture without the fonts that a viewer would load from the network.
 _SVG: Final = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
 _METRIC: Final = re.compile(r"^\w+_MirrorSourceConnector_(\w+?)(?:_total)?\{.*\} (\S+)", re.MULTILINE)

@@ -78,13 +78,21 @@ def _spawn(order: dict[str, Any]) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            preexec_fn=_die_with_keeper if sys.platform == "linux" else None,  # noqa: PLW1509 (one thread only)
+            preexec_fn=_die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 (one thread only)
         )
 
 
-def _die_with_keeper() -> None:
-    """Have the kernel kill this JVM when the keeper dies. Linux only; it needs a single-threaded parent."""
+def _die_with_parent() -> None:
+    """Have the kernel kill this process when the thread that started it ends. Linux only."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def end_with(parent: int) -> None:
+    """End this process when the main thread of its parent, which started it, ends; Linux only."""
+    if sys.platform == "linux":
+        _die_with_parent()
+        if os.getppid() != parent:
+            sys.exit(1)
 
 
 if __name__ == "__main__":

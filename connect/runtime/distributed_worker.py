@@ -105,7 +105,7 @@ class DistributedWorker:
         self._admin = Admin(_connection(config, "shared-admin"), cluster)
         self._closing.push_async_callback(self._admin.close)
         self.statuses = StatusStore(self._opened("statuses"), self._admin, config.status_topic)
-        self.core = Herder(config, url, self.statuses.log)
+        self.core = Herder(config, url, self.statuses.log, plugins.runs)
         self._configs = ConfigStore(
             self._opened("configs"),
             self._admin,
@@ -161,6 +161,7 @@ class DistributedWorker:
             offsets=OffsetsApi(config, plugins, self.worker.stores.opened, self._fence),
             reports=Reports(config, plugins, lambda: self.core.snapshot, self.statuses.log),
             fencing=self._fence,
+            internal=internal,
             levels=self._loggers,
             stages=self._stages,
             audit=self.audit,
@@ -315,7 +316,8 @@ class DistributedWorker:
         return client_connection(self.config, resolved, "admin", name)
 
     def _is_source(self, props: Mapping[str, str]) -> bool:
-        return self._plugins.connector_type(props.get("connector.class")) == "source"
+        # Of a class that only Java members have, they ask the leader to fence source connectors only.
+        return self._plugins.connector_type(props.get("connector.class")) != "sink"
 
 
 def _connection(config: WorkerConfig, role: ClientRole) -> ConnectionSettings:

@@ -20,7 +20,6 @@ from connect.core.errors import HeliographError
 from connect.core.model import NewTopic
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import Backoff, Scope, gather_limited, wall_ms
-from connect.kafka.log.topic_admin import Admin
 from connect.kafka.long_log import LongLogs
 from connect.kafka.security.connection_settings import ConnectionSettings
 from connectors.checkpoint.group_checkpoints import GroupFinder, GroupLook, LiveOffsets, decode, encode, split
@@ -30,6 +29,7 @@ from connectors.config.connector_configs import ASSIGNED_GROUPS, CheckpointSetti
 from connectors.config.definitions import CHECKPOINT
 from connectors.connector_base import Latencies, MirrorConnector, Schedule, Task, WrittenLatencies, check_offsets
 from connectors.formats.mirror_records import Checkpoint, MalformedRecord
+from connectors.forwarding_admin import open_admin
 from connectors.internal_topics import keep_making
 from connectors.offset_map.reader import MapReader
 
@@ -258,7 +258,7 @@ class MirrorCheckpointConnector(MirrorConnector):
         source = Cluster(settings.connection("source", "admin", "checkpoint-source-admin"), settings.source_alias)
         self._closing.push_async_callback(source.close)
         connection = settings.connection("target", "admin", "checkpoint-target-admin")
-        admin = Admin(connection, settings.target_alias, "set checkpoints.topic.replication.factor lower")
+        admin = open_admin(props, connection, settings.target_alias, "set checkpoints.topic.replication.factor lower")
         self._closing.push_async_callback(admin.close)
         self._finder = GroupFinder(settings, source)
         making = keep_making(admin, topic_of_checkpoints(settings))

@@ -10,7 +10,7 @@ It also decides whether a source connector is exactly-once, and when its transac
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from connect.api.source import ExactlyOnceSupport
@@ -18,7 +18,9 @@ from connect.core.config.client_settings import CONNECTION_KEYS, TRANSACTION_TIM
 from connect.core.config.config_def import Values
 from connect.core.config.connector_settings import SOURCE_CONNECTOR
 from connect.core.errors import ConfigError
+from connect.kafka.log.topic_admin import Admin
 from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
+from connectors.forwarding_admin import forwards, open_admin
 
 ClusterSide = Literal["source", "target"]
 ClientKind = Literal["producer", "consumer", "admin"]
@@ -71,6 +73,8 @@ class FlowClients:
     _syncs_side: ClusterSide
     _connector_name: str
     _producer_has_own_id: bool
+    #: The connector's config if it names a forwarding.admin.class.
+    _forwarding: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def replication_consumer(self, task: int) -> ConnectionSettings:
         """Connect to the source to read records."""
@@ -103,6 +107,10 @@ class FlowClients:
         """Connect to the same cluster to create that topic."""
         admin = self._source_admin if self._syncs_side == "source" else self._target_admin
         return admin.with_client_id(self._id("", f"offset-syncs-{self._syncs_side}-admin", admin.client_id))
+
+    def open_admin(self, settings: ConnectionSettings, cluster: str) -> Admin:
+        """Return an admin of ``cluster`` that changes it as the flow's ``forwarding.admin.class`` does."""
+        return open_admin(self._forwarding, settings, cluster)
 
     def _id(self, task: str, role: str, user: str) -> str:
         return inner_client_id(self.label, self._connector_name + task, role, user)
@@ -147,6 +155,7 @@ def flow_clients(
         _syncs_side=syncs_side,
         _connector_name=connector["name"],
         _producer_has_own_id="client.id" in producer,
+        _forwarding=connector if forwards(connector) else {},
     )
 
 

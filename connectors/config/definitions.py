@@ -22,6 +22,8 @@ from connect.core.config.config_def import text as _text
 from connect.core.config.connector_settings import CONNECTOR
 from connect.core.config.security_settings import SECURITY
 from connectors.formats.gap import OnSourceGap, OnTopicRecreated
+from connectors.forwarding_admin import DEFAULT as DEFAULT_FORWARDING_ADMIN
+from connectors.forwarding_admin import find_forwarding_admin, known_forwarding_admins
 from connectors.policy import DEFAULT_POLICY_CLASS, MAPPING_POLICY_CLASS, find_policy, known_policies
 
 ACL_RESOURCE_NAMES: Final = {
@@ -82,10 +84,12 @@ _COMMON: Final = (
             True,
             "Also use the separator in the names of checkpoint and offset-sync topics.",
         ),
-        _class(
+        Setting(
             "forwarding.admin.class",
-            "org.apache.kafka.clients.admin.ForwardingAdmin",
-            "Class for administrative calls.",
+            Type.CLASS,
+            DEFAULT_FORWARDING_ADMIN,
+            "Class in Python through which topics and ACLs are changed.",
+            PluginClass(find_forwarding_admin, known=known_forwarding_admins),
         ),
         Setting(
             "metric.reporters",

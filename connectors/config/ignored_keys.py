@@ -66,7 +66,7 @@ _CONNECTOR_KNOWN: Final = frozenset({*SOURCE.settings, *CHECKPOINT.settings, *HE
 _CONNECTOR_UNSUPPORTED: Final = _names(
     """
     config.action.reload connector.plugin.version key.converter.plugin.version value.converter.plugin.version
-    header.converter.plugin.version forwarding.admin.class metric.names.formats metric.reporters offsets.storage.topic
+    header.converter.plugin.version metric.names.formats metric.reporters offsets.storage.topic
     tasks.max.enforce topic.creation.groups
     """
 )

@@ -260,7 +260,7 @@ class MirrorSourceConnector:
     async def _sync_configs(self) -> None:
         assert self._context is not None, "jobs start with the connector"
         try:
-            await self._configs.sync(self._remote)
+            await self._configs.sync(self._remote, self._admin)
         except UnsupportedVersion as error:
             self._context.raise_error(error)
             raise
@@ -283,7 +283,7 @@ class MirrorSourceConnector:
         elif self._settings.sync_topic_configs_interval_s is not None and (
             changed := await self._configs.look(self._remote)
         ):
-            await self._configs.sync({topic: self._remote[topic] for topic in changed})
+            await self._configs.sync({topic: self._remote[topic] for topic in changed}, self._admin)
         apart_s = max((clock() - begin_s) / _LOOKS_SHARE, sum(counts.values()) * _LOOKS_APART_S)
         self._look_again_s = clock() + apart_s
         if self._access is not None:

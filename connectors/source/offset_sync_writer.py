@@ -350,7 +350,9 @@ def syncs_topic(settings: MirrorSourceSettings, clients: FlowClients) -> OffsetS
     syncs = settings.offset_syncs
     if syncs is None:
         return None
-    return OffsetSyncsTopic(syncs, Admin(clients.offset_syncs_admin(), _place(settings, syncs)), settings.flow)
+    return OffsetSyncsTopic(
+        syncs, clients.open_admin(clients.offset_syncs_admin(), _place(settings, syncs)), settings.flow
+    )
 
 
 @asynccontextmanager

@@ -368,7 +368,7 @@ def access_of(settings: MirrorSourceSettings, parts: FlowParts) -> AccessSync | 
     records = AccessRecords(parts.store, parts.admin, record_settings(settings))
     # The reverse flow keeps its records on our source cluster, under its source alias.
     flow = AccessFlow(settings.flow, names, f"mm2-offset-map.{settings.target_alias}.internal")
-    return AccessSync(settings.access, flow, parts.clusters.source, parts.clusters.target, records)
+    return AccessSync(settings.access, flow, parts.clusters.source, parts.clusters.target, parts.admin, records)
 
 
 def _task_settings(

@@ -314,7 +314,7 @@ def _parts(
         missing_rights=missing_rights,
     )
     store = opened(Cluster(clients.offsets(), target, long_logs=long_logs))
-    admin = Admin(clients.target_admin(), target)
+    admin = clients.open_admin(clients.target_admin(), target)
     closing.push_async_callback(admin.close)
     return FlowParts(clusters, store, admin)
 

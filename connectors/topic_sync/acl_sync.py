@@ -23,8 +23,6 @@ from connect.kafka.authorization import (
     AclFilter,
     SecurityDisabled,
     code,
-    create_acls,
-    delete_acls,
     describe_acls,
     word,
 )
@@ -119,16 +117,23 @@ class AccessFlow:
 class AccessSync:
     """Reads both clusters' ACLs, plans, and applies the plan. Calls must not overlap.
 
-    ``source`` and ``target`` connect as administrators.
+    ``source`` and ``target`` connect as administrators; ``admin`` changes the target.
     """
 
     def __init__(
-        self, settings: AccessSettings, flow: AccessFlow, source: Cluster, target: Cluster, records: AccessRecords
+        self,
+        settings: AccessSettings,
+        flow: AccessFlow,
+        source: Cluster,
+        target: Cluster,
+        admin: Admin,
+        records: AccessRecords,
     ) -> None:
         self._settings = settings
         self._flow = flow
         self._source = source
         self._target = target
+        self._admin = admin
         self._records = records
         self._tried: Sequence[AclBinding] | None = None  # the source's ACLs, unless a retry is due soon
         self._held: frozenset[AclBinding] = frozenset()  # wanted ACLs that the target had after the last run
@@ -220,14 +225,14 @@ class AccessSync:
         refused: list[HeliographError] = []
         done: set[AclBinding] = set()
         for narrows, step, verb, change in (
-            (True, plan.create_denies, "created", create_acls),
-            (True, plan.delete_allows, "deleted", delete_acls),
-            (False, plan.create_allows, "created", create_acls),
-            (False, plan.delete_denies, "deleted", delete_acls),
+            (True, plan.create_denies, "created", self._admin.create_acls),
+            (True, plan.delete_allows, "deleted", self._admin.delete_acls),
+            (False, plan.create_allows, "created", self._admin.create_acls),
+            (False, plan.delete_denies, "deleted", self._admin.delete_acls),
         ):
             # Once a step that removes rights was refused, no step grants any.
             if step and (narrows or not refused):
-                outcomes = await change(self._target, step)
+                outcomes = await change(step)
                 refused += [error for error in outcomes.values() if error is not None]
                 succeeded = [rule for rule, error in outcomes.items() if error is None]
                 if succeeded:

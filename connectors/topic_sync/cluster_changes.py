@@ -15,8 +15,7 @@ from typing import Final, TypeVar
 from connect.core.audit import state_changed
 from connect.core.model import NewTopic
 from connect.kafka.authorization import AclBinding
-from connect.kafka.cluster import Cluster
-from connect.kafka.log.topic_admin import Admin, TopicExists, alter
+from connect.kafka.log.topic_admin import Admin, TopicExists
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,14 +177,14 @@ async def add_partitions(admin: Admin, changes: Sequence[AddPartitions], refusal
     return made
 
 
-async def alter_configs(flow: str, target: Cluster, changes: Sequence[AlterConfig]) -> set[str]:
+async def alter_configs(flow: str, admin: Admin, changes: Sequence[AlterConfig]) -> set[str]:
     """Alter settings. Return topics that were refused. Errors are those of
     :func:`connect.kafka.log.topic_admin.alter`."""
     wanted: dict[str, dict[str, str | None]] = defaultdict(dict)
     for change in changes:
         wanted[change.topic][change.key] = change.after
     refused = set()
-    for topic, error in (await alter(target, wanted)).items():
+    for topic, error in (await admin.alter_topic_configs(wanted)).items():
         if error is not None:
             log.warning("%s: topic settings were not altered: %s", flow, error)
             refused.add(topic)

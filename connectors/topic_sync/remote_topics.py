@@ -17,7 +17,7 @@ from typing import Final
 from connect.api.filters import ConfigPropertyFilter
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, TopicMetadata
-from connect.kafka.log.topic_admin import ConfigSource, TopicConfig, TopicConfigs, describe
+from connect.kafka.log.topic_admin import Admin, ConfigSource, TopicConfig, TopicConfigs, describe
 from connectors.config.connector_configs import MirrorSourceSettings
 from connectors.formats.types import TopicPartition
 from connectors.internal_topics import read_positions
@@ -106,11 +106,11 @@ class ConfigSync:
         """Return the settings of source topics; hidden ones are logged with the missing right."""
         return self._shown(await describe(self._source, list(topics)))
 
-    async def sync(self, topics: Mapping[str, str]) -> None:
+    async def sync(self, topics: Mapping[str, str], admin: Admin) -> None:
         """Alter settings that differ. Errors are those of :func:`connect.kafka.log.topic_admin.alter`."""
         sources = await self.of_source(topics)
         changes = await self._plan(topics, sources)
-        refused = await alter_configs(self._flow, self._target, changes) if changes else set()
+        refused = await alter_configs(self._flow, admin, changes) if changes else set()
         for topic, configs in sources.items():
             if topics[topic] not in refused:
                 self._seen[topic] = wanted_configs(configs, self._properties)

@@ -21,7 +21,7 @@ from tests.kit.rest_client import RestClient
 from tests.kit.topics import make_topics
 from tests.kit.workers import OurWorker, worker_properties
 
-pytestmark = [pytest.mark.integration, pytest.mark.long]
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 _DOMAIN: Final = "kafka.connect"
 _CONNECTOR: Final = {

@@ -25,7 +25,7 @@ from tests.kit.processes import wait_until
 from tests.kit.rest_client import RestClient
 from tests.kit.workers import OurWorker, worker_properties
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 _CONNECTORS = 4
 _DEADLINE_S = 120.0
@@ -95,6 +95,7 @@ class _Lines:
         return offsets[0]["offset"]["position"] if offsets else None
 
 
+@pytest.mark.long
 async def test_java_and_ours_in_one_group(us: KafkaCluster, tmp_path: Path) -> None:
     lines = _Lines(us.bootstrap, f"mixed-{uuid.uuid4().hex[:8]}", tmp_path)
     await lines.prepare()
@@ -102,6 +103,7 @@ async def test_java_and_ours_in_one_group(us: KafkaCluster, tmp_path: Path) -> N
         await asyncio.to_thread(_story, lines, tmp_path, stack)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("key", "value"),
     [("connect.protocol", "compatible"), ("connect.protocol", "eager"), ("exactly.once.source.support", "preparing")],
@@ -113,6 +115,7 @@ async def test_older_protocols_and_before_exactly_once(us: KafkaCluster, tmp_pat
         await asyncio.to_thread(_short_story, lines, tmp_path, stack)
 
 
+@pytest.mark.long
 async def test_exactly_once_with_zombies_of_either_kind(us: KafkaCluster, tmp_path: Path) -> None:
     """Whoever leads fences the other's tasks before new ones start; what a thawed worker still sends counts for
     nothing."""
@@ -121,6 +124,39 @@ async def test_exactly_once_with_zombies_of_either_kind(us: KafkaCluster, tmp_pa
     await lines.prepare()
     with ExitStack() as stack:
         await asyncio.to_thread(_zombies, lines, tmp_path, stack)
+
+
+async def test_classes_that_only_java_has(us: KafkaCluster, tmp_path: Path) -> None:
+    """Where ours leads, a source and a sink of classes that it does not have are created through it, and run on Java's
+    worker; ours fences the source's older tasks, and passes on what the sink's offsets are."""
+    lines = _Lines(us.bootstrap, f"mixed-{uuid.uuid4().hex[:8]}", tmp_path, {"exactly.once.source.support": "enabled"})
+    await lines.prepare()
+    with ExitStack() as stack:
+        await asyncio.to_thread(_of_java, lines, tmp_path, stack)
+
+
+def _of_java(lines: _Lines, folder: Path, stack: ExitStack) -> None:
+    ours = stack.enter_context(OurWorker({**_properties(lines), "file.stream.source.enable": "false"}, folder))
+    ours.await_ready()
+    rest, name, sunk = RestClient(ours.url), next(lines.names()), folder / "sunk.txt"
+    sink = {"connector.class": "FileStreamSink", "topics": name, "file": str(sunk)}
+    status, refused = rest.try_once("PUT", "/connectors/sink/config", sink)
+    assert status == 400 and "is a sink connector" in refused["message"]
+    java = stack.enter_context(_java(lines, folder / "java.log"))
+    java.await_ready()
+    java_rest = RestClient(java.url)
+
+    invalid = rest.ask("PUT", "/connector-plugins/FileStreamSink/config/validate", {**sink, "name": "s", "topics": ""})
+    assert invalid["error_count"] > 0
+    for tasks in ("2", "1"):  # a new set of task configs, before which older tasks are fenced
+        rest.ask("PUT", f"/connectors/{name}/config", {**lines.config(name), "tasks.max": tasks})
+    java_rest.ask("PUT", "/connectors/sink/config", sink)
+    expected = dict.fromkeys((name, f"{name}-0", "sink", "sink-0"), java_rest.netloc)
+    wait_until(lambda: rest.owners() == expected, _DEADLINE_S, f"{expected} run", _POLL_S)
+    wait_until(lambda: sunk.exists() and sunk.read_text() == "line 1\n", _DEADLINE_S, "the line is sunk", _POLL_S)
+    asked = "/connectors/sink/offsets"
+    wait_until(lambda: rest.ask("GET", asked)["offsets"], _DEADLINE_S, "the sink has offsets", _POLL_S)
+    assert rest.ask("GET", asked) == java_rest.ask("GET", asked)
 
 
 def _zombies(lines: _Lines, folder: Path, stack: ExitStack) -> None:

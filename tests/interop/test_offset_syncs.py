@@ -34,7 +34,7 @@ from tests.kit.mirror import CALM, SMALL, Mirror
 from tests.kit.processes import wait_until
 from tests.kit.topics import make_topics
 
-pytestmark = [pytest.mark.integration, pytest.mark.long]
+pytestmark = pytest.mark.integration
 
 _DEADLINE_S: Final = 300.0
 _POLL_S: Final = 0.5
@@ -75,6 +75,7 @@ def test_our_store_translates_as_javas() -> None:
     assert _judge(script) == expected
 
 
+@pytest.mark.long
 def test_java_translates_by_ours_as_by_its_own(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> None:
     name = uuid.uuid4().hex[:6]
     plain, gaps = f"plain-{name}", f"gaps-{name}"

@@ -19,7 +19,7 @@ from connect.cli.rates import NO_TOPICS
 from connect.core.config.worker_config import WorkerConfig
 from connect.core.config_topic import ConfigLog
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
-from connect.core.herder_api import ElsewhereError, RebalanceExpected, RequestConflict, Sign
+from connect.core.herder_api import Config, ConfigInfos, ElsewhereError, RebalanceExpected, RequestConflict, Sign
 from connect.core.model import State, Status, TargetState
 from connect.kafka.concurrency import Scope, together
 from connect.kafka.threads import LeaseThread
@@ -258,6 +258,9 @@ class _WithoutRest:
 
     async def put_fence(self, leader_url: str, connector: str, sign: Sign | None) -> None:
         raise NoInternalRest(_missing(f"older tasks of {connector} cannot be fenced off"))
+
+    async def validate(self, url: str, connector_class: str, config: Config) -> ConfigInfos | None:
+        return None
 
 
 def _missing(what: str) -> str:

@@ -40,7 +40,7 @@ from connectors.control_link.server import ADVERTISED_KEY, LISTENER_KEY, LinkSet
 from connectors.plugins import mirror_plugins
 from connectors.source.worker_context import MirrorHost, SharedSpark
 from connectors.source.worker_metrics import LagWatch, mirror_metrics
-from rest.request_handling import InternalClient
+from rest.other_workers import InternalClient
 from rest.rest_config import RestSettings, RestTls
 from rest.server import Part, RestServer
 

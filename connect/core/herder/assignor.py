@@ -2,6 +2,9 @@
 
 A new worker needs two rebalances: the first revokes surplus work from the others, the second assigns it. The work of a
 lost worker waits for its return, unless it has certainly stopped, because the worker held it under a lease.
+
+*Foreign* connectors have a class that the leader does not have. They go to Java members while there are any (decision
+30). Foreign work is balanced among Java members, and other work fills all members up to one level.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from itertools import chain, count, cycle
 from typing import Final
 
 from connect.core.herder.membership import NOTHING, Allocation
-from connect.core.model import TaskId
+from connect.core.model import TaskId, connector_of
 
 Work = str | TaskId
 
@@ -48,14 +51,19 @@ class Assignments:
     delay_ms: int = 0
 
 
-def eager_assign(configured: Allocation, members: Iterable[str]) -> Assignments:
+def eager_assign(
+    configured: Allocation, members: Mapping[str, MemberState], foreign: Collection[str] = frozenset()
+) -> Assignments:
     """Assign all work round-robin to members that have stopped their work: first connectors, then tasks."""
-    loads = [_Load(member) for member in sorted(members)]
-    turns = cycle(loads)
-    for connector in sorted(configured.connectors):
-        next(turns).connectors[connector] = None
-    for task in sorted(configured.tasks):
-        next(turns).tasks[task] = None
+    loads = [_Load(member, is_java=members[member].lease_ms is None) for member in sorted(members)]
+    own, of_java = _parted(_work(configured), foreign, loads)
+    for works, takers in ((own, loads), (of_java, [load for load in loads if load.is_java])):
+        connectors, tasks = _sorted(works)
+        turns = cycle(takers)
+        for connector in connectors:
+            next(turns).connectors[connector] = None
+        for task in tasks:
+            next(turns).tasks[task] = None
     totals = {load.member: load.allocation() for load in loads}
     return Assignments({member: MemberAssignment(total, NOTHING, total) for member, total in totals.items()})
 
@@ -67,6 +75,7 @@ class _Load:
     member: str
     connectors: dict[str, None] = field(default_factory=dict)
     tasks: dict[TaskId, None] = field(default_factory=dict)
+    is_java: bool = False
 
     def discard(self, gone: Collection[Work]) -> None:
         for work in gone:
@@ -115,6 +124,7 @@ class IncrementalAssignor:
         last_completed_generation: int,
         generation: int,
         now_ms: int,
+        foreign: Collection[str] = frozenset(),
     ) -> Assignments:
         """Assign the work of a rebalance.
 
@@ -125,6 +135,7 @@ class IncrementalAssignor:
                 last, members may not have received that assignment, and it is forgotten.
             generation: The number of this rebalance.
             now_ms: The time of a clock that does not jump.
+            foreign: The connectors whose class this worker does not have.
         """
         held = {member: _work(members[member].held) for member in sorted(members)}
         counts = Counter(chain.from_iterable(held.values()))
@@ -139,12 +150,12 @@ class IncrementalAssignor:
         # In the order of ``configured``, which is nearly sorted.
         created = [work for work in wanted if work not in self._previous and work not in active]
 
-        loads = [_Load(member, *_split(work)) for member, work in held.items()]
+        loads = [_Load(member, *_split(work), members[member].lease_ms is None) for member, work in held.items()]
         revoked = {member: [work for work in works if work in ended] for member, works in held.items()}
         _discard(loads, revoked)
-        again = self._handle_lost(lost, loads, members, now_ms)
-        self._balance(configured, loads, revoked, now_ms)
-        _hand_out(loads, created, again)
+        again = self._handle_lost(lost, loads, members, now_ms, foreign)
+        self._balance(_parted(wanted, foreign, loads), loads, revoked, now_ms)
+        _hand_out(loads, created, again, foreign)
 
         outcome = {load.member: _outcome(load, held[load.member], revoked[load.member]) for load in loads}
         self._remember(generation, members, outcome, lost)
@@ -175,7 +186,12 @@ class IncrementalAssignor:
     # lost work
 
     def _handle_lost(
-        self, lost: set[Work], loads: Sequence[_Load], members: Mapping[str, MemberState], now_ms: int
+        self,
+        lost: set[Work],
+        loads: Sequence[_Load],
+        members: Mapping[str, MemberState],
+        now_ms: int,
+        foreign: Collection[str],
     ) -> set[Work]:
         """Return the part of ``lost`` to assign like new work. After the delay candidates get theirs here."""
         departed = [before for member, before in self._members.items() if member not in members]
@@ -192,27 +208,29 @@ class IncrementalAssignor:
             # In the second case, remaining members have missed an assignment.
             return stopped | lost
         if self._scheduled_ms and now_ms >= self._scheduled_ms:
-            return stopped | self._give_up(lost, loads)
+            return stopped | self._give_up(lost, loads, foreign)
         self._candidates.update((load.member, None) for load in loads if load.is_empty())
         remaining_ms = self._scheduled_ms - now_ms if self._scheduled_ms else self.max_delay_ms
         self._delay_ms = min(remaining_ms, self.max_delay_ms)
         self._scheduled_ms = now_ms + self._delay_ms
         return stopped
 
-    def _give_up(self, lost: set[Work], loads: Sequence[_Load]) -> set[Work]:
-        """Assign lost work round-robin to the candidates after the delay; without candidates, return it as new work."""
+    def _give_up(self, lost: set[Work], loads: Sequence[_Load], foreign: Collection[str]) -> set[Work]:
+        """Assign lost work round-robin to the candidates after the delay; return what is like new work: foreign work,
+        and without candidates all."""
         by_member = {load.member: load for load in loads}
         candidates = [by_member[member] for member in self._candidates if member in by_member]
         self._reset_delay()
         self._revoked_for_balance = False
         if not candidates:
             return lost
-        connectors, tasks = _sorted(lost)
+        own, of_java = _parted(lost, foreign, loads)
+        connectors, tasks = _sorted(own)
         for connector, load in zip(connectors, cycle(candidates), strict=False):
             load.connectors[connector] = None
         for task, load in zip(tasks, cycle(candidates), strict=False):
             load.tasks[task] = None
-        return set()
+        return of_java
 
     def _reset_delay(self) -> None:
         self._candidates.clear()
@@ -222,13 +240,17 @@ class IncrementalAssignor:
     # balance
 
     def _balance(
-        self, configured: Allocation, loads: Sequence[_Load], revoked: Mapping[str, list[Work]], now_ms: int
+        self,
+        wanted: tuple[set[Work], set[Work]],
+        loads: Sequence[_Load],
+        revoked: Mapping[str, list[Work]],
+        now_ms: int,
     ) -> None:
-        """Revoke surplus work, which the next rebalance assigns."""
+        """Revoke surplus work, which the next rebalance assigns; ``wanted``: other work and foreign work."""
         if self._delay_ms:
             self._revoked_for_balance = False
             return
-        surplus = _surplus(configured, loads)
+        surplus = _surplus(*wanted, loads)
         if not surplus:
             if self._revoked_for_balance:
                 self._revoking_rounds = 0
@@ -247,35 +269,91 @@ class IncrementalAssignor:
         _discard(loads, surplus)
 
 
-def _surplus(configured: Allocation, loads: Sequence[_Load]) -> dict[str, list[Work]]:
+def _parted(works: Iterable[Work], foreign: Collection[str], loads: Iterable[_Load]) -> tuple[set[Work], set[Work]]:
+    """Return the work that any member may get, and the work for Java members only, which is empty without any."""
+    both = set(works)
+    if not foreign or not any(load.is_java for load in loads):
+        return both, set()
+    of_java = {work for work in both if connector_of(work) in foreign}
+    return both - of_java, of_java
+
+
+def _surplus(own: Collection[Work], of_java: Collection[Work], loads: Sequence[_Load]) -> dict[str, list[Work]]:
     """Return the work of members beyond an equal share; empty if no work is held or configured."""
     surplus: dict[str, list[Work]] = {}
-    if not configured or all(load.is_empty() for load in loads):
+    if not (own or of_java) or all(load.is_empty() for load in loads):
         return surplus
-    kinds: tuple[tuple[int, Callable[[_Load], Collection[Work]]], ...] = (
-        (len(configured.connectors), lambda load: load.connectors),
-        (len(configured.tasks), lambda load: load.tasks),
+    java = [load for load in loads if load.is_java]
+    kinds: tuple[tuple[type, Callable[[_Load], Iterable[Work]]], ...] = (
+        (str, lambda load: load.connectors),
+        (TaskId, lambda load: load.tasks),
     )
-    for total, kind in kinds:
-        share, extra = divmod(total, len(loads))
-        for load in loads:
-            held = kind(load)
-            if len(held) <= share:
-                continue
-            # The first members above their share keep one more each.
-            keeps = share + (extra > 0)
-            extra -= 1
-            if len(held) > keeps:
-                surplus.setdefault(load.member, []).extend(list(held)[: len(held) - keeps])
+    for kind, works in kinds:
+        held = {load.member: [work for work in works(load) if work not in of_java] for load in loads}
+        floors = dict.fromkeys(held, 0)
+        if of_java:
+            foreign = {load.member: [work for work in works(load) if work in of_java] for load in loads}
+            total = sum(isinstance(work, kind) for work in of_java)
+            keeps = _shares(total, java, foreign, floors)
+            _trim(surplus, foreign, keeps)
+            floors.update(keeps)
+        _trim(surplus, held, _shares(sum(isinstance(work, kind) for work in own), loads, held, floors))
     return surplus
 
 
-def _hand_out(loads: Sequence[_Load], created: Iterable[Work], again: Iterable[Work]) -> None:
-    """Assign each connector and task, new ones first, to the member with the fewest of its kind; ties by member id."""
+def _shares(
+    total: int, loads: Sequence[_Load], held: Mapping[str, Sequence[Work]], floors: Mapping[str, int]
+) -> dict[str, int]:
+    """Return how much each of ``loads`` keeps of ``total``, which fills all up from their floors to one level."""
+    lowest = sorted(floors[load.member] for load in loads)
+    filled = next(n for n in range(len(lowest), 0, -1) if (total + sum(lowest[:n])) // n >= lowest[n - 1])
+    level, extra = divmod(total + sum(lowest[:filled]), filled)
+    keeps: dict[str, int] = {}
+    for load in loads:
+        floor = floors[load.member]
+        keeps[load.member] = max(level - floor, 0)
+        # The first members above their share keep one more each.
+        if floor <= level and len(held[load.member]) > keeps[load.member] and extra:
+            keeps[load.member] += 1
+            extra -= 1
+    return keeps
+
+
+def _trim(surplus: dict[str, list[Work]], held: Mapping[str, Sequence[Work]], keeps: Mapping[str, int]) -> None:
+    """Add to ``surplus`` the first of what each member holds beyond what it keeps."""
+    for member, works in held.items():
+        beyond = len(works) - keeps.get(member, 0)
+        if beyond > 0:
+            surplus.setdefault(member, []).extend(works[:beyond])
+
+
+def _hand_out(
+    loads: Sequence[_Load], created: Collection[Work], again: Collection[Work], foreign: Collection[str]
+) -> None:
+    """Assign each connector and task, new ones first, to the member with the fewest of its kind; ties by member id.
+    Foreign work counts only foreign work, so that it does not move when other work does."""
+
+    def of_kind(works: Iterable[Work]) -> int:
+        return sum(connector_of(work) in foreign for work in works)
+
+    (new, new_of_java), (lost, lost_of_java) = _parted(created, foreign, loads), _parted(again, foreign, loads)
+    if new_of_java or lost_of_java:
+        java = [load for load in loads if load.is_java]
+        _deal(new_of_java, lost_of_java, java, lambda load: of_kind(load.connectors), lambda load: of_kind(load.tasks))
+    _deal(new, lost, loads, lambda load: len(load.connectors), lambda load: len(load.tasks))
+
+
+def _deal(
+    created: Iterable[Work],
+    again: Iterable[Work],
+    loads: Sequence[_Load],
+    connectors_of: Callable[[_Load], int],
+    tasks_of: Callable[[_Load], int],
+) -> None:
     new, lost = _sorted(created), _sorted(again)
-    for connector, load in zip(new[0] + lost[0], _least_first(loads, lambda load: len(load.connectors)), strict=False):
+    for connector, load in zip(new[0] + lost[0], _least_first(loads, connectors_of), strict=False):
         load.connectors[connector] = None
-    for task, load in zip(new[1] + lost[1], _least_first(loads, lambda load: len(load.tasks)), strict=False):
+    for task, load in zip(new[1] + lost[1], _least_first(loads, tasks_of), strict=False):
         load.tasks[task] = None
 
 

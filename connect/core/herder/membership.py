@@ -10,8 +10,8 @@ Big endian; STRING is int16 length and UTF-8, ARRAY int32 count, NULLABLE_BYTES 
 Version 0 has no fields in brackets; 1 and 2 are equal (Kafka ``ConnectProtocol``,
 ``IncrementalCooperativeConnectProtocol``). Missing fields at the end are null, or no delay.
 
-This worker appends a tail to the metadata of versions 1 and 2, which Java ignores: magic ``HGLE``, tail version INT16,
-lease in ms INT32. Later tail versions may append fields.
+This worker appends a tail to its metadata, in version 0 after an allocation, which Java ignores: magic ``HGLE``, tail
+version INT16, lease in ms INT32. Later tail versions may append fields.
 """
 
 from __future__ import annotations
@@ -108,11 +108,11 @@ def encode_metadata(protocol: str, metadata: WorkerMetadata) -> bytes:
     out = bytearray(_INT16.pack(version))
     _put_string(out, metadata.url)
     out += _INT64.pack(metadata.config_offset)
-    if not version and not metadata.allocation:
-        return bytes(out)
     # With the eager protocol only a group that leaves a cooperative protocol has allocations, which tell the leader
     # that members still work. Java decodes and ignores them.
-    if metadata.allocation is None:
+    if not version and not metadata.allocation and metadata.lease_ms is None:
+        return bytes(out)
+    if metadata.allocation is None or not (version or metadata.allocation):
         out += _INT32.pack(-1)
     else:
         # Leaders read only the work, so the other fields need no real values.

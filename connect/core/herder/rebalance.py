@@ -175,6 +175,7 @@ def _readable(s: HerderState, members: Mapping[str, bytes]) -> dict[str, WorkerM
 def _answer(s: HerderState, event: LeaderElected, members: Mapping[str, WorkerMetadata]) -> None:
     outcome = _decide(s, event.protocol, members)
     s.urls = {member: each.url for member, each in members.items()}
+    s.java_urls = tuple(each.url for _, each in sorted(members.items()) if each.lease_ms is None)
     owners: dict[str | TaskId, str] = {}
     for member, each in outcome.members.items():
         owners.update(dict.fromkeys(each.total.connectors, member))
@@ -202,14 +203,18 @@ def _decide(s: HerderState, protocol: str, members: Mapping[str, WorkerMetadata]
                 "error",
             )
     configured = Allocation(names, tuple(task for name in names for task in s.snapshot.task_ids(name)))
+    states = {member: MemberState(each.allocation or NOTHING, each.lease_ms) for member, each in members.items()}
+    has_java = any(each.lease_ms is None for each in states.values())
+    foreign = {name for name in names if not s.can_run(s.snapshot.connector_config(name) or {})} if has_java else set()
     if protocol == EAGER:
-        return eager_assign(configured, members)
+        return eager_assign(configured, states, foreign)
     return s.assignor.assign(
         configured,
-        {member: MemberState(each.allocation or NOTHING, each.lease_ms) for member, each in members.items()},
+        states,
         last_completed_generation=s.completed_round,
         generation=s.round,
         now_ms=s.now_ms,
+        foreign=foreign,
     )
 
 

@@ -127,15 +127,24 @@ class HerderState:
         config: The worker's settings.
         worker_url: This worker's advertised REST URL.
         statuses: The folded status topic; never changed here.
+        can_run: Whether this worker has the class of a connector, by its raw config. Members with a lease have the same
+            plugins as this worker; which plugins Java members have is not known.
 
     Invariants: ``running`` is within ``held``, except for work that the config topic has removed since; in MEMBER all
     configured work in ``held`` runs; in JOINING exactly one join is in progress.
     """
 
-    def __init__(self, config: WorkerConfig, worker_url: str, statuses: StatusLog) -> None:
+    def __init__(
+        self,
+        config: WorkerConfig,
+        worker_url: str,
+        statuses: StatusLog,
+        can_run: Callable[[Mapping[str, str]], bool] = lambda _: True,
+    ) -> None:
         self.config = config
         self.worker_url = worker_url
         self.statuses = statuses
+        self.can_run = can_run
         #: The folded config topic.
         self.snapshot = ConfigLog()
         #: Whether records of the config topic are history, which sets the state but triggers no actions.
@@ -187,6 +196,8 @@ class HerderState:
         #: On the leader: the owners by the last assignments, and the URLs of members.
         self.owners: Mapping[str | TaskId, str] = {}
         self.urls: Mapping[str, str] = {}
+        #: On the leader: the URLs of the Java members.
+        self.java_urls: tuple[str, ...] = ()
         self.claim = False
         self.making_key = False
         #: Consecutive failures to write a session key, and the time of the next attempt.

@@ -24,6 +24,7 @@ from kafka.protocol.admin import (
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError, SecurityError
 from connect.core.model import FACTOR_KEYS, NewTopic
+from connect.kafka.authorization import AclBinding, Outcomes, create_acls, delete_acls
 from connect.kafka.cluster import Cluster, TopicMetadata, error_name, refusal_of
 from connect.kafka.connection import Connection
 from connect.kafka.security.connection_settings import ConnectionSettings
@@ -288,6 +289,20 @@ class Admin:
         request = DeleteTopicsRequest(topic_names=list(topics), timeout_ms=self._controller_ms)
         rows = await self._ask_controller(request, at_most=_DELETED_BY_NAME)
         return self._outcomes("delete", "DELETE", rows)
+
+    async def alter_topic_configs(
+        self, wanted: Mapping[str, Mapping[str, str | None]]
+    ) -> Mapping[str, HeliographError | None]:
+        """Set configs of topics, as :func:`alter` does."""
+        return await alter(self._cluster, wanted)
+
+    async def create_acls(self, rules: Sequence[AclBinding]) -> Outcomes:
+        """Create ACLs, as :func:`connect.kafka.authorization.create_acls` does."""
+        return await create_acls(self._cluster, rules)
+
+    async def delete_acls(self, rules: Sequence[AclBinding]) -> Outcomes:
+        """Delete ACLs, as :func:`connect.kafka.authorization.delete_acls` does."""
+        return await delete_acls(self._cluster, rules)
 
     async def describe_topic_configs(self, topics: Collection[str]) -> dict[str, dict[str, str | None]]:
         """Return all configs in effect by topic, defaults included; none for a topic that may not be described."""

@@ -23,7 +23,7 @@ from connect.core.config_topic import ConfigLog
 from connect.core.errors import ConfigError, RetriableError
 from connect.core.herder import events
 from connect.core.herder.herder import Herder
-from connect.core.herder_api import BadRequest, ElsewhereError, NotFound, RequestConflict, Sign
+from connect.core.herder_api import BadRequest, Config, ConfigInfos, ElsewhereError, NotFound, RequestConflict, Sign
 from connect.core.model import Restarts, State, Status, TaskId, connector_of
 from connect.core.status_and_offset_topics import StatusLog, TopicUse
 from connect.kafka.cluster import Cluster
@@ -215,7 +215,7 @@ class TaskOutdated(RetriableError):
 
 
 class InternalRequests(Protocol):
-    """Requests to the leader's internal REST API; ``sign`` returns the headers for a body, None: unsigned."""
+    """Requests to other workers of the group; ``sign`` returns the headers for a body, None: unsigned."""
 
     async def post_task_configs(
         self, leader_url: str, connector: str, configs: Sequence[Mapping[str, str]], sign: Sign | None
@@ -223,6 +223,11 @@ class InternalRequests(Protocol):
 
     async def put_fence(self, leader_url: str, connector: str, sign: Sign | None) -> None:
         """Raises RetriableError if the leader does not answer, or is busy with a round."""
+        ...
+
+    async def validate(self, url: str, connector_class: str, config: Config) -> ConfigInfos | None:
+        """Return how the worker at ``url`` validates a connector's config; None if it does not have the class. Raises
+        RetriableError if it does not answer, HeliographError if it refuses."""
         ...
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from connect.core.audit import AuditEntry
 from connect.core.config.security_settings import HIDDEN, restored
 from connect.core.config.worker_config import WorkerConfig
-from connect.core.errors import ConfigError, SecurityError
+from connect.core.errors import ConfigError, RetriableError, SecurityError
 from connect.core.herder import events
 from connect.core.herder.herder import Herder
 from connect.core.herder_api import (
@@ -26,6 +26,7 @@ from connect.core.herder_api import (
     Forbidden,
     ForwardedRequest,
     LoggerLevel,
+    NotAssigned,
     NotFound,
     NotLeader,
     PluginInfo,
@@ -41,7 +42,7 @@ from connect.core.model import ConnectorInfo, ConnectorStateInfo, RestartRequest
 from connect.runtime.audit import AuditLog
 from connect.runtime.herder.config_and_status_topics import StatusStore
 from connect.runtime.herder.driver import HerderDriver
-from connect.runtime.herder.effects_and_fencing import ZombieFence
+from connect.runtime.herder.effects_and_fencing import InternalRequests, ZombieFence
 from connect.runtime.herder.loggers import Loggers, check_level
 from connect.runtime.herder.offsets_and_reports import OffsetsApi, Reports
 from connect.runtime.herder.rebalance_stages import Stages
@@ -71,6 +72,7 @@ class RuntimeHerder:
     offsets: OffsetsApi
     reports: Reports
     fencing: ZombieFence
+    internal: InternalRequests
     levels: Loggers
     stages: Stages
     audit: AuditLog
@@ -204,6 +206,12 @@ class RuntimeHerder:
 
     async def connector_offsets(self, name: str) -> Sequence[SourceOffset]:
         await self.started()
+        self._refer_to_java(name)
+        if self._type(name) == "sink":
+            raise BadRequest(
+                f"{name} is a sink connector, and this worker has source connectors only. Read the offsets of the "
+                f"consumer group connect-{name}, or ask one of Java's workers."
+            )
         moving = self.core.snapshot.target_state(name) is not TargetState.STOPPED
         return await self.offsets.read(name, self._config(name), moving=moving)
 
@@ -214,7 +222,13 @@ class RuntimeHerder:
 
         async def modifiable() -> Mapping[str, str]:
             await self.driver.request(events.CheckOffsets(name))
-            return self._config(name)
+            config = self._config(name)
+            if not self.core.can_run(config) and self.core.java_urls:
+                raise BadRequest(
+                    f"Connector {name} has a class that only Java's workers have, and this worker leads the group, so "
+                    "its offsets cannot be changed. Send the request again while one of Java's workers leads."
+                )
+            return config
 
         return await self.offsets.modify(name, modifiable, offsets)
 
@@ -266,6 +280,8 @@ class RuntimeHerder:
 
     async def validate(self, plugin: str, config: Config) -> ConfigInfos:
         config = self._restored(config.get("name"), config)
+        if (infos := await self._validated_by_java(config)) is not None:
+            return infos
         with self.stages.doing("performing multi-property validation for the connector"):
             return await validate_connector(config, self.registry, self.config, self.config.transformer)
 
@@ -315,6 +331,39 @@ class RuntimeHerder:
             if value == HIDDEN:
                 raise BadRequest(f"{key} is {HIDDEN}, and connector {name} has no stored value. Send the value itself.")
         return restored_config
+
+    def _refer_to_java(self, name: str) -> None:
+        """Raise ElsewhereError if Java members may have the class of a connector, and this worker has not."""
+        if self.core.can_run(self._config(name)):
+            return
+        if self.core.java_urls:
+            raise NotAssigned(f"Only Java's workers have the class of connector {name}.", self.core.java_urls[0])
+        self._refer_to_leader()
+
+    def _refer_to_leader(self) -> None:
+        """Raise NotLeader on a worker that follows, because only the leader knows which members are Java's."""
+        if not self.core.is_leader and (self.core.leader_url or "").startswith("http"):
+            raise NotLeader("Only the leader knows which workers have this class.", self.core.leader_url)
+
+    async def _validated_by_java(self, config: Config) -> ConfigInfos | None:
+        """Return how a Java member validates a config of a class that this worker does not have; None if it has it, or
+        no other member is known to have it."""
+        given = {key: value for key, value in config.items() if value is not None}
+        if "connector.class" not in given or self.core.can_run(given):
+            return None
+        self._refer_to_leader()
+        unreachable: RetriableError | None = None
+        for url in self.core.java_urls:
+            try:
+                infos = await self.internal.validate(url, given["connector.class"], config)
+            except RetriableError as error:
+                unreachable = error
+            else:
+                if infos is not None:
+                    return infos
+        if unreachable is not None:
+            raise unreachable
+        return None
 
     async def _validated(self, name: str, config: Config) -> Mapping[str, str]:
         infos = await self.validate("", config)

@@ -205,6 +205,7 @@ class Plugins:
         )
         self._names = {each.name for each in self._all}
         self._aliases = _aliases(self._all)
+        self._runs: dict[tuple[str, str | None], bool] = {}
 
     @classmethod
     def discover(cls, extra: Iterable[PluginDescription] = (), *, may_read_files: bool = False) -> Self:
@@ -266,6 +267,17 @@ class Plugins:
         if kinds:
             return PluginKind.SOURCE.value if PluginKind.SOURCE in kinds else PluginKind.SINK.value
         return PluginKind.SINK.value if name is not None and is_sink(name) else "unknown"
+
+    def runs(self, config: Mapping[str, str]) -> bool:
+        """Return whether this worker has the connector class of a raw config, in a wanted version."""
+        named = config.get("connector.class", ""), config.get("connector.plugin.version")
+        if named not in self._runs:
+            try:
+                self.connector(*named)
+                self._runs[named] = True
+            except (PluginNotFound, InvalidRange):
+                self._runs[named] = False
+        return self._runs[named]
 
     def new_connector(self, name: str, version: str | None = None) -> SourceConnector:
         """Create a connector without starting it; errors as :meth:`connector`."""

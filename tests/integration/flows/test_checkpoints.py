@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -25,6 +25,7 @@ from connectors.client import (
     translate_offsets_of,
 )
 from tests.kit.direct import Broker
+from tests.kit.java_client import ask_java, offsets_reported
 from tests.kit.mirror import Mirror
 from tests.kit.moving import (
     COMPACTED,
@@ -136,6 +137,21 @@ def _agree(
     return translated() == asyncio.run(stand())
 
 
+def _java_agrees(eu: KafkaCluster, flows: Sequence[FlowOf], groups: re.Pattern[str]) -> None:
+    """Java's client library translates every group as ours does, by what the mirror has written."""
+
+    def ours(flow: FlowOf) -> Mapping[str, Offsets]:
+        props = {
+            "bootstrap.servers": eu.bootstrap,
+            "replication.policy.class": flow.policy_class,
+            "source.cluster.alias": flow.alias,
+        }
+        return translate_offsets_of(props, flow.alias, groups, _DEADLINE_S)
+
+    questions = [f"translate-all {eu.bootstrap} {flow.policy} {flow.alias} {groups.pattern}" for flow in flows]
+    assert list(map(offsets_reported, ask_java(questions))) == list(map(ours, flows))
+
+
 def _is_stopped(worker: RestClient, connector: str) -> bool:
     found = worker.ask("GET", f"{connector}/status")
     return found["connector"]["state"] == "STOPPED" and not found["tasks"]
@@ -167,6 +183,7 @@ def test_groups_process_every_record_once_wherever_they_left(
             _POLL_S,
         )
         assert translate_offsets(props, flow.alias, f"{name}-half", _DEADLINE_S) == translated()[f"{name}-half"]
+    _java_agrees(eu, flows_of(name), groups)
     for flow in flows_of(name):
         # What is written is counted once its acknowledgement has come.
         counted = partial(_are_counted, f"{shared.url}/metrics", flow, feed, movers)

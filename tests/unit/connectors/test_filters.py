@@ -62,6 +62,32 @@ def test_the_three_rules(topic: str, heartbeats: bool, mirrored: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("topic", "mirrored"),
+    [
+        ("orders", True),
+        ("us_orders", True),
+        ("eu_orders", False),
+        ("us_eu_orders", False),
+        # With this separator it is a name like any other.
+        ("eu.orders", True),
+        ("us_checkpoints_internal", False),
+        ("mm2-offset-syncs_eu_internal", False),
+        ("eu_heartbeats", False),
+        ("us_heartbeats", True),
+    ],
+)
+def test_they_hold_with_another_separator(topic: str, mirrored: bool) -> None:
+    decision = should_mirror(
+        topic,
+        topic_filter=EVERYTHING,
+        policy=DefaultReplicationPolicy("_"),
+        target_alias="eu",
+        heartbeats_replication=True,
+    )
+    assert decision is mirrored
+
+
+@pytest.mark.parametrize(
     ("topic", "wanted", "mirrored"),
     [
         ("heartbeats", True, True),

@@ -57,7 +57,7 @@ class Target:
         self.settings: ConnectionSettings | None = None
         self.closed = False
 
-    def __call__(self, settings: ConnectionSettings, name: str, fewer_replicas: str) -> Target:
+    def __call__(self, props: object, settings: ConnectionSettings, name: str, fewer_replicas: str) -> Target:
         assert fewer_replicas == "set heartbeats.topic.replication.factor lower"
         self.settings = settings
         return self
@@ -76,7 +76,7 @@ class Target:
 
 def target(monkeypatch: pytest.MonkeyPatch, *answers: HeliographError | None) -> Target:
     made = Target(answers)
-    monkeypatch.setattr(heartbeat, "Admin", made)
+    monkeypatch.setattr(heartbeat, "open_admin", made)
     return made
 
 

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 from unittest.mock import AsyncMock
 
+import orjson
 import pytest
 import pytest_asyncio
 
 from connect.core.errors import RetriableError
-from connect.core.herder_api import BadRequest, Forbidden, NotFound, NotLeader, NotReady, RebalanceExpected
+from connect.core.herder_api import (
+    BadRequest,
+    ConfigInfo,
+    ConfigInfos,
+    ConfigValueInfo,
+    Forbidden,
+    NotAssigned,
+    NotFound,
+    NotLeader,
+    NotReady,
+    RebalanceExpected,
+)
 from rest.errors import RestError
-from rest.request_handling import Forwarder, InternalClient, Unreachable
+from rest.other_workers import Forwarder, InternalClient, Unreachable
 from rest.rest_config import RestSettings
 from rest.server import RestServer
 from tests.kit.raw_http import Raw, ask
@@ -193,6 +206,9 @@ async def forwarder() -> AsyncIterator[Forwarder]:
     await forwarder.close()
 
 
+VALIDATE = ("PUT", "/connector-plugins/J/config/validate", b'{"connector.class": "J"}')
+
+
 def sign(body: bytes) -> Mapping[str, str]:
     return {"X-Connect-Authorization": str(len(body)), "X-Connect-Request-Signature-Algorithm": "HmacSHA256"}
 
@@ -235,6 +251,40 @@ async def test_refusals_of_the_leader(
         await InternalClient(forwarder).put_fence(server.advertised_url, "a", sign)
     assert (refused.value.status, isinstance(refused.value, RetriableError)) == (status, passing)
     assert isinstance(refused.value, Forbidden) is isinstance(refusal, Forbidden)
+
+
+INFOS = ConfigInfos("a.J", 1, ("Common",), (ConfigInfo(None, ConfigValueInfo("topics", None, errors=("missing",))),))
+
+
+@pytest.mark.parametrize(
+    ("answer", "infos"),
+    [
+        (answered(200, orjson.dumps(asdict(INFOS))), INFOS),
+        (
+            answered(500, b'{"error_code": 500, "message": "a.BadRequestException: Failed to find any class that"}'),
+            None,
+        ),
+    ],
+)
+async def test_another_worker_validates(forwarder: Forwarder, answer: bytes, infos: ConfigInfos | None) -> None:
+    worker = Listening(answer)
+    async with worker as url:
+        assert await InternalClient(forwarder).validate(url, "a.J", {"connector.class": "a.J"}) == infos
+    assert worker.received.startswith(b"PUT /connector-plugins/a.J/config/validate ")
+    assert worker.received.endswith(b'{"connector.class":"a.J"}')
+
+
+@pytest.mark.parametrize(
+    ("method", "request_"), [("connector_offsets", ("GET", "/connectors/a/offsets")), ("validate", VALIDATE)]
+)
+async def test_a_class_that_only_another_worker_has(
+    port: int, herder: DictHerder, other: tuple[RestServer, DictHerder], method: str, request_: tuple[Any, ...]
+) -> None:
+    server, second = other
+    second.add("a")
+    herder.refusals[method] = NotAssigned("not here", server.advertised_url)
+    assert (await ask(port, *request_)).status == 200
+    assert second.done[-1][0] == method
 
 
 async def test_a_leader_that_does_not_answer(forwarder: Forwarder) -> None:

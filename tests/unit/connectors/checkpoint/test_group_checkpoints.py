@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
 from connect.core.errors import RetriableError, UnreadableRecord
 from connect.kafka.cluster import Cluster, TopicMetadata
-from connect.kafka.log.committed_offsets import Committed, Partition
+from connect.kafka.log.committed_offsets import CLASSIC, Committed, GroupListing, Partition
 from connect.kafka.log.producer import OutRecord, PlainWriter
 from connectors.checkpoint import group_checkpoints
-from connectors.checkpoint.group_checkpoints import LIVE_OFFSETS, GroupLook, Live, LiveOffsets
+from connectors.checkpoint.group_checkpoints import LIVE_OFFSETS, GroupFinder, GroupLook, Live, LiveOffsets
 from connectors.checkpoint.offset_translation import TranslatedOffset
 from connectors.failover.group_offsets import why_not_live
 from connectors.formats.mirror_records import Checkpoint
@@ -63,6 +63,20 @@ class Target:
 def look_at(*groups: str) -> GroupLook:
     cluster: Any = Target()
     return GroupLook(SETTINGS, groups, cluster, cluster, cluster)
+
+
+async def test_groups_of_which_some_topics_are_mirrored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``testFindConsumerGroupsInCommonScenarios``: the filter of groups and that of topics both count."""
+    topics = {"g1": ["t1", "orders"], "g2": ["orders", "t3"], "g3": ["t3"], "g4": ["orders"], "g5": []}
+
+    async def committed(_: object, group: str) -> dict[Partition, Committed]:
+        return {(topic, 0): Committed(0) for topic in topics[group]}
+
+    put(monkeypatch, group_checkpoints, list_groups=dict.fromkeys(topics, GroupListing(CLASSIC, "consumer", "Empty")))
+    monkeypatch.setattr(group_checkpoints, "committed_offsets", committed)
+    group_filter = SimpleNamespace(should_replicate_group=lambda name: name != "g4")
+    settings: Any = SimpleNamespace(**vars(SETTINGS), group_filter=group_filter)
+    assert await GroupFinder(settings, cast(Cluster, None)).find() == ["g1", "g2"]
 
 
 async def test_a_look_keeps_which_topic_it_was_at(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -36,6 +37,40 @@ def test_javas_vectors() -> None:
     assert [one.translate(ORDERS, offset) for offset in (200, 250)] == [10, 11]
     one.take(sync(20, 20))
     assert [one.translate(ORDERS, offset) for offset in (20, 200)] == [20, 21]
+
+
+@pytest.mark.parametrize(
+    ("only_last", "first", "at_start", "later"),
+    [
+        (
+            True,
+            1_010,
+            [(TOO_OLD, 1000)],
+            [(TOO_OLD, 1000), *pairwise((1000, 4840, 6760, 8680, 9160, 9640, 9880, 9940, 9970, 9990, 10000))],
+        ),
+        (
+            False,
+            1_000,
+            [(0, 480), (480, 720), (990, 1000)],
+            [*pairwise((0, 3840, 7680, 8640, 9120, 9600, 9840, 9900, 9960, 9990, 10000))],
+        ),
+    ],
+    ids=["from the last one", "from all that are there"],
+)
+def test_javas_tables_of_1000_to_10000_offsets(
+    only_last: bool, first: int, at_start: list[tuple[int, int]], later: list[tuple[int, int]]
+) -> None:
+    """``testPastOffsetTranslation``, and ``...WithoutInitializationReadToEnd``: which syncs are kept."""
+    one = store(*((offset, offset) for offset in range(0, 1001, 10)), only_last=only_last)
+    for table, more in ((at_start, range(0)), (later, range(first, 10_001, 10))):
+        for offset in more:
+            one.take(sync(offset, offset))
+        for previous, kept in table:
+            below = TOO_OLD if previous == TOO_OLD else previous + 1
+            translated = [one.translate(ORDERS, offset) for offset in range(kept - 1, kept + 3)]
+            assert translated == [below, kept, kept + 1, kept + 1]
+    one.take(sync(1500, 11_000))
+    assert [one.translate(ORDERS, offset) for offset in (1499, 1500, 2000)] == [TOO_OLD, 11_000, 11_001]
 
 
 def test_a_sync_of_the_same_offset_leaves_the_older_ones() -> None:

@@ -27,7 +27,8 @@ from connectors.checkpoint.group_checkpoints import (
     split,
 )
 from connectors.checkpoint.group_offset_sync import AHEAD, GroupOffsetSync, groups_left, to_move, why_left
-from connectors.formats.mirror_records import Checkpoint
+from connectors.checkpoint.offset_translation import OffsetSyncStore
+from connectors.formats.mirror_records import Checkpoint, OffsetSync
 from connectors.formats.types import TopicPartition
 from tests.kit import virtual_time
 from tests.kit.answers import put
@@ -68,6 +69,32 @@ def test_which_checkpoints_are_worth_writing(upstream: int, downstream: int, by_
         assert known.look("g", [TranslatedCheckpoint(first, is_by_map)]) == [first]
         assert known.look("g", [TranslatedCheckpoint(later, is_by_map)]) == ([later] if is_written else [])
         assert known.current("g") == {PLACE: later if is_written else first}
+
+
+def test_javas_checkpoints_after_a_restart() -> None:
+    """``testCheckpointsTaskRestartUsesExistingCheckpoints``: syncs that have become less exact."""
+
+    def translated(store: OffsetSyncStore, upstream: int) -> Checkpoint:
+        downstream = store.translate(TopicPartition("t", 0), upstream)
+        assert downstream is not None
+        return checkpoint(upstream, downstream)
+
+    def syncs(*offsets: int) -> OffsetSyncStore:
+        store = OffsetSyncStore(only_last=False)
+        for offset in offsets:
+            store.take(OffsetSync("t", 0, offset, offset))
+        store.read_to_end()
+        return store
+
+    before, after = syncs(100, 200, 300), syncs(175, 275, 375, 475)
+    written = translated(before, 250)
+    assert written == checkpoint(250, 201)
+    known = Checkpoints(["g"])
+    known.take(written)
+    for upstream, downstream, is_written in ((250, 176, False), (370, 176, False), (400, 376, True)):
+        found = translated(after, upstream)
+        assert found == checkpoint(upstream, downstream)
+        assert known.look("g", [TranslatedCheckpoint(found, by_map=False)]) == ([found] if is_written else [])
 
 
 def test_what_was_written_before_moves_no_group() -> None:

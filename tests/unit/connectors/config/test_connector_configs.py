@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import EntryPoint
 from types import SimpleNamespace
 from typing import cast
@@ -11,8 +11,13 @@ import pytest
 
 from connect.api import plugins
 from connect.cli.reference import markdown
-from connect.core.errors import ConfigError
+from connect.core.config.config_def import ConfigDef
+from connect.core.errors import ConfigError, HeliographError
+from connect.core.model import NewTopic
+from connect.kafka.log.topic_admin import Admin
+from connect.kafka.security.connection_settings import ConnectionSettings
 from connectors import policy
+from connectors.config.client_config import flow_clients
 from connectors.config.connector_configs import (
     MirrorSourceSettings,
     OffsetSyncsSettings,
@@ -26,6 +31,7 @@ from connectors.formats.types import NO_COMPRESSION, Compression
 from connectors.policy import IdentityReplicationPolicy, find_policy, make_policy
 from connectors.source.plugin import MirrorSource, settings_of
 from connectors.source.worker_context import MirrorHost
+from connectors.topic_sync.cluster_changes import CreateTopic, Refusals, make_topics
 
 WORKER_CONFIG = {"offset.storage.topic": "mm2-offsets.us.internal"}
 ALIASES = {
@@ -278,10 +284,25 @@ def same_names(props: Mapping[str, str]) -> IdentityReplicationPolicy:
     return IdentityReplicationPolicy(source_alias=props["source.cluster.alias"])
 
 
+class Provisioner(Admin):
+    """Creates topics elsewhere."""
+
+    def __init__(self, config: Mapping[str, str], settings: ConnectionSettings, cluster: str) -> None:
+        super().__init__(settings, cluster)
+        self.config, self.created = config, list[NewTopic]()
+
+    async def create_topics(
+        self, topics: Iterable[NewTopic], *, validate_only: bool = False
+    ) -> dict[str, HeliographError | None]:
+        self.created += topics
+        return {topic.name: None for topic in self.created}
+
+
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def points(group: str) -> list[EntryPoint]:
         offered = {
+            "heliograph.forwarding_admins": {"provisioner": "Provisioner"},
             "heliograph.replication_policies": {"same": "same_names"},
             "heliograph.topic_filters": {"only": "Only", "broken": "broken", "gone": "Nobody"},
         }.get(group, {"only": "Only"})
@@ -291,6 +312,28 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     policy.offered.cache_clear()
     yield
     policy.offered.cache_clear()
+
+
+@pytest.mark.usefixtures("installed")
+async def test_topics_are_created_through_the_forwarding_admin() -> None:
+    addresses = {"source.cluster.bootstrap.servers": "u:1", "target.cluster.bootstrap.servers": "e:1"}
+    props = {**ALIASES, **addresses, "forwarding.admin.class": "provisioner"}
+    worker = {"bootstrap.servers": "e:1", "group.id": "g", "client.id": ""}
+    clients = flow_clients("us->eu", props, worker, source="us", target="eu", locate=lambda error, *_: error)
+    admin = clients.open_admin(clients.target_admin(), "eu")
+    assert isinstance(admin, Provisioner) and admin.config == props
+    change = CreateTopic("us.t", "t", 2, 1)
+    assert await make_topics(admin, [change], Refusals("us->eu")) == [change]
+    assert admin.created == [NewTopic("us.t", 2, 1, {})]
+    await admin.close()
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("definition", [SOURCE, CHECKPOINT, HEARTBEAT])
+def test_a_forwarding_admin_in_java_is_refused(definition: ConfigDef) -> None:
+    value = definition.validate({**ALIASES, "forwarding.admin.class": "com.acme.Admin"})["forwarding.admin.class"]
+    assert "Class com.acme.Admin could not be found" in value.errors[0]
+    assert "heliograph.forwarding_admins" in value.errors[0]
 
 
 @pytest.mark.usefixtures("installed")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -13,6 +14,7 @@ from connect.api.policy import ReplicationPolicy
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.authorization import AclBinding, AclFilter, Outcomes, SecurityDisabled
 from connect.kafka.cluster import Cluster, NotAuthorized
+from connect.kafka.log.topic_admin import Admin
 from connectors.config.connector_configs import AccessSettings
 from connectors.policy import DefaultReplicationPolicy
 from connectors.topic_sync import acl_sync
@@ -64,20 +66,19 @@ class Clusters:
                 raise self.source
             return sorted(self.source)
 
-        async def create(cluster: object, rules: Sequence[AclBinding]) -> Outcomes:
+        async def create(rules: Sequence[AclBinding]) -> Outcomes:
             assert set(rules) <= self.recorded, "recorded before it is made"
             return self._change("create", rules)
 
-        async def delete(cluster: object, rules: Sequence[AclBinding]) -> Outcomes:
+        async def delete(rules: Sequence[AclBinding]) -> Outcomes:
             return self._change("delete", rules)
 
         monkeypatch.setattr(acl_sync, "describe_acls", describe)
-        monkeypatch.setattr(acl_sync, "create_acls", create)
-        monkeypatch.setattr(acl_sync, "delete_acls", delete)
+        admin = cast(Admin, SimpleNamespace(create_acls=create, delete_acls=delete))
         put(monkeypatch, acl_sync, read_all_records={})
         settings = AccessSettings(600, full, frozenset({"group", "topic"}), False, False, lambda name: True)
         flow = AccessFlow("us->eu", Names(RemoteNames("us", policy), lambda topic: True, lambda name: True), "m")
-        return AccessSync(settings, flow, cast(Cluster, self), cast(Cluster, None), cast(AccessRecords, self))
+        return AccessSync(settings, flow, cast(Cluster, self), cast(Cluster, None), admin, cast(AccessRecords, self))
 
     def _change(self, verb: str, rules: Sequence[AclBinding]) -> Outcomes:
         self.steps += [f"{verb} {rule.permission}" for rule in rules]

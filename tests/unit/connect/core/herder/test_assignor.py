@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from connect.core.herder.assignor import Assignments, IncrementalAssignor, MemberState, eager_assign
 from connect.core.herder.membership import NOTHING, Allocation
-from connect.core.model import TaskId
+from connect.core.model import TaskId, connector_of
 
 DELAY_MS = 300_000
 LEASE_MS = 5_000
@@ -48,6 +48,8 @@ class Group:
 
     assignor: IncrementalAssignor = field(default_factory=lambda: IncrementalAssignor(DELAY_MS, max_delay_is_set=True))
     work: Allocation = field(default_factory=lambda: configured("ab", 4))
+    #: Connectors whose class the leader does not have.
+    foreign: frozenset[str] = frozenset()
     members: dict[str, MemberState] = field(default_factory=dict)
     now_ms: int = 1_000
     generation: int = 0
@@ -68,6 +70,7 @@ class Group:
             last_completed_generation=self.completed,
             generation=self.generation,
             now_ms=self.now_ms,
+            foreign=self.foreign,
         )
         if lost:
             return outcome
@@ -285,12 +288,43 @@ def test_revoking_in_one_round_after_the_other_waits_longer_and_longer(delay_ms:
 
 
 def test_eager_assignment_deals_connectors_and_goes_on_with_tasks() -> None:
-    outcome = eager_assign(Allocation(("b", "a", "c"), (TaskId("b", 0), TaskId("a", 10), TaskId("a", 9))), ["m2", "m1"])
+    outcome = eager_assign(
+        Allocation(("b", "a", "c"), (TaskId("b", 0), TaskId("a", 10), TaskId("a", 9))),
+        dict.fromkeys(["m2", "m1"], MemberState()),
+    )
     assert {member: reported.assigned for member, reported in outcome.members.items()} == {
         "m1": Allocation(("a", "c"), (TaskId("a", 10),)),
         "m2": Allocation(("b",), (TaskId("a", 9), TaskId("b", 0))),
     }
     assert all(reported.total == reported.assigned and not reported.revoked for reported in outcome.members.values())
+
+
+# -- classes that only Java members have -------------------------------------------------------------------------------
+
+
+def test_what_ours_cannot_run_moves_to_a_java_member_and_the_rest_makes_up_for_it() -> None:
+    group = Group(work=configured("abcd", 1), foreign=frozenset("ab"))
+    group.join("ours", lease_ms=LEASE_MS)
+    group.round()
+    assert group.sizes() == [(4, 4)]  # with nobody else to run it
+    group.join("java")
+    group.settle()
+    assert group.members["java"].held == configured("ab", 1)
+    assert group.members["ours"].held == configured("cd", 1)
+    del group.members["java"]
+    group.settle()
+    assert group.sizes() == [(4, 4)]
+
+
+def test_eager_assignment_gives_java_what_ours_cannot_run() -> None:
+    members = {"java1": MemberState(), "java2": MemberState(), "ours": MemberState(lease_ms=LEASE_MS)}
+    outcome = eager_assign(configured("abcd", 1), members, frozenset("bcd"))
+    assert {member: reported.total.connectors for member, reported in outcome.members.items()} == {
+        "java1": ("a", "b", "d"),
+        "java2": ("c",),
+        "ours": (),
+    }
+    assert outcome.members["ours"].total.tasks == ()
 
 
 # -- a naive twin ------------------------------------------------------------------------------------------------------
@@ -469,6 +503,38 @@ def test_nothing_is_assigned_twice_and_all_comes_to_rest(
         assert not holding & set(chain.from_iterable(work(reported.assigned) for reported in outcome.members.values()))
     group.settle()
     group.assert_complete()
+
+
+@given(
+    steps=STEPS, delay_ms=DELAYS, is_set=st.booleans(), leases=LEASES, foreign=st.frozensets(st.sampled_from("abcd"))
+)
+def test_ours_never_get_what_only_java_members_can_run(
+    steps: list[tuple[str, int, int]], delay_ms: int, is_set: bool, leases: list[int | None], foreign: frozenset[str]
+) -> None:
+    group = Group(IncrementalAssignor(delay_ms, is_set), foreign=foreign)
+    group.join("m0", lease_ms=leases[0])
+    for step in steps:
+        outcome = apply_step(group, step, leases)
+        java = [member for member, state in group.members.items() if state.lease_ms is None]
+        for member, reported in outcome.members.items():
+            assert not java or member in java or not foreign.intersection(map(connector_of, work(reported.assigned)))
+    group.settle()
+    assert group.held() == Counter(work(group.work))
+    java = [member for member, state in group.members.items() if state.lease_ms is None]
+    if not java:
+        group.assert_complete()
+        return
+    own, of_java = ([Counter[str]() for _ in range(2)] for _ in range(2))
+    for member, state in group.members.items():
+        for one in work(state.held):
+            assert member in java or connector_of(one) not in foreign
+            counted = of_java if connector_of(one) in foreign else own
+            counted[isinstance(one, TaskId)][member] += 1
+    for mine, theirs in zip(own, of_java, strict=True):
+        assert max(theirs[member] for member in java) - min(theirs[member] for member in java) <= 1
+        both = mine + theirs
+        # Who has other work has at most one more than the least loaded.
+        assert all(both[member] <= min(both[other] for other in group.members) + 1 for member in mine)
 
 
 @settings(max_examples=150)

@@ -66,7 +66,7 @@ def test_it_joins_once_the_topics_are_read(protocol: str, offered: list[str]) ->
     assert [name for name, _ in join.protocols] == offered
     claimed = bench.claimed()
     assert (claimed.url, claimed.config_offset, claimed.allocation) == (URL, 1, None)
-    assert claimed.lease_ms == (None if protocol == "eager" else 5_000)
+    assert claimed.lease_ms == 5_000
     assert not bench.herder.is_ready
 
 
@@ -420,3 +420,18 @@ def test_a_member_warns_of_a_leader_with_its_own_address() -> None:
     bench.ready()
     bench.joined(leader_url=URL)
     assert len(warned(bench)) == 1
+
+
+@pytest.mark.parametrize("protocol", [EAGER, SESSIONED])
+def test_a_leader_gives_java_members_the_classes_that_it_does_not_have(protocol: str) -> None:
+    bench = Bench(worker_config(connect_protocol="eager" if protocol == EAGER else "sessioned"))
+    bench.herder.can_run = lambda config: config["connector.class"] != "JavaSink"
+    bench.connector("j", {"connector.class": "JavaSink", "name": "j"})
+    bench.connector("p")
+    bench.ready()
+    java, ours = WorkerMetadata("http://java/", 2), WorkerMetadata("http://second/", 2, lease_ms=5_000)
+    assign = only(bench.elected([java, ours], protocol), Assign)
+    got = {member: decode_assignment(data).assigned.connectors for member, data in assign.assignments.items()}
+    assert "j" in got["other0"]
+    assert "j" not in got["ours"] + got["other1"]
+    assert bench.herder.java_urls == ("http://java/",)

@@ -62,11 +62,12 @@ def allocations(draw: st.DrawFn) -> Allocation:
     return Allocation(connectors, tuple(TaskId(name, task) for name in order for task in grouped[name][1]))
 
 
-def test_metadata_of_the_eager_protocol_ends_with_the_offset() -> None:
+def test_metadata_of_the_eager_protocol_ends_with_the_offset_and_a_lease() -> None:
     for nothing in (None, Allocation()):
-        metadata = WorkerMetadata(URL, 7, nothing, lease_ms=5000)
+        metadata = WorkerMetadata(URL, 7, nothing)
         assert encode_metadata(EAGER, metadata) == b"\x00\x00" + URL_BYTES + OFFSET_7
-        assert decode_metadata(encode_metadata(EAGER, metadata)) == WorkerMetadata(URL, 7)
+        leased = WorkerMetadata(URL, 7, nothing, lease_ms=5000)
+        assert decode_metadata(encode_metadata(EAGER, leased)) == WorkerMetadata(URL, 7, lease_ms=5000)
 
 
 def test_work_that_a_cooperative_protocol_left_is_told_with_the_eager_one() -> None:

@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from connect.core.errors import PermanentError, RetriableError, SecurityError
-from connect.core.herder_api import BadRequest, ConfigInfos, ConfigInfosWithWarnings, Signature, Unhealthy
+from connect.core.herder_api import (
+    BadRequest,
+    ConfigInfos,
+    ConfigInfosWithWarnings,
+    NotAssigned,
+    NotLeader,
+    Signature,
+    Unhealthy,
+)
 from connect.runtime.herder.rest_herder import RuntimeHerder
 
 
@@ -69,3 +77,50 @@ async def test_rights_that_a_fence_lacks_fail_the_task_that_asked_at_once(
 ) -> None:
     with pytest.raises(answered, match=str(error)):
         await refusing(error).fence_zombies("c", Signature(None, None, b""))
+
+
+class OtherMembers:
+    """Java's workers, of which only the last has the class, and the first does not answer."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def validate(self, url: str, connector_class: str, config: object) -> ConfigInfos | None:
+        self.asked.append(url)
+        if url == "http://java1/":
+            raise RetriableError("no answer")
+        return ConfigInfos(connector_class, 0, (), ()) if url == "http://java3/" else None
+
+
+def without_class(*, is_leader: bool, java_urls: tuple[str, ...] = (), leader_url: str = "http://leader/") -> Any:
+    """A worker that does not have the class JavaSource."""
+    snapshot = SimpleNamespace(connector_config=lambda name: {"connector.class": "JavaSource"} if name else None)
+    return SimpleNamespace(
+        can_run=lambda config: config["connector.class"] != "JavaSource",
+        is_leader=is_leader,
+        leader_url=leader_url,
+        java_urls=java_urls,
+        snapshot=snapshot,
+    )
+
+
+async def test_a_class_that_only_java_members_have_is_validated_by_one_of_them() -> None:
+    config, others = {"connector.class": "JavaSource", "name": "j"}, OtherMembers()
+    core = without_class(is_leader=True, java_urls=("http://java1/", "http://java2/", "http://java3/"))
+    herder = made(core=core, internal=others)
+    assert (await herder.validate("JavaSource", config)).name == "JavaSource"
+    assert others.asked == list(core.java_urls)
+    with pytest.raises(NotAssigned) as elsewhere:
+        await herder.connector_offsets("j")
+    assert elsewhere.value.url == "http://java1/"
+    core.java_urls = ("http://java1/", "http://java2/")
+    with pytest.raises(RetriableError, match="no answer"):
+        await herder.validate("JavaSource", config)
+
+
+async def test_who_follows_refers_to_the_leader_for_a_class_that_it_does_not_have() -> None:
+    herder = made(core=without_class(is_leader=False))
+    for asked in (herder.validate("JavaSource", {"connector.class": "JavaSource"}), herder.connector_offsets("j")):
+        with pytest.raises(NotLeader) as elsewhere:
+            await asked
+        assert elsewhere.value.url == "http://leader/"
