@@ -41,7 +41,8 @@ def main(arguments: list[str]) -> int:
             speeds.append(result.read_bytes / result.read_s / 1e6)
             print(
                 f"{tasks} tasks: {result.read_bytes / 1e6:.0f} MB of the source in {result.read_s:.1f} s, "
-                f"{speeds[-1]:.0f} MB/s, {cpu_s:.1f} s of CPU in Python, {memory / 1e6:.0f} MB in one process at most, "
+                f"{speeds[-1]:.0f} MB/s, {cpu_s:.1f} s of CPU in the busiest process "
+                f"({result.read_bytes / cpu_s / 1e6:.0f} MB/s of CPU), {memory / 1e6:.0f} MB in one process at most, "
                 f"{same:.0%} compared as bytes; load {os.getloadavg()[0]:.1f}",
                 flush=True,
             )
