@@ -25,8 +25,8 @@ from tests.kit.verify.segments import Original
 
 _COPIED_DEADLINE_S: Final = 3600.0
 _POLL_S: Final = 0.2
-_MERGE: Final = {"producer.batch.size": "1048576"}
-_APART: Final = {"producer.batch.size": "0"}
+_MERGE: Final = {"producer.override.batch.size": "1048576"}
+_APART: Final = {"producer.override.batch.size": "0"}
 #: 0 equal, 2 differences.
 ENDED: Final = (0, 2)
 #: Forgets what earlier runs found.
