@@ -63,6 +63,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "mm2.properties --flow 'us->eu'",
         "mm2.properties --flow 'us->eu' --topics 'orders.*' --full --rate 50000000",
         "mm2.properties --flow 'us->eu' --from 2026-11-20T00:00Z --report verified.html",
+        "--check verified.html",
     ),
     "failover": (
         _FAILOVER,

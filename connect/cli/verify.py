@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from connect.cli.options_and_help import AsJson, MirrorFile, OneFlow, finish
+from connect.cli.options_and_help import AnyMirrorFile, AsJson, OneFlow, finish
 
 
 def verify(
-    file: MirrorFile,
+    file: AnyMirrorFile = None,
     flow: OneFlow = None,
     topics: Annotated[
         list[str] | None,
@@ -39,15 +39,26 @@ def verify(
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Verify what is copied meanwhile too, until Ctrl-C.")] = False,
     as_json: AsJson = False,
+    check_report: Annotated[
+        Path | None,
+        typer.Option(
+            "--check",
+            metavar="REPORT",
+            help="Only check the SHA-256 of a .json or .html report, and what it shows.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Compare what a flow has copied with its source, record by record, in a Spark job of its own.
 
     It continues where the last run ended. Progress is printed to standard error, with --json as JSON lines.
 
     Exit codes: 0 equal, 2 differences, 1 an error or partitions that could not be compared."""
-    from connect.cli.commands.verify import VerifyArguments, run_verify
+    from connect.cli.commands import verify as command
 
-    arguments = VerifyArguments(
+    if check_report is not None:
+        finish(partial(command.check_report, check_report))
+    arguments = command.VerifyArguments(
         file, flow, tuple(topics or ()), begin, to, full, rate, memory, tasks, report, watch, as_json
     )
-    finish(partial(run_verify, arguments))
+    finish(partial(command.run_verify, arguments))

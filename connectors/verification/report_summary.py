@@ -124,11 +124,13 @@ def coverage(result: VerificationResult) -> list[TopicCoverage]:
 
 
 def rates(result: VerificationResult) -> Iterator[tuple[float, float]]:
-    """Yield (seconds since the run began, MB/s since the sample before) of a run's samples."""
-    at_ms, read = result.began_ms, 0
+    """Yield (seconds since reading began, MB/s since the sample before) of a run's samples."""
+    # Spark starts first.
+    begin_ms = at_ms = max((one.at_ms for one in result.samples if not one.read_bytes), default=result.began_ms)
+    read = 0
     for sample in result.samples:
         if sample.at_ms > at_ms:
-            yield ((sample.at_ms - result.began_ms) / 1000, (sample.read_bytes - read) / (sample.at_ms - at_ms) / 1000)
+            yield ((sample.at_ms - begin_ms) / 1000, (sample.read_bytes - read) / (sample.at_ms - at_ms) / 1000)
             at_ms, read = sample
 
 

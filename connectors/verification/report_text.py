@@ -54,7 +54,8 @@ def _differences(result: VerificationResult) -> Iterator[str]:
     yield from ("", "Differences")
     for one in named[:_MOST]:
         yield from _folded(f"{_place(one)}: {one.kind}", "  ")
-        yield from _folded(one.what, "    ")
+        # Contents of records have no words to fold at.
+        yield from (f"    {one.what[at : at + _COLUMNS - 4]}" for at in range(0, len(one.what), _COLUMNS - 4))
     if result.differences_total > (shown := min(len(named), _MOST)):
         yield f"  and {result.differences_total - shown:,} more; the JSON and HTML reports name {len(named):,}"
 

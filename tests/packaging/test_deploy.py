@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from connect.cli.console import EXIT_FOUND
 from connect.core.config.properties import ConfigTransformer, parse_properties
 from connectors.config.mm2_properties import load, mirrored
 
@@ -19,6 +20,7 @@ DEPLOY = ROOT / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 IMAGES = sorted((DEPLOY / "images").glob("*.Dockerfile"))
 COMPOSE = DEPLOY / "compose" / "compose.yaml"
+VERIFY = DEPLOY / "kubernetes" / "verify.yaml"
 PROGRAMS = Path(sys.executable).parent
 
 
@@ -109,3 +111,17 @@ def test_the_compose_file_gives_our_services_few_privileges() -> None:
         assert service["cap_drop"] == ["ALL"]
         assert service["security_opt"] == ["no-new-privileges:true"]
         assert service["mem_limit"]
+
+
+def test_the_cron_job_runs_a_command_of_ours_with_few_privileges() -> None:
+    job = yaml.safe_load(VERIFY.read_text())["spec"]["jobTemplate"]["spec"]
+    pod = job["template"]["spec"]
+    (container,) = pod["containers"]
+    # Up to --help, which ends the command once it has read all arguments before.
+    said(str(PROGRAMS / "heliograph"), *container["args"], "--help")
+    (rule,) = job["podFailurePolicy"]["rules"]
+    assert rule["onExitCodes"] == {"containerName": container["name"], "operator": "In", "values": [EXIT_FOUND]}
+    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert pod["securityContext"]["runAsNonRoot"] is True

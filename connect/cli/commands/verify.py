@@ -21,6 +21,7 @@ from connectors.config.mm2_properties import Flow, chosen_flows
 from connectors.verification import report_file, report_text
 from connectors.verification.planning import VerifyOptions
 from connectors.verification.report import VerificationResult
+from connectors.verification.report_summary import headline
 from connectors.verification.run import Progress, verifying
 
 _MEGABYTE: Final = 1024 * 1024
@@ -35,7 +36,7 @@ _FORMS: Final = (".txt", ".json", ".html")
 class VerifyArguments:
     """The options of the command, as ``heliograph verify --help`` describes them; times as text."""
 
-    file: Path
+    file: Path | None
     flow: str | None
     topics: tuple[str, ...]
     begin: str | None
@@ -53,6 +54,8 @@ def run_verify(arguments: VerifyArguments) -> int:
     """Verify the flow and return the exit code: 0 equal, 2 differences, 1 for partitions that could not be compared.
 
     Raises ConfigError if the file or an option is wrong, HeliographError if a cluster or Spark does not answer."""
+    if arguments.file is None:
+        raise ConfigError("give mm2.properties, or --check with a report")
     flows = chosen_flows(arguments.file, arguments.flow)
     if len(flows) > 1:
         raise ConfigError(f"name one flow: {', '.join(map(str, flows))}", "--flow")
@@ -61,6 +64,16 @@ def run_verify(arguments: VerifyArguments) -> int:
     if arguments.watches and (arguments.begin or arguments.to):
         raise ConfigError("--watch cannot be combined with --from and --to", "--watch")
     return asyncio.run(_run(flows[0], arguments))
+
+
+def check_report(file: Path) -> int:
+    """Check a report that was written before. Raises ConfigError if there is none, PermanentError if it was changed."""
+    try:
+        result = report_file.read_report(file.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}", "--check") from error
+    print(f"{headline(result)}\nSHA-256 {report_file.digest(result)}, as the report says")
+    return EXIT_OK
 
 
 async def _run(flow: Flow, arguments: VerifyArguments) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from connect.wire.records import Headers, Record
-from tests.kit.verify.data import PARTITIONS, TOPICS, Topic
+from tests.kit.verify.data import PARTITIONS, Topic
 from tests.kit.verify.segments import Batch, Original, batches, committed, rebuilt
 
 #: Records on either side of a damaged one that stay whole.
@@ -94,8 +94,8 @@ def read_pair(topic: Topic, partition: int, source: Original, target: Original) 
     return pair
 
 
-def read_pairs(source: Original, target: Original) -> list[Pair]:
-    return [read_pair(topic, at, source, target) for topic in TOPICS for at in range(PARTITIONS)]
+def read_pairs(topics: Iterable[Topic], source: Original, target: Original) -> list[Pair]:
+    return [read_pair(topic, at, source, target) for topic in topics for at in range(PARTITIONS)]
 
 
 class Planter:

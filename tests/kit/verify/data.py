@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -101,16 +101,16 @@ class Content:
             }
 
 
-async def make(bootstrap: str) -> None:
-    for topic in TOPICS:
+async def make(bootstrap: str, topics: Sequence[Topic]) -> None:
+    for topic in topics:
         await make_topics(bootstrap, {topic.name: PARTITIONS}, _SEGMENT | (COMPACTED if topic.compacted else {}))
 
 
-async def fill(bootstrap: str, content: Content, megabytes: float, written: Written) -> None:
+async def fill(bootstrap: str, topics: Sequence[Topic], content: Content, megabytes: float, written: Written) -> None:
     """Write about so many megabytes of record values over all topics."""
-    large = [topic for topic in TOPICS if not topic.lone]
+    large = [topic for topic in topics if not topic.lone]
     share = max(int(megabytes * 1_000_000 / len(large) / PARTITIONS / _VALUE_BYTES), 20)
-    for topic in TOPICS:
+    for topic in topics:
         for partition in range(PARTITIONS):
             count = min(share, 300) if topic.lone else share
             if topic.transactional:
@@ -156,11 +156,11 @@ async def _transactions(
                 left -= part
 
 
-async def put_slots(bootstrap: str, content: Content) -> None:
+async def put_slots(bootstrap: str, topics: Sequence[Topic], content: Content) -> None:
     """Leave an aborted transaction of somebody else in every target partition, each record a batch of its own."""
     async with producer(bootstrap, transactional_id="slots") as client:
         await client.begin_transaction()
-        for topic in TOPICS:
+        for topic in topics:
             for partition in range(PARTITIONS):
                 for one in content.some(topic, _SLOT_RECORDS):
                     await client.send_and_wait(topic.remote, partition=partition, **one)
@@ -177,14 +177,14 @@ async def producer(bootstrap: str, **options: Any) -> AsyncIterator[Any]:
         await client.stop()
 
 
-def properties(us: str, eu: str, more: Mapping[str, str]) -> dict[str, str]:
+def properties(us: str, eu: str, topics: Sequence[Topic], more: Mapping[str, str]) -> dict[str, str]:
     """Return what the mirror's file says of this flow."""
     return {
         "clusters": f"{SOURCE}, {TARGET}",
         f"{SOURCE}.bootstrap.servers": us,
         f"{TARGET}.bootstrap.servers": eu,
         f"{SOURCE}->{TARGET}.enabled": "true",
-        f"{SOURCE}->{TARGET}.topics": ", ".join(topic.name for topic in TOPICS),
+        f"{SOURCE}->{TARGET}.topics": ", ".join(topic.name for topic in topics),
         f"{SOURCE}->{TARGET}.consumer.isolation.level": "read_committed",
         f"{SOURCE}->{TARGET}.tasks.max": "2",
         **more,

@@ -8,7 +8,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Self
@@ -20,23 +20,28 @@ from connectors.verification.report import VerificationResult
 from tests.kit.brokers import KafkaCluster
 from tests.kit.mirror import CALM, SMALL, Mirror
 from tests.kit.verify import damage, data
-from tests.kit.verify.data import PARTITIONS, SOURCE, TARGET, TOPICS, Content, Written
+from tests.kit.verify.data import SOURCE, TARGET, TOPICS, Content, Topic, Written
 from tests.kit.verify.segments import Original
 
 _COPIED_DEADLINE_S: Final = 3600.0
 _POLL_S: Final = 0.2
-_MERGE: Final = {"producer.batch.size": "1048576"}
-_APART: Final = {"producer.batch.size": "0"}
+_MERGE: Final = {"producer.override.batch.size": "1048576"}
+_APART: Final = {"producer.override.batch.size": "0"}
 #: 0 equal, 2 differences.
 ENDED: Final = (0, 2)
+#: Forgets what earlier runs found.
+FULL: Final = "--full"
 
 
 class Scene:
     """Use as a context manager. ``merged``: the mirror merges small batches. At the end of ``copy`` the mirror has
     stopped; ``pairs`` are what it copied, read from the brokers' files."""
 
-    def __init__(self, directory: Path, *, seed: int, megabytes: float, merged: bool = False) -> None:
-        self._directory, self._seed, self._megabytes = directory, seed, megabytes
+    def __init__(
+        self, directory: Path, *, seed: int, megabytes: float, merged: bool = False, topics: Sequence[Topic] = TOPICS
+    ) -> None:
+        self._directory, self._megabytes, self.topics = directory, megabytes, topics
+        self._content = Content(seed)
         self._merging = _MERGE if merged else _APART
         self._exits = contextlib.ExitStack()
         self.file = directory / "mm2.properties"
@@ -56,25 +61,34 @@ class Scene:
 
     def copy(self) -> None:
         """Fill the source in two parts, with records of somebody else at the target in between, and mirror it."""
+        asyncio.run(data.make(self.us.bootstrap, self.topics))
+        self.fill(self._megabytes / 2)
+        with self.mirroring():
+            asyncio.run(self._until_copied(0))
+            asyncio.run(data.put_slots(self.eu.bootstrap, self.topics, self._content))
+            self.fill(self._megabytes / 2)
+            self.await_copied()
+
+    @contextlib.contextmanager
+    def mirroring(self, **more: str) -> Iterator[None]:
+        """Run the mirror; ``more`` of the flow, with underscores for dots. At the end it stops cleanly."""
         properties = data.properties(
-            self.us.bootstrap, self.eu.bootstrap, {**SMALL, **CALM, "sync.topic.configs.enabled": "true"}
+            self.us.bootstrap, self.eu.bootstrap, self.topics, {**SMALL, **CALM, "sync.topic.configs.enabled": "true"}
         )
-        properties |= {f"{SOURCE}->{TARGET}.{key}": value for key, value in self._merging.items()}
-        content = Content(self._seed)
-        asyncio.run(self._fill(content, make=True))
+        of_flow = {**self._merging, **{key.replace("_", "."): value for key, value in more.items()}}
+        properties |= {f"{SOURCE}->{TARGET}.{key}": value for key, value in of_flow.items()}
         with Mirror(properties, self._directory) as mirror:
             mirror.start()
-            asyncio.run(self._until_copied(0))
-            asyncio.run(data.put_slots(self.eu.bootstrap, content))
-            asyncio.run(self._fill(content))
-            asyncio.run(self._until_copied(data.SLOT_OFFSETS))
+            yield
             assert mirror.stop() == 0
-        self.file.write_text("".join(f"{key} = {value}\n" for key, value in properties.items()))
 
-    async def _fill(self, content: Content, *, make: bool = False) -> None:
-        if make:
-            await data.make(self.us.bootstrap)
-        await data.fill(self.us.bootstrap, content, self._megabytes / 2, self.written)
+    def fill(self, megabytes: float) -> None:
+        """Write so much to the source, over all topics."""
+        asyncio.run(data.fill(self.us.bootstrap, self.topics, self._content, megabytes, self.written))
+
+    def await_copied(self) -> None:
+        """Wait until the target has all that was written since its slots were."""
+        asyncio.run(self._until_copied(data.SLOT_OFFSETS))
 
     async def _until_copied(self, more: int) -> None:
         """Until every target partition has as many offsets as records were committed, and ``more`` of somebody else."""
@@ -106,7 +120,7 @@ class Scene:
         self._source, self._target = (
             Original(cluster.nodes[0].data, self._directory / f"kept-{cluster.name}") for cluster in (self.us, self.eu)
         )
-        self.pairs = damage.read_pairs(self._source, self._target)
+        self.pairs = damage.read_pairs(self.topics, self._source, self._target)
 
     def plant(self, seed: int, kinds: Sequence[damage.Kind], *, cleaned: bool = True) -> list[damage.Planted]:
         """Write one round's damage into the segments, and mend that of the round before. The brokers have stopped."""
@@ -120,6 +134,9 @@ class Scene:
         self._damaged = set(planter.changed_source), set(planter.changed)
         return planted
 
+    def compacted_topics(self) -> set[str]:
+        return {topic.name for topic in self.topics if topic.compacted}
+
     def command(self, *options: str) -> list[str]:
         program = str(Path(sys.executable).parent / "heliograph")
         return [program, "verify", str(self.file), "--flow", f"{SOURCE}->{TARGET}", "--json", *options]
@@ -131,11 +148,3 @@ class Scene:
         result = VerificationResult.from_json(json.loads(done.stdout))
         assert (done.returncode == 0) == result.is_equal, f"exit code {done.returncode} for {result}"
         return result
-
-
-def compacted_topics() -> set[str]:
-    return {topic.name for topic in TOPICS if topic.compacted}
-
-
-def partitions() -> int:
-    return len(TOPICS) * PARTITIONS
