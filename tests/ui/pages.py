@@ -30,7 +30,7 @@ def test_the_first_screen_says_how_the_flow_is_and_what_a_failover_would_lose(st
 
 def test_the_page_of_a_flow_shows_its_last_hour_batches_workers_and_spark(stage: Stage) -> None:
     with stage.page(FLOW) as page:
-        for text in ("Lag, records", "as it is", "(this one)", "Slots in use"):
+        for text in ("Lag, records", "larger than the target takes", "(this one)", "Slots in use"):
             page.get_by_text(text).first.wait_for()
         page.locator(".chart canvas").nth(3).wait_for()
     stage.pictures("flow", FLOW, "Slots in use")
