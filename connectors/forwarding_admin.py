@@ -11,11 +11,13 @@ override goes to the cluster. Its methods raise or return errors of :mod:`connec
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from connect.kafka.log.topic_admin import Admin
-from connect.kafka.security.connection_settings import ConnectionSettings
 from connectors.policy import make, offered
+
+if TYPE_CHECKING:
+    from connect.kafka.log.topic_admin import Admin
+    from connect.kafka.security.connection_settings import ConnectionSettings
 
 _KEY: Final = "forwarding.admin.class"
 #: Java's class, which asks the cluster itself.
@@ -41,6 +43,9 @@ def forwards(props: Mapping[str, str]) -> bool:
 def open_admin(props: Mapping[str, str], settings: ConnectionSettings, cluster: str, *remedy: str) -> Admin:
     """Return the admin of a connector's cluster, which the caller closes; ``remedy`` is what :class:`Admin` advises if
     a replication factor is too high. Raises ConfigError if the class is unknown or rejects ``props``."""
+    # Loaded here, because checking a file needs the names only.
+    from connect.kafka.log.topic_admin import Admin
+
     if not forwards(props):
         return Admin(settings, cluster, *remedy)
     admin = make(_KEY, props[_KEY].strip(), {}, _GROUP, props, settings, cluster)

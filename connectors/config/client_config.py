@@ -11,16 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from connect.api.source import ExactlyOnceSupport
 from connect.core.config.client_settings import CONNECTION_KEYS, TRANSACTION_TIMEOUT_MS
 from connect.core.config.config_def import Values
 from connect.core.config.connector_settings import SOURCE_CONNECTOR
 from connect.core.errors import ConfigError
-from connect.kafka.log.topic_admin import Admin
 from connect.kafka.security.connection_settings import ConnectionSettings, connection_settings
 from connectors.forwarding_admin import forwards, open_admin
+
+if TYPE_CHECKING:
+    from connect.kafka.log.topic_admin import Admin
 
 ClusterSide = Literal["source", "target"]
 ClientKind = Literal["producer", "consumer", "admin"]
