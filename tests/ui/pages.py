@@ -33,6 +33,8 @@ def test_the_page_of_a_flow_shows_its_last_hour_batches_workers_and_spark(stage:
         for text in ("Lag, records", "larger than the target takes", "(this one)", "Slots in use"):
             page.get_by_text(text).first.wait_for()
         page.locator(".chart canvas").nth(3).wait_for()
+    details = f"/ui/api/flows/{FLOW.rpartition('/')[2]}/details"
+    wait_until(lambda: len(stage.ask(details)["history"]["at_ms"]) > 3, DEADLINE_S, "the charts have samples", 1)
     stage.pictures("flow", FLOW, "Slots in use")
 
 

@@ -17,6 +17,7 @@ function uplot() {
 const HEIGHT = 150;
 // Seconds that a chart covers, even of a worker that has just started.
 const LEAST_S = 600;
+const spanned = (first, last) => [Math.min(first ?? last, last - LEAST_S), last];
 const clock = (s) => new Date(s * 1000).toLocaleTimeString("sv-SE").slice(0, 5);
 
 /** `times` in ms since 1970, `values` with null where a value is not known; `format` writes one. */
@@ -39,7 +40,7 @@ export function Chart({ title, times, values, format }) {
           legend: { show: false },
           cursor: { y: false },
           scales: {
-            x: { range: (_, first, last) => [Math.min(first, last - LEAST_S), last] },
+            x: { range: (_, first, last) => spanned(first, last ?? Date.now() / 1000) },
             y: { range: (_, least, most) => [0, Math.max(most || 0, 10) * 1.1] },
           },
           axes: [{ ...axis, values: (_, splits) => splits.map(clock) }, { ...axis, size: 74, values: (_, splits) => splits.map(format) }],
