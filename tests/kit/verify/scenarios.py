@@ -115,6 +115,7 @@ def run_watched(scene: Scene, *options: str) -> tuple[VerificationResult, int, f
 
 def followed(scene: Scene) -> list[str]:
     """Compare while a mirror copies what a producer writes: what is not copied yet is no difference."""
+    before, written = _compared(scene.verify()), dict(scene.written.counts)
     faults = []
     with scene.mirroring():
         for _ in range(_LOOKS_AT_LIVE):
@@ -123,12 +124,16 @@ def followed(scene: Scene) -> list[str]:
             if not result.is_equal:
                 faults.append(f"a difference while the mirror copied: {result.partitions}")
         scene.await_copied()
-    result = scene.verify()
-    ends = {(part.topic, part.partition): part.records for part in result.partitions}
+    after = _compared(scene.verify())
     for (topic, at), count in scene.written.counts.items():
-        if (compared := ends.get((topic, at))) != count:
-            faults.append(f"{topic}-{at}: {compared} records compared, {count} written")
+        compared, new = after[topic, at] - before[topic, at], count - written[topic, at]
+        if compared != new:
+            faults.append(f"{topic}-{at}: {compared} new records compared, {new} written")
     return faults
+
+
+def _compared(result: VerificationResult) -> dict[tuple[str, int], int]:
+    return {(part.topic, part.partition): part.records for part in result.partitions}
 
 
 def cut(scene: Scene) -> list[str]:
