@@ -112,7 +112,7 @@ def test_what_the_verdict_says_of_a_refused_batch_helps(stuck: KafkaCluster, see
     seen.until(lambda: seen.verdict().sentence == well, "it runs")
     configure(stuck.bootstrap, remote, {"max.message.bytes": "60"})
     seen.write(1)
-    seen.until(lambda: seen.verdict().state == "failed", "its task has failed")
+    seen.until(lambda: seen.verdict().state == "failed" and seen.verdict().also, "its task and partition are seen")
     found = seen.verdict()
     assert found.sentence.startswith("still->eu does not copy the partitions of 1 of 1 task: task 0 failed: "), (
         found.sentence
@@ -165,7 +165,9 @@ def _its_task_has_metrics_and_topics(seen: _Seen) -> None:
     seen.until(lambda: seen.ask(path)["MirrorSourceConnector"]["topics"] == [f"still.{_TOPIC}"], "its topic is active")
     task = 'connector="MirrorSourceConnector",group="still-mm2",task="0"'
     written = f"kafka_connect_source_task_metrics_source_record_write_total{{{task}}}"
-    seen.until(lambda: seen.process_metric(written) == 100, "its task counts its records")
+    before = seen.process_metric(written)
+    seen.copies(100)
+    seen.until(lambda: seen.process_metric(written) == before + 100, "its task counts its records")
 
 
 def _source_stands_still(still: KafkaCluster, seen: _Seen) -> None:

@@ -339,7 +339,8 @@ async def test_with_tolerance_just_the_records_that_are_refused_stay_behind(copi
 async def test_without_tolerance_the_partition_is_quarantined_and_says_what_to_do(
     copies: Copies, topic: str, sentence: str
 ) -> None:
-    (line,) = [one for one in copies.first_lines if "QUARANTINED" in one and f" {topic}-0 " in one]
+    lines = [one for one in copies.first_lines if "QUARANTINED" in one and f" {topic}-0 " in one]
+    (line,) = [one for one in lines if "does not copy" not in one]  # which the verdict repeats every 10 s
     assert f"target fine.{topic}-0 {sentence}" in line
     assert "errors.tolerance = all" in line
     copied = await read(copies.eu, f"{FINE}.{topic}")

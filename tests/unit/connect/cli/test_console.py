@@ -33,12 +33,16 @@ from tests.kit.members import until
 
 @pytest.fixture
 def root_logger() -> Iterator[logging.Logger]:
-    """The root logger, left as it was found."""
+    """The root logger; it and the levels of all loggers are left as they were found."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
+    levels = {one: one.level for one in root.manager.loggerDict.values() if isinstance(one, logging.Logger)}
     yield root
     root.handlers[:] = handlers
     root.setLevel(level)
+    for one in root.manager.loggerDict.values():
+        if isinstance(one, logging.Logger):
+            one.setLevel(levels.get(one, logging.NOTSET))
 
 
 def raising(error: BaseException) -> Callable[[], int]:
