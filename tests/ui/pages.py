@@ -150,10 +150,12 @@ def test_all_is_reached_by_keyboard(stage: Stage) -> None:
         page.keyboard.press("?")
         page.get_by_role("dialog").get_by_text("Overview").wait_for()
         page.keyboard.press("Escape")
-        before = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        color = "getComputedStyle(document.body).backgroundColor"
+        before = page.evaluate(color)
         page.keyboard.press("t")  # light
         page.keyboard.press("t")  # dark
-        page.wait_for_function(f"getComputedStyle(document.body).backgroundColor !== '{before}'")
+        # Playwright's own wait would need the page's leave to evaluate strings.
+        wait_until(lambda: page.evaluate(color) != before, DEADLINE_S, "the page is dark")
         page.keyboard.press("0")
         page.get_by_text("A failover could start now").wait_for()
 
