@@ -44,7 +44,7 @@ async def write_entries(cluster: Cluster, admin: Admin, topic: NewTopic, entries
     if await known_topic(cluster, topic.name) is None:
         await make_topic(admin, topic, timeout_s=_MAKE_S)
     writer = PlainWriter(cluster, timeout_s=_WRITE_S)
-    # Without a key: the topic has one partition and is not compacted.
+    # Without a key, which a compacted topic refuses: it would keep the last entry of each key.
     await writer.write(OutRecord(topic.name, b"", entry.to_bytes(), partition=0) for entry in entries)
 
 
@@ -167,6 +167,8 @@ class AuditLog:
             # Not read before, deleted by retention, or recreated.
             self._read.clear()
         first = max(begin, end - _READ, self._next if self._read else 0)
-        async for record in read_ranges(self._cluster, place, [(first, end)] if first < end else []):
-            self._read.append(record.value or b"")
+        ranges = [(first, end)] if first < end else []
+        # Kept only when all are read: the next call reads the same again after an error.
+        found = [record.value or b"" async for record in read_ranges(self._cluster, place, ranges)]
+        self._read.extend(found)
         self._next = end

@@ -336,7 +336,8 @@ class RuntimeHerder:
         """Raise ElsewhereError if Java members may have the class of a connector, and this worker has not."""
         if self.core.can_run(self._config(name)):
             return
-        if self.core.java_urls:
+        # A former leader's are of members that may have left.
+        if self.core.is_leader and self.core.java_urls:
             raise NotAssigned(f"Only Java's workers have the class of connector {name}.", self.core.java_urls[0])
         self._refer_to_leader()
 

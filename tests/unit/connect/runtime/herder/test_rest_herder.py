@@ -119,7 +119,7 @@ async def test_a_class_that_only_java_members_have_is_validated_by_one_of_them()
 
 
 async def test_who_follows_refers_to_the_leader_for_a_class_that_it_does_not_have() -> None:
-    herder = made(core=without_class(is_leader=False))
+    herder = made(core=without_class(is_leader=False, java_urls=("http://left/",)))  # known since it was leader
     for asked in (herder.validate("JavaSource", {"connector.class": "JavaSource"}), herder.connector_offsets("j")):
         with pytest.raises(NotLeader) as elsewhere:
             await asked
