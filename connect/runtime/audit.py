@@ -66,6 +66,7 @@ class AuditLog:
         self._arrived = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._stopping = asyncio.Event()
         self._scope = Scope("audit")
         self._warned_s = float("-inf")
         self.written = 0
@@ -79,7 +80,8 @@ class AuditLog:
             self._scope.spawn(self._write_all(self.topic), f"audit to {self.topic.name}")
 
     async def stop(self) -> None:
-        """Write what waits, within two seconds, then stop."""
+        """Write what waits, within two seconds, then stop. Harmless when repeated."""
+        self._stopping.set()
         if not await is_set_within(self._idle, _FLUSH_S if self._waiting else 0):
             log.warning("%d audit entries were not written before the stop", len(self._waiting))
         await self._scope.close()
@@ -107,7 +109,9 @@ class AuditLog:
                     await write_entries(self._cluster, self._admin, topic, batch)
                 except HeliographError as error:
                     self._warn(topic, error)
-                    await asyncio.sleep(pauses.next_s())
+                    # A stop is the last chance: then a pause of up to half a minute ends at once.
+                    is_last = self._stopping.is_set()
+                    await (asyncio.sleep(_RETRY_S[0]) if is_last else is_set_within(self._stopping, pauses.next_s()))
                 else:
                     pauses.over()
                     self.written += len(batch)
