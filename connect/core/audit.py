@@ -13,7 +13,7 @@ A record's value is a JSON object; fields without a value are omitted. A reader 
 ``connector``  the connector of a request
 ``changed``    ``{key: [before, after]}``: config keys; null: not set, ``[hidden]``: a secret
 ``detail``     a sentence
-``status``     the HTTP status of a request's answer, or 0; of a command its exit code
+``status``     the HTTP status of a request's answer, 0 if a stop cancelled it; of a command its exit code
 =============  =========================================================================================
 """
 
@@ -116,7 +116,9 @@ def in_words(entry: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _outcome(by: Any, status: Any) -> list[str]:
-    return [] if by == "worker" else [f"answer {status}" if by == "rest" else f"exit code {status or 0}"]
+    if by == "rest":
+        return [f"answer {status}" if status else "no answer"]
+    return [] if by == "worker" else [f"exit code {status or 0}"]
 
 
 def _value(value: str | None) -> str:

@@ -27,6 +27,7 @@ def test_an_entry_is_json_with_a_version() -> None:
     assert decode_entry(value) == json.loads(value)
     words = {"who": "ann (admin)", "what": "PUT /connectors/a/config", "how": "x: not set -> 1; answer 200"}
     assert in_words(json.loads(value)) == {"when": "1970-01-01 00:00:00 UTC", **words}
+    assert in_words({"by": "rest"})["how"] == "no answer"
     assert decode_entry(value.replace(b'"version":1', b'"version":2')) is None
     assert decode_entry(b"no json") is None and decode_entry(None) is None and decode_entry(b"[1]") is None
 
